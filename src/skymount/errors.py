@@ -1,0 +1,83 @@
+"""The exceptions of skymount; every error that leaves a layer is one of these.
+
+Foreign exceptions (httpx, OSError, pyfuse3, msgspec) are translated once, in the module that
+imports the library. ``fs.fuse`` maps this tree to errno values, ``cli`` maps it to exit codes.
+
+    SkymountError
+    ├── MalformedError            text or bytes from outside do not parse
+    ├── ConfigError               the configuration cannot be used
+    ├── MountError                the file system cannot be mounted or unmounted
+    ├── StorageError              the embedded portal's disk store cannot do its work
+    └── PortalError               a portal did not give what was asked for
+        ├── NotFoundError         it says that the content does not exist
+        ├── AccessDeniedError     it refuses: credentials, payment, a blocklist
+        ├── RequestRefusedError   it calls the request wrong (other 4xx)
+        ├── UnavailableError      it cannot be reached, or fails (5xx, 429)
+        │   └── PortalTimeoutError    it did not answer in time
+        └── BadContentError       its answer is not the content that was asked for
+"""
+
+
+class SkymountError(Exception):
+    """Root of every error that skymount raises on purpose."""
+
+
+class MalformedError(SkymountError, ValueError):
+    """Text or bytes from outside are not of the form they claim to be."""
+
+
+class ConfigError(SkymountError):
+    """A configuration file, environment variable or flag cannot be used."""
+
+
+class MountError(SkymountError):
+    """The file system cannot be mounted or unmounted; the message says what to do."""
+
+
+class StorageError(SkymountError):
+    """The embedded portal's store on disk cannot do its work."""
+
+
+class PortalError(SkymountError):
+    """A portal did not give what was asked for.
+
+    ``status`` is the HTTP status code or None when there was no answer; ``url`` never holds
+    credentials.
+    """
+
+    def __init__(
+        self, message: str, *, status: int | None = None, method: str = "", url: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.method = method
+        self.url = url
+
+    def __str__(self) -> str:
+        where = f" ({self.method} {self.url})" if self.url else ""
+        return f"{self.message}{where}"
+
+
+class NotFoundError(PortalError):
+    """The portal says that the content does not exist (404, 410)."""
+
+
+class AccessDeniedError(PortalError):
+    """The portal refuses: credentials, payment or a blocklist (401, 402, 403, 451)."""
+
+
+class RequestRefusedError(PortalError):
+    """The portal calls the request wrong (any other 4xx)."""
+
+
+class UnavailableError(PortalError):
+    """The portal cannot be reached, or fails on its side (5xx, 429)."""
+
+
+class PortalTimeoutError(UnavailableError):
+    """The portal did not answer in time."""
+
+
+class BadContentError(PortalError):
+    """The portal's answer is not the content that was asked for."""

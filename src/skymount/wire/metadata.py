@@ -1,0 +1,283 @@
+"""Owns the metadata JSON of a skyfile: reading any, writing the exact bytes that portals store.
+
+Rules: the contract's «Metadata», wire notes 2.5 (bytes), 3.3 (path rules), 4.5 (sub-paths).
+Reading is lenient member by member, because what is broken must not hide what is not: a subfile
+that makes no sense is listed in `Metadata.rejected` with the reason.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from skymount.errors import MalformedError
+
+METADATA_LIMIT = 256 << 20
+"""Bytes of metadata JSON that are read at all; a million subfiles take about 120 MB."""
+
+INTEGER_LIMIT = 1 << 63
+"""Offsets and lengths are below it, as the kernel's file offsets are."""
+
+_MODE_BITS = 0o7777
+
+
+class Subfile(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """One file inside a skyfile. `offset` and `len` in bytes of the concatenated payload."""
+
+    mode: int = 0
+    filename: str = ""
+    contenttype: str = ""
+    offset: int = 0
+    len: int = 0
+
+
+class Metadata(msgspec.Struct, frozen=True, gc=False):
+    """A skyfile's metadata. `mode` holds Unix permission bits, 0 when there are none.
+
+    `length` is None where the JSON has none (uploads before July 2020); `subfiles` maps the path
+    as sent to its record and is empty for raw uploads.
+    """
+
+    filename: str = ""
+    length: int | None = None
+    mode: int = 0
+    subfiles: dict[str, Subfile] = {}
+    defaultpath: str = ""
+    disabledefaultpath: bool = False
+    tryfiles: tuple[str, ...] = ()
+    errorpages: dict[str, str] = {}
+    rejected: tuple[tuple[str, str], ...] = ()
+    """(path, reason) of each subfile that could not be understood."""
+
+    @property
+    def payload_size(self) -> int | None:
+        """Bytes of content: `length`, else the end of the last subfile, else None."""
+        if self.subfiles and not self.length:  # legacy JSON has subfiles without a length
+            return max(sub.offset + sub.len for sub in self.subfiles.values())
+        return self.length
+
+
+class _Strict(msgspec.Struct, gc=False):
+    """What nearly all metadata looks like; decoded in one pass without intermediate objects."""
+
+    filename: str = ""
+    length: int | None = None
+    mode: int = 0
+    subfiles: dict[str, Subfile] | None = None
+    defaultpath: str = ""
+    disabledefaultpath: bool = False
+    tryfiles: tuple[str, ...] | None = None
+    errorpages: dict[str, str] | None = None
+
+
+_decode_strict = msgspec.json.Decoder(_Strict).decode
+
+
+def parse_metadata(raw: bytes) -> Metadata:
+    """Read metadata JSON; MalformedError when it is not a JSON object or is over the limit.
+
+    Members of a wrong type count as absent, subfiles of a wrong type as rejected.
+    """
+    if len(raw) > METADATA_LIMIT:
+        raise MalformedError(f"metadata of {len(raw)} bytes is over the limit of {METADATA_LIMIT}")
+    try:
+        strict = _decode_strict(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _parse_leniently(raw)
+    subfiles = strict.subfiles or {}
+    rejected: tuple[tuple[str, str], ...] = ()
+    if not all(map(_is_sound, subfiles.values())):
+        rejected = tuple(
+            (path, "offset or length out of range")
+            for path, sub in subfiles.items()
+            if not _is_sound(sub)
+        )
+        subfiles = {path: sub for path, sub in subfiles.items() if _is_sound(sub)}
+    return Metadata(
+        filename=strict.filename,
+        length=_size_or_none(strict.length),
+        mode=_mode(strict.mode),
+        subfiles=subfiles,
+        defaultpath=strict.defaultpath,
+        disabledefaultpath=strict.disabledefaultpath,
+        tryfiles=strict.tryfiles or (),
+        errorpages=strict.errorpages or {},
+        rejected=rejected,
+    )
+
+
+def _is_sound(sub: Subfile) -> bool:
+    """Whether the extent can be one, whatever the payload."""
+    return 0 <= sub.offset and 0 <= sub.len and sub.offset + sub.len < INTEGER_LIMIT
+
+
+def _parse_leniently(raw: bytes) -> Metadata:
+    """Read what can be read of metadata that the typed decoder refuses."""
+    try:
+        found = json.loads(raw.decode("utf-8", "surrogateescape"))
+    except (ValueError, RecursionError) as error:
+        raise MalformedError(f"metadata is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise MalformedError("metadata is not a JSON object")
+    subfiles: dict[str, Subfile] = {}
+    rejected: list[tuple[str, str]] = []
+    listed = found.get("subfiles")
+    for path, record in listed.items() if isinstance(listed, dict) else ():
+        sub = _lenient_subfile(path, record)
+        if isinstance(sub, Subfile):
+            subfiles[path] = sub
+        else:
+            rejected.append((path, sub))
+    if listed is not None and not isinstance(listed, dict):
+        rejected.append(("", "subfiles is not a JSON object"))
+    tryfiles, errorpages = found.get("tryfiles"), found.get("errorpages")
+    return Metadata(
+        filename=_text(found.get("filename")),
+        length=_size_or_none(found.get("length")),
+        mode=_mode(found.get("mode")),
+        subfiles=subfiles,
+        defaultpath=_text(found.get("defaultpath")),
+        disabledefaultpath=found.get("disabledefaultpath") is True,
+        tryfiles=tuple(map(_text, tryfiles)) if isinstance(tryfiles, list) else (),
+        errorpages={code: _text(path) for code, path in errorpages.items()}
+        if isinstance(errorpages, dict)
+        else {},
+        rejected=tuple(rejected),
+    )
+
+
+def _lenient_subfile(path: str, record: Any) -> Subfile | str:
+    """Return the record, or the reason why it is none."""
+    if not isinstance(record, dict):
+        return "its record is not a JSON object"
+    offset, length = record.get("offset", 0), record.get("len", 0)
+    if type(offset) is not int or type(length) is not int:
+        return "offset or length is not an integer"
+    sub = Subfile(
+        mode=_mode(record.get("mode")),
+        filename=_text(record.get("filename")) or path,
+        contenttype=_text(record.get("contenttype")),
+        offset=offset,
+        len=length,
+    )
+    return sub if _is_sound(sub) else "offset or length out of range"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _mode(value: Any) -> int:
+    return value & _MODE_BITS if type(value) is int else 0
+
+
+def _size_or_none(value: Any) -> int | None:
+    return value if type(value) is int and 0 <= value < INTEGER_LIMIT else None
+
+
+# Go's encoding/json: control characters as \u00xx except \n \r \t, and these five (notes 2.5).
+_ESCAPES = {code: f"\\u{code:04x}" for code in (*range(0x20), 0x26, 0x3C, 0x3E, 0x2028, 0x2029)}
+_ESCAPES |= {0x0A: "\\n", 0x0D: "\\r", 0x09: "\\t", 0x22: '\\"', 0x5C: "\\\\"}
+
+
+def _quote(text: str) -> str:
+    return f'"{text.translate(_ESCAPES)}"'
+
+
+def _encode_subfile(sub: Subfile) -> str:
+    members = [
+        f'"mode":{sub.mode}' if sub.mode else "",
+        f'"filename":{_quote(sub.filename)}' if sub.filename else "",
+        f'"contenttype":{_quote(sub.contenttype)}' if sub.contenttype else "",
+        f'"offset":{sub.offset}' if sub.offset else "",
+        f'"len":{sub.len}' if sub.len else "",
+    ]
+    return "{" + ",".join(filter(None, members)) + "}"
+
+
+def _encode_map(items: Iterable[tuple[str, str]]) -> str:
+    """Write a JSON object of already encoded values, keys sorted by their bytes."""
+    ordered = sorted(items, key=lambda item: item[0].encode())
+    return "{" + ",".join(f"{_quote(key)}:{value}" for key, value in ordered) + "}"
+
+
+def encode_metadata(metadata: Metadata) -> bytes:
+    """Write the exact bytes that a portal stores: fixed order, empty members left out.
+
+    `filename` and `length` are always written. `rejected` is not part of the JSON. Text must be
+    encodable as UTF-8; UnicodeEncodeError otherwise.
+    """
+    members = [
+        f'"filename":{_quote(metadata.filename)}',
+        f'"length":{metadata.length or 0}',
+    ]
+    if metadata.mode:
+        members.append(f'"mode":{metadata.mode}')
+    if metadata.subfiles:
+        encoded = ((path, _encode_subfile(sub)) for path, sub in metadata.subfiles.items())
+        members.append(f'"subfiles":{_encode_map(encoded)}')
+    if metadata.defaultpath:
+        members.append(f'"defaultpath":{_quote(metadata.defaultpath)}')
+    if metadata.disabledefaultpath:
+        members.append('"disabledefaultpath":true')
+    if metadata.tryfiles:
+        members.append(f'"tryfiles":[{",".join(map(_quote, metadata.tryfiles))}]')
+    if metadata.errorpages:
+        pages = ((code, _quote(path)) for code, path in metadata.errorpages.items())
+        members.append(f'"errorpages":{_encode_map(pages)}')
+    return ("{" + ",".join(members) + "}").encode()
+
+
+def check_path(path: str) -> None:
+    """MalformedError unless `path` may name a file of an upload (wire notes 3.3)."""
+    if not path:
+        raise MalformedError("path cannot be empty")
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise MalformedError("path is not valid UTF-8") from None
+    if path.startswith("/"):
+        raise MalformedError("path cannot begin with /")
+    for element in path.split("/"):
+        if element in ("", ".", ".."):
+            raise MalformedError("path cannot have an empty, '.' or '..' element")
+
+
+def select(metadata: Metadata, path: str) -> dict[str, Subfile]:
+    """Return the subfiles at or below `path`, which has no leading slash; all for ``""``.
+
+    An exact name wins over a directory of that name (wire notes 4.3).
+    """
+    if not path:
+        return metadata.subfiles
+    if path in metadata.subfiles:
+        return {path: metadata.subfiles[path]}
+    below = path.removesuffix("/") + "/"
+    return {name: sub for name, sub in metadata.subfiles.items() if name.startswith(below)}
+
+
+def subpath_metadata(path: str, selected: Mapping[str, Subfile]) -> Metadata:
+    """Return the metadata that a download of `path` carries (wire notes 4.5).
+
+    `filename` gets a leading slash, offsets begin at 0, names stay whole, everything else is left
+    out. `selected` is not empty.
+    """
+    base = min(sub.offset for sub in selected.values())
+    return Metadata(
+        filename=f"/{path.strip('/')}",
+        length=sum(sub.len for sub in selected.values()),
+        subfiles={
+            name: msgspec.structs.replace(sub, offset=sub.offset - base)
+            for name, sub in selected.items()
+        },
+    )
+
+
+_ILLEGAL_IN_HEADER = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+def fits_header(raw: bytes, limit: int) -> bool:
+    """Whether metadata bytes may travel as an HTTP header value of at most `limit` bytes."""
+    return len(raw) <= limit and not _ILLEGAL_IN_HEADER.search(raw)

@@ -1,0 +1,184 @@
+"""Owns the skylink: 34 bytes, its two text forms, and the meaning of its bitfield.
+
+Rules: the contract's «Skylink», and wire notes 1.1 (text forms), 1.2 (versions), 1.3 (bitfield).
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Self
+from urllib.parse import urlsplit
+
+from skymount.errors import MalformedError
+from skymount.wire.dialect import PRESETS, Dialect
+
+SECTOR_SIZE = 4 << 20
+"""Bytes in a sector, the unit of storage and of Merkle roots (wire notes 2.1)."""
+
+ROOT_SIZE = 32
+RAW_SIZE = 2 + ROOT_SIZE
+BASE64_LENGTH = 46
+BASE32_LENGTH = 55
+
+_LINK_LIMIT = 64 << 10  # characters of a link with its path; a URL beyond it is not one of ours
+_MODES = 8  # sizes of the length field, each doubling offset alignment and length step
+_UNIT = 4096  # bytes, smallest offset alignment and length step
+
+_BASE64 = re.compile(r"[A-Za-z0-9_-]{46}")
+_BASE32 = re.compile(r"[0-9A-Va-v]{55}")
+_PATH = re.compile(r"/?([A-Za-z0-9_-]{46}|[0-9A-Va-v]{55})((?:/.*)?)", re.DOTALL)
+
+
+def decode_bitfield(bitfield: int) -> tuple[int, int]:
+    """Return (offset, fetch size) in bytes of a v1 bitfield; MalformedError when it is illegal."""
+    if not 0 <= bitfield <= 0xFFFF or bitfield & 3:
+        raise MalformedError(f"bitfield {bitfield} is not one of a v1 skylink")
+    bits = bitfield >> 2
+    mode = (~bits & (bits + 1)).bit_length() - 1  # number of trailing ones
+    if mode >= _MODES:
+        raise MalformedError(f"bitfield {bitfield} has no legal mode")
+    bits >>= mode + 1
+    step = _UNIT if mode == 0 else _UNIT << (mode - 1)
+    fetch_size = ((bits & 7) + 1 + (8 if mode else 0)) * step
+    offset = (bits >> 3) * (_UNIT << mode)
+    if offset + fetch_size > SECTOR_SIZE:
+        raise MalformedError(f"bitfield {bitfield} points beyond the sector")
+    return offset, fetch_size
+
+
+def encode_bitfield(offset: int, length: int) -> int:
+    """Return the v1 bitfield that fetches at least `length` bytes at `offset` of a sector.
+
+    MalformedError when the range leaves the sector or the offset lacks the alignment that the
+    length demands.
+    """
+    if offset < 0 or length < 0 or offset + length > SECTOR_SIZE:
+        raise MalformedError(f"{length} bytes at {offset} do not lie in a sector")
+    mode = max(0, (max(length, 1) - 1) // (8 * _UNIT)).bit_length()
+    step = _UNIT if mode == 0 else _UNIT << (mode - 1)
+    units = max(1, -(-length // step))
+    alignment = _UNIT << mode
+    if offset % alignment:
+        raise MalformedError(f"offset {offset} is not aligned to {alignment} for {length} bytes")
+    code = units - 1 - (8 if mode else 0)
+    bits = (offset // alignment << 3 | code) << (mode + 1) | (1 << mode) - 1
+    bitfield = bits << 2
+    decode_bitfield(bitfield)  # rounding the length up may have left the sector
+    return bitfield
+
+
+@dataclass(frozen=True, slots=True)
+class Skylink:
+    """A skylink; holding one means that it is legal.
+
+    ``str()`` gives the 46-character form. Two texts of one skylink compare equal once parsed.
+    """
+
+    bitfield: int
+    root: bytes
+    """32 bytes: Merkle root of the base sector's sector (v1), registry entry id (v2)."""
+
+    def __post_init__(self) -> None:
+        if len(self.root) != ROOT_SIZE:
+            raise MalformedError(f"a skylink's hash has {ROOT_SIZE} bytes, not {len(self.root)}")
+        if self.bitfield != 1:
+            decode_bitfield(self.bitfield)
+
+    @classmethod
+    def v1(cls, root: bytes, length: int, offset: int = 0) -> Self:
+        """Name the `length` bytes at `offset` of the sector with that Merkle root."""
+        return cls(encode_bitfield(offset, length), root)
+
+    @classmethod
+    def v2(cls, entry_id: bytes) -> Self:
+        """Name whatever the registry entry with that 32-byte id points to."""
+        return cls(1, entry_id)
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Self:
+        """Build from the 34 raw bytes: little-endian bitfield, then the hash."""
+        if len(raw) != RAW_SIZE:
+            raise MalformedError(f"a raw skylink has {RAW_SIZE} bytes, not {len(raw)}")
+        return cls(int.from_bytes(raw[:2], "little"), bytes(raw[2:]))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse the bare 46-character base64 or 55-character base32 form, nothing around it.
+
+        The length alone selects the alphabet. As in the reference, base32 may be of any case, and
+        the unused bits of the last base64 character are ignored.
+        """
+        if len(text) == BASE64_LENGTH and _BASE64.fullmatch(text):
+            return cls.from_bytes(base64.urlsafe_b64decode(text + "=="))
+        if len(text) == BASE32_LENGTH and _BASE32.fullmatch(text):
+            try:
+                return cls.from_bytes(base64.b32hexdecode(text.upper() + "="))
+            except binascii.Error:
+                pass
+        raise MalformedError(f"not a skylink: {text[:80]!r}")
+
+    @property
+    def version(self) -> int:
+        """1 for content, 2 for a link that the registry resolves."""
+        return (self.bitfield & 3) + 1
+
+    @property
+    def offset(self) -> int:
+        """Where in its sector the base sector begins, in bytes; 0 unless packed. v1 only."""
+        return decode_bitfield(self.bitfield)[0]
+
+    @property
+    def fetch_size(self) -> int:
+        """How many bytes of the sector are to be fetched. v1 only."""
+        return decode_bitfield(self.bitfield)[1]
+
+    @property
+    def base32(self) -> str:
+        """The 55-character form, lower case, fit for a host name."""
+        return base64.b32hexencode(bytes(self)).decode().rstrip("=").lower()
+
+    def __bytes__(self) -> bytes:
+        return self.bitfield.to_bytes(2, "little") + self.root
+
+    def __str__(self) -> str:
+        return base64.urlsafe_b64encode(bytes(self)).decode().rstrip("=")
+
+
+def split_link(text: str, dialects: Iterable[Dialect] = PRESETS.values()) -> tuple[Skylink, str]:
+    """Take a link in any form that ``parseSkylink`` accepts; return (skylink, path).
+
+    The forms: bare, ``<scheme>:``, ``<scheme>://``, a portal URL with the skylink as its path's
+    first element or (base32) as its host's first label. The path begins with ``/`` or is empty,
+    and is returned as written: percent-encoding is the caller's matter. Query and fragment are
+    dropped. MalformedError when nothing fits.
+    """
+    if len(text) > _LINK_LIMIT:
+        raise MalformedError("a link of that length is not a skylink")
+    rest = text
+    for dialect in dialects:
+        if text.startswith(f"{dialect.scheme}:"):
+            rest = text[len(dialect.scheme) + 1 :].removeprefix("//")
+            break
+    host = ""
+    if rest.startswith(("http://", "https://")):
+        try:
+            parts = urlsplit(rest)
+            host, rest = parts.hostname or "", parts.path
+        except ValueError:
+            raise MalformedError(f"not a URL: {text[:80]!r}") from None
+    else:
+        rest = re.split(r"[?#]", rest, maxsplit=1)[0]
+    match = _PATH.fullmatch(rest)
+    if match is not None:
+        return Skylink.parse(match[1]), match[2].removesuffix("/")
+    label = host.split(".", 1)[0]
+    if _BASE32.fullmatch(label):
+        return Skylink.parse(label), rest.removesuffix("/")
+    raise MalformedError(f"not a skylink: {text[:80]!r}")
+
+
+def parse_skylink(text: str, dialects: Iterable[Dialect] = PRESETS.values()) -> Skylink:
+    """Return the bare skylink of a link in any form of `split_link`."""
+    return split_link(text, dialects)[0]
