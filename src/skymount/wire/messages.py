@@ -6,6 +6,7 @@ import base64
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Self
 from urllib.parse import quote, unquote_to_bytes, urlencode
 
@@ -69,7 +70,7 @@ def download(
     if timeout is not None:
         query.append(("timeout", str(timeout)))
     target = f"/{skylink}" + (f"/{quote_path(path)}" if path else "")
-    headers = (("Range", byte_range.header()),) if byte_range else ()
+    headers = (("Range", byte_range.header()),) if byte_range is not None else ()
     return Request(method, _target(target, query), headers)
 
 
@@ -104,7 +105,7 @@ def upload(
 class _UploadAnswer(msgspec.Struct):
     skylink: str
     merkleroot: str = ""
-    bitfield: int = 0
+    bitfield: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ class UploadResult:
         skylink = Skylink.parse(answer.skylink)
         if answer.merkleroot and answer.merkleroot.lower() != skylink.root.hex():
             raise MalformedError("upload answer: Merkle root and skylink contradict each other")
-        if answer.merkleroot and answer.bitfield != skylink.bitfield:
+        if answer.bitfield is not None and answer.bitfield != skylink.bitfield:
             raise MalformedError("upload answer: bitfield and skylink contradict each other")
         return cls(skylink)
 
@@ -174,11 +175,12 @@ class Part:
         A name that a quoted string cannot carry (control characters) is written in the extended
         form of RFC 5987.
         """
+        field = _backslashed(_CONTROL.sub("", self.field))
         if _CONTROL.search(self.filename):
             name = f"filename*=UTF-8''{quote(self.filename, safe='')}"
         else:
             name = f'filename="{_backslashed(self.filename)}"'
-        lines = [f'Content-Disposition: form-data; name="{_backslashed(self.field)}"; {name}']
+        lines = [f'Content-Disposition: form-data; name="{field}"; {name}']
         if self.contenttype:
             lines.append(f"Content-Type: {_CONTROL.sub('', self.contenttype)}")
         if self.mode:
@@ -261,8 +263,6 @@ def etag(skylink: Skylink, path: str, archive: str) -> str:
     preceded by its length. The contract wants HEAD's headers identical to GET's, so the method,
     which early servers hash, is left out.
     """
-    from hashlib import blake2b
-
     hasher = blake2b(digest_size=ROOT_SIZE)
     for text in (str(skylink), path, archive, "1"):
         encoded = text.encode("utf-8", "surrogateescape")

@@ -95,6 +95,11 @@ def parse_metadata(raw: bytes) -> Metadata:
             if not _is_sound(sub)
         )
         subfiles = {path: sub for path, sub in subfiles.items() if _is_sound(sub)}
+    if any(sub.mode & ~_MODE_BITS for sub in subfiles.values()):
+        subfiles = {
+            path: msgspec.structs.replace(sub, mode=_mode(sub.mode))
+            for path, sub in subfiles.items()
+        }
     return Metadata(
         filename=strict.filename,
         length=_size_or_none(strict.length),
@@ -110,7 +115,7 @@ def parse_metadata(raw: bytes) -> Metadata:
 
 def _is_sound(sub: Subfile) -> bool:
     """Whether the extent can be one, whatever the payload."""
-    return 0 <= sub.offset and 0 <= sub.len and sub.offset + sub.len < INTEGER_LIMIT
+    return sub.offset >= 0 and sub.len >= 0 and sub.offset + sub.len < INTEGER_LIMIT
 
 
 def _parse_leniently(raw: bytes) -> Metadata:
@@ -125,7 +130,7 @@ def _parse_leniently(raw: bytes) -> Metadata:
     rejected: list[tuple[str, str]] = []
     listed = found.get("subfiles")
     for path, record in listed.items() if isinstance(listed, dict) else ():
-        sub = _lenient_subfile(path, record)
+        sub = _lenient_subfile(record)
         if isinstance(sub, Subfile):
             subfiles[path] = sub
         else:
@@ -140,15 +145,17 @@ def _parse_leniently(raw: bytes) -> Metadata:
         subfiles=subfiles,
         defaultpath=_text(found.get("defaultpath")),
         disabledefaultpath=found.get("disabledefaultpath") is True,
-        tryfiles=tuple(map(_text, tryfiles)) if isinstance(tryfiles, list) else (),
-        errorpages={code: _text(path) for code, path in errorpages.items()}
+        tryfiles=tuple(path for path in tryfiles if isinstance(path, str))
+        if isinstance(tryfiles, list)
+        else (),
+        errorpages={code: path for code, path in errorpages.items() if isinstance(path, str)}
         if isinstance(errorpages, dict)
         else {},
         rejected=tuple(rejected),
     )
 
 
-def _lenient_subfile(path: str, record: Any) -> Subfile | str:
+def _lenient_subfile(record: Any) -> Subfile | str:
     """Return the record, or the reason why it is none."""
     if not isinstance(record, dict):
         return "its record is not a JSON object"
@@ -157,7 +164,7 @@ def _lenient_subfile(path: str, record: Any) -> Subfile | str:
         return "offset or length is not an integer"
     sub = Subfile(
         mode=_mode(record.get("mode")),
-        filename=_text(record.get("filename")) or path,
+        filename=_text(record.get("filename")),
         contenttype=_text(record.get("contenttype")),
         offset=offset,
         len=length,
@@ -170,7 +177,7 @@ def _text(value: Any) -> str:
 
 
 def _mode(value: Any) -> int:
-    return value & _MODE_BITS if type(value) is int else 0
+    return value & _MODE_BITS if type(value) is int and value > 0 else 0
 
 
 def _size_or_none(value: Any) -> int | None:

@@ -10,20 +10,21 @@ RANGES_LIMIT = 64
 """Ranges in one request that are honoured; more are a burden, not a use (RFC 9110 14.2)."""
 
 _DIGITS = 19  # of a position; more cannot be an offset of a file
-_SPEC = re.compile(r"(\d*)-(\d*)")
-_CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)")
+_MAX = (1 << 63) - 1  # bytes, the largest file offset
+_SPEC = re.compile(r"([0-9]*)-([0-9]*)")
+_CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19}|\*)")
 
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """The bytes from `start` up to, not including, `stop`; never empty."""
+    """The bytes from `start` up to, not including, `stop`; never empty, below 2^63."""
 
     start: int
     stop: int
 
     def __post_init__(self) -> None:
-        if not 0 <= self.start < self.stop:
-            raise MalformedError(f"empty or negative range {self.start}-{self.stop}")
+        if not 0 <= self.start < self.stop <= _MAX:
+            raise MalformedError(f"empty or impossible range {self.start}-{self.stop}")
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -53,8 +54,9 @@ def parse_range(text: str, size: int) -> list[ByteRange] | None:
     """Read a Range header for content of `size` bytes.
 
     Returns the satisfiable ranges in the order asked, an empty list when none is (416), and None
-    when the header is to be ignored: another unit, or more ranges than are honoured. MalformedError
-    when it does not parse (also 416, as Go's file server answers).
+    when the header is to be ignored: another unit, more ranges than are honoured, or ranges that
+    together ask for more than the whole content. MalformedError when it does not parse (also 416).
+    Go's file server answers the same (wire notes 4.4).
     """
     unit, equals, specs = text.partition("=")
     if not equals or unit.strip().lower() != "bytes":
@@ -76,4 +78,4 @@ def parse_range(text: str, size: int) -> list[ByteRange] | None:
                 raise MalformedError(f"bad range {part[:80]!r}")
         if start < stop:
             found.append(ByteRange(start, stop))
-    return found
+    return found if sum(map(len, found)) <= size else None

@@ -167,10 +167,12 @@ def split_body(layout: Layout, body: bytes) -> tuple[bytes, bytes]:
 def parse_base_sector(data: bytes) -> BaseSector:
     """Take a base sector apart; `data` may be followed by padding.
 
-    MalformedError when the sizes in the layout do not fit the data. Nothing is decrypted: what
-    follows an encrypted layout is returned as it stands.
+    MalformedError when the sizes in the layout do not fit the data, or the data no sector. Nothing
+    is decrypted: what follows an encrypted layout is returned as it stands.
     """
     layout = Layout.parse(data)
+    if len(data) > SECTOR_SIZE:
+        raise MalformedError("a base sector cannot be larger than a sector")
     if layout.is_extended:
         size = spill_sizes(layout.body_size)[0]
         roots = data[LAYOUT_SIZE : LAYOUT_SIZE + size]
@@ -189,8 +191,8 @@ def parse_base_sector(data: bytes) -> BaseSector:
 
 def check_fanout(layout: Layout, fanout: bytes) -> None:
     """MalformedError unless the fan-out holds the roots of each chunk of the payload."""
-    if layout.data_pieces < 1 or layout.filesize < 1:
-        raise MalformedError("a fan-out without data pieces or without content")
+    if layout.data_pieces < 1:
+        raise MalformedError("a fan-out without data pieces")
     if len(fanout) != layout.chunks * layout.roots_per_chunk * ROOT_SIZE:
         raise MalformedError("the fan-out does not match the size of the content")
 
@@ -198,8 +200,11 @@ def check_fanout(layout: Layout, fanout: bytes) -> None:
 def chunk_is_authentic(layout: Layout, fanout: bytes, index: int, chunk: bytes) -> bool:
     """Whether `chunk` is the payload's chunk of that index, by the roots in the fan-out.
 
-    The last chunk may come without its zero padding.
+    The last chunk may come without its zero padding, so whether `chunk` has the length that was
+    asked for is for the caller to check: what was cut off could have been zeros.
     """
+    if layout.data_pieces < 1 or len(chunk) > layout.chunk_size:
+        return False
     start = index * layout.roots_per_chunk * ROOT_SIZE
     roots = fanout[start : start + layout.data_pieces * ROOT_SIZE]
     return len(roots) == layout.data_pieces * ROOT_SIZE and all(

@@ -4,7 +4,6 @@ Rules: the contract's «Skylink», and wire notes 1.1 (text forms), 1.2 (version
 """
 
 import base64
-import binascii
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -54,7 +53,7 @@ def encode_bitfield(offset: int, length: int) -> int:
     MalformedError when the range leaves the sector or the offset lacks the alignment that the
     length demands.
     """
-    if offset < 0 or length < 0 or offset + length > SECTOR_SIZE:
+    if offset < 0 or length < 0 or offset + max(length, 1) > SECTOR_SIZE:
         raise MalformedError(f"{length} bytes at {offset} do not lie in a sector")
     mode = max(0, (max(length, 1) - 1) // (8 * _UNIT)).bit_length()
     step = _UNIT if mode == 0 else _UNIT << (mode - 1)
@@ -64,9 +63,7 @@ def encode_bitfield(offset: int, length: int) -> int:
         raise MalformedError(f"offset {offset} is not aligned to {alignment} for {length} bytes")
     code = units - 1 - (8 if mode else 0)
     bits = (offset // alignment << 3 | code) << (mode + 1) | (1 << mode) - 1
-    bitfield = bits << 2
-    decode_bitfield(bitfield)  # rounding the length up may have left the sector
-    return bitfield
+    return bits << 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +110,7 @@ class Skylink:
         if len(text) == BASE64_LENGTH and _BASE64.fullmatch(text):
             return cls.from_bytes(base64.urlsafe_b64decode(text + "=="))
         if len(text) == BASE32_LENGTH and _BASE32.fullmatch(text):
-            try:
-                return cls.from_bytes(base64.b32hexdecode(text.upper() + "="))
-            except binascii.Error:
-                pass
+            return cls.from_bytes(base64.b32hexdecode(text.upper() + "="))
         raise MalformedError(f"not a skylink: {text[:80]!r}")
 
     @property
@@ -150,19 +144,20 @@ def split_link(text: str, dialects: Iterable[Dialect] = PRESETS.values()) -> tup
     """Take a link in any form that ``parseSkylink`` accepts; return (skylink, path).
 
     The forms: bare, ``<scheme>:``, ``<scheme>://``, a portal URL with the skylink as its path's
-    first element or (base32) as its host's first label. The path begins with ``/`` or is empty,
-    and is returned as written: percent-encoding is the caller's matter. Query and fragment are
-    dropped. MalformedError when nothing fits.
+    first element or (base32) as its host's first label; schemes in any case. The path begins with
+    ``/`` or is empty, and is returned as written: percent-encoding is the caller's matter. Query
+    and fragment are dropped. MalformedError when nothing fits.
     """
     if len(text) > _LINK_LIMIT:
         raise MalformedError("a link of that length is not a skylink")
     rest = text
     for dialect in dialects:
-        if text.startswith(f"{dialect.scheme}:"):
-            rest = text[len(dialect.scheme) + 1 :].removeprefix("//")
+        scheme = f"{dialect.scheme}:"
+        if text[: len(scheme)].lower() == scheme.lower():
+            rest = text[len(scheme) :].removeprefix("//")
             break
     host = ""
-    if rest.startswith(("http://", "https://")):
+    if rest[:8].lower().startswith(("http://", "https://")):
         try:
             parts = urlsplit(rest)
             host, rest = parts.hostname or "", parts.path

@@ -1,0 +1,88 @@
+"""The command line: argv to one call. Each group of commands is a module, imported when used."""
+
+import importlib
+import os
+import sys
+
+import click
+
+from skymount import __version__
+from skymount.errors import (
+    ConfigError,
+    MalformedError,
+    NotFoundError,
+    SkymountError,
+)
+
+_COMMANDS = {
+    "mount": "skymount.cli.mount:mount",
+    "umount": "skymount.cli.mount:umount",
+    "upload": "skymount.cli.upload:upload",
+    "portal": "skymount.cli.portal:portal",
+}
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_NOT_FOUND = 3
+EXIT_INTERRUPTED = 130
+
+
+class _LazyGroup(click.Group):
+    """Finds its commands by name, so that one command does not pay for another's imports."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, _, name = _COMMANDS[cmd_name].partition(":")
+        found = getattr(importlib.import_module(module), name)
+        assert isinstance(found, click.Command)
+        return found
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="skymount", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Mount a content portal as a directory.
+
+    \b
+    Examples:
+      skymount mount ~/sky            mount, with a portal of its own if none is there
+      skymount upload site/           publish a directory, print its skylink
+      ls ~/sky/skylinks/SKYLINK/      look at it
+      skymount umount ~/sky           unmount
+    """
+
+
+def main() -> None:
+    """Run the command line; exit codes are listed in docs/cli.md."""
+    try:
+        cli.main(standalone_mode=False)
+    except click.exceptions.Exit as done:
+        sys.exit(done.exit_code)
+    except click.Abort:
+        sys.exit(EXIT_INTERRUPTED)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # the reader has gone, which is its right; stop Python from complaining at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_FAILED)
+    except SkymountError as error:
+        _fail(str(error), _exit_code(error))
+    except OSError as error:
+        _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), EXIT_FAILED)
+
+
+def _exit_code(error: SkymountError) -> int:
+    if isinstance(error, ConfigError | MalformedError):
+        return EXIT_USAGE
+    return EXIT_NOT_FOUND if isinstance(error, NotFoundError) else EXIT_FAILED
+
+
+def _fail(text: str, code: int) -> None:
+    click.echo(f"skymount: {' '.join(text.split())}", err=True)
+    sys.exit(code)

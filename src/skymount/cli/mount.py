@@ -1,0 +1,132 @@
+"""``skymount mount`` and ``skymount umount``."""
+
+import logging
+import os
+import select
+import sys
+import threading
+from dataclasses import replace
+
+import click
+
+from skymount.cli.options import portal_options
+from skymount.errors import ConfigError, MountError
+
+_LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+_GONE_TIMEOUT = 30.0  # seconds that a daemon may take to end after it was unmounted
+_ASK_TIMEOUT = 2.0  # seconds to ask a daemon for its process id
+
+
+@click.command()
+@click.argument("mountpoint", required=False)
+@portal_options
+@click.option("--name", metavar="NAME", help="Use the table [mounts.NAME] of the configuration.")
+@click.option("-f", "--foreground", is_flag=True, help="Stay, and log to stderr.")
+@click.option(
+    "--verify",
+    type=click.Choice(["require", "available", "off"]),
+    help="What to do with content that cannot be checked against its skylink.",
+)
+@click.option("--memory-cache", metavar="SIZE", help="Memory for content, like '128 MiB'.")
+@click.option("--timeout", metavar="SECONDS", help="Limit of any one file operation.")
+@click.option("--allow-other", is_flag=True, default=None, help="Let other users in.")
+@click.option("--log-file", metavar="FILE", help="Where the daemon logs in the background.")
+def mount(
+    mountpoint: str | None,
+    portals: tuple[str, ...],
+    config_file: str | None,
+    name: str | None,
+    foreground: bool,
+    **flags: object,
+) -> None:
+    """Mount a portal at the directory MOUNTPOINT.
+
+    Goes to the background once the tree answers. Without a portal named anywhere, the one at the
+    default address is used, and if none is there, an embedded one is started for the life of the
+    mount.
+
+    \b
+    Examples:
+      skymount mount ~/sky
+      skymount mount ~/sky --portal https://portal.example
+      skymount mount --name home --foreground
+    """
+    from skymount import config, daemon
+    from skymount.fs import mountpoint as place
+
+    flags |= {"mountpoint": mountpoint, "portals": portals or None}
+    settings = config.load(flags, environ=os.environ, file=config_file or "", name=name or "")
+    if not settings.mountpoint:
+        raise ConfigError(
+            "no mount point: name a directory, or set mountpoint in the configuration"
+        )
+    settings = replace(settings, mountpoint=place.resolve(settings.mountpoint))
+    if foreground:
+        logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT, stream=sys.stderr)
+        logging.getLogger("httpx").setLevel(logging.WARNING)
+        daemon.run(settings, daemon.Report(ready=lambda: None, warning=lambda text: None))
+        return
+    place.check(settings.mountpoint, allow_other=settings.allow_other)
+    log_file = settings.log_file or config.default_log_file()
+    for warning in daemon.run_in_background(settings, lambda: _log_to(log_file)):
+        click.echo(f"skymount: warning: {warning}", err=True)
+
+
+def _log_to(path: str) -> None:
+    """Send the log, and whatever else is printed, to a file that does not grow without bound."""
+    from logging.handlers import RotatingFileHandler
+
+    os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
+    handler = RotatingFileHandler(path, maxBytes=1 << 20, backupCount=1)
+    logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT, handlers=[handler])
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    log = handler.stream
+    assert log is not None
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
+    os.dup2(log.fileno(), 2)
+    os.close(nothing)
+
+
+@click.command()
+@click.argument("mountpoint")
+@click.option("-z", "--lazy", is_flag=True, help="Detach now, end when nobody uses it any more.")
+def umount(mountpoint: str, lazy: bool) -> None:
+    """Unmount MOUNTPOINT and wait until its daemon is gone.
+
+    \b
+    Example:
+      skymount umount ~/sky
+    """
+    from skymount.fs import mountpoint as place
+
+    path = place.resolve(mountpoint)
+    mounted = place.mounted_at(path)
+    if mounted is None:
+        raise MountError(f"{path}: nothing is mounted there")
+    if not mounted.is_ours:
+        raise MountError(f"{path}: {mounted.kind} is mounted there, not skymount")
+    daemon = _daemon_of(path)
+    place.unmount(path, lazy=lazy)
+    if daemon is not None and not lazy:
+        ended, _, _ = select.select([daemon], [], [], _GONE_TIMEOUT)
+        if not ended:
+            raise MountError(f"{path}: unmounted, but its daemon is still running")
+
+
+def _daemon_of(path: str) -> int | None:
+    """Return a descriptor of the process behind a mount; None when it does not answer."""
+    answer: list[int] = []
+
+    def ask() -> None:
+        try:
+            pid = int(os.getxattr(path, "user.skymount.pid"))
+            answer.append(os.pidfd_open(pid))
+        except (OSError, ValueError):
+            pass
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(_ASK_TIMEOUT)
+    return answer[0] if answer else None

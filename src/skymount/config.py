@@ -1,0 +1,194 @@
+"""Owns the configuration: defaults < file < environment < flags, read once into a frozen value.
+
+The file is TOML; a key that is not known is an error, so that a typing error is not a silent
+default. docs/configuration.md lists every key.
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from skymount.content.cache import DEFAULT_SIZE
+from skymount.content.skyfile import Policy
+from skymount.errors import ConfigError, MalformedError
+from skymount.portal.options import DEFAULT_PORTAL_URL, parse_portal_url
+from skymount.wire.dialect import dialect_named
+
+ENVIRONMENT_PREFIX = "SKYMOUNT_"
+
+_FILE_LIMIT = 1 << 20  # bytes
+_UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
+_SIZE = re.compile(r"(\d{1,15})\s*([a-z]*)", re.IGNORECASE)
+_SECONDS_LIMIT = 3600.0
+
+
+def parse_size(value: object) -> int:
+    """Read a number of bytes, as an integer or as text like ``128 MiB``."""
+    if type(value) is int and 0 <= value < 1 << 50:
+        return value
+    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    unit = _UNITS.get(match[2].lower()) if match else None
+    if match is None or unit is None:
+        raise ConfigError(f"not a size: {value!r}; write it like 128 MiB")
+    return int(match[1]) * unit
+
+
+def _seconds(value: object) -> float:
+    try:
+        seconds = float(value) if isinstance(value, int | float | str) else -1.0
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds <= _SECONDS_LIMIT:
+        raise ConfigError(f"not a time in seconds: {value!r}")
+    return seconds
+
+
+def _portals(value: object) -> tuple[str, ...]:
+    urls = value.split() if isinstance(value, str) else value
+    if not isinstance(urls, list | tuple) or not all(isinstance(url, str) for url in urls):
+        raise ConfigError(f"not a list of portal addresses: {value!r}")
+    return tuple(map(parse_portal_url, urls))
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or "\0" in value:
+        raise ConfigError(f"not a text: {value!r}")
+    return value
+
+
+def _dialect(value: object) -> str:
+    return dialect_named(_text(value)).name
+
+
+def _policy(value: object) -> Policy:
+    return Policy.parse(_text(value))
+
+
+def _boolean(value: object) -> bool:
+    words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+    found = value if isinstance(value, bool) else words.get(str(value).lower())
+    if found is None:
+        raise ConfigError(f"neither true nor false: {value!r}")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything that can be set. Sizes in bytes, times in seconds."""
+
+    portals: tuple[str, ...] = ()
+    """Addresses in the order of preference; none means the default portal, or our own."""
+    dialect: str = "svc"
+    api_key: str = field(default="", repr=False)
+    mountpoint: str = ""
+    allow_other: bool = False
+    verify: Policy = Policy.AVAILABLE
+    memory_cache: int = DEFAULT_SIZE
+    lookup_grace: float = 0.5
+    timeout: float = 30.0
+    """After which any file operation fails."""
+    log_file: str = ""
+
+    @property
+    def portal_urls(self) -> tuple[str, ...]:
+        """The portals to use."""
+        return self.portals or (DEFAULT_PORTAL_URL,)
+
+
+_PARSERS: Mapping[str, Any] = {
+    "portals": _portals,
+    "dialect": _dialect,
+    "api_key": _text,
+    "mountpoint": _text,
+    "allow_other": _boolean,
+    "verify": _policy,
+    "memory_cache": parse_size,
+    "lookup_grace": _seconds,
+    "timeout": _seconds,
+    "log_file": _text,
+}
+assert set(_PARSERS) == {item.name for item in fields(Config)}
+
+
+def _merged(config: Config, settings: Mapping[str, object], origin: str) -> Config:
+    """Return the configuration with settings laid over it; ConfigError names the origin."""
+    unknown = sorted(set(settings) - set(_PARSERS))
+    if unknown:
+        known = ", ".join(_PARSERS)
+        raise ConfigError(f"{origin}: unknown key {unknown[0]!r}; known ones: {known}")
+    parsed: dict[str, Any] = {}
+    for key, value in settings.items():
+        try:
+            parsed[key] = _PARSERS[key](value)
+        except (ConfigError, MalformedError) as error:
+            raise ConfigError(f"{origin}: {key}: {error}") from None
+    return replace(config, **parsed)
+
+
+def default_path() -> Path:
+    """Return where the configuration file is looked for."""
+    return platformdirs.user_config_path("skymount") / "config.toml"
+
+
+def default_log_file() -> str:
+    """Return where a daemon in the background logs."""
+    return str(platformdirs.user_log_path("skymount") / "mount.log")
+
+
+def _read_file(path: Path, required: bool) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_FILE_LIMIT + 1)
+    except FileNotFoundError:
+        if required:
+            raise ConfigError(f"{path}: no such file") from None
+        return {}
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    if len(raw) > _FILE_LIMIT:
+        raise ConfigError(f"{path}: larger than {_FILE_LIMIT} bytes")
+    try:
+        return tomllib.loads(raw.decode())
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def load(
+    flags: Mapping[str, object],
+    *,
+    environ: Mapping[str, str],
+    file: str = "",
+    name: str = "",
+) -> Config:
+    """Read the configuration; flags that are None were not given.
+
+    `file` replaces the default path and must then exist; `name` selects a table ``[mounts.NAME]``
+    whose keys override the file's own. ConfigError says where a bad value stands.
+    """
+    path = Path(file) if file else default_path()
+    settings = _read_file(path, required=bool(file))
+    mounts = settings.pop("mounts", {})
+    if not isinstance(mounts, dict) or not all(isinstance(m, dict) for m in mounts.values()):
+        raise ConfigError(f"{path}: mounts: not tables like [mounts.home]")
+    config = _merged(Config(), settings, str(path))
+    for each, table in mounts.items():
+        named = _merged(config, table, f"{path}: [mounts.{each}]")
+        if each == name:
+            config = named
+    if name and name not in mounts:
+        known = ", ".join(sorted(mounts)) or "there is none"
+        raise ConfigError(f"{path}: no table [mounts.{name}]; known ones: {known}")
+    from_environment = {
+        key: environ[ENVIRONMENT_PREFIX + key.upper()]
+        for key in _PARSERS
+        if environ.get(ENVIRONMENT_PREFIX + key.upper())
+    }
+    for key, value in from_environment.items():
+        config = _merged(config, {key: value}, ENVIRONMENT_PREFIX + key.upper())
+    given = {key: value for key, value in flags.items() if value is not None}
+    return _merged(config, given, "command line")

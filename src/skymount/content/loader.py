@@ -1,0 +1,214 @@
+"""Owns finding out what a skylink is: from its base sector where a portal hands that out, else
+from a portal's word, checked as far as it can be.
+
+The base sector (wire notes 2.1, 4.7) answers everything in one request: it hashes to the skylink
+and holds layout, metadata and, for small content, the payload. Without it the metadata comes by
+header or by its endpoint, and small content is checked by putting the base sector together again.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import trio
+
+from skymount.content.skyfile import Policy, Skyfile, Verified
+from skymount.errors import BadContentError, MalformedError, NotFoundError, RequestRefusedError
+from skymount.portal.client import Head, PortalClient
+from skymount.portal.failover import Portals
+from skymount.wire import merkle, sector
+from skymount.wire.metadata import METADATA_LIMIT, Metadata, parse_metadata
+from skymount.wire.ranges import ByteRange
+from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE, Skylink
+
+T = TypeVar("T")
+
+_MISSING_LIMIT = 3
+"""Times that a portal refuses base sectors of content it has, until it is no longer asked."""
+
+_FANOUT_LIMIT = 64 << 20
+"""Bytes of fan-out; the roots of 8 TiB of content."""
+
+_PARALLEL_SECTORS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A skyfile, and its payload when that came along with it."""
+
+    skyfile: Skyfile
+    payload: bytes | None = None
+
+
+async def off_loop(work: "partial[T]") -> T:
+    """Run CPU-bound work in a thread; a caller that is cancelled does not wait for it."""
+    return await trio.to_thread.run_sync(work, abandon_on_cancel=True)
+
+
+class Loader:
+    """Finds out what a skylink is. Holds no results: callers keep them."""
+
+    def __init__(self, portals: Portals, policy: Policy) -> None:
+        self._portals = portals
+        self._policy = policy
+        self._without_base_sectors: dict[PortalClient, int] = {}
+
+    async def load(self, skylink: Skylink) -> Loaded:
+        """Describe a skylink, resolving a v2 one first; PortalError when no portal can."""
+        return await self._portals.first(partial(self._load_from, skylink=skylink))
+
+    async def payload(self, skyfile: Skyfile) -> bytes:
+        """Fetch the payload of an inline skyfile again, checked as it was at first."""
+        loaded = await self.load(skyfile.skylink)
+        if loaded.payload is None:
+            raise BadContentError("the portals no longer agree on what this skylink is")
+        return loaded.payload
+
+    async def _load_from(self, client: PortalClient, skylink: Skylink) -> Loaded:
+        try:
+            if skylink.version == 2:
+                skylink = await self._resolve(client, skylink)
+            loaded = None
+            if self._wants_base_sector(client, skylink):
+                loaded = await self._from_base_sector(client, skylink)
+            return loaded or await self._from_head(client, skylink)
+        except MalformedError as error:
+            raise BadContentError(str(error), url=client.url) from error
+
+    async def _resolve(self, client: PortalClient, skylink: Skylink) -> Skylink:
+        found = (await client.head(skylink)).skylink
+        if found is None or found.version != 1:
+            raise BadContentError("the portal does not say what it resolved to", url=client.url)
+        return found
+
+    def _wants_base_sector(self, client: PortalClient, skylink: Skylink) -> bool:
+        return (
+            self._policy is not Policy.OFF
+            and skylink.offset == 0  # of a packed one the sector's root proves nothing
+            and self._without_base_sectors.get(client, 0) < _MISSING_LIMIT
+        )
+
+    async def _from_base_sector(self, client: PortalClient, skylink: Skylink) -> Loaded | None:
+        """Describe it from its base sector; None when the portal does not give that out."""
+        try:
+            data = await client.base_sector(skylink)
+        except (NotFoundError, RequestRefusedError):
+            return None
+        root = await off_loop(partial(merkle.sector_root, data))
+        if root != skylink.root:
+            raise BadContentError(f"{skylink}: the base sector is not the content", url=client.url)
+        base = sector.parse_base_sector(data)
+        layout = base.layout
+        if not layout.is_plain:  # what the portal decrypts cannot be checked against the hash
+            return None
+        fanout, raw = base.fanout, base.metadata
+        if layout.is_extended:
+            body = await self._spilled_body(client, layout, base.roots)
+            fanout, raw = sector.split_body(layout, body)
+        if not layout.is_inline:
+            sector.check_fanout(layout, fanout)
+        metadata = await off_loop(partial(parse_metadata, raw))
+        skyfile = Skyfile(
+            skylink=skylink,
+            metadata=metadata,
+            size=layout.filesize,
+            portal=client.url,
+            verified=Verified.YES,
+            fanout=fanout,
+            layout=layout,
+            inline=layout.is_inline,
+        )
+        return Loaded(skyfile, base.payload)
+
+    async def _spilled_body(
+        self, client: PortalClient, layout: sector.Layout, roots: bytes
+    ) -> bytes:
+        """Fetch what did not fit the base sector, level by level, each sector checked."""
+        if layout.metadata_size > METADATA_LIMIT or layout.fanout_size > _FANOUT_LIMIT:
+            raise MalformedError("the metadata or the fan-out is over its limit")
+        level = roots
+        for size in sector.spill_sizes(layout.body_size)[1:]:
+            level = await self._sectors(client, level, size)
+        return level
+
+    async def _sectors(self, client: PortalClient, roots: bytes, size: int) -> bytes:
+        """Fetch the sectors with these joined roots, `size` bytes in all, a few at a time."""
+        count = len(roots) // ROOT_SIZE
+        found: list[bytes] = [b""] * count
+        limiter = trio.CapacityLimiter(_PARALLEL_SECTORS)
+
+        async def fetch(index: int) -> None:
+            async with limiter:
+                root = roots[index * ROOT_SIZE : (index + 1) * ROOT_SIZE]
+                length = min(SECTOR_SIZE, size - index * SECTOR_SIZE)
+                data = await client.sector(root, length)
+                if await off_loop(partial(merkle.sector_root, data)) != root:
+                    raise BadContentError("a sector is not the content", url=client.url)
+                found[index] = data
+
+        try:
+            async with trio.open_nursery() as nursery:
+                for index in range(count):
+                    nursery.start_soon(fetch, index)
+        except* BadContentError as group:
+            raise group.exceptions[0] from None
+        return b"".join(found)
+
+    async def _from_head(self, client: PortalClient, skylink: Skylink) -> Loaded:
+        """Describe it by the portal's word, checked where the content is small."""
+        head = await client.head(skylink)
+        self._note_missing_base_sector(client, skylink)
+        raw = head.metadata if head.metadata is not None else await client.metadata(skylink)
+        metadata = await off_loop(partial(parse_metadata, raw))
+        size = _size(metadata, head)
+        payload = None
+        if self._policy is not Policy.OFF and skylink.offset == 0:
+            payload = await self._checked_payload(client, skylink, raw, size)
+        if payload is None and self._policy is Policy.REQUIRE:
+            raise BadContentError(f"{skylink}: it cannot be verified", url=client.url)
+        skyfile = Skyfile(
+            skylink=skylink,
+            metadata=metadata,
+            size=size,
+            portal=client.url,
+            verified=Verified.NO if payload is None else Verified.YES,
+            inline=payload is not None,
+        )
+        return Loaded(skyfile, payload)
+
+    def _note_missing_base_sector(self, client: PortalClient, skylink: Skylink) -> None:
+        """Count it: the portal has the content, so it was the endpoint that it lacks."""
+        if self._wants_base_sector(client, skylink):
+            seen = self._without_base_sectors.get(client, 0)
+            self._without_base_sectors[client] = seen + 1
+
+    async def _checked_payload(
+        self, client: PortalClient, skylink: Skylink, raw: bytes, size: int
+    ) -> bytes | None:
+        """Fetch small content whole and check it; None when it is not of that kind."""
+        used = sector.LAYOUT_SIZE + len(raw) + size
+        if used > SECTOR_SIZE or Skylink.v1(skylink.root, used).bitfield != skylink.bitfield:
+            return None
+        payload = b""
+        if size:
+            async with client.stream(skylink, "", ByteRange(0, size), size) as pieces:
+                payload = b"".join([piece async for piece in pieces])
+        if not await off_loop(partial(_is_authentic, skylink, raw, payload)):
+            raise BadContentError(f"{skylink}: it is not the content", url=client.url)
+        return payload
+
+
+def _size(metadata: Metadata, head: Head) -> int:
+    """Return the payload's size, by the metadata or else by the length of the answer."""
+    size = metadata.payload_size if metadata.payload_size is not None else head.size
+    if size is None:
+        raise MalformedError("neither the metadata nor the answer tells the size")
+    return size
+
+
+def _is_authentic(skylink: Skylink, raw: bytes, payload: bytes) -> bool:
+    """Whether metadata and payload make the base sector that the skylink names."""
+    return any(
+        merkle.sector_root(sector.build_inline(raw, payload, cipher)) == skylink.root
+        for cipher in (sector.CIPHER_PLAIN, sector.CIPHER_LEGACY_PLAIN)
+    )

@@ -1,0 +1,85 @@
+"""Owns the description of what is behind a skylink, and the levels of trust in it. No IO."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from skymount.errors import MalformedError
+from skymount.wire.metadata import Metadata
+from skymount.wire.sector import Layout
+from skymount.wire.skylink import SECTOR_SIZE, Skylink
+
+BLOCK = 1 << 20
+"""Bytes in a unit of content that is not verified: fetched, cached and evicted as a whole."""
+
+
+class Policy(Enum):
+    """What is done with content that cannot be checked against its skylink."""
+
+    REQUIRE = "require"
+    """It is refused."""
+    AVAILABLE = "available"
+    """It is served, and says so; content that can be checked must pass."""
+    OFF = "off"
+    """Nothing is checked."""
+
+    @classmethod
+    def parse(cls, text: str) -> "Policy":
+        """Return the policy of that name."""
+        try:
+            return cls(text)
+        except ValueError:
+            names = ", ".join(policy.value for policy in cls)
+            raise MalformedError(f"verify must be one of {names}, not {text!r}") from None
+
+
+class Verified(Enum):
+    """How much of what a skyfile hands out has been checked against its skylink."""
+
+    YES = "yes"
+    """Names and sizes were; every byte of content is before it is handed out."""
+    PARTLY = "partly"
+    """Names and sizes were, the bytes of content are not."""
+    NO = "no"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Skyfile:
+    """An immutable skyfile as a portal described it; sizes in bytes."""
+
+    skylink: Skylink
+    """Always a v1 skylink."""
+    metadata: Metadata
+    size: int
+    """Of the whole payload, all files one after another."""
+    portal: str
+    """Address of the portal that described it."""
+    verified: Verified
+    fanout: bytes = b""
+    """Roots of the payload's chunks, when they are known and the payload is large."""
+    layout: Layout | None = None
+    """Known when the base sector is; the content is then checked unit by unit."""
+    inline: bool = False
+    """The payload lies in the base sector: it is one unit, and fetched by fetching that."""
+
+    @property
+    def unit(self) -> int:
+        """Bytes of payload that are fetched, checked and cached together."""
+        if self.inline:
+            return SECTOR_SIZE
+        if self.layout is not None and self.fanout:
+            return self.layout.chunk_size
+        return BLOCK
+
+    @property
+    def units(self) -> int:
+        """Number of units of the payload."""
+        return -(-self.size // self.unit)
+
+    def key(self, index: int) -> "UnitKey":
+        """Identify a unit of the payload in a cache."""
+        return (self.skylink, self.unit, index)
+
+
+UnitKey = tuple[Skylink, int, int]
+"""(skylink, unit size, index); the size, because a skylink first read without its base sector may
+be read with it later."""

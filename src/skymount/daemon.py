@@ -1,0 +1,262 @@
+"""Owns the life of a mount: builds every part and joins them, the nursery they run in, signals,
+readiness, and the end. Decides nothing about files.
+"""
+
+import errno
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from urllib.parse import urlsplit
+
+import trio
+
+from skymount import __version__
+from skymount.config import Config
+from skymount.content.cache import MemoryCache
+from skymount.content.loader import Loader
+from skymount.content.reader import open_reader
+from skymount.errors import MountError
+from skymount.fs import fuse, mountpoint
+from skymount.fs.operations import Operations, TreeConfig
+from skymount.fs.slots import Slots
+from skymount.portal.client import PortalClient
+from skymount.portal.failover import Portals
+from skymount.portal.options import DEFAULT_PORTAL_URL, PortalOptions
+from skymount.wire.dialect import dialect_named
+
+log = logging.getLogger(__name__)
+
+_PROBE = 0.3
+"""Seconds to find out whether a portal answers; only a warning hangs on it."""
+
+_PORTAL_START = 15.0  # seconds that our own portal may take to listen
+_STOP_GRACE = 2.0  # seconds that operations under way may take after a signal
+_SWITCH_INTERVAL = 0.0005
+"""Seconds after which a hashing thread hands the interpreter to the event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How the daemon tells its starter what happens; called from the event loop."""
+
+    ready: Callable[[], None]
+    warning: Callable[[str], None]
+
+
+def run(config: Config, report: Report) -> None:
+    """Mount and serve until unmounted or told to stop; MountError when that cannot be done."""
+    if mountpoint.check(config.mountpoint, allow_other=config.allow_other):
+        log.warning("%s: the mount of a skymount that is gone was cleared", config.mountpoint)
+    sys.setswitchinterval(_SWITCH_INTERVAL)
+    own = OwnPortal.start() if _needs_own_portal(config) else None
+    try:
+        trio.run(partial(_serve, config, report, own))
+    finally:
+        if own is not None:
+            own.stop()
+
+
+def _needs_own_portal(config: Config) -> bool:
+    """Whether nobody named a portal and none is at the default address."""
+    return not config.portals and not _answers(DEFAULT_PORTAL_URL)
+
+
+def _answers(url: str) -> bool:
+    """Whether something listens at a portal's address."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        socket.create_connection((parts.hostname or "", port), timeout=_PROBE).close()
+    except OSError:
+        return False
+    return True
+
+
+class OwnPortal:
+    """The embedded portal as a child process; it ends when we do, however that happens."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self._process = process
+
+    @classmethod
+    def start(cls) -> "OwnPortal":
+        """Start it at the default address. The end of its standard input ends it."""
+        address = urlsplit(DEFAULT_PORTAL_URL).netloc
+        command = [sys.executable, "-m", "skymount", "portal", "serve", "--listen", address]
+        process = subprocess.Popen(
+            [*command, "--until-eof"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # a Ctrl-C in our terminal is not for it
+        )
+        return cls(process)
+
+    def wait_until_listening(self) -> bool:
+        """Block until it listens; False when it ended instead."""
+        assert self._process.stdout is not None
+        return b"listening on" in self._process.stdout.readline()
+
+    def stop(self) -> None:
+        """End it and wait for that."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+async def _serve(config: Config, report: Report, own: OwnPortal | None) -> None:
+    """Build the parts from the wire up, mount, and answer the kernel until the end."""
+    started = time.time()
+    async with AsyncExitStack() as stack:
+        dialect = dialect_named(config.dialect)
+        clients = [
+            await stack.enter_async_context(
+                PortalClient(PortalOptions.parse(url, dialect, api_key=config.api_key))
+            )
+            for url in config.portal_urls
+        ]
+        portals = Portals(clients)
+        cache = MemoryCache(config.memory_cache)
+        loader = Loader(portals, config.verify)
+        reader = await stack.enter_async_context(open_reader(portals, loader, cache))
+        nursery = await stack.enter_async_context(trio.open_nursery())
+        slots = Slots(reader.load, nursery)
+
+        def status() -> Mapping[str, object]:
+            return {
+                "version": __version__,
+                "pid": os.getpid(),
+                "mountpoint": config.mountpoint,
+                "uptime_seconds": round(time.time() - started, 3),
+                "portals": [client.url for client in clients],
+                "own_portal": own is not None,
+                "verify": config.verify.value,
+                "memory_cache": {"size": cache.size, "used": cache.used},
+                "skylinks": len(slots),
+            }
+
+        tree = TreeConfig(lookup_grace=config.lookup_grace)
+        operations = Operations(reader, slots, tree, status)
+        mount = fuse.FuseConfig(config.mountpoint, config.allow_other, config.timeout)
+        fuse.attach(fuse.FuseAdapter(operations, mount), mount)
+        try:
+            with trio.CancelScope() as scope:
+                nursery.start_soon(_stop_on_signal, scope)
+                nursery.start_soon(_announce, config, report, own)
+                await fuse.run()
+        finally:
+            _notify("STOPPING=1")
+            fuse.detach()
+            nursery.cancel_scope.cancel()
+    log.info("%s: unmounted", config.mountpoint)
+
+
+async def _announce(config: Config, report: Report, own: OwnPortal | None) -> None:
+    """Say that the tree answers, once a stat through the kernel does."""
+    warning = await trio.to_thread.run_sync(_portal_warning, config, own, abandon_on_cancel=True)
+    if warning:
+        log.warning(warning)
+        report.warning(warning)
+    await trio.to_thread.run_sync(os.stat, config.mountpoint, abandon_on_cancel=True)
+    log.info("%s: mounted, portals: %s", config.mountpoint, " ".join(config.portal_urls))
+    _notify(f"READY=1\nSTATUS=mounted at {config.mountpoint}")
+    report.ready()
+
+
+def _portal_warning(config: Config, own: OwnPortal | None) -> str:
+    """Return what is to be said of the portals that do not answer, if anything. Blocks."""
+    if own is not None and own.wait_until_listening():
+        return ""
+    silent = [url for url in config.portal_urls if not _answers(url)]
+    if not silent:
+        return ""
+    return f"{' '.join(silent)} does not answer yet; the tree works once it does"
+
+
+async def _stop_on_signal(scope: trio.CancelScope) -> None:
+    """End the mount on the first signal, whatever is still under way at the second."""
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            log.info("%s: unmounting", signal.Signals(number).name)
+            if scope.deadline < float("inf"):
+                scope.cancel()
+            fuse.stop()
+            scope.deadline = trio.current_time() + _STOP_GRACE
+
+
+def _notify(state: str) -> None:
+    """Tell systemd, if it asked to be told (sd_notify(3))."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as notify:
+            notify.sendto(state.encode(), address)
+    except OSError as error:
+        log.warning("NOTIFY_SOCKET: %s", error.strerror or errno.errorcode.get(error.errno or 0))
+
+
+def run_in_background(config: Config, log_to: Callable[[], None]) -> list[str]:
+    """Fork a daemon that runs the mount; return its warnings once the tree answers.
+
+    MountError carries what the daemon failed on. No thread may have been started before.
+    """
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        _become_daemon(config, log_to, writing)
+    os.close(writing)
+    warnings: list[str] = []
+    with os.fdopen(reading, encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            kind, text = line[0], line[1:].rstrip("\n")
+            if kind == "R":
+                return warnings
+            if kind == "E":
+                os.waitpid(pid, 0)
+                raise MountError(text)
+            warnings.append(text)
+    raise MountError(f"{config.mountpoint}: the daemon ended before the tree answered; see its log")
+
+
+def _become_daemon(config: Config, log_to: Callable[[], None], starter: int) -> None:
+    """Leave the terminal, run the mount, and never return."""
+
+    def tell(kind: str, text: str = "") -> None:
+        message = f"{kind}{' '.join(text.split())}\n"
+        os.write(starter, message.encode("utf-8", "backslashreplace"))
+
+    def ready() -> None:
+        tell("R")
+        os.close(starter)
+
+    status = 1
+    try:
+        os.setsid()
+        os.chdir("/")
+        log_to()
+        run(config, Report(ready=ready, warning=partial(tell, "W")))
+        status = 0
+    except MountError as error:
+        log.error("%s", error)
+        tell("E", str(error))
+    except BaseException as error:
+        log.exception("the daemon failed")
+        tell("E", f"{config.mountpoint}: {error!r}")
+    finally:
+        logging.shutdown()
+        os._exit(status)

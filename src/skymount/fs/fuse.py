@@ -1,0 +1,268 @@
+"""Owns the border to the kernel: pyfuse3's types on one side, `Operations` on the other.
+
+The only importer of pyfuse3. Every exception becomes an errno here, by one table.
+"""
+
+import errno
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
+
+import pyfuse3
+import trio
+
+from skymount.errors import (
+    AccessDeniedError,
+    BadContentError,
+    MountError,
+    NotFoundError,
+    PortalTimeoutError,
+    SkymountError,
+)
+from skymount.fs.operations import MTIME, Entry, Operations
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+SUBTYPE = "skymount"
+"""The mount's type is ``fuse.skymount``: indexers can be told to stay out (PRUNEFS)."""
+
+_TASKS = 1000
+"""Requests handled at once. pyfuse3's own 99 would let slow reads starve a stat from memory."""
+
+_BLOCK_SIZE = 4096  # bytes, of statfs; f_bsize and f_frsize must agree or df misreads them
+_SECTOR = 512  # bytes, the unit of st_blocks
+_PREFERRED_IO = 128 << 10  # bytes, st_blksize: what the kernel asks for at a time
+
+ERRNO: Sequence[tuple[type[SkymountError], int]] = (
+    (NotFoundError, errno.ENOENT),  # every portal said so; never the result of a failure
+    (AccessDeniedError, errno.EACCES),  # credentials, payment or a blocklist
+    (PortalTimeoutError, errno.ETIMEDOUT),
+    (BadContentError, errno.EIO),  # EBADMSG would be more exact, but tools print EIO better
+    (SkymountError, errno.EIO),
+)
+"""What each error means to a program; the first match counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class FuseConfig:
+    """How to mount."""
+
+    mountpoint: str
+    allow_other: bool = False
+    deadline: float = 30.0
+    """Seconds after which any operation fails with ETIMEDOUT."""
+
+
+def errno_of(error: Exception) -> int:
+    """Return the errno for an exception; EIO for what nobody foresaw."""
+    if isinstance(error, OSError) and error.errno:
+        return error.errno
+    if isinstance(error, trio.TooSlowError):
+        return errno.ETIMEDOUT
+    return next((number for kind, number in ERRNO if isinstance(error, kind)), errno.EIO)
+
+
+def _handler(
+    work: Callable[Concatenate["FuseAdapter", P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate["FuseAdapter", P], Coroutine[Any, Any, R]]:
+    """Give an operation its deadline, and turn whatever it raises into a FUSEError."""
+
+    async def handle(self: "FuseAdapter", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            with trio.fail_after(self.deadline):
+                return await work(self, *args, **kwargs)
+        except pyfuse3.FUSEError:
+            raise
+        except Exception as error:
+            number = errno_of(error)
+            if not isinstance(error, SkymountError | OSError | trio.TooSlowError):
+                log.exception("%s failed", work.__name__)
+            elif number not in (errno.ENOENT, errno.EROFS):
+                log.warning("%s: %s", work.__name__, str(error) or type(error).__name__)
+            raise pyfuse3.FUSEError(number) from None
+
+    return handle
+
+
+class FuseAdapter(pyfuse3.Operations):
+    """Speaks with the kernel; decides nothing."""
+
+    supports_dot_lookup = False
+    enable_writeback_cache = False
+
+    def __init__(self, operations: Operations, config: FuseConfig) -> None:
+        super().__init__()
+        self._operations = operations
+        self.deadline = config.deadline
+        self._uid, self._gid = os.getuid(), os.getgid()
+
+    def _attributes(self, entry: Entry) -> pyfuse3.EntryAttributes:
+        found = pyfuse3.EntryAttributes()
+        found.st_nlink = 1  # of a directory: «not counted», so that find looks at each child
+        found.st_uid, found.st_gid = self._uid, self._gid
+        found.st_blksize = _PREFERRED_IO
+        found.st_atime_ns = found.st_mtime_ns = found.st_ctime_ns = MTIME * 10**9
+        _fill(found, entry)
+        found.entry_timeout, found.attr_timeout = entry.entry_ttl, entry.attr_ttl
+        return found
+
+    @_handler
+    async def lookup(
+        self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        return self._attributes(await self._operations.lookup(parent_inode, name))
+
+    @_handler
+    async def getattr(
+        self, inode: int, ctx: pyfuse3.RequestContext | None = None
+    ) -> pyfuse3.EntryAttributes:
+        return self._attributes(await self._operations.getattr(inode))
+
+    async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
+        for inode, count in inode_list:
+            self._operations.forget(inode, count)
+
+    @_handler
+    async def access(self, inode: int, mode: int, ctx: pyfuse3.RequestContext) -> bool:
+        if mode & os.W_OK:
+            raise pyfuse3.FUSEError(errno.EROFS)
+        if mode & os.X_OK:
+            return bool((await self._operations.getattr(inode)).mode & 0o111)
+        return True
+
+    @_handler
+    async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
+        return await self._operations.opendir(inode)
+
+    @_handler
+    async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
+        attributes = self._attributes(Entry(0))
+        for child in self._operations.readdir(fh, start_id):
+            _fill(attributes, child)
+            if not pyfuse3.readdir_reply(token, child.name, attributes, child.position):
+                return
+            self._operations.referred(child.inode)
+
+    @_handler
+    async def releasedir(self, fh: int) -> None:
+        self._operations.release(fh)
+
+    @_handler
+    async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
+        handle, keep = await self._operations.open(inode, flags)
+        return pyfuse3.FileInfo(fh=handle, keep_cache=keep, direct_io=not keep)
+
+    @_handler
+    async def read(  # type: ignore[override]  # pyfuse3 takes any buffer
+        self, fh: int, off: int, size: int
+    ) -> bytes | memoryview:
+        return await self._operations.read(fh, off, size)
+
+    @_handler
+    async def release(self, fh: int) -> None:
+        self._operations.release(fh)
+
+    @_handler
+    async def flush(self, fh: int) -> None:
+        """Nothing is ever unwritten. Must exist: ENOSYS here would be remembered for ever."""
+
+    @_handler
+    async def fsync(self, fh: int, datasync: bool) -> None:
+        """As flush."""
+
+    @_handler
+    async def fsyncdir(self, fh: int, datasync: bool) -> None:
+        """As flush."""
+
+    @_handler
+    async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
+        if not name.startswith(b"user."):
+            # «not supported» makes ls stop asking for each file's labels and ACLs
+            raise pyfuse3.FUSEError(errno.EOPNOTSUPP)
+        value = (await self._operations.xattrs(inode)).get(name)
+        if value is None:
+            raise pyfuse3.FUSEError(pyfuse3.ENOATTR)
+        return value
+
+    @_handler
+    async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
+        return list(await self._operations.xattrs(inode))
+
+    @_handler
+    async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
+        size, files = self._operations.usage()
+        found = pyfuse3.StatvfsData()
+        found.f_bsize = found.f_frsize = _BLOCK_SIZE
+        found.f_blocks = max(1, -(-size // _BLOCK_SIZE))  # of none at all, df would say nothing
+        found.f_bfree = found.f_bavail = 0
+        found.f_files = max(1, files)
+        found.f_ffree = found.f_favail = 0
+        found.f_namemax = 255
+        return found
+
+    async def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Whatever would change something."""
+        raise pyfuse3.FUSEError(errno.EROFS)
+
+    setattr = create = write = _refuse
+    mkdir = mknod = symlink = link = unlink = rmdir = rename = _refuse
+    setxattr = removexattr = _refuse
+
+
+def _fill(attributes: pyfuse3.EntryAttributes, entry: Any) -> None:
+    """Set what differs between the children of one directory."""
+    attributes.st_ino = entry.inode
+    attributes.st_mode = entry.mode
+    attributes.st_size = entry.size
+    attributes.st_blocks = -(-entry.size // _SECTOR)
+
+
+def attach(adapter: FuseAdapter, config: FuseConfig) -> None:
+    """Mount; the kernel's requests wait until `run`. MountError when the mount is refused."""
+    options = set(pyfuse3.default_options)
+    options |= {"fsname=skymount", f"subtype={SUBTYPE}", "nosuid", "nodev", "noatime"}
+    options.discard("default_permissions")  # writing is EROFS to everyone, not EACCES to some
+    if config.allow_other:
+        options.add("allow_other")
+    with tempfile.TemporaryFile() as words:
+        try:
+            with _stderr_to(words.fileno()):
+                pyfuse3.init(adapter, config.mountpoint, options)
+        except RuntimeError as error:
+            words.seek(0)
+            said = " ".join(words.read(2000).decode(errors="replace").split())
+            raise MountError(f"{config.mountpoint}: {said or error}") from None
+
+
+@contextmanager
+def _stderr_to(descriptor: int) -> Iterator[None]:
+    """Send what libfuse and fusermount3 print to a file: it is the only reason they give."""
+    saved = os.dup(2)
+    try:
+        os.dup2(descriptor, 2)
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
+async def run() -> None:
+    """Answer the kernel until the file system is unmounted or the task is cancelled."""
+    await pyfuse3.main(min_tasks=1, max_tasks=_TASKS)
+
+
+def stop() -> None:
+    """Take no more requests; `run` returns when those under way are answered."""
+    pyfuse3.terminate()
+
+
+def detach() -> None:
+    """Unmount, lazily if something is still using it; call once after `attach`."""
+    pyfuse3.close(unmount=True)

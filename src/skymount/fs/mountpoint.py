@@ -1,0 +1,143 @@
+"""Owns the mount point as a place: what is mounted there, whether we may use it, getting rid of
+what we left. Synchronous: it runs before the daemon, or in commands of their own.
+"""
+
+import errno
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from skymount.errors import MountError
+
+FUSE_DEVICE = "/dev/fuse"
+FUSERMOUNT = "fusermount3"
+FUSE_TYPE = "fuse.skymount"
+
+_OCTAL = re.compile(r"\\([0-7]{3})")  # how mountinfo writes blanks and backslashes
+_FUSE_CONF = Path("/etc/fuse.conf")
+
+
+@dataclass(frozen=True, slots=True)
+class Mounted:
+    """A line of mountinfo: the file system's type and its source."""
+
+    kind: str
+    source: str
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether skymount made this mount."""
+        return self.kind == FUSE_TYPE
+
+
+def mounted_at(path: str) -> Mounted | None:
+    """Return what is mounted at exactly this absolute path, the topmost if several are.
+
+    Read from the kernel's table: `os.path.ismount` cannot tell once the daemon is dead.
+    """
+    found = None
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
+        for line in table:
+            fields = line.split(" ")
+            place = _OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4])
+            if place == path:
+                kind, source = fields[fields.index("-") + 1 :][:2]
+                found = Mounted(kind, source)
+    return found
+
+
+def resolve(text: str) -> str:
+    """Return the absolute path of a mount point without touching the mount itself."""
+    path = Path(os.path.expanduser(text))
+    parent = path.parent.resolve() if path.name not in ("", "..") else path.resolve().parent
+    return str(parent / path.name) if path.name not in ("", "..") else str(path.resolve())
+
+
+def is_stale(path: str) -> bool:
+    """Whether the daemon behind a mount is gone."""
+    try:
+        os.stat(path)
+    except OSError as error:
+        return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
+    return False
+
+
+def check(path: str, *, allow_other: bool = False) -> bool:
+    """MountError unless a tree can be mounted there; returns whether a stale one was cleared."""
+    _check_fuse(allow_other)
+    mounted = mounted_at(path)
+    cleared = False
+    if mounted is not None:
+        if not mounted.is_ours:
+            raise MountError(
+                f"{path}: {mounted.kind} ({mounted.source}) is mounted there; "
+                "choose another directory, or unmount that first"
+            )
+        if not is_stale(path):
+            raise MountError(
+                f"{path}: skymount is mounted there already; see it with `ls {path}`, "
+                f"end it with `skymount umount {path}`"
+            )
+        unmount(path, lazy=True)
+        cleared = True
+    _check_directory(path)
+    return cleared
+
+
+def _check_fuse(allow_other: bool) -> None:
+    if not os.path.exists(FUSE_DEVICE):
+        raise MountError(
+            f"{FUSE_DEVICE} is missing: load it with `sudo modprobe fuse`, or in a container "
+            "pass `--device /dev/fuse --cap-add SYS_ADMIN`"
+        )
+    if shutil.which(FUSERMOUNT) is None:
+        raise MountError(
+            f"{FUSERMOUNT} is missing: install the package fuse3 "
+            "(`sudo apt install fuse3`, `sudo dnf install fuse3`)"
+        )
+    if allow_other and os.getuid() != 0:
+        try:
+            lines = _FUSE_CONF.read_text(errors="replace").splitlines()
+        except OSError:
+            lines = []
+        if "user_allow_other" not in (line.strip() for line in lines):
+            raise MountError(f"--allow-other needs the line user_allow_other in {_FUSE_CONF}")
+
+
+def _check_directory(path: str) -> None:
+    try:
+        with os.scandir(path) as entries:
+            occupied = any(True for _ in entries)
+    except FileNotFoundError:
+        raise MountError(f"{path}: no such directory; make it with `mkdir -p {path}`") from None
+    except NotADirectoryError:
+        raise MountError(f"{path}: not a directory") from None
+    except OSError as error:
+        raise MountError(f"{path}: {error.strerror}") from None
+    if occupied:
+        raise MountError(f"{path}: the directory is not empty; choose or make an empty one")
+    if not os.access(path, os.W_OK):
+        raise MountError(f"{path}: a mount point must be writable by you; choose one of your own")
+
+
+def unmount(path: str, *, lazy: bool = False) -> None:
+    """Unmount; MountError when that is refused."""
+    command = [FUSERMOUNT, "-uz" if lazy else "-u", "--", path]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    except FileNotFoundError:
+        raise MountError(f"{FUSERMOUNT} is missing: install the package fuse3") from None
+    except subprocess.TimeoutExpired:
+        raise MountError(f"{path}: unmounting did not end in 30 s") from None
+    if done.returncode == 0 or mounted_at(path) is None:
+        return
+    words = done.stderr.strip()
+    if "busy" in words:
+        raise MountError(
+            f"{path}: it is in use; close what uses it (`fuser -vm {path}` lists it), "
+            f"or detach it with `skymount umount --lazy {path}`"
+        )
+    raise MountError(f"{path}: {words or 'unmounting failed'}")

@@ -1,0 +1,62 @@
+"""Owns the extended attributes: where a file came from, and how far it can be trusted. Pure."""
+
+import json
+from collections.abc import Mapping
+
+from skymount.fs.tree import Directory, File, Node, Tree
+from skymount.wire.messages import quote_path
+
+_VALUE_LIMIT = 60 << 10
+"""Bytes of a value; the kernel passes on 64 KiB at most (XATTR_SIZE_MAX)."""
+
+_NO_TYPE = "application/octet-stream"
+
+
+def attributes(tree: Tree, node: Node, path: str) -> Mapping[bytes, bytes]:
+    """Return the attributes of a node of a tree by their full names."""
+    skyfile = tree.skyfile
+    target = f"{skyfile.skylink}/{quote_path(path)}" if path else str(skyfile.skylink)
+    found = {
+        "user.skymount.skylink": str(skyfile.skylink),
+        "user.skymount.merkle_root": skyfile.skylink.root.hex(),
+        "user.skymount.portal": skyfile.portal,
+        "user.skymount.verified": skyfile.verified.value,
+        "user.xdg.origin.url": f"{skyfile.portal}/{target}",
+    }
+    if isinstance(node, File):
+        content_type = node.content_type or _NO_TYPE
+        found["user.skymount.content_type"] = content_type
+        found["user.mime_type"] = content_type
+    elif not path:
+        found["user.skymount.hidden"] = str(len(tree.hidden))
+        if tree.hidden:
+            found["user.skymount.hidden_names"] = _hidden_names(tree)
+    return {
+        name.encode(): value.encode("utf-8", "backslashreplace") for name, value in found.items()
+    }
+
+
+def _hidden_names(tree: Tree) -> str:
+    """Write a line for each file that is not shown: its path as a JSON string, and the reason."""
+    lines: list[str] = []
+    size = 0
+    for path, reason in tree.hidden:
+        line = f"{json.dumps(path[:500])}: {reason}"
+        size += len(line) + 1
+        if size > _VALUE_LIMIT:
+            lines.append("...")
+            break
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def path_of(tree: Tree, index: int) -> str:
+    """Return the path of a node inside its tree; empty for the root."""
+    names: list[bytes] = []
+    while index:
+        parent = tree.nodes[index].parent
+        directory = tree.nodes[parent]
+        assert isinstance(directory, Directory)
+        names.append(next(name for name, child in directory.children.items() if child == index))
+        index = parent
+    return b"/".join(reversed(names)).decode()

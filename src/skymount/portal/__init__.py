@@ -1,0 +1,1 @@
+"""Remote portals over HTTP: one client per portal, and failover between them."""

@@ -1,0 +1,321 @@
+"""Owns the conversation with one portal; the only importer of httpx.
+
+Requests come from ``wire.messages``; what returns is checked for form (status, lengths, limits)
+and handed on as bytes. httpx's exceptions become `PortalError`s here and nowhere else. Whether
+the bytes are the right ones is for ``content`` to find out.
+"""
+
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import NoReturn, Self
+
+import httpcore
+import httpx
+import trio
+
+from skymount import __version__
+from skymount.errors import (
+    AccessDeniedError,
+    BadContentError,
+    MalformedError,
+    NotFoundError,
+    PortalError,
+    PortalTimeoutError,
+    RequestRefusedError,
+    UnavailableError,
+)
+from skymount.portal.options import HEADER_LIMIT, PortalOptions
+from skymount.portal.upload import UploadBody
+from skymount.wire import messages
+from skymount.wire.metadata import METADATA_LIMIT
+from skymount.wire.ranges import ByteRange
+from skymount.wire.skylink import SECTOR_SIZE, Skylink
+
+# httpcore has no option for either (its class attributes are the documented way round): it refuses
+# headers over 100 KB, and receives in 64 KiB pieces, which costs two thirds of the throughput.
+httpcore.AsyncHTTP11Connection.MAX_INCOMPLETE_EVENT_SIZE = HEADER_LIMIT
+httpcore.AsyncHTTP11Connection.READ_NUM_BYTES = 1 << 20
+
+_STATUS_ERRORS: Mapping[int, type[PortalError]] = {
+    401: AccessDeniedError,
+    402: AccessDeniedError,
+    403: AccessDeniedError,
+    404: NotFoundError,
+    410: NotFoundError,
+    408: UnavailableError,
+    429: UnavailableError,
+    451: AccessDeniedError,
+}
+
+_TOTAL = re.compile(r"\d{1,19}")
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What a HEAD request on a skylink tells; None or empty where the portal says nothing."""
+
+    skylink: Skylink | None
+    metadata: bytes | None
+    size: int | None
+    content_type: str
+
+
+def _error_for(status: int) -> type[PortalError]:
+    known = _STATUS_ERRORS.get(status)
+    if known is not None:
+        return known
+    return RequestRefusedError if 400 <= status < 500 else UnavailableError
+
+
+class PortalClient:
+    """Talks to one portal. Safe for many tasks at once; an async context manager.
+
+    Every method raises a `PortalError` and nothing else for what happens on the wire.
+    """
+
+    def __init__(self, options: PortalOptions) -> None:
+        self.options = options
+        self.dialect = options.dialect
+        self._http: httpx.AsyncClient | None = None
+        self._opening = trio.Lock()
+
+    @property
+    def url(self) -> str:
+        """The portal's address, without credentials."""
+        return self.options.url
+
+    def __repr__(self) -> str:
+        return f"PortalClient({self.url!r})"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + 2):
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        if self._http is not None:
+            http, self._http = self._http, None
+            await http.aclose()
+
+    async def head(self, skylink: Skylink) -> Head:
+        """Ask for the headers of a whole skylink (endpoint 4).
+
+        ``format=concat`` keeps a portal from redirecting to, or failing over, a default path.
+        """
+        request = messages.download(skylink, method="HEAD", archive="concat")
+        async with self._open(request) as response:
+            return Head(
+                self._skylink_header(response),
+                self._raw_header(response, self.dialect.metadata_header),
+                self._content_length(response),
+                response.headers.get("content-type", ""),
+            )
+
+    async def metadata(self, skylink: Skylink) -> bytes:
+        """Fetch the stored metadata JSON from its endpoint."""
+        return await self._fetch(messages.metadata(self.dialect, skylink), METADATA_LIMIT)
+
+    async def base_sector(self, skylink: Skylink) -> bytes:
+        """Fetch the used bytes of a base sector."""
+        return await self._fetch(messages.base_sector(self.dialect, skylink), SECTOR_SIZE)
+
+    async def sector(self, root: bytes, length: int) -> bytes:
+        """Fetch the first `length` bytes of the sector with that Merkle root."""
+        data = await self._fetch(messages.sector(self.dialect, root, 0, length), length)
+        if len(data) != length:
+            raise BadContentError(f"sector {root.hex()}: short answer", url=self.url)
+        return data
+
+    @asynccontextmanager
+    async def stream(
+        self, skylink: Skylink, path: str, byte_range: ByteRange, size: int
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Open a byte range of content of `size` bytes; yields an iterator of its pieces.
+
+        An empty path selects the whole payload, all files one after another. Pieces add up to
+        exactly the range, or the iterator raises BadContentError.
+        """
+        request = messages.download(
+            skylink, path, byte_range=byte_range, archive="" if path else "concat"
+        )
+        async with self._open(request) as response:
+            self._check_range(response, byte_range, size)
+            yield self._pieces(response, len(byte_range))
+
+    async def upload(self, body: UploadBody) -> messages.UploadResult:
+        """Send content (endpoints 1 and 2); the body is read once, so this is never repeated."""
+        request = messages.upload(self.dialect, filename=body.dirname, query=body.query)
+        headers = {"Content-Type": body.content_type, "Content-Length": str(body.size)}
+        async with self._open(request, headers=headers, content=body) as response:
+            answer = await self._body(response, messages.ANSWER_LIMIT)
+        try:
+            return messages.UploadResult.parse(answer)
+        except MalformedError as error:
+            raise BadContentError(str(error), method="POST", url=self.url) from None
+
+    async def _client(self) -> httpx.AsyncClient:
+        """Return the HTTP client, made at first use and off the event loop: TLS set-up is slow."""
+        async with self._opening:
+            if self._http is None:
+                self._http = await trio.to_thread.run_sync(self._make_client)
+            return self._http
+
+    def _make_client(self) -> httpx.AsyncClient:
+        options = self.options
+        headers = {
+            "Accept-Encoding": "identity",
+            "User-Agent": options.user_agent or f"{self.dialect.agent} skymount/{__version__}",
+        }
+        if options.api_key:
+            headers["Authorization"] = messages.basic_credentials(options.api_key)
+        return httpx.AsyncClient(
+            headers=headers,
+            timeout=httpx.Timeout(options.idle_timeout, connect=options.connect_timeout),
+            # httpcore counts idle connections wrongly unless both bounds are the same.
+            limits=httpx.Limits(
+                max_connections=options.connections,
+                max_keepalive_connections=options.connections,
+            ),
+            follow_redirects=True,
+            max_redirects=5,
+        )
+
+    @asynccontextmanager
+    async def _open(
+        self,
+        request: messages.Request,
+        *,
+        headers: Mapping[str, str] | None = None,
+        content: AsyncIterator[bytes] | UploadBody | None = None,
+    ) -> AsyncIterator[httpx.Response]:
+        """Send a request and yield the open answer; raise for any status but success."""
+        try:
+            http = await self._client()
+            built = http.build_request(
+                request.method,
+                self.url + request.target,
+                headers={**dict(request.headers), **(headers or {})},
+                content=content,
+            )
+            response = await http.send(built, stream=True)
+            try:
+                if not response.is_success:
+                    await self._raise_for_status(request, response)
+                if response.headers.get("content-encoding", "identity") != "identity":
+                    raise BadContentError(
+                        "the portal encoded the content", method=request.method, url=self.url
+                    )
+                yield response
+            finally:
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
+                    await response.aclose()
+        except httpx.HTTPError as error:
+            self._raise_translated(error, request)
+        except httpx.InvalidURL as error:
+            raise RequestRefusedError(str(error), method=request.method, url=self.url) from None
+
+    def _raise_translated(self, error: httpx.HTTPError, request: messages.Request) -> NoReturn:
+        detail = str(error) or type(error).__name__
+        if isinstance(error, httpx.TimeoutException):
+            raise PortalTimeoutError(
+                f"no answer in time: {detail}", method=request.method, url=self.url
+            ) from error
+        if isinstance(error, httpx.RemoteProtocolError | httpx.TooManyRedirects):
+            raise BadContentError(detail, method=request.method, url=self.url) from error
+        raise UnavailableError(
+            f"cannot be reached: {detail}", method=request.method, url=self.url
+        ) from error
+
+    async def _raise_for_status(
+        self, request: messages.Request, response: httpx.Response
+    ) -> NoReturn:
+        """Raise the error that the status stands for, with the portal's own words."""
+        words = ""
+        if request.method != "HEAD":
+            body = b""
+            async for piece in response.aiter_raw():
+                body += piece
+                if len(body) > messages.ANSWER_LIMIT:
+                    break
+            words = messages.parse_error(body)
+        status = response.status_code
+        raise _error_for(status)(
+            words[:500] or f"HTTP status {status}",
+            status=status,
+            method=request.method,
+            url=self.url + request.target.partition("?")[0],
+        )
+
+    async def _fetch(self, request: messages.Request, limit: int) -> bytes:
+        async with self._open(request) as response:
+            return await self._body(response, limit)
+
+    async def _body(self, response: httpx.Response, limit: int) -> bytes:
+        """Read a body of at most `limit` bytes; a longer one is a portal's fault."""
+        pieces, total = [], 0
+        async for piece in response.aiter_raw():
+            pieces.append(piece)
+            total += len(piece)
+            if total > limit:
+                raise BadContentError(f"answer is longer than {limit} bytes", url=self.url)
+        return b"".join(pieces)
+
+    async def _pieces(self, response: httpx.Response, length: int) -> AsyncIterator[bytes]:
+        left = length
+        async for piece in response.aiter_raw():
+            left -= len(piece)
+            if left < 0:
+                raise BadContentError("more bytes than asked for", url=self.url)
+            yield piece
+        if left:
+            raise BadContentError(f"{left} bytes too few", url=self.url)
+
+    def _check_range(self, response: httpx.Response, asked: ByteRange, size: int) -> None:
+        """BadContentError unless the answer holds exactly the range, of content of `size` bytes."""
+        if response.status_code == httpx.codes.PARTIAL_CONTENT:
+            try:
+                given, total = ByteRange.parse_content_range(
+                    response.headers.get("content-range", "")
+                )
+            except MalformedError as error:
+                raise BadContentError(str(error), url=self.url) from None
+            if given != asked or total not in (None, size):
+                raise BadContentError(
+                    f"asked for {asked.content_range(size)}, got "
+                    f"{response.headers['content-range'][:80]}",
+                    url=self.url,
+                )
+        elif asked != ByteRange(0, size) or self._content_length(response) not in (None, size):
+            raise BadContentError("the portal ignores byte ranges", url=self.url)
+
+    def _skylink_header(self, response: httpx.Response) -> Skylink | None:
+        text = response.headers.get(self.dialect.skylink_header, "")
+        try:
+            return Skylink.parse(text) if text else None
+        except MalformedError as error:
+            raise BadContentError(str(error), url=self.url) from None
+
+    @staticmethod
+    def _content_length(response: httpx.Response) -> int | None:
+        text = response.headers.get("content-length", "")
+        return int(text) if _TOTAL.fullmatch(text) else None
+
+    @staticmethod
+    def _raw_header(response: httpx.Response, name: str) -> bytes | None:
+        """Return a header's bytes as they came: httpx would guess an encoding."""
+        wanted = name.lower().encode()
+        for found, value in response.headers.raw:
+            if found.lower() == wanted:
+                return value
+        return None

@@ -1,0 +1,79 @@
+"""Owns the choice between portals: which one is asked next, how often, and what their answers
+together mean. Knows nothing of what is asked.
+"""
+
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import trio
+
+from skymount.errors import BadContentError, NotFoundError, PortalError, UnavailableError
+from skymount.portal.client import PortalClient
+
+T = TypeVar("T")
+
+ROUNDS = 3
+"""How often each portal is asked before a failure is reported."""
+
+BACKOFF = 0.2
+"""Seconds of pause before the second round, doubled for each further one, jittered."""
+
+
+@dataclass
+class _Standing:
+    """How a portal has done lately; the fewer faults in a row, the earlier it is asked."""
+
+    faults: int = 0
+
+
+@dataclass(frozen=True)
+class Portals:
+    """The configured portals, in the order of preference."""
+
+    clients: Sequence[PortalClient]
+    rounds: int = ROUNDS
+    _standing: dict[PortalClient, _Standing] = field(default_factory=dict)
+
+    def ranked(self) -> list[PortalClient]:
+        """Return the portals in the order in which to ask them now."""
+        return sorted(self.clients, key=lambda client: self._of(client).faults)
+
+    def _of(self, client: PortalClient) -> _Standing:
+        return self._standing.setdefault(client, _Standing())
+
+    async def first(self, ask: Callable[[PortalClient], Awaitable[T]]) -> T:
+        """Return the first good answer.
+
+        A portal that fails or sends wrong content makes room for the next one, round after round.
+        A refusal or a «not found» is a portal's last word, so it is not asked again; it is
+        the result only if no portal is left that might answer otherwise. Otherwise the worst that
+        happened is raised: content that was wrong, else the last failure.
+        """
+        silent: set[PortalClient] = set()
+        refusal: PortalError | None = None
+        failure: PortalError | None = None
+        for turn in range(self.rounds):
+            if turn:
+                pause = BACKOFF * 2 ** (turn - 1)
+                await trio.sleep(pause * random.uniform(0.5, 1.5))
+            for client in self.ranked():
+                if client in silent:
+                    continue
+                try:
+                    answer = await ask(client)
+                except (UnavailableError, BadContentError) as error:
+                    self._of(client).faults += 1
+                    if not isinstance(failure, BadContentError):
+                        failure = error
+                except PortalError as error:
+                    silent.add(client)
+                    if refusal is None or isinstance(refusal, NotFoundError):
+                        refusal = error
+                else:
+                    self._of(client).faults = 0
+                    return answer
+            if len(silent) == len(self.clients):
+                break
+        raise failure or refusal or UnavailableError("no portal is configured")

@@ -1,0 +1,144 @@
+"""Owns the body of an upload: what is sent, its exact size, read piece by piece from disk.
+
+A file and a directory are both multipart forms (contract, endpoints 1 and 2). Nothing is held in
+memory but one piece.
+"""
+
+import mimetypes
+import os
+import secrets
+import stat
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import trio
+
+from skymount.errors import MalformedError
+from skymount.wire import messages
+
+PIECE = 1 << 20  # bytes read and sent at a time
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes sent, bytes in all)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One file to send: where it is, its path inside the upload, size in bytes and mode."""
+
+    file: Path
+    name: str
+    size: int
+    mode: int
+
+
+def _source(file: Path, name: str, status: os.stat_result) -> Source:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise MalformedError(f"{os.fsencode(file)!r}: the name is not valid UTF-8") from None
+    return Source(file, name, status.st_size, stat.S_IMODE(status.st_mode) & 0o777)
+
+
+def file_source(file: Path, name: str = "") -> Source:
+    """Describe a single file; OSError when it cannot be read as one."""
+    return _source(file, name or file.name, file.stat())
+
+
+def directory_sources(directory: Path) -> list[Source]:
+    """List the regular files below a directory, in the order of their paths.
+
+    Symbolic links to files are followed, those to directories are not (there may be a loop);
+    MalformedError names what cannot be stored: a device, a socket, a name that is not UTF-8.
+    """
+    found: list[Source] = []
+    for parent, subdirs, names in os.walk(directory, onerror=_raise):
+        subdirs.sort()
+        for name in names:
+            file = Path(parent, name)
+            status = file.stat()
+            if not stat.S_ISREG(status.st_mode):
+                raise MalformedError(f"{file}: only regular files can be uploaded")
+            found.append(_source(file, file.relative_to(directory).as_posix(), status))
+        for name in subdirs:
+            if Path(parent, name).is_symlink():
+                raise MalformedError(f"{Path(parent, name)}: a link to a directory")
+    return sorted(found, key=lambda source: source.name.encode())
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+class UploadBody:
+    """A multipart body; iterate it once. `size` is its exact length in bytes."""
+
+    def __init__(
+        self,
+        sources: Iterable[Source],
+        *,
+        field: str,
+        dirname: str = "",
+        query: Iterable[tuple[str, str]] = (),
+        progress: Progress | None = None,
+    ) -> None:
+        self.dirname = dirname
+        self.query = tuple(query)
+        self._boundary = secrets.token_hex(16)
+        self._progress = progress
+        self._parts = [(self._head(source, field), source) for source in sources]
+        self._tail = f"--{self._boundary}--\r\n".encode()
+        self.size = len(self._tail) + sum(
+            len(head) + source.size + 2 for head, source in self._parts
+        )
+
+    @classmethod
+    def of_path(cls, path: Path, progress: Progress | None = None) -> Self:
+        """Prepare a file or a whole directory; OSError or MalformedError when it cannot be sent."""
+        if not path.is_dir():
+            return cls([file_source(path)], field="file", progress=progress)
+        sources = directory_sources(path)
+        if not sources:
+            raise MalformedError(f"{path}: there is no file in it")
+        name = path.resolve().name or "root"
+        return cls(sources, field="files[]", dirname=name, progress=progress)
+
+    @property
+    def content_type(self) -> str:
+        """Value of the Content-Type header."""
+        return f"multipart/form-data; boundary={self._boundary}"
+
+    def _head(self, source: Source, field: str) -> bytes:
+        guessed = mimetypes.guess_type(source.name)[0] or "application/octet-stream"
+        part = messages.Part(field, source.name, guessed, source.mode)
+        return b"--" + self._boundary.encode() + b"\r\n" + part.encode() + b"\r\n"
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        sent = 0
+        for head, source in self._parts:
+            sent += len(head)
+            yield head
+            async for piece in _read(source):
+                sent += len(piece)
+                yield piece
+                if self._progress is not None:
+                    self._progress(sent, self.size)
+            sent += 2
+            yield b"\r\n"
+        yield self._tail
+        if self._progress is not None:
+            self._progress(self.size, self.size)
+
+
+async def _read(source: Source) -> AsyncIterator[bytes]:
+    """Yield exactly `source.size` bytes; MalformedError when the file changed meanwhile."""
+    left = source.size
+    async with await trio.open_file(source.file, "rb") as file:
+        while left:
+            piece = await file.read(min(PIECE, left))
+            if not piece:
+                raise MalformedError(f"{source.file}: became shorter while it was read")
+            left -= len(piece)
+            yield piece

@@ -1,0 +1,147 @@
+"""Owns the routes of the portal: which URL leads to which endpoint, in every dialect at once.
+
+Paths are matched as sent, still percent-encoded; endpoints decode what they need.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from starlette.applications import Starlette
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from skymount.errors import StorageError
+from skymount.server import answers
+from skymount.server.bodies import DrainedBodies
+from skymount.server.catalog import Catalog
+from skymount.server.config import PortalConfig
+from skymount.server.downloading import Downloads
+from skymount.server.inspecting import Inspections
+from skymount.server.refusal import Refusal
+from skymount.server.store import Store
+from skymount.server.uploading import Uploads
+from skymount.wire.dialect import PRESETS, Dialect
+
+_log = logging.getLogger(__name__)
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class _LinkConvertor(Convertor[str]):
+    """A path segment that has the length of a skylink (wire notes 4.1)."""
+
+    regex = "[A-Za-z0-9_-]{46}|[A-Za-z0-9]{55}"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("skylink", _LinkConvertor())
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """An ASGI application that picks a handler by the method; 405 for any other."""
+
+    handlers: Mapping[str, Handler]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        handler = self.handlers.get(method)
+        if handler is None:
+            allowed = [*self.handlers, *(["HEAD"] if "GET" in self.handlers else [])]
+            raise HTTPException(405, headers={"Allow": ", ".join(allowed)})
+        response = await handler(Request(scope, receive))
+        await response(scope, receive, send)
+
+
+def routes(config: PortalConfig, store: Store) -> Iterator[Route]:
+    """Yield every route. The first that matches a path answers it."""
+    catalog = Catalog(store, config.header_limit)
+    uploads = Uploads(config, store, catalog)
+    downloads = Downloads(config, catalog)
+    for dialect in PRESETS.values():
+        yield from _service_routes(dialect, uploads, downloads, Inspections(catalog))
+    for prefix, handler in (("", downloads.get), ("/file", downloads.get_attachment)):
+        yield Route(prefix + "/{link:skylink}", Endpoint({"GET": handler}))
+        yield Route(prefix + "/{link:skylink}/{path:path}", Endpoint({"GET": handler}))
+
+
+def _service_routes(
+    dialect: Dialect, uploads: Uploads, downloads: Downloads, inspections: Inspections
+) -> Iterator[Route]:
+    """Yield the routes below the prefix of one dialect."""
+    path, upload = dialect.path, Endpoint({"POST": uploads.post})
+    download = Endpoint({"GET": downloads.get})
+    base_sector = Endpoint({"GET": inspections.base_sector})
+    yield Route(path("skyfile"), upload)
+    yield Route(path("skyfile", "{file_path:path}"), upload)
+    yield Route(path("skylink", "{link}"), download)
+    yield Route(path("skylink", "{link}", "{path:path}"), download)
+    yield Route(path("metadata", "{link}"), Endpoint({"GET": inspections.metadata}))
+    yield Route(path("basesector", "{link}"), base_sector)
+    yield Route(path("trustless", "basesector", "{link}"), base_sector)
+    yield Route(path("root"), Endpoint({"GET": inspections.root}))
+    yield Route(path("{file_path:path}"), Endpoint({"POST": uploads.post, "GET": _unknown}))
+
+
+async def _unknown(request: Request) -> Response:
+    raise HTTPException(404)
+
+
+async def _on_refusal(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refusal)
+    return answers.error(error.status, error.message, list(error.headers))
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    headers: answers.Headers = list((error.headers or {}).items())
+    return answers.error(error.status_code, error.detail, headers)
+
+
+async def _on_storage_error(request: Request, error: Exception) -> Response:
+    _log.error("%s %s: %s", request.method, request.url.path, error)
+    return answers.error(500, str(error))
+
+
+async def _on_bug(request: Request, error: Exception) -> Response:
+    return answers.error(500, "internal error")
+
+
+def build(config: PortalConfig, store: Store) -> ASGIApp:
+    """Return the ASGI application of one portal."""
+    app = Starlette(
+        routes=list(routes(config, store)),
+        exception_handlers={
+            Refusal: _on_refusal,
+            HTTPException: _on_http_error,
+            StorageError: _on_storage_error,
+            OSError: _on_storage_error,
+            Exception: _on_bug,
+        },
+    )
+    app.router.redirect_slashes = False
+    portal = DrainedBodies(app)
+
+    async def entry(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope["path"] = scope["raw_path"].decode("latin-1")
+        try:
+            await portal(scope, receive, send)
+        except ClientDisconnect:
+            pass
+
+    return entry
+
+
+__all__ = ["build"]

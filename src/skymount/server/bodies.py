@@ -1,0 +1,74 @@
+"""Owns what becomes of a request body that was not read to its end.
+
+hypercorn stalls when an application leaves a body unread, and closing a connection on unread bytes
+can cost the client the answer. So the rest is read and dropped, within bounds, between the answer
+and its end.
+"""
+
+from dataclasses import dataclass
+
+import trio
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_DRAIN_LIMIT = 64 << 20  # bytes read and dropped after an early answer
+_DRAIN_TIME = 5.0  # seconds; a client still sending then is cut off
+
+
+@dataclass
+class _Progress:
+    """What was seen of one request's body."""
+
+    is_over: bool
+
+
+class DrainedBodies:
+    """An ASGI wrapper that leaves no body unread."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the application on one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        names = {name for name, _ in scope["headers"]}
+        progress = _Progress(is_over=not names & {b"content-length", b"transfer-encoding"})
+
+        async def watched_receive() -> Message:
+            message = await receive()
+            if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                progress.is_over = True
+            return message
+
+        async def draining_send(message: Message) -> None:
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                if not progress.is_over:
+                    await send({**message, "more_body": True})
+                    await _drain(watched_receive, progress)
+                    message = {**message, "body": b""}
+                await _send_last(message, receive, send)
+            else:
+                await send(message)
+
+        await self._app(scope, watched_receive, draining_send)
+
+
+async def _drain(receive: Receive, progress: _Progress) -> None:
+    size = 0
+    with trio.move_on_after(_DRAIN_TIME):
+        while not progress.is_over and size < _DRAIN_LIMIT:
+            size += len((await receive()).get("body", b""))
+
+
+async def _send_last(message: Message, receive: Receive, send: Send) -> None:
+    """Send the end of the answer; take what hypercorn queues meanwhile, or it would wait."""
+
+    async def take_all() -> None:
+        while True:
+            await receive()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take_all)
+        await send(message)
+        nursery.cancel_scope.cancel()

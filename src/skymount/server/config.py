@@ -1,0 +1,31 @@
+"""Owns the settings of the embedded portal and the reasons for their defaults."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PortalConfig:
+    """How one embedded portal runs. Sizes in bytes, times in seconds."""
+
+    data: Path
+    """Directory of all that it keeps; created when absent."""
+    host: str = "127.0.0.1"
+    port: int = 4280
+    """0 picks a free one."""
+    header_limit: int = 8 * MIB
+    """Longer metadata is left out of the header; the metadata endpoint has it."""
+    max_upload: int = 5000 * MIB
+    """The body cap of a deployed portal (wire notes 3.4)."""
+    max_parts: int = 1_000_000
+    """Files in one upload."""
+    metadata_limit: int = 128 * MIB
+    """Metadata of one upload; a million files of ordinary names take about 120 MB."""
+    body_timeout: float = 60.0
+    """How long a client may pause within a body before the upload is dropped."""
+    header_timeout: float = 15.0
+    """How long a connection may stay open without a complete request."""
+    grace: float = 1.0
+    """How long requests under way may go on after a stop was asked for."""

@@ -1,0 +1,67 @@
+"""Owns the Content-Type and Content-Disposition of what is served. No IO.
+
+A type is the stored one; else, as Go does it, by the file's extension; else by its first bytes.
+"""
+
+import mimetypes
+import re
+from urllib.parse import quote
+
+SNIFF_SIZE = 512
+"""Bytes that `sniff` looks at."""
+
+_BY_EXTENSION = mimetypes.MimeTypes()  # the built-in table only: the same on every machine
+_SIGNATURES = (
+    (b"%PDF-", "application/pdf"),
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+    (b"\x1f\x8b\x08", "application/x-gzip"),
+    (b"PK\x03\x04", "application/zip"),
+    (b"OggS\0", "application/ogg"),
+    (b"\0asm", "application/wasm"),
+)
+_HTML = re.compile(rb"[\t\n\x0c\r ]*<(!doctype html|html|head|body|script|h1|div|p)[ >]", re.I)
+_XML = re.compile(rb"[\t\n\x0c\r ]*<\?xml")
+_BINARY = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def stored_or_guessed(stored: str, name: str) -> str:
+    """Return the stored type, else the one of the name's extension; empty when unknown."""
+    stored = stored.strip()
+    if stored and not _UNSAFE.search(stored):
+        return stored
+    guessed = _BY_EXTENSION.guess_type(name, strict=True)
+    if guessed[0] is None or guessed[1] is not None:
+        return ""
+    return f"{guessed[0]}; charset=utf-8" if guessed[0].startswith("text/") else guessed[0]
+
+
+def sniff(start: bytes) -> str:
+    """Guess the type from the first bytes of the content."""
+    for signature, found in _SIGNATURES:
+        if start.startswith(signature):
+            return found
+    if start[:4] == b"RIFF" and start[8:14] == b"WEBPVP":
+        return "image/webp"
+    if _HTML.match(start):
+        return "text/html; charset=utf-8"
+    if _XML.match(start):
+        return "text/xml; charset=utf-8"
+    return "application/octet-stream" if _BINARY.search(start) else "text/plain; charset=utf-8"
+
+
+def disposition(name: str, *, attachment: bool) -> str:
+    """Return a Content-Disposition that any client can read, whatever the name.
+
+    Names beyond printable ASCII are given twice: with placeholders, and in the form of RFC 6266.
+    """
+    kind = "attachment" if attachment else "inline"
+    plain = "".join(char if " " <= char <= "~" else "_" for char in name)
+    quoted = plain.replace("\\", "\\\\").replace('"', '\\"')
+    value = f'{kind}; filename="{quoted}"'
+    if plain != name:
+        value += f"; filename*=UTF-8''{quote(name, safe='')}"
+    return value

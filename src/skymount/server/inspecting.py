@@ -1,0 +1,85 @@
+"""Owns the endpoints that show how content is stored: metadata, base sector, sectors by root
+(wire notes 4.7). Clients check content with them.
+"""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import trio
+from starlette.requests import Request
+from starlette.responses import Response
+
+from skymount.server import answers
+from skymount.server.catalog import Catalog
+from skymount.server.params import number, parse_query
+from skymount.server.refusal import Refusal
+from skymount.server.store import Extent, read
+from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE
+
+_BINARY = ("Content-Type", "application/octet-stream")
+_TIMEOUT_LIMIT = 900  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Inspections:
+    """The reading endpoints below content, of one portal."""
+
+    catalog: Catalog
+
+    async def metadata(self, request: Request) -> Response:
+        """Answer with the stored metadata, byte by byte."""
+        skyfile = await self.catalog.find(request.path_params["link"])
+        headers = answers.skylink_headers(skyfile.skylink)
+        headers.append(("Content-Type", answers.JSON_TYPE))
+        extent = skyfile.metadata
+        return answers.StreamedReply(200, headers, _whole(extent), extent.length)
+
+    async def base_sector(self, request: Request) -> Response:
+        """Answer with what the skylink points to: its base sector up to the fetch size."""
+        _check_timeout(request)
+        skyfile = await self.catalog.find(request.path_params["link"])
+        base = await trio.to_thread.run_sync(read, skyfile.base)
+        headers = [*answers.skylink_headers(skyfile.skylink), _BINARY]
+        return answers.Reply(200, headers, base.ljust(skyfile.skylink.fetch_size, b"\0"))
+
+    async def root(self, request: Request) -> Response:
+        """Answer with bytes of a sector, zeros where it was padded."""
+        params = _check_timeout(request)
+        try:
+            root = bytes.fromhex(params.get("root", ""))
+        except ValueError:
+            root = b""
+        if len(root) != ROOT_SIZE:
+            raise Refusal(400, "unable to parse 'root' parameter: not 64 hex digits")
+        offset, length = number(params, "offset"), number(params, "length")
+        if offset is None or length is None:
+            raise Refusal(400, "'offset' and 'length' parameters are needed")
+        if offset + length > SECTOR_SIZE:
+            raise Refusal(400, f"offset and length go beyond the sector of {SECTOR_SIZE} bytes")
+        place = await self.catalog.sector(root)
+        used = max(0, min(length, place.extent.length - offset))
+        wanted = Extent(place.extent.file, place.extent.offset + offset, used)
+        data = await trio.to_thread.run_sync(read, wanted) if used else b""
+        return answers.Reply(200, [_BINARY], data.ljust(length, b"\0"))
+
+
+def _check_timeout(request: Request) -> dict[str, str]:
+    params = parse_query(request.scope["query_string"])
+    if (number(params, "timeout") or 0) > _TIMEOUT_LIMIT:
+        raise Refusal(
+            400, f"'timeout' parameter too high, maximum allowed timeout is {_TIMEOUT_LIMIT}s"
+        )
+    return params
+
+
+async def _whole(extent: Extent) -> AsyncIterator[bytes]:
+    fd = await trio.to_thread.run_sync(os.open, extent.file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        reading = answers.read_pieces(fd, extent.offset, extent.length)
+        async with aclosing(reading) as pieces:  # type: ignore[type-var]
+            async for piece in pieces:
+                yield piece
+    finally:
+        os.close(fd)

@@ -1,0 +1,151 @@
+"""Owns the content of one upload while it arrives: sectors cut, hashed and written to disk.
+
+Memory stays at a few sectors whatever the size. What the bytes belong to (parts, names) is
+`upload`'s matter, how they are kept is `store`'s.
+"""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+
+from skymount.errors import SkymountError, StorageError
+from skymount.server.store import PAYLOAD, Store
+from skymount.wire import merkle
+from skymount.wire.sector import build_fanned_out, build_inline, fits_inline
+from skymount.wire.skylink import SECTOR_SIZE, Skylink
+
+_IN_FLIGHT = 2  # sectors of one upload being hashed or written while the next one fills
+
+
+class Intake:
+    """The content of one upload. Use `receiving`; call `write`, and at the end `finish`."""
+
+    def __init__(self, store: Store, nursery: trio.Nursery, *, keep: bool) -> None:
+        self._store = store
+        self._nursery = nursery
+        self._keep = keep
+        self._slots = trio.Semaphore(_IN_FLIGHT)
+        self._buffer = bytearray()
+        self._roots: list[bytes] = []
+        self._directory: Path | None = None
+        self._file: int | None = None
+        self.size = 0
+
+    async def write(self, data: bytes | memoryview) -> None:
+        """Take the next bytes of the content."""
+        self._buffer += data
+        self.size += len(data)
+        while len(self._buffer) >= SECTOR_SIZE:
+            chunk = bytes(memoryview(self._buffer)[:SECTOR_SIZE])
+            del self._buffer[:SECTOR_SIZE]
+            await self._seal(chunk)
+
+    async def _seal(self, chunk: bytes) -> None:
+        """Hash and store a sector of content in a thread while the next one arrives."""
+        index = len(self._roots)
+        self._roots.append(b"")
+        await self._slots.acquire()
+        if self._keep and self._file is None:
+            await trio.to_thread.run_sync(self._open_payload)
+        self._nursery.start_soon(self._seal_in_thread, index, chunk)
+
+    async def _seal_in_thread(self, index: int, chunk: bytes) -> None:
+        try:
+            root = await trio.to_thread.run_sync(self._write_and_hash, index, chunk)
+            self._roots[index] = root
+        finally:
+            self._slots.release()
+
+    def _write_and_hash(self, index: int, chunk: bytes) -> bytes:
+        if self._file is not None:
+            try:
+                view, at = memoryview(chunk), index * SECTOR_SIZE
+                while view:
+                    written = os.pwrite(self._file, view, at)
+                    view, at = view[written:], at + written
+            except OSError as error:
+                raise StorageError(f"cannot write an upload: {error.strerror}") from error
+        return merkle.sector_root(chunk)
+
+    def _open_payload(self) -> None:
+        self._directory = self._store.begin()
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            self._file = os.open(self._directory / PAYLOAD, flags, 0o600)
+        except OSError as error:
+            raise StorageError(f"cannot write an upload: {error.strerror}") from error
+
+    async def finish(self, metadata: bytes) -> Skylink:
+        """Return the skylink of content and metadata; keep both unless it is a dry run."""
+        if not self._roots and fits_inline(len(metadata), len(self._buffer)):
+            payload = bytes(self._buffer)
+            return await trio.to_thread.run_sync(self._finish_small, metadata, payload)
+        if self._buffer or not self._roots:
+            await self._seal(bytes(self._buffer))
+        for _ in range(_IN_FLIGHT):
+            await self._slots.acquire()
+        return await trio.to_thread.run_sync(self._finish_large, metadata)
+
+    def _finish_small(self, metadata: bytes, payload: bytes) -> Skylink:
+        base = build_inline(metadata, payload)
+        return self._publish(base, [])
+
+    def _finish_large(self, metadata: bytes) -> Skylink:
+        fanout = b"".join(self._roots) if self.size else b""
+        base, spilled = build_fanned_out(self.size, fanout, metadata)
+        if self._file is not None:
+            try:
+                os.fsync(self._file)
+            except OSError as error:
+                raise StorageError(f"cannot write an upload: {error.strerror}") from error
+        return self._publish(base, spilled)
+
+    def _publish(self, base: bytes, spilled: list[bytes]) -> Skylink:
+        skylink = Skylink.v1(merkle.sector_root(base), len(base))
+        if self._keep:
+            if self._directory is None:
+                self._directory = self._store.begin()
+            directory, self._directory = self._directory, None
+            try:
+                self._store.commit(directory, skylink, base, spilled)
+            except BaseException:
+                self._directory = directory
+                raise
+        return skylink
+
+    def dispose(self) -> None:
+        """Close the file and remove what was not published."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+        if self._directory is not None and self._directory.exists():
+            self._store.discard(self._directory)
+            self._directory = None
+
+
+@asynccontextmanager
+async def receiving(store: Store, *, keep: bool) -> AsyncIterator[Intake]:
+    """Receive one upload; whatever was not finished is gone afterwards."""
+    intake: Intake | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            intake = Intake(store, nursery, keep=keep)
+            yield intake
+    except BaseExceptionGroup as group:
+        ours, foreign = group.split(SkymountError)
+        if ours is None or foreign is not None:
+            raise
+        raise _first(ours) from None
+    finally:
+        if intake is not None:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(intake.dispose)
+
+
+def _first(group: BaseExceptionGroup[SkymountError]) -> SkymountError:
+    """Return the first error in a group: the nursery wraps even a single one."""
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error

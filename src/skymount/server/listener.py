@@ -1,0 +1,121 @@
+"""Owns the listening socket and the life of the server; the only importer of hypercorn."""
+
+import logging
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import cast
+
+import trio
+from hypercorn.config import Config
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import ASGIFramework, ConnectionState
+from hypercorn.utils import wrap_app
+
+from skymount.errors import ConfigError
+from skymount.server.app import build
+from skymount.server.config import PortalConfig
+from skymount.server.store import Store
+
+_BACKLOG = 128  # connections that wait to be accepted
+_HEADERS_LIMIT = 64 << 10  # bytes of a request line and its headers
+_REQUESTS_PER_CONNECTION = 1_000_000  # a mount keeps its connections for days
+
+
+async def serve(
+    config: PortalConfig,
+    *,
+    on_listening: Callable[[str], None],
+    shutdown: trio.Event | None = None,
+) -> None:
+    """Run a portal until `shutdown` is set or the task is cancelled.
+
+    `on_listening` is told its URL once it accepts connections. StorageError when the data directory
+    cannot be used, ConfigError when the address cannot.
+    """
+    store = await trio.to_thread.run_sync(Store.open, config.data)
+    try:
+        listening = await trio.to_thread.run_sync(_listen, config.host, config.port)
+        with listening:
+            stop = trio.Event() if shutdown is None else shutdown
+            await _run(config, store, listening, on_listening, stop)
+    finally:
+        store.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, *_, address = found[0]
+        return socket.create_server(address, family=family, backlog=_BACKLOG)
+    except (OSError, OverflowError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"cannot listen on {host}:{port}: {reason or error}") from error
+
+
+def _url(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _hypercorn_config(config: PortalConfig) -> Config:
+    log = logging.getLogger(f"{__name__}.hypercorn")
+    log.setLevel(logging.ERROR)
+    settings = Config()
+    settings.errorlog = log
+    settings.accesslog = None
+    settings.include_server_header = False
+    settings.h11_max_incomplete_size = _HEADERS_LIMIT
+    settings.keep_alive_timeout = config.header_timeout
+    settings.keep_alive_max_requests = _REQUESTS_PER_CONNECTION
+    return settings
+
+
+async def _run(
+    config: PortalConfig,
+    store: Store,
+    listening: socket.socket,
+    on_listening: Callable[[str], None],
+    shutdown: trio.Event,
+) -> None:
+    """Accept connections until told to stop, then let those under way end for a moment.
+
+    hypercorn's own loop is not used: it cannot end while a client does not read its answer, because
+    it shields its sends. Closing the streams ends those too.
+    """
+    app = wrap_app(cast(ASGIFramework, build(config, store)), 0, "asgi")
+    settings, context = _hypercorn_config(config), WorkerContext(None)
+    open_streams: set[trio.SocketStream] = set()
+
+    async def handle(stream: trio.SocketStream) -> None:
+        open_streams.add(stream)
+        try:
+            as_typed = cast(trio.SSLStream[trio.SocketStream], stream)
+            await TCPServer(app, settings, context, ConnectionState({}), as_typed)
+        finally:
+            open_streams.discard(stream)
+
+    async with trio.open_nursery() as connections:
+        try:
+            async with trio.open_nursery() as accepting:
+                listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
+                start = partial(trio.serve_listeners, handle, [listener])
+                await accepting.start(partial(start, handler_nursery=connections))
+                on_listening(_url(listening))
+                await shutdown.wait()
+                accepting.cancel_scope.cancel()
+        finally:
+            await context.terminated.set()
+            with trio.CancelScope(shield=True):
+                await _wind_down(open_streams, config.grace)
+            connections.cancel_scope.cancel()
+
+
+async def _wind_down(open_streams: set[trio.SocketStream], grace: float) -> None:
+    """Wait until all connections have ended; close those that take longer."""
+    with trio.move_on_after(grace):
+        while open_streams:
+            await trio.sleep(0.02)
+    for stream in list(open_streams):
+        await stream.aclose()

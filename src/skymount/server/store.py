@@ -1,0 +1,256 @@
+"""Owns what the portal keeps on disk: skyfiles, whole or not at all, one directory for each.
+
+    <data>/lock                       held while a portal runs here
+    <data>/v1/incoming/<random>/      uploads under way; emptied at start
+    <data>/v1/skyfiles/<xx>/<skylink>/    xx: first byte of the Merkle root in hex
+        base        used bytes of the base sector; the whole of a small skyfile
+        payload     content of a large one
+        extension   spilled sectors, padded to 4 MiB each, when metadata did not fit the base
+
+Every function blocks on the disk: async code calls them in a thread. What the bytes mean is the
+wire codec's matter; hashing and receiving are `intake`'s.
+"""
+
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from skymount.errors import MalformedError, StorageError
+from skymount.wire.sector import LAYOUT_SIZE, Layout, spill_sizes
+from skymount.wire.skylink import SECTOR_SIZE, Skylink
+
+FORMAT = "v1"
+BASE, PAYLOAD, EXTENSION = "base", "payload", "extension"
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Bytes of one file of the store."""
+
+    file: Path
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Skyfile:
+    """Where the parts of one stored skyfile lie."""
+
+    skylink: Skylink
+    layout: Layout
+    base: Extent
+    """The used bytes of the base sector."""
+    metadata: Extent
+    fanout: Extent
+    payload: Extent
+
+
+@contextmanager
+def _translated(doing: str) -> Iterator[None]:
+    """Turn an OSError into a StorageError that says what was being done."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"cannot {doing}: {error.strerror or error}") from error
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names inside a directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _write_synced(path: Path, data: bytes) -> None:
+    with open(path, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read(extent: Extent) -> bytes:
+    """Return the bytes of an extent; StorageError when the file is shorter or gone."""
+    with _translated("read stored content"), open(extent.file, "rb") as file:
+        file.seek(extent.offset)
+        data = file.read(extent.length)
+    if len(data) != extent.length:
+        raise StorageError(f"stored file {extent.file.name} is damaged: shorter than recorded")
+    return data
+
+
+class Store:
+    """The directory of one portal. Use `open`, and `close` it."""
+
+    def __init__(self, root: Path, lock: int) -> None:
+        self._lock = lock
+        self._incoming = root / FORMAT / "incoming"
+        self._skyfiles = root / FORMAT / "skyfiles"
+
+    @classmethod
+    def open(cls, root: Path) -> "Store":
+        """Take the directory, creating it when absent, and remove broken-off uploads.
+
+        StorageError when it cannot be used or another portal runs on it.
+        """
+        with _translated(f"use the data directory {root}"):
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            raise StorageError(f"another portal is running on the data directory {root}") from None
+        try:
+            store = cls(root, lock)
+            with _translated(f"use the data directory {root}"):
+                store._prepare(root)
+        except BaseException:
+            os.close(lock)
+            raise
+        return store
+
+    def _prepare(self, root: Path) -> None:
+        for directory in (self._incoming, self._skyfiles):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            sync_directory(directory.parent)
+        sync_directory(root)
+        for leftover in self._incoming.iterdir():
+            shutil.rmtree(leftover)
+
+    def close(self) -> None:
+        """Let another portal use the directory."""
+        os.close(self._lock)
+
+    def begin(self) -> Path:
+        """Return a new directory for an upload under way; `commit` or `discard` ends it."""
+        with _translated("begin an upload"):
+            path = self._incoming / secrets.token_hex(16)
+            path.mkdir(mode=0o700)
+            return path
+
+    def discard(self, upload: Path) -> None:
+        """Remove an upload that is not to be kept."""
+        with _translated("remove an upload"):
+            shutil.rmtree(upload)
+
+    def commit(self, upload: Path, skylink: Skylink, base: bytes, spilled: list[bytes]) -> None:
+        """Publish an upload whose payload, if large, is written and synced already.
+
+        It appears in one step and survives a power cut once this returns. An upload of what is
+        stored already is dropped.
+        """
+        with _translated("store an upload"):
+            _write_synced(upload / BASE, base)
+            if spilled:
+                padded = (sector.ljust(SECTOR_SIZE, b"\0") for sector in spilled)
+                _write_synced(upload / EXTENSION, b"".join(padded))
+            sync_directory(upload)
+            target = self._directory(skylink)
+            if not target.parent.exists():
+                target.parent.mkdir(mode=0o700, exist_ok=True)
+                sync_directory(self._skyfiles)
+            try:
+                os.rename(upload, target)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                shutil.rmtree(upload)
+            sync_directory(target.parent)
+
+    def find(self, skylink: Skylink) -> Skyfile | None:
+        """Return where a skyfile lies, None when it is not stored."""
+        directory = self._directory(skylink)
+        try:
+            with open(directory / BASE, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                layout = Layout.parse(file.read(LAYOUT_SIZE))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StorageError(f"cannot read stored content: {error.strerror}") from error
+        except MalformedError as error:
+            raise StorageError(f"stored skyfile {skylink} is damaged: {error}") from None
+        return _locate(directory, skylink, layout, size)
+
+    def all(self) -> Iterator[Skyfile]:
+        """Yield every skyfile that is stored, in no order."""
+        for skylink in self.skylinks():
+            found = self.find(skylink)
+            if found is not None:
+                yield found
+
+    def skylinks(self) -> Iterator[Skylink]:
+        """Yield the skylink of all that is stored, in no order."""
+        with _translated("list stored content"):
+            for shard in self._skyfiles.iterdir():
+                for name in os.listdir(shard):
+                    yield Skylink.parse(name)
+
+    def _directory(self, skylink: Skylink) -> Path:
+        return self._skyfiles / f"{skylink.root[0]:02x}" / str(skylink)
+
+
+def _locate(directory: Path, skylink: Skylink, layout: Layout, size: int) -> Skyfile:
+    """Work out where the parts of a skyfile lie from its layout (wire notes 2.1, 2.2)."""
+    base = directory / BASE
+    if layout.is_inline:
+        start = LAYOUT_SIZE + layout.metadata_size
+        payload = Extent(base, start, layout.filesize)
+    else:
+        payload = Extent(directory / PAYLOAD, 0, layout.filesize)
+    body, start = (directory / EXTENSION, 0) if layout.is_extended else (base, LAYOUT_SIZE)
+    return Skyfile(
+        skylink,
+        layout,
+        base=Extent(base, 0, size),
+        metadata=Extent(body, start + layout.fanout_size, layout.metadata_size),
+        fanout=Extent(body, start, layout.fanout_size),
+        payload=payload,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SectorPlace:
+    """A sector of the store: some bytes, and zeros up to its end."""
+
+    root: bytes
+    extent: Extent
+
+
+def sectors(skyfile: Skyfile) -> Iterator[SectorPlace]:
+    """Yield every sector of a skyfile with its Merkle root, read off the stored bytes."""
+    yield SectorPlace(skyfile.skylink.root, skyfile.base)
+    if skyfile.layout.is_inline:
+        return
+    fanout, size = read(skyfile.fanout), skyfile.payload.length
+    for index in range(len(fanout) // 32):
+        offset = index * SECTOR_SIZE
+        length = min(SECTOR_SIZE, size - offset)
+        extent = Extent(skyfile.payload.file, offset, length)
+        yield SectorPlace(fanout[32 * index : 32 * index + 32], extent)
+    if skyfile.layout.is_extended:
+        yield from _spilled_sectors(skyfile)
+
+
+def _spilled_sectors(skyfile: Skyfile) -> Iterator[SectorPlace]:
+    """Yield the sectors of the extension: each level's roots are the bytes of the next level."""
+    file = skyfile.metadata.file
+    levels = spill_sizes(skyfile.layout.body_size)
+    roots = read(Extent(skyfile.base.file, LAYOUT_SIZE, levels[0]))
+    starts, at = {}, 0
+    for depth in range(len(levels) - 1, 0, -1):  # the body is written first, then what is above
+        starts[depth] = at
+        at += -(-levels[depth] // SECTOR_SIZE) * SECTOR_SIZE
+    for depth in range(1, len(levels)):
+        for index in range(len(roots) // 32):
+            extent = Extent(file, starts[depth] + index * SECTOR_SIZE, SECTOR_SIZE)
+            yield SectorPlace(roots[32 * index : 32 * index + 32], extent)
+        roots = read(Extent(file, starts[depth], levels[depth]))

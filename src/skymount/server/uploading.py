@@ -1,0 +1,111 @@
+"""Owns receiving an upload over HTTP: body in, limits kept, skylink out.
+
+Rules of names and metadata are `upload`'s, bytes on disk `intake`'s.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import trio
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from skymount.errors import MalformedError
+from skymount.server import answers
+from skymount.server.catalog import Catalog
+from skymount.server.config import PortalConfig
+from skymount.server.intake import Intake, receiving
+from skymount.server.multipart import FormReader, PartBegins, is_multipart
+from skymount.server.params import parse_query
+from skymount.server.refusal import Refusal
+from skymount.server.store import Store
+from skymount.server.upload import PartList, UploadQuery, raw_metadata
+from skymount.wire.dialect import PRESETS
+from skymount.wire.messages import UploadResult
+from skymount.wire.skylink import Skylink
+
+_FAILED = "failed to upload file: "
+
+
+@dataclass(frozen=True, slots=True)
+class Uploads:
+    """The upload endpoint of one portal (contract endpoints 1 and 2)."""
+
+    config: PortalConfig
+    store: Store
+    catalog: Catalog
+
+    async def post(self, request: Request) -> Response:
+        """Store the body of the request."""
+        content_type = dict(request.scope["headers"]).get(b"content-type", b"").strip()
+        if not content_type:
+            raise Refusal(400, "failed parsing 'Content-Type' header")
+        query = UploadQuery.parse(
+            parse_query(request.scope["query_string"]),
+            multipart=is_multipart(content_type),
+            force_disabled=any(
+                request.headers.get(dialect.disable_force_header, "").lower() == "true"
+                for dialect in PRESETS.values()
+            ),
+        )
+        try:
+            skylink = await self._receive(request, query, content_type)
+        except MalformedError as error:
+            raise Refusal(400, f"{_FAILED}{error}") from None
+        if not query.dryrun:
+            await self.catalog.added(skylink)
+        return answers.json_body(
+            UploadResult(skylink).encode(), headers=answers.skylink_headers(skylink)
+        )
+
+    async def _receive(self, request: Request, query: UploadQuery, content_type: bytes) -> Skylink:
+        form = FormReader(content_type) if is_multipart(content_type) else None
+        if form is None:
+            raw_metadata(query, 0)  # refuse a bad name before the body comes
+        async with receiving(self.store, keep=not query.dryrun) as intake:
+            body = self._body(request)
+            if form is None:
+                async for data in body:
+                    await intake.write(data)
+                return await intake.finish(raw_metadata(query, intake.size))
+            parts = PartList(self.config)
+            async for data in body:
+                await _read_form(form, data, parts, intake)
+            form.finish()
+            metadata = await trio.to_thread.run_sync(parts.metadata, query, intake.size)
+            if len(metadata) > self.config.metadata_limit:
+                raise MalformedError("the metadata of the upload is too large")
+            return await intake.finish(metadata)
+
+    async def _body(self, request: Request) -> AsyncIterator[bytes]:
+        """Yield the body piece by piece, within the limits of size and time."""
+        limit = self.config.max_upload
+        refusal = Refusal(413, f"{_FAILED}the body is over the limit of {limit} bytes")
+        announced = request.headers.get("content-length", "")
+        if announced.isdecimal() and int(announced) > limit:
+            raise refusal
+        size, more = 0, True
+        while more:
+            try:
+                with trio.fail_after(self.config.body_timeout):
+                    message = await request.receive()
+            except trio.TooSlowError:
+                raise Refusal(408, f"{_FAILED}the body did not come in time") from None
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            more = message.get("more_body", False)
+            size += len(message["body"])
+            if size > limit:
+                raise refusal
+            yield message["body"]
+
+
+async def _read_form(form: FormReader, data: bytes, parts: PartList, intake: Intake) -> None:
+    """Take the next bytes of a form; the event loop gets a turn after each slice."""
+    for events in form.events(data):
+        for event in events:
+            if isinstance(event, PartBegins):
+                parts.begin(event.part, intake.size)
+            else:
+                await intake.write(event.data)
+        await trio.lowlevel.checkpoint()
