@@ -153,7 +153,7 @@ async def _serve(config: Config, report: Report, own: OwnPortal | None) -> None:
         try:
             with trio.CancelScope() as scope:
                 nursery.start_soon(_stop_on_signal, scope)
-                nursery.start_soon(_announce, config, report, own)
+                nursery.start_soon(_announce, config, mount, report, own)
                 await fuse.run()
         finally:
             _notify("STOPPING=1")
@@ -162,13 +162,15 @@ async def _serve(config: Config, report: Report, own: OwnPortal | None) -> None:
     log.info("%s: unmounted", config.mountpoint)
 
 
-async def _announce(config: Config, report: Report, own: OwnPortal | None) -> None:
+async def _announce(
+    config: Config, mount: fuse.FuseConfig, report: Report, own: OwnPortal | None
+) -> None:
     """Say that the tree answers, once a stat through the kernel does."""
     warning = await trio.to_thread.run_sync(_portal_warning, config, own, abandon_on_cancel=True)
     if warning:
         log.warning(warning)
         report.warning(warning)
-    await trio.to_thread.run_sync(os.stat, config.mountpoint, abandon_on_cancel=True)
+    await trio.to_thread.run_sync(fuse.widen_read_ahead, mount, abandon_on_cancel=True)
     log.info("%s: mounted, portals: %s", config.mountpoint, " ".join(config.portal_urls))
     _notify(f"READY=1\nSTATUS=mounted at {config.mountpoint}")
     report.ready()

@@ -1,6 +1,5 @@
 """``skymount portal``: run the embedded portal."""
 
-import sys
 from pathlib import Path
 
 import click
@@ -75,7 +74,7 @@ def serve(
     \b
     Example:
       skymount portal serve --listen 127.0.0.1:0 --data ./portal-data
-    """
+    """  # noqa: D301
     from skymount.errors import SkymountError
     from skymount.server import PortalConfig
     from skymount.server.process import run
@@ -85,7 +84,10 @@ def serve(
         data=data, host=host, port=port, header_limit=header_limit, max_upload=max_upload
     )
     try:
-        run(config, until_eof=until_eof)
-    except SkymountError as error:
-        print(f"skymount: {error}", file=sys.stderr)
-        sys.exit(1)
+        run(
+            config,
+            on_listening=lambda url: click.echo(f"listening on {url}"),
+            until_eof=until_eof,
+        )
+    except SkymountError as error:  # a port in use is no wrong usage: not left to the table
+        raise click.ClickException(str(error)) from None

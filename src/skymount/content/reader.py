@@ -86,23 +86,33 @@ class ContentReader:
 
         The range must lie in the payload.
         """
-        if length <= 0:
-            return b""
+        ready = self.ready(skyfile, offset, length)
+        if ready is not None:
+            return ready
         stop = offset + length
         first, last = offset // skyfile.unit, (stop - 1) // skyfile.unit
-        self._look_ahead(skyfile, offset, stop, first, last)
         if first == last:
-            data = self._cache.get(skyfile.key(first))
-            if data is None:
-                data = await self._unit(skyfile, first)
             start = offset - first * skyfile.unit
-            return memoryview(data)[start : start + length]
+            return memoryview(await self._unit(skyfile, first))[start : start + length]
         parts: list[bytes | memoryview] = []
         for index in range(first, last + 1):
             data = await self._unit(skyfile, index)
             base = index * skyfile.unit
             parts.append(memoryview(data)[max(0, offset - base) : stop - base])
         return b"".join(parts)
+
+    def ready(self, skyfile: Skyfile, offset: int, length: int) -> bytes | memoryview | None:
+        """Return the bytes if they are in memory and need no joining; start what is missing."""
+        if length <= 0:
+            return b""
+        stop = offset + length
+        first, last = offset // skyfile.unit, (stop - 1) // skyfile.unit
+        self._look_ahead(skyfile, offset, stop, first, last)
+        data = self._cache.get(skyfile.key(first)) if first == last else None
+        if data is None:
+            return None
+        start = offset - first * skyfile.unit
+        return memoryview(data)[start : start + length]
 
     def _look_ahead(self, skyfile: Skyfile, offset: int, stop: int, first: int, last: int) -> None:
         """Start fetching what is missing of a read, and what is likely to be read next."""

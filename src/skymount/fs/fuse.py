@@ -36,6 +36,9 @@ SUBTYPE = "skymount"
 _TASKS = 1000
 """Requests handled at once. pyfuse3's own 99 would let slow reads starve a stat from memory."""
 
+READ_AHEAD = 1 << 20
+"""Bytes; a request for more would not fit pyfuse3's buffers."""
+
 _BLOCK_SIZE = 4096  # bytes, of statfs; f_bsize and f_frsize must agree or df misreads them
 _SECTOR = 512  # bytes, the unit of st_blocks
 _PREFERRED_IO = 128 << 10  # bytes, st_blksize: what the kernel asks for at a time
@@ -78,17 +81,22 @@ def _handler(
         try:
             with trio.fail_after(self.deadline):
                 return await work(self, *args, **kwargs)
-        except pyfuse3.FUSEError:
-            raise
         except Exception as error:
-            number = errno_of(error)
-            if not isinstance(error, SkymountError | OSError | trio.TooSlowError):
-                log.exception("%s failed", work.__name__)
-            elif number not in (errno.ENOENT, errno.EROFS):
-                log.warning("%s: %s", work.__name__, str(error) or type(error).__name__)
-            raise pyfuse3.FUSEError(number) from None
+            raise _refusal(work.__name__, error) from None
 
     return handle
+
+
+def _refusal(operation: str, error: Exception) -> pyfuse3.FUSEError:
+    """Return what to tell the kernel of an exception; anything else would end the mount."""
+    if isinstance(error, pyfuse3.FUSEError):
+        return error
+    number = errno_of(error)
+    if not isinstance(error, SkymountError | OSError | trio.TooSlowError):
+        log.error("%s failed", operation, exc_info=error)
+    elif number not in (errno.ENOENT, errno.EROFS):
+        log.warning("%s: %s", operation, str(error) or type(error).__name__)
+    return pyfuse3.FUSEError(number)
 
 
 class FuseAdapter(pyfuse3.Operations):
@@ -159,10 +167,18 @@ class FuseAdapter(pyfuse3.Operations):
         handle, keep = await self._operations.open(inode, flags)
         return pyfuse3.FileInfo(fh=handle, keep_cache=keep, direct_io=not keep)
 
-    @_handler
     async def read(  # type: ignore[override]  # pyfuse3 takes any buffer
         self, fh: int, off: int, size: int
     ) -> bytes | memoryview:
+        """Answer from memory at once; only a read that has to wait needs a deadline."""
+        try:
+            data = self._operations.read_now(fh, off, size)
+        except Exception as error:
+            raise _refusal("read", error) from None
+        return data if data is not None else await self._read(fh, off, size)
+
+    @_handler
+    async def _read(self, fh: int, off: int, size: int) -> bytes | memoryview:
         return await self._operations.read(fh, off, size)
 
     @_handler
@@ -256,6 +272,20 @@ def _stderr_to(descriptor: int) -> Iterator[None]:
 async def run() -> None:
     """Answer the kernel until the file system is unmounted or the task is cancelled."""
     await pyfuse3.main(min_tasks=1, max_tasks=_TASKS)
+
+
+def widen_read_ahead(config: FuseConfig) -> None:
+    """Let the kernel ask for 1 MiB at a time instead of 128 KiB, where root may say so.
+
+    Each request costs the same whatever its size, so this halves the cost of reading a file.
+    """
+    device = os.stat(config.mountpoint).st_dev
+    knob = f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb"
+    try:
+        with open(knob, "w") as file:
+            file.write(str(READ_AHEAD >> 10))
+    except OSError as error:
+        log.debug("%s: %s", knob, error.strerror)
 
 
 def stop() -> None:

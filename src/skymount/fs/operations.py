@@ -274,15 +274,22 @@ class Operations:
         self._reader.opened()
         return self._new_handle(_OpenFile(node, tree, slot)), True
 
+    def read_now(self, handle: int, offset: int, length: int) -> bytes | memoryview | None:
+        """Read what is in memory; None when `read` must wait for it."""
+        opened = self._handles[handle]
+        assert isinstance(opened, _OpenFile)
+        file, tree = opened.file, opened.tree
+        if file is None or tree is None:
+            return opened.data[offset : offset + length]
+        length = min(length, file.size - offset)
+        return self._reader.ready(tree.skyfile, file.offset + offset, length)
+
     async def read(self, handle: int, offset: int, length: int) -> bytes | memoryview:
         """Read from an open file; shorter than asked for only at its end."""
         opened = self._handles[handle]
-        assert isinstance(opened, _OpenFile)
-        if opened.file is None or opened.tree is None:
-            return opened.data[offset : offset + length]
-        file = opened.file
-        length = min(length, file.size - offset)
-        return await self._reader.read(opened.tree.skyfile, file.offset + offset, length)
+        assert isinstance(opened, _OpenFile) and opened.file and opened.tree
+        length = min(length, opened.file.size - offset)
+        return await self._reader.read(opened.tree.skyfile, opened.file.offset + offset, length)
 
     def release(self, handle: int) -> None:
         """Close a file or a directory."""

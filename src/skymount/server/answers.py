@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
 
 import trio
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -56,22 +57,30 @@ class StreamedReply(Response):
             headers = [*headers, ("Content-Length", str(length))]
         self.raw_headers = _raw(headers)
         self._source = body
+        self._is_sent = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it; stop reading as soon as the client has gone."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_cancel_when_gone, receive, nursery.cancel_scope)
-            await self._send(scope, send)
-            nursery.cancel_scope.cancel()
+        """Send it; stop reading as soon as the client has gone.
 
-    async def _send(self, scope: Scope, send: Send) -> None:
+        The last message is sent without listening: hypercorn announces a disconnect when it has
+        taken that one, and being cancelled then would leave its connection half recycled.
+        """
         start = {"type": "http.response.start", "status": self.status_code}
         await send({**start, "headers": self.raw_headers})
         if scope["method"] != "HEAD":
-            async with aclosing(self._source) as pieces:  # type: ignore[type-var]
-                async for piece in pieces:
-                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_cancel_when_gone, receive, nursery.cancel_scope)
+                await self._send_pieces(send)
+                nursery.cancel_scope.cancel()
+            if nursery.cancel_scope.cancelled_caught and not self._is_sent:
+                raise ClientDisconnect
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_pieces(self, send: Send) -> None:
+        async with aclosing(self._source) as pieces:  # type: ignore[type-var]
+            async for piece in pieces:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        self._is_sent = True
 
 
 async def _cancel_when_gone(receive: Receive, scope: trio.CancelScope) -> None:

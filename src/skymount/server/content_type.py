@@ -22,7 +22,9 @@ _SIGNATURES = (
     (b"OggS\0", "application/ogg"),
     (b"\0asm", "application/wasm"),
 )
-_HTML = re.compile(rb"[\t\n\x0c\r ]*<(!doctype html|html|head|body|script|h1|div|p)[ >]", re.I)
+_HTML = re.compile(
+    rb"[\t\n\x0c\r ]*<(!doctype html|html|head|body|script|h1|div|p)[ >]", re.IGNORECASE
+)
 _XML = re.compile(rb"[\t\n\x0c\r ]*<\?xml")
 _BINARY = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f]")

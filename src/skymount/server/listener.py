@@ -72,6 +72,31 @@ def _hypercorn_config(config: PortalConfig) -> Config:
     return settings
 
 
+class _Connections:
+    """The connections that are open."""
+
+    def __init__(self) -> None:
+        self._streams: set[trio.SocketStream] = set()
+        self._none_left = trio.Event()
+
+    def add(self, stream: trio.SocketStream) -> None:
+        self._streams.add(stream)
+        self._none_left = trio.Event()
+
+    def discard(self, stream: trio.SocketStream) -> None:
+        self._streams.discard(stream)
+        if not self._streams:
+            self._none_left.set()
+
+    async def wind_down(self, grace: float) -> None:
+        """Wait until all have ended; close those that take longer."""
+        with trio.move_on_after(grace):
+            while self._streams:
+                await self._none_left.wait()
+        for stream in list(self._streams):
+            await stream.aclose()
+
+
 async def _run(
     config: PortalConfig,
     store: Store,
@@ -86,36 +111,27 @@ async def _run(
     """
     app = wrap_app(cast(ASGIFramework, build(config, store)), 0, "asgi")
     settings, context = _hypercorn_config(config), WorkerContext(None)
-    open_streams: set[trio.SocketStream] = set()
+    connections = _Connections()
 
     async def handle(stream: trio.SocketStream) -> None:
-        open_streams.add(stream)
+        connections.add(stream)
         try:
             as_typed = cast(trio.SSLStream[trio.SocketStream], stream)
             await TCPServer(app, settings, context, ConnectionState({}), as_typed)
         finally:
-            open_streams.discard(stream)
+            connections.discard(stream)
 
-    async with trio.open_nursery() as connections:
+    async with trio.open_nursery() as handlers:
         try:
             async with trio.open_nursery() as accepting:
                 listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
                 start = partial(trio.serve_listeners, handle, [listener])
-                await accepting.start(partial(start, handler_nursery=connections))
+                await accepting.start(partial(start, handler_nursery=handlers))
                 on_listening(_url(listening))
                 await shutdown.wait()
                 accepting.cancel_scope.cancel()
         finally:
             await context.terminated.set()
             with trio.CancelScope(shield=True):
-                await _wind_down(open_streams, config.grace)
-            connections.cancel_scope.cancel()
-
-
-async def _wind_down(open_streams: set[trio.SocketStream], grace: float) -> None:
-    """Wait until all connections have ended; close those that take longer."""
-    with trio.move_on_after(grace):
-        while open_streams:
-            await trio.sleep(0.02)
-    for stream in list(open_streams):
-        await stream.aclose()
+                await connections.wind_down(config.grace)
+            handlers.cancel_scope.cancel()

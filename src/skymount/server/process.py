@@ -4,7 +4,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import trio
 
@@ -15,14 +15,14 @@ from skymount.server.listener import serve
 _SWITCH_INTERVAL = 0.0005  # seconds that hashing threads may keep the event loop waiting
 
 
-def run(config: PortalConfig, *, until_eof: bool) -> None:
+def run(config: PortalConfig, *, on_listening: Callable[[str], None], until_eof: bool) -> None:
     """Serve until SIGTERM or SIGINT, or with `until_eof` also until standard input ends."""
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     sys.setswitchinterval(_SWITCH_INTERVAL)
-    trio.run(_run, config, until_eof)
+    trio.run(_run, config, on_listening, until_eof)
 
 
-async def _run(config: PortalConfig, until_eof: bool) -> None:
+async def _run(config: PortalConfig, on_listening: Callable[[str], None], until_eof: bool) -> None:
     shutdown = trio.Event()
     failure: SkymountError | None = None
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
@@ -31,7 +31,7 @@ async def _run(config: PortalConfig, until_eof: bool) -> None:
             if until_eof:
                 nursery.start_soon(_set_on_eof, shutdown)
             try:
-                await serve(config, on_listening=_announce, shutdown=shutdown)
+                await serve(config, on_listening=on_listening, shutdown=shutdown)
             except SkymountError as error:  # past the nursery, which would wrap it in a group
                 failure = error
             nursery.cancel_scope.cancel()
@@ -49,7 +49,3 @@ async def _set_on_eof(shutdown: trio.Event) -> None:
     while await trio.to_thread.run_sync(os.read, 0, 4096, abandon_on_cancel=True):
         pass
     shutdown.set()
-
-
-def _announce(url: str) -> None:
-    print(f"listening on {url}", flush=True)

@@ -39,7 +39,7 @@ def quote_path(path: str) -> str:
 
     ``+`` is encoded too, because portals decode paths by the rules of a query (wire notes 4.1).
     """
-    return quote(path, safe="/")
+    return quote(path, safe="/", errors="surrogatepass")
 
 
 def _target(path: str, query: Iterable[tuple[str, str]]) -> str:

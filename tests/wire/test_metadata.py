@@ -1,0 +1,473 @@
+"""Metadata JSON: the exact bytes that portals store, and what is made of anything else."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from skymount.errors import MalformedError
+from skymount.wire import metadata as module
+from skymount.wire.metadata import (
+    Metadata,
+    Subfile,
+    check_path,
+    encode_metadata,
+    fits_header,
+    parse_metadata,
+    select,
+    subpath_metadata,
+)
+
+VECTORS = json.loads((Path(__file__).parents[1] / "data" / "vectors.json").read_text())
+STORED = [
+    pytest.param(case["metadata"].encode(), id=f"{case['skylink'][:8]} {case['source']}")
+    for case in VECTORS["content_to_skylink"]
+]
+LEGACY = b'{"filename":"sia.pdf"}'
+MAX_SIZE = (1 << 63) - 1
+
+
+def go_string(text: str) -> str:
+    """Write a JSON string as Go's encoding/json of 2021 does, character by character."""
+    written = {char: f"\\u{ord(char):04x}" for char in [*map(chr, range(32)), *"<>&\u2028\u2029"]}
+    written |= {"\n": r"\n", "\r": r"\r", "\t": r"\t", '"': r"\"", "\\": r"\\"}
+    return '"' + "".join(written.get(char, char) for char in text) + '"'
+
+
+def go_json(value: object) -> str:
+    """Write a value as Go does: structs (lists) less empty members, maps sorted by bytes."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, str):
+        return go_string(value)
+    if isinstance(value, tuple):
+        return "[" + ",".join(map(go_json, value)) + "]"
+    pairs = (
+        sorted(value.items(), key=lambda pair: pair[0].encode())
+        if isinstance(value, dict)
+        else [(name, member) for name, member, always in value if member or always]
+    )
+    return "{" + ",".join(f"{go_string(name)}:{go_json(member)}" for name, member in pairs) + "}"
+
+
+def go_metadata(meta: Metadata) -> bytes:
+    """The members of wire notes 2.5 in their order; True marks those that are always written."""
+    subfiles = {
+        path: [
+            ("mode", sub.mode, False),
+            ("filename", sub.filename, False),
+            ("contenttype", sub.contenttype, False),
+            ("offset", sub.offset, False),
+            ("len", sub.len, False),
+        ]
+        for path, sub in meta.subfiles.items()
+    }
+    members = [
+        ("filename", meta.filename, True),
+        ("length", meta.length or 0, True),
+        ("mode", meta.mode, False),
+        ("subfiles", subfiles, False),
+        ("defaultpath", meta.defaultpath, False),
+        ("disabledefaultpath", meta.disabledefaultpath, False),
+        ("tryfiles", meta.tryfiles, False),
+        ("errorpages", meta.errorpages, False),
+    ]
+    return go_json(members).encode()
+
+
+texts = st.text(max_size=12) | st.text(
+    st.sampled_from('<>&\u2028\u2029\x00\x08\x0c\x1f\x7f\n\r\t"\\/é😀\ufffd')
+)
+subfiles = st.builds(
+    Subfile,
+    mode=st.integers(0, 0o7777),
+    filename=texts,
+    contenttype=texts,
+    offset=st.integers(0, 1 << 40),
+    len=st.integers(0, 1 << 40),
+)
+metadatas = st.builds(
+    Metadata,
+    filename=texts,
+    length=st.integers(0, MAX_SIZE),
+    mode=st.integers(0, 0o7777),
+    subfiles=st.dictionaries(texts, subfiles, max_size=4),
+    defaultpath=texts,
+    disabledefaultpath=st.booleans(),
+    tryfiles=st.lists(texts, max_size=3).map(tuple),
+    errorpages=st.dictionaries(st.integers(400, 599).map(str), texts, max_size=3),
+)
+
+# --- writing
+
+
+@pytest.mark.parametrize("raw", STORED)
+def test_stored_bytes_are_reproduced(raw):
+    """What a portal stores is read and written back byte by byte; the oldest lack a length."""
+    expected = raw if raw != LEGACY else b'{"filename":"sia.pdf","length":0}'
+    assert encode_metadata(parse_metadata(raw)) == expected
+
+
+@given(metadatas)
+def test_bytes_are_those_of_go(meta):
+    """Any metadata is written as an independent writer of Go's rules writes it."""
+    assert encode_metadata(meta) == go_metadata(meta)
+
+
+@given(metadatas)
+def test_round_trip(meta):
+    """Own output reads back equal, and writing that again changes no byte."""
+    raw = encode_metadata(meta)
+    assert parse_metadata(raw) == meta
+    assert encode_metadata(parse_metadata(raw)) == raw
+
+
+@given(metadatas)
+def test_lenient_reading_agrees_with_the_fast_one(meta):
+    """One member of a wrong type elsewhere changes nothing in what the others mean."""
+    raw = encode_metadata(meta)
+    assert parse_metadata(raw[:-1] + b',"monetization":NaN}') == meta
+    broken = raw.replace(b'"length":', b'"length":null,"x":', 1)
+    lost = Metadata(
+        **{name: getattr(meta, name) for name in meta.__struct_fields__ if name != "length"}
+    )
+    assert parse_metadata(broken) == lost
+
+
+def test_keys_are_sorted_by_bytes():
+    """Subfiles stand in the order of their UTF-8, not of UTF-16 or of upload."""
+    names = ["\U00010000", "\uffff", "b", "B", "a/b", "a.b"]
+    meta = Metadata("d", 0, subfiles={name: Subfile() for name in names})
+    raw = encode_metadata(meta).decode()
+    assert [raw.index(f'"{name}"') for name in sorted(names, key=str.encode)] == sorted(
+        raw.index(f'"{name}"') for name in names
+    )
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\udcff"])
+@pytest.mark.parametrize("member", ["filename", "key", "errorpage"])
+def test_text_that_is_no_utf8_is_not_written(member, text):
+    """A lone surrogate raises UnicodeEncodeError wherever it stands, as documented."""
+    meta = {
+        "filename": Metadata(text),
+        "key": Metadata("d", subfiles={text: Subfile()}),
+        "errorpage": Metadata("d", errorpages={"404": text}),
+    }[member]
+    with pytest.raises(UnicodeEncodeError):
+        encode_metadata(meta)
+
+
+# --- reading
+
+
+def test_first_live_metadata():
+    """JSON without length or subfiles parses, and says that it has no length."""
+    meta = parse_metadata(LEGACY)
+    assert (meta.filename, meta.length, meta.subfiles, meta.payload_size) == (
+        "sia.pdf",
+        None,
+        {},
+        None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("raw", "size"),
+    [
+        (b"{}", None),
+        (b'{"length":7}', 7),
+        (b'{"length":0}', 0),
+        (b'{"subfiles":{"a":{"offset":3,"len":4},"b":{"len":3}}}', 7),
+        (b'{"length":9,"subfiles":{"a":{"len":3}}}', 9),
+        (b'{"length":-1}', None),
+        (b'{"length":9223372036854775808}', None),
+        (b'{"length":true}', None),
+    ],
+)
+def test_payload_size(raw, size):
+    """The size is the length, for older JSON the end of the last subfile, else unknown."""
+    assert parse_metadata(raw).payload_size == size
+
+
+@pytest.mark.parametrize(
+    "member", [b'"length":5', b'"length":"5"'], ids=["typed decoder", "lenient reader"]
+)
+@pytest.mark.parametrize(
+    "record",
+    [
+        b'{"offset":-1}',
+        b'{"len":-1}',
+        b'{"offset":9223372036854775807,"len":1}',
+        b'{"offset":99999999999999999999999}',
+        b'{"len":"1"}',
+        b'{"len":null}',
+        b'{"len":true}',
+        b'{"len":1e999}',
+        b"null",
+        b"[]",
+        b"7",
+    ],
+)
+def test_broken_subfile_is_rejected_alone(record, member):
+    """A record that makes no sense is listed with a reason; its neighbour stays."""
+    raw = b"{" + member + b',"subfiles":{"good":{"len":1},"bad":' + record + b"}}"
+    meta = parse_metadata(raw)
+    assert meta.subfiles == {"good": Subfile(len=1)}
+    assert [path for path, _ in meta.rejected] == ["bad"]
+    assert all(reason for _, reason in meta.rejected)
+
+
+def test_subfiles_of_a_wrong_type_are_reported():
+    """Where the whole member is no object, that is what is listed."""
+    assert parse_metadata(b'{"subfiles":[]}').rejected == (("", "subfiles is not a JSON object"),)
+    assert parse_metadata(b'{"subfiles":null}').rejected == ()
+
+
+@pytest.mark.parametrize("extra", [b"", b',"filename":7'], ids=["typed decoder", "lenient reader"])
+@pytest.mark.parametrize(
+    ("mode", "kept"), [(420, 0o644), (0o120777, 0o777), (-1, 0), (0o7777, 0o7777)]
+)
+def test_modes_hold_permission_bits_only(mode, kept, extra):
+    """Type bits in a mode cannot make a subfile anything but a file."""
+    raw = b'{"mode":%d,"subfiles":{"a":{"mode":%d}}%s}' % (mode, mode, extra)
+    meta = parse_metadata(raw)
+    assert (meta.mode, meta.subfiles["a"].mode) == (kept, kept)
+
+
+def test_members_of_a_wrong_type_count_as_absent():
+    """Each member that is not of its type is as if it were not there."""
+    raw = json.dumps(
+        {
+            "filename": 1,
+            "length": "1",
+            "mode": None,
+            "defaultpath": [],
+            "disabledefaultpath": 1,
+            "tryfiles": ["a", 1, None, "b"],
+            "errorpages": {"404": 1, "500": "/e"},
+            "subfiles": {"a": {"mode": "1", "filename": 1, "contenttype": None}},
+        }
+    )
+    assert parse_metadata(raw.encode()) == Metadata(
+        tryfiles=("a", "b"), errorpages={"500": "/e"}, subfiles={"a": Subfile()}
+    )
+
+
+def test_text_that_is_no_utf8_does_not_hide_the_rest():
+    """Bad UTF-8 and lone surrogates stay recognisable in their strings."""
+    meta = parse_metadata(b'{"subfiles":{"\xff":{"len":1},"\\ud800":{"len":2},"ok":{"len":3}}}')
+    found = [(path, sub.len) for path, sub in meta.subfiles.items()]
+    assert found == [("\udcff", 1), ("\ud800", 2), ("ok", 3)]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b'"text"',
+        b"{",
+        b'{"a":1}x',
+        b"\xef\xbb\xbf{}",
+        b"\xff\xfe{\0}\0",
+        b'{"filename":"a\nb"}',
+        b'{"length":01}',
+        b"[" * 200_000,
+        b'{"subfiles":' * 200_000,
+        b'{"x":' + b"[" * 200_000,
+        b'{"length":' + b"9" * 5000 + b"}",
+    ],
+    ids=lambda raw: repr(raw[:16]),
+)
+def test_what_is_no_metadata(raw):
+    """What is not a JSON object is malformed, however deep it is nested."""
+    with pytest.raises(MalformedError):
+        parse_metadata(raw)
+
+
+def test_limit_comes_before_the_parser(monkeypatch):
+    """Metadata over the limit are refused unread."""
+    monkeypatch.setattr(module, "METADATA_LIMIT", 10)
+    assert parse_metadata(b'{"mode":1}').mode == 1
+    with pytest.raises(MalformedError, match="over the limit"):
+        parse_metadata(b'{"mode":10}')
+
+
+numbers = ["0", "7", "420", "-1", "-0", "1.0", "1e400", "9" * 25, "9223372036854775807"]
+words = ['""', '"a"', '"\\ud800"', '"\\u0000"', '"\udcff"', '"\\u003c"']
+scalars = st.sampled_from([*numbers, *words, "null", "true", "NaN", "[]", "{}", '["a",1]'])
+junk = st.sampled_from(["", "'a'", "-Infinity", "01", "[" * 2000, '{"a":' * 9])
+
+
+def objects(names: list[str], values: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    """JSON objects as text, so that a key may come twice."""
+    pairs = st.tuples(st.sampled_from(names).map(json.dumps), values)
+    return st.lists(pairs.map(":".join), max_size=5).map(lambda found: "{" + ",".join(found) + "}")
+
+
+records = objects(
+    ["mode", "filename", "contenttype", "offset", "len", "x"],
+    st.sampled_from(["0", "7", "420", "null", *words]) | scalars,
+)
+subfile_maps = objects(
+    ["a", "a/b", "", "\0", "\ud800", "\udcff", ".."], records | records | scalars
+)
+near_valid = st.builds(
+    lambda before, found, after: f'{{"filename":{before},"subfiles":{found}{after}}}'.encode(
+        "utf-8", "surrogateescape"
+    ),
+    scalars,
+    subfile_maps | subfile_maps | scalars | junk,
+    st.sampled_from(["", ',"subfiles":{"a":{"len":1}}', ',"x":NaN', ",", '"'])
+    | st.sampled_from(["length", "mode", "tryfiles", "errorpages"]).flatmap(
+        lambda name: scalars.map(f',"{name}":'.__add__)
+    ),
+)
+mutated = st.builds(
+    lambda raw, at, junk: raw[: at % len(raw)] + junk + raw[at % len(raw) + len(junk) :],
+    metadatas.map(encode_metadata),
+    st.integers(0, 400),
+    st.binary(max_size=3) | st.sampled_from([b"\0", b"\xff", b'"', b"{", b"-", b"\\ud8"]),
+)
+
+
+@given(st.binary() | near_valid | mutated)
+@example(b'{"subfiles":{"a":{"len":1},"a":{"len":-1}}}')
+@example(b'{"filename":"a","filename":7}')
+def test_any_bytes_parse_or_are_malformed(raw):
+    """No bytes make the reader fail in another way, and what it returns is safe to use."""
+    try:
+        meta = parse_metadata(raw)
+    except MalformedError:
+        return
+    for path, sub in meta.subfiles.items():
+        assert isinstance(path, str)
+        assert 0 <= sub.offset <= sub.offset + sub.len <= MAX_SIZE
+        assert 0 <= sub.mode <= 0o7777
+    assert 0 <= meta.mode <= 0o7777
+    assert meta.payload_size is None or 0 <= meta.payload_size <= MAX_SIZE
+    assert not set(meta.subfiles) & {path for path, _ in meta.rejected if path}
+
+
+@given(near_valid)
+def test_no_subfile_is_dropped_in_silence(raw):
+    """Each key of the subfiles is either kept or listed as rejected."""
+    try:
+        meta = parse_metadata(raw)
+    except MalformedError:
+        return
+    listed = json.loads(raw.decode("utf-8", "surrogateescape")).get("subfiles")
+    if isinstance(listed, dict):
+        assert set(meta.subfiles) | {path for path, _ in meta.rejected} == set(listed)
+
+
+# --- paths
+
+
+@pytest.mark.parametrize(
+    "path", ["a", "a/b.txt", "...", ".a", "a..", "..a/b", "a b", "ü", "a\\b", "a\n", "-"]
+)
+def test_paths_of_uploads(path):
+    """Names that siad modules/siapath.go:282-330 takes are taken."""
+    check_path(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "/",
+        "/a",
+        "a/",
+        "a//b",
+        ".",
+        "..",
+        "./a",
+        "../a",
+        "a/.",
+        "a/..",
+        "a/./b",
+        "a/../b",
+        "\ud800",
+    ],
+)
+def test_bad_paths_of_uploads(path):
+    """Empty, absolute, dotted and undecodable names are refused (wire notes 3.3)."""
+    with pytest.raises(MalformedError):
+        check_path(path)
+
+
+DIRECTORY = Metadata(
+    "dir",
+    6,
+    mode=0o755,
+    defaultpath="/a/1",
+    subfiles={
+        "a/1": Subfile(filename="a/1", len=2),
+        "a/2": Subfile(filename="a/2", offset=2, len=3),
+        "ab": Subfile(filename="ab", offset=5, len=1),
+    },
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        ("", ["a/1", "a/2", "ab"]),
+        ("a", ["a/1", "a/2"]),
+        ("a/", ["a/1", "a/2"]),
+        ("a/2", ["a/2"]),
+        ("ab", ["ab"]),
+        ("b", []),
+        ("a/2/", []),
+    ],
+)
+def test_selection(path, names):
+    """A path selects a file, or what lies below it as a directory, and nothing alike."""
+    assert list(select(DIRECTORY, path)) == names
+
+
+def test_file_wins_over_directory_in_a_selection():
+    """Where a name is both, a download gives the file (wire notes 4.3)."""
+    meta = Metadata(subfiles={"a": Subfile(len=1), "a/b": Subfile(len=2)})
+    assert list(select(meta, "a")) == ["a"]
+    assert list(select(meta, "a/")) == ["a/b"]
+
+
+def test_metadata_of_a_sub_path():
+    """The example of wire notes 4.5, byte by byte: rebased, whole names, nothing else."""
+    found = subpath_metadata("a/2", select(DIRECTORY, "a/2"))
+    assert encode_metadata(found) == (
+        b'{"filename":"/a/2","length":3,"subfiles":{"a/2":{"filename":"a/2","len":3}}}'
+    )
+    found = subpath_metadata("a/", select(DIRECTORY, "a/"))
+    assert (found.filename, found.length, found.subfiles["a/2"].offset) == ("/a", 5, 2)
+
+
+@pytest.mark.parametrize(
+    ("raw", "limit", "fits"),
+    [
+        (b"{}", 2, True),
+        (b"{}", 1, False),
+        ("ü\t".encode(), 9, True),
+        (b"a\nb", 9, False),
+        (b"a\rb", 9, False),
+        (b"a\0b", 9, False),
+        (b"a\x7fb", 9, False),
+    ],
+)
+def test_header_takes_short_metadata_without_control_characters(raw, limit, fits):
+    """Metadata travel in a header only if nothing in them can break it."""
+    assert fits_header(raw, limit) is fits
+
+
+@given(metadatas)
+def test_own_metadata_never_break_a_header(meta):
+    """What is written fits a header unless a name holds DEL, the one that JSON leaves as it is."""
+    raw = encode_metadata(meta)
+    assert fits_header(raw, len(raw)) is (b"\x7f" not in raw)
