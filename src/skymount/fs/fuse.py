@@ -81,7 +81,7 @@ def _handler(
         try:
             with trio.fail_after(self.deadline):
                 return await work(self, *args, **kwargs)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # pyfuse3 ends the mount on any other
             raise _refusal(work.__name__, error) from None
 
     return handle
@@ -173,7 +173,7 @@ class FuseAdapter(pyfuse3.Operations):
         """Answer from memory at once; only a read that has to wait needs a deadline."""
         try:
             data = self._operations.read_now(fh, off, size)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # as above
             raise _refusal("read", error) from None
         return data if data is not None else await self._read(fh, off, size)
 

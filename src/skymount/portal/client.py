@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import NoReturn, Self
+from uuid import uuid4
 
 import httpcore
 import httpx
@@ -155,7 +156,9 @@ class PortalClient:
 
     async def upload(self, body: UploadBody) -> messages.UploadResult:
         """Send content (endpoints 1 and 2); the body is read once, so this is never repeated."""
-        request = messages.upload(self.dialect, filename=body.dirname, query=body.query)
+        request = messages.upload(
+            self.dialect, f"skymount/{uuid4().hex}", filename=body.dirname, query=body.query
+        )
         headers = {"Content-Type": body.content_type, "Content-Length": str(body.size)}
         async with self._open(request, headers=headers, content=body) as response:
             answer = await self._body(response, messages.ANSWER_LIMIT)

@@ -91,15 +91,21 @@ def sector(dialect: Dialect, root: bytes, offset: int, length: int) -> Request:
 
 
 def upload(
-    dialect: Dialect, *, filename: str = "", query: Iterable[tuple[str, str]] = ()
+    dialect: Dialect,
+    file_path: str = "",
+    *,
+    filename: str = "",
+    query: Iterable[tuple[str, str]] = (),
 ) -> Request:
     """Send content: endpoint 1, and 2 when `filename` names the directory.
 
-    The path ends in ``skyfile`` for both: endpoint 2 takes any path there, and deployed portals
-    know only this one (wire notes 3.1).
+    The path begins with ``skyfile`` for both: endpoint 2 takes any path, and deployed portals
+    know only this one (wire notes 3.1). `file_path` is where a node of one's own keeps it; portals
+    ignore it, nodes refuse an empty or a used one.
     """
     named = [("filename", filename)] if filename else []
-    return Request("POST", _target(dialect.path("skyfile"), [*named, *query]))
+    path = dialect.path("skyfile", *([quote_path(file_path)] if file_path else []))
+    return Request("POST", _target(path, [*named, *query]))
 
 
 class _UploadAnswer(msgspec.Struct):
