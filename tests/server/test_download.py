@@ -116,11 +116,11 @@ def test_an_impossible_range(client: Client, blob: str, asked: str) -> None:
     assert "range" in message_of(answer)
 
 
-@pytest.mark.parametrize("asked", ["lines=0-1", "bytes=0-2047,0-2047", ",".join(["bytes=0-0"])])
+@pytest.mark.parametrize("asked", ["lines=0-1", "bytes=0-2047,0-2047", "bytes=" + "0-0," * 99])
 def test_ranges_that_are_not_worth_it(client: Client, blob: str, asked: str) -> None:
-    """Another unit, or more than the whole: everything is sent. One byte is one byte."""
+    """Another unit, more than the whole, or very many: everything is sent."""
     answer = client.get(f"/{blob}", headers={"Range": asked})
-    assert answer.content == (_CONTENT[:1] if asked == "bytes=0-0" else _CONTENT)
+    assert (answer.status_code, answer.content) == (200, _CONTENT)
 
 
 def test_several_ranges(client: Client, large: tuple[str, bytes]) -> None:

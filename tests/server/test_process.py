@@ -1,0 +1,339 @@
+"""The portal as a process: crashes, broken clients, limits, memory, starting and stopping."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from skymount.wire.messages import Part
+from tests.portal_process import (
+    PortalProcess,
+    portal_command,
+    portal_environment,
+    portal_process,
+)
+from tests.server.forms import FORM_TYPE, Client, form, message_of, stored_files
+
+_RAW = {"Content-Type": "application/octet-stream"}
+_PATIENCE = 10.0  # seconds for something that takes milliseconds
+
+
+def _eventually(condition: "callable[[], bool]") -> None:  # type: ignore[valid-type]
+    """Wait until it holds."""
+    deadline = time.monotonic() + _PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def _connect(url: str) -> socket.socket:
+    parts = urlsplit(url)
+    return socket.create_connection((parts.hostname, parts.port), timeout=_PATIENCE)
+
+
+def _begin_upload(url: str, size: int, announced: int) -> socket.socket:
+    """Send the beginning of an upload of `announced` bytes."""
+    connection = _connect(url)
+    head = (
+        f"POST /svc/skyfile?filename=a HTTP/1.1\r\nHost: x\r\nContent-Length: {announced}\r\n"
+        "Content-Type: application/octet-stream\r\n\r\n"
+    )
+    connection.sendall(head.encode())
+    connection.sendall(b"\x01" * size)
+    return connection
+
+
+def _incoming(data: Path) -> list[Path]:
+    return list((data / "v1" / "incoming").iterdir())
+
+
+def test_content_survives_kill_9(tmp_path: Path) -> None:
+    """What was acknowledged is there, what was under way is not, and nothing is left of it."""
+    with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
+        done = client.upload_file("done", b"d" * (6 << 20))
+        with _begin_upload(portal.url, 9 << 20, 20 << 20):
+            _eventually(lambda: bool(_incoming(tmp_path)))
+            portal.kill()
+    assert _incoming(tmp_path)
+    with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
+        assert not _incoming(tmp_path)
+        assert client.get(f"/{done}").content == b"d" * (6 << 20)
+    kept = {path.name for path in stored_files(tmp_path)}
+    assert kept == {"lock", "base", "payload"}
+
+
+def test_killed_at_any_moment_an_upload_is_whole_or_absent(tmp_path: Path) -> None:
+    """Kill it at growing delays into the same upload; all that is found afterwards is right."""
+    content = b"k" * (5 << 20)
+    found = set()
+    for delay in (0.0, 0.02, 0.05, 0.1, 0.2, 0.4):
+        with portal_process(tmp_path) as portal:
+            with _begin_upload(portal.url, len(content), len(content)):
+                time.sleep(delay)
+                portal.kill()
+        with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
+            expected = client.upload_file("probe", b"p", dryrun="1")
+            assert client.get(f"/{expected}").status_code == 404
+            link = client.post(
+                "/svc/skyfile?filename=a&dryrun=1", content=content, headers=_RAW
+            ).json()["skylink"]
+            answer = client.get(f"/{link}")
+            found.add(answer.status_code)
+            assert answer.status_code == 404 or answer.content == content
+    assert found <= {200, 404}
+
+
+def test_a_broken_off_upload_leaves_nothing(client: Client, portal: PortalProcess) -> None:
+    """The client goes away in the middle, raw or in a form."""
+    before = stored_files(portal.data)
+    connection = _begin_upload(portal.url, 9 << 20, 20 << 20)
+    _eventually(lambda: bool(_incoming(portal.data)))
+    connection.close()
+    _eventually(lambda: not _incoming(portal.data))
+    body = form((Part("file", "a"), b"x" * (9 << 20)))[:-10]
+    answer = client.post("/svc/skyfile", content=body, headers={"Content-Type": FORM_TYPE})
+    assert answer.status_code == 400
+    assert "unexpected EOF" in message_of(answer)
+    assert not _incoming(portal.data)
+    assert stored_files(portal.data) == before
+
+
+def test_a_refused_upload_leaves_nothing(client: Client, portal: PortalProcess) -> None:
+    """A rule broken by the last part undoes the ones before."""
+    before = stored_files(portal.data)
+    parts = [(Part("files[]", "ok"), b"x" * (5 << 20)), (Part("files[]", "../bad"), b"x")]
+    assert client.post_form(parts, {"filename": "d"}).status_code == 400
+    assert stored_files(portal.data) == before
+    assert not _incoming(portal.data)
+
+
+def test_the_size_of_an_upload_is_limited(tmp_path: Path) -> None:
+    """413, whether the length is announced or not, and the answer reaches the client."""
+    with portal_process(tmp_path, "--max-upload", "1000000") as portal:
+        with Client(base_url=portal.url) as client:
+
+            def chunks() -> Iterator[bytes]:
+                for _ in range(3000):
+                    yield b"x" * 1000
+
+            for content in (b"x" * 3_000_000, chunks()):
+                answer = client.post("/svc/skyfile?filename=a", content=content, headers=_RAW)
+                assert answer.status_code == 413
+                assert "over the limit of 1000000 bytes" in message_of(answer)
+            assert client.upload_file("a", b"x" * 900_000)
+    assert not _incoming(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        ("multipart/form-data", b""),
+        ("multipart/form-data; boundary=", b""),
+        (f"multipart/form-data; boundary={'b' * 300}", b""),
+        ("multipart/form-data; boundary=b", b"no boundary at all"),
+        ("multipart/form-data; boundary=b", b"--b\r\n" + b"a: b\r\n" * 100 + b"\r\n--b--"),
+        ("multipart/form-data; boundary=b", b"--b\r\nA: " + b"x" * 200_000 + b"\r\n\r\n--b--"),
+        (
+            "multipart/form-data; boundary=b",
+            b"--b\r\n" + (b"A: " + b"x" * 30_000 + b"\r\n") * 3 + b"\r\n\r\n--b--",
+        ),
+        ("multipart/form-data; boundary=b", b"--b\r\n\r\nx\r\n--b--\r\n"),
+        (
+            "multipart/form-data; boundary=b",
+            b'--b\r\nContent-Disposition: form-data; name="file"; filename="\xff"\r\n\r\nx\r\n'
+            b"--b--\r\n",
+        ),
+        (
+            "multipart/form-data; boundary=b",
+            b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\nMode: 9\r\n\r\n'
+            b"x\r\n--b--\r\n",
+        ),
+    ],
+)
+def test_hostile_forms_are_refused(client: Client, content_type: str, body: bytes) -> None:
+    """400 each, and the portal goes on."""
+    answer = client.post("/svc/skyfile", content=body, headers={"Content-Type": content_type})
+    assert answer.status_code == 400
+    assert message_of(answer).startswith("failed to upload file: ")
+
+
+def test_forms_may_be_cut_anywhere(client: Client) -> None:
+    """A body that arrives byte by byte is the same body."""
+    parts = [(Part("files[]", "ä\r\nb"), b"\r\n--almost"), (Part("files[]", "c"), b"-" * 50)]
+    body = form(*parts)
+    expected = client.post_form(parts, {"filename": "d", "dryrun": "1"}).json()
+    answer = client.post(
+        "/svc/skyfile?filename=d&dryrun=1",
+        content=(body[at : at + 1] for at in range(len(body))),
+        headers={"Content-Type": FORM_TYPE},
+    )
+    assert answer.json() == expected
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"\x00\x01\x02\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 30_000 + b"\r\n",
+        b"POST /svc/skyfile HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+        b"GET /\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+)
+def test_garbage_is_answered_or_cut_off(
+    client: Client, portal: PortalProcess, request_bytes: bytes
+) -> None:
+    """With a 4xx or a closed connection, and the portal goes on."""
+    with _connect(portal.url) as connection:
+        try:
+            connection.sendall(request_bytes)
+            answer = connection.recv(4096)
+        except ConnectionError:
+            answer = b""
+    assert not answer or answer.startswith(b"HTTP/1.1 4")
+    assert client.get("/").status_code == 404
+
+
+def _descriptors(portal: PortalProcess) -> int:
+    return len(os.listdir(f"/proc/{portal.process.pid}/fd"))
+
+
+def test_clients_that_leave_a_download_cost_nothing(tmp_path: Path) -> None:
+    """No descriptor stays open, nothing is printed, and the stop is quick."""
+    with portal_process(tmp_path) as portal:
+        with Client(base_url=portal.url, timeout=60) as client:
+            link = client.upload_file("big", bytes(64 << 20))
+        _eventually(lambda: not _sockets(portal))
+        before = _descriptors(portal)
+        for query in ("", "?format=tar"):
+            for _ in range(5):
+                with _connect(portal.url) as connection:
+                    connection.sendall(f"GET /{link}{query} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+                    assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+        _eventually(lambda: _descriptors(portal) <= before)
+
+
+def _sockets(portal: PortalProcess) -> bool:
+    """Whether the portal has a connection open, besides the socket that listens."""
+    names = [os.readlink(path) for path in Path(f"/proc/{portal.process.pid}/fd").iterdir()]
+    return sum(name.startswith("socket:") for name in names) > 3
+
+
+def test_it_stops_quickly_whatever_clients_do(tmp_path: Path) -> None:
+    """With one that does not read its download, one in the middle of an upload, one idle."""
+    with portal_process(tmp_path) as portal:
+        with Client(base_url=portal.url, timeout=60) as client:
+            link = client.upload_file("big", bytes(64 << 20))
+            stalled, idle = _connect(portal.url), _connect(portal.url)
+            stalled.sendall(f"GET /{link} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            assert stalled.recv(10)
+            uploading = _begin_upload(portal.url, 5 << 20, 20 << 20)
+            _eventually(lambda: bool(_incoming(tmp_path)))
+            started = time.monotonic()
+            portal.process.send_signal(signal.SIGTERM)
+            assert portal.process.wait(_PATIENCE) == 0
+            assert time.monotonic() - started < 5
+        for connection in (stalled, idle, uploading):
+            connection.close()
+    assert not _incoming(tmp_path)
+
+
+def test_memory_stays_flat(tmp_path: Path) -> None:
+    """256 MiB in, 256 MiB out, as a form, and the process stays below 150 MB."""
+    size, piece = 256 << 20, bytes(1 << 20)
+    head = b"--b\r\n" + Part("file", "huge").encode() + b"\r\n"
+
+    def body() -> Iterator[bytes]:
+        yield head
+        for _ in range(size // len(piece)):
+            yield piece
+        yield b"\r\n--b--\r\n"
+
+    with portal_process(tmp_path) as portal, Client(base_url=portal.url, timeout=60) as client:
+        answer = client.post(
+            "/svc/skyfile",
+            content=body(),
+            headers={"Content-Type": "multipart/form-data; boundary=b"},
+        )
+        link = answer.json()["skylink"]
+        received = 0
+        with client.stream("GET", f"/{link}") as download:
+            for data in download.iter_raw():
+                received += len(data)
+        assert received == size
+        assert portal.rss() < 150_000_000
+
+
+def _fails(*args: str) -> str:
+    """Run a portal that cannot start; return its one line."""
+    done = subprocess.run(
+        portal_command("serve", *args),
+        capture_output=True,
+        text=True,
+        env=portal_environment(),
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    return done.stderr
+
+
+def test_it_says_why_it_cannot_start(tmp_path: Path) -> None:
+    """Data directory in use, unusable, or port taken: one line, exit code 1."""
+    data = tmp_path / "data"
+    with portal_process(data) as portal:
+        assert "another portal is running" in _fails(
+            "--listen", "127.0.0.1:0", "--data", str(data)
+        )
+        address = urlsplit(portal.url).netloc
+        assert "cannot listen on" in _fails(
+            "--listen", address, "--data", str(tmp_path / "other")
+        )
+    (tmp_path / "plain").write_text("")
+    assert "data directory" in _fails(
+        "--listen", "127.0.0.1:0", "--data", str(tmp_path / "plain" / "below")
+    )
+
+
+def test_until_eof_ties_it_to_its_parent(tmp_path: Path) -> None:
+    """It stops by itself when standard input ends."""
+    with portal_process(tmp_path, "--until-eof") as portal:
+        assert httpx.get(portal.url).status_code == 404
+        assert portal.process.stdin is not None
+        portal.process.stdin.close()
+        assert portal.process.wait(_PATIENCE) == 0
+
+
+def test_uploads_at_the_same_time(tmp_path: Path) -> None:
+    """Several clients, some with the same content; all is stored."""
+    import trio
+
+    async def upload(http: httpx.AsyncClient, n: int, links: dict[int, str]) -> None:
+        content = bytes([n % 4]) * (5 << 20)
+        answer = await http.post("/svc/skyfile?filename=a", content=content, headers=_RAW)
+        links[n] = answer.json()["skylink"]
+
+    async def main(url: str) -> None:
+        links: dict[int, str] = {}
+        async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+            async with trio.open_nursery() as nursery:
+                for n in range(8):
+                    nursery.start_soon(upload, http, n, links)
+            assert len(set(links.values())) == 4
+            for n, link in links.items():
+                answer = await http.get(f"/{link}")
+                assert answer.content == bytes([n % 4]) * (5 << 20)
+
+    with portal_process(tmp_path) as portal:
+        trio.run(main, portal.url)
+    assert not _incoming(tmp_path)
