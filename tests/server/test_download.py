@@ -2,7 +2,6 @@
 
 import email
 import json
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -346,14 +345,14 @@ _TABLE = [
 
 
 @pytest.fixture(scope="module")
-def sites(client: Client) -> Iterator[dict[str, str]]:
+def sites(client: Client) -> dict[str, str]:
     """The site uploaded with each set of parameters, by these."""
     links: dict[str, str] = {}
     for params, *_ in _TABLE:
         key = json.dumps(params)
         if key not in links:
             links[key] = client.upload(_SITE, **params)
-    yield links
+    return links
 
 
 @pytest.mark.parametrize(
@@ -402,9 +401,7 @@ def test_a_redirect_stays_on_the_portal(client: Client) -> None:
     assert answer.headers["Location"] == "./javascript:x/"
 
 
-def test_an_index_carries_the_metadata_of_the_whole(
-    client: Client, sites: dict[str, str]
-) -> None:
+def test_an_index_carries_the_metadata_of_the_whole(client: Client, sites: dict[str, str]) -> None:
     """And the name of the whole."""
     answer = client.get(f"/{sites['{}']}/")
     assert json.loads(answer.headers["svc-metadata"])["filename"] == "site"

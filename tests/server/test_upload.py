@@ -268,9 +268,7 @@ _TWO = [(Part("files[]", "a"), b"x"), (Part("files[]", "index.html"), b"y")]
         ({f"p{n}": "" for n in range(200)}, "failed to parse query params"),
     ],
 )
-def test_bad_parameters_are_refused(
-    client: Client, params: dict[str, str], message: str
-) -> None:
+def test_bad_parameters_are_refused(client: Client, params: dict[str, str], message: str) -> None:
     """With status 400 and the message that portals give."""
     answer = client.post_form(_TWO, {"filename": "d", **params})
     assert answer.status_code == 400

@@ -8,7 +8,7 @@ import mimetypes
 import os
 import secrets
 import stat
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -116,29 +116,38 @@ class UploadBody:
         return b"--" + self._boundary.encode() + b"\r\n" + part.encode() + b"\r\n"
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        pieces = self._pieces()
         sent = 0
+        while piece := await trio.to_thread.run_sync(next, pieces, b""):
+            yield piece
+            sent += len(piece)
+            if self._progress is not None:
+                self._progress(sent, self.size)
+
+    def _pieces(self) -> Iterator[bytes]:
+        """Yield the body in pieces of about 1 MiB: small files share one, and one thread hop."""
+        piece = bytearray()
         for head, source in self._parts:
-            sent += len(head)
-            yield head
-            async for piece in _read(source):
-                sent += len(piece)
-                yield piece
-                if self._progress is not None:
-                    self._progress(sent, self.size)
-            sent += 2
-            yield b"\r\n"
-        yield self._tail
-        if self._progress is not None:
-            self._progress(self.size, self.size)
+            piece += head
+            for data in _read(source):
+                piece += data
+                if len(piece) >= PIECE:
+                    yield bytes(piece)
+                    piece.clear()
+            piece += b"\r\n"
+            if len(piece) >= PIECE:
+                yield bytes(piece)
+                piece.clear()
+        yield bytes(piece + self._tail)
 
 
-async def _read(source: Source) -> AsyncIterator[bytes]:
+def _read(source: Source) -> Iterator[bytes]:
     """Yield exactly `source.size` bytes; MalformedError when the file changed meanwhile."""
     left = source.size
-    async with await trio.open_file(source.file, "rb") as file:
+    with open(source.file, "rb", buffering=0) as file:
         while left:
-            piece = await file.read(min(PIECE, left))
-            if not piece:
+            data = file.read(min(PIECE, left))
+            if not data:
                 raise MalformedError(f"{source.file}: became shorter while it was read")
-            left -= len(piece)
-            yield piece
+            left -= len(data)
+            yield data

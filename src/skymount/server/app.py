@@ -110,7 +110,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 
 
 async def _on_storage_error(request: Request, error: Exception) -> Response:
-    _log.error("%s %s: %s", request.method, request.url.path, error)
+    _log.error("%s %r: %s", request.method, request.scope["path"], error)
     return answers.error(500, str(error))
 
 

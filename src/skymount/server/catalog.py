@@ -3,6 +3,7 @@
 The only place that decides which skylinks this portal can serve. Bytes on disk are `store`'s.
 """
 
+import logging
 from dataclasses import dataclass
 
 import trio
@@ -13,6 +14,8 @@ from skymount.server.refusal import Refusal
 from skymount.server.store import SectorPlace, Skyfile, Store, read, sectors
 from skymount.wire.metadata import Metadata, fits_header, parse_metadata
 from skymount.wire.skylink import Skylink
+
+_log = logging.getLogger(__name__)
 
 _CACHE_SIZE = 16 << 20  # bytes of metadata JSON kept parsed; about five times that in memory
 _ENTRY_OVERHEAD = 2 << 10
@@ -91,8 +94,13 @@ class Catalog:
         return found
 
     def _index(self) -> dict[bytes, SectorPlace]:
-        places = (place for skyfile in self._store.all() for place in sectors(skyfile))
-        return {place.root: place for place in places}
+        found: dict[bytes, SectorPlace] = {}
+        for skylink in self._store.skylinks():
+            try:
+                found.update({place.root: place for place in self._sectors_of(skylink)})
+            except StorageError as error:  # one damaged skyfile must not hide the others
+                _log.warning("skyfile %s is left out of the index: %s", skylink, error)
+        return found
 
     async def added(self, skylink: Skylink) -> None:
         """Take note of a new skyfile."""

@@ -25,7 +25,9 @@ class PortalConfig:
     """Metadata of one upload; a million files of ordinary names take about 120 MB."""
     body_timeout: float = 60.0
     """How long a client may pause within a body before the upload is dropped."""
-    header_timeout: float = 15.0
-    """How long a connection may stay open without a complete request."""
+    idle_timeout: float = 75.0
+    """How long a connection may stay open between requests, or without a complete one."""
+    send_timeout: float = 600.0
+    """How long a client may read nothing of its answer before it is cut off."""
     grace: float = 1.0
     """How long requests under way may go on after a stop was asked for."""

@@ -38,6 +38,9 @@ async def serve(
     try:
         listening = await trio.to_thread.run_sync(_listen, config.host, config.port)
         with listening:
+            # accepted connections inherit it; it also bounds a window that stays closed
+            timeout_ms = round(config.send_timeout * 1000)
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
             stop = trio.Event() if shutdown is None else shutdown
             await _run(config, store, listening, on_listening, stop)
     finally:
@@ -67,9 +70,20 @@ def _hypercorn_config(config: PortalConfig) -> Config:
     settings.accesslog = None
     settings.include_server_header = False
     settings.h11_max_incomplete_size = _HEADERS_LIMIT
-    settings.keep_alive_timeout = config.header_timeout
+    settings.keep_alive_timeout = config.idle_timeout
     settings.keep_alive_max_requests = _REQUESTS_PER_CONNECTION
     return settings
+
+
+class _Connection(TCPServer):
+    """hypercorn's connection, which ends when the client has closed it.
+
+    The original would wait for its idle timer first, with the socket still open.
+    """
+
+    async def _read_data(self) -> None:
+        await super()._read_data()
+        await self.idle_task.stop()
 
 
 class _Connections:
@@ -117,7 +131,7 @@ async def _run(
         connections.add(stream)
         try:
             as_typed = cast(trio.SSLStream[trio.SocketStream], stream)
-            await TCPServer(app, settings, context, ConnectionState({}), as_typed)
+            await _Connection(app, settings, context, ConnectionState({}), as_typed)
         finally:
             connections.discard(stream)
 

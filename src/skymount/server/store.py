@@ -17,7 +17,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -180,19 +180,13 @@ class Store:
             raise StorageError(f"stored skyfile {skylink} is damaged: {error}") from None
         return _locate(directory, skylink, layout, size)
 
-    def all(self) -> Iterator[Skyfile]:
-        """Yield every skyfile that is stored, in no order."""
-        for skylink in self.skylinks():
-            found = self.find(skylink)
-            if found is not None:
-                yield found
-
     def skylinks(self) -> Iterator[Skylink]:
-        """Yield the skylink of all that is stored, in no order."""
+        """Yield the skylink of all that is stored, in no order; foreign names are passed over."""
         with _translated("list stored content"):
-            for shard in self._skyfiles.iterdir():
-                for name in os.listdir(shard):
-                    yield Skylink.parse(name)
+            names = [name for shard in self._skyfiles.iterdir() for name in os.listdir(shard)]
+        for name in names:
+            with suppress(MalformedError):
+                yield Skylink.parse(name)
 
     def _directory(self, skylink: Skylink) -> Path:
         return self._skyfiles / f"{skylink.root[0]:02x}" / str(skylink)
