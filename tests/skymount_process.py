@@ -12,8 +12,9 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -133,7 +134,9 @@ class Watched:
 
 def mounts_at(path: Path, prefix: Sequence[str] = ()) -> list[str]:
     """Return the types of the file systems mounted at a path, the topmost last."""
-    table = output([*prefix, "cat", "/proc/self/mountinfo"])
+    table = Path("/proc/self/mountinfo").read_bytes()
+    if prefix:
+        table = output([*prefix, "cat", "/proc/self/mountinfo"])
     kinds = []
     for line in table.splitlines():
         fields = line.split(b" ")
@@ -154,25 +157,29 @@ def clear_mounts(path: Path, prefix: Sequence[str] = ()) -> None:
 class NotifySocket:
     """The socket that systemd would listen at for what a daemon has to say."""
 
-    def __init__(self, directory: Path, *, abstract: bool = False) -> None:
-        name = f"skymount-test-{uuid4().hex}"
+    def __init__(self, *, abstract: bool = False) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.settimeout(LIMIT)
+        self._directory = tempfile.TemporaryDirectory(prefix="sm")  # a short path: 107 bytes at most
         if abstract:
-            self.address = f"@{name}"
-            self._socket.bind(f"\0{name}")
+            self.address = f"@skymount-test-{uuid4().hex}"
+            self._socket.bind("\0" + self.address[1:])
         else:
-            self.address = f"/proc/self/fd/{os.open(directory, os.O_PATH)}/{name[:20]}"
+            self.address = f"{self._directory.name}/notify"
             self._socket.bind(self.address)
-            self.address = str(directory / name[:20])
 
-    def receive(self) -> list[str]:
-        """Return the lines of the next message."""
-        return self._socket.recv(4096).decode().splitlines()
+    def receive(self, sender: "subprocess.Popen[bytes] | None" = None) -> list[str]:
+        """Return the lines of the next message; fail when the sender ends without one."""
+        for _ in range(int(LIMIT * 10)):
+            ended = sender is not None and sender.poll() is not None
+            if select.select([self._socket], [], [], 0 if ended else 0.1)[0]:
+                return self._socket.recv(4096).decode().splitlines()
+            assert not ended, "the daemon ended without a word"
+        raise TimeLimitError(f"no message in {LIMIT} s")
 
     def close(self) -> None:
         """Stop listening."""
         self._socket.close()
+        self._directory.cleanup()
 
 
 @dataclass(frozen=True)
@@ -316,19 +323,17 @@ class Sandbox:
         Unless `clean` is off, the daemon must not have logged an error.
         """
         path = self.directory() if at is None else at
-        with ExitStack() as stack:
-            stack.callback(clear_mounts, path, self.prefix)
+        daemon = None
+        try:
             done = self.skymount("mount", path, *args)
             assert (done.returncode, done.stdout) == (0, ""), done.stderr
             daemon = Watched(read_status(path, self.prefix)["pid"])
-            # before its end is waited for, what holds the mount must be gone: callbacks run last first
-            stack.pop_all().push(lambda *_: None)
+            yield Mount(path, daemon, done.stderr, self.prefix)
+        finally:
             try:
-                yield Mount(path, daemon, done.stderr, self.prefix)
+                clear_mounts(path, self.prefix)
             finally:
-                try:
-                    clear_mounts(path, self.prefix)
-                finally:
+                if daemon is not None:
                     daemon.end()
         if clean:
             self.assert_clean_log()
@@ -349,7 +354,7 @@ class Sandbox:
         `command` replaces the whole command line.
         """
         path = self.directory() if at is None else at
-        notify = NotifySocket(self.root / "run")
+        notify = NotifySocket()
         log = self.root / f"foreground-{uuid4().hex}.log"
         words = command or [*SKYMOUNT, "mount", "--foreground", *args, path]
         with log.open("wb") as stderr:
@@ -363,7 +368,11 @@ class Sandbox:
                 start_new_session=True,
             )
         try:
-            assert notify.receive()[0] == "READY=1", log.read_text()
+            try:
+                ready = notify.receive(process)
+            except AssertionError as error:
+                raise AssertionError(f"{error}: {log.read_text()}") from None
+            assert ready[0] == "READY=1"
             yield Foreground(path, process, notify, log)
         finally:
             try:

@@ -159,8 +159,8 @@ def test_the_size_of_an_upload_is_limited(tmp_path: Path) -> None:
         (
             "multipart/form-data; boundary=b",
             (
-                b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\nMode: 9\r\n\r\n'
-                b"x\r\n--b--\r\n"
+                b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n'
+                b"Mode: 9\r\n\r\nx\r\n--b--\r\n"
             ),
         ),
     ],

@@ -23,7 +23,7 @@ from skymount.errors import (
     PortalTimeoutError,
     SkymountError,
 )
-from skymount.fs.operations import MTIME, Entry, Operations
+from skymount.fs.operations import MTIME, Child, Entry, Operations
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +118,6 @@ class FuseAdapter(pyfuse3.Operations):
         found.st_blksize = _PREFERRED_IO
         found.st_atime_ns = found.st_mtime_ns = found.st_ctime_ns = MTIME * 10**9
         _fill(found, entry)
-        found.entry_timeout, found.attr_timeout = entry.entry_ttl, entry.attr_ttl
         return found
 
     @_handler
@@ -152,11 +151,13 @@ class FuseAdapter(pyfuse3.Operations):
     @_handler
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         attributes = self._attributes(Entry(0))
+        reached = start_id
         for child in self._operations.readdir(fh, start_id):
             _fill(attributes, child)
             if not pyfuse3.readdir_reply(token, child.name, attributes, child.position):
-                return
-            self._operations.referred(child.inode)
+                break
+            reached = child.position
+        self._operations.referred(fh, start_id, reached)
 
     @_handler
     async def releasedir(self, fh: int) -> None:
@@ -232,12 +233,13 @@ class FuseAdapter(pyfuse3.Operations):
     setxattr = removexattr = _refuse
 
 
-def _fill(attributes: pyfuse3.EntryAttributes, entry: Any) -> None:
+def _fill(attributes: pyfuse3.EntryAttributes, entry: Entry | Child) -> None:
     """Set what differs between the children of one directory."""
     attributes.st_ino = entry.inode
     attributes.st_mode = entry.mode
     attributes.st_size = entry.size
     attributes.st_blocks = -(-entry.size // _SECTOR)
+    attributes.entry_timeout, attributes.attr_timeout = entry.entry_ttl, entry.attr_ttl
 
 
 def attach(adapter: FuseAdapter, config: FuseConfig) -> None:

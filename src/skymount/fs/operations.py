@@ -62,6 +62,8 @@ class Child(NamedTuple):
     mode: int
     size: int
     position: int
+    entry_ttl: float = FOREVER
+    attr_ttl: float = FOREVER
 
 
 class _OpenDirectory:
@@ -157,13 +159,17 @@ class Operations:
             except NotFoundError:
                 return Entry(0, entry_ttl=NEGATIVE_TTL)
         self._slots.refer(slot)
+        return self._skylink_entry(slot)
+
+    def _skylink_entry(self, slot: Slot) -> Entry:
+        """Return the entry of a name in ``skylinks``, as long-lived as what it stands for."""
         if slot.tree is None:
             return Entry(slot.inode(), Directory.mode, entry_ttl=0, attr_ttl=0)
         ttl = FOREVER
         if slot.skylink.version == 2:
             age = trio.current_time() - slot.loaded_at
             ttl = max(0.0, self._config.resolve_ttl - age)
-        return _tree_entry(slot, slot.tree, 0)._replace(entry_ttl=ttl)
+        return Entry(slot.inode(), Directory.mode, entry_ttl=ttl)
 
     def _current_slot(self, name: str) -> Slot:
         """Return the slot of a name, a new one where its resolution is too old."""
@@ -232,7 +238,9 @@ class Operations:
             for at, (name, inode) in enumerate(opened.children[position:], position + 1):
                 entry = self._entry_of(inode)
                 if entry is not None:
-                    yield Child(name, inode, entry.mode, entry.size, at)
+                    yield Child(
+                        name, inode, entry.mode, entry.size, at, entry.entry_ttl, entry.attr_ttl
+                    )
             return
         base, nodes = slot.number << INDEX_BITS, tree.nodes
         for at in range(position, len(opened.children)):
@@ -246,15 +254,21 @@ class Operations:
         if inode in self._fixed:
             return self._fixed_entry(inode)
         try:
-            slot, index = self._slots.of_inode(inode)
+            slot, _ = self._slots.of_inode(inode)
         except KeyError:
             return None
-        return None if slot.tree is None else _tree_entry(slot, slot.tree, index)
+        return None if slot.tree is None else self._skylink_entry(slot)
 
-    def referred(self, inode: int) -> None:
-        """Count a reference that a directory listing gave to the kernel."""
-        if inode not in self._fixed:
-            self._slots.refer(self._slots.of_inode(inode)[0])
+    def referred(self, handle: int, start: int, stop: int) -> None:
+        """Count the references that a listing gave to the kernel, by their positions."""
+        opened = self._handles[handle]
+        assert isinstance(opened, _OpenDirectory)
+        if opened.slot is not None:
+            self._slots.refer(opened.slot, stop - start)
+            return
+        for _, inode in opened.children[start:stop]:
+            if inode not in self._fixed and self._entry_of(inode) is not None:
+                self._slots.refer(self._slots.of_inode(inode)[0])
 
     # Files
 

@@ -14,8 +14,11 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from skymount.errors import MalformedError
 from skymount.wire.messages import PART_HEADER_LIMIT, Part
 
-SLICE = 8 << 10
-"""Bytes parsed at once: with tiny parts these take about 2 ms of the event loop."""
+MANY_EVENTS = 16
+"""From so many events in a slice on, the event loop deserves a turn before the next one."""
+
+_SLICE_MIN = 4 << 10  # bytes parsed at once while parts are tiny: about 2 ms of the event loop
+_SLICE_MAX = 64 << 10  # and while they are not; what hypercorn hands over at once
 
 _HEADERS_LIMIT = 32  # header lines of one part; browsers send two or three
 _BOUNDARY = re.compile(rb"[ -~]{0,255}[!-~]")
@@ -55,6 +58,7 @@ class FormReader:
         self._name, self._value = bytearray(), bytearray()
         self._header_size = 0
         self._ended = False
+        self._slice = _SLICE_MIN
         self._parser = MultipartParser(
             boundary,
             {
@@ -75,12 +79,17 @@ class FormReader:
 
         MalformedError when it is no form.
         """
-        for at in range(0, len(data), SLICE):
+        at = 0
+        while at < len(data):
+            size = self._slice
             try:
-                self._parser.write(data[at : at + SLICE])
+                self._parser.write(data[at : at + size])
             except FormParserError as error:
                 raise MalformedError(f"multipart: {error}") from None
+            at += size
             found, self._events = self._events, []
+            grown = min(2 * size, _SLICE_MAX)
+            self._slice = grown if len(found) < MANY_EVENTS else _SLICE_MIN
             yield found
 
     def finish(self) -> None:

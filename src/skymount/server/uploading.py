@@ -15,7 +15,7 @@ from skymount.server import answers
 from skymount.server.catalog import Catalog
 from skymount.server.config import PortalConfig
 from skymount.server.intake import Intake, receiving
-from skymount.server.multipart import FormReader, PartBegins, is_multipart
+from skymount.server.multipart import MANY_EVENTS, FormReader, PartBegins, is_multipart
 from skymount.server.params import parse_query
 from skymount.server.refusal import Refusal
 from skymount.server.store import Store
@@ -101,11 +101,12 @@ class Uploads:
 
 
 async def _read_form(form: FormReader, data: bytes, parts: PartList, intake: Intake) -> None:
-    """Take the next bytes of a form; the event loop gets a turn after each slice."""
+    """Take the next bytes of a form; with tiny parts the event loop gets a turn in between."""
     for events in form.events(data):
         for event in events:
             if isinstance(event, PartBegins):
                 parts.begin(event.part, intake.size)
             else:
                 await intake.write(event.data)
-        await trio.lowlevel.checkpoint()
+        if len(events) >= MANY_EVENTS:
+            await trio.lowlevel.checkpoint()
