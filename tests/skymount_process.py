@@ -5,6 +5,7 @@ A test touches a mount only through commands that have a time limit: a file oper
 must fail the test, not stop pytest.
 """
 
+import ast
 import json
 import os
 import select
@@ -180,6 +181,19 @@ class NotifySocket:
         """Stop listening."""
         self._socket.close()
         self._directory.cleanup()
+
+
+_XATTRS = """
+import os, sys
+print({name: os.getxattr(sys.argv[1], name) for name in os.listxattr(sys.argv[1])})
+"""
+
+
+def xattrs(path: Path) -> dict[str, str]:
+    """Return the extended attributes of a file."""
+    found = ast.literal_eval(output([sys.executable, "-IS", "-c", _XATTRS, path]).decode())
+    assert isinstance(found, dict)
+    return {name: os.fsdecode(value) for name, value in found.items()}
 
 
 @dataclass(frozen=True)

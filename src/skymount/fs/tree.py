@@ -4,6 +4,7 @@ and what they are. Pure; no inode numbers, no IO.
 What cannot be shown is listed with the reason, never dropped in silence, never altered.
 """
 
+import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ NODES_LIMIT = 4 << 20
 """Files and directories of one tree; what is over it is listed as not shown."""
 
 _READ_BITS = 0o444
+_BAD_ELEMENT = re.compile(rb"(?:^|/)\.{0,2}(?:/|$)")
+_LOST = "there is a directory of the same name"
 
 
 class File:
@@ -70,6 +73,7 @@ def build_tree(skyfile: Skyfile) -> Tree:
     """Build the tree of a skyfile from its metadata."""
     nodes: list[Node] = [Directory(0)]
     hidden = list(skyfile.metadata.rejected)
+    last_parent, last_index = b"", 0  # neighbours mostly share their directory
     for path, sub in _files(skyfile.metadata, skyfile.size):
         reason = _objection(path, sub, skyfile.size)
         if reason is None and len(nodes) >= NODES_LIMIT:
@@ -77,9 +81,16 @@ def build_tree(skyfile: Skyfile) -> Tree:
         if reason is not None:
             hidden.append((path, reason))
             continue
-        loser = _add(nodes, path.encode(), sub)
-        if loser is not None:
-            hidden.append((loser.decode(), "there is a directory of the same name"))
+        parent, _, name = path.encode().rpartition(b"/")
+        if parent != last_parent:
+            last_parent, last_index = parent, _directory(nodes, parent, hidden)
+        siblings = _children(nodes, last_index)
+        if name in siblings:
+            hidden.append((path, _LOST))
+            continue
+        siblings[name] = len(nodes)
+        mode = stat.S_IFREG | (sub.mode & 0o777 & ~0o222 or _READ_BITS)
+        nodes.append(File(last_index, sub.offset, sub.len, mode, sub.contenttype))
     return Tree(skyfile, nodes, tuple(hidden))
 
 
@@ -91,8 +102,7 @@ def _files(metadata: Metadata, size: int) -> Iterator[tuple[str, Subfile]]:
     if not metadata.subfiles:
         yield metadata.filename, Subfile(mode=metadata.mode, filename=metadata.filename, len=size)
         return
-    slashless = str.maketrans("/", "\0")
-    for path in sorted(metadata.subfiles, key=lambda path: path.translate(slashless)):
+    for path in sorted(metadata.subfiles, key=lambda path: path.replace("/", "\0")):
         yield path, metadata.subfiles[path]
 
 
@@ -106,41 +116,30 @@ def _objection(path: str, sub: Subfile, size: int) -> str | None:
         return "the path is not valid UTF-8"
     if len(raw) > PATH_LIMIT:
         return f"the path is longer than {PATH_LIMIT} bytes"
+    if len(raw) > NAME_LIMIT and max(map(len, raw.split(b"/"))) > NAME_LIMIT:
+        return f"a name in it is longer than {NAME_LIMIT} bytes"
     if b"\0" in raw:
         return "the path has a NUL in it"
-    for element in raw.split(b"/"):
-        if element in (b"", b".", b".."):
-            return "the path has an empty, '.' or '..' element"
-        if len(element) > NAME_LIMIT:
-            return f"a name in it is longer than {NAME_LIMIT} bytes"
+    if _BAD_ELEMENT.search(raw):
+        return "the path has an empty, '.' or '..' element"
     return None
 
 
-def _add(nodes: list[Node], path: bytes, sub: Subfile) -> bytes | None:
-    """Add a file and its directories; return the path of a file that lost its name by it.
-
-    That is the file itself, or one added earlier: a directory wins over a file.
-    """
-    *parents, name = path.split(b"/")
-    loser: bytes | None = None
+def _directory(nodes: list[Node], path: bytes, hidden: list[tuple[str, str]]) -> int:
+    """Return the index of a directory, made with those above it; a file in its place is hidden."""
     index = 0
-    for depth, element in enumerate(parents, 1):
+    elements = path.split(b"/") if path else []
+    for depth, element in enumerate(elements, 1):
         children = _children(nodes, index)
         child = children.get(element)
         if child is not None and isinstance(nodes[child], File):
-            loser, child = b"/".join(parents[:depth]), None
+            hidden.append((b"/".join(elements[:depth]).decode(), _LOST))
+            child = None
         if child is None:
-            child = len(nodes)
+            child = children[element] = len(nodes)
             nodes.append(Directory(index))
-            children[element] = child
         index = child
-    children = _children(nodes, index)
-    if name in children:
-        return path
-    children[name] = len(nodes)
-    mode = stat.S_IFREG | (sub.mode & 0o777 & ~0o222 or _READ_BITS)
-    nodes.append(File(index, sub.offset, sub.len, mode, sub.contenttype))
-    return loser
+    return index
 
 
 def _children(nodes: list[Node], index: int) -> dict[bytes, int]:

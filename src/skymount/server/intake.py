@@ -17,7 +17,7 @@ from skymount.wire import merkle
 from skymount.wire.sector import build_fanned_out, build_inline, fits_inline
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 
-_IN_FLIGHT = 2  # sectors of one upload being hashed or written while the next one fills
+_IN_FLIGHT = 1  # sectors being hashed while the next one fills; the hash holds the GIL anyway
 
 
 class Intake:
