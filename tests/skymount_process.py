@@ -160,7 +160,9 @@ class NotifySocket:
 
     def __init__(self, *, abstract: bool = False) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._directory = tempfile.TemporaryDirectory(prefix="sm")  # a short path: 107 bytes at most
+        self._directory = tempfile.TemporaryDirectory(
+            prefix="sm"
+        )  # a short path: 107 bytes at most
         if abstract:
             self.address = f"@skymount-test-{uuid4().hex}"
             self._socket.bind("\0" + self.address[1:])

@@ -154,6 +154,8 @@ async def _serve(config: Config, report: Report, own: OwnPortal | None) -> None:
             with trio.CancelScope() as scope:
                 nursery.start_soon(_stop_on_signal, scope)
                 nursery.start_soon(_announce, config, mount, report, own)
+                for client in clients:
+                    nursery.start_soon(client.prepare)
                 await fuse.run()
         finally:
             _notify("STOPPING=1")

@@ -109,6 +109,10 @@ class PortalClient:
             http, self._http = self._http, None
             await http.aclose()
 
+    async def prepare(self) -> None:
+        """Do now what the first request would otherwise wait for. No network traffic."""
+        await self._client()
+
     async def head(self, skylink: Skylink) -> Head:
         """Ask for the headers of a whole skylink (endpoint 4).
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+import trio
 from starlette.applications import Starlette
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
@@ -67,7 +68,7 @@ class Endpoint:
 def routes(config: PortalConfig, store: Store) -> Iterator[Route]:
     """Yield every route. The first that matches a path answers it."""
     catalog = Catalog(store, config.header_limit)
-    uploads = Uploads(config, store, catalog)
+    uploads = Uploads(config, store, catalog, trio.CapacityLimiter(1))
     downloads = Downloads(config, catalog)
     for dialect in PRESETS.values():
         yield from _service_routes(dialect, uploads, downloads, Inspections(catalog))

@@ -5,9 +5,10 @@ Memory stays at a few sectors whatever the size. What the bytes belong to (parts
 """
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeVar, TypeVarTuple
 
 import trio
 
@@ -17,14 +18,20 @@ from skymount.wire import merkle
 from skymount.wire.sector import build_fanned_out, build_inline, fits_inline
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 
+Args = TypeVarTuple("Args")
+Result = TypeVar("Result")
+
 _IN_FLIGHT = 1  # sectors being hashed while the next one fills; the hash holds the GIL anyway
 
 
 class Intake:
     """The content of one upload. Use `receiving`; call `write`, and at the end `finish`."""
 
-    def __init__(self, store: Store, nursery: trio.Nursery, *, keep: bool) -> None:
+    def __init__(
+        self, store: Store, hashing: trio.CapacityLimiter, nursery: trio.Nursery, *, keep: bool
+    ) -> None:
         self._store = store
+        self._hashing = hashing
         self._nursery = nursery
         self._keep = keep
         self._slots = trio.Semaphore(_IN_FLIGHT)
@@ -54,10 +61,14 @@ class Intake:
 
     async def _seal_in_thread(self, index: int, chunk: bytes) -> None:
         try:
-            root = await trio.to_thread.run_sync(self._write_and_hash, index, chunk)
+            root = await self._in_thread(self._write_and_hash, index, chunk)
             self._roots[index] = root
         finally:
             self._slots.release()
+
+    async def _in_thread(self, work: Callable[[*Args], Result], *args: *Args) -> Result:
+        """Do what hashes in a thread, one at a time over all uploads: hashing holds the GIL."""
+        return await trio.to_thread.run_sync(work, *args, limiter=self._hashing)
 
     def _write_and_hash(self, index: int, chunk: bytes) -> bytes:
         if self._file is not None:
@@ -82,12 +93,12 @@ class Intake:
         """Return the skylink of content and metadata; keep both unless it is a dry run."""
         if not self._roots and fits_inline(len(metadata), len(self._buffer)):
             payload = bytes(self._buffer)
-            return await trio.to_thread.run_sync(self._finish_small, metadata, payload)
+            return await self._in_thread(self._finish_small, metadata, payload)
         if self._buffer or not self._roots:
             await self._seal(bytes(self._buffer))
         for _ in range(_IN_FLIGHT):
             await self._slots.acquire()
-        return await trio.to_thread.run_sync(self._finish_large, metadata)
+        return await self._in_thread(self._finish_large, metadata)
 
     def _finish_small(self, metadata: bytes, payload: bytes) -> Skylink:
         base = build_inline(metadata, payload)
@@ -127,12 +138,14 @@ class Intake:
 
 
 @asynccontextmanager
-async def receiving(store: Store, *, keep: bool) -> AsyncIterator[Intake]:
+async def receiving(
+    store: Store, hashing: trio.CapacityLimiter, *, keep: bool
+) -> AsyncIterator[Intake]:
     """Receive one upload; whatever was not finished is gone afterwards."""
     intake: Intake | None = None
     try:
         async with trio.open_nursery() as nursery:
-            intake = Intake(store, nursery, keep=keep)
+            intake = Intake(store, hashing, nursery, keep=keep)
             yield intake
     except BaseExceptionGroup as group:
         ours, foreign = group.split(SkymountError)

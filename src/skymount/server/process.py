@@ -12,7 +12,7 @@ from skymount.errors import SkymountError
 from skymount.server.config import PortalConfig
 from skymount.server.listener import serve
 
-_SWITCH_INTERVAL = 0.0001
+_SWITCH_INTERVAL = 0.0005  # seconds that hashing threads may keep the event loop waiting
 
 
 def run(config: PortalConfig, *, on_listening: Callable[[str], None], until_eof: bool) -> None:

@@ -34,6 +34,7 @@ class Uploads:
     config: PortalConfig
     store: Store
     catalog: Catalog
+    hashing: trio.CapacityLimiter
 
     async def post(self, request: Request) -> Response:
         """Store the body of the request."""
@@ -62,7 +63,7 @@ class Uploads:
         form = FormReader(content_type) if is_multipart(content_type) else None
         if form is None:
             raw_metadata(query, 0)  # refuse a bad name before the body comes
-        async with receiving(self.store, keep=not query.dryrun) as intake:
+        async with receiving(self.store, self.hashing, keep=not query.dryrun) as intake:
             body = self._body(request)
             if form is None:
                 async for data in body:

@@ -17,6 +17,9 @@ from skymount.errors import MalformedError
 METADATA_LIMIT = 256 << 20
 """Bytes of metadata JSON that are read at all; a million subfiles take about 120 MB."""
 
+SUBFILES_LIMIT = 2 << 20
+"""Subfiles that are read at all; each costs some 300 bytes of memory once parsed."""
+
 INTEGER_LIMIT = 1 << 63
 """Offsets and lengths are below it, as the kernel's file offsets are."""
 
@@ -82,6 +85,8 @@ def parse_metadata(raw: bytes) -> Metadata:
     """
     if len(raw) > METADATA_LIMIT:
         raise MalformedError(f"metadata of {len(raw)} bytes is over the limit of {METADATA_LIMIT}")
+    if raw.count(b"{") > SUBFILES_LIMIT:  # each record has one; braces in names are rare enough
+        raise MalformedError(f"metadata has more than {SUBFILES_LIMIT} records")
     try:
         strict = _decode_strict(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
