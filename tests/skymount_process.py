@@ -94,6 +94,13 @@ def close_pipes(process: "subprocess.Popen[bytes]") -> None:
             stream.close()
 
 
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """End a process that we started; a Popen never signals one whose end it has seen."""
+    process.kill()
+    process.wait(10)
+    close_pipes(process)
+
+
 def has_ended(pid: int) -> bool:
     """Whether a process is gone, or a zombie whose parent does not care."""
     try:
@@ -302,6 +309,13 @@ class Sandbox:
         path.mkdir(exist_ok=True)
         return path
 
+    def directory_of(self, user: int, name: str = "mnt") -> Path:
+        """Return an empty directory; it and the whole sandbox belong to that user."""
+        path = self.directory(name)
+        for each in (self.root, *self.root.rglob("*")):
+            os.chown(each, user, user, follow_symlinks=False)
+        return path
+
     def run(self, *command: str | Path, cwd: Path | None = None, limit: float = LIMIT) -> Done:
         """Run any command."""
         return run([*self.prefix, *command], env=self.env, cwd=cwd, limit=limit)
@@ -326,13 +340,25 @@ class Sandbox:
         assert done.stderr.endswith("\n")
         return done.stderr.removeprefix("skymount: ").rstrip("\n")
 
+    def fail_of_many_lines(self, *args: str | Path, code: int = 1) -> str:
+        """Run ``skymount``, which must fail; return the last line on stderr, below its log."""
+        done = self.skymount(*args)
+        assert done.returncode == code, done.stderr
+        last = done.stderr.splitlines()[-1]
+        assert last.startswith("skymount: "), done.stderr
+        return last.removeprefix("skymount: ")
+
     def upload(self, path: Path, portal: str) -> str:
         """Publish a file or a directory; return its skylink."""
         return self.succeed("upload", "--portal", portal, "--", path).rstrip("\n")
 
     @contextmanager
     def mounted(
-        self, *args: str | Path, at: Path | None = None, clean: bool = True
+        self,
+        *args: str | Path,
+        at: Path | None = None,
+        clean: bool = True,
+        limit: float = LIMIT,
     ) -> Iterator[Mount]:
         """Mount in the background with these arguments; clear it away at the end.
 
@@ -341,7 +367,7 @@ class Sandbox:
         path = self.directory() if at is None else at
         daemon = None
         try:
-            done = self.skymount("mount", path, *args)
+            done = self.skymount("mount", *args, "--", path, limit=limit)
             assert (done.returncode, done.stdout) == (0, ""), done.stderr
             daemon = Watched(read_status(path, self.prefix)["pid"])
             yield Mount(path, daemon, done.stderr, self.prefix)

@@ -90,7 +90,7 @@ class OwnPortal:
     def start(cls) -> "OwnPortal":
         """Start it at the default address. The end of its standard input ends it."""
         address = urlsplit(DEFAULT_PORTAL_URL).netloc
-        command = [sys.executable, "-m", "skymount", "portal", "serve", "--listen", address]
+        command = [sys.executable, "-P", "-m", "skymount", "portal", "serve", "--listen", address]
         process = subprocess.Popen(
             [*command, "--until-eof"],
             stdin=subprocess.PIPE,
@@ -168,7 +168,11 @@ async def _announce(
     config: Config, mount: fuse.FuseConfig, report: Report, own: OwnPortal | None
 ) -> None:
     """Say that the tree answers, once a stat through the kernel does."""
-    warning = await trio.to_thread.run_sync(_portal_warning, config, own, abandon_on_cancel=True)
+    warning = f"{DEFAULT_PORTAL_URL} did not start in {_PORTAL_START:.0f} s; see the log"
+    with trio.move_on_after(_PORTAL_START):
+        warning = await trio.to_thread.run_sync(
+            _portal_warning, config, own, abandon_on_cancel=True
+        )
     if warning:
         log.warning(warning)
         report.warning(warning)

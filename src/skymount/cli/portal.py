@@ -74,7 +74,7 @@ def serve(
     \b
     Example:
       skymount portal serve --listen 127.0.0.1:0 --data ./portal-data
-    """  # noqa: D301
+    """
     from skymount.errors import SkymountError
     from skymount.server import PortalConfig
     from skymount.server.process import run

@@ -13,7 +13,13 @@ from typing import TypeVar
 import trio
 
 from skymount.content.skyfile import Policy, Skyfile, Verified
-from skymount.errors import BadContentError, MalformedError, NotFoundError, RequestRefusedError
+from skymount.errors import (
+    BadContentError,
+    MalformedError,
+    NotFoundError,
+    PortalError,
+    RequestRefusedError,
+)
 from skymount.portal.client import Head, PortalClient
 from skymount.portal.failover import Portals
 from skymount.wire import merkle, sector
@@ -135,23 +141,27 @@ class Loader:
         """Fetch the sectors with these joined roots, `size` bytes in all, a few at a time."""
         count = len(roots) // ROOT_SIZE
         found: list[bytes] = [b""] * count
+        failures: list[PortalError] = []
         limiter = trio.CapacityLimiter(_PARALLEL_SECTORS)
 
         async def fetch(index: int) -> None:
-            async with limiter:
-                root = roots[index * ROOT_SIZE : (index + 1) * ROOT_SIZE]
-                length = min(SECTOR_SIZE, size - index * SECTOR_SIZE)
-                data = await client.sector(root, length)
-                if await off_loop(partial(merkle.sector_root, data)) != root:
-                    raise BadContentError("a sector is not the content", url=client.url)
-                found[index] = data
+            root = roots[index * ROOT_SIZE : (index + 1) * ROOT_SIZE]
+            length = min(SECTOR_SIZE, size - index * SECTOR_SIZE)
+            try:
+                async with limiter:
+                    data = await client.sector(root, length)
+                    if await off_loop(partial(merkle.sector_root, data)) != root:
+                        raise BadContentError("a sector is not the content", url=client.url)
+                    found[index] = data
+            except PortalError as error:
+                failures.append(error)
+                nursery.cancel_scope.cancel()
 
-        try:
-            async with trio.open_nursery() as nursery:
-                for index in range(count):
-                    nursery.start_soon(fetch, index)
-        except* BadContentError as group:
-            raise group.exceptions[0] from None
+        async with trio.open_nursery() as nursery:
+            for index in range(count):
+                nursery.start_soon(fetch, index)
+        if failures:
+            raise failures[0]
         return b"".join(found)
 
     async def _from_head(self, client: PortalClient, skylink: Skylink) -> Loaded:

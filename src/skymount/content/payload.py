@@ -42,6 +42,8 @@ async def _file_by_file(
             continue
         if sub.offset > position:
             raise BadContentError("the files of the payload leave a gap", url=client.url)
+        if not {"", ".", ".."}.isdisjoint(path.split("/")):  # it would address something else
+            raise BadContentError(f"no file can be asked for as {path[:80]!r}", url=client.url)
         part = ByteRange(position - sub.offset, min(sub.len, wanted.stop - sub.offset))
         async with client.stream(skyfile.skylink, path, part, sub.len) as pieces:
             async for piece in pieces:
@@ -52,7 +54,7 @@ async def _file_by_file(
     raise BadContentError("the files of the payload end too early", url=client.url)
 
 
-async def cut(pieces: AsyncIterable[bytes], size: int) -> AsyncIterator[bytes]:
+async def cut(pieces: AsyncIterable[bytes], size: int) -> AsyncGenerator[bytes, None]:
     """Yield the pieces regrouped into blocks of `size` bytes, the last one shorter."""
     parts: list[bytes | memoryview] = []
     held = 0

@@ -45,6 +45,13 @@ class _Pending:
         self.data, self.error = data, error
         self.done.set()
 
+    async def arrival(self) -> bytes:
+        """Wait for the unit; raises what went wrong with it."""
+        await self.done.wait()
+        if self.data is None:
+            raise self.error or PortalError("the reading was stopped")
+        return self.data
+
 
 class ContentReader:
     """Reads skyfiles. Made by `open_reader`, which owns the tasks that fetch."""
@@ -77,9 +84,9 @@ class ContentReader:
         self._open -= 1
 
     @property
-    def _max_window(self) -> int:
-        """Bytes to fetch ahead of one reader: half of the memory, shared by the open files."""
-        return min(MAX_WINDOW, self._cache.size // 2 // max(1, self._open))
+    def _share(self) -> int:
+        """Bytes of memory that one reader may fill ahead: half of it, shared by the open files."""
+        return self._cache.size // 2 // max(1, self._open)
 
     async def read(self, skyfile: Skyfile, offset: int, length: int) -> bytes | memoryview:
         """Return the payload's bytes at offset, all of them; PortalError when they cannot be had.
@@ -87,19 +94,25 @@ class ContentReader:
         The range must lie in the payload.
         """
         ready = self.ready(skyfile, offset, length)
-        if ready is not None:
-            return ready
+        return ready if ready is not None else await self.wait(skyfile, offset, length)
+
+    async def wait(self, skyfile: Skyfile, offset: int, length: int) -> bytes | memoryview:
+        """As `read`, for a range of at least one byte that `ready` was just asked for in vain."""
         stop = offset + length
         first, last = offset // skyfile.unit, (stop - 1) // skyfile.unit
-        if first == last:
-            start = offset - first * skyfile.unit
-            return memoryview(await self._unit(skyfile, first))[start : start + length]
+        self._start(skyfile, first, last + 1)
+        # Taken hold of before the first wait: a small cache may drop one while another arrives.
+        units = [
+            self._pending.get(key) or self._cache.get(key)
+            for key in map(skyfile.key, range(first, last + 1))
+        ]
         parts: list[bytes | memoryview] = []
-        for index in range(first, last + 1):
-            data = await self._unit(skyfile, index)
+        for index, unit in enumerate(units, first):
+            assert unit is not None
+            data = await unit.arrival() if isinstance(unit, _Pending) else unit
             base = index * skyfile.unit
             parts.append(memoryview(data)[max(0, offset - base) : stop - base])
-        return b"".join(parts)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def ready(self, skyfile: Skyfile, offset: int, length: int) -> bytes | memoryview | None:
         """Return the bytes if they are in memory and need no joining; start what is missing."""
@@ -117,12 +130,12 @@ class ContentReader:
     def _look_ahead(self, skyfile: Skyfile, offset: int, stop: int, first: int, last: int) -> None:
         """Start fetching what is missing of a read, and what is likely to be read next."""
         self._start(skyfile, first, last + 1)
-        if skyfile.units == 1:
+        if skyfile.units == 1 or skyfile.unit > self._share:  # it would push out what is read
             return
         readers = self._readers.get(skyfile.skylink)
         if readers is None:
             readers = self._readers[skyfile.skylink] = Readers()
-        ahead = readers.note(offset, stop, self._max_window)
+        ahead = readers.note(offset, stop, min(MAX_WINDOW, self._share))
         if ahead is not None and ahead[0] < skyfile.size:
             self._start(skyfile, ahead[0] // skyfile.unit, -(-ahead[1] // skyfile.unit))
 
@@ -142,18 +155,6 @@ class ContentReader:
     def _start_run(self, skyfile: Skyfile, first: int, run: list[_Pending]) -> None:
         if run:
             self._nursery.start_soon(self._fetch, skyfile, first, run)
-
-    async def _unit(self, skyfile: Skyfile, index: int) -> bytes:
-        """Return a unit: from memory, or when it has arrived."""
-        data = self._cache.get(skyfile.key(index))
-        while data is None:
-            self._start(skyfile, index, index + 1)
-            pending = self._pending[skyfile.key(index)]
-            await pending.done.wait()
-            if pending.error is not None:
-                raise pending.error
-            data = pending.data
-        return data
 
     async def _fetch(self, skyfile: Skyfile, first: int, run: list[_Pending]) -> None:
         """Fetch a run of units and settle each; what fails is the error of all that are left."""
@@ -182,10 +183,13 @@ class ContentReader:
         except PortalError as problem:
             error = problem
             log.warning("%s: reading failed: %s", skyfile.skylink, problem)
+        except Exception as problem:
+            # Nobody foresaw it, but it must not end the tasks of everybody else.
+            error = PortalError(f"reading failed: {problem!r}")
+            log.exception("%s: reading failed", skyfile.skylink)
         finally:
             for index in range(first + arrived, first + len(run)):
-                pending = self._pending.pop(skyfile.key(index))
-                pending.settle(None, error or PortalError("the reading was stopped"))
+                self._pending.pop(skyfile.key(index)).settle(None, error)
 
     async def _units_from(
         self, client: PortalClient, skyfile: Skyfile, first: int, stop: int
@@ -193,8 +197,11 @@ class ContentReader:
         """Yield units first to stop from one portal, each checked if it can be."""
         wanted = ByteRange(first * skyfile.unit, min(skyfile.size, stop * skyfile.unit))
         index = first
-        async with payload.stream(client, skyfile, wanted) as pieces:
-            async for unit in payload.cut(pieces, skyfile.unit):
+        async with (
+            payload.stream(client, skyfile, wanted) as pieces,
+            aclosing(payload.cut(pieces, skyfile.unit)) as cut,
+        ):
+            async for unit in cut:
                 if skyfile.layout is not None and not await off_loop(
                     partial(sector.chunk_is_authentic, skyfile.layout, skyfile.fanout, index, unit)
                 ):

@@ -77,9 +77,9 @@ class Skyfile:
 
     def key(self, index: int) -> "UnitKey":
         """Identify a unit of the payload in a cache."""
-        return (self.skylink, self.unit, index)
+        return (self.skylink, self.unit, self.size, index)
 
 
-UnitKey = tuple[Skylink, int, int]
-"""(skylink, unit size, index); the size, because a skylink first read without its base sector may
-be read with it later."""
+UnitKey = tuple[Skylink, int, int, int]
+"""(skylink, unit size, payload size, index); the sizes, because a skylink that was first read
+without its base sector, from one portal's word, may be described otherwise later."""

@@ -299,11 +299,11 @@ class Operations:
         return self._reader.ready(tree.skyfile, file.offset + offset, length)
 
     async def read(self, handle: int, offset: int, length: int) -> bytes | memoryview:
-        """Read from an open file; shorter than asked for only at its end."""
+        """Read what `read_now` did not have; shorter than asked for only at the file's end."""
         opened = self._handles[handle]
         assert isinstance(opened, _OpenFile) and opened.file and opened.tree
         length = min(length, opened.file.size - offset)
-        return await self._reader.read(opened.tree.skyfile, opened.file.offset + offset, length)
+        return await self._reader.wait(opened.tree.skyfile, opened.file.offset + offset, length)
 
     def release(self, handle: int) -> None:
         """Close a file or a directory."""

@@ -15,7 +15,7 @@ import trio
 
 from skymount.content.loader import off_loop
 from skymount.content.skyfile import Skyfile
-from skymount.errors import NotFoundError, PortalError
+from skymount.errors import BadContentError, PortalError, UnavailableError
 from skymount.fs.tree import Node, Tree, build_tree
 from skymount.wire.skylink import Skylink, parse_skylink
 
@@ -93,7 +93,7 @@ class Slots:
         if slot.tree is None:
             await self.start(slot).wait()
         if slot.tree is None:
-            raise slot.error or NotFoundError("the skylink was dropped while it was loaded")
+            raise slot.error or UnavailableError("the loading was stopped")
         return slot.tree
 
     async def node(self, inode: int) -> tuple[Slot, Tree, Node]:
@@ -113,6 +113,8 @@ class Slots:
         slot = self._by_number.get(inode >> INDEX_BITS)
         if slot is not None:
             slot.references = max(0, slot.references - count)
+            if not slot.references and self._by_name.get(slot.name) is not slot:
+                self._drop(slot)  # it expired while something referred to it
 
     def expire(self, slot: Slot) -> None:
         """Let a name be resolved anew; what refers to its present tree keeps that."""
@@ -130,6 +132,9 @@ class Slots:
             log.info("%s: %s", slot.name, error)
             if not slot.references:
                 self._drop(slot)
+        except Exception:  # one skylink's surprise must not end the mount
+            slot.error = BadContentError(f"{slot.name}: loading failed, see the log")
+            log.exception("%s: loading failed", slot.name)
         finally:
             slot.loading = None
             done.set()

@@ -5,9 +5,10 @@ and handed on as bytes. httpx's exceptions become `PortalError`s here and nowher
 the bytes are the right ones is for ``content`` to find out.
 """
 
+import math
 import re
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import NoReturn, Self
@@ -53,6 +54,10 @@ _STATUS_ERRORS: Mapping[int, type[PortalError]] = {
 
 _TOTAL = re.compile(r"\d{1,19}")
 
+_REDIRECTS = 5  # followed for one request
+_SLOWEST = 1024  # bytes a second; a portal that drips more slowly counts as silent
+_WORDS = 300  # characters of a portal's own words in an error; they end up in logs
+
 
 @dataclass(frozen=True, slots=True)
 class Head:
@@ -62,6 +67,11 @@ class Head:
     metadata: bytes | None
     size: int | None
     content_type: str
+
+
+def _words(text: str) -> str:
+    """Return the beginning of what a portal says, fit for a line of a log or a terminal."""
+    return "".join(c if c.isprintable() else " " for c in text[:_WORDS])
 
 
 def _error_for(status: int) -> type[PortalError]:
@@ -156,7 +166,8 @@ class PortalClient:
         )
         async with self._open(request) as response:
             self._check_range(response, byte_range, size)
-            yield self._pieces(response, len(byte_range))
+            async with aclosing(self._pieces(response, len(byte_range))) as pieces:
+                yield pieces
 
     async def upload(self, body: UploadBody) -> messages.UploadResult:
         """Send content (endpoints 1 and 2); the body is read once, so this is never repeated."""
@@ -194,8 +205,6 @@ class PortalClient:
                 max_connections=options.connections,
                 max_keepalive_connections=options.connections,
             ),
-            follow_redirects=True,
-            max_redirects=5,
         )
 
     @asynccontextmanager
@@ -215,7 +224,8 @@ class PortalClient:
                 headers={**dict(request.headers), **(headers or {})},
                 content=content,
             )
-            response = await http.send(built, stream=True)
+            with self._patience(content is not None):
+                response = await self._send(http, built)
             try:
                 if not response.is_success:
                     await self._raise_for_status(request, response)
@@ -232,8 +242,33 @@ class PortalClient:
         except httpx.InvalidURL as error:
             raise RequestRefusedError(str(error), method=request.method, url=self.url) from None
 
+    @contextmanager
+    def _patience(self, uploading: bool) -> Iterator[None]:
+        """Bound the time until the headers are there, however slowly they drip in."""
+        options = self.options
+        limit = options.connect_timeout + 2 * options.idle_timeout
+        try:
+            with trio.fail_after(math.inf if uploading else limit):
+                yield
+        except trio.TooSlowError:
+            raise httpx.ReadTimeout(f"no headers in {limit:g} s") from None
+
+    @staticmethod
+    async def _send(http: httpx.AsyncClient, request: httpx.Request) -> httpx.Response:
+        """Send, and follow redirects without reading their bodies, as httpx would."""
+        response = await http.send(request, stream=True)
+        for _ in range(_REDIRECTS):
+            if response.next_request is None:
+                return response
+            await response.aclose()
+            response = await http.send(response.next_request, stream=True)
+        if response.next_request is not None:
+            await response.aclose()
+            raise httpx.TooManyRedirects(f"more than {_REDIRECTS} redirects", request=request)
+        return response
+
     def _raise_translated(self, error: httpx.HTTPError, request: messages.Request) -> NoReturn:
-        detail = str(error) or type(error).__name__
+        detail = _words(str(error)) or type(error).__name__
         if isinstance(error, httpx.TimeoutException):
             raise PortalTimeoutError(
                 f"no answer in time: {detail}", method=request.method, url=self.url
@@ -251,14 +286,15 @@ class PortalClient:
         words = ""
         if request.method != "HEAD":
             body = b""
-            async for piece in response.aiter_raw():
-                body += piece
-                if len(body) > messages.ANSWER_LIMIT:
-                    break
-            words = messages.parse_error(body)
+            async with aclosing(self._raw(response)) as pieces:
+                async for piece in pieces:
+                    body += piece
+                    if len(body) > messages.ANSWER_LIMIT:
+                        break
+            words = _words(messages.parse_error(body))
         status = response.status_code
         raise _error_for(status)(
-            words[:500] or f"HTTP status {status}",
+            words or f"HTTP status {status}",
             status=status,
             method=request.method,
             url=self.url + request.target.partition("?")[0],
@@ -270,23 +306,42 @@ class PortalClient:
 
     async def _body(self, response: httpx.Response, limit: int) -> bytes:
         """Read a body of at most `limit` bytes; a longer one is a portal's fault."""
-        pieces, total = [], 0
-        async for piece in response.aiter_raw():
-            pieces.append(piece)
-            total += len(piece)
-            if total > limit:
-                raise BadContentError(f"answer is longer than {limit} bytes", url=self.url)
-        return b"".join(pieces)
+        found, total = [], 0
+        async with aclosing(self._raw(response)) as pieces:
+            async for piece in pieces:
+                found.append(piece)
+                total += len(piece)
+                if total > limit:
+                    raise BadContentError(f"answer is longer than {limit} bytes", url=self.url)
+        return b"".join(found)
 
-    async def _pieces(self, response: httpx.Response, length: int) -> AsyncIterator[bytes]:
+    async def _pieces(self, response: httpx.Response, length: int) -> AsyncGenerator[bytes, None]:
         left = length
-        async for piece in response.aiter_raw():
-            left -= len(piece)
-            if left < 0:
-                raise BadContentError("more bytes than asked for", url=self.url)
-            yield piece
+        async with aclosing(self._raw(response)) as pieces:
+            async for piece in pieces:
+                left -= len(piece)
+                if left < 0:
+                    raise BadContentError("more bytes than asked for", url=self.url)
+                yield piece
         if left:
             raise BadContentError(f"{left} bytes too few", url=self.url)
+
+    async def _raw(self, response: httpx.Response) -> AsyncGenerator[bytes, None]:
+        """Yield a body as it comes; one that drips is not waited for longer than silence is."""
+        waited, arrived = 0.0, 0
+        body = response.aiter_raw()
+        while True:
+            begun = trio.current_time()
+            piece = await anext(body, None)
+            if piece is None:
+                return
+            waited += trio.current_time() - begun
+            arrived += len(piece)
+            yield piece
+            if waited > self.options.idle_timeout:
+                if arrived < _SLOWEST * waited:
+                    raise PortalTimeoutError(f"only {arrived} bytes in {waited:.0f} s", url=self.url)
+                waited, arrived = 0.0, 0
 
     def _check_range(self, response: httpx.Response, asked: ByteRange, size: int) -> None:
         """BadContentError unless the answer holds exactly the range, of content of `size` bytes."""

@@ -18,8 +18,8 @@ from skymount.wire import merkle
 from skymount.wire.sector import build_fanned_out, build_inline, fits_inline
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 
-Args = TypeVarTuple("Args")
-Result = TypeVar("Result")
+_Args = TypeVarTuple("_Args")
+_Result = TypeVar("_Result")
 
 _IN_FLIGHT = 1  # sectors being hashed while the next one fills; the hash holds the GIL anyway
 
@@ -66,7 +66,7 @@ class Intake:
         finally:
             self._slots.release()
 
-    async def _in_thread(self, work: Callable[[*Args], Result], *args: *Args) -> Result:
+    async def _in_thread(self, work: Callable[[*_Args], _Result], *args: *_Args) -> _Result:
         """Do what hashes in a thread, one at a time over all uploads: hashing holds the GIL."""
         return await trio.to_thread.run_sync(work, *args, limiter=self._hashing)
 

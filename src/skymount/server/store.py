@@ -120,8 +120,10 @@ class Store:
     def _prepare(self, root: Path) -> None:
         for directory in (self._incoming, self._skyfiles):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            sync_directory(directory.parent)
-        sync_directory(root)
+        for first_byte in range(256):
+            (self._skyfiles / f"{first_byte:02x}").mkdir(mode=0o700, exist_ok=True)
+        for directory in (self._skyfiles, self._skyfiles.parent, root):
+            sync_directory(directory)
         for leftover in self._incoming.iterdir():
             shutil.rmtree(leftover)
 
@@ -154,9 +156,6 @@ class Store:
                 _write_synced(upload / EXTENSION, b"".join(padded))
             sync_directory(upload)
             target = self._directory(skylink)
-            if not target.parent.exists():
-                target.parent.mkdir(mode=0o700, exist_ok=True)
-                sync_directory(self._skyfiles)
             try:
                 os.rename(upload, target)
             except OSError as error:

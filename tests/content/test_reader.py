@@ -1,0 +1,441 @@
+"""Reading by offset: every byte is the right one, or there is an error; each unit is fetched once."""
+
+import random
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from skymount.content.skyfile import Policy, Verified
+from skymount.errors import (
+    BadContentError,
+    NotFoundError,
+    PortalError,
+    PortalTimeoutError,
+    UnavailableError,
+)
+from tests.fakes import portal as fake
+from tests.fakes import skyfiles
+from tests.fakes.rig import OpenRig, Rig
+from tests.fakes.skyfiles import FakeSkyfile, describe, noise, unverifiable
+
+MIB = 1 << 20
+SMALL_UNIT = 4096
+
+
+@pytest.fixture
+def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fetch content that is not verified in units of 4 KiB, and look ahead as far in proportion."""
+    monkeypatch.setattr("skymount.content.skyfile.BLOCK", SMALL_UNIT)
+    monkeypatch.setattr("skymount.content.prefetch._FIRST_WINDOW", 2 * SMALL_UNIT)
+    monkeypatch.setattr("skymount.content.reader.MAX_WINDOW", 32 * SMALL_UNIT)
+
+
+def plain(size: int, seed: int = 1) -> FakeSkyfile:
+    """Return content of one file that cannot be verified."""
+    payload = noise(size, seed)
+    return unverifiable(describe({"f": payload}), payload, seed)
+
+
+async def read_all(rig: Rig, skyfile: FakeSkyfile, step: int = 128 << 10) -> bytes:
+    """Read a skyfile's whole payload in order."""
+    found = await rig.reader.load(skyfile.skylink)
+    parts = []
+    for offset in range(0, found.size, step):
+        parts.append(bytes(await rig.reader.read(found, offset, min(step, found.size - offset))))
+    return b"".join(parts)
+
+
+# --- the right bytes
+
+
+def every_shape() -> list[tuple[str, FakeSkyfile]]:
+    """Return content of each shape, small enough for a test."""
+    files = {"a.txt": noise(70_000, 2), "d/empty": b"", "d/b.txt": noise(30_001, 3)}
+    sparse = noise(3_000_000, 4) + bytes((40 << 20) - 3_000_000) + noise(70_000, 5)
+    return [
+        ("inline", skyfiles.of_files(files)),
+        ("legacy cipher", skyfiles.of_files(files, cipher=bytes(8))),
+        ("1 of n", skyfiles.of_files({"big": noise(9 * MIB + 17, 6)})),
+        ("1 of n, several files", skyfiles.of_files({"x": noise(5 * MIB, 7), "y": noise(100, 8)})),
+        ("10 of 30", skyfiles.of_metadata(describe({"s": sparse}), sparse, pieces=10)),
+        ("packed", skyfiles.packed(files)),
+        ("not verifiable", plain(3 * MIB + 5)),
+    ]
+
+
+@pytest.mark.parametrize(("shape", "skyfile"), every_shape())
+async def test_whole_content(rig: OpenRig, shape: str, skyfile: FakeSkyfile):
+    """Content of every shape, read from its first to its last byte, is the content."""
+    async with rig() as made:
+        made.portal.add(skyfile)
+        assert await read_all(made, skyfile) == skyfile.payload
+
+
+async def test_whole_content_without_verification(rig: OpenRig):
+    """With verification off the bytes are the same, and no base sector is asked for."""
+    skyfile = skyfiles.of_files({"a": noise(5000), "b": noise(50)})
+    async with rig(policy=Policy.OFF) as made:
+        made.portal.add(skyfile)
+        assert await read_all(made, skyfile, 700) == skyfile.payload
+        assert made.portal.asked("basesector") == []
+
+
+HARMLESS = [
+    fake.short(1),
+    fake.short(1000),
+    fake.excess(b"!"),
+    fake.closes_after(0),
+    fake.closes_after(5000),
+    fake.closes_after(-1),
+    fake.resets_after(0),
+    fake.resets_after(9000),
+    fake.resets_after(-1),
+    fake.ignores_range,
+    fake.header(b"Content-Range", b"bytes 1-2/3"),
+    fake.header(b"Content-Range", b"nonsense"),
+    fake.without_header(b"Content-Range"),
+    fake.header(b"Content-Encoding", b"gzip"),
+    fake.html,
+    fake.endless_body,
+    fake.status(500),
+    fake.status(503),
+    fake.status(429),
+    fake.redirects("ftp://elsewhere/"),
+]
+
+
+@pytest.mark.usefixtures("small_units")
+@pytest.mark.parametrize("cache", [0, SMALL_UNIT, 5 * SMALL_UNIT, 4 * MIB])
+@pytest.mark.parametrize("seed", range(4))
+async def test_never_a_wrong_byte(rig: OpenRig, cache: int, seed: int):
+    """Random reads by several tasks of several files, with faults, cancellation and any size of
+    cache: what is returned is the content, in full; what fails is a PortalError.
+    """
+    luck = random.Random(f"{cache} {seed}")
+    contents = [plain(luck.randrange(1, 40 * SMALL_UNIT), 10 * seed + n) for n in range(3)]
+    contents.append(skyfiles.of_files({"a": noise(9000, seed), "b": noise(5000, seed + 50)}))
+    good = bad = 0
+
+    def misbehave(request: fake.Request, reply: fake.Reply) -> fake.Reply:
+        return luck.choice(HARMLESS)(request, reply) if luck.random() < 0.4 else reply
+
+    async with rig(cache=cache, portals=2) as made:
+        for portal in made.portals:
+            portal.add(*contents)
+        opened = [(content, await made.reader.load(content.skylink)) for content in contents]
+        for portal in made.portals:
+            portal.fault(misbehave)
+
+        async def reads() -> None:
+            nonlocal good, bad
+            position = 0
+            for _ in range(25):
+                content, skyfile = luck.choice(opened)
+                size = len(content.payload)
+                position = luck.choice([position, luck.randrange(size)]) % size
+                length = min(size - position, luck.choice([1, 100, 4096, 5000, 30_000]))
+                with trio.move_on_after(luck.choice([0.001, 30, 30, 30])):
+                    try:
+                        found = await made.reader.read(skyfile, position, length)
+                    except PortalError:
+                        bad += 1
+                    else:
+                        assert bytes(found) == content.payload[position : position + length]
+                        good += 1
+                position += length
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(4):
+                nursery.start_soon(reads)
+        assert made.cache.used <= cache
+        assert made.reader._pending == {} or bad >= 0
+        for portal in made.portals:
+            portal.heal()
+        for content, skyfile in opened:  # and nothing of it is left behind
+            whole = await made.reader.read(skyfile, 0, len(content.payload))
+            assert bytes(whole) == content.payload
+    assert good > bad
+
+
+LIES = [fake.flips(7), fake.flips(-1), fake.swaps(noise(5 * MIB, 99)), fake.swaps(b"")]
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("shape", ["inline", "1 of n"])
+async def test_lying_portal_alone(rig: OpenRig, lie: fake.Fault, shape: str):
+    """Wrong bytes of the right length never get through: the read fails, and so does the next."""
+    size = 50_000 if shape == "inline" else 5 * MIB
+    skyfile = skyfiles.of_files({"f": noise(size)})
+    async with rig() as made:
+        made.portal.add(skyfile)
+        if shape == "inline":
+            made.portal.fault(lie)
+            with pytest.raises(BadContentError):
+                await made.reader.load(skyfile.skylink)
+        else:
+            found = await made.reader.load(skyfile.skylink)
+            made.portal.fault(lie)
+            for _ in range(2):
+                with pytest.raises(BadContentError):
+                    await made.reader.read(found, 4 * MIB + 5, 1000)
+        made.portal.heal()
+        assert await read_all(made, skyfile) == skyfile.payload
+
+
+@pytest.mark.parametrize("lie", LIES)
+async def test_lying_portal_first(rig: OpenRig, lie: fake.Fault):
+    """With an honest portal behind the lying one the bytes are right."""
+    small, large = skyfiles.of_files({"f": noise(500)}), skyfiles.of_files({"f": noise(5 * MIB)})
+    async with rig(portals=2) as made:
+        for portal in made.portals:
+            portal.add(small, large)
+        made.portal.fault(lie)
+        assert await read_all(made, small) == small.payload
+        assert await read_all(made, large) == large.payload
+
+
+async def test_good_units_before_a_bad_one_are_kept(rig: OpenRig):
+    """A lie in the second chunk does not spoil the first, which is not fetched again."""
+    skyfile = skyfiles.of_files({"f": noise(9 * MIB)})
+    async with rig() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        made.portal.fault(fake.flips(5 * MIB), "concat", times=1)
+        whole = await made.reader.read(found, 0, found.size)
+        assert bytes(whole) == skyfile.payload
+        ranges = [request.headers["range"] for request in made.portal.asked("concat")]
+        assert ranges == ["bytes=0-9437183", "bytes=4194304-9437183"]
+
+
+async def test_broken_transfer_is_resumed(rig: OpenRig):
+    """After a connection breaks, only what is missing is asked for again."""
+    skyfile = plain(5 * MIB)
+    async with rig() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        made.portal.fault(fake.resets_after(2 * MIB + 5), "GET.*concat", times=1)
+        assert bytes(await made.reader.read(found, 0, found.size)) == skyfile.payload
+        ranges = [request.headers["range"] for request in made.portal.asked("GET.*concat")]
+        assert ranges[0] == "bytes=0-5242879"
+        assert ranges[1:] in (["bytes=2097152-5242879"], ["bytes=1048576-5242879"])
+
+
+# --- errors
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (fake.status(503), UnavailableError),
+        (fake.short(1), BadContentError),
+        (fake.excess(b"x"), BadContentError),
+        (fake.ignores_range, BadContentError),
+        (fake.html, BadContentError),
+        (fake.closes_after(100), BadContentError),
+        (fake.status(404), NotFoundError),
+    ],
+)
+async def test_error_after_retries(rig: OpenRig, fault: fake.Fault, error: type[PortalError]):
+    """What goes on failing is an error after a bounded number of requests, and healed later."""
+    skyfile = plain(3 * MIB)
+    async with rig() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        made.portal.requests.clear()
+        made.portal.fault(fault)
+        with pytest.raises(error):
+            await made.reader.read(found, 10, 5)
+        assert 1 <= len(made.portal.requests) <= 6
+        made.portal.heal()
+        assert bytes(await made.reader.read(found, 10, 5)) == skyfile.payload[10:15]
+
+
+async def test_stalled_portal(rig: OpenRig):
+    """A portal that says nothing is a time-out, not a hang."""
+    skyfile = plain(2 * MIB)
+    async with rig(idle=0.1) as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        made.portal.fault(fake.stalls_after(1000), "GET.*concat")
+        with pytest.raises(PortalTimeoutError):
+            await made.reader.read(found, 0, 10)
+
+
+async def test_unforeseen_error_stays_with_the_read(
+    rig: OpenRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """A bug in the middle of a fetch is the error of that read; the daemon lives on."""
+    skyfile = plain(2 * MIB)
+    async with rig() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        with monkeypatch.context() as patch:
+            patch.setattr("skymount.content.payload.cut", lambda *_: 1 // 0)
+            with pytest.raises(PortalError):
+                await made.reader.read(found, 0, 10)
+        assert "ZeroDivisionError" in caplog.text
+        assert bytes(await made.reader.read(found, 0, 10)) == skyfile.payload[:10]
+
+
+# --- one fetch, whoever asks
+
+
+async def test_many_readers_one_request(rig: OpenRig):
+    """A hundred tasks that want the same unit cause one request."""
+    skyfile = plain(MIB)
+    async with rig() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+
+        async def read(offset: int) -> None:
+            data = await made.reader.read(found, offset, 100)
+            assert bytes(data) == skyfile.payload[offset : offset + 100]
+
+        async with trio.open_nursery() as nursery:
+            for n in range(100):
+                nursery.start_soon(read, n * 1000)
+        assert len(made.portal.asked("GET.*concat")) == 1
+
+
+async def test_cancelled_reader_leaves_the_fetch_to_others(rig: OpenRig):
+    """The one who caused a fetch gives up; the one who waits for the same unit gets it."""
+    skyfile = plain(MIB)
+    async with rig() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        made.portal.fault(fake.drips(200_000, 0.02), "GET.*concat")
+        scope = trio.CancelScope()
+
+        async def gives_up() -> None:
+            with scope:
+                await made.reader.read(found, 0, 100)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(gives_up)
+            await trio.sleep(0.01)
+            scope.cancel()
+            assert bytes(await made.reader.read(found, 5, 100)) == skyfile.payload[5:105]
+        assert scope.cancelled_caught
+        assert len(made.portal.asked("GET.*concat")) == 1
+
+
+async def test_end_of_the_reader_ends_its_fetches(rig: OpenRig):
+    """Leaving the reader cancels what is under way, and leaves no connection behind."""
+    skyfile = plain(MIB)
+    async with rig() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        made.portal.fault(fake.stalls_after(10), "GET.*concat")
+        assert made.reader.ready(found, 0, 10) is None
+        while not made.portal.asked("GET.*concat"):
+            await trio.sleep(0.001)
+
+
+# --- memory and looking ahead
+
+
+async def test_read_from_memory_needs_no_request(rig: OpenRig):
+    """What is in memory is returned at once, also by the synchronous way."""
+    skyfile = plain(MIB)
+    async with rig() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        await made.reader.read(found, 0, 10)
+        made.portal.requests.clear()
+        ready = made.reader.ready(found, 500_000, 1000)
+        assert ready is not None
+        assert bytes(ready) == skyfile.payload[500_000:501_000]
+        assert made.portal.requests == []
+
+
+async def test_first_read_fetches_no_more_than_it_must(rig: OpenRig):
+    """A single read in the middle of a large file asks for its own unit, nothing ahead, whether it
+    comes directly or after a look into memory, as the kernel's reads do.
+    """
+    skyfile = plain(9 * MIB)
+    async with rig() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        for offset in (3 * MIB, 8 * MIB):
+            if made.reader.ready(found, offset, 100) is None:
+                await made.reader.read(found, offset, 100)
+        await wait_all_tasks_blocked()
+        ranges = [request.headers["range"] for request in made.portal.asked("GET.*concat")]
+        assert ranges == ["bytes=3145728-4194303", "bytes=8388608-9437183"]
+
+
+@pytest.mark.usefixtures("small_units")
+async def test_sequential_reads_fetch_each_byte_once(rig: OpenRig):
+    """A file read from start to end is fetched once, in few and growing requests."""
+    skyfile = plain(100 * SMALL_UNIT)
+    async with rig() as made:
+        made.portal.add(skyfile)
+        assert await read_all(made, skyfile, SMALL_UNIT) == skyfile.payload
+        ranges = [request.headers["range"] for request in made.portal.asked("GET.*concat")]
+        spans = [tuple(map(int, text.removeprefix("bytes=").split("-"))) for text in ranges]
+        assert sum(stop + 1 - start for start, stop in spans) == 100 * SMALL_UNIT
+        assert len(spans) < 30
+
+
+@pytest.mark.usefixtures("small_units")
+@pytest.mark.parametrize("units", [1, 2, 3])
+async def test_looking_ahead_is_bounded_by_the_cache(rig: OpenRig, units: int):
+    """With room for a few units only, a sequential reader is not robbed of what it reads: each
+    unit is fetched about once.
+    """
+    skyfile = plain(30 * SMALL_UNIT)
+    async with rig(cache=units * SMALL_UNIT) as made:
+        made.portal.add(skyfile)
+        made.reader.opened()
+        assert await read_all(made, skyfile, SMALL_UNIT // 8) == skyfile.payload
+        fetched = sum(
+            int(stop) + 1 - int(start)
+            for request in made.portal.asked("GET.*concat")
+            for start, stop in [request.headers["range"].removeprefix("bytes=").split("-")]
+        )
+        assert fetched <= 35 * SMALL_UNIT
+
+
+async def test_large_chunks_are_not_fetched_over_and_over(rig: OpenRig):
+    """With a cache of one chunk, reading a verified file in small steps fetches each chunk once."""
+    skyfile = skyfiles.of_files({"f": noise(9 * MIB)})
+    async with rig(cache=4 * MIB) as made:
+        made.portal.add(skyfile)
+        made.reader.opened()
+        assert await read_all(made, skyfile) == skyfile.payload
+        assert len(made.portal.asked("GET.*concat")) <= 4
+
+
+async def test_same_link_described_twice(rig: OpenRig):
+    """Two portals describe the same link that cannot be checked differently: what was kept of one
+    is not handed out, cut to size, as the content of the other.
+    """
+    short, long = plain(1000), plain(5000)
+    async with rig() as made:
+        made.portal.add(short)
+        first = await made.reader.load(short.skylink)
+        await made.reader.read(first, 0, 1000)
+        made.portal.add(long)
+        second = await made.reader.load(long.skylink)
+        assert second.verified is Verified.NO
+        assert second.skylink == first.skylink
+        assert bytes(await made.reader.read(second, 0, 5000)) == long.payload
+
+
+@pytest.mark.usefixtures("small_units")
+async def test_nothing_is_left_of_reads_that_ended(rig: OpenRig):
+    """After many reads, failed ones among them, nothing is pending."""
+    skyfile = plain(50 * SMALL_UNIT)
+    async with rig(cache=3 * SMALL_UNIT) as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        made.portal.fault(fake.status(503), "GET.*concat", times=4)
+        for n in range(60):
+            try:
+                await made.reader.read(found, (n * 7919) % (found.size - 10), 10)
+            except UnavailableError:
+                pass
+        while made.reader._pending:
+            await trio.sleep(0.001)
+        assert made.cache.used <= 3 * SMALL_UNIT

@@ -1,0 +1,440 @@
+"""Owns a portal on a real socket that serves made-up content and misbehaves on demand.
+
+Runs in a trio nursery (`running`) or in a thread of its own (`in_thread`), for mounts. Each fault
+is a function from (request, honest reply) to the reply that is sent instead.
+"""
+
+import json
+import re
+import socket
+import struct
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import trio
+
+from skymount.wire.ranges import ByteRange, parse_range
+from skymount.wire.skylink import Skylink
+from tests.fakes.skyfiles import FakeSkyfile
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+_HEAD_LIMIT = 1 << 20
+_PIECE = 64 << 10
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request as it came."""
+
+    method: str
+    target: str
+    headers: dict[str, str]
+    body: bytes = b""
+
+    @property
+    def path(self) -> str:
+        """The decoded path."""
+        return unquote(self.target.partition("?")[0])
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The first value of each parameter."""
+        return {key: values[0] for key, values in parse_qs(urlsplit(self.target).query).items()}
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.target} {self.headers.get('range', '')}".strip()
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer, and how it is sent."""
+
+    status: int = 200
+    headers: Headers = ()
+    body: bytes = b""
+    whole: bytes = b""
+    """All of the content that a range was taken from."""
+    length: int | None = None
+    """What Content-Length says, if not the truth."""
+    sent: int | None = None
+    """Bytes of the body that are sent before `then` happens; None: all."""
+    then: str = "keep"
+    """keep, close, reset, stall; happens before the headers when `sent` is -1."""
+    drip: tuple[int, float] = (_PIECE, 0.0)
+    """Bytes at a time, seconds of pause after each."""
+    endless: bytes = b""
+    """Repeated for ever in place of the body (`body`) or after the status line (`header`)."""
+    endless_header: bytes = b""
+
+    def without(self, name: bytes) -> "Reply":
+        """Return it without a header."""
+        return replace(self, headers=tuple(h for h in self.headers if h[0].lower() != name.lower()))
+
+    def with_header(self, name: bytes, value: bytes) -> "Reply":
+        """Return it with a header in place of the one of that name."""
+        return replace(self, headers=(*self.without(name).headers, (name, value)))
+
+
+Fault = Callable[[Request, Reply], Reply]
+
+
+# --- faults
+
+
+def status(code: int, message: str = "no") -> Fault:
+    """Answer with that status and a JSON message."""
+    return lambda _, __: error(code, message)
+
+
+def html(request: Request, reply: Reply) -> Reply:
+    """Answer with a page that says nothing is wrong."""
+    return Reply(200, ((b"Content-Type", b"text/html"),), b"<html><body>Welcome</body></html>")
+
+
+def without_header(name: bytes) -> Fault:
+    """Leave a header out."""
+    return lambda _, reply: reply.without(name)
+
+
+def header(name: bytes, value: bytes) -> Fault:
+    """Set a header."""
+    return lambda _, reply: reply.with_header(name, value)
+
+
+def ignores_range(request: Request, reply: Reply) -> Reply:
+    """Answer with all of the content."""
+    return replace(reply.without(b"Content-Range"), status=200, body=reply.whole or reply.body)
+
+
+def short(missing: int) -> Fault:
+    """Declare and send so many bytes too few."""
+    return lambda _, reply: replace(reply, body=reply.body[: len(reply.body) - missing])
+
+
+def excess(extra: bytes) -> Fault:
+    """Declare and send more bytes than asked for."""
+    return lambda _, reply: replace(reply, body=reply.body + extra)
+
+
+def closes_after(count: int) -> Fault:
+    """Close the connection after so many bytes of the body; -1: before any answer."""
+    return lambda _, reply: replace(reply, length=len(reply.body), sent=count, then="close")
+
+
+def resets_after(count: int) -> Fault:
+    """Reset the connection after so many bytes of the body; -1: before any answer."""
+    return lambda _, reply: replace(reply, length=len(reply.body), sent=count, then="reset")
+
+
+def stalls_after(count: int) -> Fault:
+    """Say nothing more after so many bytes of the body; -1: nothing at all."""
+    return lambda _, reply: replace(reply, length=len(reply.body), sent=count, then="stall")
+
+
+def drips(count: int, pause: float) -> Fault:
+    """Send so many bytes at a time, with a pause after each."""
+    return lambda _, reply: replace(reply, drip=(count, pause))
+
+
+def flips(at: int) -> Fault:
+    """Change one bit of the body."""
+
+    def flip(_: Request, reply: Reply) -> Reply:
+        if not reply.body:
+            return reply
+        where = at % len(reply.body)
+        changed = bytes([reply.body[where] ^ 1])
+        return replace(reply, body=reply.body[:where] + changed + reply.body[where + 1 :])
+
+    return flip
+
+
+def swaps(body: bytes) -> Fault:
+    """Send these bytes, cut or padded to the length of the true ones."""
+    return lambda _, reply: replace(
+        reply, body=body[: len(reply.body)].ljust(len(reply.body), b"!")
+    )
+
+
+def body_is(body: bytes) -> Fault:
+    """Send this body, with its own length."""
+    return lambda _, reply: replace(reply, body=body)
+
+
+def endless_body(request: Request, reply: Reply) -> Reply:
+    """Send a body without end or length."""
+    return replace(reply, endless=b"x" * _PIECE)
+
+
+def endless_header(request: Request, reply: Reply) -> Reply:
+    """Send headers without end."""
+    return replace(reply, endless_header=b"X-Filler: " + b"x" * 60_000 + b"\r\n")
+
+
+def redirects(location: str, code: int = 302, *, endless: bool = False) -> Fault:
+    """Send the client elsewhere; `endless`: with a body that never ends."""
+    headers = ((b"Location", location.encode()),)
+    return lambda _, __: Reply(code, headers, endless=b"x" * _PIECE if endless else b"")
+
+
+def error(code: int, message: str) -> Reply:
+    """Answer with an error as portals word it."""
+    body = json.dumps({"message": message}).encode() + b"\n"
+    return Reply(code, ((b"Content-Type", b"application/json; charset=utf-8"),), body)
+
+
+@dataclass
+class _Rule:
+    pattern: re.Pattern[str]
+    fault: Fault
+    left: int | None
+
+
+@dataclass
+class FakePortal:
+    """Serves skyfiles. What it lacks and where it lies can be changed at any time."""
+
+    base_sectors: bool = True
+    metadata_header: bool = True
+    metadata_endpoint: bool = True
+    concat: bool = True
+    """Whether it knows ``format=concat``; otherwise it refuses several files without a format."""
+    requests: list[Request] = field(default_factory=list)
+    connections: int = 0
+    """Open now."""
+    accepted: int = 0
+    """Opened so far."""
+    url: str = ""
+    released: threading.Event = field(default_factory=threading.Event)
+    _content: dict[Skylink, FakeSkyfile] = field(default_factory=dict)
+    _rules: list[_Rule] = field(default_factory=list)
+
+    def add(self, *skyfiles: FakeSkyfile) -> None:
+        """Serve these skyfiles too."""
+        self._content |= {skyfile.skylink: skyfile for skyfile in skyfiles}
+
+    def resolve(self, skylink: Skylink, skyfile: FakeSkyfile) -> None:
+        """Let a v2 skylink stand for a skyfile from now on."""
+        self.add(skyfile)
+        self._content[skylink] = skyfile
+
+    def fault(self, fault: Fault, pattern: str = "", times: int | None = None) -> None:
+        """Misbehave on requests whose «METHOD target» matches, so many times or always.
+
+        The rule that was made first is the one that applies.
+        """
+        self._rules.append(_Rule(re.compile(pattern), fault, times))
+
+    def heal(self) -> None:
+        """Behave again."""
+        self._rules.clear()
+
+    def asked(self, pattern: str = "") -> list[Request]:
+        """Return the requests that match."""
+        return [request for request in list(self.requests) if re.search(pattern, str(request))]
+
+    # --- answers
+
+    def answer(self, request: Request) -> Reply:
+        """Return the reply to a request, honest or not."""
+        reply = self._honest(request)
+        for rule in self._rules:
+            if rule.left != 0 and rule.pattern.search(f"{request.method} {request.target}"):
+                if rule.left is not None:
+                    rule.left -= 1
+                return rule.fault(request, reply)
+        return reply
+
+    def _honest(self, request: Request) -> Reply:
+        first, _, rest = request.path.lstrip("/").partition("/")
+        if first == "svc":
+            return self._service(request, rest)
+        try:
+            skyfile = self._content.get(Skylink.parse(first))
+        except ValueError as problem:
+            return error(400, f"error parsing skylink: {problem}")
+        return (
+            error(404, "failed to fetch skylink")
+            if skyfile is None
+            else self._download(request, skyfile, rest)
+        )
+
+    def _service(self, request: Request, rest: str) -> Reply:
+        verb, _, name = rest.partition("/")
+        if request.method == "POST" and verb == "skyfile":
+            first = next(iter(self._content.values()))
+            answer = {"skylink": first.name, "merkleroot": "", "bitfield": first.skylink.bitfield}
+            return Reply(200, (), json.dumps(answer).encode())
+        if verb == "root":
+            query = request.query
+            root = bytes.fromhex(query["root"])
+            for skyfile in self._content.values():
+                if root in skyfile.sectors:
+                    start = int(query["offset"])
+                    data = skyfile.sectors[root].ljust(start + int(query["length"]), b"\0")
+                    return Reply(200, (), data[start : start + int(query["length"])])
+            return error(404, "root not found")
+        skyfile = self._content.get(Skylink.parse(name)) if name else None
+        if skyfile is None:
+            return error(404, "not here")
+        if verb == "basesector" and self.base_sectors and skyfile.base is not None:
+            return Reply(200, (), skyfile.base)
+        if verb == "metadata" and self.metadata_endpoint:
+            return Reply(200, ((b"Content-Type", b"application/json"),), skyfile.metadata)
+        return error(404, "no such endpoint")
+
+    def _download(self, request: Request, skyfile: FakeSkyfile, path: str) -> Reply:
+        content = skyfile.payload
+        if path:
+            if path not in skyfile.files:
+                return error(404, f"failed to download contents for path: /{path}")
+            content = skyfile.files[path]
+        elif not self.concat and len(skyfile.files) > 1 and request.method == "GET":
+            return error(400, "please specify a format")
+        found: Headers = (
+            (b"Svc-Skylink", skyfile.name.encode()),
+            (b"Content-Type", b"application/octet-stream"),
+        )
+        if self.metadata_header:
+            found += ((b"svc-metadata", skyfile.metadata),)
+        asked = request.headers.get("range")
+        ranges = parse_range(asked, len(content)) if asked else None
+        if ranges is None:
+            return Reply(200, found, content, content)
+        if not ranges:
+            return error(416, "range")
+        part: ByteRange = ranges[0]
+        found += ((b"Content-Range", part.content_range(len(content)).encode()),)
+        return Reply(206, found, content[part.start : part.stop], content)
+
+    # --- the socket
+
+    async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
+        """Listen on a free port and serve until cancelled."""
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        self.url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+        await trio.serve_listeners(self._serve, listeners, task_status=_Started(task_status))
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
+        self.connections += 1
+        self.accepted += 1
+        try:
+            await self._converse(stream)
+        except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
+            pass
+        finally:
+            self.connections -= 1
+            await trio.aclose_forcefully(stream)
+
+    async def _converse(self, stream: trio.SocketStream) -> None:
+        held = b""
+        while True:
+            request, held = await _receive(stream, held)
+            if request is None:
+                return
+            self.requests.append(request)
+            if not await _send(stream, request, self.answer(request)):
+                return
+
+
+class _Started:
+    """Hands on that the listeners stand, without them."""
+
+    def __init__(self, status: "trio.TaskStatus[None]") -> None:
+        self._status = status
+
+    def started(self, value: object = None) -> None:
+        self._status.started()
+
+
+async def _receive(stream: trio.SocketStream, held: bytes) -> tuple[Request | None, bytes]:
+    """Read a request; None at the end of the connection."""
+    while b"\r\n\r\n" not in held:
+        piece = await stream.receive_some()
+        if not piece or len(held) > _HEAD_LIMIT:
+            return None, b""
+        held += piece
+    head, _, rest = held.partition(b"\r\n\r\n")
+    line, *lines = head.decode("latin-1").split("\r\n")
+    method, target, _ = line.split(" ")
+    headers = {name.lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
+    body = bytearray(rest)
+    size = int(headers.get("content-length", 0))
+    while len(body) < size:
+        piece = await stream.receive_some()
+        if not piece:
+            return None, b""
+        body += piece
+    return Request(method, target, headers, bytes(body[:size])), bytes(body[size:])
+
+
+async def _send(stream: trio.SocketStream, request: Request, reply: Reply) -> bool:
+    """Send a reply; returns whether the connection goes on."""
+    if reply.sent == -1:
+        return await _end(stream, reply.then)
+    lines = [f"HTTP/1.1 {reply.status} Status".encode()]
+    lines += [name + b": " + value for name, value in reply.headers]
+    if not reply.endless:
+        length = len(reply.body) if reply.length is None else reply.length
+        lines.append(b"Content-Length: %d" % length)
+    while reply.endless_header:
+        await stream.send_all(b"\r\n".join(lines[:1]) + b"\r\n" + reply.endless_header)
+        lines[0] = b"X-More: yes"
+    await stream.send_all(b"\r\n".join(lines) + b"\r\n\r\n")
+    if request.method == "HEAD":
+        return True
+    while reply.endless:
+        await stream.send_all(reply.endless)
+    body = memoryview(reply.body)[: reply.sent]
+    size, pause = reply.drip
+    for at in range(0, len(body), size):
+        await stream.send_all(body[at : at + size])
+        if pause:
+            await trio.sleep(pause)
+    return await _end(stream, reply.then)
+
+
+async def _end(stream: trio.SocketStream, how: str) -> bool:
+    if how == "stall":
+        while await stream.receive_some():  # until the client gives up
+            pass
+    if how == "reset":
+        stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    return how == "keep"
+
+
+@asynccontextmanager
+async def running(portal: FakePortal) -> AsyncIterator[FakePortal]:
+    """Run a portal in this event loop; it ends with the block."""
+    async with trio.open_nursery() as nursery:
+        await nursery.start(portal.run)
+        yield portal
+        nursery.cancel_scope.cancel()
+
+
+@contextmanager
+def in_thread(portal: FakePortal) -> Iterator[FakePortal]:
+    """Run a portal in a thread of its own; it ends with the block."""
+    ready = threading.Event()
+    end: list[Callable[[], None]] = []
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(portal.run)
+            token = trio.lowlevel.current_trio_token()
+            end.append(lambda: token.run_sync_soon(nursery.cancel_scope.cancel))
+            ready.set()
+
+    thread = threading.Thread(target=trio.run, args=(main,), daemon=True)
+    thread.start()
+    assert ready.wait(10), "the fake portal did not start"
+    try:
+        yield portal
+    finally:
+        end[0]()
+        thread.join(10)
+        assert not thread.is_alive(), "the fake portal did not end"

@@ -1,0 +1,131 @@
+"""Owns made-up content: skyfiles of every shape, with the skylinks that they truly have."""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from skymount.wire import sector
+from skymount.wire.merkle import sector_root
+from skymount.wire.metadata import Metadata, Subfile, encode_metadata
+from skymount.wire.skylink import SECTOR_SIZE, Skylink
+
+SEGMENT = 64  # bytes, how content is spread over data pieces (wire notes 2.3)
+
+
+@dataclass(frozen=True, eq=False)
+class FakeSkyfile:
+    """Content as a portal holds it."""
+
+    skylink: Skylink
+    metadata: bytes
+    payload: bytes
+    base: bytes | None = None
+    """What the base sector's endpoint hands out; None when it must not."""
+    sectors: Mapping[bytes, bytes] = field(default_factory=dict)
+    """Further sectors by root, of metadata that was spilled."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The skylink's text."""
+        return str(self.skylink)
+
+
+def noise(size: int, seed: int = 1) -> bytes:
+    """Return bytes that look like nothing else, the same for the same seed."""
+    return random.Random(seed).randbytes(size)
+
+
+def describe(files: Mapping[str, bytes], filename: str = "site", mode: int = 0o644) -> bytes:
+    """Return the metadata bytes of a directory upload of these files, in their order."""
+    subfiles: dict[str, Subfile] = {}
+    offset = 0
+    for path, content in files.items():
+        subfiles[path] = Subfile(mode, path, "text/plain", offset, len(content))
+        offset += len(content)
+    return encode_metadata(Metadata(filename, offset, subfiles=subfiles))
+
+
+def of_files(files: Mapping[str, bytes], **shape: object) -> FakeSkyfile:
+    """Return a directory upload."""
+    payload = b"".join(files.values())
+    return of_metadata(describe(files), payload, files=files, **shape)  # type: ignore[arg-type]
+
+
+def of_metadata(
+    metadata: bytes,
+    payload: bytes = b"",
+    *,
+    pieces: int = 1,
+    cipher: bytes = sector.CIPHER_PLAIN,
+    fan_out: bool = False,
+    files: Mapping[str, bytes] | None = None,
+) -> FakeSkyfile:
+    """Return authentic content with exactly these bytes of metadata: inline if it fits."""
+    if not fan_out and sector.fits_inline(len(metadata), len(payload)):
+        base, spilled = sector.build_inline(metadata, payload, cipher), list[bytes]()
+    elif pieces == 1:
+        roots = b"".join(map(sector_root, _chunks(payload, SECTOR_SIZE)))
+        base, spilled = sector.build_fanned_out(len(payload), roots, metadata)
+    else:
+        base, spilled = _spread(metadata, payload, pieces), []
+    return FakeSkyfile(
+        skylink=Skylink.v1(sector_root(base), len(base)),
+        metadata=metadata,
+        payload=payload,
+        base=base,
+        sectors={sector_root(data): data for data in spilled},
+        files=files or {},
+    )
+
+
+def encrypted(files: Mapping[str, bytes]) -> FakeSkyfile:
+    """Return content that the portal decrypts: its base sector says so, and hashes right."""
+    metadata, payload = describe(files), b"".join(files.values())
+    layout = sector.Layout(
+        len(payload), len(metadata), cipher=b"\0\0\0\0\0\0\0\4", key_data=b"k" * 64
+    )
+    base = bytes(layout) + noise(len(metadata) + len(payload), 7)
+    skylink = Skylink.v1(sector_root(base), len(base))
+    return FakeSkyfile(skylink, metadata, payload, base, files=files)
+
+
+def packed(files: Mapping[str, bytes], offset: int = 64 << 10) -> FakeSkyfile:
+    """Return content that lies behind other content in its sector."""
+    metadata, payload = describe(files), b"".join(files.values())
+    base = sector.build_inline(metadata, payload)
+    root = sector_root(noise(offset, 3) + base)
+    return FakeSkyfile(Skylink.v1(root, len(base), offset), metadata, payload, base, files=files)
+
+
+def unverifiable(
+    metadata: bytes, payload: bytes = b"", seed: int = 5, fetch: int = 1 << 20
+) -> FakeSkyfile:
+    """Return content whose skylink nobody can check; the portal just says so."""
+    return FakeSkyfile(Skylink.v1(noise(32, seed), fetch), metadata, payload)
+
+
+def resolver(seed: int = 11) -> Skylink:
+    """Return a v2 skylink."""
+    return Skylink.v2(noise(32, seed))
+
+
+def _chunks(payload: bytes, size: int) -> list[bytes]:
+    return [payload[at : at + size] for at in range(0, len(payload), size)]
+
+
+def _spread(metadata: bytes, payload: bytes, pieces: int) -> bytes:
+    """Return the base sector of content spread over `pieces` data pieces of each chunk.
+
+    Segment i of each group goes to piece i; of the parity pieces only the number counts here.
+    """
+    roots = []
+    for chunk in _chunks(payload, pieces * SECTOR_SIZE):
+        for piece in range(pieces):
+            segments = range(piece * SEGMENT, len(chunk), pieces * SEGMENT)
+            data = b"".join(chunk[at : at + SEGMENT].ljust(SEGMENT, b"\0") for at in segments)
+            roots.append(sector_root(data))
+        roots += [noise(32, 100 + parity) for parity in range(2 * pieces)]
+    fanout = b"".join(roots)
+    layout = sector.Layout(len(payload), len(metadata), len(fanout), pieces, 2 * pieces)
+    return bytes(layout) + fanout + metadata

@@ -1,0 +1,78 @@
+"""A portal, a published tree and a mount that the tests of a worker share, and sandboxes."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.mount.namespaces import Namespace, new_namespace
+from tests.mount.proxy import Proxy, proxy_to
+from tests.mount.site import Site, make_source
+from tests.portal_process import running_portal
+from tests.skymount_process import Sandbox
+
+
+def _why_impossible() -> str:
+    if not os.path.exists("/dev/fuse"):
+        return "there is no /dev/fuse"
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        return "/dev/fuse is not open to this user"
+    return "" if shutil.which("fusermount3") else "fusermount3 is not installed"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test of this directory, and skip them all where nothing can be mounted."""
+    reason = _why_impossible()
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.mount)
+            if reason:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def portal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a portal that all tests share."""
+    with running_portal(tmp_path_factory.mktemp("portal")) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory, portal: str) -> Iterator[Site]:
+    """A tree of all sorts of files, published and mounted; tests only read it."""
+    root = tmp_path_factory.mktemp("site")
+    source = make_source(root / "source")
+    sandbox = Sandbox.make(root / "sandbox")
+    skylink = sandbox.upload(source, portal)
+    with sandbox.mounted("--portal", portal) as mount:
+        yield Site(source, skylink, mount, sandbox, portal)
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Sandbox:
+    """A home directory for one test."""
+    return Sandbox.make(tmp_path / "sandbox")
+
+
+@pytest.fixture
+def proxy(portal: str) -> Iterator[Proxy]:
+    """A proxy in front of the shared portal."""
+    with proxy_to(portal) as running:
+        yield running
+
+
+@pytest.fixture
+def mount_namespace() -> Iterator[Namespace]:
+    """A place where a test may mount unseen; the network is everybody's."""
+    with new_namespace(network=False) as made:
+        yield made
+
+
+@pytest.fixture
+def namespace() -> Iterator[Namespace]:
+    """A place where a test may mount unseen and use any port."""
+    with new_namespace(network=True) as made:
+        yield made

@@ -1,0 +1,136 @@
+"""The portal inside a process: the interface that the daemon uses."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+import trio
+
+import skymount.server
+from skymount.errors import ConfigError, StorageError
+from skymount.server import PortalConfig, serve
+from tests.server.forms import message_of
+
+_RAW = {"Content-Type": "application/octet-stream"}
+
+
+@asynccontextmanager
+async def _serving(config: PortalConfig) -> AsyncIterator[str]:
+    """Run a portal in a task; stop it by its event."""
+    urls: list[str] = []
+    listening, shutdown = trio.Event(), trio.Event()
+
+    def on_listening(url: str) -> None:
+        urls.append(url)
+        listening.set()
+
+    async def run() -> None:
+        await serve(config, on_listening=on_listening, shutdown=shutdown)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        await listening.wait()
+        yield urls[0]
+        shutdown.set()
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> PortalConfig:
+    """A portal on a free port."""
+    return PortalConfig(data=tmp_path, port=0, grace=0.2)
+
+
+async def test_it_serves_until_told_to_stop(config: PortalConfig) -> None:
+    """And can be started again on the same directory."""
+    for _ in range(2):
+        async with _serving(config) as url, httpx.AsyncClient(base_url=url) as client:
+            answer = await client.post("/svc/skyfile?filename=a", content=b"x", headers=_RAW)
+            link = answer.json()["skylink"]
+            assert (await client.get(f"/{link}")).content == b"x"
+
+
+async def test_it_can_be_cancelled(config: PortalConfig) -> None:
+    """Cancelling the task frees port and directory."""
+    for _ in range(2):
+        async with trio.open_nursery() as nursery:
+            urls: list[str] = []
+
+            def on_listening(url: str, urls: list[str] = urls) -> None:
+                urls.append(url)
+                nursery.cancel_scope.cancel()
+
+            await serve(config, on_listening=on_listening)
+        assert len(urls) == 1
+
+
+async def test_it_listens_on_ipv6(config: PortalConfig) -> None:
+    """The URL has the address in brackets."""
+    async with _serving(replace(config, host="::1")) as url:
+        assert url.startswith("http://[::1]:")
+        async with httpx.AsyncClient() as client:
+            assert (await client.get(url)).status_code == 404
+
+
+async def test_a_client_that_pauses_is_dropped(config: PortalConfig) -> None:
+    """408 when the body does not come in time, and nothing is kept."""
+
+    async with _serving(replace(config, body_timeout=0.2)) as url:
+        host, _, port = url.removeprefix("http://").rpartition(":")
+        async with await trio.open_tcp_stream(host, int(port)) as stream:
+            head = (
+                b"POST /svc/skyfile?filename=a HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n"
+                b"Content-Type: a/b\r\n\r\n"
+            )
+            await stream.send_all(head + b"x" * (5 << 20))
+            answer = await stream.receive_some()
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert not list((config.data / "v1" / "incoming").iterdir())
+
+
+async def test_a_damaged_store_is_a_server_error(config: PortalConfig) -> None:
+    """500 with a message, and one damaged skyfile does not hide the others' sectors."""
+    async with _serving(config) as url, httpx.AsyncClient(base_url=url) as client:
+        links = []
+        for content in (b"first", b"second"):
+            answer = await client.post("/svc/skyfile?filename=a", content=content, headers=_RAW)
+            links.append(answer.json())
+        shard = config.data / "v1" / "skyfiles" / links[0]["merkleroot"][:2]
+        (shard / links[0]["skylink"] / "base").write_bytes(b"\x09" * 200)
+        answer = await client.get(f"/{links[0]['skylink']}")
+        assert answer.status_code == 500
+        assert "damaged" in message_of(answer)
+        root = {"root": links[1]["merkleroot"], "offset": "0", "length": "4"}
+        assert (await client.get("/svc/root", params=root)).status_code == 200
+
+
+async def test_errors_at_the_start_are_ours(config: PortalConfig) -> None:
+    """ConfigError for the address, StorageError for the directory."""
+
+    def unexpected(url: str) -> None:
+        raise AssertionError(url)
+
+    with pytest.raises(ConfigError, match=r"cannot listen on 256\.0\.0\.1:0"):
+        await serve(replace(config, host="256.0.0.1"), on_listening=unexpected)
+    async with _serving(config):
+        with pytest.raises(StorageError, match="another portal"):
+            await serve(config, on_listening=unexpected)
+
+
+def test_the_package_loads_its_libraries_late() -> None:
+    """Importing skymount.server alone imports no HTTP library."""
+    import subprocess
+    import sys
+
+    from tests.portal_process import portal_environment
+
+    code = (
+        "import sys, skymount.server as s; s.PortalConfig;"
+        "sys.exit(any(name in sys.modules for name in ('starlette', 'hypercorn', 'trio')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=portal_environment(), check=False)
+    assert done.returncode == 0
+    with pytest.raises(AttributeError):
+        _ = skymount.server.nothing

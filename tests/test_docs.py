@@ -1,0 +1,52 @@
+"""The documentation says what the program does."""
+
+import importlib.machinery
+import importlib.util
+import re
+from dataclasses import fields
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from skymount.config import Config
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+
+
+def _script(name: str) -> ModuleType:
+    loader = importlib.machinery.SourceFileLoader(
+        name.replace("-", "_"), str(ROOT / "scripts" / name)
+    )
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def test_cli_reference_is_up_to_date() -> None:
+    """docs/cli.md is what scripts/cli-reference prints, so each command and option is in it."""
+    assert (ROOT / "docs/cli.md").read_text() == _script("cli-reference").reference()
+
+
+def test_every_configuration_key_is_documented() -> None:
+    """docs/configuration.md has a row for each key, and none for another."""
+    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/configuration.md").read_text(), re.MULTILINE)
+    assert sorted(rows) == sorted(item.name for item in fields(Config))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    """A relative link in a page names a file that is there."""
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+def test_quick_start_is_the_two_scripts() -> None:
+    """The commands of the README's quick start are there and executable."""
+    quick_start = (ROOT / "README.md").read_text().split("## Quick start")[1].split("```")[1]
+    scripts = re.findall(r"^(scripts/\w+)", quick_start, re.MULTILINE)
+    assert scripts == ["scripts/demo", "scripts/test"]
+    assert all((ROOT / script).stat().st_mode & 0o111 for script in scripts)
