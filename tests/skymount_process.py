@@ -82,7 +82,11 @@ def _run(
         out, err = process.communicate(os.fsencode(stdin), timeout=limit)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        close_pipes(process)  # and no wait: it may be stuck in the kernel until the mount is gone
+        close_pipes(process)
+        try:
+            process.wait(1)
+        except subprocess.TimeoutExpired:  # stuck in the kernel until the mount is gone
+            process.returncode = -signal.SIGKILL
         raise TimeLimitError(f"still running after {limit} s: {command}") from None
     return process.returncode, out, err
 
@@ -140,26 +144,37 @@ class Watched:
         os.close(self._descriptor)
 
 
-def mounts_at(path: Path, prefix: Sequence[str] = ()) -> list[str]:
-    """Return the types of the file systems mounted at a path, the topmost last."""
+def _mounts(prefix: Sequence[str]) -> Iterator[tuple[Path, str]]:
+    """Yield (mount point, type) of all mounts, the oldest first."""
     table = Path("/proc/self/mountinfo").read_bytes()
     if prefix:
         table = output([*prefix, "cat", "/proc/self/mountinfo"])
-    kinds = []
     for line in table.splitlines():
         fields = line.split(b" ")
         place = fields[4].decode("unicode_escape").encode("latin-1")
-        if place == os.fsencode(path):
-            kinds.append(fields[fields.index(b"-") + 1].decode())
-    return kinds
+        yield Path(os.fsdecode(place)), fields[fields.index(b"-") + 1].decode()
 
 
-def clear_mounts(path: Path, prefix: Sequence[str] = ()) -> None:
-    """Take away whatever of ours is mounted at a path."""
+def mounts_at(path: Path, prefix: Sequence[str] = ()) -> list[str]:
+    """Return the types of the file systems mounted at a path, the topmost last."""
+    return [kind for place, kind in _mounts(prefix) if place == path]
+
+
+def clear_mounts(below: Path, prefix: Sequence[str] = ()) -> None:
+    """Take away whatever of ours is mounted at or below a path."""
     for option in ("-u", "-uz", "-uz"):
-        if "fuse.skymount" in mounts_at(path, prefix):
-            run([*prefix, "fusermount3", option, "--", path])
-    assert "fuse.skymount" not in mounts_at(path, prefix), f"{path}: cannot be unmounted"
+        for place, kind in reversed(list(_mounts(prefix))):
+            if kind == "fuse.skymount" and (place == below or below in place.parents):
+                run([*prefix, "fusermount3", option, "--", place])
+    left = [place for place, kind in _mounts(prefix) if kind == "fuse.skymount"]
+    assert not any(place == below or below in place.parents for place in left), left
+
+
+def _without_link(path: Path) -> Path:
+    try:
+        return path.parent / os.readlink(path)
+    except OSError:
+        return path
 
 
 class NotifySocket:
@@ -373,7 +388,7 @@ class Sandbox:
             yield Mount(path, daemon, done.stderr, self.prefix)
         finally:
             try:
-                clear_mounts(path, self.prefix)
+                clear_mounts(_without_link(path), self.prefix)
             finally:
                 if daemon is not None:
                     daemon.end()

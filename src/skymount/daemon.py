@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -59,9 +59,20 @@ def run(config: Config, report: Report) -> None:
     own = OwnPortal.start() if _needs_own_portal(config) else None
     try:
         trio.run(partial(_serve, config, report, own))
+    except BaseExceptionGroup as group:
+        if isinstance(cause := _only_cause(group), MountError):
+            raise cause from None
+        raise
     finally:
         if own is not None:
             own.stop()
+
+
+def _only_cause(error: BaseException) -> BaseException:
+    """Return what the nurseries on its way wrapped in groups, if it was a single exception."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
 
 
 def _needs_own_portal(config: Config) -> bool:
@@ -88,15 +99,24 @@ class OwnPortal:
 
     @classmethod
     def start(cls) -> "OwnPortal":
-        """Start it at the default address. The end of its standard input ends it."""
+        """Start it at the default address. The end of its standard input ends it.
+
+        MountError when there is no starting it.
+        """
         address = urlsplit(DEFAULT_PORTAL_URL).netloc
         command = [sys.executable, "-P", "-m", "skymount", "portal", "serve", "--listen", address]
-        process = subprocess.Popen(
-            [*command, "--until-eof"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,  # a Ctrl-C in our terminal is not for it
-        )
+        try:
+            process = subprocess.Popen(
+                [*command, "--until-eof"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,  # a Ctrl-C in our terminal is not for it
+            )
+        except OSError as error:
+            raise MountError(
+                f"{sys.executable}: the embedded portal cannot be started: {error.strerror}; "
+                "name a portal with --portal URL"
+            ) from None
         return cls(process)
 
     def wait_until_listening(self) -> bool:
@@ -149,10 +169,11 @@ async def _serve(config: Config, report: Report, own: OwnPortal | None) -> None:
         tree = TreeConfig(lookup_grace=config.lookup_grace)
         operations = Operations(reader, slots, tree, status)
         mount = fuse.FuseConfig(config.mountpoint, config.allow_other, config.timeout)
+        signals = stack.enter_context(trio.open_signal_receiver(*_stop_signals()))
         fuse.attach(fuse.FuseAdapter(operations, mount), mount)
         try:
             with trio.CancelScope() as scope:
-                nursery.start_soon(_stop_on_signal, scope)
+                nursery.start_soon(_stop_on_signal, signals, scope)
                 nursery.start_soon(_announce, config, mount, report, own)
                 for client in clients:
                     nursery.start_soon(client.prepare)
@@ -168,11 +189,7 @@ async def _announce(
     config: Config, mount: fuse.FuseConfig, report: Report, own: OwnPortal | None
 ) -> None:
     """Say that the tree answers, once a stat through the kernel does."""
-    warning = f"{DEFAULT_PORTAL_URL} did not start in {_PORTAL_START:.0f} s; see the log"
-    with trio.move_on_after(_PORTAL_START):
-        warning = await trio.to_thread.run_sync(
-            _portal_warning, config, own, abandon_on_cancel=True
-        )
+    warning = await _portal_warning(config, own)
     if warning:
         log.warning(warning)
         report.warning(warning)
@@ -182,25 +199,44 @@ async def _announce(
     report.ready()
 
 
-def _portal_warning(config: Config, own: OwnPortal | None) -> str:
-    """Return what is to be said of the portals that do not answer, if anything. Blocks."""
-    if own is not None and own.wait_until_listening():
-        return ""
-    silent = [url for url in config.portal_urls if not _answers(url)]
+async def _portal_warning(config: Config, own: OwnPortal | None) -> str:
+    """Return what is to be said of the portals that do not answer, if anything."""
+    if own is not None:
+        with trio.move_on_after(_PORTAL_START):
+            if await trio.to_thread.run_sync(own.wait_until_listening, abandon_on_cancel=True):
+                return ""
+    silent = list(config.portal_urls)
+
+    async def probe(url: str) -> None:
+        if await trio.to_thread.run_sync(_answers, url, abandon_on_cancel=True):
+            silent.remove(url)
+
+    # a limit of its own: finding the address of a host has none
+    with trio.move_on_after(2 * _PROBE):
+        async with trio.open_nursery() as probes:
+            for url in config.portal_urls:
+                probes.start_soon(probe, url)
     if not silent:
         return ""
-    return f"{' '.join(silent)} does not answer yet; the tree works once it does"
+    failed = "our own portal did not start, see the log; " if own is not None else ""
+    return f"{failed}{' '.join(silent)} does not answer yet; the tree works once it does"
 
 
-async def _stop_on_signal(scope: trio.CancelScope) -> None:
+def _stop_signals() -> list[signal.Signals]:
+    """Return the signals that end a mount; nohup, which ignores one of them, is heeded."""
+    hang_up = signal.SIGHUP
+    ignored = signal.getsignal(hang_up) is signal.SIG_IGN
+    return [signal.SIGTERM, signal.SIGINT, *([] if ignored else [hang_up])]
+
+
+async def _stop_on_signal(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
     """End the mount on the first signal, whatever is still under way at the second."""
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for number in signals:
-            log.info("%s: unmounting", signal.Signals(number).name)
-            if scope.deadline < float("inf"):
-                scope.cancel()
-            fuse.stop()
-            scope.deadline = trio.current_time() + _STOP_GRACE
+    async for number in signals:
+        log.info("%s: unmounting", signal.Signals(number).name)
+        if scope.deadline < float("inf"):
+            scope.cancel()
+        fuse.stop()
+        scope.deadline = trio.current_time() + _STOP_GRACE
 
 
 def _notify(state: str) -> None:

@@ -350,16 +350,14 @@ async def test_read_from_memory_needs_no_request(rig: OpenRig):
 
 
 async def test_first_read_fetches_no_more_than_it_must(rig: OpenRig):
-    """A single read in the middle of a large file asks for its own unit, nothing ahead, whether it
-    comes directly or after a look into memory, as the kernel's reads do.
-    """
+    """Single reads in the middle of a large file ask for their own units, nothing ahead."""
     skyfile = plain(9 * MIB)
     async with rig() as made:
         made.portal.add(skyfile)
         found = await made.reader.load(skyfile.skylink)
         for offset in (3 * MIB, 8 * MIB):
             if made.reader.ready(found, offset, 100) is None:
-                await made.reader.read(found, offset, 100)
+                await made.reader.wait(found, offset, 100)
         await wait_all_tasks_blocked()
         ranges = [request.headers["range"] for request in made.portal.asked("GET.*concat")]
         assert ranges == ["bytes=3145728-4194303", "bytes=8388608-9437183"]

@@ -52,12 +52,6 @@ def site(tmp_path_factory: pytest.TempPathFactory, portal: str) -> Iterator[Site
 
 
 @pytest.fixture
-def sandbox(tmp_path: Path) -> Sandbox:
-    """A home directory for one test."""
-    return Sandbox.make(tmp_path / "sandbox")
-
-
-@pytest.fixture
 def proxy(portal: str) -> Iterator[Proxy]:
     """A proxy in front of the shared portal."""
     with proxy_to(portal) as running:

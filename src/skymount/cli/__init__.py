@@ -64,9 +64,15 @@ def main() -> None:
         sys.exit(done.exit_code)
     except click.Abort:
         sys.exit(EXIT_INTERRUPTED)
+    except click.UsageError as error:
+        text = error.format_message()
+        if "\n" in text:  # a group without a command: this is its whole help
+            error.show()
+            sys.exit(error.exit_code)
+        command = error.ctx.command_path if error.ctx else "skymount"
+        _fail(f"{text} See `{command} --help`.", error.exit_code)
     except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
+        _fail(error.format_message(), error.exit_code)
     except BrokenPipeError:
         # the reader has gone, which is its right; stop Python from complaining at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

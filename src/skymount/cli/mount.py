@@ -67,16 +67,28 @@ def mount(
         daemon.run(settings, daemon.Report(ready=lambda: None, warning=lambda text: None))
         return
     place.check(settings.mountpoint, allow_other=settings.allow_other)
-    log_file = settings.log_file or config.default_log_file()
+    log_file = _writable(settings.log_file or config.default_log_file())
     for warning in daemon.run_in_background(settings, lambda: _log_to(log_file)):
         click.echo(f"skymount: warning: {warning}", err=True)
+
+
+def _writable(path: str) -> str:
+    """Return the absolute path of a log file, made if need be; MountError when it cannot be."""
+    path = os.path.abspath(os.path.expanduser(path))
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        with open(path, "ab"):
+            return path
+    except OSError as error:
+        raise MountError(
+            f"{path}: the log cannot be written there: {error.strerror}; choose another --log-file"
+        ) from None
 
 
 def _log_to(path: str) -> None:
     """Send the log, and whatever else is printed, to a file that does not grow without bound."""
     from logging.handlers import RotatingFileHandler
 
-    os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
     handler = RotatingFileHandler(path, maxBytes=1 << 20, backupCount=1)
     logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT, handlers=[handler])
     logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -37,6 +37,9 @@ _FANOUT_LIMIT = 64 << 20
 
 _PARALLEL_SECTORS = 4
 
+_UNIT_LIMIT = 64 << 20
+"""Bytes that must be held to check any of them; real portals need 40 MiB (wire notes 2.3)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
@@ -74,10 +77,16 @@ class Loader:
         try:
             if skylink.version == 2:
                 skylink = await self._resolve(client, skylink)
-            loaded = None
-            if self._wants_base_sector(client, skylink):
-                loaded = await self._from_base_sector(client, skylink)
-            return loaded or await self._from_head(client, skylink)
+            if not self._wants_base_sector(client, skylink):
+                return await self._from_head(client, skylink)
+            base = await self._base_sector(client, skylink)
+            if base is not None and base.layout.is_plain:
+                return await self._from_base_sector(client, skylink, base)
+            loaded = await self._from_head(client, skylink, encrypted=base is not None)
+            if base is None:  # the portal has the content, so it was the endpoint that it lacks
+                missing = self._without_base_sectors.get(client, 0)
+                self._without_base_sectors[client] = missing + 1
+            return loaded
         except MalformedError as error:
             raise BadContentError(str(error), url=client.url) from error
 
@@ -94,8 +103,10 @@ class Loader:
             and self._without_base_sectors.get(client, 0) < _MISSING_LIMIT
         )
 
-    async def _from_base_sector(self, client: PortalClient, skylink: Skylink) -> Loaded | None:
-        """Describe it from its base sector; None when the portal does not give that out."""
+    async def _base_sector(
+        self, client: PortalClient, skylink: Skylink
+    ) -> sector.BaseSector | None:
+        """Fetch the base sector and check it; None when the portal does not give that out."""
         try:
             data = await client.base_sector(skylink)
         except (NotFoundError, RequestRefusedError):
@@ -103,25 +114,31 @@ class Loader:
         root = await off_loop(partial(merkle.sector_root, data))
         if root != skylink.root:
             raise BadContentError(f"{skylink}: the base sector is not the content", url=client.url)
-        base = sector.parse_base_sector(data)
-        layout = base.layout
-        if not layout.is_plain:  # what the portal decrypts cannot be checked against the hash
-            return None
-        fanout, raw = base.fanout, base.metadata
+        self._without_base_sectors.pop(client, None)
+        return sector.parse_base_sector(data)
+
+    async def _from_base_sector(
+        self, client: PortalClient, skylink: Skylink, base: sector.BaseSector
+    ) -> Loaded:
+        """Describe it from its base sector, which is authentic."""
+        layout, fanout, raw = base.layout, base.fanout, base.metadata
         if layout.is_extended:
             body = await self._spilled_body(client, layout, base.roots)
             fanout, raw = sector.split_body(layout, body)
         if not layout.is_inline:
             sector.check_fanout(layout, fanout)
+        checkable = layout.is_inline or layout.chunk_size <= _UNIT_LIMIT
+        if not checkable and self._policy is Policy.REQUIRE:
+            raise BadContentError(f"{skylink}: its chunks are too large to verify", url=client.url)
         metadata = await off_loop(partial(parse_metadata, raw))
         skyfile = Skyfile(
             skylink=skylink,
             metadata=metadata,
             size=layout.filesize,
             portal=client.url,
-            verified=Verified.YES,
-            fanout=fanout,
-            layout=layout,
+            verified=Verified.YES if checkable else Verified.PARTLY,
+            fanout=fanout if checkable else b"",
+            layout=layout if checkable else None,
             inline=layout.is_inline,
         )
         return Loaded(skyfile, base.payload)
@@ -164,15 +181,19 @@ class Loader:
             raise failures[0]
         return b"".join(found)
 
-    async def _from_head(self, client: PortalClient, skylink: Skylink) -> Loaded:
-        """Describe it by the portal's word, checked where the content is small."""
+    async def _from_head(
+        self, client: PortalClient, skylink: Skylink, *, encrypted: bool = False
+    ) -> Loaded:
+        """Describe it by the portal's word, checked where the content is small.
+
+        What the portal decrypts cannot be checked against the hash.
+        """
         head = await client.head(skylink)
-        self._note_missing_base_sector(client, skylink)
         raw = head.metadata if head.metadata is not None else await client.metadata(skylink)
         metadata = await off_loop(partial(parse_metadata, raw))
         size = _size(metadata, head)
         payload = None
-        if self._policy is not Policy.OFF and skylink.offset == 0:
+        if self._policy is not Policy.OFF and skylink.offset == 0 and not encrypted:
             payload = await self._checked_payload(client, skylink, raw, size)
         if payload is None and self._policy is Policy.REQUIRE:
             raise BadContentError(f"{skylink}: it cannot be verified", url=client.url)
@@ -186,19 +207,15 @@ class Loader:
         )
         return Loaded(skyfile, payload)
 
-    def _note_missing_base_sector(self, client: PortalClient, skylink: Skylink) -> None:
-        """Count it: the portal has the content, so it was the endpoint that it lacks."""
-        if self._wants_base_sector(client, skylink):
-            seen = self._without_base_sectors.get(client, 0)
-            self._without_base_sectors[client] = seen + 1
-
     async def _checked_payload(
         self, client: PortalClient, skylink: Skylink, raw: bytes, size: int
     ) -> bytes | None:
         """Fetch small content whole and check it; None when it is not of that kind."""
         used = sector.LAYOUT_SIZE + len(raw) + size
-        if used > SECTOR_SIZE or Skylink.v1(skylink.root, used).bitfield != skylink.bitfield:
+        if used > SECTOR_SIZE:
             return None
+        if Skylink.v1(skylink.root, used).bitfield != skylink.bitfield:
+            raise BadContentError(f"{skylink}: it is not of that size", url=client.url)
         payload = b""
         if size:
             async with client.stream(skylink, "", ByteRange(0, size), size) as pieces:

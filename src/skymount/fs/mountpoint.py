@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from skymount.errors import MountError
 FUSE_DEVICE = "/dev/fuse"
 FUSERMOUNT = "fusermount3"
 FUSE_TYPE = "fuse.skymount"
+
+_ANSWER_LIMIT = 2.0  # seconds that a daemon may take to show that it is alive
+_LINKS_LIMIT = 40  # symbolic links that are followed, as the kernel does
 
 _OCTAL = re.compile(r"\\([0-7]{3})")  # how mountinfo writes blanks and backslashes
 _FUSE_CONF = Path("/etc/fuse.conf")
@@ -39,7 +43,9 @@ def mounted_at(path: str) -> Mounted | None:
     Read from the kernel's table: `os.path.ismount` cannot tell once the daemon is dead.
     """
     found = None
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
+    with open(
+        "/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape", newline="\n"
+    ) as table:
         for line in table:
             fields = line.split(" ")
             place = _OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4])
@@ -50,19 +56,40 @@ def mounted_at(path: str) -> Mounted | None:
 
 
 def resolve(text: str) -> str:
-    """Return the absolute path of a mount point without touching the mount itself."""
+    """Return the absolute path of a mount point without touching the mount itself.
+
+    The last element may be the mount, so that a stat of it might never return; to read it as a
+    symbolic link is answered by the kernel.
+    """
     path = Path(os.path.expanduser(text))
-    parent = path.parent.resolve() if path.name not in ("", "..") else path.resolve().parent
-    return str(parent / path.name) if path.name not in ("", "..") else str(path.resolve())
+    for _ in range(_LINKS_LIMIT):
+        if path.name in ("", ".."):
+            return str(path.resolve())
+        path = path.parent.resolve() / path.name
+        try:
+            path = path.parent / os.readlink(path)
+        except OSError:
+            break
+    return str(path)
 
 
 def is_stale(path: str) -> bool:
-    """Whether the daemon behind a mount is gone."""
-    try:
-        os.stat(path)
-    except OSError as error:
-        return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
-    return False
+    """Whether the daemon behind a mount is gone; one that is too busy to answer is not.
+
+    Asked by statfs, which always goes to the daemon: stat is answered from the kernel's memory.
+    """
+    errors: list[int | None] = []
+
+    def ask() -> None:
+        try:
+            os.statvfs(path)
+        except OSError as error:
+            errors.append(error.errno)
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(_ANSWER_LIMIT)
+    return bool({errno.ENOTCONN, errno.ECONNABORTED}.intersection(errors))
 
 
 def check(path: str, *, allow_other: bool = False) -> bool:

@@ -183,11 +183,8 @@ class Operations:
 
     async def _wait_a_little(self, slot: Slot) -> None:
         """Wait for a slot's tree, but not for long: other lookups stand behind this one."""
-        waited_before = slot.loading is not None and slot.references > 0
-        done = self._slots.start(slot)
-        if not waited_before:
-            with trio.move_on_after(self._config.lookup_grace):
-                await done.wait()
+        if slot.loading is None or not slot.references:  # else it was waited for before
+            await self._slots.wait(slot, self._config.lookup_grace)
         if slot.tree is None and slot.error is not None:
             raise slot.error
 

@@ -7,6 +7,7 @@ is kept.
 """
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from hashlib import blake2b
@@ -23,13 +24,24 @@ log = logging.getLogger(__name__)
 
 INDEX_BITS = 24
 _NUMBER_BITS = 39
+_LOGGED = 200  # characters of a path in the log
 _KEPT = 64  # trees kept though nothing refers to them: what was just looked at is looked at again
 
 
 class Slot:
     """A name in ``/skylinks`` and the tree behind it, once it is known."""
 
-    __slots__ = ("error", "loaded_at", "loading", "name", "number", "references", "skylink", "tree")
+    __slots__ = (
+        "error",
+        "loaded_at",
+        "loading",
+        "name",
+        "number",
+        "references",
+        "skylink",
+        "tree",
+        "waiting",
+    )
 
     def __init__(self, name: str, number: int, skylink: Skylink) -> None:
         self.name = name
@@ -43,6 +55,8 @@ class Slot:
         """When the tree was loaded, by trio's clock."""
         self.references = 0
         """Lookups that the kernel has not forgotten, and open handles."""
+        self.waiting = 0
+        """Tasks that wait for the tree, and will refer to it."""
 
     def inode(self, index: int = 0) -> int:
         """Return the inode number of a node of its tree; the root is 0."""
@@ -88,12 +102,23 @@ class Slots:
             self._nursery.start_soon(self._fill, slot, slot.loading)
         return slot.loading
 
+    async def wait(self, slot: Slot, limit: float = math.inf) -> None:
+        """Wait for the end of a load, begun if need be, for so many seconds at most."""
+        done = self.start(slot)
+        slot.waiting += 1
+        try:
+            with trio.move_on_after(limit):
+                await done.wait()
+        finally:
+            slot.waiting -= 1
+
     async def tree(self, slot: Slot) -> Tree:
         """Return a slot's tree, loading it first if need be; PortalError when that fails."""
-        if slot.tree is None:
-            await self.start(slot).wait()
-        if slot.tree is None:
-            raise slot.error or UnavailableError("the loading was stopped")
+        while slot.tree is None:
+            await self.wait(slot)
+            if slot.tree is None and slot.error is not None:
+                raise slot.error
+            # Neither: somebody was quicker to begin another load.
         return slot.tree
 
     async def node(self, inode: int) -> tuple[Slot, Tree, Node]:
@@ -107,19 +132,24 @@ class Slots:
     def refer(self, slot: Slot, count: int = 1) -> None:
         """Count references to a slot, negative to give them back."""
         slot.references += count
+        self._drop_if_expired(slot)
 
     def forget(self, inode: int, count: int) -> None:
         """Take note that the kernel dropped so many lookups of an inode."""
         slot = self._by_number.get(inode >> INDEX_BITS)
         if slot is not None:
             slot.references = max(0, slot.references - count)
-            if not slot.references and self._by_name.get(slot.name) is not slot:
-                self._drop(slot)  # it expired while something referred to it
+            self._drop_if_expired(slot)
 
     def expire(self, slot: Slot) -> None:
         """Let a name be resolved anew; what refers to its present tree keeps that."""
         if self._by_name.get(slot.name) is slot:
             del self._by_name[slot.name]
+        self._drop_if_expired(slot)
+
+    def _drop_if_expired(self, slot: Slot) -> None:
+        if not slot.references and self._by_name.get(slot.name) is not slot:
+            self._drop(slot)
 
     async def _fill(self, slot: Slot, done: trio.Event) -> None:
         try:
@@ -130,12 +160,14 @@ class Slots:
         except PortalError as error:
             slot.error = error
             log.info("%s: %s", slot.name, error)
-            if not slot.references:
-                self._drop(slot)
         except Exception:  # one skylink's surprise must not end the mount
             slot.error = BadContentError(f"{slot.name}: loading failed, see the log")
             log.exception("%s: loading failed", slot.name)
         finally:
+            if slot.tree is None:
+                slot.error = slot.error or UnavailableError("the loading was stopped")
+                if not slot.references:
+                    self._drop(slot)
             slot.loading = None
             done.set()
 
@@ -147,7 +179,7 @@ class Slots:
                 "%s: %d of its files cannot be shown, the first is %r: %s",
                 slot.name,
                 len(tree.hidden),
-                path,
+                path[:_LOGGED],
                 reason,
             )
 
@@ -166,7 +198,11 @@ class Slots:
         """
         if len(self._by_name) < self._prune_at:
             return
-        idle = [slot for slot in self._by_name.values() if not slot.references and not slot.loading]
+        idle = [
+            slot
+            for slot in self._by_name.values()
+            if not (slot.references or slot.waiting or slot.loading)
+        ]
         for slot in idle[: max(0, len(idle) - _KEPT)]:
             self._drop(slot)
         self._prune_at = len(self._by_name) + _KEPT

@@ -23,7 +23,7 @@ NODES_LIMIT = 4 << 20
 """Files and directories of one tree; what is over it is listed as not shown."""
 
 _READ_BITS = 0o444
-_BAD_ELEMENT = re.compile(rb"(?:^|/)\.{0,2}(?:/|$)")
+_BAD_ELEMENT = re.compile(rb"(?:\A|/)\.{0,2}(?:/|\Z)")
 _LOST = "there is a directory of the same name"
 
 
@@ -100,6 +100,8 @@ def _files(metadata: Metadata, size: int) -> Iterator[tuple[str, Subfile]]:
     Sorted by element: the order of a directory's listing, whatever the order in the JSON.
     """
     if not metadata.subfiles:
+        if metadata.rejected:  # there were some, so this is not a single file
+            return
         yield metadata.filename, Subfile(mode=metadata.mode, filename=metadata.filename, len=size)
         return
     for path in sorted(metadata.subfiles, key=lambda path: path.replace("/", "\0")):

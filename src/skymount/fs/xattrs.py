@@ -9,6 +9,8 @@ from skymount.wire.messages import quote_path
 _VALUE_LIMIT = 60 << 10
 """Bytes of a value; the kernel passes on 64 KiB at most (XATTR_SIZE_MAX)."""
 
+_TYPE_LIMIT = 1000  # characters; more is no content type
+
 _NO_TYPE = "application/octet-stream"
 
 
@@ -24,7 +26,7 @@ def attributes(tree: Tree, node: Node, path: str) -> Mapping[bytes, bytes]:
         "user.xdg.origin.url": f"{skyfile.portal}/{target}",
     }
     if isinstance(node, File):
-        content_type = node.content_type or _NO_TYPE
+        content_type = node.content_type[:_TYPE_LIMIT] or _NO_TYPE
         found["user.skymount.content_type"] = content_type
         found["user.mime_type"] = content_type
     elif not path:

@@ -162,7 +162,11 @@ class PortalClient:
         exactly the range, or the iterator raises BadContentError.
         """
         request = messages.download(
-            skylink, path, byte_range=byte_range, archive="" if path else "concat"
+            skylink,
+            path,
+            byte_range=byte_range,
+            archive="" if path else "concat",
+            with_metadata=False,
         )
         async with self._open(request) as response:
             self._check_range(response, byte_range, size)
@@ -340,7 +344,8 @@ class PortalClient:
             yield piece
             if waited > self.options.idle_timeout:
                 if arrived < _SLOWEST * waited:
-                    raise PortalTimeoutError(f"only {arrived} bytes in {waited:.0f} s", url=self.url)
+                    slow = f"only {arrived} bytes in {waited:.0f} s"
+                    raise PortalTimeoutError(slow, url=self.url)
                 waited, arrived = 0.0, 0
 
     def _check_range(self, response: httpx.Response, asked: ByteRange, size: int) -> None:

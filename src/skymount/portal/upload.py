@@ -34,17 +34,25 @@ class Source:
     mode: int
 
 
-def _source(file: Path, name: str, status: os.stat_result) -> Source:
+def _checked_name(file: Path, name: str) -> str:
     try:
         name.encode()
     except UnicodeEncodeError:
         raise MalformedError(f"{os.fsencode(file)!r}: the name is not valid UTF-8") from None
+    return name
+
+
+def _source(file: Path, name: str, status: os.stat_result) -> Source:
+    name = _checked_name(file, name)
     return Source(file, name, status.st_size, stat.S_IMODE(status.st_mode) & 0o777)
 
 
 def file_source(file: Path, name: str = "") -> Source:
-    """Describe a single file; OSError when it cannot be read as one."""
-    return _source(file, name or file.name, file.stat())
+    """Describe a single file; OSError when it cannot be read, MalformedError for a device."""
+    status = file.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise MalformedError(f"{file}: only regular files can be uploaded")
+    return _source(file, name or file.name, status)
 
 
 def directory_sources(directory: Path) -> list[Source]:
@@ -102,7 +110,7 @@ class UploadBody:
         sources = directory_sources(path)
         if not sources:
             raise MalformedError(f"{path}: there is no file in it")
-        name = path.resolve().name or "root"
+        name = _checked_name(path, path.resolve().name) or "root"
         return cls(sources, field="files[]", dirname=name, progress=progress)
 
     @property

@@ -56,11 +56,13 @@ def download(
     archive: str = "",
     attachment: bool = False,
     timeout: int | None = None,
+    with_metadata: bool = True,
 ) -> Request:
     """Ask for content: endpoint 3, or 4 with method HEAD.
 
     `path` selects a file or directory inside; `archive` is a value of the ``format`` parameter,
-    `timeout` whole seconds that the portal may search.
+    `timeout` whole seconds that the portal may search. Without `with_metadata` a portal may leave
+    its header out, which can be megabytes long.
     """
     query: list[tuple[str, str]] = []
     if archive:
@@ -69,6 +71,8 @@ def download(
         query.append(("attachment", "true"))
     if timeout is not None:
         query.append(("timeout", str(timeout)))
+    if not with_metadata:
+        query.append(("no-response-metadata", "true"))
     target = f"/{skylink}" + (f"/{quote_path(path)}" if path else "")
     headers = (("Range", byte_range.header()),) if byte_range is not None else ()
     return Request(method, _target(target, query), headers)
