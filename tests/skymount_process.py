@@ -192,6 +192,11 @@ class NotifySocket:
             self.address = f"{self._directory.name}/notify"
             self._socket.bind(self.address)
 
+    @property
+    def has_message(self) -> bool:
+        """Whether there is a message."""
+        return bool(select.select([self._socket], [], [], 0)[0])
+
     def receive(self, sender: "subprocess.Popen[bytes] | None" = None) -> list[str]:
         """Return the lines of the next message; fail when the sender ends without one."""
         for _ in range(int(LIMIT * 10)):

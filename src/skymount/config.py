@@ -23,7 +23,7 @@ ENVIRONMENT_PREFIX = "SKYMOUNT_"
 
 _FILE_LIMIT = 1 << 20  # bytes
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
-_SIZE = re.compile(r"(\d{1,15})\s*([a-z]*)", re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,15})\s*([a-z]*)", re.ASCII | re.IGNORECASE)
 _SECONDS_LIMIT = 3600.0
 
 
@@ -39,8 +39,9 @@ def parse_size(value: object) -> int:
 
 
 def _seconds(value: object) -> float:
+    is_number = isinstance(value, int | float | str) and not isinstance(value, bool)
     try:
-        seconds = float(value) if isinstance(value, int | float | str) else -1.0
+        seconds = float(value) if is_number else -1.0
     except ValueError:
         seconds = -1.0
     if not 0 < seconds <= _SECONDS_LIMIT:

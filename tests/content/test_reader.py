@@ -1,4 +1,4 @@
-"""Reading by offset: every byte is the right one, or there is an error; each unit is fetched once."""
+"""Reading by offset: each byte is the right one, or there is an error; nothing is fetched twice."""
 
 import random
 
@@ -42,7 +42,8 @@ async def read_all(rig: Rig, skyfile: FakeSkyfile, step: int = 128 << 10) -> byt
     found = await rig.reader.load(skyfile.skylink)
     parts = []
     for offset in range(0, found.size, step):
-        parts.append(bytes(await rig.reader.read(found, offset, min(step, found.size - offset))))
+        data = await rig.reader.read(found, offset, min(step, found.size - offset))
+        parts.append(bytes(data))
     return b"".join(parts)
 
 

@@ -98,11 +98,9 @@ def packed(files: Mapping[str, bytes], offset: int = 64 << 10) -> FakeSkyfile:
     return FakeSkyfile(Skylink.v1(root, len(base), offset), metadata, payload, base, files=files)
 
 
-def unverifiable(
-    metadata: bytes, payload: bytes = b"", seed: int = 5, fetch: int = 1 << 20
-) -> FakeSkyfile:
-    """Return content whose skylink nobody can check; the portal just says so."""
-    return FakeSkyfile(Skylink.v1(noise(32, seed), fetch), metadata, payload)
+def unverifiable(metadata: bytes, payload: bytes = b"", seed: int = 5) -> FakeSkyfile:
+    """Return content that nobody can check: its link says that it lies behind other content."""
+    return FakeSkyfile(Skylink.v1(noise(32, seed), 4096, 4096), metadata, payload)
 
 
 def resolver(seed: int = 11) -> Skylink:

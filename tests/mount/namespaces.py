@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,10 +56,15 @@ class Namespace:
         """Run a command in it that must succeed; return what it prints."""
         return os.fsdecode(output([*self.prefix, *command]))
 
-    def start(self, *command: str | Path) -> "subprocess.Popen[bytes]":
+    def start(
+        self, *command: str | Path, env: Mapping[str, str] | None = None
+    ) -> "subprocess.Popen[bytes]":
         """Start a command in it, which is ended with the name space."""
         process = subprocess.Popen(
-            [*self.prefix, *map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [*self.prefix, *map(str, command)],
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         self.stack.callback(end, process)
         return process

@@ -29,7 +29,12 @@ class _Address(click.ParamType[tuple[str, int]]):
 
 @click.group()
 def portal() -> None:
-    """Run a content portal on this machine."""
+    """Run a content portal on this machine.
+
+    \b
+    Example:
+      skymount portal serve
+    """
 
 
 @portal.command()

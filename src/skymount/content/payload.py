@@ -55,12 +55,16 @@ async def _file_by_file(
 
 
 async def cut(pieces: AsyncIterable[bytes], size: int) -> AsyncGenerator[bytes, None]:
-    """Yield the pieces regrouped into blocks of `size` bytes, the last one shorter."""
+    """Yield the pieces regrouped into blocks of `size` bytes, the last one shorter.
+
+    A block is complete when the next one begins or the pieces end, so that what comes after the
+    last one (too many bytes) is known before that is handed out.
+    """
     parts: list[bytes | memoryview] = []
     held = 0
     async for piece in pieces:
         rest = memoryview(piece)
-        while held + len(rest) >= size:
+        while held + len(rest) > size:
             taken = size - held
             parts.append(rest[:taken])
             yield b"".join(parts)

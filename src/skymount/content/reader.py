@@ -168,6 +168,8 @@ class ContentReader:
             arrived += 1
 
         async def ask(client: PortalClient) -> None:
+            if arrived == len(run):  # what failed came after the last byte
+                return
             units = self._units_from(client, skyfile, first + arrived, first + len(run))
             async with aclosing(units):
                 async for data in units:

@@ -114,12 +114,11 @@ class Slots:
 
     async def tree(self, slot: Slot) -> Tree:
         """Return a slot's tree, loading it first if need be; PortalError when that fails."""
-        while slot.tree is None:
+        while (tree := slot.tree) is None:
             await self.wait(slot)
-            if slot.tree is None and slot.error is not None:
+            if slot.error is not None:  # else it is there, or somebody began another load already
                 raise slot.error
-            # Neither: somebody was quicker to begin another load.
-        return slot.tree
+        return tree
 
     async def node(self, inode: int) -> tuple[Slot, Tree, Node]:
         """Return what an inode number stands for; KeyError when it stands for nothing."""

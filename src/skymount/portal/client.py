@@ -350,6 +350,7 @@ class PortalClient:
 
     def _check_range(self, response: httpx.Response, asked: ByteRange, size: int) -> None:
         """BadContentError unless the answer holds exactly the range, of content of `size` bytes."""
+        length = self._content_length(response)
         if response.status_code == httpx.codes.PARTIAL_CONTENT:
             try:
                 given, total = ByteRange.parse_content_range(
@@ -357,13 +358,13 @@ class PortalClient:
                 )
             except MalformedError as error:
                 raise BadContentError(str(error), url=self.url) from None
-            if given != asked or total not in (None, size):
+            if given != asked or total not in (None, size) or length not in (None, len(asked)):
                 raise BadContentError(
                     f"asked for {asked.content_range(size)}, got "
                     f"{response.headers['content-range'][:80]}",
                     url=self.url,
                 )
-        elif asked != ByteRange(0, size) or self._content_length(response) not in (None, size):
+        elif asked != ByteRange(0, size) or length not in (None, size):
             raise BadContentError("the portal ignores byte ranges", url=self.url)
 
     def _skylink_header(self, response: httpx.Response) -> Skylink | None:

@@ -1,0 +1,117 @@
+"""The command line: help, version, exit codes, what goes to stdout and what to stderr."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from skymount import __version__
+from skymount.cli import cli
+from tests.portal_process import SOURCE
+from tests.skymount_process import SKYMOUNT, Sandbox
+
+COMMANDS = ["", "mount", "umount", "upload", "portal", "portal serve"]
+
+
+def test_the_short_form_of_help(sandbox: Sandbox) -> None:
+    assert sandbox.succeed("mount", "-h") == sandbox.succeed("mount", "--help")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_goes_to_stdout_and_has_an_example(sandbox: Sandbox, command: str) -> None:
+    said = sandbox.succeed(*command.split(), "--help")
+    assert said.startswith(f"Usage: python -m skymount {command}".rstrip())
+    lines = [line.strip() for line in said.splitlines()]
+    heading = next(i for i, line in enumerate(lines) if line in ("Example:", "Examples:"))
+    assert lines[heading + 1].startswith(f"skymount {command}".rstrip())
+
+
+def test_each_option_has_a_help_text() -> None:
+    def check(command: click.Command) -> int:
+        options = [item for item in command.params if isinstance(item, click.Option)]
+        for option in options:
+            assert option.help or option.hidden, (command.name, option.name)
+        if not isinstance(command, click.Group):
+            return len(options)
+        context = click.Context(command)
+        below = [command.get_command(context, name) for name in command.list_commands(context)]
+        return len(options) + sum(check(each) for each in below if each is not None)
+
+    assert check(cli) > 15
+
+
+def test_what_is_for_us_alone_is_not_shown(sandbox: Sandbox) -> None:
+    assert "until-eof" not in sandbox.succeed("portal", "serve", "--help")
+
+
+def test_version(sandbox: Sandbox) -> None:
+    assert sandbox.succeed("--version") == f"skymount {__version__}\n"
+
+
+def test_help_and_version_need_no_home(sandbox: Sandbox) -> None:
+    bare = sandbox.with_env(HOME="/nonexistent", XDG_CONFIG_HOME="/nonexistent")
+    assert bare.succeed("--version")
+    assert bare.succeed("mount", "--help")
+
+
+def test_help_and_version_are_quick_to_load() -> None:
+    """They import neither trio nor the libraries of HTTP and FUSE."""
+    code = (
+        "import sys; sys.argv = ['skymount', '--help']\n"
+        "import skymount.cli\n"
+        "try:\n    skymount.cli.main()\nexcept SystemExit: pass\n"
+        "print(*sorted({'trio', 'httpx', 'pyfuse3', 'starlette', 'rich'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(SOURCE), "LC_ALL": "C.UTF-8"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    assert done.stdout.splitlines()[-1] == ""
+
+
+def test_no_command_shows_help_and_is_wrong_usage(sandbox: Sandbox) -> None:
+    for group in ([], ["portal"]):
+        done = sandbox.skymount(*group)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("Usage: ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["bogus"], ["--bogus"], ["mount", "--bogus"], ["umount"], ["upload"], ["portal", "bogus"]],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(sandbox: Sandbox, arguments: list[str]) -> None:
+    said = sandbox.fail(*arguments, code=2)
+    assert "--help`" in said
+
+
+def test_a_reader_that_goes_away_is_no_traceback(sandbox: Sandbox) -> None:
+    script = '"$@" | true; echo "${PIPESTATUS[0]}"'
+    done = sandbox.run("bash", "-c", script, "-", *SKYMOUNT, "mount", "--help")
+    assert done.stderr == ""
+
+
+def test_a_config_file_that_is_wrong_stops_each_command(sandbox: Sandbox, tmp_path: Path) -> None:
+    file = sandbox.configure("bogus = 1\n")
+    (tmp_path / "file").touch()
+    for arguments in (["mount", sandbox.directory()], ["upload", tmp_path / "file"]):
+        assert sandbox.fail(*arguments, code=2).startswith(f"{file}: unknown key 'bogus'")
+
+
+def test_a_port_that_is_taken(sandbox: Sandbox, portal: str) -> None:
+    address = portal.removeprefix("http://")
+    said = sandbox.fail("portal", "serve", "--listen", address)
+    assert address in said
+    assert "in use" in said
+
+
+def test_an_address_that_is_none(sandbox: Sandbox) -> None:
+    for address in ("4280", ":4280", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:99999"):
+        said = sandbox.fail("portal", "serve", "--listen", address, code=2)
+        assert "is not HOST:PORT" in said

@@ -1,0 +1,212 @@
+"""``skymount upload``: the skylink alone on stdout, all else on stderr, progress for people."""
+
+import json
+import os
+import pty
+import select
+import socket
+import subprocess
+from pathlib import Path
+
+import httpx
+import pytest
+
+from skymount.wire.skylink import Skylink
+from tests.skymount_process import LIMIT, SKYMOUNT, Sandbox
+
+
+@pytest.fixture
+def file(sandbox: Sandbox) -> Path:
+    path = sandbox.root / "file.txt"
+    path.write_text("content")
+    return path
+
+
+def on_terminal(sandbox: Sandbox, *args: str | Path) -> tuple[str, str]:
+    """Run ``skymount`` with stderr on a terminal; return (stdout, what the terminal got)."""
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [*SKYMOUNT, *map(str, args)],
+        env={**sandbox.env, "TERM": "xterm"},
+        stdin=slave,
+        stdout=subprocess.PIPE,
+        stderr=slave,
+        start_new_session=True,
+    )
+    os.close(slave)
+    shown = b""
+    try:
+        while select.select([master], [], [], LIMIT)[0]:
+            try:
+                piece = os.read(master, 65536)
+            except OSError:  # EIO: nobody has the terminal open any more
+                break
+            shown += piece
+        assert process.stdout is not None
+        out = process.stdout.read()
+        assert process.wait(LIMIT) == 0, shown
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+        os.close(master)
+    return out.decode(), shown.decode()
+
+
+def test_stdout_has_the_bare_skylink(sandbox: Sandbox, file: Path, portal: str) -> None:
+    out = sandbox.succeed("upload", "--portal", portal, file)
+    assert out == f"{Skylink.parse(out.rstrip())}\n"
+    assert httpx.get(f"{portal}/{out.rstrip()}").content == b"content"
+
+
+def test_json_has_the_whole_result(sandbox: Sandbox, file: Path, portal: str) -> None:
+    out = sandbox.succeed("upload", "--json", "--portal", portal, file)
+    found = json.loads(out)
+    skylink = Skylink.parse(found["skylink"])
+    assert found == {
+        "skylink": str(skylink),
+        "merkleroot": skylink.root.hex(),
+        "bitfield": skylink.bitfield,
+    }
+    assert out.count("\n") == 1
+
+
+def test_a_directory(sandbox: Sandbox, portal: str) -> None:
+    (sandbox.root / "site/a").mkdir(parents=True)
+    (sandbox.root / "site/index.html").write_text("hello")
+    (sandbox.root / "site/a/b.txt").write_text("below")
+    skylink = sandbox.upload(sandbox.root / "site", portal)
+    assert httpx.get(f"{portal}/{skylink}/a/b.txt").text == "below"
+    assert httpx.get(f"{portal}/{skylink}/index.html").text == "hello"
+
+
+def test_the_same_content_has_the_same_skylink(sandbox: Sandbox, portal: str) -> None:
+    """Whatever the name of the directory that holds it, and with or without a slash."""
+    skylinks = set()
+    for name in ("site", "site2/site"):
+        directory = sandbox.root / name
+        directory.mkdir(parents=True)
+        (directory / "index.html").write_text("hello")
+        skylinks.add(sandbox.upload(directory, portal))
+    skylinks.add(sandbox.succeed("upload", "--portal", portal, "site/").rstrip())
+    done = sandbox.succeed("upload", "--portal", portal, ".", cwd=sandbox.root / "site")
+    skylinks.add(done.rstrip())
+    assert len(skylinks) == 1
+
+
+@pytest.mark.parametrize("name", ["-dash.txt", "two words", "new\nline", "\U0001f600", 'quo"te\\'])
+def test_a_file_of_an_odd_name(sandbox: Sandbox, portal: str, name: str) -> None:
+    (sandbox.root / name).write_bytes(b"odd")
+    out = sandbox.succeed("upload", "--portal", portal, "--", name)
+    assert httpx.get(f"{portal}/{out.rstrip()}").content == b"odd"
+
+
+def test_links_to_files_are_followed(sandbox: Sandbox, file: Path, portal: str) -> None:
+    (sandbox.root / "site").mkdir()
+    (sandbox.root / "site/link").symlink_to(file)
+    skylink = sandbox.upload(sandbox.root / "site", portal)
+    assert httpx.get(f"{portal}/{skylink}/link").content == b"content"
+
+
+# Refusals
+
+
+def test_a_path_that_is_absent(sandbox: Sandbox, portal: str) -> None:
+    said = sandbox.fail("upload", "--portal", portal, "absent", code=2)
+    assert "'absent' does not exist" in said
+
+
+def test_an_empty_directory(sandbox: Sandbox, portal: str) -> None:
+    said = sandbox.fail("upload", "--portal", portal, sandbox.directory("empty"), code=2)
+    assert "there is no file in it" in said
+
+
+def test_what_is_not_a_regular_file(sandbox: Sandbox, portal: str) -> None:
+    directory = sandbox.directory("site")
+    os.mkfifo(directory / "pipe")
+    said = sandbox.fail("upload", "--portal", portal, directory, code=2)
+    assert f"{directory}/pipe: only regular files can be uploaded" in said
+
+
+def test_a_pipe_by_itself(sandbox: Sandbox, portal: str) -> None:
+    """It does not wait for a writer."""
+    os.mkfifo(sandbox.root / "pipe")
+    said = sandbox.fail("upload", "--portal", portal, "pipe", code=2)
+    assert "pipe" in said
+
+
+def test_a_link_to_a_directory(sandbox: Sandbox, portal: str) -> None:
+    directory = sandbox.directory("site")
+    (directory / "loop").symlink_to(".")
+    assert "a link to a directory" in sandbox.fail("upload", "--portal", portal, "site", code=2)
+
+
+def test_a_link_to_nothing(sandbox: Sandbox, portal: str) -> None:
+    directory = sandbox.directory("site")
+    (directory / "dangling").symlink_to("absent")
+    said = sandbox.fail("upload", "--portal", portal, "site")
+    assert f"{directory.name}/dangling" in said
+
+
+def test_a_name_that_is_not_utf8(sandbox: Sandbox, portal: str) -> None:
+    directory = sandbox.directory("site")
+    (directory / os.fsdecode(b"caf\xe9")).touch()
+    said = sandbox.fail("upload", "--portal", portal, "site", code=2)
+    assert "the name is not valid UTF-8" in said
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read(sandbox: Sandbox, file: Path, portal: str) -> None:
+    file.chmod(0)
+    assert "Permission denied" in sandbox.fail("upload", "--portal", portal, file)
+
+
+def test_a_portal_that_is_away(sandbox: Sandbox, file: Path) -> None:
+    with socket.socket() as taken:  # and does not listen
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        said = sandbox.fail("upload", "--portal", url, file)
+    assert "cannot be reached" in said
+    assert url in said
+
+
+def test_a_bad_portal_url(sandbox: Sandbox, file: Path) -> None:
+    said = sandbox.fail("upload", "--portal", "portal.example", file, code=2)
+    assert "it looks like https://portal.example" in said
+
+
+def test_the_portal_of_the_configuration_is_used(sandbox: Sandbox, file: Path, portal: str) -> None:
+    sandbox.configure(f'portals = ["{portal}"]\n')
+    assert sandbox.succeed("upload", file)
+
+
+def test_the_portal_of_the_environment_is_used(sandbox: Sandbox, file: Path, portal: str) -> None:
+    sandbox.configure('portals = ["http://127.0.0.1:9"]\n')
+    assert sandbox.with_env(SKYMOUNT_PORTALS=portal).succeed("upload", file)
+
+
+@pytest.mark.parametrize("dialect", ["svc", "skynet"])
+def test_either_dialect(sandbox: Sandbox, file: Path, portal: str, dialect: str) -> None:
+    assert sandbox.succeed("upload", "--portal", portal, "--dialect", dialect, file)
+
+
+# Progress
+
+
+def test_progress_is_shown_on_a_terminal_and_leaves_stdout_alone(
+    sandbox: Sandbox, portal: str
+) -> None:
+    big = sandbox.root / "big.bin"
+    big.write_bytes(bytes(6 << 20))
+    out, shown = on_terminal(sandbox, "upload", "--portal", portal, big)
+    assert Skylink.parse(out.rstrip())
+    assert "6.3/6.3 MB" in shown
+    assert out.rstrip() not in shown
+
+
+def test_no_progress_without_a_terminal(sandbox: Sandbox, portal: str) -> None:
+    """`succeed` checks that stderr is empty."""
+    big = sandbox.root / "big.bin"
+    big.write_bytes(bytes(6 << 20))
+    assert sandbox.succeed("upload", "--portal", portal, big)

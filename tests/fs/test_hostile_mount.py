@@ -1,0 +1,594 @@
+"""A real mount of a portal that serves hostile content, or lies, or breaks: the section «Bad input».
+
+What must hold in each case: no crash (the daemon that was there before is there afterwards), no
+hang (every command has a limit), no path outside the tree, no wrong byte.
+"""
+
+import errno
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from skymount.wire.metadata import Metadata, Subfile, encode_metadata
+from tests.fakes import portal as fake
+from tests.fakes import skyfiles
+from tests.fakes.portal import FakePortal, in_thread
+from tests.fakes.skyfiles import FakeSkyfile, describe, noise
+from tests.skymount_process import Foreground, Sandbox, output, run
+
+MIB = 1 << 20
+LIMIT = 60.0  # seconds for what is slow by nature: a million entries
+
+
+def _why_impossible() -> str:
+    if not os.path.exists("/dev/fuse"):
+        return "there is no /dev/fuse"
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        return "/dev/fuse is not open to this user"
+    return "" if shutil.which("fusermount3") else "fusermount3 is not installed"
+
+
+pytestmark = [
+    pytest.mark.mount,
+    pytest.mark.skipif(bool(_why_impossible()), reason=_why_impossible()),
+]
+
+
+@dataclass
+class Scene:
+    """A mount, and the portals behind it."""
+
+    mount: Foreground
+    portals: list[FakePortal]
+
+    @property
+    def portal(self) -> FakePortal:
+        """The first portal."""
+        return self.portals[0]
+
+    def publish(self, skyfile: FakeSkyfile) -> Path:
+        """Let every portal serve it; return its directory in the mount."""
+        for portal in self.portals:
+            portal.add(skyfile)
+        return self.mount.path / "skylinks" / skyfile.name
+
+    def read(self, path: Path, *options: str) -> bytes:
+        """Return a file's content, which must be readable."""
+        return output(["dd", f"if={path}", "status=none", "bs=128k", *options])
+
+    def names(self, path: Path) -> list[str]:
+        """List a tree: the paths in it."""
+        text = output(["find", path, "-mindepth", "1", "-printf", "%P\\0"], limit=LIMIT)
+        return sorted(os.fsdecode(name) for name in text.split(b"\0")[:-1])
+
+    def xattr(self, path: Path, name: str) -> str:
+        """Return an extended attribute."""
+        done = output(["getfattr", "--only-values", "-n", f"user.skymount.{name}", path])
+        return done.decode()
+
+    def hidden(self, path: Path) -> dict[str, str]:
+        """Return what is not shown of a skylink: path and reason."""
+        if self.xattr(path, "hidden") == "0":
+            return {}
+        lines = self.xattr(path, "hidden_names").splitlines()
+        found = {}
+        for line in lines:
+            name, end = json.JSONDecoder().raw_decode(line)
+            found[name] = line[end:].removeprefix(": ")
+        assert len(lines) == int(self.xattr(path, "hidden")) or lines[-1] == "..."
+        return found
+
+    def error(self, *command: str | Path) -> str:
+        """Return the error that a command fails with, as `strerror` words it."""
+        done = run(command, limit=LIMIT)
+        assert done.returncode != 0, done.stdout[:1000]
+        return done.stderr.rstrip("\n").rpartition(": ")[2]
+
+    def log(self) -> str:
+        """Return what the daemon logged."""
+        return self.mount.log.read_text(errors="replace")
+
+    def assert_sound(self) -> None:
+        """The daemon is alive, answers, and has met nothing that nobody foresaw."""
+        assert self.mount.process.poll() is None, self.log()
+        status = json.loads(output(["cat", self.mount.path / ".skymount/status.json"]))
+        assert status["pid"] == self.mount.process.pid
+        assert "Traceback" not in self.log(), self.log()
+
+
+ENOENT = os.strerror(errno.ENOENT)
+EIO = os.strerror(errno.EIO)
+ETIMEDOUT = os.strerror(errno.ETIMEDOUT)
+
+
+def _scene(root: Path, portals: int, *options: str) -> Iterator[Scene]:
+    running = [in_thread(FakePortal()) for _ in range(portals)]
+    fakes = [each.__enter__() for each in running]
+    try:
+        words = [word for each in fakes for word in ("--portal", each.url)]
+        with Sandbox.make(root).foreground(*words, *options) as mount:
+            yield Scene(mount, fakes)
+    finally:
+        for each in running:
+            each.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """A mount of one portal, for all tests of a worker."""
+    yield from _scene(tmp_path_factory.mktemp("hostile") / "box", 1)
+
+
+@pytest.fixture
+def scene(shared: Scene) -> Iterator[Scene]:
+    """The shared mount, healed before and sound after the test."""
+    shared.portal.heal()
+    yield shared
+    shared.portal.heal()
+    shared.assert_sound()
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Scene]:
+    """A mount of two portals."""
+    for made in _scene(tmp_path / "box", 2):
+        yield made
+        made.assert_sound()
+
+
+@pytest.fixture
+def hasty(tmp_path: Path) -> Iterator[Scene]:
+    """A mount of one portal with a limit of two seconds for any operation."""
+    for made in _scene(tmp_path / "box", 1, "--timeout", "2"):
+        yield made
+        made.assert_sound()
+
+
+def fresh(seed: str) -> int:
+    """Return a seed of its own for each content, so that no test meets another's."""
+    return int.from_bytes(seed.encode()[-8:], "big")
+
+
+# --- malformed skylinks
+
+GOOD = skyfiles.of_files({"f": b"good"}).name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x",
+        GOOD[:-1],
+        GOOD + "A",
+        GOOD[:-1] + "!",
+        "////".replace("/", "_"),
+        "__" + GOOD[2:],  # an illegal bitfield
+        "w" * 55,
+        "0" * 54,
+        "-rf",
+        "%2e%2e",
+        "svc:",
+        "*",
+        "\udcff\udcfe",
+        GOOD[:20] + "\n" + GOOD[21:],
+        "skylinks",
+    ],
+)
+def test_malformed_skylink(scene: Scene, name: str):
+    """A name that is no skylink does not exist, and nobody is asked about it."""
+    before = len(scene.portal.requests)
+    path = scene.mount.path / "skylinks" / name
+    assert scene.error("stat", "--", path) == ENOENT
+    assert scene.error("cat", "--", path / "f") == ENOENT
+    assert len(scene.portal.requests) == before
+
+
+def test_name_over_the_limit(scene: Scene):
+    """A name of 256 bytes is refused as too long."""
+    long = scene.mount.path / "skylinks" / ("A" * 256)
+    assert scene.error("stat", "--", long) == os.strerror(errno.ENAMETOOLONG)
+
+
+# --- metadata
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"not JSON",
+        b"{",
+        b"[]",
+        b"null",
+        b'"text"',
+        b"\x00\xff" * 50,
+        b"[" * 200_000,
+        b'{"subfiles":' * 50_000,
+        b'{"filename":"f"} trailing',
+        b"9" * 10_000,
+    ],
+    ids=lambda raw: repr(raw[:12]),
+)
+def test_metadata_that_is_no_object(scene: Scene, raw: bytes):
+    """Authentic content whose metadata says nothing cannot be listed: EIO, now and again."""
+    path = scene.publish(skyfiles.of_metadata(raw, b"content"))
+    for _ in range(2):
+        assert scene.error("ls", path) == EIO
+
+
+def test_metadata_without_a_single_field(scene: Scene):
+    """Content without a name is an empty directory that says so."""
+    path = scene.publish(skyfiles.of_metadata(b"{}", b"content"))
+    assert scene.names(path) == []
+    assert scene.hidden(path) == {"": "the path has an empty, '.' or '..' element"}
+
+
+def test_metadata_with_a_name_only(scene: Scene):
+    """The oldest content has nothing but a name: the file is as large as the payload."""
+    path = scene.publish(skyfiles.of_metadata(b'{"filename":"sia.pdf"}', noise(5000)))
+    assert scene.names(path) == ["sia.pdf"]
+    assert scene.read(path / "sia.pdf") == noise(5000)
+
+
+BAD_NUMBERS = ["-1", "9223372036854775808", "1e400", "1.5", "-0.1", '"7"', "null", "true", "[]"]
+
+
+@pytest.mark.parametrize("member", ["offset", "len"])
+@pytest.mark.parametrize("number", [*BAD_NUMBERS, "9" * 400, "9" * 5000, "-" + "9" * 5000, "NaN"])
+def test_numbers_that_make_no_sense(scene: Scene, member: str, number: str):
+    """A file whose extent is nonsense is listed as hidden; its neighbour is readable."""
+    raw = (
+        f'{{"filename":"d","length":7,"subfiles":{{"bad":{{"filename":"bad","{member}":{number}}},'
+        f'"good":{{"filename":"good","offset":2,"len":5}}}}}}'
+    ).encode()
+    path = scene.publish(skyfiles.of_metadata(raw, b"..hello"))
+    assert scene.names(path) == ["good"]
+    assert scene.read(path / "good") == b"hello"
+    assert list(scene.hidden(path)) == ["bad"]
+
+
+@pytest.mark.parametrize("number", [*BAD_NUMBERS, "9" * 400, "9" * 5000, "0", "1", "9999999999"])
+@pytest.mark.parametrize("member", ["length", "mode"])
+def test_other_numbers_that_make_no_sense(scene: Scene, member: str, number: str):
+    """A wrong total length or mode does not matter where the base sector tells the truth."""
+    raw = (
+        f'{{"filename":"d","{member}":{number},'
+        '"subfiles":{"good":{"filename":"good","offset":2,"len":5}}}'
+    ).encode()
+    path = scene.publish(skyfiles.of_metadata(raw, b"..hello"))
+    assert scene.read(path / "good") == b"hello"
+
+
+def test_members_of_wrong_types(scene: Scene):
+    """Every member may be of any type: what can be shown is shown."""
+    raw = json.dumps(
+        {
+            "filename": ["x"],
+            "length": {},
+            "mode": "0644",
+            "defaultpath": 1,
+            "tryfiles": {"a": 1},
+            "errorpages": [1],
+            "subfiles": {
+                "good": {"filename": 5, "contenttype": [], "len": 5, "mode": None},
+                "number": 5,
+                "null": None,
+                "list": [],
+            },
+        }
+    ).encode()
+    path = scene.publish(skyfiles.of_metadata(raw, b"hello"))
+    assert scene.names(path) == ["good"]
+    assert scene.read(path / "good") == b"hello"
+    assert sorted(scene.hidden(path)) == ["list", "null", "number"]
+
+
+def test_overlapping_extents(scene: Scene):
+    """Files may share bytes: each is what its extent says."""
+    subfiles = {
+        "a": Subfile(filename="a", offset=0, len=6000),
+        "b": Subfile(filename="b", offset=3000, len=6000),
+        "c": Subfile(filename="c", offset=0, len=9000),
+    }
+    payload = noise(9000, 20)
+    raw = encode_metadata(Metadata("d", 9000, subfiles=subfiles))
+    path = scene.publish(skyfiles.of_metadata(raw, payload))
+    assert scene.read(path / "a") == payload[:6000]
+    assert scene.read(path / "b") == payload[3000:]
+    assert scene.read(path / "c") == payload
+
+
+def test_extents_out_of_range(scene: Scene):
+    """A file that ends beyond the content is hidden; one that ends with it is not."""
+    subfiles = {
+        "ends": Subfile(filename="ends", offset=5, len=5),
+        "empty": Subfile(filename="empty", offset=10),
+        "beyond": Subfile(filename="beyond", offset=5, len=6),
+        "after": Subfile(filename="after", offset=11),
+        "far": Subfile(filename="far", offset=(1 << 62), len=(1 << 62) - 1),
+    }
+    raw = encode_metadata(Metadata("d", 1 << 40, subfiles=subfiles))
+    path = scene.publish(skyfiles.of_metadata(raw, b"0123456789"))
+    assert scene.names(path) == ["empty", "ends"]
+    assert scene.read(path / "ends") == b"56789"
+    assert scene.read(path / "empty") == b""
+    assert set(scene.hidden(path).values()) == {"it reaches beyond the content"}
+    assert len(scene.hidden(path)) == 3
+
+
+HOSTILE = [
+    "../../etc/passwd",
+    "/etc/passwd",
+    "a//b",
+    "a/../b",
+    "./x",
+    "x/.",
+    "..",
+    ".",
+    "",
+    "/",
+    "trailing/",
+    "nul\0byte",
+    "d/" + "n" * 300,
+    "é" * 128,
+    "deep/" * 10_000 + "file",
+    "\ud800",
+]
+HARMLESS = [
+    "..data",
+    "...",
+    "-rf",
+    "~",
+    "*",
+    "a b",
+    "new\nline",
+    "tail\n",
+    "quote\"'",
+    "%2e%2e",
+    "back\\slash",
+    "\x01\x7f",
+    "CON",
+    "é" * 127,
+    "n" * 255,
+    "😀",
+    "\u202egnp.exe",
+    "d/" * 1500 + "deep",
+]
+
+
+def test_hostile_names(scene: Scene):
+    """Names that cannot be in a directory tree are counted and listed, not shown; all others are
+    shown as they are.
+    """
+    files = {name: f"<{n}>".encode() for n, name in enumerate([*HOSTILE, *HARMLESS])}
+    records = {}
+    offset = 0
+    for name, content in files.items():
+        records[name] = {"filename": name, "offset": offset, "len": len(content)}
+        offset += len(content)
+    raw = json.dumps({"filename": "d", "length": offset, "subfiles": records}).encode()
+    path = scene.publish(skyfiles.of_metadata(raw, b"".join(files.values())))
+    found = scene.names(path)
+    assert [name for name in found if not (name + "/").startswith("d/")] == sorted(
+        name for name in HARMLESS if not name.startswith("d/")
+    )
+    assert HARMLESS[-1] in found
+    assert scene.xattr(path, "hidden") == str(len(HOSTILE))
+    assert {name[:500] for name in HOSTILE} == set(scene.hidden(path))
+    assert f"{len(HOSTILE)} of its files cannot be shown" in scene.log()
+    for name in HARMLESS[:-1]:
+        assert scene.read(path / name) == files[name]
+    for name in ("../../etc/passwd", "nothing", "..data/x"):
+        assert scene.error("cat", f"{path}/skylinks/{name}") != ""
+    assert output(["realpath", f"{path}/../.."]).decode().strip() == str(scene.mount.path)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_file_that_is_also_a_directory(scene: Scene, order: int):
+    """The directory wins, whichever comes first in the metadata."""
+    files = {"a": b"file", "a/b": b"inner", "c/d/e": b"deep", "c/d": b"file", "z": b"last"}
+    ordered = dict(list(files.items())[::order])
+    path = scene.publish(skyfiles.of_files(ordered))
+    assert scene.names(path) == ["a", "a/b", "c", "c/d", "c/d/e", "z"]
+    assert scene.read(path / "a/b") == b"inner"
+    assert scene.read(path / "c/d/e") == b"deep"
+    assert set(scene.hidden(path)) == {"a", "c/d"}
+
+
+def test_a_million_entries(scene: Scene):
+    """A directory of a million files is listed in full, and its last file is readable."""
+    count = 1_000_000
+    records = ",".join(f'"{n:07}":{{"offset":{n % 1000},"len":1}}' for n in range(count))
+    raw = f'{{"filename":"d","length":1000,"subfiles":{{{records}}}}}'.encode()
+    skyfile = skyfiles.of_metadata(raw, bytes(range(250)) * 4)
+    path = scene.publish(skyfile)
+    listing = output(["ls", "-f", path], limit=LIMIT).split()
+    assert len(listing) - 2 == count
+    assert scene.read(path / "0999249") == bytes([249])
+    assert scene.xattr(path, "hidden") == "0"
+
+
+@pytest.mark.parametrize("size", [60 * MIB, 70 * MIB])
+def test_huge_header(scene: Scene, size: int):
+    """Metadata in a header of nearly 64 MiB is read; beyond that it is an error, not a hang."""
+    filler = "x" * size
+    raw = f'{{"filename":"f","length":5,"filler":"{filler}"}}'.encode()
+    path = scene.publish(skyfiles.unverifiable(raw, b"hello", fresh(f"header{size}")))
+    if size < 64 * MIB:
+        assert scene.read(path / "f") == b"hello"
+    else:
+        assert scene.error("cat", path / "f") == EIO
+
+
+def test_endless_header(scene: Scene):
+    """Headers without end are given up, and the skylink is an error."""
+    path = scene.publish(skyfiles.unverifiable(b'{"filename":"f"}', b"x", fresh("endless")))
+    scene.portal.fault(fake.endless_header, "HEAD")
+    assert scene.error("ls", path) == EIO
+
+
+def test_endless_answers(scene: Scene):
+    """Bodies without end are given up, whatever was asked."""
+    small = scene.publish(skyfiles.of_files({"f": b"endless"}))
+    large = scene.publish(skyfiles.of_files({"f": noise(5 * MIB, 31)}))
+    assert scene.names(large) == ["f"]
+    scene.portal.fault(fake.endless_body)
+    assert scene.error("ls", small) == EIO
+    assert scene.error("cat", large / "f") == EIO
+
+
+# --- portals that break
+
+BREAKS = {
+    "ignores Range": fake.ignores_range,
+    "too few bytes": fake.short(1000),
+    "too many bytes": fake.excess(b"more"),
+    "closes early": fake.closes_after(100_000),
+    "closes at once": fake.closes_after(-1),
+    "resets": fake.resets_after(100_000),
+    "another range": fake.header(b"Content-Range", b"bytes 0-1048575/5242880"),
+    "no Content-Range": fake.without_header(b"Content-Range"),
+    "a page": fake.html,
+    "encoded": fake.header(b"Content-Encoding", b"gzip"),
+    "error 500": fake.status(500),
+    "error 429": fake.status(429, "<html>slow down</html>"),
+}
+
+
+@pytest.mark.parametrize("verifiable", [True, False])
+@pytest.mark.parametrize("how", BREAKS)
+def test_portal_that_breaks(scene: Scene, how: str, verifiable: bool):
+    """A portal that breaks twice is asked again; one that goes on is EIO; never a wrong byte, and
+    nothing wrong is kept.
+    """
+    seed = fresh(f"{how}{verifiable}")
+    payload = noise(5 * MIB, seed)
+    if verifiable:
+        skyfile = skyfiles.of_files({"f": payload})
+    else:
+        skyfile = skyfiles.unverifiable(describe({"f": payload}), payload, seed)
+    file = scene.publish(skyfile) / "f"
+    assert output(["stat", "-c", "%s", file]) == b"5242880\n"
+    part = ["iflag=skip_bytes", f"skip={4 * MIB + 300_000}", "count=1"]
+    scene.portal.fault(BREAKS[how], f"GET.*{skyfile.name}.*concat")
+    assert scene.error("dd", f"if={file}", "bs=128k", "status=none", *part) == EIO
+    assert 2 <= len(scene.portal.asked(f"GET.*{skyfile.name}.*concat")) <= 6
+    scene.portal.heal()
+    scene.portal.fault(BREAKS[how], f"GET.*{skyfile.name}.*concat", times=2)
+    assert scene.read(file, *part) == payload[4 * MIB + 300_000 :][: 128 << 10]
+    scene.portal.heal()
+    assert scene.read(file) == payload
+
+
+@pytest.mark.parametrize("how", [*BREAKS, "error 404", "error 403"])
+def test_portal_that_breaks_at_the_description(scene: Scene, how: str):
+    """What goes wrong while a skylink is described is an error of it, gone when the portal is well.
+
+    Only «not found» from every portal is «no such file».
+    """
+    skyfile = skyfiles.of_files({"f": f"described {how}".encode()})
+    path = scene.publish(skyfile)
+    breaks = BREAKS | {"error 404": fake.status(404), "error 403": fake.status(403)}
+    expected = {"error 404": errno.ENOENT, "error 403": errno.EACCES}.get(how, errno.EIO)
+    if how in ("ignores Range", "another range", "no Content-Range"):
+        return  # no range is asked for here
+    scene.portal.fault(breaks[how], skyfile.name)
+    assert scene.error("ls", path) == os.strerror(expected)
+    scene.portal.heal()
+    if how == "error 404":
+        assert scene.error("ls", path) == ENOENT  # remembered for a few seconds
+    else:
+        assert scene.read(path / "f") == f"described {how}".encode()
+
+
+def test_portal_that_stalls(hasty: Scene):
+    """Whatever waits for a silent portal fails with ETIMEDOUT within --timeout; what does not need
+    it goes on meanwhile.
+    """
+    ready = hasty.publish(skyfiles.of_files({"f": b"ready"}))
+    large = hasty.publish(skyfiles.of_files({"f": noise(5 * MIB, 41)}))
+    assert hasty.read(ready / "f") == b"ready"
+    assert hasty.names(large) == ["f"]
+    hasty.portal.fault(fake.stalls_after(1000))
+    unknown = hasty.publish(skyfiles.of_files({"f": b"stalled"}))
+    for command in (["ls", unknown], ["cat", unknown / "f"], ["cat", large / "f"]):
+        begun = time.monotonic()
+        assert hasty.error(*command) == ETIMEDOUT
+        assert time.monotonic() - begun < 6
+        assert hasty.read(ready / "f") == b"ready"
+
+
+def test_portal_that_says_nothing_at_all(hasty: Scene):
+    """The same for one that takes the request and never answers."""
+    hasty.portal.fault(fake.stalls_after(-1))
+    unknown = hasty.publish(skyfiles.of_files({"f": b"silent"}))
+    begun = time.monotonic()
+    assert hasty.error("ls", unknown) == ETIMEDOUT
+    assert time.monotonic() - begun < 6
+
+
+# --- portals that lie
+
+LIES = {
+    "one bit": fake.flips(3000),
+    "other content": fake.swaps(noise(5 * MIB, 77)),
+    "zeros": fake.swaps(bytes(5 * MIB)),
+}
+
+
+@pytest.mark.parametrize("base_sectors", [True, False])
+@pytest.mark.parametrize("lie", LIES)
+def test_lying_portal_before_an_honest_one(pair: Scene, lie: str, base_sectors: bool):
+    """The bytes come from the honest portal, and are right."""
+    small, large = noise(50_000, 51), noise(5 * MIB, 52)
+    pair.portal.base_sectors = base_sectors
+    paths = [pair.publish(skyfiles.of_files({"f": content})) for content in (small, large)]
+    pair.portal.fault(LIES[lie], "^GET")
+    assert pair.read(paths[0] / "f") == small
+    if base_sectors:  # else the lie about large content cannot be told
+        assert pair.read(paths[1] / "f") == large
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_lying_portal_alone(scene: Scene, lie: str):
+    """With nobody else to ask, it is EIO: at the directory, or at the part that is a lie."""
+    seed = fresh(lie)
+    small = scene.publish(skyfiles.of_files({"f": noise(50_000, seed)}))
+    large = scene.publish(skyfiles.of_files({"f": noise(5 * MIB, seed)}))
+    assert scene.names(large) == ["f"]
+    scene.portal.fault(LIES[lie], "^GET")
+    assert scene.error("cat", small / "f") == EIO
+    assert scene.error("cat", large / "f") == EIO
+    scene.portal.heal()
+    assert scene.read(small / "f") == noise(50_000, seed)
+
+
+def test_portal_that_pads_the_metadata(pair: Scene):
+    """A portal without base sectors cannot make small content uncheckable by wrong sizes."""
+    skyfile = skyfiles.of_files({"f": b"true"})
+    path = pair.publish(skyfile)
+    pair.portal.base_sectors = False
+    padded = describe({"f": b"lies"}) + b" " * 8000
+    pair.portal.fault(fake.header(b"svc-metadata", padded), "^HEAD")
+    pair.portal.fault(fake.swaps(b"lies"), "^GET")
+    assert pair.read(path / "f") == b"true"
+
+
+def test_words_of_a_portal_in_the_log(scene: Scene):
+    """What a portal says cannot make lines of its own in the log, nor talk to a terminal."""
+    path = scene.publish(skyfiles.of_files({"f": uuid4().bytes}))
+    scene.portal.fault(fake.status(500, "evil\n1970-01-01 ERROR \x1b[31mTraceback" + "x" * 9000))
+    assert scene.error("ls", path) == EIO
+    line = next(line for line in scene.log().splitlines() if "evil" in line)
+    assert "\x1b" not in line
+    assert len(line) < 600
+    assert not re.search("^1970", scene.log(), re.MULTILINE)
+    scene.mount.log.write_text("")  # the word itself is no sign of a fault here

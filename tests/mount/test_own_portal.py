@@ -1,0 +1,157 @@
+"""Without a portal named anywhere: the one at the default address, else one of our own.
+
+Each test has a network of its own, in which the default port is free.
+"""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.mount.namespaces import Namespace
+from tests.skymount_process import SKYMOUNT, Mount, Sandbox, Watched, output
+
+DEFAULT = "http://127.0.0.1:4280"
+
+ANSWERS = """
+import socket, sys
+try:
+    socket.create_connection(("127.0.0.1", 4280)).close()
+except ConnectionRefusedError:
+    print("no")
+else:
+    print("yes")
+"""
+
+
+@pytest.fixture
+def alone(sandbox: Sandbox, namespace: Namespace) -> Sandbox:
+    """A sandbox in a network where nobody else is."""
+    return sandbox.within(namespace.prefix)
+
+
+@pytest.fixture
+def something(sandbox: Sandbox) -> Path:
+    path = sandbox.root / "something.txt"
+    path.write_text("something")
+    return path
+
+
+def answers(namespace: Namespace) -> bool:
+    return namespace.python(ANSWERS) == "yes\n"
+
+
+def portal_of(mount: Mount) -> Watched:
+    """Return the portal that a daemon started."""
+    listed = Path(f"/proc/{mount.daemon.pid}/task/{mount.daemon.pid}/children").read_text()
+    (pid,) = map(int, listed.split())
+    assert b"portal\0serve\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return Watched(pid)
+
+
+@pytest.fixture
+def mount(alone: Sandbox) -> Iterator[Mount]:
+    with alone.mounted() as made:
+        yield made
+
+
+def test_our_own_portal_is_started_and_used(alone: Sandbox, mount: Mount, something: Path) -> None:
+    """Upload and mount find each other without being told anything."""
+    assert mount.warnings == ""
+    assert mount.status()["own_portal"] is True
+    assert mount.status()["portals"] == [DEFAULT]
+    skylink = alone.succeed("upload", something).strip()
+    found = output([*mount.prefix, "cat", mount.skylink(skylink) / "something.txt"])
+    assert found == b"something"
+
+
+@pytest.mark.parametrize("way", ["umount", "fusermount3", "SIGTERM", "SIGKILL"])
+def test_our_own_portal_ends_with_the_mount(
+    alone: Sandbox, mount: Mount, namespace: Namespace, way: str
+) -> None:
+    """However that ends."""
+    portal = portal_of(mount)
+    try:
+        if way == "umount":
+            alone.succeed("umount", mount.path)
+        elif way == "fusermount3":
+            namespace.do("fusermount3", "-u", mount.path)
+        else:
+            mount.daemon.signal(signal.Signals[way])
+        mount.daemon.wait()
+        portal.wait()
+        assert not answers(namespace)
+    finally:
+        portal.end()
+
+
+def test_what_was_published_is_there_at_the_next_mount(alone: Sandbox, something: Path) -> None:
+    with alone.mounted():
+        skylink = alone.succeed("upload", something).strip()
+        assert (alone.root / "data/skymount/portal").is_dir()
+        alone.succeed("umount", alone.directory())
+    with alone.mounted() as again:
+        file = again.skylink(skylink) / "something.txt"
+        assert output([*again.prefix, "cat", file]) == b"something"
+
+
+def test_a_portal_at_the_default_address_is_used(
+    alone: Sandbox, namespace: Namespace, something: Path
+) -> None:
+    data = alone.root / "other-data"
+    serve = [*SKYMOUNT, "portal", "serve", "--data", data]
+    portal = namespace.start(*serve, env=alone.env)
+    assert portal.stdout is not None
+    assert portal.stdout.readline() == f"listening on {DEFAULT}\n".encode()
+    with alone.mounted() as mount:
+        assert mount.warnings == ""
+        assert mount.status()["own_portal"] is False
+        skylink = alone.succeed("upload", something).strip()
+        assert namespace.do("cat", mount.skylink(skylink) / "something.txt") == "something"
+        alone.succeed("umount", mount.path)
+        assert answers(namespace)
+
+
+def test_a_portal_that_is_named_keeps_ours_from_being_started(
+    alone: Sandbox, namespace: Namespace
+) -> None:
+    with alone.mounted("--portal", DEFAULT) as mount:
+        assert "does not answer yet" in mount.warnings
+        assert mount.status()["own_portal"] is False
+        assert not answers(namespace)
+
+
+def test_the_foreground_has_its_own_portal_too(alone: Sandbox, namespace: Namespace) -> None:
+    with alone.foreground() as mount:
+        assert answers(namespace)
+        mount.process.send_signal(signal.SIGINT)
+        assert mount.wait() == 0
+        assert not answers(namespace)
+
+
+def test_two_mounts_share_one_portal(alone: Sandbox, something: Path) -> None:
+    with (
+        alone.mounted(at=alone.directory("one")) as one,
+        alone.mounted(at=alone.directory("two")) as two,
+    ):
+        assert one.status()["own_portal"] is True
+        assert two.status()["own_portal"] is False
+        skylink = alone.succeed("upload", something).strip()
+        for each in (one, two):
+            file = each.skylink(skylink) / "something.txt"
+            assert output([*each.prefix, "cat", file]) == b"something"
+
+
+def test_our_own_portal_that_does_not_start_is_a_warning(alone: Sandbox) -> None:
+    """Its reason is in the log."""
+    (alone.root / "data/skymount").mkdir()
+    (alone.root / "data/skymount/portal").write_text("in the way")
+    with alone.mounted(clean=False) as mount:
+        assert "our own portal did not start, see the log" in mount.warnings
+        assert "portal" in alone.log.read_text()
+
+
+def test_upload_without_any_portal_says_how_to_get_one(alone: Sandbox, something: Path) -> None:
+    said = alone.fail("upload", something)
+    assert "start a portal with `skymount portal serve` or `skymount mount`" in said

@@ -1,0 +1,210 @@
+"""The end of a mount: asked for, from outside, by signal, or by force."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.mount.proxy import Proxy
+from tests.mount.site import BIG, Site
+from tests.skymount_process import Sandbox, end, mounts_at, output, run
+
+ENV = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
+
+HOLD = "import sys; file = open(sys.argv[1], 'rb'); print(flush=True); sys.stdin.read()"
+
+
+def test_umount_waits_until_the_daemon_is_gone(sandbox: Sandbox, portal: str) -> None:
+    with sandbox.mounted("--portal", portal) as mount:
+        assert sandbox.succeed("umount", mount.path) == ""
+        assert mount.daemon.ended
+        assert mounts_at(mount.path) == []
+        assert list(mount.path.iterdir()) == []
+
+
+def test_umount_of_what_is_not_mounted(sandbox: Sandbox) -> None:
+    path = sandbox.directory()
+    assert sandbox.fail("umount", path) == f"{path}: nothing is mounted there"
+    assert "nothing is mounted there" in sandbox.fail("umount", sandbox.root / "absent")
+    assert "Missing argument" in sandbox.fail("umount", code=2)
+
+
+def test_umount_below_the_mount_point(sandbox: Sandbox, site: Site) -> None:
+    with sandbox.mounted("--portal", site.portal) as mount:
+        assert "nothing is mounted there" in sandbox.fail("umount", mount.path / "skylinks")
+        assert mount.status()["pid"] == mount.daemon.pid
+
+
+def test_umount_of_a_busy_mount_says_what_to_do(sandbox: Sandbox, site: Site) -> None:
+    """It changes nothing; `--lazy` detaches, and the daemon ends with the last user."""
+    with sandbox.mounted("--portal", site.portal) as mount:
+        file = mount.skylink(site.skylink) / BIG
+        user = subprocess.Popen(
+            [sys.executable, "-c", HOLD, file], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        try:
+            assert user.stdout is not None
+            assert user.stdout.readline() == b"\n"
+            said = sandbox.fail("umount", mount.path)
+            assert said == (
+                f"{mount.path}: it is in use; close what uses it (`fuser -vm {mount.path}` lists "
+                f"it), or detach it with `skymount umount --lazy {mount.path}`"
+            )
+            assert output(["cat", file]) == (site.source / BIG).read_bytes()
+
+            assert sandbox.succeed("umount", "--lazy", mount.path) == ""
+            assert mounts_at(mount.path) == []
+            assert not mount.daemon.ended
+            found = output(["cat", f"/proc/{user.pid}/fd/3"])
+            assert found == (site.source / BIG).read_bytes()
+            user.communicate(b"", timeout=30)
+        finally:
+            end(user)
+        mount.daemon.wait()
+
+
+def test_a_lazily_detached_mount_point_can_be_used_again(sandbox: Sandbox, site: Site) -> None:
+    with sandbox.mounted("--portal", site.portal) as first:
+        user = subprocess.Popen(["sleep", "600"], cwd=first.path / "skylinks")
+        try:
+            sandbox.succeed("umount", "-z", first.path)
+            with sandbox.mounted("--portal", site.portal) as second:
+                end(user)
+                first.daemon.wait()
+                assert second.status()["pid"] == second.daemon.pid
+        finally:
+            end(user)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_unmounts(sandbox: Sandbox, portal: str, number: signal.Signals) -> None:
+    with sandbox.foreground("--portal", portal) as mount:
+        mount.process.send_signal(number)
+        assert mount.notify.receive(mount.process) == ["STOPPING=1"]
+        assert mount.wait() == 0
+        assert mounts_at(mount.path) == []
+        assert f"{number.name}: unmounting" in mount.log.read_text()
+        assert "Traceback" not in mount.log.read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_unmounts_in_the_background_too(
+    sandbox: Sandbox, portal: str, number: signal.Signals
+) -> None:
+    with sandbox.mounted("--portal", portal) as mount:
+        mount.daemon.signal(number)
+        mount.daemon.wait()
+        assert mounts_at(mount.path) == []
+
+
+@pytest.mark.parametrize(("number", "times"), [(signal.SIGTERM, 1), (signal.SIGINT, 2)])
+def test_a_signal_unmounts_while_a_read_hangs(
+    sandbox: Sandbox, site: Site, proxy: Proxy, number: signal.Signals, times: int
+) -> None:
+    """The portal has taken the request and is silent; the reader gets an error."""
+    with sandbox.foreground("--portal", proxy.url) as mount:
+        file = mount.path / "skylinks" / site.skylink / BIG
+        output(["stat", file])
+        proxy.stalling = True
+        reader = subprocess.Popen(["cat", file], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            assert proxy.stalled.wait(30)
+            for _ in range(times):
+                mount.process.send_signal(number)
+            assert mount.wait() == 0
+            assert mounts_at(mount.path) == []
+            out, err = reader.communicate(timeout=30)
+            assert (reader.returncode, out) == (1, b"")
+            assert err
+        finally:
+            end(reader)
+        assert "Traceback" not in mount.log.read_text()
+
+
+def test_a_signal_unmounts_while_a_lookup_hangs(sandbox: Sandbox, site: Site, proxy: Proxy) -> None:
+    proxy.stalling = True
+    with sandbox.foreground("--portal", proxy.url) as mount:
+        reader = subprocess.Popen(
+            ["ls", mount.path / "skylinks" / site.skylink], stderr=subprocess.PIPE
+        )
+        try:
+            assert proxy.stalled.wait(30)
+            mount.process.send_signal(signal.SIGTERM)
+            assert mount.wait() == 0
+            assert reader.communicate(timeout=30)[1]
+            assert mounts_at(mount.path) == []
+        finally:
+            end(reader)
+
+
+def test_a_signal_unmounts_what_is_in_use(sandbox: Sandbox, site: Site) -> None:
+    with sandbox.foreground("--portal", site.portal) as mount:
+        user = subprocess.Popen(["sleep", "600"], cwd=mount.path / "skylinks")
+        try:
+            mount.process.send_signal(signal.SIGTERM)
+            assert mount.wait() == 0
+            assert mounts_at(mount.path) == []
+        finally:
+            end(user)
+
+
+@pytest.mark.parametrize("option", ["-u", "-uz"])
+def test_fusermount3_from_outside_ends_the_daemon(
+    sandbox: Sandbox, portal: str, option: str
+) -> None:
+    with sandbox.foreground("--portal", portal) as mount:
+        output(["fusermount3", option, mount.path])
+        assert mount.notify.receive(mount.process) == ["STOPPING=1"]
+        assert mount.wait() == 0
+        assert "unmounted" in mount.log.read_text()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="umount is for root")
+def test_umount_of_the_system_ends_the_daemon(sandbox: Sandbox, portal: str) -> None:
+    with sandbox.mounted("--portal", portal) as mount:
+        output(["umount", mount.path])
+        mount.daemon.wait()
+
+
+def test_the_foreground_is_quiet_on_stdout_and_logs_to_stderr(
+    sandbox: Sandbox, portal: str
+) -> None:
+    with sandbox.foreground("--portal", portal) as mount:
+        sandbox.succeed("umount", mount.path)
+        assert mount.wait() == 0
+        assert mount.process.stdout is not None
+        assert mount.process.stdout.read() == b""
+        log = mount.log.read_text()
+        assert f"{mount.path}: mounted, portals: {portal}" in log
+        assert f"{mount.path}: unmounted" in log
+    assert not sandbox.log.exists()
+
+
+def test_a_foreground_mount_recovers_a_stale_one_and_says_so(sandbox: Sandbox, portal: str) -> None:
+    with sandbox.mounted("--portal", portal) as stale:
+        stale.daemon.signal(signal.SIGKILL)
+        stale.daemon.wait()
+        with sandbox.foreground("--portal", portal) as mount:
+            assert "the mount of a skymount that is gone was cleared" in mount.log.read_text()
+
+
+def test_nohup_is_heeded(sandbox: Sandbox, portal: str) -> None:
+    command = ["sh", "-c", 'trap "" HUP; exec "$@"', "-", sys.executable, "-m", "skymount"]
+    path = sandbox.directory()
+    with sandbox.foreground(
+        command=[*command, "mount", "--foreground", "--portal", portal, path]
+    ) as mount:
+        mount.process.send_signal(signal.SIGHUP)
+        assert output(["ls", mount.path]) == b"skylinks\n"
+        mount.process.send_signal(signal.SIGTERM)
+        assert mount.wait() == 0
+
+
+def test_a_daemon_that_is_killed_leaves_an_error_not_a_hang(sandbox: Sandbox, site: Site) -> None:
+    with sandbox.mounted("--portal", site.portal) as mount:
+        mount.daemon.signal(signal.SIGKILL)
+        mount.daemon.wait()
+        done = run(["cat", mount.skylink(site.skylink) / "text.txt"], env=ENV)
+        assert "not connected" in done.stderr

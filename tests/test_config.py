@@ -1,0 +1,316 @@
+"""Configuration: defaults < file < environment < flags, and what is refused."""
+
+from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skymount.config import Config, default_log_file, default_path, load, parse_size
+from skymount.content.skyfile import Policy
+from skymount.errors import ConfigError
+
+NOWHERE: dict[str, str] = {}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home directory without a configuration."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def write(text: str) -> Path:
+    path = default_path()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def refused(text: str, **more: Any) -> str:
+    """Return what is said of a file that cannot be used."""
+    path = write(text)
+    with pytest.raises(ConfigError) as caught:
+        load({}, environ=NOWHERE, **more)
+    said = str(caught.value)
+    assert said.startswith(f"{path}: ")
+    return said.removeprefix(f"{path}: ")
+
+
+def test_without_anything_there_are_defaults() -> None:
+    assert load({}, environ=NOWHERE) == Config()
+
+
+def test_defaults_use_the_default_portal() -> None:
+    assert Config().portals == ()
+    assert Config().portal_urls == ("http://127.0.0.1:4280",)
+
+
+def test_the_file_lies_where_xdg_says(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert default_path() == home / ".config/skymount/config.toml"
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "elsewhere"))
+    assert default_path() == home / "elsewhere/skymount/config.toml"
+
+
+def test_the_log_lies_where_xdg_says(home: Path) -> None:
+    assert default_log_file() == str(home / ".local/state/skymount/log/mount.log")
+
+
+def test_every_key_can_be_set_in_the_file() -> None:
+    write(
+        """
+        portals = ["https://one.example/", "http://two.example:4280"]
+        dialect = "skynet"
+        api_key = "secret"
+        mountpoint = "~/sky"
+        allow_other = true
+        verify = "require"
+        memory_cache = "1 GiB"
+        lookup_grace = 0.25
+        timeout = 10
+        log_file = "/tmp/log"
+        """
+    )
+    found = load({}, environ=NOWHERE)
+    assert found == Config(
+        portals=("https://one.example", "http://two.example:4280"),
+        dialect="skynet",
+        api_key="secret",
+        mountpoint="~/sky",
+        allow_other=True,
+        verify=Policy.REQUIRE,
+        memory_cache=1 << 30,
+        lookup_grace=0.25,
+        timeout=10.0,
+        log_file="/tmp/log",
+    )
+    assert all(getattr(found, key.name) != getattr(Config(), key.name) for key in fields(Config))
+
+
+def test_later_origins_win() -> None:
+    environ: dict[str, str] = {}
+    flags: dict[str, object] = {"timeout": None}
+    assert load(flags, environ=environ).timeout == 30
+    write("timeout = 1\n[mounts.home]\ntimeout = 2\n")
+    assert load(flags, environ=environ).timeout == 1
+    assert load(flags, environ=environ, name="home").timeout == 2
+    environ["SKYMOUNT_TIMEOUT"] = "3"
+    assert load(flags, environ=environ, name="home").timeout == 3
+    flags["timeout"] = "4"
+    assert load(flags, environ=environ, name="home").timeout == 4
+
+
+def test_origins_add_up_key_by_key() -> None:
+    write('dialect = "skynet"\ntimeout = 1\n[mounts.home]\nmemory_cache = 5\n')
+    found = load(
+        {"mountpoint": "/mnt", "portals": ("http://a",)},
+        environ={"SKYMOUNT_VERIFY": "off", "SKYMOUNT_PORTALS": "http://b"},
+        name="home",
+    )
+    assert found == Config(
+        portals=("http://a",),
+        dialect="skynet",
+        timeout=1,
+        memory_cache=5,
+        verify=Policy.OFF,
+        mountpoint="/mnt",
+    )
+
+
+def test_a_flag_replaces_the_portals_of_the_file() -> None:
+    write('portals = ["http://a", "http://b"]\n')
+    assert load({"portals": ("http://c",)}, environ=NOWHERE).portals == ("http://c",)
+
+
+def test_the_environment_lists_portals_with_blanks() -> None:
+    found = load({}, environ={"SKYMOUNT_PORTALS": " http://a  http://b\n"})
+    assert found.portals == ("http://a", "http://b")
+
+
+def test_an_empty_variable_counts_as_not_set() -> None:
+    environ = {"SKYMOUNT_TIMEOUT": "", "SKYMOUNT_PORTALS": "", "SKYMOUNT_API_KEY": ""}
+    assert load({}, environ=environ) == Config()
+
+
+def test_other_variables_are_not_ours() -> None:
+    """Nor does a variable of our prefix that is no key stop anything."""
+    environ = {"TIMEOUT": "x", "SKYMOUNT_WHATEVER": "x", "skymount_timeout": "x"}
+    assert load({}, environ=environ) == Config()
+
+
+def test_one_table_of_many_is_used() -> None:
+    write('[mounts.a]\nmountpoint = "/a"\n[mounts.b]\nmountpoint = "/b"\n')
+    assert load({}, environ=NOWHERE, name="b").mountpoint == "/b"
+    assert load({}, environ=NOWHERE).mountpoint == ""
+
+
+@pytest.mark.parametrize("name", ["a-b", "two words", "a.b"])
+def test_a_table_of_any_name(name: str) -> None:
+    write(f'[mounts."{name}"]\nmountpoint = "/there"\n')
+    assert load({}, environ=NOWHERE, name=name).mountpoint == "/there"
+
+
+def test_a_table_that_is_absent() -> None:
+    assert refused("", name="home") == "no table [mounts.home]; known ones: there is none"
+    assert refused("[mounts.b]\n[mounts.a]\n", name="c").endswith("known ones: a, b")
+
+
+def test_mounts_must_be_tables() -> None:
+    for text in ("mounts = 1", 'mounts = ["a"]', "[mounts]\nhome = 1"):
+        assert refused(text).startswith("mounts: not tables like [mounts.home]")
+
+
+def test_a_file_that_is_named_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        load({}, environ=NOWHERE, file=str(tmp_path / "absent"))
+
+
+def test_a_file_that_is_named_replaces_the_default_one(tmp_path: Path) -> None:
+    write("timeout = 1\n")
+    (tmp_path / "other.toml").write_text("memory_cache = 7\n")
+    found = load({}, environ=NOWHERE, file=str(tmp_path / "other.toml"))
+    assert found == Config(memory_cache=7)
+
+
+def test_a_directory_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Is a directory"):
+        load({}, environ=NOWHERE, file=str(tmp_path))
+
+
+def test_what_is_not_toml() -> None:
+    assert "line 2" in refused("timeout = 1\ntimeout =\n")
+
+
+def test_a_key_that_is_there_twice() -> None:
+    assert refused("timeout = 1\ntimeout = 2\n")
+
+
+def test_bytes_that_are_not_text() -> None:
+    path = write("")
+    path.write_bytes(b'mountpoint = "\xff"\n')
+    with pytest.raises(ConfigError, match="utf-8"):
+        load({}, environ=NOWHERE)
+
+
+def test_a_file_over_the_limit() -> None:
+    assert refused("#" * (1 << 20) + "\n") == "larger than 1048576 bytes"
+
+
+def test_nesting_without_end() -> None:
+    assert refused("x = " + "[" * 100_000)
+
+
+@pytest.mark.parametrize(
+    "text", ["portal = 1", "Timeout = 1", "[cache]\nsize = 1", '"" = 1', "[[portals]]\nurl = 1"]
+)
+def test_an_unknown_key_or_shape(text: str) -> None:
+    said = refused(text)
+    assert said.startswith(("unknown key", "portals: not a list"))
+
+
+def test_an_unknown_key_names_the_known_ones() -> None:
+    said = refused("cache = 1")
+    assert said.startswith("unknown key 'cache'; known ones: portals, dialect, ")
+    assert "memory_cache" in said
+
+
+def test_an_unknown_key_in_a_table_that_is_not_used() -> None:
+    """A typing error is found before it matters."""
+    assert refused("[mounts.a]\n[mounts.b]\ntimout = 1\n", name="a").startswith(
+        "[mounts.b]: unknown key 'timout'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("portals = 1", "not a list of portal addresses"),
+        ("portals = [1]", "not a list of portal addresses"),
+        ('portals = ["portal.example"]', "it looks like https://"),
+        ('portals = ["http://me:secret@portal.example"]', "must not hold credentials"),
+        ('dialect = "klingon"', "unknown dialect 'klingon'"),
+        ("dialect = 1", "not a text"),
+        ('api_key = ["x"]', "not a text"),
+        ('mountpoint = "a\\u0000b"', "not a text"),
+        ("allow_other = 2", "neither true nor false"),
+        ('allow_other = "perhaps"', "neither true nor false"),
+        ('verify = "maybe"', "verify must be one of require, available, off"),
+        ("verify = true", "not a text"),
+        ('memory_cache = "much"', "not a size"),
+        ("memory_cache = -1", "not a size"),
+        ("memory_cache = 1.5", "not a size"),
+        ("memory_cache = true", "not a size"),
+        ("timeout = 0", "not a time"),
+        ("timeout = -1", "not a time"),
+        ("timeout = 3601", "not a time"),
+        ("timeout = nan", "not a time"),
+        ("timeout = inf", "not a time"),
+        ("timeout = true", "not a time"),
+        ('timeout = "soon"', "not a time"),
+        ("lookup_grace = []", "not a time"),
+        ("log_file = 1", "not a text"),
+    ],
+)
+def test_a_bad_value_is_refused_with_its_place(line: str, words: str) -> None:
+    said = refused(line)
+    assert said.startswith(f"{line.partition(' ')[0]}: ")
+    assert words in said
+    assert "secret" not in said
+
+
+def test_a_bad_variable_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"^SKYMOUNT_TIMEOUT: timeout: not a time"):
+        load({}, environ={"SKYMOUNT_TIMEOUT": "soon"})
+
+
+def test_a_bad_flag_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"^command line: memory_cache: not a size"):
+        load({"memory_cache": "much"}, environ=NOWHERE)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        (0, 0),
+        (123, 123),
+        ("0", 0),
+        ("123", 123),
+        ("5 B", 5),
+        ("1 KiB", 1024),
+        ("2kib", 2048),
+        ("128 MiB", 128 << 20),
+        (" 3 GIB ", 3 << 30),
+        ("1TiB", 1 << 40),
+    ],
+)
+def test_sizes(text: object, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "MiB", "1.5 MiB", "-1", "1 MB", "1 M", "0x10", "1 MiB MiB", "9" * 16, "٣", 1 << 50, None],
+)
+def test_what_is_not_a_size(text: object) -> None:
+    with pytest.raises(ConfigError):
+        parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1", True), ("TRUE", True), ("yes", True), ("0", False), ("No", False)]
+)
+def test_truth_in_the_environment(text: str, value: bool) -> None:
+    assert load({}, environ={"SKYMOUNT_ALLOW_OTHER": text}).allow_other is value
+
+
+def test_the_api_key_is_never_shown() -> None:
+    found = load({}, environ={"SKYMOUNT_API_KEY": "secret"})
+    assert found.api_key == "secret"
+    assert "secret" not in repr(found)
+
+
+def test_it_cannot_be_changed_later() -> None:
+    with pytest.raises(FrozenInstanceError):
+        Config().timeout = 1  # type: ignore[misc]
