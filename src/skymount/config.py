@@ -39,9 +39,10 @@ def parse_size(value: object) -> int:
 
 
 def _seconds(value: object) -> float:
-    is_number = isinstance(value, int | float | str) and not isinstance(value, bool)
+    if isinstance(value, bool):
+        value = None
     try:
-        seconds = float(value) if is_number else -1.0
+        seconds = float(value) if isinstance(value, int | float | str) else -1.0
     except ValueError:
         seconds = -1.0
     if not 0 < seconds <= _SECONDS_LIMIT:

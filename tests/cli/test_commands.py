@@ -100,8 +100,8 @@ def test_a_reader_that_goes_away_is_no_traceback(sandbox: Sandbox) -> None:
 def test_a_config_file_that_is_wrong_stops_each_command(sandbox: Sandbox, tmp_path: Path) -> None:
     file = sandbox.configure("bogus = 1\n")
     (tmp_path / "file").touch()
-    for arguments in (["mount", sandbox.directory()], ["upload", tmp_path / "file"]):
-        assert sandbox.fail(*arguments, code=2).startswith(f"{file}: unknown key 'bogus'")
+    for command, path in (("mount", sandbox.directory()), ("upload", tmp_path / "file")):
+        assert sandbox.fail(command, path, code=2).startswith(f"{file}: unknown key 'bogus'")
 
 
 def test_a_port_that_is_taken(sandbox: Sandbox, portal: str) -> None:

@@ -200,7 +200,7 @@ def test_progress_is_shown_on_a_terminal_and_leaves_stdout_alone(
     big = sandbox.root / "big.bin"
     big.write_bytes(bytes(6 << 20))
     out, shown = on_terminal(sandbox, "upload", "--portal", portal, big)
-    assert Skylink.parse(out.rstrip())
+    assert str(Skylink.parse(out.rstrip())) == out.rstrip()
     assert "6.3/6.3 MB" in shown
     assert out.rstrip() not in shown
 

@@ -229,9 +229,9 @@ class FakePortal:
         """
         self._rules.append(_Rule(re.compile(pattern), fault, times))
 
-    def heal(self) -> None:
-        """Behave again."""
-        self._rules.clear()
+    def heal(self, pattern: str = "") -> None:
+        """Behave again: forget the rules of that very pattern, or all of them."""
+        self._rules = [rule for rule in self._rules if pattern and rule.pattern.pattern != pattern]
 
     def asked(self, pattern: str = "") -> list[Request]:
         """Return the requests that match."""

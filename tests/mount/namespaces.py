@@ -76,7 +76,7 @@ class Namespace:
     def hide_fuse_device(self, scratch: Path) -> None:
         """Make a /dev without fuse."""
         scratch.mkdir()
-        self.do("mount", "--bind", "/dev", scratch)
+        self.do("mount", "--rbind", "/dev", scratch)
         self.do("mount", "-t", "tmpfs", "none", "/dev")
         for name in ("null", "zero", "urandom", "tty"):
             self.do("touch", f"/dev/{name}")

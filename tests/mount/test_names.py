@@ -69,7 +69,7 @@ def test_one_file_in_a_directory_keeps_its_place(site: Site, sandbox: Sandbox, p
     assert output(["find", tree, "-type", "f", "-printf", "%P"]) == b"a/b"
 
 
-MALFORMED = [
+MALFORMED: list[str | bytes] = [
     "hello",
     ".git",
     ".Trash-1000",

@@ -100,7 +100,7 @@ def test_a_portal_at_the_default_address_is_used(
     alone: Sandbox, namespace: Namespace, something: Path
 ) -> None:
     data = alone.root / "other-data"
-    serve = [*SKYMOUNT, "portal", "serve", "--data", data]
+    serve = [*SKYMOUNT, "portal", "serve", "--data", str(data)]
     portal = namespace.start(*serve, env=alone.env)
     assert portal.stdout is not None
     assert portal.stdout.readline() == f"listening on {DEFAULT}\n".encode()

@@ -109,7 +109,7 @@ def test_64_processes_read_at_random_from_a_cold_mount(site: Site, sandbox_of_si
         "--portal", site.portal, "--memory-cache", "6 MiB", at=sandbox_of_site
     ) as mount:
         tree = mount.skylink(site.skylink)
-        crowd = [sys.executable, "-c", CROWD, "64", site.source, tree]
+        crowd = [sys.executable, "-c", CROWD, "64", str(site.source), str(tree)]
         output([*crowd, BIG, "big/one sector", "long text.txt", DATABASE, "picture.png"])
 
 

@@ -24,6 +24,7 @@ INTEGER_LIMIT = 1 << 63
 """Offsets and lengths are below it, as the kernel's file offsets are."""
 
 _MODE_BITS = 0o7777
+_DIGITS = 40  # of an integer; Python refuses to read thousands of them
 
 
 class Subfile(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -126,7 +127,7 @@ def _is_sound(sub: Subfile) -> bool:
 def _parse_leniently(raw: bytes) -> Metadata:
     """Read what can be read of metadata that the typed decoder refuses."""
     try:
-        found = json.loads(raw.decode("utf-8", "surrogateescape"))
+        found = json.loads(raw.decode("utf-8", "surrogateescape"), parse_int=_integer)
     except (ValueError, RecursionError) as error:
         raise MalformedError(f"metadata is not JSON: {error}") from None
     if not isinstance(found, dict):
@@ -158,6 +159,11 @@ def _parse_leniently(raw: bytes) -> Metadata:
         else {},
         rejected=tuple(rejected),
     )
+
+
+def _integer(digits: str) -> int | None:
+    """Read a JSON integer; None for one that no offset, length or mode can be."""
+    return int(digits) if len(digits) <= _DIGITS else None
 
 
 def _lenient_subfile(record: Any) -> Subfile | str:
