@@ -279,13 +279,17 @@ def run_in_background(config: Config, log_to: Callable[[], None]) -> list[str]:
 
 def _become_daemon(config: Config, log_to: Callable[[], None], starter: int) -> None:
     """Leave the terminal, run the mount, and never return."""
+    listening = True
 
     def tell(kind: str, text: str = "") -> None:
         message = f"{kind}{' '.join(text.split())}\n"
-        os.write(starter, message.encode("utf-8", "backslashreplace"))
+        if listening:  # afterwards the descriptor's number belongs to somebody else
+            os.write(starter, message.encode("utf-8", "backslashreplace"))
 
     def ready() -> None:
+        nonlocal listening
         tell("R")
+        listening = False
         os.close(starter)
 
     status = 1
