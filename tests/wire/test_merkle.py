@@ -1,19 +1,70 @@
-"""The Merkle root of a sector, held against a tree that is hashed in full."""
+"""The Merkle root of a sector, held against a tree that is hashed in full.
+
+All of it holds for each form: the plain one, and the compiled one with and without AVX2.
+"""
 
 import json
+import os
+import runpy
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from skymount.wire.merkle import piece_root, sector_root
+import skymount.wire
+from skymount.wire import merkle
+from skymount.wire.merkle import piece_root, plain_root, sector_root
 from skymount.wire.skylink import SECTOR_SIZE
+
+try:
+    from skymount.wire import _merkle
+except ImportError:
+    _merkle = None
 
 VECTORS = json.loads((Path(__file__).parents[1] / "data" / "vectors.json").read_text())
 ROOTS = {case["data"]: case["root"] for case in VECTORS["merkle_root"]}
 
 SEGMENT = 64
+GROUP = 256 * SEGMENT  # what the compiled form hashes at once
 PATTERN = b"".join(blake2b(at.to_bytes(4, "big")).digest() for at in range(SECTOR_SIZE // SEGMENT))
+
+needs_compiled = pytest.mark.skipif(_merkle is None, reason="skymount.wire._merkle is not built")
+needs_avx2 = pytest.mark.skipif(
+    _merkle is None or not _merkle.AVX2, reason="_merkle is not built, or no AVX2 here"
+)
+
+COMPILED_FORMS = [
+    pytest.param("portable", marks=needs_compiled),
+    pytest.param("avx2", marks=needs_avx2),
+]
+
+
+def form(name):
+    if name == "plain":
+        return plain_root
+    if name == "avx2":
+        return _merkle.root
+    return lambda data, start, stride: _merkle.root(data, start, stride, True)
+
+
+@pytest.fixture(params=["plain", *COMPILED_FORMS], autouse=True)
+def each_form(request, monkeypatch):
+    """Run each test once with every form that there is, unless the test chooses one itself."""
+    monkeypatch.setattr(merkle, "_root", form(request.param))
+
+
+each_once = pytest.mark.parametrize("each_form", ["plain"], indirect=True)
+"""For tests that do not go by the chosen form."""
 
 
 def naive_root(sector: bytes) -> bytes:
@@ -58,7 +109,11 @@ def test_known_root_of_one_byte(data):
 
 @pytest.mark.parametrize(
     "size",
-    [1, 63, 64, 65, 127, 128, 129, 192, 4096, 4097, 99_999, SECTOR_SIZE // 2, SECTOR_SIZE // 2 + 1],
+    [
+        *(1, 63, 64, 65, 127, 128, 129, 192, 4096, 4097),
+        *(GROUP - 64, GROUP - 1, GROUP, GROUP + 1, GROUP + 64, 99_999),
+        *(SECTOR_SIZE // 2, SECTOR_SIZE // 2 + 1),
+    ],
 )
 def test_root_of_short_data(size):
     """Data of any length has the root of its zero-padded sector."""
@@ -73,7 +128,7 @@ def test_root_of_a_full_sector(size):
     assert sector_root(data) == naive_root(data.ljust(SECTOR_SIZE, b"\0"))
 
 
-@pytest.mark.parametrize("gap", [1, 64, 8192, SECTOR_SIZE - 2])
+@pytest.mark.parametrize("gap", [1, 64, 8192, 2 * GROUP, SECTOR_SIZE - 2])
 def test_zeros_inside_the_data_count(gap):
     """Zeros between other bytes are content: only those at the end are padding."""
     data = b"x" + bytes(gap) + b"y"
@@ -83,8 +138,16 @@ def test_zeros_inside_the_data_count(gap):
 
 def test_more_than_a_sector_has_no_root():
     """A caller's mistake is not hashed."""
-    with pytest.raises(ValueError, match="do not fit a sector"):
+    with pytest.raises(ValueError, match="do not fit"):
         sector_root(bytes(SECTOR_SIZE + 1))
+    with pytest.raises(ValueError, match="do not fit"):
+        piece_root(bytes(2 * SECTOR_SIZE + 1), 1, 2)
+
+
+@pytest.mark.parametrize(("piece", "pieces"), [(-1, 2), (2, 2), (0, 0)])
+def test_there_is_no_such_piece(piece, pieces):
+    with pytest.raises(ValueError, match="no piece"):
+        piece_root(b"", piece, pieces)
 
 
 @pytest.mark.parametrize("size", [0, 1, 577, 640, 641, 100_000])
@@ -101,3 +164,164 @@ def test_piece_root_of_a_full_chunk():
     """The last piece of a full chunk of ten sectors is interleaved over all of it."""
     chunk = b"".join(bytes([number]) + PATTERN[1:] for number in range(10))
     assert piece_root(chunk, 9, 10) == naive_root(naive_piece(chunk, 9, 10))
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, GROUP + 100])
+@pytest.mark.parametrize("skip", range(9))
+def test_any_buffer_at_any_address(skip, size):
+    """A view into other bytes, however it lies in memory, has the root of what it shows."""
+    whole = bytearray(PATTERN[: size + 20])
+    view = memoryview(whole)[skip : skip + size]
+    expected = sector_root(bytes(view))
+    assert sector_root(view) == expected
+    assert sector_root(bytearray(view)) == expected
+    assert sector_root(view.toreadonly()) == expected
+
+
+def test_a_view_is_measured_in_bytes():
+    """What counts is the number of bytes, not of the view's items."""
+    view = memoryview(PATTERN[:800]).cast("Q")
+    assert sector_root(view) == sector_root(PATTERN[:800])
+    with pytest.raises(ValueError, match="do not fit"):
+        sector_root(memoryview(bytes(SECTOR_SIZE + 8)).cast("Q"))
+
+
+def near(*sizes):
+    """Give sizes around the boundaries of blocks, of the compiled form's lanes, and of groups."""
+    return st.sampled_from(sizes).flatmap(lambda size: st.integers(max(0, size - 130), size + 130))
+
+
+@st.composite
+def chunks(draw):
+    """Runs of content and of zeros: most of the boundaries lie where one turns into the other."""
+    chunk = b""
+    for size in draw(st.lists(near(0, 256, GROUP, 2 * GROUP, 5 * GROUP), max_size=4)):
+        chunk += draw(st.sampled_from([bytes(size), PATTERN[:size], b"\0x" * (size // 2)]))
+    return chunk
+
+
+@each_once
+@pytest.mark.parametrize("name", COMPILED_FORMS)
+@given(chunk=chunks(), pieces=st.integers(1, 12), data=st.data())
+def test_the_forms_agree(name, chunk, pieces, data):
+    """The compiled form says what the plain one says, for any start, stride and size."""
+    start = data.draw(st.integers(0, pieces - 1)) * SEGMENT
+    stride = pieces * SEGMENT
+    assert form(name)(chunk, start, stride) == plain_root(chunk, start, stride)
+
+
+@each_once
+@pytest.mark.parametrize("name", COMPILED_FORMS)
+@given(
+    size=near(SECTOR_SIZE // 2, SECTOR_SIZE).map(partial(min, SECTOR_SIZE)),
+    hole=st.integers(0, SECTOR_SIZE),
+    length=st.sampled_from([0, 1, SEGMENT, GROUP, SECTOR_SIZE // 2]),
+)
+@settings(max_examples=8)
+def test_the_forms_agree_on_large_data(name, size, hole, length):
+    content = bytearray(PATTERN[:size])
+    content[hole : hole + length] = bytes(len(content[hole : hole + length]))
+    assert form(name)(content, 0, SEGMENT) == plain_root(content, 0, SEGMENT)
+
+
+@each_once
+@needs_compiled
+@pytest.mark.parametrize(
+    ("size", "start", "stride"),
+    [
+        (0, -1, 64),
+        (100, -64, 64),
+        (100, 0, 63),
+        (100, 0, 0),
+        (100, 0, -64),
+        (SECTOR_SIZE + 1, 0, 64),
+    ],
+)
+def test_the_compiled_form_refuses_what_is_no_sector(size, start, stride):
+    """It checks for itself what its memory depends on."""
+    with pytest.raises(ValueError, match="not those of one sector"):
+        _merkle.root(bytes(size), start, stride)
+
+
+@each_once
+@needs_compiled
+@pytest.mark.parametrize("start", [100, 101, sys.maxsize])
+@pytest.mark.parametrize("stride", [64, sys.maxsize])
+def test_the_compiled_form_finds_nothing_beyond_the_end(start, stride):
+    assert _merkle.root(b"x" * 100, start, stride) == plain_root(b"", 0, SEGMENT)
+    assert _merkle.root(b"x" * 64, 0, stride) == plain_root(b"x" * 64, 0, SEGMENT)
+
+
+@each_once
+@needs_compiled
+def test_the_compiled_form_takes_bytes_only():
+    with pytest.raises(TypeError):
+        _merkle.root("text", 0, SEGMENT)
+    with pytest.raises(OverflowError):
+        _merkle.root(b"", sys.maxsize + 1, SEGMENT)
+
+
+@each_once
+@needs_compiled
+def test_the_compiled_form_lets_other_threads_run():
+    """A thread that waits for the interpreter gets it from a hash, long before its turn comes."""
+    gate, ran = threading.Lock(), []
+
+    def other():
+        with gate:
+            ran.append(True)
+
+    interval = sys.getswitchinterval()
+    gate.acquire()
+    thread = threading.Thread(target=other)
+    thread.start()
+    time.sleep(0.05)  # until it waits at the gate
+    sys.setswitchinterval(1000)
+    try:
+        gate.release()
+        for _ in range(100):
+            _merkle.root(PATTERN, 0, SEGMENT)
+            if ran:
+                break
+        in_time = bool(ran)
+    finally:
+        sys.setswitchinterval(interval)
+        thread.join()
+    assert in_time
+
+
+@each_once
+@needs_compiled
+def test_the_compiled_form_is_the_chosen_one():
+    assert merkle.COMPILED
+
+
+@each_once
+def test_the_plain_form_serves_where_nothing_was_compiled(monkeypatch):
+    """Without the extension the module has the same functions with the same answers."""
+    monkeypatch.setitem(sys.modules, "skymount.wire._merkle", None)
+    monkeypatch.delattr(skymount.wire, "_merkle", raising=False)
+    module = runpy.run_path(merkle.__file__)
+    assert not module["COMPILED"]
+    assert module["_root"] is module["plain_root"]
+    assert module["sector_root"](b"a").hex() == ROOTS["one byte 0x61 then zeros to 4 MiB"]
+
+
+@each_once
+def test_the_source_compiles_without_a_warning(tmp_path):
+    """Neither form of the code gives the compiler anything to say."""
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    include = Path(sysconfig.get_path("include"))
+    if shutil.which(compiler[0]) is None or not (include / "Python.h").exists():
+        pytest.skip("no C compiler, or no headers of Python")
+    done = subprocess.run(
+        [
+            *(*compiler, "-std=c11", "-O3", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-I{include}"),
+            *("-c", Path(merkle.__file__).with_name("_merkle.c"), "-o", tmp_path / "merkle.o"),
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr

@@ -92,6 +92,7 @@ class PortalClient:
         self.dialect = options.dialect
         self._http: httpx.AsyncClient | None = None
         self._opening = trio.Lock()
+        self._free = trio.Semaphore(options.connections)
 
     @property
     def url(self) -> str:
@@ -130,6 +131,7 @@ class PortalClient:
         """
         request = messages.download(skylink, method="HEAD", archive="concat")
         async with self._open(request) as response:
+            await self._body(response, 0)  # there is none; its end frees the connection
             return Head(
                 self._skylink_header(response),
                 self._raw_header(response, self.dialect.metadata_header),
@@ -204,11 +206,7 @@ class PortalClient:
         return httpx.AsyncClient(
             headers=headers,
             timeout=httpx.Timeout(options.idle_timeout, connect=options.connect_timeout),
-            # httpcore counts idle connections wrongly unless both bounds are the same.
-            limits=httpx.Limits(
-                max_connections=options.connections,
-                max_keepalive_connections=options.connections,
-            ),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
         )
 
     @asynccontextmanager
@@ -228,8 +226,7 @@ class PortalClient:
                 headers={**dict(request.headers), **(headers or {})},
                 content=content,
             )
-            with self._patience(content is not None):
-                response = await self._send(http, built)
+            await self._free_connection(request)
             try:
                 if not response.is_success:
                     await self._raise_for_status(request, response)
@@ -287,15 +284,13 @@ class PortalClient:
         self, request: messages.Request, response: httpx.Response
     ) -> NoReturn:
         """Raise the error that the status stands for, with the portal's own words."""
-        words = ""
-        if request.method != "HEAD":
-            body = b""
-            async with aclosing(self._raw(response)) as pieces:
-                async for piece in pieces:
-                    body += piece
-                    if len(body) > messages.ANSWER_LIMIT:
-                        break
-            words = _words(messages.parse_error(body))
+        body = b""
+        async with aclosing(self._raw(response)) as pieces:
+            async for piece in pieces:
+                body += piece
+                if len(body) > messages.ANSWER_LIMIT:
+                    break
+        words = _words(messages.parse_error(body))
         status = response.status_code
         raise _error_for(status)(
             words or f"HTTP status {status}",

@@ -123,14 +123,8 @@ class UploadBody:
         part = messages.Part(field, source.name, guessed, source.mode)
         return b"--" + self._boundary.encode() + b"\r\n" + part.encode() + b"\r\n"
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        pieces = self._pieces()
-        sent = 0
-        while piece := await trio.to_thread.run_sync(next, pieces, b""):
-            yield piece
-            sent += len(piece)
-            if self._progress is not None:
-                self._progress(sent, self.size)
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return _Sending(self._pieces(), self.size, self._progress)
 
     def _pieces(self) -> Iterator[bytes]:
         """Yield the body in pieces of about 1 MiB: small files share one, and one thread hop."""
@@ -147,6 +141,28 @@ class UploadBody:
                 yield bytes(piece)
                 piece.clear()
         yield bytes(piece + self._tail)
+
+
+class _Sending:
+    """An iteration over a body. No generator: httpx leaves it where it is when sending fails."""
+
+    def __init__(self, pieces: Iterator[bytes], size: int, progress: Progress | None) -> None:
+        self._pieces = pieces
+        self._size = size
+        self._progress = progress
+        self._handed_out = 0
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._handed_out and self._progress is not None:  # asked for more: that was sent
+            self._progress(self._handed_out, self._size)
+        piece = await trio.to_thread.run_sync(next, self._pieces, b"")
+        if not piece:
+            raise StopAsyncIteration
+        self._handed_out += len(piece)
+        return piece
 
 
 def _read(source: Source) -> Iterator[bytes]:

@@ -1,0 +1,564 @@
+"""One portal over HTTP: every failure becomes the right PortalError, and nothing is left behind."""
+
+import contextlib
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from skymount.errors import (
+    AccessDeniedError,
+    BadContentError,
+    MalformedError,
+    NotFoundError,
+    PortalError,
+    PortalTimeoutError,
+    RequestRefusedError,
+    UnavailableError,
+)
+from skymount.portal.client import PortalClient
+from skymount.portal.options import PortalOptions
+from skymount.portal.upload import UploadBody
+from skymount.wire.dialect import SKYNET
+from skymount.wire.ranges import ByteRange
+from tests.fakes import portal as fake
+from tests.fakes import skyfiles
+from tests.fakes.portal import FakePortal, running
+from tests.fakes.skyfiles import describe, noise, unverifiable
+
+SECRET = "pass word/of the operator"
+SMALL = skyfiles.of_files({"a.txt": b"hello", "d/b": noise(3000)})
+LARGE = skyfiles.of_files({"f": noise(3_000_000, 2)})
+
+
+@asynccontextmanager
+async def talking(**options: object) -> AsyncIterator[tuple[FakePortal, PortalClient]]:
+    """Yield a portal that has content, and a client of it."""
+    async with running(FakePortal()) as portal:
+        portal.add(SMALL, LARGE)
+        settings = {"idle_timeout": 5.0, "api_key": SECRET, **options}
+        client = PortalClient(PortalOptions(portal.url, **settings))  # type: ignore[arg-type]
+        async with client:
+            yield portal, client
+
+
+async def read(client: PortalClient, start: int = 0, stop: int | None = None) -> bytes:
+    """Read a range of the large file."""
+    wanted = ByteRange(start, stop or len(LARGE.payload))
+    async with client.stream(LARGE.skylink, "", wanted, len(LARGE.payload)) as pieces:
+        return b"".join([piece async for piece in pieces])
+
+
+# --- what is asked, and what comes back
+
+
+async def test_head():
+    """A HEAD request tells skylink, stored metadata, size and type of the whole skylink."""
+    async with talking() as (portal, client):
+        head = await client.head(SMALL.skylink)
+        assert head.skylink == SMALL.skylink
+        assert head.metadata == SMALL.metadata
+        assert head.size == len(SMALL.payload)
+        assert head.content_type == "application/octet-stream"
+        assert [str(request) for request in portal.requests] == [
+            f"HEAD /{SMALL.name}?format=concat"
+        ]
+
+
+async def test_head_of_a_portal_that_says_nothing():
+    """Headers that are missing or senseless are None or empty, not errors."""
+    async with talking() as (portal, client):
+        portal.fault(lambda *_: fake.Reply(200, ((b"Content-Type", b""),), b""))
+        head = await client.head(SMALL.skylink)
+        assert (head.skylink, head.metadata, head.size, head.content_type) == (None, None, 0, "")
+
+
+async def test_skylink_header_that_is_none():
+    """A portal that names nonsense as the skylink is not believed anything."""
+    async with talking() as (portal, client):
+        portal.fault(fake.header(b"Svc-Skylink", b"nonsense"))
+        with pytest.raises(BadContentError):
+            await client.head(SMALL.skylink)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    ['{"filename":"é😀"}'.encode(), b'{"filename":"\xff\xfe"}', b"{}" + b" " * 200_000, b"x\ty"],
+    ids=["utf-8", "not utf-8", "long", "tab"],
+)
+async def test_metadata_header_is_raw(raw: bytes):
+    """The metadata header's bytes arrive as they were sent, in whatever encoding or length."""
+    async with talking() as (portal, client):
+        portal.fault(fake.header(b"svc-metadata", raw.strip()))
+        head = await client.head(SMALL.skylink)
+        assert head.metadata == raw.strip()
+
+
+async def test_other_dialect():
+    """In another dialect other paths and headers are used."""
+    async with talking(dialect=SKYNET) as (portal, client):
+        portal.fault(fake.header(b"skynet-file-metadata", b"{}"), "HEAD")
+        assert (await client.head(SMALL.skylink)).metadata == b"{}"
+        with pytest.raises(PortalError):
+            await client.metadata(SMALL.skylink)
+        assert portal.requests[-1].target == f"/skynet/metadata/{SMALL.name}"
+        assert "Sia-Agent" in portal.requests[-1].headers["user-agent"]
+
+
+async def test_metadata_and_base_sector():
+    """Both endpoints give the stored bytes."""
+    async with talking() as (_, client):
+        assert await client.metadata(SMALL.skylink) == SMALL.metadata
+        assert await client.base_sector(SMALL.skylink) == SMALL.base
+
+
+async def test_requests_carry_agent_key_and_no_encoding():
+    """Each request has the agent's token and the key, and asks for no encoding."""
+    async with talking() as (portal, client):
+        await client.head(SMALL.skylink)
+        headers = portal.requests[0].headers
+        assert "svc-agent" in headers["user-agent"]
+        assert headers["accept-encoding"] == "identity"
+        assert headers["authorization"].startswith("Basic ")
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 1), (5, 1_000_000), (2_999_999, 3_000_000)])
+async def test_range(start: int, stop: int):
+    """A range is exactly what was asked for."""
+    async with talking() as (portal, client):
+        assert await read(client, start, stop) == LARGE.payload[start:stop]
+        assert portal.requests[0].headers["range"] == f"bytes={start}-{stop - 1}"
+
+
+async def test_whole_content_by_status_200():
+    """A portal that ignores ranges is good enough for the whole."""
+    async with talking() as (portal, client):
+        portal.fault(fake.ignores_range)
+        assert await read(client) == LARGE.payload
+
+
+async def test_path_is_encoded():
+    """A path inside a skylink is percent-encoded, each element by itself."""
+    path = "d?/#%41+ é\n\"'\\"
+    content = skyfiles.of_files({path: b"odd", "x": b""})
+    async with talking() as (portal, client):
+        portal.add(content)
+        async with client.stream(content.skylink, path, ByteRange(0, 3), 3) as pieces:
+            assert b"".join([piece async for piece in pieces]) == b"odd"
+        assert portal.requests[0].path == f"/{content.name}/{path}"
+        assert set(portal.requests[0].query) <= {"no-response-metadata"}
+
+
+async def test_connections_are_reused():
+    """Requests one after another share a connection, also after an error with a body."""
+    async with talking() as (portal, client):
+        await client.head(SMALL.skylink)
+        with pytest.raises(NotFoundError):
+            await client.base_sector(skyfiles.of_files({"no": b""}).skylink)
+        await client.metadata(SMALL.skylink)
+        await read(client)
+        assert portal.accepted == 1
+
+
+# --- failures
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (400, RequestRefusedError),
+        (401, AccessDeniedError),
+        (402, AccessDeniedError),
+        (403, AccessDeniedError),
+        (404, NotFoundError),
+        (405, RequestRefusedError),
+        (408, UnavailableError),
+        (410, NotFoundError),
+        (416, RequestRefusedError),
+        (418, RequestRefusedError),
+        (429, UnavailableError),
+        (451, AccessDeniedError),
+        (490, RequestRefusedError),
+        (500, UnavailableError),
+        (502, UnavailableError),
+        (503, UnavailableError),
+        (599, UnavailableError),
+        (300, UnavailableError),
+    ],
+)
+async def test_status(status: int, error: type[PortalError]):
+    """Each status becomes its error, with the portal's words, whatever was asked."""
+    async with talking() as (portal, client):
+        portal.fault(fake.status(status, "the reason"))
+        for ask in (client.head(LARGE.skylink), client.metadata(LARGE.skylink), read(client)):
+            with pytest.raises(error) as caught:
+                await ask
+            assert type(caught.value) is error
+            assert caught.value.status == status
+            assert caught.value.url.startswith(f"{portal.url}/")
+        assert caught.value.message == "the reason"
+
+
+async def test_words_of_an_error():
+    """A page instead of words is left out; words are cut to a line and cleared of controls."""
+    async with talking() as (portal, client):
+        for body, expected in [
+            (b"<html>no</html>", "HTTP status 500"),
+            (b"", "HTTP status 500"),
+            (b'{"message":5}', "HTTP status 500"),
+            (b'{"message":"a\\n\\u001b[31mb"}', "a  [31mb"),
+            (b'{"message":"' + b"x" * 60_000 + b'"}', "x" * 300),
+            (b"x" * 10_000_000, "HTTP status 500"),
+        ]:
+            portal.heal()
+            portal.fault(lambda *_, body=body: fake.Reply(500, (), body))
+            with pytest.raises(UnavailableError) as caught:
+                await client.metadata(SMALL.skylink)
+            assert caught.value.message == expected
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (fake.ignores_range, BadContentError),
+        (fake.short(1), BadContentError),
+        (fake.excess(b"!"), BadContentError),
+        (fake.closes_after(0), BadContentError),
+        (fake.closes_after(1000), BadContentError),
+        (fake.closes_after(-1), BadContentError),
+        (fake.resets_after(0), UnavailableError),
+        (fake.resets_after(1000), UnavailableError),
+        (fake.resets_after(-1), UnavailableError),
+        (fake.html, BadContentError),
+        (fake.endless_body, BadContentError),
+        (fake.header(b"Content-Encoding", b"gzip"), BadContentError),
+        (fake.header(b"Content-Range", b"bytes 1-9/10"), BadContentError),
+        (fake.header(b"Content-Range", b"bytes 10-9/3000000"), BadContentError),
+        (fake.header(b"Content-Range", b"bytes 5-9/3000001"), BadContentError),
+        (fake.header(b"Content-Range", b"bytes 5-9/4"), BadContentError),
+        (fake.header(b"Content-Range", b"lines 5-9/3000000"), BadContentError),
+        (fake.header(b"Content-Range", b"bytes " + b"9" * 500 + b"-1/2"), BadContentError),
+        (fake.without_header(b"Content-Range"), BadContentError),
+        (fake.header(b"Transfer-Encoding", b"gzip"), BadContentError),
+        (fake.header(b"Content-Length", b"-5"), BadContentError),
+        (fake.header(b"bad header", b"x"), BadContentError),
+        (fake.header(b"X", b"a\x00b"), BadContentError),
+        (fake.stalls_after(-1), PortalTimeoutError),
+        (fake.stalls_after(0), PortalTimeoutError),
+        (fake.stalls_after(3), PortalTimeoutError),
+        (fake.redirects("ftp://elsewhere/x"), UnavailableError),
+        (fake.redirects("http://[::1/x"), BadContentError),
+        (fake.redirects("http://a b/\x01"), BadContentError),
+        (fake.redirects("//"), PortalError),
+        (fake.redirects("http://user:word@127.0.0.1:1/"), UnavailableError),
+        (fake.redirects("http://xn--a\x7f/"), BadContentError),
+        (fake.redirects("http://127.0.0.1:99999/"), PortalError),
+        (fake.redirects("/again"), BadContentError),
+        (fake.redirects("/again", 307, endless=True), BadContentError),
+        (fake.redirects("", 308), BadContentError),
+    ],
+)
+async def test_failure(fault: fake.Fault, error: type[PortalError]):
+    """Whatever goes wrong on the wire is a PortalError of its kind, soon; all is well after."""
+    async with talking(idle_timeout=0.2) as (portal, client):
+        portal.fault(fault)
+        with trio.fail_after(5):
+            for _ in range(2):
+                with pytest.raises(error):
+                    await read(client, 5, 9000)
+            with pytest.raises(PortalError):
+                await client.sector(bytes(32), 100)
+        portal.heal()
+        assert await read(client, 5, 10) == LARGE.payload[5:10]
+
+
+async def test_limits():
+    """An answer is read no further than its limit."""
+    async with talking() as (portal, client):
+        portal.fault(lambda *_: fake.Reply(endless=b"x" * 60_000))
+        for ask in (client.base_sector(SMALL.skylink), client.sector(bytes(32), 1000)):
+            with pytest.raises(BadContentError, match="longer than"):
+                await ask
+
+
+@pytest.mark.parametrize("fault", [fake.drips(1, 0.05), fake.endless_header])
+async def test_portal_that_drips(fault: fake.Fault):
+    """A portal cannot hold a request by sending a byte now and then, or headers for ever."""
+    async with talking(idle_timeout=0.3, connect_timeout=1.0) as (portal, client):
+        portal.fault(fault)
+        for ask in (client.metadata(SMALL.skylink), read(client, 0, 1000)):
+            with trio.fail_after(10), pytest.raises((PortalTimeoutError, BadContentError)):
+                await ask
+
+
+async def test_error_that_drips():
+    """Nor by dripping the words of an error."""
+    async with talking(idle_timeout=0.2) as (portal, client):
+        dripping = fake.Reply(500, (), b"x" * 60_000, drip=(1, 0.05))
+        portal.fault(lambda *_: dripping)
+        with trio.fail_after(5), pytest.raises(UnavailableError):
+            await client.metadata(SMALL.skylink)
+
+
+async def test_slow_but_steady():
+    """A portal that is slow, but not silent for too long, is waited for."""
+    async with talking(idle_timeout=0.2) as (portal, client):
+        portal.fault(fake.drips(300_000, 0.05))
+        assert await read(client) == LARGE.payload
+
+
+async def test_nobody_there():
+    """A refused connection, a name that does not resolve: unavailable, with the reason."""
+    async with running(FakePortal()) as portal:
+        gone = portal.url
+    for url in (gone, "http://name.invalid"):
+        async with PortalClient(PortalOptions(url, connect_timeout=5)) as client:
+            with pytest.raises(UnavailableError, match="cannot be reached"):
+                await client.head(SMALL.skylink)
+
+
+async def test_body_after_a_head():
+    """A portal that sends a body with HEAD spoils one request at most, never the content."""
+    async with talking() as (portal, client):
+        body = b"X: y\r\nContent-Length: 9\r\n\r\nsomething"
+        portal.fault(lambda *_: fake.Reply(200, ((b"A", b"b\r\n" + body),)), "HEAD")
+        for _ in range(3):
+            await client.head(SMALL.skylink)
+            with contextlib.suppress(BadContentError):
+                assert await client.metadata(SMALL.skylink) == SMALL.metadata
+        assert await client.metadata(SMALL.skylink) == SMALL.metadata
+
+
+# --- redirects
+
+
+async def test_redirect_is_followed_without_the_key():
+    """Content may lie on another host, which does not get the password."""
+    async with talking() as (portal, client), running(FakePortal()) as other:
+        other.add(LARGE)
+        portal.fault(fake.redirects(f"{other.url}/{LARGE.name}?format=concat", 307))
+        assert await read(client, 10, 20) == LARGE.payload[10:20]
+        assert other.requests[0].headers["range"] == "bytes=10-19"
+        assert "authorization" not in other.requests[0].headers
+        assert "authorization" in portal.requests[0].headers
+
+
+async def test_redirect_with_an_endless_body():
+    """The body of a redirect is not read, so it cannot fill the memory."""
+    async with talking() as (portal, client):
+        portal.fault(fake.redirects(f"/{LARGE.name}?format=concat", endless=True), times=1)
+        with trio.fail_after(5):
+            assert await read(client, 10, 20) == LARGE.payload[10:20]
+
+
+async def test_redirects_are_bounded():
+    """Five redirects are followed, a loop is not."""
+    async with talking() as (portal, client):
+        portal.fault(fake.redirects(f"/{LARGE.name}?format=concat"), times=5)
+        assert await read(client, 0, 5) == LARGE.payload[:5]
+        portal.fault(fake.redirects("/round"))
+        portal.requests.clear()
+        with pytest.raises(BadContentError, match="redirects"):
+            await read(client, 0, 5)
+        assert len(portal.requests) == 6
+
+
+# --- secrets
+
+
+async def test_no_secret_in_any_text():
+    """Neither repr nor errors nor their causes hold the key."""
+    async with talking() as (portal, client):
+        texts = [repr(client), repr(client.options), str(client.options)]
+        for fault in (fake.status(401), fake.resets_after(-1), fake.html, fake.closes_after(-1)):
+            portal.heal()
+            portal.fault(fault)
+            with pytest.raises(PortalError) as caught:
+                await read(client, 5, 6)
+            error: BaseException | None = caught.value
+            while error is not None:
+                texts += [str(error), repr(error), *map(repr, error.args)]
+                error = error.__cause__ or error.__context__
+        assert not any(SECRET in text or "Basic " in text for text in texts)
+
+
+# --- cancellation
+
+
+async def test_cancelled_at_any_await():
+    """However often and wherever requests are cancelled, the few connections remain usable."""
+    luck = random.Random(7)
+    async with talking(connections=2) as (portal, client):
+        portal.fault(fake.drips(200_000, 0.0005), "GET")
+
+        async def impatient() -> None:
+            for _ in range(15):
+                with trio.move_on_after(luck.random() ** 3 * 0.02):
+                    match luck.randrange(4):
+                        case 0:
+                            await client.head(SMALL.skylink)
+                        case 1:
+                            await client.metadata(SMALL.skylink)
+                        case 2:
+                            await read(client)
+                        case 3:
+                            async with client.stream(
+                                LARGE.skylink, "", ByteRange(0, 3_000_000), 3_000_000
+                            ) as pieces:
+                                async for _ in pieces:
+                                    break
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(4):
+                nursery.start_soon(impatient)
+        portal.heal()
+        with trio.fail_after(5):
+            for _ in range(4):
+                assert await read(client) == LARGE.payload
+
+
+async def test_stream_left_early():
+    """Leaving a stream in the middle frees its connection."""
+    async with talking(connections=1) as (_, client):
+        for _ in range(3):
+            wanted = ByteRange(0, len(LARGE.payload))
+            async with client.stream(LARGE.skylink, "", wanted, len(LARGE.payload)) as pieces:
+                async for _ in pieces:
+                    break
+        with trio.fail_after(5):
+            assert await client.metadata(SMALL.skylink) == SMALL.metadata
+
+
+async def test_error_of_the_caller_passes_through():
+    """What the caller raises inside a stream is not translated."""
+    async with talking() as (_, client):
+        with pytest.raises(ZeroDivisionError):
+            async with client.stream(LARGE.skylink, "", ByteRange(0, 9), 3_000_000):
+                raise ZeroDivisionError
+
+
+async def test_closed_with_requests_under_way():
+    """Closing the client ends what is under way with an error, not a hang."""
+    async with talking() as (portal, client):
+        portal.fault(fake.stalls_after(-1))
+        errors = []
+
+        async def ask() -> None:
+            try:
+                await client.head(SMALL.skylink)
+            except PortalError as error:
+                errors.append(error)
+
+        with trio.move_on_after(0.5) as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask)
+                while not portal.requests:
+                    await trio.sleep(0.001)
+                await client.aclose()
+        assert errors or scope.cancelled_caught
+        portal.heal()
+        assert (await client.head(SMALL.skylink)).metadata == SMALL.metadata
+
+
+# --- uploads
+
+
+async def test_upload(tmp_path: Path):
+    """The body arrives whole, with its length, at a path of its own, and the skylink comes back."""
+    file = tmp_path / "f"
+    file.write_bytes(noise(2_500_000))
+    async with talking() as (portal, client):
+        body = UploadBody.of_path(file)
+        assert (await client.upload(body)).skylink == SMALL.skylink
+        request = portal.requests[0]
+        assert request.method == "POST"
+        assert request.path.startswith("/svc/skyfile/")
+        assert request.headers["content-length"] == str(body.size)
+        assert request.headers["content-type"] == body.content_type
+        assert "transfer-encoding" not in request.headers
+        assert noise(2_500_000) in request.body
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (b"<html>", BadContentError),
+        (b"{}", BadContentError),
+        (b'{"skylink":"x"}', BadContentError),
+        (b'{"skylink":"%s","bitfield":4}' % SMALL.name.encode(), BadContentError),
+        (b'{"skylink":"%s","merkleroot":"00"}' % SMALL.name.encode(), BadContentError),
+        (b"x" * 100_000, BadContentError),
+    ],
+)
+async def test_upload_answered_with_nonsense(tmp_path: Path, answer: bytes, error: type[Exception]):
+    """An answer that contradicts itself or is none is an error."""
+    (tmp_path / "f").write_bytes(b"x")
+    async with talking() as (portal, client):
+        portal.fault(fake.body_is(answer))
+        with pytest.raises(error):
+            await client.upload(UploadBody.of_path(tmp_path / "f"))
+
+
+async def test_upload_refused_early(tmp_path: Path):
+    """A portal that answers and closes before it has read the body is heard."""
+    (tmp_path / "f").write_bytes(noise(20_000_000))
+
+    async def refuse(stream: trio.SocketStream) -> None:
+        await stream.receive_some(1000)
+        await stream.send_all(
+            b"HTTP/1.1 413 Too Large\r\nContent-Length: 23\r\nConnection: close\r\n\r\n"
+            b'{"message":"too large"}'
+        )
+        await trio.sleep(0.05)
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(trio.serve_tcp, refuse, 0)
+        url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+        async with PortalClient(PortalOptions(url)) as client:
+            with pytest.raises((RequestRefusedError, UnavailableError)):
+                await client.upload(UploadBody.of_path(tmp_path / "f"))
+        nursery.cancel_scope.cancel()
+
+
+async def test_upload_of_a_file_that_shrinks(tmp_path: Path):
+    """A file that becomes shorter is an error that names it; the connection is not used again."""
+    file = tmp_path / "f"
+    file.write_bytes(noise(3_000_000))
+    async with talking() as (portal, client):
+        body = UploadBody.of_path(file)
+        file.write_bytes(b"short")
+        with pytest.raises(MalformedError, match="shorter"):
+            await client.upload(body)
+        assert (await client.head(SMALL.skylink)).skylink == SMALL.skylink
+        assert portal.accepted == 2
+
+
+async def test_upload_cancelled(tmp_path: Path):
+    """An upload can be given up at any time."""
+    (tmp_path / "f").write_bytes(noise(9_000_000))
+    async with talking(connections=1) as (_, client):
+        for delay in (0, 0.001, 0.005, 0.01):
+            with trio.move_on_after(delay):
+                await client.upload(UploadBody.of_path(tmp_path / "f"))
+        with trio.fail_after(5):
+            await client.head(SMALL.skylink)
+
+
+async def test_large_header():
+    """A metadata header of 20 MiB is read."""
+    raw = b'{"filename":"' + b"x" * (20 << 20) + b'"}'
+    content = unverifiable(raw, b"x", 9)
+    async with talking() as (portal, client):
+        portal.add(content)
+        assert (await client.head(content.skylink)).metadata == raw
+
+
+def test_describe_is_what_portals_store():
+    """The fake's metadata has the members in the order of real portals."""
+    assert describe({"a": b"x"}) == (
+        b'{"filename":"site","length":1,"subfiles":{"a":{"mode":420,"filename":"a",'
+        b'"contenttype":"text/plain","len":1}}}'
+    )
