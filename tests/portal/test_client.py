@@ -420,6 +420,37 @@ async def test_cancelled_at_any_await():
                 assert await read(client) == LARGE.payload
 
 
+@pytest.mark.parametrize("connections", [1, 2])
+async def test_cancelled_while_waiting_for_a_connection(connections: int):
+    """Requests that are given up before they got a connection do not use it up."""
+    async with talking(connections=connections) as (portal, client):
+        portal.fault(fake.stalls_after(-1), times=connections)
+        async with trio.open_nursery() as nursery:
+            for _ in range(connections):
+                nursery.start_soon(client.head, SMALL.skylink)
+            while len(portal.requests) < connections:
+                await trio.sleep(0.001)
+            for _ in range(5):
+                with trio.CancelScope() as scope:
+                    scope.cancel()
+                    await client.head(SMALL.skylink)
+                with trio.move_on_after(0.005):
+                    await client.head(SMALL.skylink)
+            nursery.cancel_scope.cancel()
+        with trio.fail_after(3):
+            assert await read(client) == LARGE.payload
+
+
+async def test_every_connection_busy():
+    """Who waits too long for a connection gets a time-out."""
+    async with talking(connections=1, idle_timeout=0.2) as (portal, client):
+        wanted = ByteRange(0, len(LARGE.payload))
+        async with client.stream(LARGE.skylink, "", wanted, len(LARGE.payload)) as pieces:
+            with pytest.raises(PortalTimeoutError, match="busy"):
+                await client.head(SMALL.skylink)
+            assert b"".join([piece async for piece in pieces]) == LARGE.payload
+
+
 async def test_stream_left_early():
     """Leaving a stream in the middle frees its connection."""
     async with talking(connections=1) as (_, client):

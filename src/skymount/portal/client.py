@@ -226,22 +226,39 @@ class PortalClient:
                 headers={**dict(request.headers), **(headers or {})},
                 content=content,
             )
-            await self._free_connection(request)
-            try:
-                if not response.is_success:
-                    await self._raise_for_status(request, response)
-                if response.headers.get("content-encoding", "identity") != "identity":
-                    raise BadContentError(
-                        "the portal encoded the content", method=request.method, url=self.url
-                    )
-                yield response
-            finally:
-                with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
-                    await response.aclose()
+            async with self._turn():
+                with self._patience(content is not None):
+                    response = await self._send(http, built)
+                try:
+                    if not response.is_success:
+                        await self._raise_for_status(request, response)
+                    if response.headers.get("content-encoding", "identity") != "identity":
+                        raise BadContentError(
+                            "the portal encoded the content", method=request.method, url=self.url
+                        )
+                    yield response
+                finally:
+                    with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
+                        await response.aclose()
         except httpx.HTTPError as error:
             self._raise_translated(error, request)
         except httpx.InvalidURL as error:
             raise RequestRefusedError(str(error), method=request.method, url=self.url) from None
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Wait for one of the connections. httpcore's own bound loses one for good when a request
+        is cancelled while it waits.
+        """
+        limit = self.options.idle_timeout
+        with trio.move_on_after(limit) as scope:
+            await self._free.acquire()
+        if scope.cancelled_caught:
+            raise httpx.PoolTimeout(f"every connection is busy for {limit:g} s")
+        try:
+            yield
+        finally:
+            self._free.release()
 
     @contextmanager
     def _patience(self, uploading: bool) -> Iterator[None]:

@@ -4,6 +4,7 @@ Paths are matched as sent, still percent-encoded; endpoints decode what they nee
 """
 
 import logging
+import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -26,6 +27,7 @@ from skymount.server.inspecting import Inspections
 from skymount.server.refusal import Refusal
 from skymount.server.store import Store
 from skymount.server.uploading import Uploads
+from skymount.wire import merkle
 from skymount.wire.dialect import PRESETS, Dialect
 
 _log = logging.getLogger(__name__)
@@ -65,10 +67,15 @@ class Endpoint:
         await response(scope, receive, send)
 
 
+def _hashing_threads() -> int:
+    """Return how many threads hash at once: one if the hash holds the interpreter lock."""
+    return (os.cpu_count() or 1) if merkle.COMPILED else 1
+
+
 def routes(config: PortalConfig, store: Store) -> Iterator[Route]:
     """Yield every route. The first that matches a path answers it."""
     catalog = Catalog(store, config.header_limit)
-    uploads = Uploads(config, store, catalog, trio.CapacityLimiter(1))
+    uploads = Uploads(config, store, catalog, trio.CapacityLimiter(_hashing_threads()))
     downloads = Downloads(config, catalog)
     for dialect in PRESETS.values():
         yield from _service_routes(dialect, uploads, downloads, Inspections(catalog))

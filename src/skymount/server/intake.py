@@ -21,7 +21,7 @@ from skymount.wire.skylink import SECTOR_SIZE, Skylink
 _Args = TypeVarTuple("_Args")
 _Result = TypeVar("_Result")
 
-_IN_FLIGHT = 1  # sectors being hashed while the next one fills; the hash holds the GIL anyway
+_IN_FLIGHT = 2  # sectors being written and hashed while the next one fills
 
 
 class Intake:
@@ -67,7 +67,7 @@ class Intake:
             self._slots.release()
 
     async def _in_thread(self, work: Callable[[*_Args], _Result], *args: *_Args) -> _Result:
-        """Do what hashes in a thread, one at a time over all uploads: hashing holds the GIL."""
+        """Do what hashes in a thread, no more at a time over all uploads than is of use."""
         return await trio.to_thread.run_sync(work, *args, limiter=self._hashing)
 
     def _write_and_hash(self, index: int, chunk: bytes) -> bytes:
