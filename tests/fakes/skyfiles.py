@@ -1,6 +1,7 @@
 """Owns made-up content: skyfiles of every shape, with the skylinks that they truly have."""
 
 import random
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -85,7 +86,7 @@ def encrypted(files: Mapping[str, bytes]) -> FakeSkyfile:
     layout = sector.Layout(
         len(payload), len(metadata), cipher=b"\0\0\0\0\0\0\0\4", key_data=b"k" * 64
     )
-    base = bytes(layout) + noise(len(metadata) + len(payload), 7)
+    base = bytes(layout) + noise(len(metadata) + len(payload), zlib.crc32(payload))
     skylink = Skylink.v1(sector_root(base), len(base))
     return FakeSkyfile(skylink, metadata, payload, base, files=files)
 

@@ -443,7 +443,7 @@ async def test_cancelled_while_waiting_for_a_connection(connections: int):
 
 async def test_every_connection_busy():
     """Who waits too long for a connection gets a time-out."""
-    async with talking(connections=1, idle_timeout=0.2) as (portal, client):
+    async with talking(connections=1, idle_timeout=0.2) as (_, client):
         wanted = ByteRange(0, len(LARGE.payload))
         async with client.stream(LARGE.skylink, "", wanted, len(LARGE.payload)) as pieces:
             with pytest.raises(PortalTimeoutError, match="busy"):

@@ -198,7 +198,7 @@ class Operations:
             raise _error(errno.ESTALE) from None
         if slot.tree is None and index == 0:
             return Entry(inode, Directory.mode, entry_ttl=0, attr_ttl=0)
-        tree = await self._slots.tree(slot)
+        slot, tree, _ = await self._node(inode)
         return _tree_entry(slot, tree, index)
 
     def _fixed_entry(self, inode: int) -> Entry:

@@ -200,7 +200,7 @@ class Slots:
         idle = [
             slot
             for slot in self._by_name.values()
-            if not (slot.references or slot.waiting or slot.loading)
+            if slot.references == slot.waiting == 0 and slot.loading is None
         ]
         for slot in idle[: max(0, len(idle) - _KEPT)]:
             self._drop(slot)

@@ -19,8 +19,10 @@ NAME_LIMIT = 255
 PATH_LIMIT = 4095
 """Bytes in a path inside a skylink (PATH_MAX); one beyond it could be listed but not opened."""
 
-NODES_LIMIT = 4 << 20
-"""Files and directories of one tree; what is over it is listed as not shown."""
+NODES_LIMIT = 3 << 19
+"""Files and directories of one tree; what is over it is listed as not shown. A node takes up to 400
+bytes of memory, and a few bytes of metadata can ask for two thousand directories.
+"""
 
 _READ_BITS = 0o444
 _BAD_ELEMENT = re.compile(rb"(?:\A|/)\.{0,2}(?:/|\Z)")

@@ -21,6 +21,17 @@ BACKOFF = 0.2
 """Seconds of pause before the second round, doubled for each further one, jittered."""
 
 
+E = TypeVar("E", bound=PortalError)
+
+
+def _bare(error: E) -> E:
+    """Return an error that is kept for a while without what it holds on to: the frames that it
+    passed, and in them all that was received until then.
+    """
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
+
+
 @dataclass
 class _Standing:
     """How a portal has done lately; the fewer faults in a row, the earlier it is asked."""
@@ -66,11 +77,11 @@ class Portals:
                 except (UnavailableError, BadContentError) as error:
                     self._of(client).faults += 1
                     if not isinstance(failure, BadContentError):
-                        failure = error
+                        failure = _bare(error)
                 except PortalError as error:
                     silent.add(client)
                     if refusal is None or isinstance(refusal, NotFoundError):
-                        refusal = error
+                        refusal = _bare(error)
                 else:
                     self._of(client).faults = 0
                     return answer

@@ -1,0 +1,472 @@
+"""Finding out what a skylink is: from its base sector, from a portal's word, or not at all."""
+
+from dataclasses import replace
+
+import pytest
+import trio
+
+from skymount.content.skyfile import Policy, Verified
+from skymount.errors import (
+    AccessDeniedError,
+    BadContentError,
+    MalformedError,
+    NotFoundError,
+    PortalError,
+    UnavailableError,
+)
+from skymount.wire import sector
+from skymount.wire.merkle import sector_root
+from skymount.wire.skylink import SECTOR_SIZE, Skylink
+from tests.fakes import portal as fake
+from tests.fakes import skyfiles
+from tests.fakes.rig import OpenRig
+from tests.fakes.skyfiles import FakeSkyfile, describe, noise
+
+MIB = 1 << 20
+FILES = {"a.txt": b"first", "d/b.txt": noise(20_000)}
+INLINE = skyfiles.of_files(FILES)
+LEGACY = skyfiles.of_metadata(b'{"filename":"f"}', b"content", cipher=sector.CIPHER_LEGACY_PLAIN)
+LARGE = skyfiles.of_files({"big": noise(5 * MIB)})
+SPREAD = skyfiles.of_metadata(describe({"s": noise(MIB)}), noise(MIB), pieces=10, fan_out=True)
+MANY = skyfiles.of_metadata(
+    describe({f"{n:05}{'x' * 200}": b"" for n in range(22_000)} | {"z": noise(MIB)}), noise(MIB)
+)
+"""Its metadata has more than a sector, so that it is spilled."""
+
+
+# --- with base sectors
+
+
+@pytest.mark.parametrize(
+    ("skyfile", "inline", "unit"),
+    [
+        (INLINE, True, SECTOR_SIZE),
+        (LEGACY, True, SECTOR_SIZE),
+        (LARGE, False, SECTOR_SIZE),
+        (SPREAD, False, 10 * SECTOR_SIZE),
+        (MANY, False, SECTOR_SIZE),
+    ],
+    ids=["inline", "legacy", "1 of n", "10 of 30", "spilled"],
+)
+@pytest.mark.parametrize("policy", [Policy.AVAILABLE, Policy.REQUIRE])
+async def test_from_the_base_sector(
+    rig: OpenRig, skyfile: FakeSkyfile, inline: bool, unit: int, policy: Policy
+):
+    """Content of each shape is described by its base sector, and verified."""
+    async with rig(policy=policy) as made:
+        made.portal.add(skyfile)
+        loaded = await made.loader.load(skyfile.skylink)
+        found = loaded.skyfile
+        assert (found.verified, found.inline, found.unit) == (Verified.YES, inline, unit)
+        assert (found.skylink, found.size) == (skyfile.skylink, len(skyfile.payload))
+        assert found.portal == made.portal.url
+        assert loaded.payload == (skyfile.payload if inline else None)
+        assert made.portal.asked("HEAD|concat") == []
+
+
+async def test_one_request_for_small_content(rig: OpenRig):
+    """Description and content of a small skyfile take a single request."""
+    async with rig() as made:
+        made.portal.add(INLINE)
+        await made.loader.load(INLINE.skylink)
+        assert len(made.portal.requests) == 1
+
+
+@pytest.mark.parametrize("size", [len(INLINE.base or b"") + 1, 65_536, SECTOR_SIZE])
+async def test_base_sector_with_padding(rig: OpenRig, size: int):
+    """A portal may hand out the whole sector, or a part of its padding."""
+    base = INLINE.base or b""
+    async with rig() as made:
+        made.portal.add(INLINE)
+        made.portal.fault(fake.body_is(base.ljust(size, b"\0")))
+        assert (await made.loader.load(INLINE.skylink)).payload == INLINE.payload
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        fake.status(404),
+        fake.status(500),
+        fake.status(403),
+        fake.flips(5),
+        fake.short(9),
+        fake.resets_after(9),
+    ],
+)
+async def test_spilled_sector_that_cannot_be_had(rig: OpenRig, fault: fake.Fault):
+    """Whatever is wrong with one of several sectors fetched at once is a PortalError."""
+    async with rig() as made:
+        made.portal.add(MANY)
+        made.portal.fault(fault, "/svc/root")
+        with pytest.raises(PortalError):
+            await made.loader.load(MANY.skylink)
+        made.portal.heal()
+        assert (await made.loader.load(MANY.skylink)).skyfile.verified is Verified.YES
+
+
+# --- what is authentic and makes no sense
+
+
+def crafted(layout: sector.Layout, rest: bytes = b"") -> FakeSkyfile:
+    """Return content with that layout, whatever it says."""
+    base = bytes(layout) + rest
+    return FakeSkyfile(Skylink.v1(sector_root(base), len(base)), b"{}", b"", base)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        sector.Layout(1 << 63, 2),
+        sector.Layout((1 << 64) - 1, 2),
+        sector.Layout(0, 1 << 63),
+        sector.Layout(0, (1 << 64) - 1),
+        sector.Layout(5, 2, (1 << 64) - 1, 1),
+        sector.Layout(5, 2, 1 << 40, 1),
+        sector.Layout(5, 300 << 20, 0, 1),
+        sector.Layout(5, 2, 31, 1),
+        sector.Layout(5, 2, 32, 0),
+        sector.Layout(5, 2, 64, 1),
+        sector.Layout(SECTOR_SIZE + 1, 2, 32, 1),
+        sector.Layout(5, 2, 32, 255, 255),
+        sector.Layout(5, 3),
+    ],
+    ids=str,
+)
+async def test_layout_that_makes_no_sense(rig: OpenRig, layout: sector.Layout):
+    """Sizes that contradict each other, or the sector, are bad content, found out at once."""
+    content = crafted(layout, b"{}".ljust(200, b"x"))
+    async with rig() as made:
+        made.portal.add(content)
+        with trio.fail_after(10), pytest.raises(BadContentError):
+            await made.loader.load(content.skylink)
+
+
+async def test_unknown_version(rig: OpenRig):
+    """A layout of another version is bad content."""
+    base = b"\x02" + (INLINE.base or b"")[1:]
+    content = FakeSkyfile(Skylink.v1(sector_root(base), len(base)), b"{}", b"", base)
+    async with rig() as made:
+        made.portal.add(content)
+        with pytest.raises(BadContentError, match="version 2"):
+            await made.loader.load(content.skylink)
+
+
+@pytest.mark.parametrize("policy", [Policy.AVAILABLE, Policy.REQUIRE])
+async def test_chunks_too_large_to_hold(rig: OpenRig, policy: Policy):
+    """Content in chunks of a gigabyte is not verified, so that nobody has to hold one."""
+    layout = sector.Layout(1000, 2, 256 * 32, 255, 1)
+    content = crafted(layout, noise(256 * 32) + b"{}")
+    async with rig(policy=policy) as made:
+        made.portal.add(content)
+        if policy is Policy.REQUIRE:
+            with pytest.raises(BadContentError, match="too large to verify"):
+                await made.loader.load(content.skylink)
+        else:
+            found = (await made.loader.load(content.skylink)).skyfile
+            assert found.verified is Verified.PARTLY
+            assert found.unit == MIB
+
+
+# --- without base sectors
+
+
+@pytest.mark.parametrize("skyfile", [INLINE, LEGACY], ids=["plain", "legacy"])
+@pytest.mark.parametrize("header", [True, False])
+async def test_small_content_is_rebuilt(rig: OpenRig, skyfile: FakeSkyfile, header: bool):
+    """Small content is verified by metadata (header or endpoint) and payload together."""
+    async with rig(policy=Policy.REQUIRE) as made:
+        made.portal.add(skyfile)
+        made.portal.base_sectors = False
+        made.portal.metadata_header = header
+        loaded = await made.loader.load(skyfile.skylink)
+        assert loaded.skyfile.verified is Verified.YES
+        assert loaded.skyfile.inline
+        assert loaded.payload == skyfile.payload
+        assert len(made.portal.asked("/svc/metadata/")) == (not header)
+
+
+async def test_empty_content_is_rebuilt(rig: OpenRig):
+    """Content of no bytes is verified without asking for any."""
+    empty = skyfiles.of_files({"empty": b""})
+    async with rig(policy=Policy.REQUIRE) as made:
+        made.portal.add(empty)
+        made.portal.base_sectors = False
+        loaded = await made.loader.load(empty.skylink)
+        assert (loaded.skyfile.verified, loaded.payload) == (Verified.YES, b"")
+        assert made.portal.asked("GET.*concat") == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "verified"), [(Policy.AVAILABLE, Verified.NO), (Policy.OFF, Verified.NO)]
+)
+async def test_large_content_by_the_portals_word(rig: OpenRig, policy: Policy, verified: Verified):
+    """Large content without a base sector is served unverified, and says so."""
+    async with rig(policy=policy) as made:
+        made.portal.add(LARGE)
+        made.portal.base_sectors = False
+        found = (await made.loader.load(LARGE.skylink)).skyfile
+        assert (found.verified, found.inline, found.size) == (verified, False, 5 * MIB)
+
+
+@pytest.mark.parametrize(
+    "skyfile",
+    [LARGE, skyfiles.packed(FILES), skyfiles.encrypted(FILES)],
+    ids=["large", "packed", "encrypted"],
+)
+async def test_verification_required(rig: OpenRig, skyfile: FakeSkyfile):
+    """Where verification is required, what cannot be verified is refused."""
+    async with rig(policy=Policy.REQUIRE) as made:
+        made.portal.add(skyfile)
+        if skyfile is LARGE:
+            made.portal.base_sectors = False
+        with pytest.raises(BadContentError, match="cannot be verified"):
+            await made.loader.load(skyfile.skylink)
+
+
+async def test_packed_content(rig: OpenRig):
+    """Behind other content in a sector, the base sector proves nothing and is not asked for."""
+    packed = skyfiles.packed(FILES)
+    async with rig() as made:
+        made.portal.add(packed)
+        found = (await made.loader.load(packed.skylink)).skyfile
+        assert found.verified is Verified.NO
+        assert made.portal.asked("basesector") == []
+
+
+async def test_encrypted_content(rig: OpenRig):
+    """What the portal decrypts is served unverified, however small; and that the portal has base
+    sectors is not forgotten over it.
+    """
+    contents = [skyfiles.encrypted({"f": f"secret {n}".encode()}) for n in range(5)]
+    async with rig() as made:
+        made.portal.add(*contents, INLINE)
+        for content in contents:
+            found = await made.reader.load(content.skylink)
+            assert found.verified is Verified.NO
+            data = await made.reader.read(found, 0, found.size)
+            assert bytes(data) == content.payload
+        await made.loader.load(INLINE.skylink)
+        assert len(made.portal.asked("basesector")) == 6
+
+
+async def test_no_verification(rig: OpenRig):
+    """With verification off nothing is checked, and nothing is asked for that."""
+    async with rig(policy=Policy.OFF) as made:
+        made.portal.add(INLINE)
+        found = (await made.loader.load(INLINE.skylink)).skyfile
+        assert found.verified is Verified.NO
+        assert [request.method for request in made.portal.requests] == ["HEAD"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "length"),
+    [(b'{"filename":"f"}', 9), (b'{"filename":"f","length":9}', None), (b"{}", 9)],
+)
+async def test_size_by_metadata_or_header(rig: OpenRig, raw: bytes, length: int | None):
+    """The size comes from the metadata, or from the length of the answer."""
+    content = skyfiles.unverifiable(raw, b"123456789")
+    async with rig() as made:
+        made.portal.add(content)
+        if length is None:
+            made.portal.fault(lambda _, reply: replace(reply, endless=b"x"), "HEAD")
+        assert (await made.loader.load(content.skylink)).skyfile.size == 9
+
+
+async def test_no_size_at_all(rig: OpenRig):
+    """Content whose size nobody tells is bad content."""
+    content = skyfiles.unverifiable(b'{"filename":"f"}', b"x")
+    async with rig() as made:
+        made.portal.add(content)
+        made.portal.fault(lambda _, reply: replace(reply, endless=b"x"), "HEAD")
+        with pytest.raises(BadContentError, match="size"):
+            await made.loader.load(content.skylink)
+
+
+async def test_no_metadata_anywhere(rig: OpenRig):
+    """A portal with neither header nor endpoint has not got it, as far as anybody can tell."""
+    async with rig() as made:
+        made.portal.add(INLINE)
+        made.portal.base_sectors = made.portal.metadata_header = False
+        made.portal.metadata_endpoint = False
+        with pytest.raises(NotFoundError):
+            await made.loader.load(INLINE.skylink)
+
+
+async def test_portal_without_base_sectors_is_remembered(rig: OpenRig):
+    """A portal that refused three base sectors of content that it has is not asked any more."""
+    contents = [skyfiles.of_files({"f": noise(50, n)}) for n in range(6)]
+    async with rig() as made:
+        made.portal.add(*contents)
+        made.portal.base_sectors = False
+        for content in contents:
+            await made.loader.load(content.skylink)
+        assert len(made.portal.asked("basesector")) == 3
+
+
+async def test_refusals_now_and_then_are_not_remembered(rig: OpenRig):
+    """One base sector that is handed out makes up for those that were not."""
+    contents = [skyfiles.of_files({"f": noise(50, n)}) for n in range(6)]
+    async with rig() as made:
+        made.portal.add(*contents)
+        for n, content in enumerate(contents):
+            made.portal.base_sectors = n % 2 == 0
+            await made.loader.load(content.skylink)
+        assert len(made.portal.asked("basesector")) == 6
+
+
+async def test_content_that_is_missing_is_no_sign(rig: OpenRig):
+    """A skylink that a portal does not have says nothing about its endpoints."""
+    async with rig() as made:
+        for n in range(5):
+            with pytest.raises(NotFoundError):
+                await made.loader.load(skyfiles.of_files({"f": noise(9, n)}).skylink)
+        made.portal.add(INLINE)
+        await made.loader.load(INLINE.skylink)
+        assert len(made.portal.asked("basesector")) == 6
+
+
+# --- portals that lie
+
+LIES = {
+    "base sector, a bit": (True, fake.flips(300), "basesector"),
+    "base sector, another": (True, fake.body_is(LARGE.base or b""), "basesector"),
+    "base sector, empty": (True, fake.body_is(b""), "basesector"),
+    "base sector, a page": (True, fake.html, "basesector"),
+    "base sector, cut": (True, fake.short(100), "basesector"),
+    "base sector, without end": (True, fake.endless_body, "basesector"),
+    "metadata": (False, fake.header(b"svc-metadata", describe({"a.txt": b"F" * 20_005})), "HEAD"),
+    "metadata, padded": (
+        False,
+        fake.header(b"svc-metadata", INLINE.metadata + b"\t" * 9000 + b"."),
+        "HEAD",
+    ),
+    "metadata, another size": (
+        False,
+        fake.header(b"svc-metadata", INLINE.metadata.replace(b"20005", b"90005")),
+        "HEAD",
+    ),
+    "metadata, no JSON": (False, fake.header(b"svc-metadata", b"<html>"), "HEAD"),
+    "payload, a bit": (False, fake.flips(10), "GET.*concat"),
+    "payload, other bytes": (False, fake.swaps(noise(90_000, 9)), "GET.*concat"),
+    "payload, cut": (False, fake.short(1), "GET.*concat"),
+    "payload, too long": (False, fake.excess(b"!"), "GET.*concat"),
+    "skylink": (False, fake.header(b"Svc-Skylink", b"nonsense"), "HEAD"),
+}
+
+
+@pytest.mark.parametrize("what", LIES)
+async def test_lying_portal_and_an_honest_one(rig: OpenRig, what: str):
+    """A lie about small content is found out, and the next portal asked."""
+    base_sectors, lie, where = LIES[what]
+    async with rig(portals=2) as made:
+        for portal in made.portals:
+            portal.add(INLINE)
+            portal.base_sectors = base_sectors
+        made.portal.fault(lie, where)
+        loaded = await made.loader.load(INLINE.skylink)
+        assert loaded.payload == INLINE.payload
+        assert loaded.skyfile.metadata.subfiles.keys() == FILES.keys()
+        assert loaded.skyfile.portal == made.portals[1].url
+        assert loaded.skyfile.verified is Verified.YES
+
+
+@pytest.mark.parametrize("what", LIES)
+async def test_lying_portal_alone(rig: OpenRig, what: str):
+    """With nobody else to ask, a lie is an error."""
+    base_sectors, lie, where = LIES[what]
+    async with rig() as made:
+        made.portal.add(INLINE)
+        made.portal.base_sectors = base_sectors
+        made.portal.fault(lie, where)
+        with pytest.raises(BadContentError):
+            await made.loader.load(INLINE.skylink)
+
+
+async def test_described_again_for_its_payload(rig: OpenRig):
+    """A payload that is no longer in memory is fetched and checked as at first."""
+    async with rig(portals=2) as made:
+        for portal in made.portals:
+            portal.add(INLINE)
+        found = (await made.loader.load(INLINE.skylink)).skyfile
+        made.portal.fault(fake.flips(9))
+        assert await made.loader.payload(found) == INLINE.payload
+
+
+async def test_portals_that_no_longer_agree(rig: OpenRig):
+    """Content that was small and is now called large is an error."""
+    async with rig() as made:
+        made.portal.add(INLINE)
+        found = (await made.loader.load(INLINE.skylink)).skyfile
+        made.portal.base_sectors = False
+        huge = INLINE.metadata.replace(b"20005", b"99999999")
+        made.portal.fault(fake.header(b"svc-metadata", huge), "HEAD")
+        with pytest.raises(BadContentError, match="no longer agree"):
+            await made.loader.payload(found)
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (fake.status(404), NotFoundError),
+        (fake.status(403), AccessDeniedError),
+        (fake.status(451), AccessDeniedError),
+        (fake.status(500), UnavailableError),
+        (fake.resets_after(-1), UnavailableError),
+    ],
+)
+async def test_portal_that_fails(rig: OpenRig, fault: fake.Fault, error: type[PortalError]):
+    """Failures and refusals come through as what they are."""
+    async with rig() as made:
+        made.portal.add(INLINE)
+        made.portal.fault(fault)
+        with pytest.raises(error):
+            await made.loader.load(INLINE.skylink)
+
+
+# --- v2
+
+
+async def test_resolver_skylink(rig: OpenRig):
+    """A v2 skylink is described as the v1 skylink that it stands for now."""
+    resolver = skyfiles.resolver()
+    async with rig(policy=Policy.REQUIRE) as made:
+        made.portal.resolve(resolver, INLINE)
+        loaded = await made.loader.load(resolver)
+        assert loaded.skyfile.skylink == INLINE.skylink
+        assert loaded.payload == INLINE.payload
+        other = skyfiles.of_files({"new": b"version"})
+        made.portal.resolve(resolver, other)
+        assert (await made.loader.load(resolver)).payload == b"version"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        fake.without_header(b"Svc-Skylink"),
+        fake.header(b"Svc-Skylink", str(skyfiles.resolver(3)).encode()),
+        fake.header(b"Svc-Skylink", b"nonsense"),
+    ],
+)
+async def test_resolver_that_is_not_resolved(rig: OpenRig, fault: fake.Fault):
+    """A portal that does not say what a v2 skylink stands for is of no use."""
+    async with rig() as made:
+        made.portal.resolve(skyfiles.resolver(), INLINE)
+        made.portal.fault(fault, "HEAD")
+        with pytest.raises(BadContentError):
+            await made.loader.load(skyfiles.resolver())
+
+
+# --- policies
+
+
+@pytest.mark.parametrize("text", ["require", "available", "off"])
+def test_policy_by_name(text: str):
+    """The configuration's words are policies."""
+    assert Policy.parse(text).value == text
+
+
+@pytest.mark.parametrize("text", ["", "on", "REQUIRE"])
+def test_no_such_policy(text: str):
+    """Other words are refused, with the ones that there are."""
+    with pytest.raises(MalformedError, match="require, available, off"):
+        Policy.parse(text)

@@ -1,0 +1,101 @@
+"""Owns a file system without a kernel and without sockets: content is made up, loads take as long
+as a test says, by trio's clock.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import trio
+
+from skymount.content.skyfile import Skyfile, Verified
+from skymount.errors import NotFoundError, PortalError
+from skymount.fs.operations import Operations, TreeConfig
+from skymount.fs.slots import Slots
+from skymount.wire.metadata import parse_metadata
+from skymount.wire.sector import inline_skylink
+from skymount.wire.skylink import Skylink
+from tests.fakes.skyfiles import describe
+
+FILES = {"a.txt": b"hello", "d/b.bin": bytes(range(256)) * 8, "d/empty": b""}
+
+
+@dataclass
+class FakeReader:
+    """Stands for the content reader: knows some content, and says so after a while."""
+
+    content: dict[Skylink, tuple[Skylink, dict[str, bytes]]] = field(default_factory=dict)
+    errors: dict[Skylink, Exception] = field(default_factory=dict)
+    delays: dict[Skylink, float] = field(default_factory=dict)
+    """Seconds that a load takes."""
+    loads: list[Skylink] = field(default_factory=list)
+    open_files: int = 0
+    cold: bool = False
+    """Whether reads have to wait."""
+
+    def add(self, files: dict[str, bytes], skylink: Skylink | None = None) -> Skylink:
+        """Publish files; return their skylink."""
+        real = inline_skylink(describe(files), b"".join(files.values()))
+        self.content[skylink or real] = (real, files)
+        return skylink or real
+
+    async def load(self, skylink: Skylink) -> Skyfile:
+        """Describe a skylink."""
+        self.loads.append(skylink)
+        await trio.sleep(self.delays.get(skylink, 0))
+        if skylink in self.errors:
+            raise self.errors[skylink]
+        if skylink not in self.content:
+            raise NotFoundError("not here")
+        real, files = self.content[skylink]
+        size = sum(map(len, files.values()))
+        return Skyfile(real, parse_metadata(describe(files)), size, "http://p", Verified.YES)
+
+    def opened(self) -> None:
+        """Count an open file."""
+        self.open_files += 1
+
+    def closed(self) -> None:
+        """Count it off."""
+        self.open_files -= 1
+
+    def ready(self, skyfile: Skyfile, offset: int, length: int) -> bytes | None:
+        """Return content, unless reads have to wait."""
+        if length <= 0:
+            return b""
+        if self.cold:
+            return None
+        _, files = next(c for c in self.content.values() if c[0] == skyfile.skylink)
+        return b"".join(files.values())[offset : offset + length]
+
+    async def wait(self, skyfile: Skyfile, offset: int, length: int) -> bytes:
+        """Return content after a second."""
+        await trio.sleep(1)
+        if skyfile.skylink in self.errors:
+            raise self.errors[skyfile.skylink]
+        self.cold = False
+        return self.ready(skyfile, offset, length) or b""
+
+
+@dataclass
+class Kit:
+    """A file system and what is behind it."""
+
+    operations: Operations
+    slots: Slots
+    reader: FakeReader
+
+
+@asynccontextmanager
+async def open_kit(*, lookup_grace: float = 0.5, resolve_ttl: float = 60.0) -> AsyncIterator[Kit]:
+    """Make a file system; what it does in the background ends with the block."""
+    reader = FakeReader()
+    async with trio.open_nursery() as nursery:
+        slots = Slots(reader.load, nursery)
+        config = TreeConfig(lookup_grace=lookup_grace, resolve_ttl=resolve_ttl)
+        operations = Operations(reader, slots, config, lambda: {"pid": 1})  # type: ignore[arg-type]
+        yield Kit(operations, slots, reader)
+        nursery.cancel_scope.cancel()
+
+
+__all__ = ["FILES", "FakeReader", "Kit", "NotFoundError", "PortalError", "open_kit"]

@@ -1,0 +1,279 @@
+"""The border to the kernel: every exception becomes an errno, every operation has a limit."""
+
+import errno
+import inspect
+import os
+from collections.abc import Awaitable, Callable
+
+import pyfuse3
+import pytest
+import trio
+
+from skymount.errors import (
+    AccessDeniedError,
+    BadContentError,
+    ConfigError,
+    MalformedError,
+    MountError,
+    NotFoundError,
+    PortalError,
+    PortalTimeoutError,
+    RequestRefusedError,
+    SkymountError,
+    StorageError,
+    UnavailableError,
+)
+from skymount.fs.fixed import ROOT, SKYLINKS
+from skymount.fs.fuse import FuseAdapter, FuseConfig, errno_of
+from skymount.fs.operations import FOREVER
+from tests.fakes.kit import FILES, Kit, open_kit
+
+
+@pytest.mark.parametrize(
+    ("error", "number"),
+    [
+        (NotFoundError("x"), errno.ENOENT),
+        (AccessDeniedError("x"), errno.EACCES),
+        (PortalTimeoutError("x"), errno.ETIMEDOUT),
+        (UnavailableError("x"), errno.EIO),
+        (RequestRefusedError("x"), errno.EIO),
+        (BadContentError("x"), errno.EIO),
+        (PortalError("x"), errno.EIO),
+        (MalformedError("x"), errno.EIO),
+        (ConfigError("x"), errno.EIO),
+        (MountError("x"), errno.EIO),
+        (StorageError("x"), errno.EIO),
+        (SkymountError("x"), errno.EIO),
+        (trio.TooSlowError(), errno.ETIMEDOUT),
+        (OSError(errno.EROFS, "x"), errno.EROFS),
+        (OSError(errno.EMFILE, "x"), errno.EMFILE),
+        (FileNotFoundError(errno.ENOENT, "x"), errno.ENOENT),
+        (OSError("without a number"), errno.EIO),
+        (OSError(0, "zero"), errno.EIO),
+        (KeyError(5), errno.EIO),
+        (ZeroDivisionError(), errno.EIO),
+        (MemoryError(), errno.EIO),
+        (RecursionError(), errno.EIO),
+        (ExceptionGroup("x", [NotFoundError("x")]), errno.EIO),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+def test_errno(error: Exception, number: int):
+    """Every exception has an errno; «no such file» only where every portal said so."""
+    assert errno_of(error) == number
+
+
+def test_every_error_of_ours_has_an_errno():
+    """Whatever is derived from our root is in the table."""
+    kinds = [SkymountError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        assert errno_of(kind("x")) in (errno.EIO, errno.ENOENT, errno.EACCES, errno.ETIMEDOUT)
+
+
+def adapter(kit: Kit, deadline: float = 30.0) -> FuseAdapter:
+    """Return the border of a file system that is mounted nowhere."""
+    return FuseAdapter(kit.operations, FuseConfig("/nowhere", deadline=deadline))
+
+
+async def refused(number: int, work: Awaitable[object]) -> None:
+    """Expect a FUSEError of that number."""
+    with pytest.raises(pyfuse3.FUSEError) as caught:
+        await work
+    assert caught.value.errno == number
+
+
+CTX: pyfuse3.RequestContext = None  # type: ignore[assignment]  # nobody looks at it
+
+
+async def test_entries(autojump_clock: object):
+    """Entries carry owner, times, sizes in blocks, and how long they hold."""
+    async with open_kit() as kit:
+        fuse = adapter(kit)
+        name = str(kit.reader.add(FILES)).encode()
+        top = await fuse.lookup(SKYLINKS, name, CTX)
+        file = await fuse.lookup(top.st_ino, b"a.txt", CTX)
+        assert (file.st_uid, file.st_gid) == (os.getuid(), os.getgid())
+        assert (file.st_size, file.st_blocks, file.st_nlink) == (5, 1, 1)
+        assert file.st_mtime_ns == file.st_ctime_ns > 0
+        assert (file.entry_timeout, file.attr_timeout) == (FOREVER, FOREVER)
+        assert (await fuse.getattr(file.st_ino, CTX)).st_mode == file.st_mode
+        absent = await fuse.lookup(top.st_ino, b"no", CTX)
+        assert (absent.st_ino, absent.entry_timeout) == (0, FOREVER)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    ["lookup", "getattr", "access", "opendir", "open", "getxattr", "listxattr", "statfs", "_read"],
+)
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError(), KeyError("x"), ExceptionGroup("x", [OSError()])]
+)
+async def test_unforeseen_errors(
+    operation: str,
+    error: Exception,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    """A bug in any operation is EIO with a traceback in the log: anything else ends the mount."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    async with open_kit() as kit:
+        fuse = adapter(kit)
+        for name, member in inspect.getmembers(kit.operations, inspect.ismethod):
+            if not name.startswith("_"):
+                replacement = _async(fails) if inspect.iscoroutinefunction(member) else fails
+                monkeypatch.setattr(kit.operations, name, replacement)
+        arguments = {
+            "lookup": (1, b"x", CTX),
+            "access": (1, os.X_OK, CTX),
+            "open": (1, 0, CTX),
+            "getxattr": (1, b"user.x", CTX),
+            "statfs": (CTX,),
+            "_read": (1, 0, 1),
+        }.get(operation, (1, CTX))
+        await refused(errno.EIO, getattr(fuse, operation)(*arguments))
+        assert type(error).__name__ in caplog.text
+
+
+def _async(function: Callable[..., None]) -> Callable[..., Awaitable[None]]:
+    async def call(*args: object) -> None:
+        function(*args)
+
+    return call
+
+
+async def test_unforeseen_error_of_a_read_from_memory(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """The short way of a read is guarded too, and so is a handle that nobody has."""
+    async with open_kit() as kit:
+        await refused(errno.EIO, adapter(kit).read(12345, 0, 10))
+        await refused(errno.EIO, adapter(kit).release(12345))
+        await refused(errno.EIO, adapter(kit).releasedir(12345))
+    assert "KeyError" in caplog.text
+
+
+async def test_every_operation_has_a_limit(autojump_clock: object):
+    """What waits for a portal ends with ETIMEDOUT when its time is over."""
+    async with open_kit() as kit:
+        fuse = adapter(kit, deadline=7)
+        link = kit.reader.add(FILES)
+        kit.reader.delays[link] = 1e9
+        top = await fuse.lookup(SKYLINKS, str(link).encode(), CTX)
+        for work in (
+            fuse.opendir(top.st_ino, CTX),
+            fuse.lookup(top.st_ino, b"a.txt", CTX),
+            fuse.getattr(top.st_ino + 1, CTX),
+            fuse.open(top.st_ino + 1, os.O_RDONLY, CTX),
+            fuse.listxattr(top.st_ino, CTX),
+            fuse.getxattr(top.st_ino, b"user.x", CTX),
+        ):
+            begun = trio.current_time()
+            await refused(errno.ETIMEDOUT, work)
+            assert trio.current_time() == begun + 7
+
+
+async def test_read_has_a_limit(autojump_clock: object):
+    """So does a read that has to wait."""
+    async with open_kit() as kit:
+        fuse = adapter(kit, deadline=0.5)
+        link = kit.reader.add(FILES)
+        top = await fuse.lookup(SKYLINKS, str(link).encode(), CTX)
+        file = await fuse.lookup(top.st_ino, b"a.txt", CTX)
+        info = await fuse.open(file.st_ino, os.O_RDONLY, CTX)
+        assert bytes(await fuse.read(info.fh, 1, 3)) == b"ell"
+        kit.reader.cold = True
+        await refused(errno.ETIMEDOUT, fuse.read(info.fh, 1, 3))
+
+
+async def test_cancellation_passes():
+    """A handler that is cancelled, as at shutdown, is not turned into an errno."""
+    async with open_kit() as kit:
+        link = kit.reader.add(FILES)
+        kit.reader.delays[link] = 1e9
+        with trio.move_on_after(0.01) as scope:
+            await adapter(kit).lookup(SKYLINKS, str(link).encode(), CTX)
+        assert scope.cancelled_caught
+
+
+CHANGES = {
+    "setattr": (1, None, None, None, CTX),
+    "create": (1, b"x", 0o644, 0, CTX),
+    "write": (1, 0, b"x"),
+    "mkdir": (1, b"x", 0o755, CTX),
+    "mknod": (1, b"x", 0o644, 0, CTX),
+    "symlink": (1, b"x", b"y", CTX),
+    "link": (1, 1, b"x", CTX),
+    "unlink": (1, b"x", CTX),
+    "rmdir": (1, b"x", CTX),
+    "rename": (1, b"x", 1, b"y", 0, CTX),
+    "setxattr": (1, b"user.x", b"y", CTX),
+    "removexattr": (1, b"user.x", CTX),
+}
+
+
+@pytest.mark.parametrize("operation", CHANGES)
+async def test_changes_are_refused(operation: str):
+    """Everything is read-only."""
+    async with open_kit() as kit:
+        await refused(errno.EROFS, getattr(adapter(kit), operation)(*CHANGES[operation]))
+
+
+async def test_flush_and_fsync_exist():
+    """They answer: «not implemented» would be remembered by the kernel for ever."""
+    async with open_kit() as kit:
+        fuse = adapter(kit)
+        await fuse.flush(1)
+        await fuse.fsync(1, False)
+        await fuse.fsyncdir(1, False)
+
+
+async def test_access(autojump_clock: object):
+    """Reading is open to all, writing to nobody, executing as the mode says."""
+    async with open_kit() as kit:
+        fuse = adapter(kit)
+        top = await fuse.lookup(SKYLINKS, str(kit.reader.add(FILES)).encode(), CTX)
+        file = await fuse.lookup(top.st_ino, b"a.txt", CTX)
+        assert await fuse.access(file.st_ino, os.R_OK, CTX)
+        assert await fuse.access(top.st_ino, os.X_OK, CTX)
+        assert not await fuse.access(file.st_ino, os.X_OK, CTX)
+        await refused(errno.EROFS, fuse.access(file.st_ino, os.R_OK | os.W_OK, CTX))
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        (b"security.selinux", errno.EOPNOTSUPP),
+        (b"system.posix_acl_access", errno.EOPNOTSUPP),
+        (b"trusted.x", errno.EOPNOTSUPP),
+        (b"user.unknown", errno.ENODATA),
+        (b"user.", errno.ENODATA),
+        (b"", errno.EOPNOTSUPP),
+    ],
+)
+async def test_unknown_attributes(name: bytes, number: int):
+    """Name spaces that are not ours are not supported, names in ours that we lack have no data."""
+    async with open_kit() as kit:
+        await refused(number, adapter(kit).getxattr(ROOT, name, CTX))
+
+
+async def test_statfs(autojump_clock: object):
+    """The numbers of df are sane, with and without content."""
+    async with open_kit() as kit:
+        fuse = adapter(kit)
+        for _ in range(2):
+            found = await fuse.statfs(CTX)
+            assert found.f_bsize == found.f_frsize == 4096
+            assert found.f_blocks >= 1
+            assert found.f_bfree == found.f_bavail == found.f_ffree == 0
+            assert found.f_namemax == 255
+            await fuse.lookup(SKYLINKS, str(kit.reader.add(FILES)).encode(), CTX)
+
+
+async def test_forget_never_raises():
+    """Forgetting whatever the kernel names is harmless."""
+    async with open_kit() as kit:
+        await adapter(kit).forget([(1, 1), (2, 5), (99 << 24, 1), ((1 << 63) - 1, 1 << 40)])

@@ -1,0 +1,158 @@
+"""The mount point as a place: the kernel's table, paths, staleness. No mount is made here."""
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+
+from skymount.errors import MountError
+from skymount.fs import mountpoint
+from skymount.fs.mountpoint import Mounted, mounted_at, resolve
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The kernel's table of mounts, as lines of bytes."""
+    lines: list[bytes] = []
+
+    def fake_open(path: str, **options: str) -> io.TextIOWrapper:
+        assert path == "/proc/self/mountinfo"
+        return io.TextIOWrapper(io.BytesIO(b"".join(line + b"\n" for line in lines)), **options)
+
+    monkeypatch.setattr(mountpoint, "open", fake_open, raising=False)
+    return lines
+
+
+def line(place: bytes, kind: bytes = b"fuse.skymount", source: bytes = b"skymount") -> bytes:
+    """Return a line of the table."""
+    return (
+        b"36 35 98:0 / "
+        + place
+        + b" rw,nosuid shared:1 master:2 - "
+        + kind
+        + b" "
+        + source
+        + b" rw"
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "path"),
+    [
+        (b"/mnt/sky", "/mnt/sky"),
+        (rb"/mnt/a\040b", "/mnt/a b"),
+        (rb"/mnt/tab\011x", "/mnt/tab\tx"),
+        (rb"/mnt/new\012line", "/mnt/new\nline"),
+        (rb"/mnt/back\134slash", "/mnt/back\\slash"),
+        (rb"/mnt/\134040", "/mnt/\\040"),
+        (rb"/mnt/hash\043", "/mnt/hash#"),
+        ("/mnt/é".encode(), "/mnt/é"),
+        (b"/mnt/\xff", os.fsdecode(b"/mnt/\xff")),
+        (b"/mnt/cr\rlf", "/mnt/cr\rlf"),
+        (b"/mnt/\x85\xe2\x80\xa8", os.fsdecode(b"/mnt/\x85\xe2\x80\xa8")),
+    ],
+)
+def test_paths_in_the_table(table: list[bytes], written: bytes, path: str):
+    """A path is found however the kernel had to write it."""
+    table += [line(b"/", b"ext4", b"/dev/sda"), line(written), line(b"/mnt/other", b"tmpfs")]
+    assert mounted_at(path) == Mounted("fuse.skymount", "skymount")
+    assert mounted_at(path + "x") is None
+
+
+def test_topmost_mount(table: list[bytes]):
+    """Of several mounts at one place the last one counts."""
+    table += [line(b"/mnt"), line(b"/mnt", b"fuse.other", b"x")]
+    found = mounted_at("/mnt")
+    assert found == Mounted("fuse.other", "x")
+    assert not found.is_ours
+
+
+def test_lines_without_optional_fields(table: list[bytes]):
+    """A line may have no optional fields, or many."""
+    table += [
+        b"1 1 0:1 / /a rw - fuse.skymount skymount rw",
+        b"1 1 0:1 / /b rw a:1 b:2 c - fuse.skymount skymount rw",
+    ]
+    assert mounted_at("/a") == mounted_at("/b") == Mounted("fuse.skymount", "skymount")
+
+
+def test_real_table():
+    """The table of this very system can be read."""
+    assert mounted_at("/") is not None
+    assert mounted_at("/no such place") is None
+
+
+def test_resolve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A mount point's path is absolute, without links or dots."""
+    (tmp_path / "real/mnt").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "loop").symlink_to("loop")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    expected = str(tmp_path / "real/mnt")
+    for text in ("real/mnt", "./real/mnt/", "link/mnt", "~/link/mnt", "real/../link/mnt", expected):
+        assert resolve(text) == expected
+    assert resolve("real/mnt/..") == str(tmp_path / "real")
+    assert resolve(".") == str(tmp_path)
+    assert resolve("/") == "/"
+    assert resolve("none/at/all") == str(tmp_path / "none/at/all")
+    assert resolve("loop")
+
+
+def test_directory_that_is_fine(tmp_path: Path, table: list[bytes], usable: None):
+    """An empty directory of one's own can be mounted on."""
+    assert mountpoint.check(str(tmp_path)) is False
+
+
+@pytest.fixture
+def usable(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A system with FUSE, whatever this one is."""
+    monkeypatch.setattr(mountpoint, "FUSE_DEVICE", "/dev/null")
+    monkeypatch.setattr(mountpoint, "FUSERMOUNT", "true")
+
+
+@pytest.mark.usefixtures("usable")
+class TestCheck:
+    """What is wrong with a place, each with what to do about it."""
+
+    def test_missing(self, tmp_path: Path, table: list[bytes]):
+        """A directory that is not there."""
+        with pytest.raises(MountError, match="no such directory; make it with `mkdir -p"):
+            mountpoint.check(str(tmp_path / "none"))
+
+    def test_file(self, tmp_path: Path, table: list[bytes]):
+        """A file."""
+        (tmp_path / "f").touch()
+        with pytest.raises(MountError, match="not a directory"):
+            mountpoint.check(str(tmp_path / "f"))
+
+    def test_occupied(self, tmp_path: Path, table: list[bytes]):
+        """A directory with something in it."""
+        (tmp_path / "f").touch()
+        with pytest.raises(MountError, match="not empty"):
+            mountpoint.check(str(tmp_path))
+
+    def test_other_mount(self, tmp_path: Path, table: list[bytes]):
+        """Somebody else's mount is never touched."""
+        table.append(line(str(tmp_path).encode(), b"ext4", b"/dev/sdb"))
+        with pytest.raises(MountError, match=r"ext4 \(/dev/sdb\) is mounted there"):
+            mountpoint.check(str(tmp_path))
+
+    def test_own_mount_that_lives(self, tmp_path: Path, table: list[bytes]):
+        """A mount of ours that answers is left alone."""
+        table.append(line(str(tmp_path).encode()))
+        with pytest.raises(MountError, match="mounted there already"):
+            mountpoint.check(str(tmp_path))
+
+    def test_no_device(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        """No /dev/fuse."""
+        monkeypatch.setattr(mountpoint, "FUSE_DEVICE", str(tmp_path / "fuse"))
+        with pytest.raises(MountError, match="modprobe fuse"):
+            mountpoint.check(str(tmp_path))
+
+    def test_no_program(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        """No fusermount3."""
+        monkeypatch.setattr(mountpoint, "FUSERMOUNT", "no-such-program")
+        with pytest.raises(MountError, match="install the package fuse3"):
+            mountpoint.check(str(tmp_path))
