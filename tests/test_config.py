@@ -55,7 +55,9 @@ def test_the_file_lies_where_xdg_says(home: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_log_lies_where_xdg_says(home: Path) -> None:
-    assert default_log_file() == str(home / ".local/state/skymount/log/mount.log")
+    assert default_log_file("/home/me/sky") == str(
+        home / ".local/state/skymount/log/home-me-sky.log"
+    )
 
 
 def test_every_key_can_be_set_in_the_file() -> None:

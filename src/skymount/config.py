@@ -22,6 +22,7 @@ from skymount.wire.dialect import dialect_named
 ENVIRONMENT_PREFIX = "SKYMOUNT_"
 
 _FILE_LIMIT = 1 << 20  # bytes
+_LOG_NAME = 60  # characters of a mount point in the name of its log
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 _SIZE = re.compile(r"(\d{1,15})\s*([a-z]*)", re.ASCII | re.IGNORECASE)
 _SECONDS_LIMIT = 3600.0
@@ -137,9 +138,10 @@ def default_path() -> Path:
     return platformdirs.user_config_path("skymount") / "config.toml"
 
 
-def default_log_file() -> str:
-    """Return where a daemon in the background logs."""
-    return str(platformdirs.user_log_path("skymount") / "mount.log")
+def default_log_file(mountpoint: str) -> str:
+    """Return where the daemon of a mount logs in the background; each has a file of its own."""
+    name = mountpoint.strip("/").replace("/", "-")[-_LOG_NAME:] or "root"
+    return str(platformdirs.user_log_path("skymount") / f"{name}.log")
 
 
 def _read_file(path: Path, required: bool) -> dict[str, Any]:

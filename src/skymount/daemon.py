@@ -38,6 +38,8 @@ _PROBE = 0.3
 """Seconds to find out whether a portal answers; only a warning hangs on it."""
 
 _PORTAL_START = 15.0  # seconds that our own portal may take to listen
+_PORTAL_CHECK = 2.0  # seconds between two looks at whether a portal is at the default address
+_PORTAL_PAUSE = 60.0  # seconds between two attempts at most to start one that does not start
 _STOP_GRACE = 2.0  # seconds that operations under way may take after a signal
 _SWITCH_INTERVAL = 0.0005
 """Seconds after which a hashing thread hands the interpreter to the event loop."""
@@ -56,7 +58,9 @@ def run(config: Config, report: Report) -> None:
     if mountpoint.check(config.mountpoint, allow_other=config.allow_other):
         log.warning("%s: the mount of a skymount that is gone was cleared", config.mountpoint)
     sys.setswitchinterval(_SWITCH_INTERVAL)
-    own = OwnPortal.start() if _needs_own_portal(config) else None
+    own = OwnPortal()
+    if not config.portals and not _answers(DEFAULT_PORTAL_URL):
+        own.start()
     try:
         trio.run(partial(_serve, config, report, own))
     except BaseExceptionGroup as group:
@@ -64,8 +68,7 @@ def run(config: Config, report: Report) -> None:
             raise cause from None
         raise
     finally:
-        if own is not None:
-            own.stop()
+        own.stop()
 
 
 def _only_cause(error: BaseException) -> BaseException:
@@ -73,11 +76,6 @@ def _only_cause(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
-
-
-def _needs_own_portal(config: Config) -> bool:
-    """Whether nobody named a portal and none is at the default address."""
-    return not config.portals and not _answers(DEFAULT_PORTAL_URL)
 
 
 def _answers(url: str) -> bool:
@@ -94,19 +92,24 @@ def _answers(url: str) -> bool:
 class OwnPortal:
     """The embedded portal as a child process; it ends when we do, however that happens."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
-        self._process = process
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
 
-    @classmethod
-    def start(cls) -> "OwnPortal":
+    @property
+    def is_running(self) -> bool:
+        """Whether there is such a child now."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
         """Start it at the default address. The end of its standard input ends it.
 
         MountError when there is no starting it.
         """
+        self.stop()
         address = urlsplit(DEFAULT_PORTAL_URL).netloc
         command = [sys.executable, "-P", "-m", "skymount", "portal", "serve", "--listen", address]
         try:
-            process = subprocess.Popen(
+            self._process = subprocess.Popen(
                 [*command, "--until-eof"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -117,25 +120,47 @@ class OwnPortal:
                 f"{sys.executable}: the embedded portal cannot be started: {error.strerror}; "
                 "name a portal with --portal URL"
             ) from None
-        return cls(process)
 
-    def wait_until_listening(self) -> bool:
-        """Block until it listens; False when it ended instead."""
-        assert self._process.stdout is not None
-        return b"listening on" in self._process.stdout.readline()
+    async def is_listening(self) -> bool:
+        """Wait until it listens; False when it ended, or took too long."""
+        process = self._process
+        if process is None or process.stdout is None:
+            return False
+        with trio.move_on_after(_PORTAL_START):
+            line = await trio.to_thread.run_sync(process.stdout.readline, abandon_on_cancel=True)
+            return b"listening on" in line
+        return False
+
+    async def keep(self) -> None:
+        """Start one whenever none answers at the default address.
+
+        The one that was there may have been another mount's, and have ended with it.
+        """
+        pause = _PORTAL_CHECK
+        while True:
+            await trio.sleep(pause)
+            if await trio.to_thread.run_sync(_answers, DEFAULT_PORTAL_URL, abandon_on_cancel=True):
+                continue
+            log.warning("no portal answers at %s any more, starting one", DEFAULT_PORTAL_URL)
+            await trio.to_thread.run_sync(self.start)
+            pause = _PORTAL_CHECK if await self.is_listening() else min(2 * pause, _PORTAL_PAUSE)
 
     def stop(self) -> None:
-        """End it and wait for that."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        """End it, if it is there, and wait for that."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.close()
         try:
-            self._process.wait(timeout=5)
+            process.wait(timeout=5)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            process.kill()
+            process.wait()
+        process.stdout.close()
 
 
-async def _serve(config: Config, report: Report, own: OwnPortal | None) -> None:
+async def _serve(config: Config, report: Report, own: OwnPortal) -> None:
     """Build the parts from the wire up, mount, and answer the kernel until the end."""
     started = time.time()
     async with AsyncExitStack() as stack:
@@ -160,7 +185,7 @@ async def _serve(config: Config, report: Report, own: OwnPortal | None) -> None:
                 "mountpoint": config.mountpoint,
                 "uptime_seconds": round(time.time() - started, 3),
                 "portals": [client.url for client in clients],
-                "own_portal": own is not None,
+                "own_portal": own.is_running,
                 "verify": config.verify.value,
                 "memory_cache": {"size": cache.size, "used": cache.used},
                 "skylinks": len(slots),
@@ -185,9 +210,7 @@ async def _serve(config: Config, report: Report, own: OwnPortal | None) -> None:
     log.info("%s: unmounted", config.mountpoint)
 
 
-async def _announce(
-    config: Config, mount: fuse.FuseConfig, report: Report, own: OwnPortal | None
-) -> None:
+async def _announce(config: Config, mount: fuse.FuseConfig, report: Report, own: OwnPortal) -> None:
     """Say that the tree answers, once a stat through the kernel does."""
     warning = await _portal_warning(config, own)
     if warning:
@@ -197,14 +220,15 @@ async def _announce(
     log.info("%s: mounted, portals: %s", config.mountpoint, " ".join(config.portal_urls))
     _notify(f"READY=1\nSTATUS=mounted at {config.mountpoint}")
     report.ready()
+    if not config.portals:
+        await own.keep()
 
 
-async def _portal_warning(config: Config, own: OwnPortal | None) -> str:
+async def _portal_warning(config: Config, own: OwnPortal) -> str:
     """Return what is to be said of the portals that do not answer, if anything."""
-    if own is not None:
-        with trio.move_on_after(_PORTAL_START):
-            if await trio.to_thread.run_sync(own.wait_until_listening, abandon_on_cancel=True):
-                return ""
+    started = own.is_running
+    if started and await own.is_listening():
+        return ""
     silent = list(config.portal_urls)
 
     async def probe(url: str) -> None:
@@ -218,7 +242,7 @@ async def _portal_warning(config: Config, own: OwnPortal | None) -> str:
                 probes.start_soon(probe, url)
     if not silent:
         return ""
-    failed = "our own portal did not start, see the log; " if own is not None else ""
+    failed = "our own portal did not start, see the log; " if started else ""
     return f"{failed}{' '.join(silent)} does not answer yet; the tree works once it does"
 
 

@@ -7,8 +7,10 @@ hang (every command has a limit), no path outside the tree, no wrong byte.
 import errno
 import json
 import os
+import random
 import re
 import shutil
+import sys
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -559,6 +561,68 @@ def test_portal_that_says_nothing_at_all(hasty: Scene):
     begun = time.monotonic()
     assert hasty.error("ls", unknown) == ETIMEDOUT
     assert time.monotonic() - begun < 6
+
+
+READER = """
+import os, random, sys, threading
+luck, wrong, good = random.Random(5), [], 0
+
+def read(path, seed, size, starts):
+    global good
+    content = random.Random(seed).randbytes(size)
+    for start, length in starts:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | (os.O_DIRECT if start % 3 == 0 else 0))
+            data = os.pread(descriptor, length, start)
+            os.close(descriptor)
+        except OSError as error:
+            if error.errno != 5:
+                wrong.append((path, start, length, error.errno))
+            continue
+        good += 1
+        if data != content[start : start + length]:
+            wrong.append((path, start, length, len(data)))
+
+threads = []
+for argument in sys.argv[1:]:
+    path, seed, size = argument.split(":")
+    for _ in range(4):
+        lengths = luck.choices([1, 4096, 70000, 300000], k=12)
+        starts = [(luck.randrange(int(size)), length) for length in lengths]
+        threads.append(threading.Thread(target=read, args=(path, int(seed), int(size), starts)))
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(good, wrong)
+"""
+
+
+def test_random_reads_of_a_portal_that_breaks_at_random(tmp_path: Path):
+    """Many readers, hardly any memory, a portal that breaks every third time: what a program gets
+    is the right bytes or EIO.
+    """
+    luck = random.Random(6)
+    broken = list(BREAKS.values())
+
+    def sometimes(request: fake.Request, reply: fake.Reply) -> fake.Reply:
+        return luck.choice(broken)(request, reply) if luck.random() < 0.35 else reply
+
+    for scene in _scene(tmp_path / "box", 1, "--memory-cache", "3 MiB"):
+        words = []
+        for seed, size in ((81, 4_000_001), (82, 2_500_000), (83, 900_000)):
+            content = noise(size, seed)
+            raw = describe({"f": content})
+            verifiable = skyfiles.of_metadata(raw, content, fan_out=True)
+            for skyfile in (verifiable, skyfiles.unverifiable(raw, content, seed)):
+                file = scene.publish(skyfile) / "f"
+                assert output(["stat", "-c", "%s", file]) == b"%d\n" % size
+                words.append(f"{file}:{seed}:{size}")
+        scene.portal.fault(sometimes, "GET.*concat")
+        good, _, wrong = output([sys.executable, "-c", READER, *words]).decode().partition(" ")
+        assert wrong == "[]\n"
+        assert int(good) > 100
+        scene.assert_sound()
 
 
 # --- portals that lie

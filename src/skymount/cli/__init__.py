@@ -58,6 +58,7 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line; exit codes are listed in docs/cli.md."""
+    _open_standard_streams()
     try:
         cli.main(standalone_mode=False)
     except click.exceptions.Exit as done:
@@ -70,7 +71,7 @@ def main() -> None:
             error.show()
             sys.exit(error.exit_code)
         command = error.ctx.command_path if error.ctx else "skymount"
-        _fail(f"{text} See `{command} --help`.", error.exit_code)
+        _fail(f"{text.rstrip('.')}. See `{command} --help`.", error.exit_code)
     except click.ClickException as error:
         _fail(error.format_message(), error.exit_code)
     except BrokenPipeError:
@@ -80,7 +81,17 @@ def main() -> None:
     except SkymountError as error:
         _fail(str(error), _exit_code(error))
     except OSError as error:
-        _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), EXIT_FAILED)
+        what = f"{error.filename}: " if error.filename else ""
+        _fail(f"{what}{error.strerror or error}", EXIT_FAILED)
+
+
+def _open_standard_streams() -> None:
+    """Open what our starter closed: the next file would get its number, and be taken for it."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
 
 
 def _exit_code(error: SkymountError) -> int:

@@ -67,16 +67,23 @@ def mount(
         daemon.run(settings, daemon.Report(ready=lambda: None, warning=lambda text: None))
         return
     place.check(settings.mountpoint, allow_other=settings.allow_other)
-    log_file = _writable(settings.log_file or config.default_log_file())
+    log_file = _writable(
+        settings.log_file or config.default_log_file(settings.mountpoint),
+        is_default=not settings.log_file,
+    )
     for warning in daemon.run_in_background(settings, lambda: _log_to(log_file)):
         click.echo(f"skymount: warning: {warning}", err=True)
 
 
-def _writable(path: str) -> str:
-    """Return the absolute path of a log file, made if need be; MountError when it cannot be."""
+def _writable(path: str, *, is_default: bool) -> str:
+    """Return the absolute path of a log file, made if need be; MountError when it cannot be.
+
+    Only the default one's directory is made: a new one elsewhere is more likely a slip.
+    """
     path = os.path.abspath(os.path.expanduser(path))
     try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        if is_default:
+            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         with open(path, "ab"):
             return path
     except OSError as error:
@@ -119,6 +126,7 @@ def umount(mountpoint: str, lazy: bool) -> None:
         raise MountError(f"{path}: nothing is mounted there")
     if not mounted.is_ours:
         raise MountError(f"{path}: {mounted.kind} is mounted there, not skymount")
+    mounted.check_owner(path)
     daemon = _daemon_of(path)
     place.unmount(path, lazy=lazy)
     if daemon is not None and not lazy:

@@ -40,10 +40,12 @@ def upload(
     import trio
 
     from skymount import config
-    from skymount.portal.upload import UploadBody
+    from skymount.portal.upload import UploadBody, empty_directories
 
     flags = {"portals": portals or None, "dialect": dialect}
     settings = config.load(flags, environ=os.environ, file=config_file or "")
+    for empty in empty_directories(path):
+        click.echo(f"skymount: warning: {empty}: empty, and not part of the upload", err=True)
     with _progress() if sys.stderr.isatty() else nullcontext() as progress:
         body = UploadBody.of_path(path, progress)
         result = trio.run(_send, settings, body)

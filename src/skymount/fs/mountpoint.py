@@ -20,21 +20,29 @@ FUSE_TYPE = "fuse.skymount"
 _ANSWER_LIMIT = 2.0  # seconds that a daemon may take to show that it is alive
 _LINKS_LIMIT = 40  # symbolic links that are followed, as the kernel does
 
+_USER_ID = re.compile(r"\buser_id=(\d+)")
 _OCTAL = re.compile(r"\\([0-7]{3})")  # how mountinfo writes blanks and backslashes
 _FUSE_CONF = Path("/etc/fuse.conf")
 
 
 @dataclass(frozen=True, slots=True)
 class Mounted:
-    """A line of mountinfo: the file system's type and its source."""
+    """A line of mountinfo: the file system's type, its source, and who mounted it."""
 
     kind: str
     source: str
+    user_id: int | None = None
+    """Known for FUSE mounts."""
 
     @property
     def is_ours(self) -> bool:
         """Whether skymount made this mount."""
         return self.kind == FUSE_TYPE
+
+    def check_owner(self, path: str) -> None:
+        """MountError when it is another user's, whom we cannot speak for."""
+        if self.user_id is not None and os.geteuid() not in (0, self.user_id):
+            raise MountError(f"{path}: the user with id {self.user_id} has mounted there, not you")
 
 
 def mounted_at(path: str) -> Mounted | None:
@@ -51,7 +59,8 @@ def mounted_at(path: str) -> Mounted | None:
             place = _OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4])
             if place == path:
                 kind, source = fields[fields.index("-") + 1 :][:2]
-                found = Mounted(kind, source)
+                user = _USER_ID.search(line)
+                found = Mounted(kind, source, int(user[1]) if user else None)
     return found
 
 
@@ -103,6 +112,7 @@ def check(path: str, *, allow_other: bool = False) -> bool:
                 f"{path}: {mounted.kind} ({mounted.source}) is mounted there; "
                 "choose another directory, or unmount that first"
             )
+        mounted.check_owner(path)
         if not is_stale(path):
             raise MountError(
                 f"{path}: skymount is mounted there already; see it with `ls {path}`, "
@@ -119,6 +129,11 @@ def _check_fuse(allow_other: bool) -> None:
         raise MountError(
             f"{FUSE_DEVICE} is missing: load it with `sudo modprobe fuse`, or in a container "
             "pass `--device /dev/fuse --cap-add SYS_ADMIN`"
+        )
+    if not os.access(FUSE_DEVICE, os.R_OK | os.W_OK):
+        raise MountError(
+            f"{FUSE_DEVICE}: you may not use it; let users in with `sudo chmod 666 {FUSE_DEVICE}`, "
+            "as most systems do, or join its group"
         )
     if shutil.which(FUSERMOUNT) is None:
         raise MountError(

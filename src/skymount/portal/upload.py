@@ -38,7 +38,8 @@ def _checked_name(file: Path, name: str) -> str:
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise MalformedError(f"{os.fsencode(file)!r}: the name is not valid UTF-8") from None
+        shown = os.fsencode(file).decode("utf-8", "backslashreplace")
+        raise MalformedError(f"{shown}: the name is not valid UTF-8") from None
     return name
 
 
@@ -55,6 +56,15 @@ def file_source(file: Path, name: str = "") -> Source:
     return _source(file, name or file.name, status)
 
 
+def _status(file: Path) -> os.stat_result:
+    try:
+        return file.stat()
+    except FileNotFoundError:
+        if file.is_symlink():
+            raise MalformedError(f"{file}: a link to nothing") from None
+        raise
+
+
 def directory_sources(directory: Path) -> list[Source]:
     """List the regular files below a directory, in the order of their paths.
 
@@ -66,14 +76,20 @@ def directory_sources(directory: Path) -> list[Source]:
         subdirs.sort()
         for name in names:
             file = Path(parent, name)
-            status = file.stat()
+            status = _status(file)
             if not stat.S_ISREG(status.st_mode):
                 raise MalformedError(f"{file}: only regular files can be uploaded")
             found.append(_source(file, file.relative_to(directory).as_posix(), status))
         for name in subdirs:
             if Path(parent, name).is_symlink():
-                raise MalformedError(f"{Path(parent, name)}: a link to a directory")
+                raise MalformedError(f"{Path(parent, name)}: links to directories are not followed")
     return sorted(found, key=lambda source: source.name.encode())
+
+
+def empty_directories(directory: Path) -> list[str]:
+    """List the directories below that hold nothing: a skylink has no place for them."""
+    found = os.walk(directory)
+    return [parent for parent, subdirs, names in found if not subdirs and not names]
 
 
 def _raise(error: OSError) -> None:
@@ -175,3 +191,5 @@ def _read(source: Source) -> Iterator[bytes]:
                 raise MalformedError(f"{source.file}: became shorter while it was read")
             left -= len(data)
             yield data
+        if file.read(1):  # it grew, or it is of a kind whose size is not known beforehand
+            raise MalformedError(f"{source.file}: holds more than its size of {source.size} bytes")

@@ -149,9 +149,11 @@ async def receiving(
             yield intake
     except BaseExceptionGroup as group:
         ours, foreign = group.split(SkymountError)
-        if ours is None or foreign is not None:
-            raise
-        raise _first(ours) from None
+        if ours is not None and foreign is None:
+            raise _first(ours) from None
+        if len(group.exceptions) == 1:  # the nursery wraps even what was raised in its own block
+            raise group.exceptions[0] from None
+        raise
     finally:
         if intake is not None:
             with trio.CancelScope(shield=True):

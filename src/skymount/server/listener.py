@@ -54,7 +54,8 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server(address, family=family, backlog=_BACKLOG)
     except (OSError, OverflowError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise ConfigError(f"cannot listen on {host}:{port}: {reason or error}") from error
+        reason = str(reason or error).partition(" (while")[0]  # what create_server adds
+        raise ConfigError(f"cannot listen on {host}:{port}: {reason}") from error
 
 
 def _url(listening: socket.socket) -> str:
