@@ -305,8 +305,14 @@ class Sandbox:
 
     @property
     def log(self) -> Path:
-        """The log of its daemons in the background."""
-        return self.root / "state/skymount/log/mount.log"
+        """The log of its daemon in the background, of the last one if there are several."""
+        found = self.logs
+        return max(found, key=lambda log: log.stat().st_mtime_ns) if found else self.root / "no.log"
+
+    @property
+    def logs(self) -> list[Path]:
+        """The logs of its daemons in the background, one for each mount point."""
+        return list((self.root / "state/skymount/log").glob("*.log"))
 
     def with_env(self, **more: str) -> "Sandbox":
         """Return the same sandbox with more environment variables."""
@@ -402,8 +408,8 @@ class Sandbox:
 
     def assert_clean_log(self) -> None:
         """Check that no daemon of this sandbox logged what nobody foresaw."""
-        if self.log.exists():
-            text = self.log.read_text(errors="replace")
+        for log in self.logs:
+            text = log.read_text(errors="replace")
             assert " ERROR " not in text, text
             assert "Traceback" not in text, text
 

@@ -100,6 +100,11 @@ class OwnPortal:
         """Whether there is such a child now."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def was_started(self) -> bool:
+        """Whether there is or has been one."""
+        return self._process is not None
+
     def start(self) -> None:
         """Start it at the default address. The end of its standard input ends it.
 
@@ -226,7 +231,7 @@ async def _announce(config: Config, mount: fuse.FuseConfig, report: Report, own:
 
 async def _portal_warning(config: Config, own: OwnPortal) -> str:
     """Return what is to be said of the portals that do not answer, if anything."""
-    started = own.is_running
+    started = own.was_started
     if started and await own.is_listening():
         return ""
     silent = list(config.portal_urls)

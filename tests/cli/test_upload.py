@@ -139,14 +139,25 @@ def test_a_pipe_by_itself(sandbox: Sandbox, portal: str) -> None:
 def test_a_link_to_a_directory(sandbox: Sandbox, portal: str) -> None:
     directory = sandbox.directory("site")
     (directory / "loop").symlink_to(".")
-    assert "a link to a directory" in sandbox.fail("upload", "--portal", portal, "site", code=2)
+    said = sandbox.fail("upload", "--portal", portal, "site", code=2)
+    assert "site/loop: links to directories are not followed" in said
 
 
 def test_a_link_to_nothing(sandbox: Sandbox, portal: str) -> None:
     directory = sandbox.directory("site")
     (directory / "dangling").symlink_to("absent")
-    said = sandbox.fail("upload", "--portal", portal, "site")
-    assert f"{directory.name}/dangling" in said
+    said = sandbox.fail("upload", "--portal", portal, "site", code=2)
+    assert f"{directory.name}/dangling: a link to nothing" in said
+
+
+def test_empty_directories_inside_are_named(sandbox: Sandbox, portal: str) -> None:
+    """A skylink has no place for them; the rest is uploaded."""
+    directory = sandbox.directory("site")
+    (directory / "file").write_text("x")
+    (directory / "hollow").mkdir()
+    done = sandbox.skymount("upload", "--portal", portal, "site")
+    assert "site/hollow: empty, and not part of the upload" in done.stderr
+    assert len(done.stdout.strip()) == 46
 
 
 def test_a_name_that_is_not_utf8(sandbox: Sandbox, portal: str) -> None:

@@ -9,6 +9,7 @@ import pyfuse3
 import pytest
 import trio
 
+from skymount import errors
 from skymount.errors import (
     AccessDeniedError,
     BadContentError,
@@ -65,9 +66,9 @@ def test_errno(error: Exception, number: int):
 
 def test_every_error_of_ours_has_an_errno():
     """Whatever is derived from our root is in the table."""
-    kinds = [SkymountError]
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    assert SkymountError in kinds
     for kind in kinds:
-        kinds += kind.__subclasses__()
         assert errno_of(kind("x")) in (errno.EIO, errno.ENOENT, errno.EACCES, errno.ETIMEDOUT)
 
 

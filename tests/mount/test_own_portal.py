@@ -4,13 +4,15 @@ Each test has a network of its own, in which the default port is free.
 """
 
 import signal
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.mount.namespaces import Namespace
-from tests.skymount_process import SKYMOUNT, Mount, Sandbox, Watched, output
+from tests.skymount_process import SKYMOUNT, Mount, Sandbox, Watched, output, read_status
 
 DEFAULT = "http://127.0.0.1:4280"
 
@@ -150,6 +152,23 @@ def test_our_own_portal_that_does_not_start_is_a_warning(alone: Sandbox) -> None
     with alone.mounted(clean=False) as mount:
         assert "our own portal did not start, see the log" in mount.warnings
         assert "portal" in alone.log.read_text()
+
+
+def test_a_mount_whose_portal_ends_with_another_mount_starts_its_own(
+    alone: Sandbox, namespace: Namespace
+) -> None:
+    """M5: A second mount without a portal uses the same one, and starts its own when that ends."""
+    with ExitStack() as first:
+        first.enter_context(alone.mounted())
+        with alone.mounted(at=alone.directory("second")) as second:
+            assert read_status(second.path, alone.prefix)["own_portal"] is False
+            first.close()
+            deadline = time.monotonic() + 30
+            while not read_status(second.path, alone.prefix)["own_portal"] or not answers(
+                namespace
+            ):
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
 
 
 def test_upload_without_any_portal_says_how_to_get_one(alone: Sandbox, something: Path) -> None:

@@ -44,10 +44,10 @@ def upload(
 
     flags = {"portals": portals or None, "dialect": dialect}
     settings = config.load(flags, environ=os.environ, file=config_file or "")
-    for empty in empty_directories(path):
-        click.echo(f"skymount: warning: {empty}: empty, and not part of the upload", err=True)
     with _progress() if sys.stderr.isatty() else nullcontext() as progress:
         body = UploadBody.of_path(path, progress)
+        for empty in empty_directories(path):
+            click.echo(f"skymount: warning: {empty}: empty, and not part of the upload", err=True)
         result = trio.run(_send, settings, body)
     click.echo(result.encode().decode().rstrip("\n") if as_json else str(result.skylink))
 
