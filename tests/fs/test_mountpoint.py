@@ -60,6 +60,24 @@ def test_paths_in_the_table(table: list[bytes], written: bytes, path: str):
     assert mounted_at(path + "x") is None
 
 
+def test_owner(table: list[bytes], monkeypatch: pytest.MonkeyPatch):
+    """Who mounted is read from the options of the file system, wherever else it may be written."""
+    place = "/mnt/user_id=5"
+    table.append(
+        line(place.encode()) + b",user_id=1000,group_id=1000,default_permissions,allow_other"
+    )
+    found = mounted_at(place)
+    assert found is not None
+    assert found.user_id == 1000
+    for user, may in ((0, True), (1000, True), (5, False)):
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        if may:
+            found.check_owner(place)
+        else:
+            with pytest.raises(MountError, match="1000"):
+                found.check_owner(place)
+
+
 def test_topmost_mount(table: list[bytes]):
     """Of several mounts at one place the last one counts."""
     table += [line(b"/mnt"), line(b"/mnt", b"fuse.other", b"x")]

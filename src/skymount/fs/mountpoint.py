@@ -58,8 +58,8 @@ def mounted_at(path: str) -> Mounted | None:
             fields = line.split(" ")
             place = _OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4])
             if place == path:
-                kind, source = fields[fields.index("-") + 1 :][:2]
-                user = _USER_ID.search(line)
+                kind, source, options = fields[fields.index("-") + 1 :][:3]
+                user = _USER_ID.search(options)
                 found = Mounted(kind, source, int(user[1]) if user else None)
     return found
 
