@@ -63,7 +63,7 @@ def test_the_log_lies_where_xdg_says(home: Path) -> None:
 def test_every_key_can_be_set_in_the_file() -> None:
     write(
         """
-        portals = ["https://one.example/", "http://two.example:4280"]
+        portals = ["https://one.example/"]
         dialect = "skynet"
         api_key = "secret"
         mountpoint = "~/sky"
@@ -77,7 +77,7 @@ def test_every_key_can_be_set_in_the_file() -> None:
     )
     found = load({}, environ=NOWHERE)
     assert found == Config(
-        portals=("https://one.example", "http://two.example:4280"),
+        portals=("https://one.example",),
         dialect="skynet",
         api_key="secret",
         mountpoint="~/sky",
@@ -89,6 +89,14 @@ def test_every_key_can_be_set_in_the_file() -> None:
         log_file="/tmp/log",
     )
     assert all(getattr(found, key.name) != getattr(Config(), key.name) for key in fields(Config))
+
+
+def test_a_key_goes_with_a_single_portal() -> None:
+    """The key of one portal is not sent to another one."""
+    write('portals = ["https://one.example/", "http://two.example:4280"]\napi_key = "secret"\n')
+    with pytest.raises(ConfigError, match="api_key: name a single portal"):
+        load({}, environ=NOWHERE)
+    assert load({"portals": ("https://one.example",)}, environ=NOWHERE).api_key == "secret"
 
 
 def test_later_origins_win() -> None:

@@ -22,7 +22,7 @@ from skymount.wire.dialect import dialect_named
 ENVIRONMENT_PREFIX = "SKYMOUNT_"
 
 _FILE_LIMIT = 1 << 20  # bytes
-_LOG_NAME = 60  # characters of a mount point in the name of its log
+_LOG_NAME = 200  # characters of a mount point in the name of its log
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 _SIZE = re.compile(r"(\d{1,15})\s*([a-z]*)", re.ASCII | re.IGNORECASE)
 _SECONDS_LIMIT = 3600.0
@@ -140,7 +140,7 @@ def default_path() -> Path:
 
 def default_log_file(mountpoint: str) -> str:
     """Return where the daemon of a mount logs in the background; each has a file of its own."""
-    name = mountpoint.strip("/").replace("/", "-")[-_LOG_NAME:] or "root"
+    name = mountpoint.strip("/").replace("-", "--").replace("/", "-")[-_LOG_NAME:] or "root"
     return str(platformdirs.user_log_path("skymount") / f"{name}.log")
 
 
@@ -195,4 +195,7 @@ def load(
     for key, value in from_environment.items():
         config = _merged(config, {key: value}, ENVIRONMENT_PREFIX + key.upper())
     given = {key: value for key, value in flags.items() if value is not None}
-    return _merged(config, given, "command line")
+    config = _merged(config, given, "command line")
+    if config.api_key and len(config.portals) > 1:  # the key of one is no business of another
+        raise ConfigError("api_key: name a single portal with it, which it is sent to")
+    return config

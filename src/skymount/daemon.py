@@ -2,6 +2,7 @@
 readiness, and the end. Decides nothing about files.
 """
 
+import contextlib
 import errno
 import logging
 import os
@@ -144,11 +145,18 @@ class OwnPortal:
         pause = _PORTAL_CHECK
         while True:
             await trio.sleep(pause)
-            if await trio.to_thread.run_sync(_answers, DEFAULT_PORTAL_URL, abandon_on_cancel=True):
+            if self.is_running or await trio.to_thread.run_sync(
+                _answers, DEFAULT_PORTAL_URL, abandon_on_cancel=True
+            ):
                 continue
             log.warning("no portal answers at %s any more, starting one", DEFAULT_PORTAL_URL)
-            await trio.to_thread.run_sync(self.start)
-            pause = _PORTAL_CHECK if await self.is_listening() else min(2 * pause, _PORTAL_PAUSE)
+            try:
+                await trio.to_thread.run_sync(self.start)
+                pause = _PORTAL_CHECK if await self.is_listening() else pause * 2
+            except MountError as error:
+                log.warning("%s", error)
+                pause *= 2
+            pause = min(pause, _PORTAL_PAUSE)
 
     def stop(self) -> None:
         """End it, if it is there, and wait for that."""
@@ -313,7 +321,8 @@ def _become_daemon(config: Config, log_to: Callable[[], None], starter: int) -> 
     def tell(kind: str, text: str = "") -> None:
         message = f"{kind}{' '.join(text.split())}\n"
         if listening:  # afterwards the descriptor's number belongs to somebody else
-            os.write(starter, message.encode("utf-8", "backslashreplace"))
+            with contextlib.suppress(BrokenPipeError):  # the starter was interrupted
+                os.write(starter, message.encode("utf-8", "backslashreplace"))
 
     def ready() -> None:
         nonlocal listening
@@ -325,6 +334,7 @@ def _become_daemon(config: Config, log_to: Callable[[], None], starter: int) -> 
     try:
         os.setsid()
         os.chdir("/")
+        os.umask(0o077)  # the log names skylinks, and who knows one may read it
         log_to()
         run(config, Report(ready=ready, warning=partial(tell, "W")))
         status = 0

@@ -55,8 +55,8 @@ class PortalError(SkymountError):
         self.url = url
 
     def __str__(self) -> str:
-        where = f" ({self.method} {self.url})" if self.url else ""
-        return f"{self.message}{where}"
+        where = " ".join(filter(None, (self.method, self.url)))
+        return f"{self.message} ({where})" if where else self.message
 
 
 class NotFoundError(PortalError):

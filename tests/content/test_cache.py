@@ -35,13 +35,18 @@ def test_oldest_goes_first():
     assert [n for n in range(4) if key(n) in cache] == [0, 2, 3]
 
 
-def test_too_large_is_not_kept():
-    """What is larger than the whole cache is not kept, and pushes nothing out."""
+def test_one_that_is_too_large():
+    """Of what is larger than the whole cache one is kept, and pushes nothing else out."""
     cache = MemoryCache(30)
     cache.put(key(0), bytes(10))
     cache.put(key(1), bytes(31))
+    assert key(1) in cache
+    assert cache.get(key(1)) == bytes(31)
+    cache.put(key(2), bytes(99))
     assert key(1) not in cache
-    assert key(0) in cache
+    assert cache.get(key(1)) is None
+    assert cache.get(key(2)) == bytes(99)
+    assert cache.get(key(0)) == bytes(10)
 
 
 def test_no_memory_at_all():

@@ -305,13 +305,13 @@ async def test_portal_without_base_sectors_is_remembered(rig: OpenRig):
 
 async def test_refusals_now_and_then_are_not_remembered(rig: OpenRig):
     """One base sector that is handed out makes up for those that were not."""
-    contents = [skyfiles.of_files({"f": noise(50, n)}) for n in range(6)]
+    contents = [skyfiles.of_files({"f": noise(50, n)}) for n in range(12)]
     async with rig() as made:
         made.portal.add(*contents)
         for n, content in enumerate(contents):
             made.portal.base_sectors = n % 2 == 0
             await made.loader.load(content.skylink)
-        assert len(made.portal.asked("basesector")) == 6
+        assert len(made.portal.asked("basesector")) == 12
 
 
 async def test_content_that_is_missing_is_no_sign(rig: OpenRig):
@@ -427,16 +427,39 @@ async def test_portal_that_fails(rig: OpenRig, fault: fake.Fault, error: type[Po
 
 
 async def test_resolver_skylink(rig: OpenRig):
-    """A v2 skylink is described as the v1 skylink that it stands for now."""
+    """A v2 skylink is described as the v1 skylink that it stands for now, by the portal's word."""
     resolver = skyfiles.resolver()
-    async with rig(policy=Policy.REQUIRE) as made:
+    async with rig() as made:
         made.portal.resolve(resolver, INLINE)
         loaded = await made.loader.load(resolver)
         assert loaded.skyfile.skylink == INLINE.skylink
         assert loaded.payload == INLINE.payload
+        assert loaded.skyfile.verified is Verified.NO
         other = skyfiles.of_files({"new": b"version"})
         made.portal.resolve(resolver, other)
         assert (await made.loader.load(resolver)).payload == b"version"
+
+
+async def test_resolver_skylink_where_verification_is_required(rig: OpenRig):
+    """What a v2 skylink stands for cannot be verified, so it is refused."""
+    async with rig(policy=Policy.REQUIRE) as made:
+        made.portal.resolve(skyfiles.resolver(), INLINE)
+        with pytest.raises(BadContentError, match="not verified"):
+            await made.loader.load(skyfiles.resolver())
+
+
+async def test_better_description_is_preferred(rig: OpenRig):
+    """A portal whose word cannot be checked is believed only if no other portal can prove its own."""
+    async with rig(portals=3) as made:
+        for portal in made.portals:
+            portal.add(LARGE)
+        made.portals[0].base_sectors = False
+        made.portals[1].fault(fake.status(503))
+        found = (await made.loader.load(LARGE.skylink)).skyfile
+        assert (found.verified, found.portal) == (Verified.YES, made.portals[2].url)
+        made.portals[2].base_sectors = False
+        found = (await made.loader.load(LARGE.skylink)).skyfile
+        assert (found.verified, found.portal) == (Verified.NO, made.portals[0].url)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import trio
 
 from skymount.content.skyfile import Skyfile, Verified
-from skymount.errors import NotFoundError, PortalError
+from skymount.errors import NotFoundError
 from skymount.fs.operations import Operations, TreeConfig
 from skymount.fs.slots import Slots
 from skymount.wire.metadata import parse_metadata
@@ -96,6 +96,3 @@ async def open_kit(*, lookup_grace: float = 0.5, resolve_ttl: float = 60.0) -> A
         operations = Operations(reader, slots, config, lambda: {"pid": 1})  # type: ignore[arg-type]
         yield Kit(operations, slots, reader)
         nursery.cancel_scope.cancel()
-
-
-__all__ = ["FILES", "FakeReader", "Kit", "NotFoundError", "PortalError", "open_kit"]

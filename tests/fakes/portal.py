@@ -209,7 +209,6 @@ class FakePortal:
     accepted: int = 0
     """Opened so far."""
     url: str = ""
-    released: threading.Event = field(default_factory=threading.Event)
     _content: dict[Skylink, FakeSkyfile] = field(default_factory=dict)
     _rules: list[_Rule] = field(default_factory=list)
 

@@ -1,7 +1,6 @@
 """Trees are built in the event loop here: a thread's work does not stop a mock clock."""
 
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -19,6 +18,3 @@ async def _in_loop(work: "partial[T]") -> T:
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Build trees in the event loop."""
     monkeypatch.setattr("skymount.fs.slots.off_loop", _in_loop)
-
-
-HERE = Path(__file__).parent

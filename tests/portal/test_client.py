@@ -366,6 +366,26 @@ async def test_redirects_are_bounded():
         assert len(portal.requests) == 6
 
 
+async def test_upload_is_not_redirected_elsewhere(tmp_path: Path):
+    """Content that is being published goes to the portal that was named, nowhere else."""
+    (tmp_path / "f").write_bytes(b"private until published")
+    async with talking() as (portal, client), running(FakePortal()) as other:
+        other.add(SMALL)
+        portal.fault(fake.redirects(f"{other.url}/svc/skyfile", 307))
+        with pytest.raises(BadContentError, match="not redirected"):
+            await client.upload(UploadBody.of_path(tmp_path / "f"))
+        assert other.requests == []
+
+
+async def test_no_cookies():
+    """A portal cannot fill the memory with cookies, nor recognise the client by one."""
+    async with talking() as (portal, client):
+        portal.fault(fake.header(b"Set-Cookie", b"id=1; Max-Age=999999; Path=/"))
+        for _ in range(3):
+            await client.head(SMALL.skylink)
+        assert not any("cookie" in request.headers for request in portal.requests)
+
+
 # --- secrets
 
 

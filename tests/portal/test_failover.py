@@ -1,5 +1,7 @@
 """The choice between portals: order, rounds, and what their answers together mean. No sockets."""
 
+import gc
+import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
@@ -189,6 +191,29 @@ async def test_other_errors_pass_through(autojump_clock: object):
     with pytest.raises(ZeroDivisionError):
         await ask(asked, broken)
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("kind", [UnavailableError, NotFoundError])
+async def test_errors_hold_nothing_back(kind: type[PortalError], autojump_clock: object):
+    """An error that somebody keeps does not keep what was received before it, be it 256 MiB."""
+    received: list[weakref.ref[set[int]]] = []
+
+    async def fails(client: PortalClient) -> object:
+        answer = {1, 2, 3}
+        received.append(weakref.ref(answer))
+        try:
+            raise ValueError(answer)
+        except ValueError as error:
+            raise kind("bad") from error
+
+    kept: list[PortalError] = []
+    try:
+        await ask(portals(1), fails)
+    except PortalError as error:
+        kept.append(error)
+    gc.collect()
+    assert kept
+    assert [ref() for ref in received] == [None] * len(received)
 
 
 async def test_cancelled_in_a_pause(autojump_clock: object):

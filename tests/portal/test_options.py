@@ -56,6 +56,24 @@ def test_credentials_in_an_address(text: str):
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("url", "local"),
+    [
+        ("http://localhost:1", True),
+        ("http://127.0.0.1", True),
+        ("http://127.9.9.9:5", True),
+        ("http://[::1]:5", True),
+        ("http://10.0.0.1", False),
+        ("https://portal.example", False),
+        ("http://localhost.example", False),
+        ("http://127.0.0.1.example", False),
+    ],
+)
+def test_local_address(url: str, local: bool):
+    """A portal on this machine is known by its address, without asking anybody for names."""
+    assert PortalOptions(url).is_local is local
+
+
 def test_options():
     """An empty address is the default portal; the key is not in the repr."""
     options = PortalOptions.parse("", api_key="secret")

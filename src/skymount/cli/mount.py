@@ -1,8 +1,10 @@
 """``skymount mount`` and ``skymount umount``."""
 
+import contextlib
 import logging
 import os
 import select
+import signal
 import sys
 import threading
 from dataclasses import replace
@@ -84,8 +86,8 @@ def _writable(path: str, *, is_default: bool) -> str:
     try:
         if is_default:
             os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        with open(path, "ab"):
-            return path
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        return path
     except OSError as error:
         raise MountError(
             f"{path}: the log cannot be written there: {error.strerror}; choose another --log-file"
@@ -130,6 +132,8 @@ def umount(mountpoint: str, lazy: bool) -> None:
     daemon = _daemon_of(path)
     place.unmount(path, lazy=lazy)
     if daemon is not None and not lazy:
+        with contextlib.suppress(OSError):  # it may be gone; if not, what it does may not take long
+            signal.pidfd_send_signal(daemon, signal.SIGTERM)
         ended, _, _ = select.select([daemon], [], [], _GONE_TIMEOUT)
         if not ended:
             raise MountError(f"{path}: unmounted, but its daemon is still running")

@@ -6,7 +6,9 @@ and holds layout, metadata and, for small content, the payload. Without it the m
 header or by its endpoint, and small content is checked by putting the base sector together again.
 """
 
-from dataclasses import dataclass
+import os
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -30,7 +32,13 @@ from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE, Skylink
 T = TypeVar("T")
 
 _MISSING_LIMIT = 3
-"""Times that a portal refuses base sectors of content it has, until it is no longer asked."""
+"""Times that a portal refuses base sectors of content it has, until it is not asked for a while."""
+
+_MISSING_WHILE = 300.0
+"""Seconds of that while: the reason may have been a passing one."""
+
+_HASHING_THREADS = os.cpu_count() or 1
+"""Of their own: trio's are shared with name look-ups, which can hang for long."""
 
 _FANOUT_LIMIT = 64 << 20
 """Bytes of fan-out; the roots of 8 TiB of content."""
@@ -51,7 +59,19 @@ class Loaded:
 
 async def off_loop(work: "partial[T]") -> T:
     """Run CPU-bound work in a thread; a caller that is cancelled does not wait for it."""
-    return await trio.to_thread.run_sync(work, abandon_on_cancel=True)
+    return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=_limiter())
+
+
+_run_limiter: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("off_loop")
+
+
+def _limiter() -> trio.CapacityLimiter:
+    """Return the limiter of this run of trio."""
+    try:
+        return _run_limiter.get()
+    except LookupError:
+        _run_limiter.set(trio.CapacityLimiter(_HASHING_THREADS))
+        return _run_limiter.get()
 
 
 class Loader:
@@ -60,11 +80,24 @@ class Loader:
     def __init__(self, portals: Portals, policy: Policy) -> None:
         self._portals = portals
         self._policy = policy
-        self._without_base_sectors: dict[PortalClient, int] = {}
+        self._without_base_sectors: dict[PortalClient, tuple[int, float]] = {}
 
     async def load(self, skylink: Skylink) -> Loaded:
-        """Describe a skylink, resolving a v2 one first; PortalError when no portal can."""
-        return await self._portals.first(partial(self._load_from, skylink=skylink))
+        """Describe a skylink, resolving a v2 one first; PortalError when no portal can.
+
+        A description that could not be checked is a portal's mere word: every other portal is asked
+        for a better one before it is believed.
+        """
+        found = await self._portals.first(partial(self._load_from, skylink=skylink))
+        if self._policy is Policy.OFF or found.skyfile.verified is not Verified.NO:
+            return found
+        for client in self._portals.ranked():
+            if client.url != found.skyfile.portal:
+                with suppress(PortalError):
+                    other = await self._load_from(client, skylink)
+                    if other.skyfile.verified is not Verified.NO:
+                        return other
+        return found
 
     async def payload(self, skyfile: Skyfile) -> bytes:
         """Fetch the payload of an inline skyfile again, checked as it was at first."""
@@ -76,7 +109,7 @@ class Loader:
     async def _load_from(self, client: PortalClient, skylink: Skylink) -> Loaded:
         try:
             if skylink.version == 2:
-                skylink = await self._resolve(client, skylink)
+                return await self._load_resolved(client, skylink)
             if not self._wants_base_sector(client, skylink):
                 return await self._from_head(client, skylink)
             base = await self._base_sector(client, skylink)
@@ -84,24 +117,28 @@ class Loader:
                 return await self._from_base_sector(client, skylink, base)
             loaded = await self._from_head(client, skylink, encrypted=base is not None)
             if base is None:  # the portal has the content, so it was the endpoint that it lacks
-                missing = self._without_base_sectors.get(client, 0)
-                self._without_base_sectors[client] = missing + 1
+                missing, _ = self._without_base_sectors.get(client, (0, 0.0))
+                self._without_base_sectors[client] = (missing + 1, trio.current_time())
             return loaded
         except MalformedError as error:
             raise BadContentError(str(error), url=client.url) from error
 
-    async def _resolve(self, client: PortalClient, skylink: Skylink) -> Skylink:
+    async def _load_resolved(self, client: PortalClient, skylink: Skylink) -> Loaded:
+        """Describe what a v2 skylink resolves to: by the portal's word, which proves nothing."""
+        if self._policy is Policy.REQUIRE:
+            raise BadContentError(f"{skylink}: a resolver skylink is not verified", url=client.url)
         found = (await client.head(skylink)).skylink
         if found is None or found.version != 1:
             raise BadContentError("the portal does not say what it resolved to", url=client.url)
-        return found
+        loaded = await self._load_from(client, found)
+        return replace(loaded, skyfile=replace(loaded.skyfile, verified=Verified.NO))
 
     def _wants_base_sector(self, client: PortalClient, skylink: Skylink) -> bool:
-        return (
-            self._policy is not Policy.OFF
-            and skylink.offset == 0  # of a packed one the sector's root proves nothing
-            and self._without_base_sectors.get(client, 0) < _MISSING_LIMIT
-        )
+        if self._policy is Policy.OFF or skylink.offset:  # a packed one's root proves nothing
+            return False
+        missing, last = self._without_base_sectors.get(client, (0, 0.0))
+        given_up = missing >= _MISSING_LIMIT and trio.current_time() < last + _MISSING_WHILE
+        return self._policy is Policy.REQUIRE or not given_up
 
     async def _base_sector(
         self, client: PortalClient, skylink: Skylink

@@ -28,7 +28,8 @@ from skymount.wire.skylink import Skylink
 log = logging.getLogger(__name__)
 
 _TRACKED = 64  # skyfiles whose readers are remembered
-_FETCHES = 24  # requests for content at once, over all readers
+_FETCHES = 24  # requests at once for content that somebody waits for
+_PREFETCHES = 8  # requests at once for content that is only likely to be read
 
 
 class _Pending:
@@ -64,6 +65,7 @@ class ContentReader:
         self._cache = cache
         self._nursery = nursery
         self._fetches = trio.CapacityLimiter(_FETCHES)
+        self._prefetches = trio.CapacityLimiter(_PREFETCHES)
         self._pending: dict[UnitKey, _Pending] = {}
         self._readers: LRUCache[Skylink, Readers] = LRUCache(_TRACKED)
         self._open = 0
@@ -137,26 +139,42 @@ class ContentReader:
             readers = self._readers[skyfile.skylink] = Readers()
         ahead = readers.note(offset, stop, min(MAX_WINDOW, self._share))
         if ahead is not None and ahead[0] < skyfile.size:
-            self._start(skyfile, ahead[0] // skyfile.unit, -(-ahead[1] // skyfile.unit))
+            self._start(
+                skyfile, ahead[0] // skyfile.unit, -(-ahead[1] // skyfile.unit), self._prefetches
+            )
 
-    def _start(self, skyfile: Skyfile, first: int, stop: int) -> None:
+    def _start(
+        self,
+        skyfile: Skyfile,
+        first: int,
+        stop: int,
+        limiter: trio.CapacityLimiter | None = None,
+    ) -> None:
         """Start one fetch for each run of missing units among first to stop."""
         run: list[_Pending] = []
         for index in range(first, min(stop, skyfile.units)):
             key = skyfile.key(index)
             if key in self._pending or key in self._cache:
-                self._start_run(skyfile, index - len(run), run)
+                self._start_run(skyfile, index - len(run), run, limiter)
                 run = []
             else:
                 run.append(_Pending())
                 self._pending[key] = run[-1]
-        self._start_run(skyfile, min(stop, skyfile.units) - len(run), run)
+        self._start_run(skyfile, min(stop, skyfile.units) - len(run), run, limiter)
 
-    def _start_run(self, skyfile: Skyfile, first: int, run: list[_Pending]) -> None:
+    def _start_run(
+        self,
+        skyfile: Skyfile,
+        first: int,
+        run: list[_Pending],
+        limiter: trio.CapacityLimiter | None,
+    ) -> None:
         if run:
-            self._nursery.start_soon(self._fetch, skyfile, first, run)
+            self._nursery.start_soon(self._fetch, skyfile, first, run, limiter or self._fetches)
 
-    async def _fetch(self, skyfile: Skyfile, first: int, run: list[_Pending]) -> None:
+    async def _fetch(
+        self, skyfile: Skyfile, first: int, run: list[_Pending], limiter: trio.CapacityLimiter
+    ) -> None:
         """Fetch a run of units and settle each; what fails is the error of all that are left."""
         arrived = 0
 
@@ -177,7 +195,7 @@ class ContentReader:
 
         error: PortalError | None = None
         try:
-            async with self._fetches:
+            async with limiter:
                 if skyfile.inline:
                     settle(await self._loader.payload(skyfile))
                 else:

@@ -69,12 +69,13 @@ class Child(NamedTuple):
 class _OpenDirectory:
     """A directory listing as it was when it was opened."""
 
-    __slots__ = ("children", "slot", "tree")
+    __slots__ = ("children", "names", "slot", "tree")
 
     def __init__(
         self, children: Mapping[bytes, int], tree: Tree | None = None, slot: Slot | None = None
     ) -> None:
-        self.children = list(children.items())
+        self.names = list(children)
+        self.children = children
         self.tree = tree
         self.slot = slot
 
@@ -232,7 +233,8 @@ class Operations:
         assert isinstance(opened, _OpenDirectory)
         slot, tree = opened.slot, opened.tree
         if slot is None or tree is None:
-            for at, (name, inode) in enumerate(opened.children[position:], position + 1):
+            for at, name in enumerate(opened.names[position:], position + 1):
+                inode = opened.children[name]
                 entry = self._entry_of(inode)
                 if entry is not None:
                     yield Child(
@@ -240,8 +242,9 @@ class Operations:
                     )
             return
         base, nodes = slot.number << INDEX_BITS, tree.nodes
-        for at in range(position, len(opened.children)):
-            name, index = opened.children[at]
+        for at in range(position, len(opened.names)):
+            name = opened.names[at]
+            index = opened.children[name]
             node = nodes[index]
             size = node.size if isinstance(node, File) else 0
             yield Child(name, base | index, node.mode, size, at + 1)
@@ -263,7 +266,7 @@ class Operations:
         if opened.slot is not None:
             self._slots.refer(opened.slot, stop - start)
             return
-        for _, inode in opened.children[start:stop]:
+        for inode in map(opened.children.__getitem__, opened.names[start:stop]):
             if inode not in self._fixed and self._entry_of(inode) is not None:
                 self._slots.refer(self._slots.of_inode(inode)[0])
 

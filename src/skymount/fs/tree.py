@@ -32,10 +32,13 @@ _LOST = "there is a directory of the same name"
 class File:
     """A file: an extent of the payload, in bytes, and its ``st_mode``."""
 
-    __slots__ = ("content_type", "mode", "offset", "parent", "size")
+    __slots__ = ("content_type", "mode", "name", "offset", "parent", "size")
 
-    def __init__(self, parent: int, offset: int, size: int, mode: int, content_type: str) -> None:
+    def __init__(
+        self, parent: int, name: bytes, offset: int, size: int, mode: int, content_type: str
+    ) -> None:
         self.parent = parent
+        self.name = name
         self.offset = offset
         self.size = size
         self.mode = mode
@@ -45,13 +48,14 @@ class File:
 class Directory:
     """A directory: its children's indexes by name, in the order of their names."""
 
-    __slots__ = ("children", "parent")
+    __slots__ = ("children", "name", "parent")
 
     mode = stat.S_IFDIR | 0o555
 
-    def __init__(self, parent: int) -> None:
+    def __init__(self, parent: int, name: bytes) -> None:
         self.parent = parent
         """Index of the directory above; the root is its own."""
+        self.name = name
         self.children: dict[bytes, int] = {}
 
 
@@ -73,7 +77,7 @@ class Tree:
 
 def build_tree(skyfile: Skyfile) -> Tree:
     """Build the tree of a skyfile from its metadata."""
-    nodes: list[Node] = [Directory(0)]
+    nodes: list[Node] = [Directory(0, b"")]
     hidden = list(skyfile.metadata.rejected)
     last_parent, last_index = b"", 0  # neighbours mostly share their directory
     for path, sub in _files(skyfile.metadata, skyfile.size):
@@ -92,7 +96,7 @@ def build_tree(skyfile: Skyfile) -> Tree:
             continue
         siblings[name] = len(nodes)
         mode = stat.S_IFREG | (sub.mode & 0o777 & ~0o222 or _READ_BITS)
-        nodes.append(File(last_index, sub.offset, sub.len, mode, sub.contenttype))
+        nodes.append(File(last_index, name, sub.offset, sub.len, mode, sub.contenttype))
     return Tree(skyfile, nodes, tuple(hidden))
 
 
@@ -141,7 +145,7 @@ def _directory(nodes: list[Node], path: bytes, hidden: list[tuple[str, str]]) ->
             child = None
         if child is None:
             child = children[element] = len(nodes)
-            nodes.append(Directory(index))
+            nodes.append(Directory(index, element))
         index = child
     return index
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 
-from skymount.fs.tree import Directory, File, Node, Tree
+from skymount.fs.tree import File, Node, Tree
 from skymount.wire.messages import quote_path
 
 _VALUE_LIMIT = 60 << 10
@@ -56,9 +56,7 @@ def path_of(tree: Tree, index: int) -> str:
     """Return the path of a node inside its tree; empty for the root."""
     names: list[bytes] = []
     while index:
-        parent = tree.nodes[index].parent
-        directory = tree.nodes[parent]
-        assert isinstance(directory, Directory)
-        names.append(next(name for name, child in directory.children.items() if child == index))
-        index = parent
+        node = tree.nodes[index]
+        names.append(node.name)
+        index = node.parent
     return b"/".join(reversed(names)).decode()

@@ -8,8 +8,9 @@ the bytes are the right ones is for ``content`` to find out.
 import math
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from types import TracebackType
 from typing import NoReturn, Self
 from uuid import uuid4
@@ -55,7 +56,7 @@ _STATUS_ERRORS: Mapping[int, type[PortalError]] = {
 _TOTAL = re.compile(r"\d{1,19}")
 
 _REDIRECTS = 5  # followed for one request
-_SLOWEST = 1024  # bytes a second; a portal that drips more slowly counts as silent
+_SLOWEST = 8 << 10  # bytes a second; a portal that drips more slowly counts as silent
 _WORDS = 300  # characters of a portal's own words in an error; they end up in logs
 
 
@@ -72,6 +73,15 @@ class Head:
 def _words(text: str) -> str:
     """Return the beginning of what a portal says, fit for a line of a log or a terminal."""
     return "".join(c if c.isprintable() else " " for c in text[:_WORDS])
+
+
+def _check_redirect(first: httpx.Request, then: httpx.Request) -> None:
+    """RemoteProtocolError when a redirect leads where the request must not go."""
+    if first.url.scheme == "https" and then.url.scheme != "https":
+        raise httpx.RemoteProtocolError("a redirect from https to http is not followed")
+    origins = {(url.scheme, url.host, url.port) for url in (first.url, then.url)}
+    if first.method == "POST" and len(origins) > 1:
+        raise httpx.RemoteProtocolError("an upload is not redirected to another origin")
 
 
 def _error_for(status: int) -> type[PortalError]:
@@ -121,8 +131,12 @@ class PortalClient:
             await http.aclose()
 
     async def prepare(self) -> None:
-        """Do now what the first request would otherwise wait for. No network traffic."""
-        await self._client()
+        """Do now what the first request would otherwise wait for. No network traffic.
+
+        What goes wrong is the error of each request, not of this.
+        """
+        with suppress(PortalError):
+            await self._client()
 
     async def head(self, skylink: Skylink) -> Head:
         """Ask for the headers of a whole skylink (endpoint 4).
@@ -192,7 +206,12 @@ class PortalClient:
         """Return the HTTP client, made at first use and off the event loop: TLS set-up is slow."""
         async with self._opening:
             if self._http is None:
-                self._http = await trio.to_thread.run_sync(self._make_client)
+                try:
+                    self._http = await trio.to_thread.run_sync(self._make_client)
+                except Exception as error:  # a proxy or a certificate file in the environment
+                    raise UnavailableError(
+                        f"the HTTP client cannot be set up: {error}", url=self.url
+                    ) from error
             return self._http
 
     def _make_client(self) -> httpx.AsyncClient:
@@ -207,6 +226,8 @@ class PortalClient:
             headers=headers,
             timeout=httpx.Timeout(options.idle_timeout, connect=options.connect_timeout),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # none are kept
+            trust_env=not options.is_local,  # a proxy cannot reach our own loopback
         )
 
     @asynccontextmanager
@@ -279,6 +300,7 @@ class PortalClient:
             if response.next_request is None:
                 return response
             await response.aclose()
+            _check_redirect(request, response.next_request)
             response = await http.send(response.next_request, stream=True)
         if response.next_request is not None:
             await response.aclose()

@@ -32,11 +32,26 @@ def _bare(error: E) -> E:
     return error.with_traceback(None)
 
 
+FAULT_MEMORY = 30.0
+"""Seconds after which a fault no longer counts, doubled for each further one in a row."""
+
+_FAULTS = 6  # in a row that are told apart: half an hour of memory is enough
+
+
 @dataclass
 class _Standing:
     """How a portal has done lately; the fewer faults in a row, the earlier it is asked."""
 
     faults: int = 0
+    last: float = 0.0
+
+    def failed(self, now: float) -> None:
+        """Record a fault."""
+        self.faults, self.last = min(self.faults + 1, _FAULTS), now
+
+    def counted(self, now: float) -> int:
+        """Return the faults in a row, none once they are long enough ago."""
+        return self.faults if now < self.last + FAULT_MEMORY * 2 ** (self.faults - 1) else 0
 
 
 @dataclass(frozen=True)
@@ -49,7 +64,8 @@ class Portals:
 
     def ranked(self) -> list[PortalClient]:
         """Return the portals in the order in which to ask them now."""
-        return sorted(self.clients, key=lambda client: self._of(client).faults)
+        now = trio.current_time()
+        return sorted(self.clients, key=lambda client: self._of(client).counted(now))
 
     def _of(self, client: PortalClient) -> _Standing:
         return self._standing.setdefault(client, _Standing())
@@ -75,7 +91,7 @@ class Portals:
                 try:
                     answer = await ask(client)
                 except (UnavailableError, BadContentError) as error:
-                    self._of(client).faults += 1
+                    self._of(client).failed(trio.current_time())
                     if not isinstance(failure, BadContentError):
                         failure = _bare(error)
                 except PortalError as error:

@@ -1,6 +1,7 @@
 """Owns how a portal is addressed: its URL, dialect, credentials and time limits, all validated."""
 
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -53,6 +54,15 @@ class PortalOptions:
     connect_timeout: float = CONNECT_TIMEOUT
     idle_timeout: float = IDLE_TIMEOUT
     connections: int = CONNECTIONS
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the portal is on this machine, by its address."""
+        host = urlsplit(self.url).hostname or ""
+        try:
+            return host == "localhost" or ip_address(host).is_loopback
+        except ValueError:
+            return False
 
     @classmethod
     def parse(cls, url: str, dialect: Dialect = SVC, *, api_key: str = "") -> Self:

@@ -23,6 +23,8 @@ SUBFILES_LIMIT = 2 << 20
 INTEGER_LIMIT = 1 << 63
 """Offsets and lengths are below it, as the kernel's file offsets are."""
 
+_LENIENT_LIMIT = 128 << 20  # bytes of JSON that is read without knowing its members' types
+_LENIENT_LISTS = 1 << 20  # lists in it; each costs ten times the bytes that it is written in
 _MODE_BITS = 0o7777
 _DIGITS = 40  # of an integer; Python refuses to read thousands of them
 
@@ -126,6 +128,8 @@ def _is_sound(sub: Subfile) -> bool:
 
 def _parse_leniently(raw: bytes) -> Metadata:
     """Read what can be read of metadata that the typed decoder refuses."""
+    if len(raw) > _LENIENT_LIMIT or raw.count(b"[") > _LENIENT_LISTS:
+        raise MalformedError("metadata is malformed, and too large to look for what is not")
     try:
         found = json.loads(raw.decode("utf-8", "surrogateescape"), parse_int=_integer)
     except (ValueError, RecursionError) as error:
