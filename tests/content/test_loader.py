@@ -449,7 +449,7 @@ async def test_resolver_skylink_where_verification_is_required(rig: OpenRig):
 
 
 async def test_better_description_is_preferred(rig: OpenRig):
-    """A portal whose word cannot be checked is believed only if no other portal can prove its own."""
+    """A portal's mere word is believed only if no other portal can prove its own."""
     async with rig(portals=3) as made:
         for portal in made.portals:
             portal.add(LARGE)

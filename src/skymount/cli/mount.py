@@ -15,7 +15,8 @@ from skymount.cli.options import portal_options
 from skymount.errors import ConfigError, MountError
 
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
-_GONE_TIMEOUT = 30.0  # seconds that a daemon may take to end after it was unmounted
+_GONE_GRACE = 5.0  # seconds that a daemon may take to end by itself after it was unmounted
+_GONE_TIMEOUT = 25.0  # seconds that it may take when told to
 _ASK_TIMEOUT = 2.0  # seconds to ask a daemon for its process id
 
 
@@ -131,12 +132,17 @@ def umount(mountpoint: str, lazy: bool) -> None:
     mounted.check_owner(path)
     daemon = _daemon_of(path)
     place.unmount(path, lazy=lazy)
-    if daemon is not None and not lazy:
-        with contextlib.suppress(OSError):  # it may be gone; if not, what it does may not take long
-            signal.pidfd_send_signal(daemon, signal.SIGTERM)
-        ended, _, _ = select.select([daemon], [], [], _GONE_TIMEOUT)
-        if not ended:
-            raise MountError(f"{path}: unmounted, but its daemon is still running")
+    if daemon is None or lazy or _has_ended(daemon, _GONE_GRACE):
+        return
+    with contextlib.suppress(ProcessLookupError):  # it waits for an operation; a signal ends that
+        signal.pidfd_send_signal(daemon, signal.SIGTERM)
+    if not _has_ended(daemon, _GONE_TIMEOUT):
+        raise MountError(f"{path}: unmounted, but its daemon is still running")
+
+
+def _has_ended(process: int, limit: float) -> bool:
+    """Wait for the end of a process by its descriptor, for so many seconds at most."""
+    return bool(select.select([process], [], [], limit)[0])
 
 
 def _daemon_of(path: str) -> int | None:

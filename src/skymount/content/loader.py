@@ -34,6 +34,9 @@ T = TypeVar("T")
 _MISSING_LIMIT = 3
 """Times that a portal refuses base sectors of content it has, until it is not asked for a while."""
 
+_PROOF_WAIT = 5.0
+"""Seconds that each other portal has to prove what the first one could only say."""
+
 _MISSING_WHILE = 300.0
 """Seconds of that while: the reason may have been a passing one."""
 
@@ -91,9 +94,11 @@ class Loader:
         found = await self._portals.first(partial(self._load_from, skylink=skylink))
         if self._policy is Policy.OFF or found.skyfile.verified is not Verified.NO:
             return found
+        if skylink.version == 2:  # nobody can prove what it resolves to
+            return found
         for client in self._portals.ranked():
             if client.url != found.skyfile.portal:
-                with suppress(PortalError):
+                with trio.move_on_after(_PROOF_WAIT), suppress(PortalError):
                     other = await self._load_from(client, skylink)
                     if other.skyfile.verified is not Verified.NO:
                         return other
