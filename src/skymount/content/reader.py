@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 _TRACKED = 64  # skyfiles whose readers are remembered
 _FETCHES = 24  # requests at once for content that somebody waits for
-_PREFETCHES = 8  # requests at once for content that is only likely to be read
+_PREFETCHES = 16  # requests at once for content that is only likely to be read
 
 
 class _Pending:
@@ -138,7 +138,10 @@ class ContentReader:
         if readers is None:
             readers = self._readers[skyfile.skylink] = Readers()
         ahead = readers.note(offset, stop, min(MAX_WINDOW, self._share))
-        if ahead is not None and ahead[0] < skyfile.size:
+        if ahead is None or ahead[0] >= skyfile.size:
+            return
+        # None is queued: who comes to need a unit of it would wait behind all that is before it.
+        if self._prefetches.available_tokens >= 1:
             self._start(
                 skyfile, ahead[0] // skyfile.unit, -(-ahead[1] // skyfile.unit), self._prefetches
             )
