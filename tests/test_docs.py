@@ -9,7 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from skymount.config import Config
+from skymount.config import Config, load
+from skymount.content.skyfile import Policy
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -50,3 +51,11 @@ def test_quick_start_is_the_two_scripts() -> None:
     scripts = re.findall(r"^(scripts/\w+)", quick_start, re.MULTILINE)
     assert scripts == ["scripts/demo", "scripts/test"]
     assert all((ROOT / script).stat().st_mode & 0o111 for script in scripts)
+
+
+def test_the_example_configuration_is_one() -> None:
+    """docs/config.toml is read without complaint, and each of its mounts can be chosen."""
+    example = str(ROOT / "docs/config.toml")
+    assert load({}, environ={}, file=example).memory_cache == Config().memory_cache
+    assert load({}, environ={}, file=example, name="home").mountpoint == "~/sky"
+    assert load({}, environ={}, file=example, name="strict").verify is Policy.REQUIRE
