@@ -59,3 +59,18 @@ def test_the_example_configuration_is_one() -> None:
     assert load({}, environ={}, file=example).memory_cache == Config().memory_cache
     assert load({}, environ={}, file=example, name="home").mountpoint == "~/sky"
     assert load({}, environ={}, file=example, name="strict").verify is Policy.REQUIRE
+
+
+def test_each_promise_is_quoted_by_a_test() -> None:
+    """Each promise of docs/semantics.md has a test whose docstring names it by its id."""
+    promises = re.findall(
+        r"^\*\*([A-Z]\d+)\.\*\*", (ROOT / "docs/semantics.md").read_text(), re.MULTILINE
+    )
+    assert promises
+    tests = "\n".join(
+        path.read_text()
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        if path != Path(__file__)
+    )
+    missing = [name for name in promises if not re.search(rf"\b{name}:", tests)]
+    assert missing == []

@@ -60,7 +60,10 @@ def test_no_memory_at_all():
 @settings(derandomize=True, database=None, deadline=None)
 @given(puts=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 60)), max_size=60))
 def test_bound(puts: list[tuple[int, int]]):
-    """Whatever is put, the bound holds and what is found is what was put last."""
+    """R4: `memory_cache` (128 MiB) bounds the content held in memory.
+
+    Whatever is put, the bound holds and what is found is what was put last.
+    """
     cache = MemoryCache(100)
     last: dict[int, bytes] = {}
     for index, size in puts:

@@ -52,7 +52,10 @@ MANY = skyfiles.of_metadata(
 async def test_from_the_base_sector(
     rig: OpenRig, skyfile: FakeSkyfile, inline: bool, unit: int, policy: Policy
 ):
-    """Content of each shape is described by its base sector, and verified."""
+    """T2: Larger content is checked as well where the portal hands out the base sector.
+
+    Content of each shape is described by its base sector, and verified.
+    """
     async with rig(policy=policy) as made:
         made.portal.add(skyfile)
         loaded = await made.loader.load(skyfile.skylink)
@@ -153,7 +156,10 @@ async def test_unknown_version(rig: OpenRig):
 
 @pytest.mark.parametrize("policy", [Policy.AVAILABLE, Policy.REQUIRE])
 async def test_chunks_too_large_to_hold(rig: OpenRig, policy: Policy):
-    """Content in chunks of a gigabyte is not verified, so that nobody has to hold one."""
+    """T4: `partly` where only names and sizes could be checked.
+
+    Content in chunks of a gigabyte is not verified, so that nobody has to hold one.
+    """
     layout = sector.Layout(1000, 2, 256 * 32, 255, 1)
     content = crafted(layout, noise(256 * 32) + b"{}")
     async with rig(policy=policy) as made:
@@ -173,7 +179,10 @@ async def test_chunks_too_large_to_hold(rig: OpenRig, policy: Policy):
 @pytest.mark.parametrize("skyfile", [INLINE, LEGACY], ids=["plain", "legacy"])
 @pytest.mark.parametrize("header", [True, False])
 async def test_small_content_is_rebuilt(rig: OpenRig, skyfile: FakeSkyfile, header: bool):
-    """Small content is verified by metadata (header or endpoint) and payload together."""
+    """T1: Content is checked against its skylink.
+
+    Small content is verified by metadata (header or endpoint) and payload together.
+    """
     async with rig(policy=Policy.REQUIRE) as made:
         made.portal.add(skyfile)
         made.portal.base_sectors = False
@@ -200,7 +209,10 @@ async def test_empty_content_is_rebuilt(rig: OpenRig):
     ("policy", "verified"), [(Policy.AVAILABLE, Verified.NO), (Policy.OFF, Verified.NO)]
 )
 async def test_large_content_by_the_portals_word(rig: OpenRig, policy: Policy, verified: Verified):
-    """Large content without a base sector is served unverified, and says so."""
+    """T4: Not covered: content whose portal hands out no base sector and that is larger than 4 MiB.
+
+    Large content without a base sector is served unverified, and says so.
+    """
     async with rig(policy=policy) as made:
         made.portal.add(LARGE)
         made.portal.base_sectors = False
@@ -214,7 +226,10 @@ async def test_large_content_by_the_portals_word(rig: OpenRig, policy: Policy, v
     ids=["large", "packed", "encrypted"],
 )
 async def test_verification_required(rig: OpenRig, skyfile: FakeSkyfile):
-    """Where verification is required, what cannot be verified is refused."""
+    """T5: `verify = "require"` refuses with EIO what cannot be checked.
+
+    Where verification is required, what cannot be verified is refused.
+    """
     async with rig(policy=Policy.REQUIRE) as made:
         made.portal.add(skyfile)
         if skyfile is LARGE:
@@ -224,7 +239,10 @@ async def test_verification_required(rig: OpenRig, skyfile: FakeSkyfile):
 
 
 async def test_packed_content(rig: OpenRig):
-    """Behind other content in a sector, the base sector proves nothing and is not asked for."""
+    """T4: skylinks into a packed sector (offset other than 0).
+
+    Behind other content in a sector, the base sector proves nothing and is not asked for.
+    """
     packed = skyfiles.packed(FILES)
     async with rig() as made:
         made.portal.add(packed)
@@ -234,7 +252,9 @@ async def test_packed_content(rig: OpenRig):
 
 
 async def test_encrypted_content(rig: OpenRig):
-    """What the portal decrypts is served unverified, however small; and that the portal has base
+    """T4: content that the portal decrypts.
+
+    What the portal decrypts is served unverified, however small; and that the portal has base
     sectors is not forgotten over it.
     """
     contents = [skyfiles.encrypted({"f": f"secret {n}".encode()}) for n in range(5)]
@@ -250,7 +270,10 @@ async def test_encrypted_content(rig: OpenRig):
 
 
 async def test_no_verification(rig: OpenRig):
-    """With verification off nothing is checked, and nothing is asked for that."""
+    """T5: `"off"` checks nothing.
+
+    With verification off nothing is checked, and nothing is asked for that.
+    """
     async with rig(policy=Policy.OFF) as made:
         made.portal.add(INLINE)
         found = (await made.loader.load(INLINE.skylink)).skyfile
@@ -356,7 +379,10 @@ LIES = {
 
 @pytest.mark.parametrize("what", LIES)
 async def test_lying_portal_and_an_honest_one(rig: OpenRig, what: str):
-    """A lie about small content is found out, and the next portal asked."""
+    """T3: A portal whose answer fails the check is not believed: the next portal is asked.
+
+    A lie about small content is found out, and the next portal asked.
+    """
     base_sectors, lie, where = LIES[what]
     async with rig(portals=2) as made:
         for portal in made.portals:
@@ -372,7 +398,10 @@ async def test_lying_portal_and_an_honest_one(rig: OpenRig, what: str):
 
 @pytest.mark.parametrize("what", LIES)
 async def test_lying_portal_alone(rig: OpenRig, what: str):
-    """With nobody else to ask, a lie is an error."""
+    """T1: nothing is handed out, not even a name, before all of it has been checked.
+
+    With nobody else to ask, a lie is an error.
+    """
     base_sectors, lie, where = LIES[what]
     async with rig() as made:
         made.portal.add(INLINE)
@@ -427,7 +456,10 @@ async def test_portal_that_fails(rig: OpenRig, fault: fake.Fault, error: type[Po
 
 
 async def test_resolver_skylink(rig: OpenRig):
-    """A v2 skylink is described as the v1 skylink that it stands for now, by the portal's word."""
+    """S8: A v2 (resolver) skylink is the directory of what it resolves to.
+
+    A v2 skylink is described as the v1 skylink that it stands for now, by the portal's word.
+    """
     resolver = skyfiles.resolver()
     async with rig() as made:
         made.portal.resolve(resolver, INLINE)
@@ -441,7 +473,10 @@ async def test_resolver_skylink(rig: OpenRig):
 
 
 async def test_resolver_skylink_where_verification_is_required(rig: OpenRig):
-    """What a v2 skylink stands for cannot be verified, so it is refused."""
+    """T5: `verify = "require"` refuses with EIO what cannot be checked.
+
+    What a v2 skylink stands for cannot be verified, so it is refused.
+    """
     async with rig(policy=Policy.REQUIRE) as made:
         made.portal.resolve(skyfiles.resolver(), INLINE)
         with pytest.raises(BadContentError, match="not verified"):
@@ -449,7 +484,10 @@ async def test_resolver_skylink_where_verification_is_required(rig: OpenRig):
 
 
 async def test_better_description_is_preferred(rig: OpenRig):
-    """A portal's mere word is believed only if no other portal can prove its own."""
+    """T3: is believed only when no other portal gives one that can be.
+
+    A portal's mere word is believed only if no other portal can prove its own.
+    """
     async with rig(portals=3) as made:
         for portal in made.portals:
             portal.add(LARGE)

@@ -114,8 +114,10 @@ HARMLESS = [
 @pytest.mark.parametrize("cache", [0, SMALL_UNIT, 5 * SMALL_UNIT, 4 * MIB])
 @pytest.mark.parametrize("seed", range(4))
 async def test_never_a_wrong_byte(rig: OpenRig, cache: int, seed: int):
-    """Random reads by several tasks of several files, with faults, cancellation and any size of
-    cache: what is returned is the content, in full; what fails is a PortalError.
+    """R1: A read returns exactly the bytes of the content or fails.
+
+    Random reads by several tasks of several files, with faults, cancellation and any size of cache:
+    what is returned is the content, in full; what fails is a PortalError.
     """
     luck = random.Random(f"{cache} {seed}")
     contents = [plain(luck.randrange(1, 40 * SMALL_UNIT), 10 * seed + n) for n in range(3)]
@@ -168,7 +170,10 @@ LIES = [fake.flips(7), fake.flips(-1), fake.swaps(noise(5 * MIB, 99)), fake.swap
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("shape", ["inline", "1 of n"])
 async def test_lying_portal_alone(rig: OpenRig, lie: fake.Fault, shape: str):
-    """Wrong bytes of the right length never get through: the read fails, and so does the next."""
+    """T2: the content chunk by chunk.
+
+    Wrong bytes of the right length never get through: the read fails, and so does the next.
+    """
     size = 50_000 if shape == "inline" else 5 * MIB
     skyfile = skyfiles.of_files({"f": noise(size)})
     async with rig() as made:
@@ -286,7 +291,10 @@ async def test_unforeseen_error_stays_with_the_read(
 
 
 async def test_many_readers_one_request(rig: OpenRig):
-    """A hundred tasks that want the same unit cause one request."""
+    """R3: However many read the same bytes at once, they are fetched once.
+
+    A hundred tasks that want the same unit cause one request.
+    """
     skyfile = plain(MIB)
     async with rig() as made:
         made.portal.add(skyfile)
@@ -303,7 +311,10 @@ async def test_many_readers_one_request(rig: OpenRig):
 
 
 async def test_cancelled_reader_leaves_the_fetch_to_others(rig: OpenRig):
-    """The one who caused a fetch gives up; the one who waits for the same unit gets it."""
+    """R3: A reader that goes away does not end the fetch that others wait for.
+
+    The one who caused a fetch gives up; the one who waits for the same unit gets it.
+    """
     skyfile = plain(MIB)
     async with rig() as made:
         made.portal.add(skyfile)

@@ -158,7 +158,10 @@ async def test_unforeseen_error_of_a_read_from_memory(
 
 
 async def test_every_operation_has_a_limit(autojump_clock: object):
-    """What waits for a portal ends with ETIMEDOUT when its time is over."""
+    """R2: Every operation ends within `timeout` (30 s), at the latest with ETIMEDOUT.
+
+    What waits for a portal ends with ETIMEDOUT when its time is over.
+    """
     async with open_kit() as kit:
         fuse = adapter(kit, deadline=7)
         link = kit.reader.add(FILES)
@@ -178,7 +181,10 @@ async def test_every_operation_has_a_limit(autojump_clock: object):
 
 
 async def test_read_has_a_limit(autojump_clock: object):
-    """So does a read that has to wait."""
+    """R2: Every operation ends within `timeout` (30 s), at the latest with ETIMEDOUT.
+
+    So does a read that has to wait.
+    """
     async with open_kit() as kit:
         fuse = adapter(kit, deadline=0.5)
         link = kit.reader.add(FILES)
@@ -218,7 +224,10 @@ CHANGES = {
 
 @pytest.mark.parametrize("operation", CHANGES)
 async def test_changes_are_refused(operation: str):
-    """Everything is read-only."""
+    """W1: Every attempt to change anything is EROFS.
+
+    Everything is read-only.
+    """
     async with open_kit() as kit:
         await refused(errno.EROFS, getattr(adapter(kit), operation)(*CHANGES[operation]))
 
@@ -256,13 +265,19 @@ async def test_access(autojump_clock: object):
     ],
 )
 async def test_unknown_attributes(name: bytes, number: int):
-    """Name spaces that are not ours are not supported, names in ours that we lack have no data."""
+    """A2: Attributes outside `user.` are not supported (EOPNOTSUPP).
+
+    Name spaces that are not ours are not supported, names in ours that we lack have no data.
+    """
     async with open_kit() as kit:
         await refused(number, adapter(kit).getxattr(ROOT, name, CTX))
 
 
 async def test_statfs(autojump_clock: object):
-    """The numbers of df are sane, with and without content."""
+    """A3: and nothing as free.
+
+    The numbers of df are sane, with and without content.
+    """
     async with open_kit() as kit:
         fuse = adapter(kit)
         for _ in range(2):

@@ -202,7 +202,10 @@ GOOD = skyfiles.of_files({"f": b"good"}).name
     ],
 )
 def test_malformed_skylink(scene: Scene, name: str):
-    """A name that is no skylink does not exist, and nobody is asked about it."""
+    """S3: Anything else in `skylinks` is ENOENT, without any network traffic.
+
+    A name that is no skylink does not exist, and nobody is asked about it.
+    """
     before = len(scene.portal.requests)
     path = scene.mount.path / "skylinks" / name
     assert scene.error("stat", "--", path) == ENOENT
@@ -235,7 +238,10 @@ NO_OBJECTS = [
 
 
 def test_metadata_that_is_no_object(scene: Scene):
-    """Authentic content whose metadata says nothing cannot be listed."""
+    """N6: Metadata that is no JSON object.
+
+    Authentic content whose metadata says nothing cannot be listed.
+    """
 
     def case(raw: bytes) -> None:
         path = scene.publish(skyfiles.of_metadata(raw, b"content"))
@@ -264,7 +270,10 @@ BAD_NUMBERS = ["-1", "9223372036854775808", "1e400", "1.5", "-0.1", '"7"', "null
 @pytest.mark.parametrize("member", ["offset", "len"])
 @pytest.mark.parametrize("number", [*BAD_NUMBERS, "9" * 400, "9" * 5000, "-" + "9" * 5000, "NaN"])
 def test_numbers_that_make_no_sense(scene: Scene, member: str, number: str):
-    """A file whose extent is nonsense is listed as hidden; its neighbour is readable."""
+    """N3: A file whose offset or length is no integer, is negative.
+
+    A file whose extent is nonsense is listed as hidden; its neighbour is readable.
+    """
     raw = (
         f'{{"filename":"d","length":7,"subfiles":{{"bad":{{"filename":"bad","{member}":{number}}},'
         f'"good":{{"filename":"good","offset":2,"len":5}}}}}}'
@@ -312,7 +321,10 @@ def test_members_of_wrong_types(scene: Scene):
 
 
 def test_overlapping_extents(scene: Scene):
-    """Files may share bytes: each is what its extent says."""
+    """N3: Files may overlap.
+
+    Files may share bytes: each is what its extent says.
+    """
     subfiles = {
         "a": Subfile(filename="a", offset=0, len=6000),
         "b": Subfile(filename="b", offset=3000, len=6000),
@@ -327,7 +339,10 @@ def test_overlapping_extents(scene: Scene):
 
 
 def test_extents_out_of_range(scene: Scene):
-    """A file that ends beyond the content is hidden; one that ends with it is not."""
+    """N3: or reaches beyond the content is not shown.
+
+    A file that ends beyond the content is hidden; one that ends with it is not.
+    """
     subfiles = {
         "ends": Subfile(filename="ends", offset=5, len=5),
         "empty": Subfile(filename="empty", offset=10),
@@ -385,8 +400,10 @@ HARMLESS = [
 
 
 def test_hostile_names(scene: Scene):
-    """Names that cannot be in a directory tree are counted and listed, not shown; all others are
-    shown as they are.
+    """N5: What is not shown is never dropped in silence and never altered to fit.
+
+    Names that cannot be in a directory tree are counted and listed, not shown; all others are shown
+    as they are.
     """
     files = {name: f"<{n}>".encode() for n, name in enumerate([*HOSTILE, *HARMLESS])}
     records = {}
@@ -413,7 +430,10 @@ def test_hostile_names(scene: Scene):
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_file_that_is_also_a_directory(scene: Scene, order: int):
-    """The directory wins, whichever comes first in the metadata."""
+    """N2: the directory is shown and the file is not.
+
+    The directory wins, whichever comes first in the metadata.
+    """
     files = {"a": b"file", "a/b": b"inner", "c/d/e": b"deep", "c/d": b"file", "z": b"last"}
     ordered = dict(list(files.items())[::order])
     path = scene.publish(skyfiles.of_files(ordered))
@@ -486,7 +506,9 @@ BREAKS = {
 
 @pytest.mark.parametrize("verifiable", [True, False])
 def test_portal_that_breaks(scene: Scene, verifiable: bool):
-    """A portal that breaks twice is asked again; one that goes on is EIO; never a wrong byte, and
+    """R1: after three rounds over all portals the read fails with EIO.
+
+    A portal that breaks twice is asked again; one that goes on is EIO; never a wrong byte, and
     nothing wrong is kept.
     """
 
@@ -514,7 +536,9 @@ def test_portal_that_breaks(scene: Scene, verifiable: bool):
 
 
 def test_portal_that_breaks_at_the_description(scene: Scene):
-    """What goes wrong while a skylink is described is an error of it, gone when the portal is well.
+    """L4: A portal that fails, times out or refuses is never reported as ENOENT.
+
+    What goes wrong while a skylink is described is an error of it, gone when the portal is well.
 
     Only «not found» from every portal is «no such file».
     """
@@ -538,8 +562,10 @@ def test_portal_that_breaks_at_the_description(scene: Scene):
 
 
 def test_portal_that_stalls(hasty: Scene):
-    """Whatever waits for a silent portal fails with ETIMEDOUT within --timeout; what does not need
-    it goes on meanwhile.
+    """R2: Every operation ends within `timeout` (30 s), at the latest with ETIMEDOUT.
+
+    Whatever waits for a silent portal fails with ETIMEDOUT within --timeout; what does not need it
+    goes on meanwhile.
     """
     ready = hasty.publish(skyfiles.of_files({"f": b"ready"}))
     large = hasty.publish(skyfiles.of_files({"f": noise(5 * MIB, 41)}))
@@ -603,8 +629,10 @@ print(good, wrong)
 
 
 def test_random_reads_of_a_portal_that_breaks_at_random(tmp_path: Path):
-    """Many readers, hardly any memory, a portal that breaks every third time: what a program gets
-    is the right bytes or EIO.
+    """R1: A read returns exactly the bytes of the content or fails.
+
+    Many readers, hardly any memory, a portal that breaks every third time: what a program gets is
+    the right bytes or EIO.
     """
     luck = random.Random(6)
     broken = list(BREAKS.values())
@@ -640,7 +668,10 @@ LIES = {
 
 @pytest.mark.parametrize("base_sectors", [True, False])
 def test_lying_portal_before_an_honest_one(pair: Scene, base_sectors: bool):
-    """The bytes come from the honest portal, and are right."""
+    """T3: A portal whose answer fails the check is not believed: the next portal is asked.
+
+    The bytes come from the honest portal, and are right.
+    """
     pair.portal.base_sectors = base_sectors
 
     def case(lie: str) -> None:
@@ -657,7 +688,10 @@ def test_lying_portal_before_an_honest_one(pair: Scene, base_sectors: bool):
 
 
 def test_lying_portal_alone(scene: Scene):
-    """With nobody else to ask, it is EIO: at the directory, or at the part that is a lie."""
+    """T3: With none left the operation fails with EIO.
+
+    With nobody else to ask, it is EIO: at the directory, or at the part that is a lie.
+    """
 
     def case(lie: str) -> None:
         content = noise(50_000, fresh(lie))

@@ -44,7 +44,10 @@ async def refused(number: int, work: object) -> None:
 
 
 async def test_lookup_in_a_tree(autojump_clock: object):
-    """Names in a tree are found at once and for ever; so is that there is no such name."""
+    """S4: The kernel may keep names, attributes and pages for ever.
+
+    Names in a tree are found at once and for ever; so is that there is no such name.
+    """
     async with open_kit() as kit:
         link = kit.reader.add(FILES)
         entry = await lookup(kit, "skylinks", str(link), "d", "b.bin")
@@ -59,7 +62,10 @@ async def test_lookup_in_a_tree(autojump_clock: object):
 
 @pytest.mark.parametrize("name", [b"x", b"", b"\xff\xfe", b"A" * 45, b"w" * 55, b"..", b"a\nb"])
 async def test_malformed_skylink(name: bytes, autojump_clock: object):
-    """A name that is no skylink does not exist, for ever, and nobody is asked."""
+    """S3: Anything else in `skylinks` is ENOENT, without any network traffic.
+
+    A name that is no skylink does not exist, for ever, and nobody is asked.
+    """
     async with open_kit() as kit:
         assert await kit.operations.lookup(SKYLINKS, name) == Entry(0)
         assert kit.reader.loads == []
@@ -67,7 +73,10 @@ async def test_malformed_skylink(name: bytes, autojump_clock: object):
 
 
 async def test_absent_skylink(autojump_clock: object):
-    """A definite «no» is a negative entry for a short time: it may be uploaded any moment."""
+    """L1: is ENOENT and is remembered for 5 s.
+
+    A definite «no» is a negative entry for a short time: it may be uploaded any moment.
+    """
     async with open_kit() as kit:
         name = str(Skylink.v1(bytes(32), 1)).encode()
         entry = await kit.operations.lookup(SKYLINKS, name)
@@ -75,7 +84,9 @@ async def test_absent_skylink(autojump_clock: object):
 
 
 async def test_slow_skylink(autojump_clock: object):
-    """Without an answer in time a name is a directory that is remembered for no time; what is done
+    """L2: Without an answer by then the name is reported as a directory that nobody may cache.
+
+    Without an answer in time a name is a directory that is remembered for no time; what is done
     inside it waits for the answer.
     """
     async with open_kit(lookup_grace=0.5) as kit:
@@ -98,7 +109,10 @@ async def test_slow_skylink(autojump_clock: object):
 
 
 async def test_slow_skylink_that_is_not_there(autojump_clock: object):
-    """Inside a directory that turns out not to exist there is nothing; then the name is gone."""
+    """L2: waits for the answer, and gets ENOENT or EIO when that is the answer.
+
+    Inside a directory that turns out not to exist there is nothing; then the name is gone.
+    """
     async with open_kit() as kit:
         link = Skylink.v1(bytes(32), 1)
         kit.reader.delays[link] = 5
@@ -134,7 +148,10 @@ async def test_failing_skylink(error: Exception, autojump_clock: object):
 
 
 async def test_lookups_do_not_wait_for_one_another(autojump_clock: object):
-    """A slow skylink delays nobody but those who look at it, and them not for long."""
+    """L1: A lookup in `skylinks` waits for a portal at most `lookup_grace` (0.5 s).
+
+    A slow skylink delays nobody but those who look at it, and them not for long.
+    """
     async with open_kit() as kit:
         slow, quick = kit.reader.add({"f": b"s"}), kit.reader.add({"f": b"q"})
         kit.reader.delays[slow] = 1000
@@ -147,7 +164,12 @@ async def test_lookups_do_not_wait_for_one_another(autojump_clock: object):
 
 
 async def test_resolver_skylink(autojump_clock: object):
-    """A v2 skylink is looked up anew when its time is over; what is open stays as it was."""
+    """S8: It is resolved again after 60 s.
+
+    S8: stay on the version that they were opened on.
+
+    A v2 skylink is looked up anew when its time is over; what is open stays as it was.
+    """
     async with open_kit(resolve_ttl=60) as kit:
         link = kit.reader.add({"f": b"old"}, resolver())
         entry = await lookup(kit, "skylinks", str(link))
@@ -240,8 +262,10 @@ async def test_listing_continues_anywhere(autojump_clock: object):
 
 
 async def test_listing_of_skylinks(autojump_clock: object):
-    """What was used is listed, as it was when the directory was opened; what was dropped since is
-    left out.
+    """S9: `ls skylinks` lists the skylinks that were used in this mount and are loaded.
+
+    What was used is listed, as it was when the directory was opened; what was dropped since is left
+    out.
     """
     async with open_kit() as kit:
         names = [str(kit.reader.add({"f": bytes([n])})) for n in range(5)]

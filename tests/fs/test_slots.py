@@ -53,8 +53,10 @@ async def test_load_again_after_an_error(autojump_clock: object):
 
 
 async def test_failure_is_never_taken_for_absence(autojump_clock: object):
-    """Tasks that wait for a load that fails, while others begin the next one at once, get the
-    error or the tree: never «not found».
+    """L4: A portal that fails, times out or refuses is never reported as ENOENT.
+
+    Tasks that wait for a load that fails, while others begin the next one at once, get the error or
+    the tree: never «not found».
     """
     async with open_kit() as kit:
         slot = kit.slots.slot(str(kit.reader.add(FILES)))
@@ -130,7 +132,10 @@ async def test_shutdown_ends_waiting():
 
 
 async def test_names(autojump_clock: object):
-    """Each form of a skylink is a slot of its own; what is no skylink is malformed."""
+    """S2: Each spelling is a directory of its own, with inode numbers of its own.
+
+    Each form of a skylink is a slot of its own; what is no skylink is malformed.
+    """
     async with open_kit() as kit:
         link = kit.reader.add(FILES)
         forms = [str(link), link.base32, link.base32.upper(), f"svc:{link}", f"sia:{link}"]
@@ -144,7 +149,10 @@ async def test_names(autojump_clock: object):
 
 
 async def test_numbers_are_stable():
-    """A name's inode numbers are the same in another daemon, and none of the fixed ones."""
+    """S5: Inode numbers are the same after a remount.
+
+    A name's inode numbers are the same in another daemon, and none of the fixed ones.
+    """
     numbers = []
     for _ in range(2):
         async with open_kit() as kit:
@@ -306,7 +314,10 @@ async def test_expiring_again_and_again_leaks_nothing(autojump_clock: object):
 
 
 async def test_hidden_files_are_logged(autojump_clock: object, caplog: pytest.LogCaptureFixture):
-    """A tree that does not show everything says so in the log, in one line of bounded length."""
+    """N5: and the log has a line.
+
+    A tree that does not show everything says so in the log, in one line of bounded length.
+    """
     async with open_kit() as kit:
         files = {"good": b"1", "../" + "x\n" * 5000: b"2", "../b": b"3"}
         await load(kit, kit.reader.add(files))

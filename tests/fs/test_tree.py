@@ -75,7 +75,10 @@ def test_single_file():
 
 
 def test_modes():
-    """Permissions are those of the metadata without any to write; none at all means readable."""
+    """S6: Modes are those of the metadata less every write bit and every bit beyond `rwx`.
+
+    Permissions are those of the metadata without any to write; none at all means readable.
+    """
     modes = {0: 0o444, 0o644: 0o444, 0o777: 0o555, 0o222: 0o444, 0o4755: 0o555, 0o100: 0o100}
     subfiles = {f"{mode:o}": Subfile(mode=mode) for mode in modes}
     tree = build_tree(skyfile(Metadata("d", 0, subfiles=subfiles)))
@@ -115,7 +118,10 @@ def test_modes():
     ],
 )
 def test_names_that_cannot_be(path: str, reason: str):
-    """Such a path is listed as hidden with the reason, as it is, and leaves nothing in the tree."""
+    """N1: A path is not shown if one of its elements is empty, `.` or `..`.
+
+    Such a path is listed as hidden with the reason, as it is, and leaves nothing in the tree.
+    """
     tree = tree_of(path, "good")
     assert paths_of(tree) == ["good"]
     [(hidden, why)] = tree.hidden
@@ -169,7 +175,10 @@ def test_ten_thousand_deep():
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_file_that_is_also_a_directory(order: int):
-    """The directory wins in either order, and the file is listed as hidden, once."""
+    """N2: the directory is shown and the file is not.
+
+    The directory wins in either order, and the file is listed as hidden, once.
+    """
     paths = ["a", "a/b", "a/c/d", "a/c", "x/y", "x", "a.b", "a-b/c"][::order]
     tree = tree_of(*paths)
     assert paths_of(tree) == ["a/", "a/b", "a/c/", "a/c/d", "a-b/", "a-b/c", "a.b", "x/", "x/y"]
@@ -190,7 +199,10 @@ def test_file_that_is_also_a_directory(order: int):
     ],
 )
 def test_extents(offset: int, length: int, shown: bool):
-    """A file is shown if its extent lies in the content."""
+    """N3: or reaches beyond the content is not shown.
+
+    A file is shown if its extent lies in the content.
+    """
     metadata = Metadata("d", 10, subfiles={"f": Subfile(offset=offset, len=length)})
     tree = build_tree(skyfile(metadata, 10))
     assert paths_of(tree) == (["f"] if shown else [])
@@ -198,7 +210,10 @@ def test_extents(offset: int, length: int, shown: bool):
 
 
 def test_overlapping_extents():
-    """Extents may overlap: each file is what its own says."""
+    """N3: Files may overlap.
+
+    Extents may overlap: each file is what its own says.
+    """
     subfiles = {"a": Subfile(offset=0, len=8), "b": Subfile(offset=4, len=6)}
     tree = build_tree(skyfile(Metadata("d", 10, subfiles=subfiles), 10))
     files = [node for node in tree.nodes if isinstance(node, File)]
@@ -214,7 +229,10 @@ def test_records_that_were_rejected():
 
 
 def test_indexes_depend_on_the_metadata_alone():
-    """The same metadata gives the same indexes, so that inode numbers last."""
+    """S5: the place of the file in the sorted list of paths.
+
+    The same metadata gives the same indexes, so that inode numbers last.
+    """
     luck = random.Random(4)
     paths = [f"{luck.randrange(50)}/{luck.randrange(50)}/{n}" for n in range(2000)]
     first = tree_of(*paths)
@@ -225,7 +243,10 @@ def test_indexes_depend_on_the_metadata_alone():
 
 
 def test_limit_of_nodes(monkeypatch: pytest.MonkeyPatch):
-    """Beyond the limit files are listed as hidden, not dropped."""
+    """N4: At most 1,572,864 files and directories of one skylink are shown.
+
+    Beyond the limit files are listed as hidden, not dropped.
+    """
     assert NODES_LIMIT < 1 << 24  # what an inode number has room for
     monkeypatch.setattr("skymount.fs.tree.NODES_LIMIT", 10)
     tree = tree_of(*(f"{n:03}" for n in range(30)))
@@ -245,7 +266,10 @@ PATHS = st.lists(
 @settings(derandomize=True, database=None, deadline=None)
 @given(paths=PATHS)
 def test_shown_or_hidden(paths: list[str]):
-    """Every path is either in the tree or in the list of what is not, never both, never changed."""
+    """N5: What is not shown is never dropped in silence and never altered to fit.
+
+    Every path is either in the tree or in the list of what is not, never both, never changed.
+    """
     tree = tree_of(*paths)
     shown = [path for path in paths_of(tree) if not path.endswith("/")]
     hidden = [path for path, _ in tree.hidden]

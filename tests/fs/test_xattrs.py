@@ -29,7 +29,10 @@ def of(tree: Tree, index: int) -> dict[str, str]:
 
 
 def test_file():
-    """A file has its skylink, type, origin, portal, and whether it was verified."""
+    """A1: On files also `user.skymount.content_type` and `user.mime_type`.
+
+    A file has its skylink, type, origin, portal, and whether it was verified.
+    """
     tree = tree_of("d/a b?.txt")
     assert of(tree, 2) == {
         "user.skymount.skylink": str(LINK),
@@ -43,7 +46,10 @@ def test_file():
 
 
 def test_directories():
-    """A directory has no type; the skylink's own says how much of it is not shown."""
+    """A1: On the skylink's directory also `user.skymount.hidden`.
+
+    A directory has no type; the skylink's own says how much of it is not shown.
+    """
     tree = tree_of("d/f", "../x", "/etc/passwd")
     assert "user.mime_type" not in of(tree, 1)
     assert "user.skymount.hidden" not in of(tree, 1)
@@ -74,7 +80,10 @@ def test_type_that_is_missing():
 
 @pytest.mark.parametrize("paths", [5000, 1], ids=["many", "long"])
 def test_values_fit_the_kernel(paths: int):
-    """However much is hidden, however long its names, a value is below 64 KiB and ends cleanly."""
+    """N5: lists the paths with the reasons (up to 60 KiB of text).
+
+    However much is hidden, however long its names, a value is below 64 KiB and ends cleanly.
+    """
     names = [f"../{n:05}{'é' * (5 if paths > 1 else 100_000)}" for n in range(paths)]
     top = of(tree_of(*names), 0)
     assert top["user.skymount.hidden"] == str(paths)

@@ -40,6 +40,7 @@ def result(site: Site) -> dict[str, str]:
 
 
 def test_a_file_tells_where_it_came_from(site: Site, result: dict[str, str]) -> None:
+    """A1: On everything inside a skylink: `user.skymount.skylink`, `.merkle_root`, `.portal`."""
     assert xattrs(site.tree / "text.txt") == {
         "user.skymount.skylink": site.skylink,
         "user.skymount.merkle_root": result["merkleroot"],
@@ -80,13 +81,17 @@ def test_each_file_has_its_own_type(site: Site) -> None:
 
 
 def test_an_absent_attribute_is_enodata(site: Site) -> None:
+    """A2: unknown ones inside are ENODATA."""
     names = ["user.absent", "user.skymount.absent", "user."]
     assert getxattr(site.tree / "text.txt", *names) == ["ENODATA"] * 3
     assert getxattr(site.mount.path, "user.mime_type") == ["ENODATA"]
 
 
 def test_other_name_spaces_are_not_supported(site: Site) -> None:
-    """So that ls does not ask again for each file."""
+    """A2: Attributes outside `user.` are not supported (EOPNOTSUPP).
+
+    So that ls does not ask again for each file.
+    """
     names = ["security.selinux", "security.capability", "system.posix_acl_access", "trusted.x"]
     found = getxattr(site.tree / "text.txt", *names)
     assert set(found[:3]) == {"ENOTSUP"}
@@ -107,6 +112,7 @@ print(libc.getxattr(path, name, None, 0), libc.getxattr(path, name, small, 10),
 
 
 def test_the_root_knows_its_daemon(site: Site) -> None:
+    """A1: On the mount point `user.skymount.pid`."""
     assert xattrs(site.mount.path) == {"user.skymount.pid": str(site.mount.daemon.pid)}
     assert xattrs(site.mount.path / "skylinks") == {}
     assert xattrs(site.mount.path / ".skymount/help.txt") == {}
@@ -119,17 +125,20 @@ def test_getfattr_dumps_a_whole_tree(site: Site) -> None:
 
 
 def test_times_are_the_same_for_everything(site: Site) -> None:
+    """S7: atime, mtime and ctime are 2020-01-01 00:00 UTC for everything."""
     shown = output(["find", site.tree, "-printf", "%T@ %C@ %A@\n"]).split()
     assert {value.split(b".")[0] for value in shown} == {str(MTIME).encode()}
 
 
 def test_directories_can_be_read_and_passed_but_not_written(site: Site) -> None:
+    """S6: Directories are `r-xr-xr-x`."""
     modes = output(["find", site.mount.path, "-type", "d", "-printf", "%m\n"]).split()
     assert set(modes) == {b"555"}
     assert output(["find", site.mount.path, "-perm", "/222"]) == b""
 
 
 def test_everything_belongs_to_who_mounted(site: Site) -> None:
+    """S6: Owner and group are those of the daemon."""
     owners = output(["find", site.mount.path, "-printf", "%U %G\n"]).splitlines()
     assert set(owners) == {f"{os.getuid()} {os.getgid()}".encode()}
 
@@ -162,7 +171,10 @@ def test_find_by_inode_number(site: Site) -> None:
 
 
 def test_two_names_of_a_skylink_are_two_trees(site: Site) -> None:
-    """Each is a directory of its own, so that a walk does not take one for a loop."""
+    """S2: Each spelling is a directory of its own, with inode numbers of its own.
+
+    Each is a directory of its own, so that a walk does not take one for a loop.
+    """
     numbers = output(
         ["stat", "-c", "%i", site.tree, site.mount.skylink(f"sia:{site.skylink}")]
     ).split()
@@ -170,7 +182,10 @@ def test_two_names_of_a_skylink_are_two_trees(site: Site) -> None:
 
 
 def test_inode_numbers_and_times_outlive_the_mount(site: Site, sandbox: Sandbox) -> None:
-    """Whether they were listed first or looked up by name."""
+    """S5: Inode numbers are the same after a remount.
+
+    Whether they were listed first or looked up by name.
+    """
     show = ["-printf", "%P %i %s %m %T@ %u\\0"]
     expected = set(output(["find", ".", *show], cwd=site.tree).split(b"\0"))
     with sandbox.mounted("--portal", site.portal) as mount:
@@ -187,6 +202,7 @@ def test_links_are_counted_as_one(site: Site) -> None:
 
 
 def test_df_shows_what_is_known(site: Site) -> None:
+    """A3: `statfs` reports the sizes and numbers of files of the skylinks in use as used."""
     output(["cat", site.tree / "text.txt"])
     shown = output(
         ["df", "-B1", "--output=size,used,avail,itotal,fstype", site.mount.path], env=ENV

@@ -26,6 +26,7 @@ def _forms(skylink: str) -> list[str]:
 
 @pytest.mark.parametrize("form", range(7))
 def test_each_form_of_a_skylink_leads_to_the_same_tree(site: Site, form: int) -> None:
+    """S2: lead to the same files."""
     name = _forms(site.skylink)[form]
     tree = site.mount.skylink(name)
     assert output(["diff", "-r", site.source, tree]) == b""
@@ -38,6 +39,7 @@ def test_each_form_of_a_skylink_leads_to_the_same_tree(site: Site, form: int) ->
 def test_a_single_file_is_a_directory_with_that_file(
     site: Site, sandbox: Sandbox, name: str, portal: str
 ) -> None:
+    """S1: A skylink of a single file is a directory with that one file in it."""
     file = sandbox.root / name
     file.write_bytes(b"all of it")
     file.chmod(0o755)
@@ -98,6 +100,7 @@ MALFORMED: list[str | bytes] = [
 def test_malformed_names_are_absent_and_cost_no_request(
     sandbox: Sandbox, site: Site, proxy: Proxy
 ) -> None:
+    """S3: Anything else in `skylinks` is ENOENT, without any network traffic."""
     with sandbox.mounted("--portal", proxy.url) as mount:
         output(["cat", mount.skylink(site.skylink) / "text.txt"])
         asked = len(proxy.requests)
@@ -126,6 +129,7 @@ def test_a_legal_skylink_that_no_portal_has_is_absent(sandbox: Sandbox, proxy: P
 def test_what_is_not_in_the_tree_is_absent_and_costs_no_request(
     sandbox: Sandbox, site: Site, proxy: Proxy
 ) -> None:
+    """L3: Inside a skylink no lookup and no listing causes network traffic."""
     with sandbox.mounted("--portal", proxy.url) as mount:
         tree = mount.skylink(site.skylink)
         output(["cat", tree / "text.txt"])
@@ -146,7 +150,10 @@ def test_what_is_not_in_the_tree_is_absent_and_costs_no_request(
 def test_a_tree_is_fetched_once_whatever_is_looked_at(
     sandbox: Sandbox, site: Site, proxy: Proxy
 ) -> None:
-    """Listing, stat and reading small files again cost the portal nothing."""
+    """S4: The tree is made once from the metadata.
+
+    Listing, stat and reading small files again cost the portal nothing.
+    """
     with sandbox.mounted("--portal", proxy.url) as mount:
         tree = mount.skylink(site.skylink)
         look = ["sh", "-c", 'ls -lR "$1" && cat "$1"/many/*/*.dat', "-", str(tree)]

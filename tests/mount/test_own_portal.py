@@ -59,7 +59,10 @@ def mount(alone: Sandbox) -> Iterator[Mount]:
 
 
 def test_our_own_portal_is_started_and_used(alone: Sandbox, mount: Mount, something: Path) -> None:
-    """Upload and mount find each other without being told anything."""
+    """M5: the mount starts an embedded portal at that address.
+
+    Upload and mount find each other without being told anything.
+    """
     assert mount.warnings == ""
     assert mount.status()["own_portal"] is True
     assert mount.status()["portals"] == [DEFAULT]
@@ -72,7 +75,10 @@ def test_our_own_portal_is_started_and_used(alone: Sandbox, mount: Mount, someth
 def test_our_own_portal_ends_with_the_mount(
     alone: Sandbox, mount: Mount, namespace: Namespace, way: str
 ) -> None:
-    """However that ends."""
+    """M5: which ends with the mount, also when the daemon is killed.
+
+    However that ends.
+    """
     portal = portal_of(mount)
     try:
         if way == "umount":
@@ -89,6 +95,7 @@ def test_our_own_portal_ends_with_the_mount(
 
 
 def test_what_was_published_is_there_at_the_next_mount(alone: Sandbox, something: Path) -> None:
+    """M5: What was uploaded to it is kept."""
     with alone.mounted():
         skylink = alone.succeed("upload", something).strip()
         assert (alone.root / "data/skymount/portal").is_dir()
@@ -101,6 +108,7 @@ def test_what_was_published_is_there_at_the_next_mount(alone: Sandbox, something
 def test_a_portal_at_the_default_address_is_used(
     alone: Sandbox, namespace: Namespace, something: Path
 ) -> None:
+    """M5: Without a portal named anywhere the default address."""
     data = alone.root / "other-data"
     serve = [*SKYMOUNT, "portal", "serve", "--data", str(data)]
     portal = namespace.start(*serve, env=alone.env)

@@ -94,12 +94,16 @@ def attempts_on(tree: Path, prefix: Sequence[str] = ()) -> dict[str, str]:
 
 
 def test_every_attempt_to_write_is_erofs(site: Site) -> None:
-    """For whoever runs the tests, root or not."""
+    """W1: Every attempt to change anything is EROFS, for every user.
+
+    For whoever runs the tests, root or not.
+    """
     assert attempts_on(site.tree) == {}
     assert output(["diff", "-r", site.source, site.tree]) == b""
 
 
 def test_access_for_writing_is_erofs(site: Site) -> None:
+    """W1: and asking `access(2)` for W_OK."""
     paths = [site.tree / "text.txt", site.tree, site.mount.path]
     said = output([sys.executable, "-IS", "-c", ACCESS, *paths])
     assert said == b"-1 EROFS\n" * 3

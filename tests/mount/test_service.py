@@ -31,6 +31,7 @@ def unit() -> _Unit:
 
 
 def test_ready_means_that_the_tree_answers(sandbox: Sandbox, site: Site) -> None:
+    """M7: the unit is started when the tree answers."""
     with sandbox.foreground("--portal", site.portal) as mount:
         found = output(["cat", mount.path / "skylinks" / site.skylink / "one byte"])
         assert found == b"x"
@@ -87,7 +88,10 @@ def test_the_unit_leaves_fusermount3_its_privilege(unit: _Unit) -> None:
 
 
 def test_the_unit_starts_and_stops_a_mount(sandbox: Sandbox, site: Site, unit: _Unit) -> None:
-    """By its own words: command, search path, signal."""
+    """M7: Under systemd (`Type=notify`) the unit is started.
+
+    By its own words: command, search path, signal.
+    """
     service = unit["Service"]
     program = sandbox.root / "home/.local/bin/skymount"
     program.parent.mkdir(parents=True)

@@ -19,7 +19,10 @@ ENV = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
 
 
 def test_the_tree_answers_when_the_command_returns(sandbox: Sandbox, site: Site) -> None:
-    """And there is nothing on stdout or stderr."""
+    """M1: goes to the background once the tree answers, with exit status 0.
+
+    And there is nothing on stdout or stderr.
+    """
     mountpoint = sandbox.directory()
     try:
         sandbox.succeed("mount", mountpoint, "--portal", site.portal)
@@ -109,6 +112,7 @@ def test_two_mounts_at_a_time(sandbox: Sandbox, site: Site) -> None:
 
 
 def test_an_absent_mount_point(sandbox: Sandbox) -> None:
+    """M2: is one line on stderr that says what is wrong and what to do."""
     path = sandbox.root / "absent"
     assert (
         sandbox.fail("mount", path) == f"{path}: no such directory; make it with `mkdir -p {path}`"
@@ -123,6 +127,7 @@ def test_a_mount_point_that_is_a_file(sandbox: Sandbox) -> None:
 
 
 def test_a_mount_point_with_something_in_it(sandbox: Sandbox) -> None:
+    """M2: is one line on stderr that says what is wrong and what to do."""
     (sandbox.directory() / "file").touch()
     assert "not empty; choose or make an empty one" in sandbox.fail("mount", "mnt")
 
@@ -150,7 +155,10 @@ def test_inside_another_mount(sandbox: Sandbox, site: Site) -> None:
 
 
 def test_another_file_system_is_there(sandbox: Sandbox, mount_namespace: Namespace) -> None:
-    """It is left alone, by mount and by umount."""
+    """M4: Another program's mount is never touched.
+
+    It is left alone, by mount and by umount.
+    """
     path = sandbox.directory()
     mount_namespace.do("mount", "-t", "tmpfs", "theirs", path)
     inside = sandbox.within(mount_namespace.prefix)
@@ -161,6 +169,7 @@ def test_another_file_system_is_there(sandbox: Sandbox, mount_namespace: Namespa
 
 
 def test_no_fuse_device(sandbox: Sandbox, mount_namespace: Namespace) -> None:
+    """M2: is one line on stderr that says what is wrong and what to do."""
     mount_namespace.hide_fuse_device(sandbox.root / "dev")
     said = sandbox.within(mount_namespace.prefix).fail("mount", sandbox.directory())
     assert said.startswith("/dev/fuse is missing: load it with `sudo modprobe fuse`")
@@ -285,7 +294,10 @@ def test_the_log_lies_in_the_state_directory(sandbox: Sandbox, portal: str) -> N
 
 
 def test_a_portal_that_is_away_is_a_warning(sandbox: Sandbox, site: Site) -> None:
-    """The tree works once it comes, without a new mount."""
+    """M3: a portal that does not answer is a warning, and the tree works once it does.
+
+    The tree works once it comes, without a new mount.
+    """
     with (
         proxy_to(site.portal, is_open=False) as proxy,
         sandbox.mounted("--portal", proxy.url) as mount,
@@ -337,7 +349,10 @@ def test_a_second_portal_helps_out(sandbox: Sandbox, site: Site) -> None:
 def test_a_name_server_that_does_not_answer_holds_up_nothing(
     sandbox: Sandbox, namespace: Namespace
 ) -> None:
-    """Mounting never needs the network."""
+    """M3: Mounting needs no network.
+
+    Mounting never needs the network.
+    """
     resolv = sandbox.root / "resolv.conf"
     resolv.write_text("nameserver 127.0.0.1\noptions timeout:30 attempts:5\n")
     namespace.do("mount", "--bind", resolv, "/etc/resolv.conf")
@@ -358,6 +373,7 @@ def test_a_name_server_that_does_not_answer_holds_up_nothing(
 
 
 def test_a_mount_whose_daemon_was_killed_is_recovered(sandbox: Sandbox, site: Site) -> None:
+    """M4: A mount of ours whose daemon is gone is cleared away."""
     with sandbox.mounted("--portal", site.portal) as first:
         first.daemon.signal(signal.SIGKILL)
         first.daemon.wait()

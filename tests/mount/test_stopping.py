@@ -17,6 +17,7 @@ HOLD = "import sys; file = open(sys.argv[1], 'rb'); print(flush=True); sys.stdin
 
 
 def test_umount_waits_until_the_daemon_is_gone(sandbox: Sandbox, portal: str) -> None:
+    """M6: `skymount umount` returns when the daemon is gone."""
     with sandbox.mounted("--portal", portal) as mount:
         assert sandbox.succeed("umount", mount.path) == ""
         assert mount.daemon.ended
@@ -80,6 +81,7 @@ def test_a_lazily_detached_mount_point_can_be_used_again(sandbox: Sandbox, site:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_unmounts(sandbox: Sandbox, portal: str, number: signal.Signals) -> None:
+    """M6: SIGTERM and SIGINT unmount as well."""
     with sandbox.foreground("--portal", portal) as mount:
         mount.process.send_signal(number)
         assert mount.notify.receive(mount.process) == ["STOPPING=1"]
@@ -103,7 +105,10 @@ def test_a_signal_unmounts_in_the_background_too(
 def test_a_signal_unmounts_while_a_read_hangs(
     sandbox: Sandbox, site: Site, proxy: Proxy, number: signal.Signals, times: int
 ) -> None:
-    """The portal has taken the request and is silent; the reader gets an error."""
+    """M6: operations under way have 2 s to end.
+
+    The portal has taken the request and is silent; the reader gets an error.
+    """
     with sandbox.foreground("--portal", proxy.url) as mount:
         file = mount.path / "skylinks" / site.skylink / BIG
         output(["stat", file])
@@ -154,6 +159,7 @@ def test_a_signal_unmounts_what_is_in_use(sandbox: Sandbox, site: Site) -> None:
 def test_fusermount3_from_outside_ends_the_daemon(
     sandbox: Sandbox, portal: str, option: str
 ) -> None:
+    """M6: `fusermount3 -u` by anyone ends the daemon too."""
     with sandbox.foreground("--portal", portal) as mount:
         output(["fusermount3", option, mount.path])
         assert mount.notify.receive(mount.process) == ["STOPPING=1"]

@@ -88,6 +88,7 @@ def test_stat_shows_size_and_kind(site: Site) -> None:
 
 
 def test_modes_are_the_uploaded_ones_without_write_bits(site: Site) -> None:
+    """S6: Modes are those of the metadata less every write bit."""
     for name, mode in MODES.items():
         shown = output(["stat", "-c", "%a", f"modes/{name}"], cwd=site.tree)
         assert int(shown, 8) == mode & ~0o222, name
@@ -241,6 +242,7 @@ def test_head_stops_early_without_harm(site: Site) -> None:
 
 
 def test_the_list_of_skylinks_shows_what_was_used(site: Site) -> None:
+    """S9: `ls skylinks` lists the skylinks that were used in this mount."""
     assert site.skylink.encode() in output(["ls", site.mount.path / "skylinks"]).split()
 
 

@@ -166,7 +166,10 @@ async def test_all_refuse(autojump_clock: object):
 async def test_what_failures_mean_together(
     answers: list[PortalError], expected: PortalError, autojump_clock: object
 ):
-    """«Not found» is the result only if every portal says so; a lie is worse than a failure."""
+    """L4: is never reported as ENOENT, unless all of them say so.
+
+    «Not found» is the result only if every portal says so; a lie is worse than a failure.
+    """
     asked = portals(2)
     with pytest.raises(PortalError) as caught:
         await ask(asked, Script(asked, *([answer] for answer in answers)))

@@ -291,11 +291,24 @@ def test_what_is_no_metadata(raw):
 
 
 def test_limit_comes_before_the_parser(monkeypatch):
-    """Metadata over the limit are refused unread."""
+    """N6: is larger than 256 MiB.
+
+    Metadata over the limit are refused unread.
+    """
+    assert module.METADATA_LIMIT == 256 << 20
     monkeypatch.setattr(module, "METADATA_LIMIT", 10)
     assert parse_metadata(b'{"mode":1}').mode == 1
     with pytest.raises(MalformedError, match="over the limit"):
         parse_metadata(b'{"mode":10}')
+
+
+def test_limit_of_records(monkeypatch):
+    """N6: or has more than 2,097,152 records."""
+    assert module.SUBFILES_LIMIT == 2_097_152
+    monkeypatch.setattr(module, "SUBFILES_LIMIT", 10)
+    records = ",".join(f'"{n}":{{"len":0}}' for n in range(11))
+    with pytest.raises(MalformedError, match="more than 10 records"):
+        parse_metadata(f'{{"subfiles":{{{records}}}}}'.encode())
 
 
 numbers = ["0", "7", "420", "-1", "-0", "1.0", "1e400", "9" * 25, "9223372036854775807"]

@@ -217,7 +217,10 @@ def test_rounding_up_never_leaves_the_sector(mode):
 
 @pytest.mark.parametrize("last", "ghijklmnopqrstuv")
 def test_unused_bits_of_the_last_character_are_ignored(last):
-    """The sixteen last characters of the same 272 bits are one skylink (wire notes 1.1)."""
+    """S2: sixteen spellings of it name the same content.
+
+    The sixteen last characters of the same 272 bits are one skylink (wire notes 1.1).
+    """
     link = Skylink.parse(PDF)
     assert PDF[-1] in "ghijklmnopqrstuv"
     assert Skylink.parse(PDF[:-1] + last) == link

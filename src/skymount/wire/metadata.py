@@ -88,7 +88,7 @@ def parse_metadata(raw: bytes) -> Metadata:
     """
     if len(raw) > METADATA_LIMIT:
         raise MalformedError(f"metadata of {len(raw)} bytes is over the limit of {METADATA_LIMIT}")
-    if raw.count(b"{") > SUBFILES_LIMIT:  # each record has one; braces in names are rare enough
+    if raw.count(b"{") > SUBFILES_LIMIT + 2:  # one each, and two around them; few names have any
         raise MalformedError(f"metadata has more than {SUBFILES_LIMIT} records")
     try:
         strict = _decode_strict(raw)
