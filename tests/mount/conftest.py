@@ -11,7 +11,7 @@ from tests.mount.namespaces import Namespace, new_namespace
 from tests.mount.proxy import Proxy, proxy_to
 from tests.mount.site import Site, make_source
 from tests.portal_process import running_portal
-from tests.skymount_process import Sandbox
+from tests.skymount_process import Sandbox, output
 
 
 def _why_impossible() -> str:
@@ -48,7 +48,9 @@ def site(tmp_path_factory: pytest.TempPathFactory, portal: str) -> Iterator[Site
     sandbox = Sandbox.make(root / "sandbox")
     skylink = sandbox.upload(source, portal)
     with sandbox.mounted("--portal", portal) as mount:
-        yield Site(source, skylink, mount, sandbox, portal)
+        made = Site(source, skylink, mount, sandbox, portal)
+        output(["ls", made.tree])  # what was used is listed; no test is to depend on another's use
+        yield made
 
 
 @pytest.fixture
