@@ -18,7 +18,6 @@ MAX_WINDOW = 32 << 20
 class _Reader:
     mark: int
     window: int = 0
-    reads: int = 1
     ahead: int = 0
     """End of what was asked for already."""
 
@@ -42,7 +41,6 @@ class Readers:
             return None
         self._readers.remove(reader)
         self._readers.insert(0, reader)
-        reader.reads += 1
         reader.mark = max(reader.mark, stop)
         if reader.ahead - reader.mark > reader.window // 2:
             return None
