@@ -4,14 +4,20 @@ Foreign exceptions (httpx, OSError, pyfuse3, msgspec) are translated once, in th
 imports the library. ``fs.fuse`` maps this tree to errno values, ``cli`` maps it to exit codes.
 
     SkymountError
-    ├── MalformedError            text or bytes from outside do not parse
+    ├── MalformedError            text or bytes from outside do not parse; a value out of range
+    │   ├── BadSignatureError         a signature does not fit what it signs
+    │   ├── RevisionError             a registry entry does not replace the one that is there
+    │   └── FrozenEntryError          a registry entry has the last revision there is
+    ├── WrongTypeError            an argument is of a wrong type
     ├── ConfigError               the configuration cannot be used
     ├── MountError                the file system cannot be mounted or unmounted
     ├── StorageError              the embedded portal's disk store cannot do its work
+    ├── KeyringError              the keyring cannot be read, or lacks the key
     └── PortalError               a portal did not give what was asked for
         ├── NotFoundError         it says that the content does not exist
         ├── AccessDeniedError     it refuses: credentials, payment, a blocklist
         ├── RequestRefusedError   it calls the request wrong (other 4xx)
+        │   └── RevisionConflictError its registry holds the same or a higher revision
         ├── UnavailableError      it cannot be reached, or fails (5xx, 429)
         │   └── PortalTimeoutError    it did not answer in time
         └── BadContentError       its answer is not the content that was asked for
@@ -26,6 +32,22 @@ class MalformedError(SkymountError, ValueError):
     """Text or bytes from outside are not of the form they claim to be."""
 
 
+class BadSignatureError(MalformedError):
+    """A signature does not fit what it signs, or a chain of them does not lead where it says."""
+
+
+class RevisionError(MalformedError):
+    """A registry entry does not replace the one that is there (wire notes 6.3)."""
+
+
+class FrozenEntryError(MalformedError):
+    """A registry entry has the last revision there is, and can never be changed."""
+
+
+class WrongTypeError(SkymountError, TypeError):
+    """An argument is of a wrong type; raised before any request is made."""
+
+
 class ConfigError(SkymountError):
     """A configuration file, environment variable or flag cannot be used."""
 
@@ -36,6 +58,10 @@ class MountError(SkymountError):
 
 class StorageError(SkymountError):
     """The embedded portal's store on disk cannot do its work."""
+
+
+class KeyringError(SkymountError):
+    """The keyring cannot be read or written, or does not hold the key."""
 
 
 class PortalError(SkymountError):
@@ -69,6 +95,10 @@ class AccessDeniedError(PortalError):
 
 class RequestRefusedError(PortalError):
     """The portal calls the request wrong (any other 4xx)."""
+
+
+class RevisionConflictError(RequestRefusedError):
+    """The portal's registry holds the same or a higher revision of the entry."""
 
 
 class UnavailableError(PortalError):

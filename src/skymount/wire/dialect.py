@@ -18,6 +18,8 @@ class Dialect:
     """First segment of the service's own paths: ``/<prefix>/skyfile``."""
     scheme: str
     """URI scheme of content links: ``<scheme>://<skylink>``."""
+    entry_scheme: str
+    """URI scheme of a TXT record that names a registry entry (wire notes 8)."""
     agent: str
     """What a portal may demand to find in the User-Agent header."""
     metadata_header: str
@@ -29,6 +31,16 @@ class Dialect:
     def skylink_header(self) -> str:
         """Names the v1 skylink of what was served or stored."""
         return f"{self.header_prefix}-Skylink"
+
+    @property
+    def requested_skylink_header(self) -> str:
+        """Repeats the v2 skylink that was asked for."""
+        return f"{self.header_prefix}-Requested-Skylink"
+
+    @property
+    def proof_header(self) -> str:
+        """Carries the registry entries that lead from the v2 skylink to the v1 one."""
+        return f"{self.header_prefix}-Proof"
 
     @property
     def layout_header(self) -> str:
@@ -53,6 +65,7 @@ SVC = Dialect(
     name="svc",
     prefix="svc",
     scheme="svc",
+    entry_scheme="svcns",
     agent="svc-agent",
     metadata_header="svc-metadata",
     header_prefix="Svc",
@@ -61,6 +74,7 @@ SKYNET = Dialect(
     name="skynet",
     prefix="skynet",
     scheme="sia",
+    entry_scheme="skyns",
     agent="Sia-Agent",
     metadata_header="Skynet-File-Metadata",
     header_prefix="Skynet",

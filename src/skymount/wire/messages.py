@@ -24,6 +24,10 @@ PART_HEADER_LIMIT = 64 << 10
 """Bytes of the header of one multipart part."""
 
 
+JSON_HEADERS = (("Content-Type", "application/json"),)
+FORM_HEADERS = (("Content-Type", "application/x-www-form-urlencoded"),)
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """A request line and its headers, without a portal address or a body."""
@@ -32,6 +36,13 @@ class Request:
     target: str
     """Path and query, percent-encoded, beginning with ``/``."""
     headers: tuple[tuple[str, str], ...] = ()
+    repeatable: bool = False
+    """Whether sending it twice is the same as sending it once, whatever its method."""
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether it may be sent again when no answer came."""
+        return self.repeatable or self.method in ("GET", "HEAD")
 
 
 def quote_path(path: str) -> str:
@@ -110,6 +121,84 @@ def upload(
     named = [("filename", filename)] if filename else []
     path = dialect.path("skyfile", *([quote_path(file_path)] if file_path else []))
     return Request("POST", _target(path, [*named, *query]))
+
+
+def registry_get(
+    dialect: Dialect, public_key: bytes, tweak: bytes, timeout: int | None = None
+) -> Request:
+    """Ask for a registry entry: endpoint 5. `timeout` is whole seconds that the portal may look."""
+    query = [("publickey", f"ed25519:{public_key.hex()}"), ("datakey", tweak.hex())]
+    if timeout is not None:
+        query.append(("timeout", str(timeout)))
+    return Request("GET", _target(dialect.path("registry"), query))
+
+
+def registry_post(dialect: Dialect) -> Request:
+    """Set a registry entry: endpoint 6. The same signed entry may be sent again."""
+    return Request("POST", dialect.path("registry"), JSON_HEADERS, repeatable=True)
+
+
+def create_skykey(dialect: Dialect) -> Request:
+    """Make a skykey: endpoint 7, with `form` (name, type) as the body."""
+    return Request("POST", dialect.path("createskykey"), FORM_HEADERS)
+
+
+def add_skykey(dialect: Dialect) -> Request:
+    """Hand a skykey over: endpoint 8, with `form` (skykey) as the body."""
+    return Request("POST", dialect.path("addskykey"), FORM_HEADERS)
+
+
+def get_skykey(dialect: Dialect, *, name: str = "", key_id: str = "") -> Request:
+    """Ask for a skykey: endpoint 9. Exactly one of `name` and `key_id`."""
+    query = [("name", name)] if name else [("id", key_id)]
+    return Request("GET", _target(dialect.path("skykey"), query))
+
+
+def list_skykeys(dialect: Dialect) -> Request:
+    """Ask for every skykey: endpoint 10."""
+    return Request("GET", dialect.path("skykeys"))
+
+
+def delete_skykey(dialect: Dialect) -> Request:
+    """Forget a skykey (wire notes 7), with `form` (name or id) as the body."""
+    return Request("POST", dialect.path("deleteskykey"), FORM_HEADERS)
+
+
+def hns_download(domain: str, path: str = "", *, method: str = "GET") -> Request:
+    """Ask for what a domain resolves to: endpoint 11."""
+    return Request(method, f"/hns/{quote_path(domain)}" + (f"/{quote_path(path)}" if path else ""))
+
+
+def hns_resolution(domain: str) -> Request:
+    """Ask for a domain's record: endpoint 12."""
+    return Request("GET", f"/hnsres/{quote_path(domain)}")
+
+
+def resolve(dialect: Dialect, skylink: Skylink) -> Request:
+    """Ask what a v2 skylink leads to (wire notes 4.7)."""
+    return Request("GET", dialect.path("resolve", str(skylink)))
+
+
+def form(**fields: str) -> bytes:
+    """Write the urlencoded body of a form."""
+    return urlencode(fields).encode()
+
+
+def parse_resolved(body: bytes) -> Skylink:
+    """Read the answer to `resolve`."""
+    try:
+        return Skylink.parse(msgspec.json.decode(body[:ANSWER_LIMIT], type=_Resolved).skylink)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedError(f"resolved skylink is not as expected: {error}") from None
+
+
+def encode_resolved(skylink: Skylink) -> bytes:
+    """Write the answer to `resolve`."""
+    return msgspec.json.encode(_Resolved(str(skylink))) + b"\n"
+
+
+class _Resolved(msgspec.Struct):
+    skylink: str
 
 
 class _UploadAnswer(msgspec.Struct):

@@ -1,0 +1,153 @@
+"""Owns names: how a domain is written, what its TXT records say, and the JSON in which a portal
+answers (contract 12, wire notes 8).
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from skymount.errors import MalformedError
+from skymount.wire.dialect import PRESETS
+from skymount.wire.registry import (
+    ALGORITHM,
+    decode_json,
+    entry_link,
+    parse_public_key,
+    parse_tweak,
+)
+from skymount.wire.skylink import BASE64_LENGTH, Skylink
+
+TXT_LIMIT = 4096
+"""Characters of a TXT record that are looked at."""
+
+_DOMAIN_LIMIT = 253  # characters in all and in a label: RFC 1035, 2.3.4
+_LABEL_LIMIT = 63
+_LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?")
+_SCHEMES = "|".join(re.escape(dialect.scheme) for dialect in PRESETS.values())
+_SKYLINK = re.compile(
+    rf"(?:(?:{_SCHEMES}):(?://)?)?([A-Za-z0-9_-]{{{BASE64_LENGTH}}})(.*)", re.DOTALL
+)
+_ENTRY_SCHEMES = "|".join(re.escape(dialect.entry_scheme) for dialect in PRESETS.values())
+_ENTRY = re.compile(rf"(?:{_ENTRY_SCHEMES})://([^/]+)/([^/]+)/?")
+
+
+def parse_domain(text: str) -> str:
+    """Return a domain as it is looked up: lower case, punycode, without a dot at its end.
+
+    A prefix ``hns://`` is dropped, as the SDKs do.
+    """
+    name = text.strip()
+    if name[:6].lower() == "hns://":
+        name = name[6:].removesuffix("/")
+    name = unicodedata.normalize("NFKC", name).casefold().replace("。", ".").removesuffix(".")
+    if len(name) > _DOMAIN_LIMIT:
+        raise MalformedError(f"a domain has at most {_DOMAIN_LIMIT} characters")
+    domain = ".".join(map(_label, name.split(".")))
+    if len(domain) > _DOMAIN_LIMIT:
+        raise MalformedError(f"a domain has at most {_DOMAIN_LIMIT} characters")
+    return domain
+
+
+def _label(label: str) -> str:
+    if not label.isascii():
+        try:
+            label = "xn--" + label.encode("punycode").decode("ascii")
+        except UnicodeError:
+            raise MalformedError("a domain must be valid Unicode text") from None
+    if len(label) > _LABEL_LIMIT or not _LABEL.fullmatch(label):
+        raise MalformedError(f"not a domain's label: {label[:80]!r}")
+    return label
+
+
+@dataclass(frozen=True, slots=True)
+class SkylinkRecord:
+    """A record that names content."""
+
+    link: str
+    """The record as it stands, such as ``<scheme>://<skylink>/<path>``."""
+    skylink: Skylink
+    path: str = ""
+    """What stands behind the skylink: empty, or beginning with ``/``."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryRecord:
+    """A record that names a registry entry, whose data is a skylink."""
+
+    public_key: bytes
+    tweak: bytes
+
+    @property
+    def skylink(self) -> Skylink:
+        """The v2 skylink of the entry."""
+        return entry_link(self.public_key, self.tweak)
+
+    def text(self, scheme: str) -> str:
+        """Write it as a TXT record holds it, with a dialect's scheme for entries."""
+        key = quote(f"{ALGORITHM}:{self.public_key.hex()}", safe="")
+        return f"{scheme}://{key}/{self.tweak.hex()}"
+
+
+Record = SkylinkRecord | RegistryRecord
+
+
+def parse_txt(text: str) -> Record | None:
+    """Read one TXT record; None when it is about something else."""
+    if len(text) > TXT_LIMIT or not text.isprintable():
+        return None
+    try:
+        match = _SKYLINK.fullmatch(text)
+        if match is not None:
+            rest = re.split(r"[?#]", match[2], maxsplit=1)[0]
+            path = rest if rest.startswith("/") else ""
+            return SkylinkRecord(text, Skylink.parse(match[1]), path)
+        entry = _ENTRY.fullmatch(text)
+        if entry is not None:
+            return RegistryRecord(
+                parse_public_key(unquote(entry[1])), parse_tweak(unquote(entry[2]))
+            )
+    except MalformedError:
+        pass
+    return None
+
+
+def pick_record(texts: Iterable[str]) -> Record | None:
+    """Return what a domain's TXT records say: the last one that fits counts."""
+    found = [record for record in map(parse_txt, texts) if record is not None]
+    return found[-1] if found else None
+
+
+def encode_resolution(record: Record) -> bytes:
+    """Write the JSON of endpoint 12."""
+    if isinstance(record, SkylinkRecord):
+        return msgspec.json.encode({"skylink": record.link})
+    key = f"{ALGORITHM}:{record.public_key.hex()}"
+    return msgspec.json.encode({"registry": {"publickey": key, "datakey": record.tweak.hex()}})
+
+
+class _Pointer(msgspec.Struct):
+    publickey: str
+    datakey: str
+
+
+class _Resolution(msgspec.Struct):
+    skylink: str = ""
+    registry: _Pointer | None = None
+
+
+def parse_resolution(body: bytes) -> Record:
+    """Read the JSON of endpoint 12; MalformedError when it names nothing."""
+    answer: _Resolution = decode_json(body, _Resolution, "resolution")
+    if answer.skylink:
+        found = parse_txt(answer.skylink)
+        if isinstance(found, SkylinkRecord):
+            return found
+        raise MalformedError(f"resolution: not a skylink: {answer.skylink[:80]!r}")
+    if answer.registry is not None:
+        key = parse_public_key(unquote(answer.registry.publickey))
+        return RegistryRecord(key, parse_tweak(unquote(answer.registry.datakey)))
+    raise MalformedError("resolution: neither a skylink nor a registry entry")

@@ -1,0 +1,350 @@
+"""Owns registry entries: their bytes, hashes, signatures and JSON forms, and which entry replaces
+which (wire notes 6).
+
+What is posted, stored or believed is decided elsewhere; ``proof`` builds on this.
+"""
+
+import re
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, Self
+
+import msgspec
+from nacl.bindings import crypto_sign, crypto_sign_open
+from nacl.exceptions import BadSignatureError as NaclBadSignature
+
+from skymount.errors import BadSignatureError, MalformedError, RevisionError
+from skymount.wire.skylink import BASE64_LENGTH, RAW_SIZE, Skylink
+
+ALGORITHM = "ed25519"
+"""The only kind of key there is."""
+
+DATA_LIMIT = 113
+"""Bytes of data in an entry: a host's record of 256 bytes less its other fields."""
+
+MAX_REVISION = (1 << 64) - 1
+"""An entry of this revision is frozen: nothing replaces it."""
+
+DELETED = bytes(RAW_SIZE)
+"""Data of an entry that its owner deleted (wire notes 6.6)."""
+
+KEY_SIZE = 32
+PRIVATE_KEY_SIZE = 64
+SIGNATURE_SIZE = 64
+TWEAK_SIZE = 32
+
+UPDATE_LIMIT = 16 << 10
+"""Bytes of JSON of an update or an answer; the longest form of an entry takes under 1.5 KiB."""
+
+_HOST_KEY_HASH = 20  # bytes at the start of an entry of kind 2 that are no part of its work
+
+_HEX32 = re.compile(r"[0-9a-fA-F]{64}")
+
+
+def _prefixed(data: bytes) -> bytes:
+    return len(data).to_bytes(8, "little") + data
+
+
+def _blake(data: bytes) -> bytes:
+    return blake2b(data, digest_size=32).digest()
+
+
+def hash_data_key(text: str) -> bytes:
+    """Return the 32-byte tweak that a data key stands for on the wire (wire notes 6.5)."""
+    try:
+        return _blake(_prefixed(text.encode()))
+    except UnicodeEncodeError:
+        raise MalformedError("a data key must be valid Unicode text") from None
+
+
+def path_tweak(path: str) -> bytes:
+    """Return the tweak of a path in a user's file tree: a hash of its elements' hashes."""
+    elements = b"".join(_blake(element.encode()) for element in path.split("/"))
+    return _blake(b"\1" + elements)
+
+
+def parse_public_key(text: str) -> bytes:
+    """Read ``ed25519:<64 hex digits>`` or the digits alone."""
+    algorithm, colon, digits = text.rpartition(":")
+    if colon and algorithm != ALGORITHM:
+        raise MalformedError(f"unknown algorithm {algorithm[:40]!r} of a public key")
+    if not _HEX32.fullmatch(digits):
+        raise MalformedError(f"not a public key of 64 hex digits: {text[:80]!r}")
+    return bytes.fromhex(digits)
+
+
+def parse_tweak(text: str) -> bytes:
+    """Read a hashed data key, 64 hex digits."""
+    if not _HEX32.fullmatch(text):
+        raise MalformedError(f"not a hashed data key of 64 hex digits: {text[:80]!r}")
+    return bytes.fromhex(text)
+
+
+def entry_id(public_key: bytes, tweak: bytes) -> bytes:
+    """Return the 32-byte id of an entry, which is what a v2 skylink holds (wire notes 1.4)."""
+    return _blake(ALGORITHM.encode().ljust(16, b"\0") + _prefixed(public_key) + tweak)
+
+
+def entry_link(public_key: bytes, tweak: bytes) -> Skylink:
+    """Return the v2 skylink that names an entry."""
+    return Skylink.v2(entry_id(public_key, tweak))
+
+
+def linked_skylink(data: bytes) -> Skylink | None:
+    """Return the skylink that an entry's data is: 34 raw bytes, or the older 46 characters.
+
+    None when the data is anything else, or says that the entry is deleted.
+    """
+    try:
+        if len(data) == RAW_SIZE and data != DELETED:
+            return Skylink.from_bytes(data)
+        if len(data) == BASE64_LENGTH:
+            return Skylink.parse(data.decode("ascii"))
+    except (MalformedError, UnicodeDecodeError):
+        pass
+    return None
+
+
+def _sized(data: bytes, size: int, what: str) -> bytes:
+    if len(data) != size:
+        raise MalformedError(f"{what} has {size} bytes, not {len(data)}")
+    return data
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One revision of an entry, whoever owns it."""
+
+    tweak: bytes
+    """The hashed data key, 32 bytes."""
+    data: bytes
+    """At most `DATA_LIMIT` bytes."""
+    revision: int
+    """0 to `MAX_REVISION`."""
+    kind: int = 1
+    """1, or 2: data that begins with the hash of a host's key (later portals)."""
+
+    def __post_init__(self) -> None:
+        _sized(self.tweak, TWEAK_SIZE, "a hashed data key")
+        if len(self.data) > DATA_LIMIT:
+            raise MalformedError(f"Registry data is too big: {len(self.data)} > {DATA_LIMIT}")
+        if not 0 <= self.revision <= MAX_REVISION:
+            raise MalformedError(f"revision {self.revision} is not one of 64 bits")
+        if self.kind not in (1, 2):
+            raise MalformedError(f"unknown registry entry type {self.kind}")
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the owner deleted it."""
+        return self.data == DELETED
+
+    def hash(self) -> bytes:
+        """Return the 32 bytes that are signed (wire notes 6.4)."""
+        return self._hash(self.data)
+
+    def _hash(self, data: bytes) -> bytes:
+        kind = b"" if self.kind == 1 else self.kind.to_bytes(8, "little")
+        return _blake(self.tweak + _prefixed(data) + self.revision.to_bytes(8, "little") + kind)
+
+    @property
+    def work(self) -> bytes:
+        """What decides between two entries of one revision: the lower one wins."""
+        return self._hash(self.data[_HOST_KEY_HASH:]) if self.kind == 2 else self.hash()
+
+    def sign(self, private_key: bytes) -> "SignedEntry":
+        """Sign with a private key of 64 bytes, whose second half is the public key."""
+        _sized(private_key, PRIVATE_KEY_SIZE, "a private key")
+        signature = crypto_sign(self.hash(), private_key)[:SIGNATURE_SIZE]
+        return SignedEntry(private_key[KEY_SIZE:], self, signature)
+
+
+def check_update(stored: Entry | None, new: Entry) -> None:
+    """RevisionError unless `new` may replace `stored` (wire notes 6.3). Signatures aside."""
+    if stored is None or new.revision > stored.revision:
+        return
+    if new.revision < stored.revision:
+        raise RevisionError("provided revision number is invalid")
+    if new.work < stored.work:
+        return
+    reason = "provided revision number is already registered"
+    if new.work > stored.work:
+        reason += ": entry doesn't have enough pow to replace existing entry"
+    raise RevisionError(reason)
+
+
+class _Key(msgspec.Struct):
+    algorithm: str
+    key: bytes | list[int]
+
+
+class _Update(msgspec.Struct):
+    publickey: _Key | str
+    datakey: str
+    revision: int
+    signature: list[int] | bytes
+    data: bytes | list[int] | None = None
+    type: int = 1
+
+
+class _Answer(msgspec.Struct):
+    data: str
+    revision: int
+    signature: str
+    type: int = 1
+
+
+class _Hop(msgspec.Struct):
+    """One element of a proof."""
+
+    data: str
+    revision: int
+    datakey: str
+    publickey: _Key | str
+    signature: str
+    type: int = 1
+
+
+def decode_json(body: bytes, form: Any, what: str) -> Any:
+    """Read JSON of an expected form; MalformedError says what was not as expected."""
+    if len(body) > UPDATE_LIMIT:
+        raise MalformedError(f"{what} is too long")
+    try:
+        return msgspec.json.decode(body, type=form)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedError(f"{what} is not as expected: {error}") from None
+
+
+def _bytes_of(value: bytes | list[int], what: str) -> bytes:
+    try:
+        return bytes(value)
+    except ValueError:
+        raise MalformedError(f"{what} holds a number that is not a byte") from None
+
+
+def _from_hex(text: str, what: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise MalformedError(f"{what} is not hexadecimal") from None
+
+
+def _key_of(value: _Key | str) -> bytes:
+    if isinstance(value, str):
+        return parse_public_key(value)
+    if value.algorithm != ALGORITHM:
+        raise MalformedError(f"unknown algorithm {value.algorithm[:40]!r} of a public key")
+    return _sized(_bytes_of(value.key, "publickey"), KEY_SIZE, "a public key")
+
+
+@dataclass(frozen=True, slots=True)
+class SignedEntry:
+    """An entry with its owner's signature, which is checked by `verify` and nothing else."""
+
+    public_key: bytes
+    """32 bytes."""
+    entry: Entry
+    signature: bytes = field(repr=False)
+    """64 bytes."""
+
+    def __post_init__(self) -> None:
+        _sized(self.public_key, KEY_SIZE, "a public key")
+        _sized(self.signature, SIGNATURE_SIZE, "a signature")
+
+    @property
+    def id(self) -> bytes:
+        """The entry's id, 32 bytes; the same for every revision."""
+        return entry_id(self.public_key, self.entry.tweak)
+
+    @property
+    def link(self) -> Skylink:
+        """The v2 skylink that names the entry."""
+        return Skylink.v2(self.id)
+
+    def verify(self) -> Self:
+        """Return self; BadSignatureError when the owner did not sign this."""
+        try:
+            crypto_sign_open(self.signature + self.entry.hash(), self.public_key)
+        except (NaclBadSignature, ValueError):
+            raise BadSignatureError(
+                "Could not verify signature from retrieved, signed registry entry -- "
+                "possible corrupted entry"
+            ) from None
+        return self
+
+    def _as_json(self) -> dict[str, object]:
+        return {
+            "data": self.entry.data.hex(),
+            "revision": self.entry.revision,
+            "datakey": self.entry.tweak.hex(),
+            "publickey": {"algorithm": ALGORITHM, "key": self.public_key},
+            "signature": self.signature.hex(),
+            "type": self.entry.kind,
+        }
+
+    def encode_answer(self) -> bytes:
+        """Write the JSON of endpoint 5: data, revision, signature, then what later portals add."""
+        found = self._as_json()
+        order = ("data", "revision", "signature", "datakey", "publickey", "type")
+        return msgspec.json.encode({name: found[name] for name in order}) + b"\n"
+
+    @classmethod
+    def parse_answer(cls, body: bytes, public_key: bytes, tweak: bytes) -> Self:
+        """Read the JSON of endpoint 5 for the entry that was asked for. `verify` it then."""
+        answer: _Answer = decode_json(body, _Answer, "registry answer")
+        data = _from_hex(answer.data, "data")
+        return cls(
+            public_key,
+            Entry(tweak, data, answer.revision, answer.type),
+            _from_hex(answer.signature, "signature"),
+        )
+
+    def encode_update(self) -> bytes:
+        """Write the JSON that endpoint 6 takes, with arrays of byte values (contract)."""
+        update: dict[str, object] = {
+            "publickey": {"algorithm": ALGORITHM, "key": list(self.public_key)},
+            "datakey": self.entry.tweak.hex(),
+            "revision": self.entry.revision,
+            "data": list(self.entry.data),
+            "signature": list(self.signature),
+        }
+        if self.entry.kind != 1:
+            update["type"] = self.entry.kind
+        return msgspec.json.encode(update)
+
+    @classmethod
+    def parse_update(cls, body: bytes) -> Self:
+        """Read the JSON that endpoint 6 takes, in any form of wire notes 6.2.
+
+        Bytes are base64 or arrays, missing data is empty, unknown members are ignored.
+        """
+        update: _Update = decode_json(body, _Update, "request")
+        entry = Entry(
+            parse_tweak(update.datakey),
+            _bytes_of(update.data or b"", "data"),
+            update.revision,
+            update.type,
+        )
+        signature = _bytes_of(update.signature, "signature")
+        return cls(_key_of(update.publickey), entry, signature)
+
+    def encode_hop(self) -> dict[str, object]:
+        """Return the element of a proof that this entry makes, for a JSON encoder."""
+        return self._as_json()
+
+    @classmethod
+    def parse_hops(cls, text: bytes) -> tuple[Self, ...]:
+        """Read the elements of a proof; an empty array or ``null`` gives none."""
+        hops: list[_Hop] = decode_json(text, list[_Hop] | None, "registry proof") or []
+        return tuple(
+            cls(
+                _key_of(hop.publickey),
+                Entry(
+                    parse_tweak(hop.datakey),
+                    _from_hex(hop.data, "data"),
+                    hop.revision,
+                    hop.type,
+                ),
+                _from_hex(hop.signature, "signature"),
+            )
+            for hop in hops
+        )

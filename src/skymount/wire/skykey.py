@@ -1,0 +1,197 @@
+"""Owns skykeys, the named keys with which a portal encrypts content: text form, id and the JSON of
+their endpoints (contract 7-10, wire notes 7).
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from hashlib import blake2b
+from typing import Any, Self
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from skymount.errors import MalformedError
+
+NAME_LIMIT = 128
+"""Bytes of a skykey's name."""
+
+LIST_LIMIT = 16 << 20
+"""Bytes of JSON of a list of skykeys; some 60,000 of them."""
+
+SCHEME = "skykey"
+KEY_SIZE = 32
+NONCE_SIZE = 24
+ID_SIZE = 16
+ID_LENGTH = 24  # characters
+
+_ENTROPY_LENGTH = 76  # characters of the 57 bytes of type, key and nonce
+_TEXT_LIMIT = 4096  # characters; a name takes up to nine for each byte
+_ID = re.compile(r"[A-Za-z0-9_-]{22}==")
+
+
+class Kind(Enum):
+    """What content encrypted with a key gives away."""
+
+    PUBLIC = "public-id"
+    """Which skykey it was, to everybody."""
+    PRIVATE = "private-id"
+    """Nothing; the recommended kind."""
+
+    @classmethod
+    def parse(cls, text: str) -> "Kind":
+        """Read the name of a kind."""
+        try:
+            return cls(text)
+        except ValueError:
+            raise MalformedError("failed to decode skykey type: Invalid skykey type") from None
+
+    @property
+    def number(self) -> int:
+        """The number that stands for it in the binary form."""
+        return 1 if self is Kind.PUBLIC else 2
+
+
+def check_name(name: str) -> str:
+    """Return a name that a skykey may have; MalformedError says why it may not."""
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise MalformedError("a skykey's name must be valid Unicode text") from None
+    if size > NAME_LIMIT:
+        raise MalformedError(f"skykey name exceeds max length of {NAME_LIMIT} bytes")
+    if not name.isprintable():
+        raise MalformedError("a skykey's name must be printable")
+    return name
+
+
+def check_id(text: str) -> str:
+    """Return a skykey's id in its canonical form: base64 of 16 bytes."""
+    text = text.rstrip("=") + "=="
+    if not _ID.fullmatch(text):
+        raise MalformedError("failed to decode skykey ID: not the base64 of 16 bytes")
+    return base64.urlsafe_b64encode(base64.urlsafe_b64decode(text)).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Skykey:
+    """A named encryption key."""
+
+    kind: Kind
+    key: bytes = field(repr=False)
+    """32 bytes."""
+    nonce: bytes = field(repr=False)
+    """24 bytes."""
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.key) != KEY_SIZE or len(self.nonce) != NONCE_SIZE:
+            raise MalformedError("a skykey has a key of 32 and a nonce of 24 bytes")
+        check_name(self.name)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``[skykey:]<base64>[?name=<name>]``."""
+        if len(text) > _TEXT_LIMIT:
+            raise MalformedError("failed to parse skykey: it is too long")
+        body, mark, query = text.strip().partition("?")
+        scheme, colon, rest = body.partition(":")
+        if colon and scheme.lower() != SCHEME:
+            raise MalformedError(f"failed to parse skykey: unknown scheme {scheme[:40]!r}")
+        encoded = rest if colon else body
+        name = ""
+        if mark:
+            label, equals, value = query.partition("=")
+            if label != "name" or not equals:
+                raise MalformedError("failed to parse skykey: only ?name=<name> may follow the key")
+            name = unquote(value.replace("+", " "), errors="strict")
+        try:
+            raw = base64.urlsafe_b64decode(encoded)
+        except (binascii.Error, ValueError):
+            raise MalformedError("failed to parse skykey: it is not base64") from None
+        if len(raw) != 1 + KEY_SIZE + NONCE_SIZE or len(encoded) != _ENTROPY_LENGTH:
+            raise MalformedError("failed to parse skykey: it is of a wrong length")
+        kinds = {kind.number: kind for kind in Kind}
+        if raw[0] not in kinds:
+            raise MalformedError("failed to parse skykey: Invalid skykey type")
+        return cls(kinds[raw[0]], raw[1 : 1 + KEY_SIZE], raw[1 + KEY_SIZE :], name)
+
+    def named(self, name: str) -> Self:
+        """Return the same key under another name."""
+        return replace(self, name=name)
+
+    @property
+    def text(self) -> str:
+        """The form in which keys are handed around; whoever has it can decrypt."""
+        raw = bytes([self.kind.number]) + self.key + self.nonce
+        encoded = base64.urlsafe_b64encode(raw).decode()
+        name = f"?name={quote(self.name, safe='')}" if self.name else ""
+        return f"{SCHEME}:{encoded}{name}"
+
+    @property
+    def id(self) -> str:
+        """The id, 24 characters of base64 (wire notes 7)."""
+        hashed = blake2b(
+            b"Skykey".ljust(16, b"\0")
+            + self.kind.number.to_bytes(8, "little")
+            + KEY_SIZE.to_bytes(8, "little")
+            + self.key,
+            digest_size=32,
+        ).digest()
+        return base64.urlsafe_b64encode(hashed[:ID_SIZE]).decode()
+
+    def _record(self) -> dict[str, str]:
+        return {"skykey": self.text, "name": self.name, "id": self.id, "type": self.kind.value}
+
+    def encode_record(self) -> bytes:
+        """Write the JSON record of endpoints 7 and 9."""
+        return msgspec.json.encode(self._record()) + b"\n"
+
+    @classmethod
+    def parse_record(cls, body: bytes) -> Self:
+        """Read the JSON record of endpoints 7 and 9; MalformedError when it contradicts itself."""
+        record: _Record = _decode(body, _Record)
+        return cls._from_record(record)
+
+    @classmethod
+    def _from_record(cls, record: "_Record") -> Self:
+        found = cls.parse(record.skykey)
+        if record.name:
+            found = found.named(record.name)
+        if record.id and check_id(record.id) != found.id:
+            raise MalformedError("skykey: key and id contradict each other")
+        return found
+
+
+class _Record(msgspec.Struct):
+    skykey: str
+    name: str = ""
+    id: str = ""
+    type: str = ""
+
+
+class _List(msgspec.Struct):
+    skykeys: list[_Record] | None = None
+
+
+def _decode(body: bytes, form: Any) -> Any:
+    if len(body) > LIST_LIMIT:
+        raise MalformedError("skykey answer is too long")
+    try:
+        return msgspec.json.decode(body, type=form)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedError(f"skykey answer is not as expected: {error}") from None
+
+
+def encode_list(keys: Iterable[Skykey]) -> bytes:
+    """Write the JSON of endpoint 10."""
+    return msgspec.json.encode({"skykeys": [key._record() for key in keys]}) + b"\n"
+
+
+def parse_list(body: bytes) -> tuple[Skykey, ...]:
+    """Read the JSON of endpoint 10."""
+    found: _List = _decode(body, _List)
+    return tuple(Skykey._from_record(record) for record in found.skykeys or [])
