@@ -180,7 +180,10 @@ async def _serve(config: Config, report: Report, own: OwnPortal) -> None:
         dialect = dialect_named(config.dialect)
         clients = [
             await stack.enter_async_context(
-                PortalClient(PortalOptions.parse(url, dialect, api_key=config.api_key))
+                PortalClient.of(
+                    # no repetitions: `Portals` asks the next portal instead, in rounds
+                    PortalOptions.parse(url, dialect=dialect, api_key=config.api_key, retries=0)
+                )
             )
             for url in config.portal_urls
         ]

@@ -68,7 +68,7 @@ class PortalError(SkymountError):
     """A portal did not give what was asked for.
 
     ``status`` is the HTTP status code or None when there was no answer; ``url`` never holds
-    credentials.
+    credentials; ``attempts`` is how often the request was sent.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class PortalError(SkymountError):
         self.status = status
         self.method = method
         self.url = url
+        self.attempts = 1
 
     def __str__(self) -> str:
         where = " ".join(filter(None, (self.method, self.url)))

@@ -269,6 +269,35 @@ async def test_encrypted_content(rig: OpenRig):
         assert len(made.portal.asked("basesector")) == 6
 
 
+@pytest.mark.parametrize("hands_out_sectors", [True, False])
+async def test_base_sector_that_is_encrypted_up_to_its_end(rig: OpenRig, hands_out_sectors: bool):
+    """Encrypted content is described by the portal's word, its own layout being noise; a mount
+    that requires verification refuses it.
+    """
+    content = skyfiles.sealed({"f": b"secret"})
+    if not hands_out_sectors:
+        content = replace(content, sectors={})
+    async with rig() as made:
+        made.portal.add(content)
+        found = await made.reader.load(content.skylink)
+        assert found.verified is Verified.NO
+        assert bytes(await made.reader.read(found, 0, found.size)) == b"secret"
+    async with rig(policy=Policy.REQUIRE) as made:
+        made.portal.add(content)
+        with pytest.raises(BadContentError):
+            await made.loader.load(content.skylink)
+
+
+async def test_content_that_only_claims_to_be_encrypted(rig: OpenRig):
+    """A base sector that says it is encrypted, and is not the sector's start, is refused."""
+    content = skyfiles.sealed({"f": b"secret"})
+    assert content.base is not None
+    async with rig() as made:
+        made.portal.add(replace(content, base=content.base[:-1] + b"?"))
+        with pytest.raises(BadContentError):
+            await made.loader.load(content.skylink)
+
+
 async def test_no_verification(rig: OpenRig):
     """T5: `"off"` checks nothing.
 

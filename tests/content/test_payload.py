@@ -10,7 +10,6 @@ from skymount.content import payload
 from skymount.content.skyfile import Skyfile, Verified
 from skymount.errors import BadContentError, NotFoundError
 from skymount.portal.client import PortalClient
-from skymount.portal.options import PortalOptions
 from skymount.wire.metadata import Metadata, Subfile, parse_metadata
 from skymount.wire.ranges import ByteRange
 from tests.fakes import portal as fake
@@ -61,7 +60,7 @@ async def read(
     portal: FakePortal, start: int, stop: int, metadata: Metadata | None = None
 ) -> bytes:
     """Read a range of the content."""
-    async with PortalClient(PortalOptions(portal.url)) as client:
+    async with PortalClient(portal.url, retries=0) as client:
         skyfile = skyfile_of(CONTENT, metadata)
         async with payload.stream(client, skyfile, ByteRange(start, stop)) as pieces:
             return b"".join([piece async for piece in pieces])
@@ -94,7 +93,7 @@ async def test_one_file_is_not_asked_for_twice():
     async with running(FakePortal()) as portal:
         portal.add(single)
         portal.fault(fake.status(400))
-        async with PortalClient(PortalOptions(portal.url)) as client:
+        async with PortalClient(portal.url, retries=0) as client:
             with pytest.raises(Exception, match="no"):
                 async with payload.stream(client, skyfile_of(single), ByteRange(0, 5)):
                     pass

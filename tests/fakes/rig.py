@@ -46,9 +46,9 @@ async def open_rig(
         fakes, clients = [], []
         for _ in range(portals):
             fake = await stack.enter_async_context(running(FakePortal()))
-            options = PortalOptions(fake.url, idle_timeout=idle, connections=connections)
+            options = PortalOptions(fake.url, idle_timeout=idle, connections=connections, retries=0)
             fakes.append(fake)
-            clients.append(await stack.enter_async_context(PortalClient(options)))
+            clients.append(await stack.enter_async_context(PortalClient.of(options)))
         asked = Portals(clients)
         memory = MemoryCache(cache)
         loader = Loader(asked, policy)

@@ -91,6 +91,24 @@ def encrypted(files: Mapping[str, bytes]) -> FakeSkyfile:
     return FakeSkyfile(skylink, metadata, payload, base, files=files)
 
 
+def sealed(files: Mapping[str, bytes]) -> FakeSkyfile:
+    """Return encrypted content as it is really stored: noise up to the end of its base sector."""
+    plain = encrypted(files)
+    assert plain.base is not None
+    used, layout = len(plain.base), bytes(sector.Layout.parse(plain.base))
+    hidden = noise(SECTOR_SIZE, zlib.crc32(plain.payload))
+    whole = layout[:1] + hidden[1:27] + layout[27:] + hidden[99:]
+    root = sector_root(whole)
+    return FakeSkyfile(
+        Skylink.v1(root, used),
+        plain.metadata,
+        plain.payload,
+        whole[:used],
+        sectors={root: whole},
+        files=files,
+    )
+
+
 def packed(files: Mapping[str, bytes], offset: int = 64 << 10) -> FakeSkyfile:
     """Return content that lies behind other content in its sector."""
     metadata, payload = describe(files), b"".join(files.values())

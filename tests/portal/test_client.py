@@ -39,8 +39,8 @@ async def talking(**options: object) -> AsyncIterator[tuple[FakePortal, PortalCl
     """Yield a portal that has content, and a client of it."""
     async with running(FakePortal()) as portal:
         portal.add(SMALL, LARGE)
-        settings = {"idle_timeout": 5.0, "api_key": SECRET, **options}
-        client = PortalClient(PortalOptions(portal.url, **settings))  # type: ignore[arg-type]
+        settings = {"idle_timeout": 5.0, "api_key": SECRET, "retries": 0, **options}
+        client = PortalClient.of(PortalOptions(portal.url, **settings))  # type: ignore[arg-type]
         async with client:
             yield portal, client
 
@@ -103,7 +103,7 @@ async def test_other_dialect():
         portal.fault(fake.header(b"skynet-file-metadata", b"{}"), "HEAD")
         assert (await client.head(SMALL.skylink)).metadata == b"{}"
         with pytest.raises(PortalError):
-            await client.metadata(SMALL.skylink)
+            await client.raw_metadata(SMALL.skylink)
         assert portal.requests[-1].target == f"/skynet/metadata/{SMALL.name}"
         assert "Sia-Agent" in portal.requests[-1].headers["user-agent"]
 
@@ -111,7 +111,7 @@ async def test_other_dialect():
 async def test_metadata_and_base_sector():
     """Both endpoints give the stored bytes."""
     async with talking() as (_, client):
-        assert await client.metadata(SMALL.skylink) == SMALL.metadata
+        assert await client.raw_metadata(SMALL.skylink) == SMALL.metadata
         assert await client.base_sector(SMALL.skylink) == SMALL.base
 
 
@@ -158,7 +158,7 @@ async def test_connections_are_reused():
         await client.head(SMALL.skylink)
         with pytest.raises(NotFoundError):
             await client.base_sector(skyfiles.of_files({"no": b""}).skylink)
-        await client.metadata(SMALL.skylink)
+        await client.raw_metadata(SMALL.skylink)
         await read(client)
         assert portal.accepted == 1
 
@@ -193,7 +193,7 @@ async def test_status(status: int, error: type[PortalError]):
     """Each status becomes its error, with the portal's words, whatever was asked."""
     async with talking() as (portal, client):
         portal.fault(fake.status(status, "the reason"))
-        for ask in (client.head(LARGE.skylink), client.metadata(LARGE.skylink), read(client)):
+        for ask in (client.head(LARGE.skylink), client.raw_metadata(LARGE.skylink), read(client)):
             with pytest.raises(error) as caught:
                 await ask
             assert type(caught.value) is error
@@ -216,7 +216,7 @@ async def test_words_of_an_error():
             portal.heal()
             portal.fault(lambda *_, body=body: fake.Reply(500, (), body))
             with pytest.raises(UnavailableError) as caught:
-                await client.metadata(SMALL.skylink)
+                await client.raw_metadata(SMALL.skylink)
             assert caught.value.message == expected
 
 
@@ -289,7 +289,7 @@ async def test_portal_that_drips(fault: fake.Fault):
     """A portal cannot hold a request by sending a byte now and then, or headers for ever."""
     async with talking(idle_timeout=0.3, connect_timeout=1.0) as (portal, client):
         portal.fault(fault)
-        for ask in (client.metadata(SMALL.skylink), read(client, 0, 1000)):
+        for ask in (client.raw_metadata(SMALL.skylink), read(client, 0, 1000)):
             with trio.fail_after(10), pytest.raises((PortalTimeoutError, BadContentError)):
                 await ask
 
@@ -300,7 +300,7 @@ async def test_error_that_drips():
         dripping = fake.Reply(500, (), b"x" * 60_000, drip=(1, 0.05))
         portal.fault(lambda *_: dripping)
         with trio.fail_after(5), pytest.raises(UnavailableError):
-            await client.metadata(SMALL.skylink)
+            await client.raw_metadata(SMALL.skylink)
 
 
 async def test_slow_but_steady():
@@ -315,7 +315,7 @@ async def test_nobody_there():
     async with running(FakePortal()) as portal:
         gone = portal.url
     for url in (gone, "http://name.invalid"):
-        async with PortalClient(PortalOptions(url, connect_timeout=5)) as client:
+        async with PortalClient(url, connect_timeout=5, retries=0) as client:
             with pytest.raises(UnavailableError, match="cannot be reached"):
                 await client.head(SMALL.skylink)
 
@@ -328,8 +328,8 @@ async def test_body_after_a_head():
         for _ in range(3):
             await client.head(SMALL.skylink)
             with contextlib.suppress(BadContentError):
-                assert await client.metadata(SMALL.skylink) == SMALL.metadata
-        assert await client.metadata(SMALL.skylink) == SMALL.metadata
+                assert await client.raw_metadata(SMALL.skylink) == SMALL.metadata
+        assert await client.raw_metadata(SMALL.skylink) == SMALL.metadata
 
 
 # --- redirects
@@ -366,15 +366,16 @@ async def test_redirects_are_bounded():
         assert len(portal.requests) == 6
 
 
-async def test_upload_is_not_redirected_elsewhere(tmp_path: Path):
-    """Content that is being published goes to the portal that was named, nowhere else."""
-    (tmp_path / "f").write_bytes(b"private until published")
+async def test_upload_is_redirected_elsewhere(tmp_path: Path):
+    """Content that is being published may go to another origin, the password may not."""
+    (tmp_path / "f").write_bytes(b"to be published")
     async with talking() as (portal, client), running(FakePortal()) as other:
         other.add(SMALL)
         portal.fault(fake.redirects(f"{other.url}/svc/skyfile", 307))
-        with pytest.raises(BadContentError, match="not redirected"):
-            await client.upload(UploadBody.of_path(tmp_path / "f"))
-        assert other.requests == []
+        result = await client.send_upload(UploadBody.of_path(tmp_path / "f"))
+        assert result.skylink == SMALL.skylink
+        assert b"to be published" in other.requests[0].body
+        assert "authorization" not in other.requests[0].headers
 
 
 async def test_no_cookies():
@@ -421,7 +422,7 @@ async def test_cancelled_at_any_await():
                         case 0:
                             await client.head(SMALL.skylink)
                         case 1:
-                            await client.metadata(SMALL.skylink)
+                            await client.raw_metadata(SMALL.skylink)
                         case 2:
                             await read(client)
                         case 3:
@@ -480,7 +481,7 @@ async def test_stream_left_early():
                 async for _ in pieces:
                     break
         with trio.fail_after(5):
-            assert await client.metadata(SMALL.skylink) == SMALL.metadata
+            assert await client.raw_metadata(SMALL.skylink) == SMALL.metadata
 
 
 async def test_error_of_the_caller_passes_through():
@@ -523,7 +524,7 @@ async def test_upload(tmp_path: Path):
     file.write_bytes(noise(2_500_000))
     async with talking() as (portal, client):
         body = UploadBody.of_path(file)
-        assert (await client.upload(body)).skylink == SMALL.skylink
+        assert (await client.send_upload(body)).skylink == SMALL.skylink
         request = portal.requests[0]
         assert request.method == "POST"
         assert request.path.startswith("/svc/skyfile/")
@@ -550,7 +551,7 @@ async def test_upload_answered_with_nonsense(tmp_path: Path, answer: bytes, erro
     async with talking() as (portal, client):
         portal.fault(fake.body_is(answer))
         with pytest.raises(error):
-            await client.upload(UploadBody.of_path(tmp_path / "f"))
+            await client.send_upload(UploadBody.of_path(tmp_path / "f"))
 
 
 async def test_upload_refused_early(tmp_path: Path):
@@ -568,9 +569,9 @@ async def test_upload_refused_early(tmp_path: Path):
     async with trio.open_nursery() as nursery:
         listeners = await nursery.start(trio.serve_tcp, refuse, 0)
         url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
-        async with PortalClient(PortalOptions(url)) as client:
+        async with PortalClient(url) as client:
             with pytest.raises((RequestRefusedError, UnavailableError)):
-                await client.upload(UploadBody.of_path(tmp_path / "f"))
+                await client.send_upload(UploadBody.of_path(tmp_path / "f"))
         nursery.cancel_scope.cancel()
 
 
@@ -582,7 +583,7 @@ async def test_upload_of_a_file_that_shrinks(tmp_path: Path):
         body = UploadBody.of_path(file)
         file.write_bytes(b"short")
         with pytest.raises(MalformedError, match="shorter"):
-            await client.upload(body)
+            await client.send_upload(body)
         assert (await client.head(SMALL.skylink)).skylink == SMALL.skylink
         assert portal.accepted == 2
 
@@ -593,7 +594,7 @@ async def test_upload_cancelled(tmp_path: Path):
     async with talking(connections=1) as (_, client):
         for delay in (0, 0.001, 0.005, 0.01):
             with trio.move_on_after(delay):
-                await client.upload(UploadBody.of_path(tmp_path / "f"))
+                await client.send_upload(UploadBody.of_path(tmp_path / "f"))
         with trio.fail_after(5):
             await client.head(SMALL.skylink)
 

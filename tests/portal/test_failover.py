@@ -19,7 +19,6 @@ from skymount.errors import (
 )
 from skymount.portal.client import PortalClient
 from skymount.portal.failover import BACKOFF, ROUNDS, Portals
-from skymount.portal.options import PortalOptions
 
 NOT_FOUND = NotFoundError("not here")
 REFUSED = AccessDeniedError("blocked")
@@ -31,7 +30,7 @@ LIE = BadContentError("a lie")
 
 def portals(count: int) -> Portals:
     """Return portals that are never talked to."""
-    return Portals([PortalClient(PortalOptions(f"http://p{n}.invalid")) for n in range(count)])
+    return Portals([PortalClient(f"http://p{n}.invalid", retries=0) for n in range(count)])
 
 
 class Script:

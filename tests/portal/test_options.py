@@ -2,8 +2,10 @@
 
 import pytest
 
-from skymount.errors import MalformedError
-from skymount.portal.options import DEFAULT_PORTAL_URL, PortalOptions, parse_portal_url
+from skymount.errors import MalformedError, WrongTypeError
+from skymount.portal.client import PortalClient
+from skymount.portal.options import DEFAULT_PORTAL_URL, RETRIES, PortalOptions, parse_portal_url
+from skymount.wire.dialect import SKYNET, SVC
 
 
 @pytest.mark.parametrize(
@@ -47,7 +49,16 @@ def test_bad_address(text: str):
 
 
 @pytest.mark.parametrize(
-    "text", ["http://me:secret@host", "http://secret@host", "http://:secret@h"]
+    "text",
+    [
+        "http://me:secret@host",
+        "http://secret@host",
+        "http://:secret@h",
+        "ftp://me:secret@host",
+        "http://me:secret@host:99999",
+        "http://me:secret/@host",
+        "me:secret@host",
+    ],
 )
 def test_credentials_in_an_address(text: str):
     """Credentials are refused, and not repeated in the message."""
@@ -79,3 +90,151 @@ def test_options():
     options = PortalOptions.parse("", api_key="secret")
     assert options.url == DEFAULT_PORTAL_URL
     assert "secret" not in repr(options)
+
+
+def test_parsed_options():
+    """Each option lands where it belongs."""
+    options = PortalOptions.parse(
+        "https://portal.example/",
+        api_key="key",
+        custom_user_agent=" agent/1 ",
+        headers={"Cookie": "a=b", "X-E": "é"},
+        timeout=3,
+        dialect="skynet",
+        node_url="http://node.example/",
+        connections=2,
+        connect_timeout=1.5,
+        retries=0,
+        on_upload_progress=print,
+    )
+    assert options == PortalOptions(
+        "https://portal.example",
+        SKYNET,
+        "key",
+        "agent/1",
+        1.5,
+        3.0,
+        2,
+        (("Cookie", "a=b"), ("X-E", "é")),
+        "http://node.example",
+        0,
+        print,
+    )
+
+
+def test_defaults():
+    """Without options: the default portal, the default names, three repetitions."""
+    options = PortalOptions.parse()
+    assert options == PortalOptions()
+    assert (options.url, options.dialect, options.retries) == (DEFAULT_PORTAL_URL, SVC, RETRIES)
+    assert PortalClient().url == PortalClient("").url == DEFAULT_PORTAL_URL
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("api_key", 5),
+        ("api_key", b"key"),
+        ("api_key", None),
+        ("custom_user_agent", 5),
+        ("headers", [("a", "b")]),
+        ("headers", "a: b"),
+        ("headers", {"a": 5}),
+        ("headers", {b"a": "b"}),
+        ("timeout", "5"),
+        ("timeout", True),
+        ("timeout", None),
+        ("dialect", 5),
+        ("node_url", None),
+        ("connections", 1.5),
+        ("connections", True),
+        ("connect_timeout", "1"),
+        ("retries", "3"),
+        ("retries", False),
+        ("on_upload_progress", 5),
+        ("nonsense", 1),
+        ("url", "http://host"),
+    ],
+)
+def test_wrong_type(name: str, value: object):
+    """A value of another type, or an option that there is not, is a WrongTypeError."""
+    with pytest.raises(WrongTypeError):
+        PortalClient("http://host", **{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("url", [5, None, b"http://host"])
+def test_wrong_type_of_an_address(url: object):
+    """So is an address that is not text."""
+    with pytest.raises(WrongTypeError):
+        PortalClient(url)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("api_key", "secret\ud800"),
+        ("custom_user_agent", "secret\r\nX: y"),
+        ("custom_user_agent", "secret€"),
+        ("headers", {"X": "secret\n"}),
+        ("headers", {"X": "secret\0"}),
+        ("headers", {"X": "secret\x7f"}),
+        ("headers", {"X": "secret\x85"}),
+        ("headers", {"X": "secret\t"}),
+        ("headers", {"X": "secret€"}),
+        ("headers", {"": "secret"}),
+        ("headers", {"a b": "secret"}),
+        ("headers", {"a:": "secret"}),
+        ("headers", {"é": "secret"}),
+        ("headers", {"a\n": "secret"}),
+        ("headers", {"Cookie": "secret", "cookie": "secret"}),
+        *(
+            ("headers", {name: "secret"})
+            for name in [
+                *("Host", "content-length", "Transfer-Encoding", "CONNECTION", "Keep-Alive", "TE"),
+                *("Trailer", "Upgrade", "Proxy-Authorization", "Accept-Encoding", "Range"),
+            ]
+        ),
+        ("timeout", 0),
+        ("timeout", -1.5),
+        ("timeout", float("nan")),
+        ("timeout", float("inf")),
+        ("timeout", 10**400),
+        ("dialect", "unknown"),
+        ("node_url", "http://me:secret@host"),
+        ("connections", 0),
+        ("connections", 10**6),
+        ("connect_timeout", 0),
+        ("retries", -1),
+        ("retries", 11),
+    ],
+)
+def test_bad_value(name: str, value: object):
+    """A value that cannot be used is malformed, and the message does not repeat it."""
+    with pytest.raises(MalformedError) as caught:
+        PortalClient("http://host", **{name: value})  # type: ignore[arg-type]
+    assert "secret" not in str(caught.value)
+
+
+def test_overridden():
+    """The options of a call replace those of the client, and leave the others."""
+    options = PortalOptions.parse("http://host", api_key="one", headers={"X": "y"}, retries=1)
+    assert options.overridden() is options
+    other = options.overridden(api_key="two", headers={"Z": "w"}, timeout=1)
+    assert (other.url, other.retries, other.api_key) == ("http://host", 1, "two")
+    assert other.headers == (("Z", "w"),)
+    assert other.idle_timeout == 1
+    assert options.api_key == "one"
+
+
+@pytest.mark.parametrize("name", ["retries", "connections", "node_url", "connect_timeout", "url"])
+def test_not_for_one_call(name: str):
+    """What belongs to the connections cannot be changed for one call."""
+    with pytest.raises(WrongTypeError, match=name):
+        PortalOptions().overridden(**{name: 1})  # type: ignore[arg-type]
+
+
+def test_nothing_secret_is_shown():
+    """Neither key nor header values are in the repr of options or client."""
+    options = PortalOptions.parse(api_key="secret", headers={"Cookie": "secret"})
+    for value in (options, PortalClient.of(options), PortalClient.of(options).transport):
+        assert "secret" not in repr(value) + str(value)

@@ -172,6 +172,22 @@ async def test_progress(tmp_path: Path):
     assert len(seen) >= 3
 
 
+async def test_sent_again(tmp_path: Path):
+    """A body is the same at each iteration, and progress begins again with it."""
+    (tmp_path / "f").write_bytes(noise(2_500_000))
+    seen: list[tuple[float, int, int]] = []
+    ours: list[tuple[int, int]] = []
+    body = UploadBody.of_path(tmp_path / "f", progress=lambda *now: ours.append(now))
+    told = body.reporting(lambda part, now: seen.append((part, now["loaded"], now["total"])))
+    assert await bytes_of(told) == await bytes_of(told)
+    assert [(loaded, total) for _, loaded, total in seen] == ours
+    assert [part for part, _, _ in seen] == [loaded / body.size for loaded, _ in ours]
+    assert seen.count((1.0, body.size, body.size)) == 2
+    seen.clear()
+    await bytes_of(body)
+    assert seen == []
+
+
 async def test_file_that_shrinks(tmp_path: Path):
     """A file that became shorter is an error that names it, not a body that is too short."""
     file = tmp_path / "f"

@@ -42,7 +42,7 @@ def _begin_upload(url: str, size: int, announced: int) -> socket.socket:
     """Send the beginning of an upload of `announced` bytes."""
     connection = _connect(url)
     head = (
-        f"POST /svc/skyfile?filename=a HTTP/1.1\r\nHost: x\r\nContent-Length: {announced}\r\n"
+        f"POST /svc/skyfile?filename=a HTTP/1.1\r\nHost: localhost\r\nContent-Length: {announced}\r\n"
         "Content-Type: application/octet-stream\r\n\r\n"
     )
     connection.sendall(head.encode())
@@ -66,7 +66,7 @@ def test_content_survives_kill_9(tmp_path: Path) -> None:
         assert not _incoming(tmp_path)
         assert client.get(f"/{done}").content == b"d" * (6 << 20)
     kept = {path.name for path in stored_files(tmp_path)}
-    assert kept == {"lock", "base", "payload"}
+    assert kept == {"lock", "base", "payload", "entries.sqlite3"}
 
 
 def test_killed_at_any_moment_an_upload_is_whole_or_absent(tmp_path: Path) -> None:
@@ -190,10 +190,10 @@ def test_forms_may_be_cut_anywhere(client: Client) -> None:
     [
         b"\x00\x01\x02\r\n\r\n",
         b"GET / HTTP/9.9\r\n\r\n",
-        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 30_000 + b"\r\n",
-        b"POST /svc/skyfile HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
-        b"GET /\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"A: b\r\n" * 30_000 + b"\r\n",
+        b"POST /svc/skyfile HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+        b"GET /\xff\xfe HTTP/1.1\r\nHost: localhost\r\n\r\n",
     ],
 )
 def test_garbage_is_answered_or_cut_off(
@@ -223,7 +223,9 @@ def test_clients_that_leave_a_download_cost_nothing(tmp_path: Path) -> None:
         for query in ("", "?format=tar"):
             for _ in range(5):
                 with _connect(portal.url) as connection:
-                    connection.sendall(f"GET /{link}{query} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+                    connection.sendall(
+                        f"GET /{link}{query} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+                    )
                     assert connection.recv(1000).startswith(b"HTTP/1.1 200")
         _eventually(lambda: _descriptors(portal) <= before)
 
@@ -234,7 +236,7 @@ def test_it_stops_quickly_whatever_clients_do(tmp_path: Path) -> None:
         with Client(base_url=portal.url, timeout=60) as client:
             link = client.upload_file("big", bytes(64 << 20))
             stalled, idle = _connect(portal.url), _connect(portal.url)
-            stalled.sendall(f"GET /{link} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            stalled.sendall(f"GET /{link} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             assert stalled.recv(10)
             uploading = _begin_upload(portal.url, 5 << 20, 20 << 20)
             _eventually(lambda: bool(_incoming(tmp_path)))

@@ -254,7 +254,7 @@ _TWO = [(Part("files[]", "a"), b"x"), (Part("files[]", "index.html"), b"y")]
         ),
         ({"convertpath": "p"}, "cannot set both a 'convertpath' and a 'filename'"),
         ({"skykeyname": "n", "skykeyid": "i"}, "cannot set both a 'skykeyname' and 'skykeyid'"),
-        ({"skykeyname": "n"}, "not supported"),
+        ({"skykeyname": "n"}, "unable to get skykey: No Skykey with that name"),
         ({"defaultpath": "nope"}, "invalid default path provided; no such path: /nope"),
         ({"tryfiles": "index.html"}, "unable to parse 'tryfiles' parameter: invalid tryfiles"),
         ({"tryfiles": "[" * 5000}, "unable to parse 'tryfiles' parameter: invalid tryfiles"),

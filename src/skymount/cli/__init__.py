@@ -18,6 +18,12 @@ _COMMANDS = {
     "mount": "skymount.cli.mount:mount",
     "umount": "skymount.cli.mount:umount",
     "upload": "skymount.cli.upload:upload",
+    "download": "skymount.cli.reading:download",
+    "ls": "skymount.cli.reading:ls",
+    "cat": "skymount.cli.reading:cat",
+    "metadata": "skymount.cli.reading:metadata",
+    "skylink": "skymount.cli.skylink:skylink",
+    "key": "skymount.cli.key:key",
     "portal": "skymount.cli.portal:portal",
 }
 

@@ -1,11 +1,29 @@
 """Owns the options that several commands share."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _default_data() -> Path:
+    import platformdirs
+
+    return platformdirs.user_data_path("skymount") / "portal"
+
+
+def data_option(command: F) -> F:
+    """Add the option that says where a portal of this machine keeps its data."""
+    return click.option(
+        "--data",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=_default_data,
+        show_default="the user's data directory",
+        help="Directory that holds all that a portal keeps; created when absent.",
+    )(command)
 
 
 def portal_options(command: F) -> F:
@@ -25,3 +43,14 @@ def portal_options(command: F) -> F:
     ):
         command = option(command)
     return command
+
+
+def reading_options(command: F) -> F:
+    """Add the options of commands that check content: `portal_options` and ``--verify``."""
+    return portal_options(
+        click.option(
+            "--verify",
+            type=click.Choice(["require", "available", "off"]),
+            help="What to do with content that cannot be checked against its skylink.",
+        )(command)
+    )

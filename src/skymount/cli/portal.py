@@ -1,14 +1,13 @@
 """``skymount portal``: run the embedded portal."""
 
+import os
 from pathlib import Path
+from typing import Any
 
 import click
 
-
-def _default_data() -> Path:
-    import platformdirs
-
-    return platformdirs.user_data_path("skymount") / "portal"
+from skymount.cli.options import data_option
+from skymount.cli.zone import hns
 
 
 class _Address(click.ParamType[tuple[str, int]]):
@@ -32,9 +31,13 @@ def portal() -> None:
     """Run a content portal on this machine.
 
     \b
-    Example:
+    Examples:
       skymount portal serve
+      skymount portal hns set example SKYLINK
     """
+
+
+portal.add_command(hns)
 
 
 @portal.command()
@@ -45,13 +48,7 @@ def portal() -> None:
     show_default=True,
     help="Address to listen on; port 0 picks a free one.",
 )
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=_default_data,
-    show_default="the user's data directory",
-    help="Directory that holds all content; created when absent.",
-)
+@data_option
 @click.option(
     "--header-limit",
     type=click.IntRange(min=0),
@@ -68,27 +65,60 @@ def portal() -> None:
     metavar="BYTES",
     help="Refuse a request body longer than this.",
 )
+@click.option(
+    "--password-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Demand the password in this file, which only its owner may read, for all that changes "
+    "something. Without it the variable SKYMOUNT_PORTAL_PASSWORD counts.",
+)
+@click.option(
+    "--insecure",
+    is_flag=True,
+    help="Listen without a password even where other machines reach it.",
+)
+@click.option(
+    "--require-agent",
+    is_flag=True,
+    help="Refuse requests without the agent token in User-Agent, downloads excepted.",
+)
+@click.option(
+    "--allow-host",
+    "allow_hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Answer to this host name too; repeat it for further ones.",
+)
+@click.option(
+    "--allow-origin",
+    "allow_origins",
+    multiple=True,
+    metavar="ORIGIN",
+    help="Let web pages of this origin do everything, or with '*' all pages; repeatable.",
+)
 @click.option("--until-eof", is_flag=True, hidden=True)
 def serve(
-    listen: tuple[str, int], data: Path, header_limit: int, max_upload: int, until_eof: bool
+    listen: tuple[str, int], password_file: Path | None, until_eof: bool, **settings: Any
 ) -> None:
     """Serve content over HTTP until interrupted.
 
     The last line before it serves is "listening on http://HOST:PORT".
 
     \b
-    Example:
+    Examples:
       skymount portal serve --listen 127.0.0.1:0 --data ./portal-data
+      skymount portal serve --listen 0.0.0.0:4280 --password-file ./password
     """
     from skymount.errors import SkymountError
     from skymount.server import PortalConfig
+    from skymount.server.password import read_password
     from skymount.server.process import run
 
+    environment = {} if until_eof else os.environb  # a mount's own portal is for that mount alone
     host, port = listen
-    config = PortalConfig(
-        data=data, host=host, port=port, header_limit=header_limit, max_upload=max_upload
-    )
     try:
+        password = read_password(password_file, environment)
+        config = PortalConfig(host=host, port=port, password=password, **settings)
         run(
             config,
             on_listening=lambda url: click.echo(f"listening on {url}"),

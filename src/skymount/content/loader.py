@@ -153,11 +153,29 @@ class Loader:
             data = await client.base_sector(skylink)
         except (NotFoundError, RequestRefusedError):
             return None
+        layout = sector.Layout.parse(data)
         root = await off_loop(partial(merkle.sector_root, data))
-        if root != skylink.root:
+        if root != skylink.root and (
+            layout.is_plain or await self._differs_encrypted(client, skylink, data)
+        ):
             raise BadContentError(f"{skylink}: the base sector is not the content", url=client.url)
         self._without_base_sectors.pop(client, None)
+        if not layout.is_plain:  # all that could be parsed is encrypted, its own sizes too
+            return sector.BaseSector(layout, b"", b"", b"", None)
         return sector.parse_base_sector(data)
+
+    async def _differs_encrypted(self, client: PortalClient, skylink: Skylink, data: bytes) -> bool:
+        """Whether `data` is not the start of the sector, which is encrypted up to its end.
+
+        So the used bytes alone do not hash to the skylink. A portal that does not hand out the
+        rest is believed: nothing of such content can be verified anyway.
+        """
+        try:
+            whole = await client.sector(skylink.root, SECTOR_SIZE)
+        except (NotFoundError, RequestRefusedError):
+            return False
+        root = await off_loop(partial(merkle.sector_root, whole))
+        return root != skylink.root or not whole.startswith(data)
 
     async def _from_base_sector(
         self, client: PortalClient, skylink: Skylink, base: sector.BaseSector
@@ -231,7 +249,7 @@ class Loader:
         What the portal decrypts cannot be checked against the hash.
         """
         head = await client.head(skylink)
-        raw = head.metadata if head.metadata is not None else await client.metadata(skylink)
+        raw = head.metadata if head.metadata is not None else await client.raw_metadata(skylink)
         metadata = await off_loop(partial(parse_metadata, raw))
         size = _size(metadata, head)
         payload = None

@@ -1,4 +1,4 @@
-"""Owns the body of an upload: what is sent, its exact size, read piece by piece from disk.
+"""Owns an upload: what is sent, its exact size, read piece by piece from disk.
 
 A file and a directory are both multipart forms (contract, endpoints 1 and 2). Nothing is held in
 memory but one piece.
@@ -9,13 +9,17 @@ import os
 import secrets
 import stat
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
+from uuid import uuid4
 
 import trio
 
 from skymount.errors import MalformedError
+from skymount.portal.options import OnUploadProgress, PortalOptions
+from skymount.portal.transport import Transport
 from skymount.wire import messages
 
 PIECE = 1 << 20  # bytes read and sent at a time
@@ -97,7 +101,10 @@ def _raise(error: OSError) -> None:
 
 
 class UploadBody:
-    """A multipart body; iterate it once. `size` is its exact length in bytes."""
+    """A multipart body. `size` is its exact length in bytes.
+
+    Each iteration reads the files anew, so that it can be sent again after a redirect.
+    """
 
     def __init__(
         self,
@@ -129,6 +136,19 @@ class UploadBody:
         name = _checked_name(path, path.resolve().name) or "root"
         return cls(sources, field="files[]", dirname=name, progress=progress)
 
+    def reporting(self, report: OnUploadProgress) -> Self:
+        """Return the same body, which also tells a caller of the library how far it is."""
+        before = self._progress
+
+        def progress(sent: int, total: int) -> None:
+            if before is not None:
+                before(sent, total)
+            report(sent / total, {"loaded": sent, "total": total})
+
+        body = copy(self)
+        body._progress = progress
+        return body
+
     @property
     def content_type(self) -> str:
         """Value of the Content-Type header."""
@@ -157,6 +177,28 @@ class UploadBody:
                 yield bytes(piece)
                 piece.clear()
         yield bytes(piece + self._tail)
+
+
+async def send(
+    transport: Transport, body: UploadBody, options: PortalOptions | None = None
+) -> messages.UploadResult:
+    """Send content (endpoints 1 and 2). Sent again only after a redirect.
+
+    BadContentError when the answer is not an upload's, MalformedError or OSError when a file
+    changed or cannot be read meanwhile.
+    """
+    call = options or transport.options
+    request = messages.upload(
+        call.dialect, f"skymount/{uuid4().hex}", filename=body.dirname, query=body.query
+    )
+    headers = {"Content-Type": body.content_type, "Content-Length": str(body.size)}
+    content = body.reporting(call.on_upload_progress) if call.on_upload_progress else body
+    async with transport.open(request, call, headers=headers, content=content) as answer:
+        found = await transport.body(answer, messages.ANSWER_LIMIT)
+        try:
+            return messages.UploadResult.parse(found)
+        except MalformedError as error:
+            raise answer.bad(str(error)) from None
 
 
 class _Sending:

@@ -11,6 +11,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from skymount.server.store import Decrypt
 from skymount.wire.dialect import PRESETS
 from skymount.wire.messages import encode_error
 from skymount.wire.skylink import Skylink
@@ -42,7 +43,9 @@ class Reply(Response):
         self.status_code = status
         self.body = body
         self.background = None
-        self.raw_headers = _raw([*headers, ("Content-Length", str(len(body)))])
+        if status != 204:  # which has no body, and must not state its length (RFC 9110 8.6)
+            headers = [*headers, ("Content-Length", str(len(body)))]
+        self.raw_headers = _raw(headers)
 
 
 class StreamedReply(Response):
@@ -99,11 +102,19 @@ def error(status: int, message: str, headers: Headers | None = None) -> Response
     return json_body(encode_error(message), status=status, headers=headers)
 
 
-async def read_pieces(fd: int, offset: int, length: int) -> AsyncIterator[bytes]:
-    """Yield bytes of an open file, read in threads."""
+def read_piece(fd: int, offset: int, length: int, decrypt: Decrypt | None) -> bytes:
+    """Return up to `length` bytes of an open file, at least one. Blocks on the disk."""
+    data = os.pread(fd, length, offset)
+    if not data:
+        raise OSError("stored file is shorter than recorded")
+    return data if decrypt is None else decrypt(data, offset)
+
+
+async def read_pieces(
+    fd: int, offset: int, length: int, decrypt: Decrypt | None = None
+) -> AsyncIterator[bytes]:
+    """Yield bytes of an open file, read (and decrypted) in threads."""
     while length > 0:
-        data = await trio.to_thread.run_sync(os.pread, fd, min(PIECE, length), offset)
-        if not data:
-            raise OSError("stored file is shorter than recorded")
+        data = await trio.to_thread.run_sync(read_piece, fd, offset, min(PIECE, length), decrypt)
         yield data
         offset, length = offset + len(data), length - len(data)

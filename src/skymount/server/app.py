@@ -23,10 +23,18 @@ from skymount.server.bodies import DrainedBodies
 from skymount.server.catalog import Catalog
 from skymount.server.config import PortalConfig
 from skymount.server.downloading import Downloads
+from skymount.server.entries import Entries
+from skymount.server.guard import Guard, Rules
 from skymount.server.inspecting import Inspections
+from skymount.server.naming import Names
 from skymount.server.refusal import Refusal
+from skymount.server.registering import Registry
+from skymount.server.reporting import Reports
+from skymount.server.resolving import Resolver
+from skymount.server.skykeys import SkykeyEndpoints, Skykeys
 from skymount.server.store import Store
 from skymount.server.uploading import Uploads
+from skymount.server.zone import ZoneFile
 from skymount.wire import merkle
 from skymount.wire.dialect import PRESETS, Dialect
 
@@ -72,16 +80,57 @@ def _hashing_threads() -> int:
     return (os.cpu_count() or 1) if merkle.COMPILED else 1
 
 
-def routes(config: PortalConfig, store: Store) -> Iterator[Route]:
+def routes(
+    config: PortalConfig, store: Store, skykeys: Skykeys, entries: Entries
+) -> Iterator[Route]:
     """Yield every route. The first that matches a path answers it."""
-    catalog = Catalog(store, config.header_limit)
-    uploads = Uploads(config, store, catalog, trio.CapacityLimiter(_hashing_threads()))
-    downloads = Downloads(config, catalog)
+    catalog = Catalog(store, skykeys, config.header_limit)
+    uploads = Uploads(config, store, catalog, skykeys, trio.CapacityLimiter(_hashing_threads()))
+    resolver = Resolver(entries)
+    downloads = Downloads(config, catalog, resolver)
+    inspections = Inspections(catalog, resolver)
+    reports = Reports(catalog, resolver, entries)
     for dialect in PRESETS.values():
-        yield from _service_routes(dialect, uploads, downloads, Inspections(catalog))
+        yield from _registry_routes(dialect, Registry(config, entries), resolver)
+        yield from _report_routes(dialect, reports)
+        yield from _skykey_routes(dialect, SkykeyEndpoints(config, skykeys))
+        yield from _service_routes(dialect, uploads, downloads, inspections)
+    yield from _name_routes(Names(ZoneFile(config.data), downloads))
     for prefix, handler in (("", downloads.get), ("/file", downloads.get_attachment)):
         yield Route(prefix + "/{link:skylink}", Endpoint({"GET": handler}))
         yield Route(prefix + "/{link:skylink}/{path:path}", Endpoint({"GET": handler}))
+
+
+def _skykey_routes(dialect: Dialect, endpoints: SkykeyEndpoints) -> Iterator[Route]:
+    """Yield the routes of skykeys below the prefix of one dialect."""
+    yield Route(dialect.path("createskykey"), Endpoint({"POST": endpoints.create}))
+    yield Route(dialect.path("addskykey"), Endpoint({"POST": endpoints.add}))
+    yield Route(dialect.path("deleteskykey"), Endpoint({"POST": endpoints.delete}))
+    yield Route(dialect.path("skykey"), Endpoint({"GET": endpoints.get}))
+    yield Route(dialect.path("skykeys"), Endpoint({"GET": endpoints.list}))
+
+
+def _name_routes(names: Names) -> Iterator[Route]:
+    """Yield the routes of names. They have no prefix and so no dialect."""
+    for slash in ("", "/"):
+        yield Route("/hnsres/{domain}" + slash, Endpoint({"GET": names.resolve}))
+    yield Route("/hns/{domain}", Endpoint({"GET": names.get}))
+    yield Route("/hns/{domain}/{path:path}", Endpoint({"GET": names.get}))
+
+
+def _registry_routes(dialect: Dialect, registry: Registry, resolver: Resolver) -> Iterator[Route]:
+    """Yield the routes of the registry below the prefix of one dialect."""
+    endpoint = Endpoint({"GET": registry.get, "POST": registry.post})
+    yield Route(dialect.path("registry"), endpoint)
+    yield Route(dialect.path("resolve", "{link}"), Endpoint({"GET": resolver.get}))
+
+
+def _report_routes(dialect: Dialect, reports: Reports) -> Iterator[Route]:
+    """Yield the routes about the portal itself below the prefix of one dialect."""
+    yield Route(dialect.path("stats"), Endpoint({"GET": reports.stats}))
+    yield Route(dialect.path("pin", "{link}"), Endpoint({"POST": reports.pin}))
+    yield Route(dialect.path("blocklist"), Endpoint({"GET": reports.blocklist}))
+    yield Route(dialect.path("portals"), Endpoint({"GET": reports.portals}))
 
 
 def _service_routes(
@@ -126,10 +175,12 @@ async def _on_bug(request: Request, error: Exception) -> Response:
     return answers.error(500, "internal error")
 
 
-def build(config: PortalConfig, store: Store) -> ASGIApp:
+def build(
+    config: PortalConfig, store: Store, skykeys: Skykeys, entries: Entries, rules: Rules
+) -> ASGIApp:
     """Return the ASGI application of one portal."""
     app = Starlette(
-        routes=list(routes(config, store)),
+        routes=list(routes(config, store, skykeys, entries)),
         exception_handlers={
             Refusal: _on_refusal,
             HTTPException: _on_http_error,
@@ -139,7 +190,7 @@ def build(config: PortalConfig, store: Store) -> ASGIApp:
         },
     )
     app.router.redirect_slashes = False
-    portal = DrainedBodies(app)
+    portal = DrainedBodies(Guard(app, rules))
 
     async def entry(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":

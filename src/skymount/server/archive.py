@@ -12,7 +12,9 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from skymount.server.answers import read_piece
 from skymount.server.selection import Member
+from skymount.server.store import Decrypt
 
 PIECE = 1 << 20
 """Bytes read at once, and collected before they are handed on."""
@@ -26,6 +28,7 @@ class Source:
 
     file: str
     offset: int
+    decrypt: Decrypt | None = None
 
 
 def pieces(archive: str, members: Sequence[Member], source: Source) -> Iterator[bytes]:
@@ -34,7 +37,7 @@ def pieces(archive: str, members: Sequence[Member], source: Source) -> Iterator[
     try:
 
         def content(member: Member) -> Iterator[bytes]:
-            return _content(fd, source.offset + member.offset, member.length)
+            return _content(fd, source.offset + member.offset, member.length, source.decrypt)
 
         if archive == "zip":
             yield from _collected(_zip(members, content))
@@ -49,11 +52,9 @@ def pieces(archive: str, members: Sequence[Member], source: Source) -> Iterator[
 _Content = Callable[[Member], Iterator[bytes]]
 
 
-def _content(fd: int, offset: int, length: int) -> Iterator[bytes]:
+def _content(fd: int, offset: int, length: int, decrypt: Decrypt | None) -> Iterator[bytes]:
     while length > 0:
-        data = os.pread(fd, min(PIECE, length), offset)
-        if not data:
-            raise OSError("stored file is shorter than recorded")
+        data = read_piece(fd, offset, min(PIECE, length), decrypt)
         yield data
         offset, length = offset + len(data), length - len(data)
 

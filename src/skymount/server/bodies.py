@@ -1,4 +1,4 @@
-"""Owns what becomes of a request body that was not read to its end.
+"""Owns reading small request bodies whole, and what becomes of a body that was not read to its end.
 
 hypercorn stalls when an application leaves a body unread, and closing a connection on unread bytes
 can cost the client the answer. So the rest is read and dropped, within bounds, between the answer
@@ -8,10 +8,39 @@ and its end.
 from dataclasses import dataclass
 
 import trio
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from skymount.server.refusal import Refusal
 
 _DRAIN_LIMIT = 64 << 20  # bytes read and dropped after an early answer
 _DRAIN_TIME = 5.0  # seconds; a client still sending then is cut off
+_LENGTH_DIGITS = 18  # of an announced length; more is beyond every limit
+
+
+async def read_body(request: Request, limit: int, timeout: float) -> bytes:
+    """Return the whole body: at most `limit` bytes, all of it within `timeout` seconds.
+
+    Refusal with 413 over the limit, at once if the length is announced, and with 408 when it is
+    late. ClientDisconnect when the client goes away. Uploads, which are large, have their own way.
+    """
+    refusal = Refusal(413, f"the body is over the limit of {limit} bytes")
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and (len(announced) > _LENGTH_DIGITS or int(announced) > limit):
+        raise refusal
+    body, more = bytearray(), True
+    with trio.move_on_after(timeout):
+        while more:
+            message = await request.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            body += message.get("body", b"")
+            if len(body) > limit:
+                raise refusal
+            more = message.get("more_body", False)
+    if more:
+        raise Refusal(408, "the body did not come in time")
+    return bytes(body)
 
 
 @dataclass

@@ -11,14 +11,21 @@ from cachetools import LRUCache
 
 from skymount.errors import MalformedError, StorageError
 from skymount.server.refusal import Refusal
-from skymount.server.store import SectorPlace, Skyfile, Store, read, sectors
+from skymount.server.skykeys import Skykeys
+from skymount.server.store import SectorPlace, Skyfile, Store, opened, read, sectors
+from skymount.wire.cipher import pick_key
 from skymount.wire.metadata import Metadata, fits_header, parse_metadata
+from skymount.wire.skykey import Skykey
 from skymount.wire.skylink import Skylink
 
 _log = logging.getLogger(__name__)
 
 _CACHE_SIZE = 16 << 20  # bytes of metadata JSON kept parsed; about five times that in memory
 _ENTRY_OVERHEAD = 2 << 10
+_NO_SKYKEY = (
+    "failed to fetch skylink: unable to decrypt skyfile base sector: unable to find associated"
+    " skykey"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,50 +38,67 @@ class Stored:
     header: bytes | None
     """The metadata as a header value, None when it does not fit one."""
 
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether it was decrypted with a skykey."""
+        return self.skyfile.is_encrypted
+
 
 class Catalog:
     """What one portal has."""
 
-    def __init__(self, store: Store, header_limit: int) -> None:
+    def __init__(self, store: Store, skykeys: Skykeys, header_limit: int) -> None:
         self._store = store
+        self._skykeys = skykeys
+        self._keys: tuple[Skykey, ...] = ()
         self._header_limit = header_limit
         self._cache: LRUCache[Skylink, Stored] = LRUCache(
             _CACHE_SIZE, getsizeof=lambda stored: len(stored.raw) + _ENTRY_OVERHEAD
         )
         self._roots: dict[bytes, SectorPlace] | None = None
         self._indexing = trio.Lock()
+        self._totals: tuple[int, int] | None = None
+        self._counting = trio.Lock()
 
-    def parse(self, link: str) -> Skylink:
-        """Read the skylink of a URL; Refusal when it is none, or one that needs the registry."""
-        try:
-            skylink = Skylink.parse(link)
-        except MalformedError as error:
-            raise Refusal(400, f"error parsing skylink: {error}") from None
-        if skylink.version != 1:  # resolving needs the registry, which this portal has not yet
-            raise Refusal(404, "failed to resolve skylink: registry entry not found")
-        return skylink
+    async def find(self, skylink: Skylink) -> Skyfile:
+        """Return where the skyfile of a v1 skylink lies, encrypted or not.
 
-    async def find(self, link: str) -> Skyfile:
-        """Return where a skyfile lies; Refusal 404 when it is not here."""
-        skylink = self.parse(link)
+        Refusal 404 when it is not here.
+        """
         found = await trio.to_thread.run_sync(self._store.find, skylink)
         if found is None:
             raise Refusal(404, "failed to fetch skylink: root not found")
         return found
 
-    async def load(self, link: str) -> Stored:
-        """Return a skyfile with its metadata; Refusal 404 when it is not here."""
-        skylink = self.parse(link)
+    async def load(self, skylink: Skylink) -> Stored:
+        """Return the skyfile of a v1 skylink with its metadata, decrypted if need be.
+
+        Refusal 404 when it is not here, 500 when it is encrypted and its skykey is not.
+        """
+        keys = await self._skykeys.all()
+        if keys is not self._keys:
+            self._forget_encrypted()
+            self._keys = keys
         cached = self._cache.get(skylink)
         if cached is not None:
             return cached
-        skyfile = await self.find(link)
-        stored = await trio.to_thread.run_sync(self._read, skyfile)
-        if len(stored.raw) + _ENTRY_OVERHEAD <= self._cache.maxsize:
+        skyfile = await self.find(skylink)
+        stored = await trio.to_thread.run_sync(self._read, skyfile, keys)
+        if len(stored.raw) + _ENTRY_OVERHEAD <= self._cache.maxsize and keys is self._keys:
             self._cache[skylink] = stored
         return stored
 
-    def _read(self, skyfile: Skyfile) -> Stored:
+    def _forget_encrypted(self) -> None:
+        """Drop what was decrypted: the skykey of it may be gone."""
+        for skylink in [link for link, stored in self._cache.items() if stored.is_encrypted]:
+            del self._cache[skylink]
+
+    def _read(self, skyfile: Skyfile, keys: tuple[Skykey, ...]) -> Stored:
+        if skyfile.is_encrypted:
+            key = pick_key(skyfile.layout, keys)
+            if key is None:
+                raise Refusal(500, _NO_SKYKEY)
+            skyfile = opened(skyfile, key)
         raw = read(skyfile.metadata)
         try:
             metadata = parse_metadata(raw)
@@ -102,8 +126,17 @@ class Catalog:
                 _log.warning("skyfile %s is left out of the index: %s", skylink, error)
         return found
 
+    async def totals(self) -> tuple[int, int]:
+        """Return how many skyfiles there are, and their bytes on disk."""
+        async with self._counting:
+            if self._totals is None:
+                self._totals = await trio.to_thread.run_sync(self._store.totals)
+            return self._totals
+
     async def added(self, skylink: Skylink) -> None:
         """Take note of a new skyfile."""
+        async with self._counting:
+            self._totals = None
         async with self._indexing:
             if self._roots is not None:
                 places = await trio.to_thread.run_sync(self._sectors_of, skylink)

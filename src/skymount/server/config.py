@@ -1,6 +1,6 @@
 """Owns the settings of the embedded portal and the reasons for their defaults."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 MIB = 1 << 20
@@ -31,3 +31,13 @@ class PortalConfig:
     """How long a client may read nothing of its answer before it is cut off."""
     grace: float = 1.0
     """How long requests under way may go on after a stop was asked for."""
+    password: bytes = field(default=b"", repr=False)
+    """The API password (contract «Authentication»); empty for none."""
+    insecure: bool = False
+    """Listen on an address that others reach although there is no password."""
+    require_agent: bool = False
+    """Demand the agent token in the User-Agent header; it keeps browsers out."""
+    allow_hosts: tuple[str, ...] = ()
+    """Names and addresses of the portal, beside those of loopback and the one in `host`."""
+    allow_origins: tuple[str, ...] = ()
+    """Origins of web pages that may do everything; ``*`` for every page."""

@@ -17,6 +17,7 @@ from skymount.server.catalog import Catalog, Stored
 from skymount.server.config import PortalConfig
 from skymount.server.params import decode_path, parse_query
 from skymount.server.refusal import Refusal
+from skymount.server.resolving import Resolved, Resolver
 from skymount.server.selection import AddSlash, Asked, Choice, DownloadQuery, choose
 from skymount.server.store import Extent
 from skymount.wire.dialect import PRESETS
@@ -32,6 +33,7 @@ class Downloads:
 
     config: PortalConfig
     catalog: Catalog
+    resolver: Resolver
 
     async def get(self, request: Request) -> Response:
         """Answer GET and HEAD of a skylink, or of a path inside."""
@@ -47,7 +49,8 @@ class Downloads:
             parse_query(request.scope["query_string"]), has_range="range" in headers
         )
         query = replace(query, attachment=query.attachment or attachment)
-        stored = await self.catalog.load(request.path_params["link"])
+        resolved = await self.resolver.resolve(request.path_params["link"])
+        stored = await self.catalog.load(resolved.skylink)
         url = request.scope["path"]
         may_redirect = request.method == "GET" and not query.attachment and url[-1] != "/"
         asked = Asked(decode_path(request.path_params.get("path", "")), query, may_redirect)
@@ -57,7 +60,7 @@ class Downloads:
             choice = await trio.to_thread.run_sync(choose, stored, asked, self.config.header_limit)
         if isinstance(choice, AddSlash):
             return _redirect(url, request.scope["query_string"])
-        return await _serve(stored, choice, asked, headers)
+        return await _serve(resolved, stored, choice, asked, headers)
 
 
 def _plain_headers(request: Request) -> dict[str, str]:
@@ -77,9 +80,11 @@ def _redirect(url: str, query: bytes) -> Response:
     return answers.Reply(308, [("Location", target)])
 
 
-def _common_headers(stored: Stored, choice: Choice, query: DownloadQuery) -> answers.Headers:
+def _common_headers(
+    resolved: Resolved, stored: Stored, choice: Choice, query: DownloadQuery
+) -> answers.Headers:
     """Return what every answer to a download carries, whatever its status."""
-    headers = answers.skylink_headers(stored.skyfile.skylink)
+    headers = resolved.headers()
     for dialect in PRESETS.values():
         if query.with_metadata and choice.header is not None:
             headers.append((dialect.metadata_header, choice.header))
@@ -89,12 +94,12 @@ def _common_headers(stored: Stored, choice: Choice, query: DownloadQuery) -> ans
 
 
 async def _serve(
-    stored: Stored, choice: Choice, asked: Asked, headers: Mapping[str, str]
+    resolved: Resolved, stored: Stored, choice: Choice, asked: Asked, headers: Mapping[str, str]
 ) -> Response:
     """Answer with the chosen content."""
     query = asked.query
-    sent = _common_headers(stored, choice, query)
-    tag = etag(stored.skyfile.skylink, f"/{asked.path}", query.archive)
+    sent = _common_headers(resolved, stored, choice, query)
+    tag = etag(resolved.skylink, f"/{asked.path}", query.archive)
     is_error_page = choice.status != 200
     if not is_error_page:
         sent.append(("ETag", tag))
@@ -144,7 +149,7 @@ async def _segments(
                 yield segment
                 continue
             for offset, length in cut(extents, segment):
-                reading = answers.read_pieces(fd, payload.offset + offset, length)
+                reading = answers.read_pieces(fd, payload.offset + offset, length, payload.decrypt)
                 async with aclosing(reading) as found:  # type: ignore[type-var]
                     async for piece in found:
                         yield piece
@@ -164,7 +169,7 @@ def cut(extents: tuple[tuple[int, int], ...], wanted: ByteRange) -> Iterator[tup
 
 async def _archive(stored: Stored, choice: Choice) -> AsyncIterator[bytes]:
     payload = stored.skyfile.payload
-    source = archive.Source(str(payload.file), payload.offset)
+    source = archive.Source(str(payload.file), payload.offset, payload.decrypt)
     pieces = archive.pieces(choice.archive, choice.members, source)
     try:
         while True:

@@ -5,7 +5,7 @@
 import os
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import trio
 from starlette.requests import Request
@@ -15,6 +15,7 @@ from skymount.server import answers
 from skymount.server.catalog import Catalog
 from skymount.server.params import number, parse_query
 from skymount.server.refusal import Refusal
+from skymount.server.resolving import Resolver
 from skymount.server.store import Extent, read
 from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE
 
@@ -27,22 +28,28 @@ class Inspections:
     """The reading endpoints below content, of one portal."""
 
     catalog: Catalog
+    resolver: Resolver
 
     async def metadata(self, request: Request) -> Response:
-        """Answer with the stored metadata, byte by byte."""
-        skyfile = await self.catalog.find(request.path_params["link"])
-        headers = answers.skylink_headers(skyfile.skylink)
-        headers.append(("Content-Type", answers.JSON_TYPE))
+        """Answer with the stored metadata, byte by byte; those of encrypted content decrypted."""
+        resolved = await self.resolver.resolve(request.path_params["link"])
+        skyfile = await self.catalog.find(resolved.skylink)
+        if skyfile.is_encrypted:
+            skyfile = (await self.catalog.load(resolved.skylink)).skyfile
+        headers = [*resolved.headers(), ("Content-Type", answers.JSON_TYPE)]
         extent = skyfile.metadata
         return answers.StreamedReply(200, headers, _whole(extent), extent.length)
 
     async def base_sector(self, request: Request) -> Response:
         """Answer with what the skylink points to: its base sector up to the fetch size."""
         _check_timeout(request)
-        skyfile = await self.catalog.find(request.path_params["link"])
-        base = await trio.to_thread.run_sync(read, skyfile.base)
-        headers = [*answers.skylink_headers(skyfile.skylink), _BINARY]
-        return answers.Reply(200, headers, base.ljust(skyfile.skylink.fetch_size, b"\0"))
+        resolved = await self.resolver.resolve(request.path_params["link"])
+        skyfile = await self.catalog.find(resolved.skylink)
+        size = skyfile.skylink.fetch_size
+        used = replace(skyfile.base, length=min(size, skyfile.base.length))
+        base = await trio.to_thread.run_sync(read, used)
+        headers = [*resolved.headers(), _BINARY]
+        return answers.Reply(200, headers, base.ljust(size, b"\0"))
 
     async def root(self, request: Request) -> Response:
         """Answer with bytes of a sector, zeros where it was padded."""
@@ -77,7 +84,7 @@ def _check_timeout(request: Request) -> dict[str, str]:
 async def _whole(extent: Extent) -> AsyncIterator[bytes]:
     fd = await trio.to_thread.run_sync(os.open, extent.file, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        reading = answers.read_pieces(fd, extent.offset, extent.length)
+        reading = answers.read_pieces(fd, extent.offset, extent.length, extent.decrypt)
         async with aclosing(reading) as pieces:  # type: ignore[type-var]
             async for piece in pieces:
                 yield piece

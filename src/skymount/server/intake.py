@@ -15,7 +15,8 @@ import trio
 from skymount.errors import SkymountError, StorageError
 from skymount.server.store import PAYLOAD, Store
 from skymount.wire import merkle
-from skymount.wire.sector import build_fanned_out, build_inline, fits_inline
+from skymount.wire.cipher import SkyfileKey
+from skymount.wire.sector import LAYOUT_SIZE, build_fanned_out, build_inline, fits_inline
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 
 _Args = TypeVarTuple("_Args")
@@ -28,12 +29,19 @@ class Intake:
     """The content of one upload. Use `receiving`; call `write`, and at the end `finish`."""
 
     def __init__(
-        self, store: Store, hashing: trio.CapacityLimiter, nursery: trio.Nursery, *, keep: bool
+        self,
+        store: Store,
+        hashing: trio.CapacityLimiter,
+        nursery: trio.Nursery,
+        *,
+        keep: bool,
+        key: SkyfileKey | None,
     ) -> None:
         self._store = store
         self._hashing = hashing
         self._nursery = nursery
         self._keep = keep
+        self._key = key
         self._slots = trio.Semaphore(_IN_FLIGHT)
         self._buffer = bytearray()
         self._roots: list[bytes] = []
@@ -71,6 +79,8 @@ class Intake:
         return await trio.to_thread.run_sync(work, *args, limiter=self._hashing)
 
     def _write_and_hash(self, index: int, chunk: bytes) -> bytes:
+        if self._key is not None:
+            chunk = self._key.seal_sector(index, chunk)
         if self._file is not None:
             try:
                 view, at = memoryview(chunk), index * SECTOR_SIZE
@@ -101,27 +111,33 @@ class Intake:
         return await self._in_thread(self._finish_large, metadata)
 
     def _finish_small(self, metadata: bytes, payload: bytes) -> Skylink:
-        base = build_inline(metadata, payload)
-        return self._publish(base, [])
+        used = LAYOUT_SIZE + len(metadata) + len(payload)
+        build = build_inline if self._key is None else self._key.build_inline
+        return self._publish(build(metadata, payload), used, [])
 
     def _finish_large(self, metadata: bytes) -> Skylink:
-        fanout = b"".join(self._roots) if self.size else b""
-        base, spilled = build_fanned_out(self.size, fanout, metadata)
+        roots = b"".join(self._roots) if self.size else b""
+        spilled: list[bytes] = []
+        if self._key is None:
+            base, spilled = build_fanned_out(self.size, roots, metadata)
+            used = len(base)
+        else:
+            base, used = self._key.build_fanned_out(self.size, roots, metadata)
         if self._file is not None:
             try:
                 os.fsync(self._file)
             except OSError as error:
                 raise StorageError(f"cannot write an upload: {error.strerror}") from error
-        return self._publish(base, spilled)
+        return self._publish(base, used, spilled, roots if self._key is not None else b"")
 
-    def _publish(self, base: bytes, spilled: list[bytes]) -> Skylink:
-        skylink = Skylink.v1(merkle.sector_root(base), len(base))
+    def _publish(self, base: bytes, used: int, spilled: list[bytes], roots: bytes = b"") -> Skylink:
+        skylink = Skylink.v1(merkle.sector_root(base), used)
         if self._keep:
             if self._directory is None:
                 self._directory = self._store.begin()
             directory, self._directory = self._directory, None
             try:
-                self._store.commit(directory, skylink, base, spilled)
+                self._store.commit(directory, skylink, base, spilled, roots)
             except BaseException:
                 self._directory = directory
                 raise
@@ -139,13 +155,13 @@ class Intake:
 
 @asynccontextmanager
 async def receiving(
-    store: Store, hashing: trio.CapacityLimiter, *, keep: bool
+    store: Store, hashing: trio.CapacityLimiter, *, keep: bool, key: SkyfileKey | None = None
 ) -> AsyncIterator[Intake]:
-    """Receive one upload; whatever was not finished is gone afterwards."""
+    """Receive one upload, encrypted if a key is given; what is not finished is gone afterwards."""
     intake: Intake | None = None
     try:
         async with trio.open_nursery() as nursery:
-            intake = Intake(store, hashing, nursery, keep=keep)
+            intake = Intake(store, hashing, nursery, keep=keep, key=key)
             yield intake
     except BaseExceptionGroup as group:
         ours, foreign = group.split(SkymountError)

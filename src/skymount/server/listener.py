@@ -3,6 +3,7 @@
 import logging
 import socket
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import cast
 
@@ -16,6 +17,10 @@ from hypercorn.utils import wrap_app
 from skymount.errors import ConfigError
 from skymount.server.app import build
 from skymount.server.config import PortalConfig
+from skymount.server.entries import Entries
+from skymount.server.guard import Rules
+from skymount.server.hosts import is_loopback
+from skymount.server.skykeys import Skykeys
 from skymount.server.store import Store
 
 _BACKLOG = 128  # connections that wait to be accepted
@@ -36,21 +41,28 @@ async def serve(
     """
     store = await trio.to_thread.run_sync(Store.open, config.data)
     try:
-        listening = await trio.to_thread.run_sync(_listen, config.host, config.port)
-        with listening:
+        skykeys = await trio.to_thread.run_sync(Skykeys.open, config.data)
+        entries = await trio.to_thread.run_sync(Entries.open, config.data)
+        with closing(entries), await trio.to_thread.run_sync(_listen, config) as listening:
             # accepted connections inherit it; it also bounds a window that stays closed
             timeout_ms = round(config.send_timeout * 1000)
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
             stop = trio.Event() if shutdown is None else shutdown
-            await _run(config, store, listening, on_listening, stop)
+            await _run(config, store, skykeys, entries, listening, on_listening, stop)
     finally:
         store.close()
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(config: PortalConfig) -> socket.socket:
+    host, port = config.host, config.port
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, *_, address = found[0]
+        if not (config.password or config.insecure or is_loopback(str(address[0]))):
+            raise ConfigError(
+                f"refusing to listen on {host}:{port} without a password, as others may reach it: "
+                "give one with --password-file FILE, or allow this with --insecure"
+            )
         return socket.create_server(address, family=family, backlog=_BACKLOG)
     except (OSError, OverflowError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
@@ -115,6 +127,8 @@ class _Connections:
 async def _run(
     config: PortalConfig,
     store: Store,
+    skykeys: Skykeys,
+    entries: Entries,
     listening: socket.socket,
     on_listening: Callable[[str], None],
     shutdown: trio.Event,
@@ -124,7 +138,8 @@ async def _run(
     hypercorn's own loop is not used: it cannot end while a client does not read its answer, because
     it shields its sends. Closing the streams ends those too.
     """
-    app = wrap_app(cast(ASGIFramework, build(config, store)), 0, "asgi")
+    rules = Rules.of(config, on_loopback=is_loopback(listening.getsockname()[0]))
+    app = wrap_app(cast(ASGIFramework, build(config, store, skykeys, entries, rules)), 0, "asgi")
     settings, context = _hypercorn_config(config), WorkerContext(None)
     connections = _Connections()
 

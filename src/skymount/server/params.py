@@ -1,4 +1,5 @@
-"""Owns how query parameters are read: Go's rules for booleans and numbers, and their messages.
+"""Owns how parameters are read, from a query or a form: Go's rules for booleans and numbers, and
+their messages.
 
 Which parameters an endpoint has is said where the endpoint is decided (`upload`, `selection`).
 """
@@ -6,8 +7,11 @@ Which parameters an endpoint has is said where the endpoint is decided (`upload`
 from collections.abc import Mapping
 from urllib.parse import parse_qsl, unquote_to_bytes
 
+from starlette.requests import Request
+
 from skymount.server.refusal import Refusal
 
+_FORM_TYPE = "application/x-www-form-urlencoded"
 _FIELDS_LIMIT = 100  # parameters in one query; no endpoint knows a fifth of that
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
@@ -30,6 +34,19 @@ def parse_query(raw: bytes) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in pairs:
         found.setdefault(name, value)
+    return found
+
+
+def form_params(request: Request, body: bytes) -> dict[str, str]:
+    """Merge the query with an urlencoded body, which wins (wire notes 7).
+
+    A body of no stated type counts as urlencoded; one of another type is left alone, as in Go.
+    `body` must have met a limit already (`bodies.read_body`).
+    """
+    found = parse_query(request.scope["query_string"])
+    stated = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if stated in ("", _FORM_TYPE):
+        found.update(parse_query(body.strip()))
     return found
 
 

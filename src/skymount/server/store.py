@@ -6,6 +6,9 @@
         base        used bytes of the base sector; the whole of a small skyfile
         payload     content of a large one
         extension   spilled sectors, padded to 4 MiB each, when metadata did not fit the base
+        roots       Merkle roots of the payload's sectors, when it is encrypted and large
+
+An encrypted skyfile is stored as it is handed out: base and payload are encrypted whole sectors.
 
 Every function blocks on the disk: async code calls them in a thread. What the bytes mean is the
 wire codec's matter; hashing and receiving are `intake`'s.
@@ -16,17 +19,21 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from skymount.errors import MalformedError, StorageError
+from skymount.wire.cipher import SkyfileKey, is_encrypted
 from skymount.wire.sector import LAYOUT_SIZE, Layout, spill_sizes
-from skymount.wire.skylink import SECTOR_SIZE, Skylink
+from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE, Skylink
 
 FORMAT = "v1"
-BASE, PAYLOAD, EXTENSION = "base", "payload", "extension"
+BASE, PAYLOAD, EXTENSION, ROOTS = "base", "payload", "extension", "roots"
+
+Decrypt = Callable[[bytes, int], bytes]
+"""Turns stored bytes, which begin at that offset of their file, into content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +43,16 @@ class Extent:
     file: Path
     offset: int
     length: int
+    decrypt: Decrypt | None = None
+    """None when they are content as they are stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Skyfile:
-    """Where the parts of one stored skyfile lie."""
+    """Where the parts of one stored skyfile lie.
+
+    Of an encrypted one only the base is known until it is `opened`: all else is empty.
+    """
 
     skylink: Skylink
     layout: Layout
@@ -49,6 +61,11 @@ class Skyfile:
     metadata: Extent
     fanout: Extent
     payload: Extent
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether it is stored encrypted; its layout may be decrypted already."""
+        return is_encrypted(self.layout)
 
 
 @contextmanager
@@ -83,7 +100,7 @@ def read(extent: Extent) -> bytes:
         data = file.read(extent.length)
     if len(data) != extent.length:
         raise StorageError(f"stored file {extent.file.name} is damaged: shorter than recorded")
-    return data
+    return extent.decrypt(data, extent.offset) if extent.decrypt is not None else data
 
 
 class Store:
@@ -143,14 +160,23 @@ class Store:
         with _translated("remove an upload"):
             shutil.rmtree(upload)
 
-    def commit(self, upload: Path, skylink: Skylink, base: bytes, spilled: list[bytes]) -> None:
+    def commit(
+        self,
+        upload: Path,
+        skylink: Skylink,
+        base: bytes,
+        spilled: list[bytes],
+        roots: bytes = b"",
+    ) -> None:
         """Publish an upload whose payload, if large, is written and synced already.
 
         It appears in one step and survives a power cut once this returns. An upload of what is
-        stored already is dropped.
+        stored already is dropped. `roots` are those of the payload's sectors if it is encrypted.
         """
         with _translated("store an upload"):
             _write_synced(upload / BASE, base)
+            if roots:
+                _write_synced(upload / ROOTS, roots)
             if spilled:
                 padded = (sector.ljust(SECTOR_SIZE, b"\0") for sector in spilled)
                 _write_synced(upload / EXTENSION, b"".join(padded))
@@ -187,6 +213,17 @@ class Store:
             with suppress(MalformedError):
                 yield Skylink.parse(name)
 
+    def totals(self) -> tuple[int, int]:
+        """Return how many skyfiles are stored, and the bytes of all their files."""
+        count = size = 0
+        with _translated("count stored content"):
+            for shard in self._skyfiles.iterdir():
+                for directory in shard.iterdir():
+                    with suppress(FileNotFoundError, NotADirectoryError):
+                        sizes = [entry.stat().st_size for entry in os.scandir(directory)]
+                        count, size = count + 1, size + sum(sizes)
+        return count, size
+
     def _directory(self, skylink: Skylink) -> Path:
         return self._skyfiles / f"{skylink.root[0]:02x}" / str(skylink)
 
@@ -194,6 +231,9 @@ class Store:
 def _locate(directory: Path, skylink: Skylink, layout: Layout, size: int) -> Skyfile:
     """Work out where the parts of a skyfile lie from its layout (wire notes 2.1, 2.2)."""
     base = directory / BASE
+    if is_encrypted(layout):
+        nothing = Extent(base, 0, 0)
+        return Skyfile(skylink, layout, Extent(base, 0, size), nothing, nothing, nothing)
     if layout.is_inline:
         start = LAYOUT_SIZE + layout.metadata_size
         payload = Extent(base, start, layout.filesize)
@@ -210,6 +250,28 @@ def _locate(directory: Path, skylink: Skylink, layout: Layout, size: int) -> Sky
     )
 
 
+def opened(skyfile: Skyfile, key: SkyfileKey) -> Skyfile:
+    """Return an encrypted skyfile with its layout decrypted and its parts found."""
+    base = skyfile.base.file
+    try:
+        layout = key.open_layout(read(Extent(base, 0, LAYOUT_SIZE)))
+    except MalformedError as error:
+        raise StorageError(f"stored skyfile {skyfile.skylink} is damaged: {error}") from None
+    if layout.is_inline:
+        start = LAYOUT_SIZE + layout.metadata_size
+        payload = Extent(base, start, layout.filesize, key.base.apply)
+    else:
+        payload = Extent(base.with_name(PAYLOAD), 0, layout.filesize, key.open_payload)
+    start = LAYOUT_SIZE + layout.fanout_size
+    return replace(
+        skyfile,
+        layout=layout,
+        metadata=Extent(base, start, layout.metadata_size, key.base.apply),
+        fanout=Extent(base, LAYOUT_SIZE, layout.fanout_size, key.base.apply),
+        payload=payload,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class SectorPlace:
     """A sector of the store: some bytes, and zeros up to its end."""
@@ -221,6 +283,9 @@ class SectorPlace:
 def sectors(skyfile: Skyfile) -> Iterator[SectorPlace]:
     """Yield every sector of a skyfile with its Merkle root, read off the stored bytes."""
     yield SectorPlace(skyfile.skylink.root, skyfile.base)
+    if skyfile.is_encrypted:
+        yield from _encrypted_sectors(skyfile)
+        return
     if skyfile.layout.is_inline:
         return
     fanout, size = read(skyfile.fanout), skyfile.payload.length
@@ -231,6 +296,16 @@ def sectors(skyfile: Skyfile) -> Iterator[SectorPlace]:
         yield SectorPlace(fanout[32 * index : 32 * index + 32], extent)
     if skyfile.layout.is_extended:
         yield from _spilled_sectors(skyfile)
+
+
+def _encrypted_sectors(skyfile: Skyfile) -> Iterator[SectorPlace]:
+    """Yield the sectors of an encrypted payload: whoever asks for one needs no skykey."""
+    payload, roots = (skyfile.base.file.with_name(name) for name in (PAYLOAD, ROOTS))
+    with _translated("read stored content"):
+        joined = roots.read_bytes() if roots.exists() else b""
+    for index in range(len(joined) // ROOT_SIZE):
+        root = joined[index * ROOT_SIZE : (index + 1) * ROOT_SIZE]
+        yield SectorPlace(root, Extent(payload, index * SECTOR_SIZE, SECTOR_SIZE))
 
 
 def _spilled_sectors(skyfile: Skyfile) -> Iterator[SectorPlace]:

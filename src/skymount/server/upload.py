@@ -15,6 +15,7 @@ from skymount.server.params import Params, boolean, number
 from skymount.server.refusal import Refusal
 from skymount.wire.messages import Part
 from skymount.wire.metadata import Metadata, Subfile, check_path, encode_metadata
+from skymount.wire.skykey import check_id
 
 FILE_FIELD, DIRECTORY_FIELD = "file", "files[]"
 DEFAULT_TRYFILES = ("index.html",)
@@ -36,6 +37,9 @@ class UploadQuery:
     tryfiles: tuple[str, ...] | None
     """None when the parameter is absent."""
     errorpages: Mapping[str, str]
+    skykey_name: str
+    skykey_id: str
+    """At most one of them is given; both empty: not to be encrypted."""
 
     @classmethod
     def parse(cls, params: Params, *, multipart: bool, force_disabled: bool) -> Self:
@@ -76,7 +80,14 @@ class UploadQuery:
             disabledefaultpath=disabled,
             tryfiles=tryfiles,
             errorpages=_parse_errorpages(params),
+            skykey_name=params.get("skykeyname", ""),
+            skykey_id=_parse_skykey_id(params),
         )
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the content is to be encrypted with a skykey."""
+        return bool(self.skykey_name or self.skykey_id)
 
 
 def _refuse_unsupported(params: Params) -> None:
@@ -86,8 +97,14 @@ def _refuse_unsupported(params: Params) -> None:
         raise Refusal(400, "'convertpath' is not supported by this portal")
     if params.get("skykeyname") and params.get("skykeyid"):
         raise Refusal(400, "cannot set both a 'skykeyname' and 'skykeyid'")
-    if params.get("skykeyname") or params.get("skykeyid"):
-        raise Refusal(400, "encryption with skykeys is not supported by this portal")
+
+
+def _parse_skykey_id(params: Params) -> str:
+    text = params.get("skykeyid", "")
+    try:
+        return check_id(text) if text else ""
+    except MalformedError as error:
+        raise Refusal(400, f"unable to parse 'skykeyid' parameter: {error}") from None
 
 
 def _parse_tryfiles(params: Params) -> tuple[str, ...] | None:

@@ -3,6 +3,7 @@
 Rules of names and metadata are `upload`'s, bytes on disk `intake`'s.
 """
 
+import secrets
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -18,10 +19,13 @@ from skymount.server.intake import Intake, receiving
 from skymount.server.multipart import MANY_EVENTS, FormReader, PartBegins, is_multipart
 from skymount.server.params import parse_query
 from skymount.server.refusal import Refusal
+from skymount.server.skykeys import Skykeys
 from skymount.server.store import Store
 from skymount.server.upload import PartList, UploadQuery, raw_metadata
+from skymount.wire.cipher import SkyfileKey
 from skymount.wire.dialect import PRESETS
 from skymount.wire.messages import UploadResult
+from skymount.wire.skykey import NONCE_SIZE
 from skymount.wire.skylink import Skylink
 
 _FAILED = "failed to upload file: "
@@ -34,6 +38,7 @@ class Uploads:
     config: PortalConfig
     store: Store
     catalog: Catalog
+    skykeys: Skykeys
     hashing: trio.CapacityLimiter
 
     async def post(self, request: Request) -> Response:
@@ -63,7 +68,8 @@ class Uploads:
         form = FormReader(content_type) if is_multipart(content_type) else None
         if form is None:
             raw_metadata(query, 0)  # refuse a bad name before the body comes
-        async with receiving(self.store, self.hashing, keep=not query.dryrun) as intake:
+        key = await self._key(query) if query.is_encrypted else None
+        async with receiving(self.store, self.hashing, keep=not query.dryrun, key=key) as intake:
             body = self._body(request)
             if form is None:
                 async for data in body:
@@ -77,6 +83,15 @@ class Uploads:
             if len(metadata) > self.config.metadata_limit:
                 raise MalformedError("the metadata of the upload is too large")
             return await intake.finish(metadata)
+
+    async def _key(self, query: UploadQuery) -> SkyfileKey:
+        """Return a new key for one skyfile, made of the skykey that the query names."""
+        try:
+            skykey = await self.skykeys.find(name=query.skykey_name, key_id=query.skykey_id)
+        except Refusal as refusal:
+            reason = refusal.message.removeprefix("failed to retrieve skykey: ")
+            raise Refusal(400, f"{_FAILED}unable to get skykey: {reason}") from None
+        return SkyfileKey.of(skykey, secrets.token_bytes(NONCE_SIZE))
 
     async def _body(self, request: Request) -> AsyncIterator[bytes]:
         """Yield the body piece by piece, within the limits of size and time."""

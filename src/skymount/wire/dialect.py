@@ -43,6 +43,29 @@ class Dialect:
         return f"{self.header_prefix}-Proof"
 
     @property
+    def portal_api_header(self) -> str:
+        """On every answer of a portal: the address at which it was reached."""
+        return f"{self.header_prefix}-Portal-Api"
+
+    @property
+    def server_api_header(self) -> str:
+        """On every answer of a portal: the address of the server of it that answered."""
+        return f"{self.header_prefix}-Server-Api"
+
+    @property
+    def answer_headers(self) -> tuple[str, ...]:
+        """All headers of this dialect that an answer may have."""
+        return (
+            self.skylink_header,
+            self.requested_skylink_header,
+            self.proof_header,
+            self.metadata_header,
+            self.layout_header,
+            self.portal_api_header,
+            self.server_api_header,
+        )
+
+    @property
     def layout_header(self) -> str:
         """Carries the base sector's layout as 198 hex digits, on request."""
         return f"{self.header_prefix}-File-Layout"
@@ -79,6 +102,9 @@ SKYNET = Dialect(
     metadata_header="Skynet-File-Metadata",
     header_prefix="Skynet",
 )
+
+REALM = "SiaAPI"
+"""What a portal asks a password for; the same in every dialect, as there is one password."""
 
 PRESETS: dict[str, Dialect] = {dialect.name: dialect for dialect in (SVC, SKYNET)}
 

@@ -26,10 +26,13 @@ TXT_LIMIT = 4096
 
 _DOMAIN_LIMIT = 253  # characters in all and in a label: RFC 1035, 2.3.4
 _LABEL_LIMIT = 63
+_INPUT_LIMIT = 1024  # characters before anything is done with them
+_ACE = "xn--"  # begins a label in punycode: RFC 3490, 5
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?")
 _SCHEMES = "|".join(re.escape(dialect.scheme) for dialect in PRESETS.values())
 _SKYLINK = re.compile(
-    rf"(?:(?:{_SCHEMES}):(?://)?)?([A-Za-z0-9_-]{{{BASE64_LENGTH}}})(.*)", re.DOTALL
+    rf"(?:(?:{_SCHEMES}):(?://)?)?([A-Za-z0-9_-]{{{BASE64_LENGTH}}})(?![A-Za-z0-9_-])(.*)",
+    re.DOTALL,
 )
 _ENTRY_SCHEMES = "|".join(re.escape(dialect.entry_scheme) for dialect in PRESETS.values())
 _ENTRY = re.compile(rf"(?:{_ENTRY_SCHEMES})://([^/]+)/([^/]+)/?")
@@ -38,12 +41,16 @@ _ENTRY = re.compile(rf"(?:{_ENTRY_SCHEMES})://([^/]+)/([^/]+)/?")
 def parse_domain(text: str) -> str:
     """Return a domain as it is looked up: lower case, punycode, without a dot at its end.
 
-    A prefix ``hns://`` is dropped, as the SDKs do.
+    A prefix ``hns://`` is dropped, as the SDKs do. Characters that do not show (such as joiners of
+    zero width) are refused, and can still be written in punycode.
     """
+    if len(text) > _INPUT_LIMIT:
+        raise MalformedError(f"a domain has at most {_DOMAIN_LIMIT} characters")
     name = text.strip()
     if name[:6].lower() == "hns://":
         name = name[6:].removesuffix("/")
-    name = unicodedata.normalize("NFKC", name).casefold().replace("。", ".").removesuffix(".")
+    name = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).lower())
+    name = name.replace("。", ".").removesuffix(".")
     if len(name) > _DOMAIN_LIMIT:
         raise MalformedError(f"a domain has at most {_DOMAIN_LIMIT} characters")
     domain = ".".join(map(_label, name.split(".")))
@@ -53,14 +60,26 @@ def parse_domain(text: str) -> str:
 
 
 def _label(label: str) -> str:
-    if not label.isascii():
-        try:
-            label = "xn--" + label.encode("punycode").decode("ascii")
-        except UnicodeError:
-            raise MalformedError("a domain must be valid Unicode text") from None
-    if len(label) > _LABEL_LIMIT or not _LABEL.fullmatch(label):
-        raise MalformedError(f"not a domain's label: {label[:80]!r}")
+    written = label
+    if not label.isascii() and label.isprintable() and not label.startswith(_ACE):
+        label = _ACE + label.encode("punycode").decode("ascii")
+    if (
+        len(label) > _LABEL_LIMIT
+        or not _LABEL.fullmatch(label)
+        or (label.startswith(_ACE) and not _is_punycode(label.removeprefix(_ACE)))
+    ):
+        raise MalformedError(f"not a domain's label: {written[:80]!a}")
     return label
+
+
+def _is_punycode(text: str) -> bool:
+    """Return whether it stands for text that needs it, and is the only way to write that."""
+    try:
+        decoded = text.encode("ascii").decode("punycode")
+        decoded.encode()
+        return not decoded.isascii() and decoded.encode("punycode").decode("ascii") == text
+    except (ValueError, OverflowError):
+        return False
 
 
 @dataclass(frozen=True, slots=True)

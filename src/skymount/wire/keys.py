@@ -1,5 +1,6 @@
 """Owns key pairs: how seeds become them (wire notes 10). Where they are kept is `keyring`'s."""
 
+import re
 from dataclasses import dataclass, field
 from hashlib import blake2b, pbkdf2_hmac
 from typing import Self
@@ -12,6 +13,7 @@ from skymount.wire.registry import KEY_SIZE, PRIVATE_KEY_SIZE
 SEED_ENTROPY = 64
 """Random bytes behind a generated seed, which is written as twice as many hex digits."""
 
+_HEX64 = re.compile(r"[0-9a-fA-F]{128}")
 _ROUNDS = 1000  # of PBKDF2; the SDKs' choice, so weak seeds are cheap to guess
 
 
@@ -27,6 +29,8 @@ class KeyPair:
     def __post_init__(self) -> None:
         if len(self.public_key) != KEY_SIZE or len(self.private_key) != PRIVATE_KEY_SIZE:
             raise MalformedError("a key pair is of 32 and 64 bytes")
+        if self.private_key[KEY_SIZE:] != self.public_key:
+            raise MalformedError("this private key does not end with its public key")
 
     @property
     def public_hex(self) -> str:
@@ -61,12 +65,9 @@ class KeyPair:
     @classmethod
     def from_private_hex(cls, text: str) -> Self:
         """Read a private key of 128 hex digits."""
-        try:
-            return cls.from_private_key(bytes.fromhex(text))
-        except ValueError as error:
-            if isinstance(error, MalformedError):
-                raise
-            raise MalformedError("a private key is written in hex digits") from None
+        if not _HEX64.fullmatch(text):
+            raise MalformedError(f"a private key has {2 * PRIVATE_KEY_SIZE} hex digits")
+        return cls.from_private_key(bytes.fromhex(text))
 
 
 def derive_child_seed(master_seed: str, seed: str) -> str:

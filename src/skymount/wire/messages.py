@@ -54,7 +54,10 @@ def quote_path(path: str) -> str:
 
 
 def _target(path: str, query: Iterable[tuple[str, str]]) -> str:
-    text = urlencode(list(query), quote_via=quote)
+    try:
+        text = urlencode(list(query), quote_via=quote)
+    except UnicodeEncodeError:
+        raise MalformedError("a parameter must be valid Unicode text") from None
     return f"{path}?{text}" if text else path
 
 
@@ -68,12 +71,14 @@ def download(
     attachment: bool = False,
     timeout: int | None = None,
     with_metadata: bool = True,
+    skykey_name: str = "",
+    skykey_id: str = "",
 ) -> Request:
     """Ask for content: endpoint 3, or 4 with method HEAD.
 
     `path` selects a file or directory inside; `archive` is a value of the ``format`` parameter,
     `timeout` whole seconds that the portal may search. Without `with_metadata` a portal may leave
-    its header out, which can be megabytes long.
+    its header out, which can be megabytes long. Of a skykey at most one of name and id is sent.
     """
     query: list[tuple[str, str]] = []
     if archive:
@@ -84,6 +89,9 @@ def download(
         query.append(("timeout", str(timeout)))
     if not with_metadata:
         query.append(("no-response-metadata", "true"))
+    if skykey_name or skykey_id:
+        key = ("skykeyname", skykey_name) if skykey_name else ("skykeyid", skykey_id)
+        query.append(key)
     target = f"/{skylink}" + (f"/{quote_path(path)}" if path else "")
     headers = (("Range", byte_range.header()),) if byte_range is not None else ()
     return Request(method, _target(target, query), headers)
@@ -166,12 +174,13 @@ def delete_skykey(dialect: Dialect) -> Request:
 
 def hns_download(domain: str, path: str = "", *, method: str = "GET") -> Request:
     """Ask for what a domain resolves to: endpoint 11."""
-    return Request(method, f"/hns/{quote_path(domain)}" + (f"/{quote_path(path)}" if path else ""))
+    domain = quote(domain, safe="", errors="surrogatepass")
+    return Request(method, f"/hns/{domain}" + (f"/{quote_path(path)}" if path else ""))
 
 
 def hns_resolution(domain: str) -> Request:
     """Ask for a domain's record: endpoint 12."""
-    return Request("GET", f"/hnsres/{quote_path(domain)}")
+    return Request("GET", f"/hnsres/{quote(domain, safe='', errors='surrogatepass')}")
 
 
 def resolve(dialect: Dialect, skylink: Skylink) -> Request:
@@ -181,7 +190,10 @@ def resolve(dialect: Dialect, skylink: Skylink) -> Request:
 
 def form(**fields: str) -> bytes:
     """Write the urlencoded body of a form."""
-    return urlencode(fields).encode()
+    try:
+        return urlencode(fields).encode()
+    except UnicodeEncodeError:
+        raise MalformedError("a parameter must be valid Unicode text") from None
 
 
 def parse_resolved(body: bytes) -> Skylink:

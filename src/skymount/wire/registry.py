@@ -38,6 +38,7 @@ UPDATE_LIMIT = 16 << 10
 
 _HOST_KEY_HASH = 20  # bytes at the start of an entry of kind 2 that are no part of its work
 
+_HEX = re.compile(r"(?:[0-9a-fA-F]{2})*")
 _HEX32 = re.compile(r"[0-9a-fA-F]{64}")
 
 
@@ -59,24 +60,30 @@ def hash_data_key(text: str) -> bytes:
 
 def path_tweak(path: str) -> bytes:
     """Return the tweak of a path in a user's file tree: a hash of its elements' hashes."""
-    elements = b"".join(_blake(element.encode()) for element in path.split("/"))
+    try:
+        elements = b"".join(_blake(element.encode()) for element in path.split("/"))
+    except UnicodeEncodeError:
+        raise MalformedError("a path must be valid Unicode text") from None
     return _blake(b"\1" + elements)
 
 
 def parse_public_key(text: str) -> bytes:
-    """Read ``ed25519:<64 hex digits>`` or the digits alone."""
+    """Read ``ed25519:<64 hex digits>`` or the digits alone.
+
+    MalformedError never repeats the text, which may be a private key by mistake.
+    """
     algorithm, colon, digits = text.rpartition(":")
     if colon and algorithm != ALGORITHM:
-        raise MalformedError(f"unknown algorithm {algorithm[:40]!r} of a public key")
+        raise MalformedError(f"a public key is of the algorithm {ALGORITHM}, not of another")
     if not _HEX32.fullmatch(digits):
-        raise MalformedError(f"not a public key of 64 hex digits: {text[:80]!r}")
+        raise MalformedError(f"a public key has 64 hex digits, these are {len(digits)} characters")
     return bytes.fromhex(digits)
 
 
 def parse_tweak(text: str) -> bytes:
     """Read a hashed data key, 64 hex digits."""
     if not _HEX32.fullmatch(text):
-        raise MalformedError(f"not a hashed data key of 64 hex digits: {text[:80]!r}")
+        raise MalformedError(f"a hashed data key has 64 hex digits, not {len(text)} characters")
     return bytes.fromhex(text)
 
 
@@ -129,9 +136,9 @@ class Entry:
         if len(self.data) > DATA_LIMIT:
             raise MalformedError(f"Registry data is too big: {len(self.data)} > {DATA_LIMIT}")
         if not 0 <= self.revision <= MAX_REVISION:
-            raise MalformedError(f"revision {self.revision} is not one of 64 bits")
+            raise MalformedError("a revision is a number of 64 bits")
         if self.kind not in (1, 2):
-            raise MalformedError(f"unknown registry entry type {self.kind}")
+            raise MalformedError("unknown registry entry type, known ones: 1, 2")
 
     @property
     def is_deleted(self) -> bool:
@@ -140,16 +147,19 @@ class Entry:
 
     def hash(self) -> bytes:
         """Return the 32 bytes that are signed (wire notes 6.4)."""
-        return self._hash(self.data)
-
-    def _hash(self, data: bytes) -> bytes:
         kind = b"" if self.kind == 1 else self.kind.to_bytes(8, "little")
+        return self._hash(self.data, kind)
+
+    def _hash(self, data: bytes, kind: bytes = b"") -> bytes:
         return _blake(self.tweak + _prefixed(data) + self.revision.to_bytes(8, "little") + kind)
 
     @property
     def work(self) -> bytes:
-        """What decides between two entries of one revision: the lower one wins."""
-        return self._hash(self.data[_HOST_KEY_HASH:]) if self.kind == 2 else self.hash()
+        """What decides between two entries of one revision: the lower one wins.
+
+        The kind is no part of it, nor is the host's key, so that both kinds of an entry are equal.
+        """
+        return self._hash(self.data[_HOST_KEY_HASH:] if self.kind == 2 else self.data)
 
     def sign(self, private_key: bytes) -> "SignedEntry":
         """Sign with a private key of 64 bytes, whose second half is the public key."""
@@ -159,12 +169,15 @@ class Entry:
 
 
 def check_update(stored: Entry | None, new: Entry) -> None:
-    """RevisionError unless `new` may replace `stored` (wire notes 6.3). Signatures aside."""
+    """RevisionError unless `new` may replace `stored` (wire notes 6.3). Signatures aside.
+
+    More work replaces an entry of the same revision, except of the last one, which freezes.
+    """
     if stored is None or new.revision > stored.revision:
         return
     if new.revision < stored.revision:
         raise RevisionError("provided revision number is invalid")
-    if new.work < stored.work:
+    if new.work < stored.work and stored.revision < MAX_REVISION:
         return
     reason = "provided revision number is already registered"
     if new.work > stored.work:
@@ -222,17 +235,16 @@ def _bytes_of(value: bytes | list[int], what: str) -> bytes:
 
 
 def _from_hex(text: str, what: str) -> bytes:
-    try:
-        return bytes.fromhex(text)
-    except ValueError:
-        raise MalformedError(f"{what} is not hexadecimal") from None
+    if not _HEX.fullmatch(text):
+        raise MalformedError(f"{what} is not hexadecimal")
+    return bytes.fromhex(text)
 
 
 def _key_of(value: _Key | str) -> bytes:
     if isinstance(value, str):
         return parse_public_key(value)
     if value.algorithm != ALGORITHM:
-        raise MalformedError(f"unknown algorithm {value.algorithm[:40]!r} of a public key")
+        raise MalformedError(f"a public key is of the algorithm {ALGORITHM}, not of another")
     return _sized(_bytes_of(value.key, "publickey"), KEY_SIZE, "a public key")
 
 
@@ -261,7 +273,12 @@ class SignedEntry:
         return Skylink.v2(self.id)
 
     def verify(self) -> Self:
-        """Return self; BadSignatureError when the owner did not sign this."""
+        """Return self; BadSignatureError when the owner did not sign this.
+
+        MalformedError when an entry of kind 2 is too short for the hash of a host's key.
+        """
+        if self.entry.kind == 2 and len(self.entry.data) < _HOST_KEY_HASH:
+            raise MalformedError("registry entry data is malformed: no hash of a host's key")
         try:
             crypto_sign_open(self.signature + self.entry.hash(), self.public_key)
         except (NaclBadSignature, ValueError):

@@ -3,14 +3,13 @@ their endpoints (contract 7-10, wire notes 7).
 """
 
 import base64
-import binascii
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from hashlib import blake2b
 from typing import Any, Self
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
 
@@ -28,9 +27,10 @@ NONCE_SIZE = 24
 ID_SIZE = 16
 ID_LENGTH = 24  # characters
 
-_ENTROPY_LENGTH = 76  # characters of the 57 bytes of type, key and nonce
 _TEXT_LIMIT = 4096  # characters; a name takes up to nine for each byte
+_ENCODED = re.compile(r"[A-Za-z0-9_-]{76}")  # the 57 bytes of type, key and nonce
 _ID = re.compile(r"[A-Za-z0-9_-]{22}==")
+_NAME_QUERY = re.compile(r"name=((?:[^%&]|%[0-9A-Fa-f]{2})*)", re.DOTALL)
 
 
 class Kind(Enum):
@@ -70,10 +70,20 @@ def check_name(name: str) -> str:
 
 def check_id(text: str) -> str:
     """Return a skykey's id in its canonical form: base64 of 16 bytes."""
-    text = text.rstrip("=") + "=="
+    text = text.removesuffix("==") + "=="
     if not _ID.fullmatch(text):
         raise MalformedError("failed to decode skykey ID: not the base64 of 16 bytes")
     return base64.urlsafe_b64encode(base64.urlsafe_b64decode(text)).decode()
+
+
+def _name_of(query: str) -> str:
+    match = _NAME_QUERY.fullmatch(query)
+    if match is None:
+        raise MalformedError("failed to parse skykey: only one ?name=<name> may follow the key")
+    try:
+        return unquote_to_bytes(match[1].replace("+", " ")).decode()
+    except UnicodeError:
+        raise MalformedError("failed to parse skykey: its name is not valid UTF-8") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,26 +104,21 @@ class Skykey:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``[skykey:]<base64>[?name=<name>]``."""
+        """Read ``[skykey:]<base64>[?name=<name>]``.
+
+        MalformedError never repeats the text.
+        """
         if len(text) > _TEXT_LIMIT:
             raise MalformedError("failed to parse skykey: it is too long")
         body, mark, query = text.strip().partition("?")
         scheme, colon, rest = body.partition(":")
         if colon and scheme.lower() != SCHEME:
-            raise MalformedError(f"failed to parse skykey: unknown scheme {scheme[:40]!r}")
+            raise MalformedError(f"failed to parse skykey: its scheme is not {SCHEME}")
         encoded = rest if colon else body
-        name = ""
-        if mark:
-            label, equals, value = query.partition("=")
-            if label != "name" or not equals:
-                raise MalformedError("failed to parse skykey: only ?name=<name> may follow the key")
-            name = unquote(value.replace("+", " "), errors="strict")
-        try:
-            raw = base64.urlsafe_b64decode(encoded)
-        except (binascii.Error, ValueError):
-            raise MalformedError("failed to parse skykey: it is not base64") from None
-        if len(raw) != 1 + KEY_SIZE + NONCE_SIZE or len(encoded) != _ENTROPY_LENGTH:
-            raise MalformedError("failed to parse skykey: it is of a wrong length")
+        if not _ENCODED.fullmatch(encoded):
+            raise MalformedError("failed to parse skykey: it is not the base64 of 57 bytes")
+        name = _name_of(query) if mark else ""
+        raw = base64.urlsafe_b64decode(encoded)
         kinds = {kind.number: kind for kind in Kind}
         if raw[0] not in kinds:
             raise MalformedError("failed to parse skykey: Invalid skykey type")

@@ -1,0 +1,246 @@
+"""``skymount registry``: entries of the registry, signed and verified on this machine."""
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from skymount.cli.options import hashed_option, portal_options
+from skymount.cli.output import emit, json_option
+
+if TYPE_CHECKING:
+    from skymount.portal.client import PortalClient
+    from skymount.portal.registry import RegistryEntry
+
+_OWNER = click.argument("owner", metavar="KEY")
+_DATA_KEY = click.argument("data_key", metavar="DATAKEY")
+_INPUT_LIMIT = 1 << 10  # bytes read from standard input; an entry holds 113
+
+
+@click.group()
+def registry() -> None:
+    """Read and write registry entries, each of up to 113 bytes.
+
+    KEY is the name of a key in the keyring (see `skymount key`), or a public key of 64 hex digits,
+    which suffices for reading. DATAKEY is any text.
+
+    \b
+    Examples:
+      skymount registry set home greeting "hello, world"
+      skymount registry get home greeting
+      skymount registry link home greeting
+    """
+
+
+@registry.command()
+@_OWNER
+@_DATA_KEY
+@hashed_option
+@click.option("--raw", is_flag=True, help="Write the bytes of the data as they are.")
+@click.option("--timeout", type=float, default=5, show_default=True, help="Seconds, at most 300.")
+@portal_options
+@json_option
+def get(
+    owner: str,
+    data_key: str,
+    hashed: bool,
+    raw: bool,
+    timeout: float,
+    portals: tuple[str, ...],
+    dialect: str | None,
+    config_file: str | None,
+    as_json: bool,
+) -> None:
+    """Print the data of an entry, whose signature is verified.
+
+    Text is printed as it is, a skylink of 34 bytes as a link, anything else in hex digits; --json
+    has every form, the revision and the signature. Exit code 3 when there is no such entry.
+
+    \b
+    Examples:
+      skymount registry get home greeting
+      skymount registry get --json home greeting | jq .revision
+    """
+    from skymount.cli.owner import public_key
+    from skymount.cli.session import load, run_with_client
+    from skymount.errors import NotFoundError
+
+    settings = load(portals=portals, dialect=dialect, config_file=config_file)
+    key = public_key(owner)
+
+    async def ask(client: "PortalClient") -> dict[str, Any]:
+        found = await client.registry.get_entry(
+            key, data_key, timeout=timeout, hashed_data_key_hex=hashed
+        )
+        if found.entry is None:
+            raise NotFoundError("registry entry not found", status=404)
+        link = client.registry.get_entry_link(key, data_key, hashed_data_key_hex=hashed)
+        facts = _facts(client, found.entry) | {"public_key": key, "link": link}
+        return facts | {"signature": found.signature, "raw": found.entry.data}
+
+    facts = run_with_client(settings, ask)
+    data = facts.pop("raw")
+    if raw:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+        return
+    emit(facts, as_json, [facts["text"] or facts["skylink"] or facts["hex"]])
+
+
+def _facts(client: "PortalClient", entry: "RegistryEntry") -> dict[str, Any]:
+    from skymount.wire.registry import linked_skylink
+
+    skylink = linked_skylink(entry.data)
+    try:
+        text = entry.data.decode()
+    except UnicodeDecodeError:
+        text = ""
+    return {
+        "data_key": entry.data_key,
+        "revision": entry.revision,
+        "hex": entry.data.hex(),
+        "text": text if text.isprintable() else None,
+        "skylink": client.dialect.link(skylink) if skylink else None,
+    }
+
+
+@registry.command("set")
+@_OWNER
+@_DATA_KEY
+@click.argument("data", required=False)
+@hashed_option
+@click.option("--hex", "is_hex", is_flag=True, help="The data is given in hex digits.")
+@click.option("--skylink", "is_skylink", is_flag=True, help="Store a skylink's 34 bytes.")
+@click.option("--revision", type=int, help="The entry's revision; default: the next one.")
+@portal_options
+@json_option
+def set_(
+    owner: str,
+    data_key: str,
+    data: str | None,
+    hashed: bool,
+    is_hex: bool,
+    is_skylink: bool,
+    revision: int | None,
+    portals: tuple[str, ...],
+    dialect: str | None,
+    config_file: str | None,
+    as_json: bool,
+) -> None:
+    """Sign DATA with the key of that name in the keyring, and set the entry.
+
+    Without DATA, or with -, it is read from standard input as it is, line feed included.
+
+    \b
+    Examples:
+      skymount registry set home greeting "hello, world"
+      skymount registry set --skylink home site "$(skymount upload site/)"
+      printf '\\0\\1' | skymount registry set home bytes
+    """
+    from skymount.cli.owner import key_pair
+    from skymount.cli.session import load, run_with_client
+    from skymount.portal.registry import RegistryEntry
+
+    settings = load(portals=portals, dialect=dialect, config_file=config_file)
+    pair = key_pair(owner)
+    content = _content(data, is_hex=is_hex, is_skylink=is_skylink)
+
+    async def store(client: "PortalClient") -> dict[str, Any]:
+        number = revision
+        if number is None:
+            number = await client.registry.next_revision(
+                pair.public_hex, data_key, hashed_data_key_hex=hashed
+            )
+        entry = RegistryEntry(data_key, content, number)
+        await client.registry.set_entry(pair.private_hex, entry, hashed_data_key_hex=hashed)
+        link = client.registry.get_entry_link(
+            pair.public_hex, data_key, hashed_data_key_hex=hashed
+        )
+        return _facts(client, entry) | {"public_key": pair.public_hex, "link": link}
+
+    facts = run_with_client(settings, store)
+    emit(facts, as_json, [f"revision {facts['revision']}"])
+
+
+def _content(data: str | None, *, is_hex: bool, is_skylink: bool) -> bytes:
+    from skymount.errors import MalformedError
+    from skymount.wire.skylink import parse_skylink
+
+    if is_hex and is_skylink:
+        raise click.UsageError("--hex and --skylink exclude each other")
+    if data is None or data == "-":
+        raw = sys.stdin.buffer.read(_INPUT_LIMIT + 1)
+        if not is_hex and not is_skylink:
+            return raw
+        data = raw.decode("ascii", "replace").strip()
+    if is_skylink:
+        return bytes(parse_skylink(data))
+    if not is_hex:
+        return os.fsencode(data)
+    try:
+        return bytes.fromhex(data)
+    except ValueError:
+        raise MalformedError("the data is not in hex digits") from None
+
+
+@registry.command()
+@_OWNER
+@_DATA_KEY
+@hashed_option
+@portal_options
+@json_option
+def url(
+    owner: str,
+    data_key: str,
+    hashed: bool,
+    portals: tuple[str, ...],
+    dialect: str | None,
+    config_file: str | None,
+    as_json: bool,
+) -> None:
+    """Print the URL that answers with an entry. No network traffic.
+
+    \b
+    Example:
+      skymount registry url home greeting
+    """
+    from skymount.cli.owner import public_key
+    from skymount.cli.session import load, make_client
+
+    client = make_client(load(portals=portals, dialect=dialect, config_file=config_file))
+    found = client.registry.get_entry_url(
+        public_key(owner), data_key, hashed_data_key_hex=hashed
+    )
+    emit({"url": found}, as_json, [found])
+
+
+@registry.command()
+@_OWNER
+@_DATA_KEY
+@hashed_option
+@portal_options
+@json_option
+def link(
+    owner: str,
+    data_key: str,
+    hashed: bool,
+    portals: tuple[str, ...],
+    dialect: str | None,
+    config_file: str | None,
+    as_json: bool,
+) -> None:
+    """Print the v2 skylink that leads to whatever an entry points to. No network traffic.
+
+    \b
+    Example:
+      skymount registry link home site
+    """
+    from skymount.cli.owner import public_key
+    from skymount.cli.session import load, make_client
+
+    client = make_client(load(portals=portals, dialect=dialect, config_file=config_file))
+    found = client.registry.get_entry_link(
+        public_key(owner), data_key, hashed_data_key_hex=hashed
+    )
+    emit({"link": found}, as_json, [found])

@@ -1,0 +1,87 @@
+"""``skymount skylink``: what can be said of a skylink without asking a portal."""
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from skymount.cli.output import emit, json_option
+
+if TYPE_CHECKING:
+    from skymount.wire.dialect import Dialect
+    from skymount.wire.skylink import Skylink
+
+
+@click.group()
+def skylink() -> None:
+    """Take skylinks apart, without a portal.
+
+    \b
+    Examples:
+      skymount skylink parse LINK
+      skymount skylink inspect LINK
+    """
+
+
+@skylink.command()
+@click.argument("link")
+@click.option("--base32", "as_base32", is_flag=True, help="Print the 55-character form.")
+@json_option
+def parse(link: str, as_base32: bool, as_json: bool) -> None:
+    """Print the 46-character form of LINK, and its path if it has one.
+
+    LINK is a skylink in either form, with or without a scheme, or a portal's URL.
+
+    \b
+    Examples:
+      skymount skylink parse https://portal.example/SKYLINK/a/file
+      skymount skylink parse --base32 SKYLINK
+    """
+    from skymount.wire.skylink import split_link
+
+    found, path = split_link(link)
+    value = {"skylink": str(found), "base32": found.base32, "path": path}
+    emit(value, as_json, [(found.base32 if as_base32 else str(found)) + path])
+
+
+@skylink.command()
+@click.argument("link")
+@click.option("--dialect", metavar="NAME", help="Names it uses: svc or skynet.")
+@click.option("--config", "config_file", metavar="FILE", help="Configuration file.")
+@json_option
+def inspect(link: str, dialect: str | None, config_file: str | None, as_json: bool) -> None:
+    """Print what the skylink in LINK says: version, place and Merkle root or entry.
+
+    \b
+    Example:
+      skymount skylink inspect SKYLINK
+    """
+    from skymount import config
+    from skymount.wire.dialect import dialect_named
+    from skymount.wire.skylink import split_link
+
+    found, path = split_link(link)
+    settings = config.load({"dialect": dialect}, environ=os.environ, file=config_file or "")
+    value = _facts(found, path, dialect_named(settings.dialect))
+    width = max(map(len, value)) + 2
+    emit(value, as_json, [f"{name + ':':<{width}}{fact}" for name, fact in value.items()])
+
+
+def _facts(found: "Skylink", path: str, dialect: "Dialect") -> dict[str, str | int]:
+    """Return what a skylink says; `bitfield` and `merkleroot` are named as by an upload."""
+    facts: dict[str, str | int] = {
+        "skylink": str(found),
+        "base32": found.base32,
+        "link": dialect.link(found) + path,
+        "version": found.version,
+        "bitfield": found.bitfield,
+    }
+    if found.version == 1:
+        facts |= {
+            "offset": found.offset,
+            "fetch_size": found.fetch_size,
+            "merkleroot": found.root.hex(),
+        }
+    else:
+        facts["entry_id"] = found.root.hex()
+    return facts | ({"path": path} if path else {})

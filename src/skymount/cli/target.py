@@ -1,0 +1,193 @@
+"""Owns what LINK on a command line means: a skylink or a name, and a file or directory in the tree
+that a mount would show of it.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+from urllib.parse import unquote_to_bytes
+
+import click
+
+from skymount.cli import EXIT_NOT_FOUND
+from skymount.cli.output import escape, warn
+from skymount.content.loader import off_loop
+from skymount.content.skyfile import Policy
+from skymount.errors import BadContentError
+from skymount.fs.tree import NAME_LIMIT, Directory, File, Node, Tree, build_tree
+from skymount.portal.client import PortalClient
+from skymount.wire.skylink import Skylink, split_link
+
+if TYPE_CHECKING:
+    from skymount.cli.session import Reading
+
+HNS = "hns://"
+
+_HIDDEN_SHOWN = 20  # lines of what cannot be shown; --json has all of them
+
+
+class NoSuchPathError(click.ClickException):
+    """The skylink has no such file or directory."""
+
+    exit_code = EXIT_NOT_FOUND
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A link as it was written, taken apart."""
+
+    text: str
+    place: Skylink | str
+    """A skylink, or a domain in canonical form."""
+    path: bytes
+    """Without slashes at its ends."""
+
+    @classmethod
+    def parse(cls, text: str) -> "Link":
+        """Take any form of `split_link`, and ``hns://domain/path``; MalformedError otherwise."""
+        if text[: len(HNS)].lower() != HNS:
+            skylink, path = split_link(text)
+            return cls(text, skylink, _decoded(path))
+        from skymount.wire.hns import parse_domain
+
+        plain = re.split(r"[?#]", text[len(HNS) :], maxsplit=1)[0]
+        domain, _, path = plain.partition("/")
+        return cls(text, parse_domain(domain), _decoded(path))
+
+    async def resolve(self, client: PortalClient) -> tuple[Skylink, bytes]:
+        """Return the skylink and the path in it; a portal is asked what a domain stands for."""
+        if isinstance(self.place, Skylink):
+            return self.place, self.path
+        from skymount.portal import names
+        from skymount.wire.hns import SkylinkRecord
+
+        record = (await names.resolve(client.transport, self.place)).record
+        inner = _decoded(record.path) if isinstance(record, SkylinkRecord) else b""
+        return record.skylink, b"/".join(filter(None, (inner, self.path)))
+
+
+def _decoded(path: str) -> bytes:
+    """Undo percent-encoding; slashes at the ends and repeated ones say nothing."""
+    raw = unquote_to_bytes(path.encode("utf-8", "surrogateescape"))
+    return b"/".join(filter(None, raw.split(b"/")))
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A file or directory of a skylink's tree."""
+
+    link: Link
+    tree: Tree
+    index: int
+    path: bytes
+    """Below the root of the tree; empty for the root itself."""
+
+    @property
+    def node(self) -> Node:
+        """What it is."""
+        return self.tree.nodes[self.index]
+
+    @property
+    def name(self) -> str:
+        """A name to save it under: its own, or the skylink where that is none.
+
+        Of the names that a portal chose, not the user, one that is hidden is none: a download into
+        the home directory must not make a ``.profile``.
+        """
+        if self.path:
+            return self.path.rpartition(b"/")[2].decode()
+        name = self.tree.skyfile.metadata.filename
+        try:
+            is_long = len(name.encode()) > NAME_LIMIT
+        except UnicodeEncodeError:
+            is_long = True
+        if is_long or not name or name.startswith(".") or "/" in name or "\0" in name:
+            return str(self.tree.skyfile.skylink)
+        return name
+
+    def single_file(self) -> File | None:
+        """Return the file that this is; the root of a skylink that is no directory is one too."""
+        node, skyfile = self.node, self.tree.skyfile
+        if isinstance(node, File):
+            return node
+        metadata = skyfile.metadata
+        if self.path or metadata.subfiles or metadata.rejected:
+            return None
+        # its name may be one that no tree can show, which says nothing against its content
+        return next((found for _, found in self.files()), File(0, b"", 0, skyfile.size, 0o444, ""))
+
+    def mode_of(self, path: bytes) -> int:
+        """Return the permission bits that the metadata has for a path in the tree, 0 for none."""
+        metadata = self.tree.skyfile.metadata
+        found = metadata.subfiles.get(path.decode())
+        return (metadata.mode if found is None else found.mode) & 0o777
+
+    def walk(self) -> Iterator[tuple[bytes, Node]]:
+        """Yield all that is below, by path from here, directories before what is in them."""
+        waiting = [(b"", self.index)]
+        while waiting:
+            path, index = waiting.pop()
+            node = self.tree.nodes[index]
+            if path:
+                yield path, node
+            if isinstance(node, Directory):
+                before = path + b"/" if path else b""
+                waiting += [(before + name, at) for name, at in reversed(node.children.items())]
+
+    def children(self) -> Iterator[tuple[bytes, Node]]:
+        """Yield what is directly below, by name."""
+        if isinstance(self.node, Directory):
+            for name, index in self.node.children.items():
+                yield name, self.tree.nodes[index]
+
+    def files(self) -> Iterator[tuple[bytes, File]]:
+        """Yield the files of `walk`."""
+        for path, node in self.walk():
+            if isinstance(node, File):
+                yield path, node
+
+    def hidden(self) -> list[tuple[str, str]]:
+        """Return (path in the skylink, reason) of what cannot be shown at or below this place."""
+        if not self.path:
+            return list(self.tree.hidden)
+        here = self.path.decode()
+        return [
+            (path, why)
+            for path, why in self.tree.hidden
+            if path == here or path.startswith(here + "/")
+        ]
+
+    def warn_of_hidden(self) -> int:
+        """Say on stderr what cannot be shown; return how much there is of it."""
+        hidden = self.hidden()
+        for path, reason in hidden[:_HIDDEN_SHOWN]:
+            warn(f"{path!r} cannot be shown: {reason}")
+        if len(hidden) > _HIDDEN_SHOWN:
+            warn(f"{len(hidden) - _HIDDEN_SHOWN} more cannot be shown")
+        return len(hidden)
+
+
+async def open_target(reading: "Reading", link: Link) -> Target:
+    """Find what a link leads to; NoSuchPathError when its path is not in the tree."""
+    if isinstance(link.place, str) and reading.policy is Policy.REQUIRE:
+        raise BadContentError(f"{link.place}: what a name stands for is not verified")
+    skylink, path = await reading.portals.first(link.resolve)
+    skyfile = await reading.reader.load(skylink)
+    tree = await off_loop(partial(build_tree, skyfile))
+    index = 0
+    for element in path.split(b"/") if path else ():
+        node = tree.nodes[index]
+        child = node.children.get(element) if isinstance(node, Directory) else None
+        if child is None:
+            raise _missing(link, tree, path)
+        index = child
+    return Target(link, tree, index, path)
+
+
+def _missing(link: Link, tree: Tree, path: bytes) -> NoSuchPathError:
+    wanted = path.decode("utf-8", "surrogateescape")
+    why = dict(tree.hidden).get(wanted)
+    reason = f"it cannot be shown: {why}" if why else "there is no such file or directory in it"
+    return NoSuchPathError(f"{escape(link.text)}: {reason}")

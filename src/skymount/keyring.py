@@ -1,0 +1,330 @@
+"""Owns private keys on disk: one file each, which nobody but their owner may open. Also what makes
+keys at random. How seeds become keys is `wire.keys`'; what keys sign is not known here.
+
+Everything here is synchronous; async callers use threads. docs/keys.md describes the files.
+"""
+
+import errno
+import fcntl
+import itertools
+import os
+import re
+import secrets
+import shlex
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from skymount.errors import KeyringError, MalformedError
+
+if TYPE_CHECKING:  # PyNaCl is loaded when there is a key to read
+    from skymount.wire.keys import KeyPair
+
+VERSION = 1
+
+FILE_LIMIT = 4 << 10
+"""Bytes of a key file; ours have about 300."""
+
+KEYS_LIMIT = 10_000
+"""Files in the directory; each is read to find a key by its public half."""
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
+_PUBLIC_KEY = re.compile(r"[0-9A-Fa-f]{64}")
+_NEW = ".new"  # a key file that is being written, by whoever holds the lock
+_LOCK = ".lock"
+_OPEN = os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKey:
+    """A key of the keyring; holding one means that its two halves belong together."""
+
+    name: str
+    pair: "KeyPair"
+    created: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedKey:
+    """A file of the keyring that is not used; its name may be any that a file can have."""
+
+    name: str
+    reason: str
+
+
+class _File(msgspec.Struct):
+    version: int
+    public_key: str
+    private_key: str
+    created: datetime
+
+
+def default_path() -> Path:
+    """Return where a user's keys are kept; $XDG_DATA_HOME is honoured."""
+    import platformdirs
+
+    return platformdirs.user_data_path("skymount") / "keys"
+
+
+def check_name(name: str) -> str:
+    """Return the name if a key can have it; MalformedError, which does not repeat it.
+
+    What is typed in the place of a name may be a secret.
+    """
+    if _PUBLIC_KEY.fullmatch(name):
+        raise MalformedError("64 hex digits are a public key, not the name of one")
+    if not _NAME.fullmatch(name):
+        raise MalformedError(
+            "a key's name has 1 to 64 letters, digits, '.', '_' and '-', "
+            "and does not begin with '.' or '-'"
+        )
+    return name
+
+
+def generate_seed() -> str:
+    """Return a new seed: 64 random bytes as 128 hex digits (wire notes 10)."""
+    from skymount.wire.keys import SEED_ENTROPY
+
+    return secrets.token_hex(SEED_ENTROPY)
+
+
+def gen_key_pair_and_seed() -> "tuple[KeyPair, str]":
+    """Return a new key pair and the seed that it comes from."""
+    from skymount.wire.keys import KeyPair
+
+    seed = generate_seed()
+    return KeyPair.from_seed(seed), seed
+
+
+class Keyring:
+    """The keys in one directory, made when the first is added.
+
+    Each method raises KeyringError when the directory or the file asked for cannot be used, and
+    MalformedError for what cannot be a name. Nothing is kept in memory between calls.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names that are taken, sorted; a damaged key's too."""
+        with self._reading() as directory:
+            return tuple(filter(_is_name, self._files(directory)))
+
+    def read_all(self) -> tuple[StoredKey | DamagedKey, ...]:
+        """Return all keys in the order of their names; those that cannot be used say why."""
+        with self._reading() as directory:
+            return tuple(self._read_all(directory))
+
+    def public_keys(self) -> dict[str, bytes]:
+        """Return the public keys by name, without those that are damaged."""
+        keys = (key for key in self.read_all() if isinstance(key, StoredKey))
+        return {key.name: key.pair.public_key for key in keys}
+
+    def read(self, name: str) -> StoredKey:
+        """Return a key and when it was added."""
+        check_name(name)
+        with self._reading() as directory:
+            if directory is None:
+                raise self._unknown(name)
+            return self._read(directory, name)
+
+    def get(self, name: str) -> "KeyPair":
+        """Return the key pair of that name."""
+        return self.read(name).pair
+
+    def by_public_key(self, public_key: bytes) -> "KeyPair | None":
+        """Return the key pair with that public key; None when no usable key has it."""
+        with self._reading() as directory:
+            for key in self._read_all(directory):
+                if isinstance(key, StoredKey) and key.pair.public_key == public_key:
+                    return key.pair
+        return None
+
+    def add(self, name: str, pair: "KeyPair", *, replace: bool = False) -> StoredKey:
+        """Keep a key pair under a name; one that is taken is refused unless to be replaced.
+
+        The file appears in one step, and survives a power cut once this returns.
+        """
+        key = StoredKey(check_name(name), pair, datetime.now(UTC).replace(microsecond=0))
+        with self._writing() as directory:
+            taken = self._files(directory)
+            if name in taken and not replace:
+                raise KeyringError(
+                    f"there is a key called {name} already; remove it first, or take another name"
+                )
+            if name not in taken and len(taken) >= KEYS_LIMIT:
+                raise KeyringError(f"{self.path}: more than {KEYS_LIMIT} keys are not kept")
+            try:
+                _write_new(directory, _encode(key))
+                os.rename(_NEW, name, src_dir_fd=directory, dst_dir_fd=directory)
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(_NEW, dir_fd=directory)
+                raise
+            os.fsync(directory)
+        return key
+
+    def remove(self, name: str) -> None:
+        """Remove the key of that name, also one that is damaged."""
+        check_name(name)
+        if name not in self.names():  # which also keeps a directory from being made for this
+            raise self._unknown(name)
+        with self._writing() as directory:
+            try:
+                os.unlink(name, dir_fd=directory)
+            except FileNotFoundError:
+                raise self._unknown(name) from None
+            os.fsync(directory)
+
+    def _unknown(self, name: str) -> KeyringError:
+        return KeyringError(f"there is no key called {name} in {self.path}")
+
+    @contextmanager
+    def _reading(self) -> Iterator[int | None]:
+        """Hold a descriptor of the directory, checked; None when it is absent."""
+        with self._translated():
+            try:
+                directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | _OPEN)
+            except FileNotFoundError:
+                yield None
+                return
+            except OSError as error:
+                if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                    raise KeyringError(f"{self.path}: not a directory, or a link to one") from None
+                raise
+            try:
+                _check_private(os.fstat(directory), self.path, "700")
+                yield directory
+            finally:
+                os.close(directory)
+
+    @contextmanager
+    def _writing(self) -> Iterator[int]:
+        """Hold a descriptor of the directory, made when absent, and the lock of its writers."""
+        with self._translated():
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self._reading() as directory:
+            if directory is None:
+                raise KeyringError(f"{self.path}: gone while it was used")
+            lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | _OPEN, 0o600, dir_fd=directory)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield directory
+            finally:
+                os.close(lock)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise KeyringError(f"{self.path}: {error.strerror or error}") from None
+
+    def _files(self, directory: int | None) -> list[str]:
+        """Return the names of the files, sorted, of any form; hidden ones are not keys."""
+        if directory is None:
+            return []
+        with os.scandir(directory) as entries:
+            names = (entry.name for entry in entries if not entry.name.startswith("."))
+            found = sorted(itertools.islice(names, KEYS_LIMIT + 1))
+        if len(found) > KEYS_LIMIT:
+            raise KeyringError(f"{self.path}: there are more than {KEYS_LIMIT} files in it")
+        return found
+
+    def _read_all(self, directory: int | None) -> Iterator[StoredKey | DamagedKey]:
+        for name in self._files(directory):
+            assert directory is not None
+            if not _is_name(name):
+                yield DamagedKey(name, f"{self.path / name}: no key has such a name")
+                continue
+            try:
+                yield self._read(directory, name)
+            except KeyringError as error:
+                yield DamagedKey(name, str(error))
+
+    def _read(self, directory: int, name: str) -> StoredKey:
+        path = self.path / name
+        try:
+            body = _read_private(directory, name, path)
+        except FileNotFoundError:
+            raise self._unknown(name) from None
+        except OSError as error:
+            reason = "a link, not a file" if error.errno == errno.ELOOP else error.strerror
+            raise KeyringError(f"{path}: {reason}") from None
+        try:
+            return _parse(name, body)
+        except MalformedError as error:
+            raise KeyringError(f"{path}: {error}") from None
+
+
+def _is_name(name: str) -> bool:
+    with suppress(MalformedError):
+        return bool(check_name(name))
+    return False
+
+
+def _check_private(status: os.stat_result, path: Path, mode: str) -> None:
+    """Refuse what others own, or could read or change."""
+    if status.st_uid != os.geteuid():
+        raise KeyringError(f"{path}: belongs to the user with the number {status.st_uid}, not you")
+    found = stat.S_IMODE(status.st_mode)
+    if found & 0o077:
+        raise KeyringError(
+            f"{path}: its mode {found:o} lets others in; run: chmod {mode} {shlex.quote(str(path))}"
+        )
+
+
+def _read_private(directory: int, name: str, path: Path) -> bytes:
+    """Return the bytes of a key file, not more than one beyond the limit."""
+    # a pipe does not make us wait: it is refused once it is open
+    file = os.open(name, os.O_RDONLY | os.O_NONBLOCK | _OPEN, dir_fd=directory)
+    try:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
+            raise KeyringError(f"{path}: not a file")
+        _check_private(status, path, "600")
+        with open(file, "rb", closefd=False) as opened:
+            return opened.read(FILE_LIMIT + 1)
+    finally:
+        os.close(file)
+
+
+def _write_new(directory: int, body: bytes) -> None:
+    with suppress(FileNotFoundError):  # of a writer that was killed
+        os.unlink(_NEW, dir_fd=directory)
+    file = os.open(_NEW, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN, 0o600, dir_fd=directory)
+    with open(file, "wb") as opened:
+        os.fchmod(file, 0o600)  # whatever the umask
+        opened.write(body)
+        opened.flush()
+        os.fsync(file)
+
+
+def _encode(key: StoredKey) -> bytes:
+    file = _File(VERSION, key.pair.public_hex, key.pair.private_hex, key.created)
+    return msgspec.json.encode(file) + b"\n"
+
+
+def _parse(name: str, body: bytes) -> StoredKey:
+    """Read a key file; the reasons of MalformedError repeat nothing of it."""
+    from skymount.wire.keys import KeyPair
+
+    if len(body) > FILE_LIMIT:
+        raise MalformedError("too long for a key file")
+    try:
+        found = msgspec.json.decode(body, type=_File)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise MalformedError("damaged: not a key file") from None
+    if found.version != VERSION:
+        raise MalformedError(f"of version {found.version}, which this skymount does not know")
+    pair = KeyPair.from_private_hex(found.private_key)
+    if pair.public_hex != found.public_key:
+        raise MalformedError("damaged: the public key is not that of the private key")
+    return StoredKey(name, pair, found.created)

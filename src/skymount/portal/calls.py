@@ -1,0 +1,81 @@
+"""Owns one request on its way to a portal: its address, its headers, and what its errors show.
+
+Nothing that a caller keeps secret leaves this module but as a header.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from skymount import __version__
+from skymount.errors import PortalError
+from skymount.portal.options import PortalOptions
+from skymount.wire import messages
+
+_WORDS = 300  # characters of a portal's own words in an error; they end up in logs
+_SECRET = 6  # characters; a shorter part of a header is more likely a word than a secret
+_SEPARATORS = re.compile(r"[\s,;=]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request, the options it is sent with, and the portal that it is sent to."""
+
+    request: messages.Request
+    options: PortalOptions
+    portal: str
+    more: Mapping[str, str] = field(default_factory=dict)
+    """Headers that go with the body."""
+
+    @property
+    def address(self) -> str:
+        """Where it is sent to, with its query."""
+        return self.portal + self.request.target
+
+    @property
+    def shown_address(self) -> str:
+        """What errors show: without the query, which may name a key."""
+        return self.address.partition("?")[0]
+
+    def headers(self) -> tuple[list[tuple[bytes, bytes]], frozenset[bytes]]:
+        """Return the headers, and the lower-case names of those that no other origin may see.
+
+        What the user sets goes before the API key and the user agent, and after what the request
+        itself needs.
+        """
+        options = self.options
+        agent = options.user_agent or f"{options.dialect.agent} skymount/{__version__}"
+        common = [("User-Agent", agent)]
+        if options.api_key:
+            common.append(("Authorization", messages.basic_credentials(options.api_key)))
+        own = [("Accept-Encoding", "identity"), *self.request.headers, *self.more.items()]
+        found = {name.lower(): (name, value) for name, value in (*common, *options.headers, *own)}
+        private = {"authorization", "cookie", *(name.lower() for name, _ in options.headers)}
+        private -= {"user-agent", *(name.lower() for name, _ in own)}
+        encoded = [(name.encode(), value.encode("latin-1")) for name, value in found.values()]
+        return encoded, frozenset(name.encode() for name in private)
+
+    def error(
+        self, kind: type[PortalError], message: str, status: int | None = None
+    ) -> PortalError:
+        """Make an error of this request; the words in it may be the portal's."""
+        return kind(
+            self._shown(message) or kind.__name__,
+            status=status,
+            method=self.request.method,
+            url=self.shown_address,
+        )
+
+    def _shown(self, text: str) -> str:
+        """Return the beginning of a text, fit for a line of a log, without our credentials."""
+        for secret in sorted(self._secrets(), key=len, reverse=True):
+            text = text.replace(secret, "***")
+        return "".join(c if c.isprintable() else " " for c in text[:_WORDS])
+
+    def _secrets(self) -> set[str]:
+        """Return what a portal that repeats a request's headers must not bring into an error."""
+        values = [value for _, value in self.options.headers]
+        parts = [part for value in values for part in _SEPARATORS.split(value)]
+        found = {text for text in (*values, *parts) if len(text) >= _SECRET}
+        key = self.options.api_key
+        return found | ({key, messages.basic_credentials(key)} if key else set())

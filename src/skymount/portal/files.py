@@ -1,0 +1,160 @@
+"""Owns what a client asks of content at a portal: its metadata, and whole files into memory.
+
+The portal is believed; content checked against its hash is the ``content`` package's.
+"""
+
+import json
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+import trio
+
+from skymount.errors import BadContentError, MalformedError, NotFoundError, RequestRefusedError
+from skymount.portal.answers import Headers
+from skymount.portal.options import PortalOptions
+from skymount.portal.transport import Transport
+from skymount.wire import messages
+from skymount.wire.metadata import (
+    METADATA_LIMIT,
+    encode_metadata,
+    parse_metadata,
+    select,
+    subpath_metadata,
+)
+from skymount.wire.skylink import Skylink
+
+CONTENT_LIMIT = 256 << 20
+"""Bytes of a file that is read into memory, unless the caller says otherwise."""
+
+_INLINE = 16 << 10  # bytes of JSON that are parsed without a thread
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataResult:
+    """What a portal says about content."""
+
+    metadata: dict[str, Any]
+    """The metadata object; of a sub-path, that of what it selects (wire notes 4.5)."""
+    content_type: str
+    skylink: str
+    """``<scheme>://<skylink>`` of the content; a v2 skylink is resolved."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileContent:
+    """A whole file."""
+
+    data: Any = field(repr=False)
+    """The parsed value where the content type is JSON, else bytes."""
+    content_type: str
+    metadata: dict[str, Any] | None
+    """None where the portal does not send it along."""
+    skylink: str
+    """``<scheme>://<skylink>`` of the content; a v2 skylink is resolved."""
+
+
+def _as_object(raw: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(raw)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise MalformedError("the metadata is not a JSON object")
+    return found
+
+
+def _selected(raw: bytes, path: str) -> dict[str, Any]:
+    """Return the metadata of a path inside, from that of the whole."""
+    if not path:
+        return _as_object(raw)
+    chosen = select(parse_metadata(raw), path)
+    if not chosen:
+        raise NotFoundError(f"failed to download contents for path: /{path}", status=404)
+    return _as_object(encode_metadata(subpath_metadata(path, chosen)))
+
+
+def is_json(content_type: str) -> bool:
+    """Whether a media type says that the content is JSON (RFC 6839: ``+json`` too)."""
+    media_type = content_type.partition(";")[0].strip().lower()
+    return media_type == "application/json" or media_type.endswith("+json")
+
+
+def link_of(headers: Headers, call: PortalOptions, asked: Skylink) -> str:
+    """Return the link of what was served: as the portal says, or else as asked."""
+    told = headers.get(call.dialect.skylink_header, "")
+    try:
+        return call.dialect.link(Skylink.parse(told) if told else asked)
+    except MalformedError as error:
+        raise BadContentError(str(error), url=call.url) from None
+
+
+async def get_metadata(
+    transport: Transport, skylink: Skylink, path: str, call: PortalOptions
+) -> MetadataResult:
+    """Ask for metadata: by HEAD, and where its header is missing by the metadata endpoint."""
+    headers = await _head(transport, skylink, path, call)
+    raw = headers.raw(call.dialect.metadata_header)
+    if raw is None:
+        request = messages.metadata(call.dialect, skylink)
+        raw = (await transport.fetch(request, METADATA_LIMIT, call)).body
+        work = _selected
+    else:
+        work = _whole
+    try:
+        metadata = await trio.to_thread.run_sync(work, raw, path)
+    except MalformedError as error:
+        raise BadContentError(str(error), method="HEAD", url=call.url) from None
+    return MetadataResult(
+        metadata, headers.get("content-type", ""), link_of(headers, call, skylink)
+    )
+
+
+def _whole(raw: bytes, path: str) -> dict[str, Any]:
+    return _as_object(raw)
+
+
+async def _head(
+    transport: Transport, skylink: Skylink, path: str, call: PortalOptions
+) -> Headers:
+    """Ask for headers; again with a format if the portal cannot choose a file without one."""
+    request = messages.download(skylink, path, method="HEAD")
+    try:
+        return (await transport.fetch(request, 0, call)).headers
+    except RequestRefusedError as error:
+        if error.status != HTTPStatus.BAD_REQUEST:
+            raise
+    request = messages.download(skylink, path, method="HEAD", archive="concat")
+    return (await transport.fetch(request, 0, call)).headers
+
+
+async def get_file_content(
+    transport: Transport,
+    skylink: Skylink,
+    request: messages.Request,
+    limit: int,
+    call: PortalOptions,
+) -> FileContent:
+    """Download a file into memory; BadContentError beyond `limit` bytes."""
+    answer = await transport.fetch(request, limit, call)
+    content_type = answer.headers.get("content-type", "")
+    raw = answer.headers.raw(call.dialect.metadata_header)
+    data: Any = answer.body
+    if is_json(content_type):
+        if len(data) <= _INLINE:
+            data = _parsed(data)
+        else:
+            data = await trio.to_thread.run_sync(_parsed, data)
+    try:
+        metadata = None if raw is None else await trio.to_thread.run_sync(_as_object, raw)
+    except MalformedError as error:
+        raise BadContentError(str(error), method="GET", url=call.url) from None
+    return FileContent(data, content_type, metadata, link_of(answer.headers, call, skylink))
+
+
+def _parsed(body: bytes) -> Any:
+    """Return what JSON says, or the bytes when they only claim to be JSON."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return body

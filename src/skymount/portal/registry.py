@@ -1,0 +1,174 @@
+"""Owns the registry as a client uses it: ask for an entry, verify it, sign and set one.
+
+The bytes, hashes and signatures of entries are `wire.registry`'s.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Unpack
+
+from skymount.errors import (
+    BadContentError,
+    MalformedError,
+    NotFoundError,
+    RequestRefusedError,
+    RevisionConflictError,
+    WrongTypeError,
+)
+from skymount.portal import inputs
+from skymount.portal.options import CommonOptions, PortalOptions
+from skymount.portal.transport import Transport
+from skymount.wire import messages
+from skymount.wire.registry import UPDATE_LIMIT, Entry, SignedEntry, entry_link
+
+GET_TIMEOUT = 5
+"""Seconds that the registry may look for an entry, unless told otherwise: the SDKs' choice."""
+
+_CONFLICTS = ("provided revision number", "enough pow")  # in a refusal (wire notes 6.2, 6.3)
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryEntry:
+    """What an owner says in one revision of an entry."""
+
+    data_key: str
+    """As the caller writes it, hashed or not."""
+    data: bytes
+    """At most 113 bytes."""
+    revision: int
+    """0 to 2**64 - 1; must be higher than the one that is there."""
+
+    @property
+    def text(self) -> str:
+        """The data as UTF-8 text; MalformedError when it is not."""
+        try:
+            return self.data.decode()
+        except UnicodeDecodeError:
+            raise MalformedError("the entry's data is not text") from None
+
+
+@dataclass(frozen=True, slots=True)
+class EntryResult:
+    """What the registry has; both None when there is no such entry."""
+
+    entry: RegistryEntry | None = None
+    signature: str | None = None
+    """128 hex digits, verified."""
+    signed: SignedEntry | None = field(default=None, repr=False)
+    """The same with everything that was signed."""
+
+
+class Registry:
+    """The registry of one portal."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def get_entry(
+        self,
+        public_key: str,
+        data_key: str,
+        *,
+        timeout: float = GET_TIMEOUT,
+        hashed_data_key_hex: bool = False,
+        **options: Unpack[CommonOptions],
+    ) -> EntryResult:
+        """Ask for an entry (endpoint 5) and verify its signature.
+
+        `timeout` is seconds, at most 300, that the portal may look. With `hashed_data_key_hex` the
+        data key is 64 hex digits that stand on the wire as they are. An absent entry gives None
+        twice, and every other failure raises: BadContentError when the signature does not fit.
+        """
+        key = inputs.public_key(public_key)
+        tweak = inputs.tweak(data_key, hashed_data_key_hex)
+        call = self._transport.options.overridden(**options)
+        signed = await self.fetch(key, tweak, call, timeout=timeout)
+        if signed is None:
+            return EntryResult()
+        found = RegistryEntry(data_key, signed.entry.data, signed.entry.revision)
+        return EntryResult(found, signed.signature.hex(), signed)
+
+    async def fetch(
+        self,
+        public_key: bytes,
+        tweak: bytes,
+        call: PortalOptions,
+        *,
+        timeout: float = GET_TIMEOUT,
+    ) -> SignedEntry | None:
+        """Ask for an entry by its bytes; verified, None when absent."""
+        limit = inputs.seconds(timeout, inputs.REGISTRY_TIMEOUT_LIMIT, "timeout")
+        call = replace(call, idle_timeout=limit + call.idle_timeout)
+        request = messages.registry_get(call.dialect, public_key, tweak, limit)
+        try:
+            answer = await self._transport.fetch(request, UPDATE_LIMIT, call)
+        except NotFoundError:
+            return None
+        try:
+            return SignedEntry.parse_answer(answer.body, public_key, tweak).verify()
+        except MalformedError as error:
+            raise self._bad_answer(str(error), request, answer.status) from None
+
+    async def set_entry(
+        self,
+        private_key: str,
+        entry: RegistryEntry,
+        *,
+        hashed_data_key_hex: bool = False,
+        **options: Unpack[CommonOptions],
+    ) -> None:
+        """Sign an entry and set it (endpoint 6).
+
+        RevisionConflictError when the registry has the same or a higher revision.
+        """
+        pair = inputs.key_pair(private_key)
+        if not isinstance(entry, RegistryEntry):
+            raise WrongTypeError(f"entry must be a RegistryEntry, not {type(entry).__name__}")
+        tweak = inputs.tweak(entry.data_key, hashed_data_key_hex)
+        made = Entry(tweak, inputs.entry_data(entry.data), inputs.revision(entry.revision))
+        call = self._transport.options.overridden(**options)
+        await self.post(made.sign(pair.private_key), call)
+
+    async def post(self, signed: SignedEntry, call: PortalOptions | None = None) -> None:
+        """Set an entry that is signed already.
+
+        Sent again when no answer came. A refusal because of its revision then counts as done if
+        the registry holds this very entry: the answer that was lost had said so.
+        """
+        call = call or self._transport.options
+        request = messages.registry_post(call.dialect)
+        try:
+            await self._transport.fetch(
+                request, messages.ANSWER_LIMIT, call, content=signed.encode_update()
+            )
+        except RequestRefusedError as error:
+            if not any(words in error.message for words in _CONFLICTS):
+                raise
+            if error.attempts > 1 and await self._holds(signed, call):
+                return
+            raise RevisionConflictError(
+                error.message, status=error.status, method=error.method, url=error.url
+            ) from None
+
+    async def _holds(self, signed: SignedEntry, call: PortalOptions) -> bool:
+        return await self.fetch(signed.public_key, signed.entry.tweak, call) == signed
+
+    def _bad_answer(self, text: str, request: messages.Request, status: int) -> BadContentError:
+        url = self._transport.url + request.target.partition("?")[0]
+        return BadContentError(text, status=status, method=request.method, url=url)
+
+    def get_entry_url(
+        self, public_key: str, data_key: str, *, hashed_data_key_hex: bool = False
+    ) -> str:
+        """Return the URL that answers with the entry."""
+        key = inputs.public_key(public_key)
+        tweak = inputs.tweak(data_key, hashed_data_key_hex)
+        request = messages.registry_get(self._transport.options.dialect, key, tweak)
+        return self._transport.url + request.target
+
+    def get_entry_link(
+        self, public_key: str, data_key: str, *, hashed_data_key_hex: bool = False
+    ) -> str:
+        """Return ``<scheme>://<v2 skylink>``, which leads to whatever the entry points to."""
+        key = inputs.public_key(public_key)
+        tweak = inputs.tweak(data_key, hashed_data_key_hex)
+        return self._transport.options.dialect.link(entry_link(key, tweak))

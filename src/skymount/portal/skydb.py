@@ -1,0 +1,224 @@
+"""Owns SkyDB, JSON documents of any size behind registry entries (wire notes 10).
+
+An entry's data is the skylink of an upload that holds the document.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any, NoReturn, Unpack
+
+import trio
+
+from skymount.errors import BadContentError, FrozenEntryError, MalformedError, WrongTypeError
+from skymount.portal import inputs
+from skymount.portal.options import CommonOptions, PortalOptions
+from skymount.portal.registry import GET_TIMEOUT, Registry
+from skymount.portal.transport import Transport
+from skymount.portal.upload import Source, UploadBody
+from skymount.wire import messages
+from skymount.wire.keys import KeyPair
+from skymount.wire.registry import DELETED, MAX_REVISION, Entry, linked_skylink
+from skymount.wire.skylink import Skylink
+
+DOCUMENT_LIMIT = 64 << 20
+"""Bytes of one document as JSON."""
+
+_VERSION = 2  # of the wrapping in which the SDKs store a document
+_INLINE = 16 << 10  # bytes of JSON that are parsed without a thread
+
+
+@dataclass(frozen=True, slots=True)
+class JSONResult:
+    """A document; everything is None when there is none, or it was deleted."""
+
+    data: Any = None
+    revision: int | None = None
+    """Of the registry entry; known for deleted documents too."""
+    data_link: str | None = None
+    """``<scheme>://<skylink>`` of the upload that holds it."""
+
+
+def encode_document(document: object) -> bytes:
+    """Write the JSON that is uploaded: the document, wrapped as the SDKs do.
+
+    WrongTypeError for what JSON cannot hold, MalformedError when it is too long.
+    """
+    if not isinstance(document, dict | list):
+        raise WrongTypeError(f"json must be a dict or a list, not {type(document).__name__}")
+    wrapped = {"_data": document, "_v": _VERSION}
+    try:
+        body = json.dumps(wrapped, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        encoded = body.encode()
+    except TypeError as error:
+        raise WrongTypeError(f"json: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise MalformedError(f"json: {error}") from None
+    if len(encoded) > DOCUMENT_LIMIT:
+        raise MalformedError(f"json is too big: {len(encoded)} > {DOCUMENT_LIMIT} bytes")
+    return encoded
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def decode_document(body: bytes, data_key: str) -> Any:
+    """Return the document in a download: unwrapped, or as it is when it never was wrapped."""
+    try:
+        found = json.loads(body, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict | list):
+        raise MalformedError(f"File data for the entry at data key '{data_key}' is not JSON.")
+    if isinstance(found, dict) and found.get("_data") and found.get("_v"):
+        return found["_data"]
+    return found
+
+
+def document_name(data_key: str, hashed: bool) -> str:
+    """Return the file name under which the SDKs upload a document."""
+    return f"dk:{data_key if hashed else data_key.encode().hex()}"
+
+
+class SkyDB:
+    """The JSON documents that one portal's registry leads to."""
+
+    def __init__(self, transport: Transport, registry: Registry) -> None:
+        self._transport = transport
+        self._registry = registry
+
+    async def get_json(
+        self,
+        public_key: str,
+        data_key: str,
+        *,
+        timeout: float = GET_TIMEOUT,
+        hashed_data_key_hex: bool = False,
+        **options: Unpack[CommonOptions],
+    ) -> JSONResult:
+        """Read a document; `timeout` is seconds for the registry, at most 300.
+
+        BadContentError when the entry leads to no document.
+        """
+        key = inputs.public_key(public_key)
+        tweak = inputs.tweak(data_key, hashed_data_key_hex)
+        call = self._transport.options.overridden(**options)
+        signed = await self._registry.fetch(key, tweak, call, timeout=timeout)
+        if signed is None:
+            return JSONResult()
+        entry = signed.entry
+        if entry.is_deleted:
+            return JSONResult(revision=entry.revision)
+        skylink = self._target(entry)
+        document = await self._download(skylink, data_key, call)
+        return JSONResult(document, entry.revision, call.dialect.link(skylink))
+
+    def _target(self, entry: Entry) -> Skylink:
+        skylink = linked_skylink(entry.data)
+        if skylink is None:
+            raise BadContentError(
+                "Expected returned entry data to be a skylink of length 34 bytes "
+                f"(or its 46 characters), got {len(entry.data)} bytes",
+                url=self._transport.url,
+            )
+        return skylink
+
+    async def _download(self, skylink: Skylink, data_key: str, call: PortalOptions) -> Any:
+        request = messages.download(skylink, with_metadata=False)
+        answer = await self._transport.fetch(request, DOCUMENT_LIMIT, call)
+        try:
+            if len(answer.body) <= _INLINE:
+                return decode_document(answer.body, data_key)
+            return await trio.to_thread.run_sync(decode_document, answer.body, data_key)
+        except MalformedError as error:
+            url = self._transport.url + request.target
+            raise BadContentError(str(error), status=answer.status, url=url) from None
+
+    async def set_json(
+        self,
+        private_key: str,
+        data_key: str,
+        document: object,
+        *,
+        revision: int | None = None,
+        hashed_data_key_hex: bool = False,
+        **options: Unpack[CommonOptions],
+    ) -> JSONResult:
+        """Store a document: upload it, then point the entry at it.
+
+        Without `revision` the entry gets the next one, asked for while the upload runs. Returns
+        what was stored. FrozenEntryError when the entry has the last revision there is.
+        """
+        pair = inputs.key_pair(private_key)
+        tweak = inputs.tweak(data_key, hashed_data_key_hex)
+        wanted = None if revision is None else inputs.revision(revision)
+        call = self._transport.options.overridden(**options)
+        body = await trio.to_thread.run_sync(encode_document, document)
+        name = document_name(data_key, hashed_data_key_hex)
+        skylink: Skylink | None = None
+
+        async def upload() -> None:
+            nonlocal skylink
+            skylink = await self._upload(body, name, call)
+
+        async def ask() -> None:
+            nonlocal wanted
+            wanted = await self._next_revision(pair, tweak, call)
+
+        if wanted is None:
+            await _both(upload, ask)
+        else:
+            await upload()
+        assert skylink is not None and wanted is not None
+        signed = Entry(tweak, bytes(skylink), wanted).sign(pair.private_key)
+        await self._registry.post(signed, call)
+        return JSONResult(document, wanted, call.dialect.link(skylink))
+
+    async def delete_json(
+        self,
+        private_key: str,
+        data_key: str,
+        *,
+        hashed_data_key_hex: bool = False,
+        **options: Unpack[CommonOptions],
+    ) -> None:
+        """Delete a document: its entry gets 34 zero bytes (wire notes 6.6)."""
+        pair = inputs.key_pair(private_key)
+        tweak = inputs.tweak(data_key, hashed_data_key_hex)
+        call = self._transport.options.overridden(**options)
+        revision = await self._next_revision(pair, tweak, call)
+        await self._registry.post(Entry(tweak, DELETED, revision).sign(pair.private_key), call)
+
+    async def _next_revision(self, pair: KeyPair, tweak: bytes, call: PortalOptions) -> int:
+        signed = await self._registry.fetch(pair.public_key, tweak, call)
+        if signed is None:
+            return 0
+        if signed.entry.revision == MAX_REVISION:
+            raise FrozenEntryError(
+                "Current entry already has maximum allowed revision, could not update the entry"
+            )
+        return signed.entry.revision + 1
+
+    async def _upload(self, document: bytes, name: str, call: PortalOptions) -> Skylink:
+        source = Source.of_bytes(document, name, contenttype="application/json")
+        result = await self._transport.upload(UploadBody([source], field="file"), call)
+        return result.skylink
+
+
+async def _both(*functions: Any) -> None:
+    """Run functions at once; the first error cancels the others and is raised as it is."""
+    failure: Exception | None = None
+
+    async def run(function: Any) -> None:
+        nonlocal failure
+        try:
+            await function()
+        except Exception as error:  # noqa: BLE001 - raised again below, past the nursery's group
+            failure = failure or error
+            nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        for function in functions:
+            nursery.start_soon(run, function)
+    if failure is not None:
+        raise failure

@@ -1,0 +1,102 @@
+"""Owns a node's skykeys as a client uses them: create, add, get, list and delete (contract 7-10)."""
+
+from collections.abc import Awaitable
+
+from skymount.errors import BadContentError, MalformedError, NotFoundError, PortalError
+from skymount.portal import inputs
+from skymount.portal.options import PortalOptions
+from skymount.portal.transport import Answer, Transport
+from skymount.wire import messages, skykey
+from skymount.wire.skykey import Kind, Skykey
+
+_UNKNOWN = ("No Skykey with that name", "No Skykey is associated with that ID")
+
+
+class Skykeys:
+    """The skykeys of one node. Real nodes answer 500 to almost every mistake (wire notes 7)."""
+
+    def __init__(self, node: Transport) -> None:
+        self._node = node
+
+    async def create(self, name: str, type: str, call: PortalOptions) -> Skykey:
+        """Make a key; `type` is ``public-id`` or ``private-id``."""
+        named = _name(name)
+        kind = Kind.parse(inputs.text(type, "type"))
+        body = messages.form(name=named, type=kind.value)
+        answer = self._node.fetch(
+            messages.create_skykey(call.dialect), messages.ANSWER_LIMIT, call, content=body
+        )
+        return await self._record(answer)
+
+    async def add(self, text: str, call: PortalOptions) -> None:
+        """Hand a key over, written ``skykey:<base64>?name=<name>``."""
+        key = Skykey.parse(inputs.text(text, "skykey"))
+        await self._node.fetch(
+            messages.add_skykey(call.dialect),
+            messages.ANSWER_LIMIT,
+            call,
+            content=messages.form(skykey=key.text),
+        )
+
+    async def get_by_name(self, name: str, call: PortalOptions) -> Skykey:
+        """Return the key of that name; NotFoundError when there is none."""
+        named = _name(name)
+        request = messages.get_skykey(call.dialect, name=named)
+        return await self._record(self._node.fetch(request, messages.ANSWER_LIMIT, call))
+
+    async def get_by_id(self, id: str, call: PortalOptions) -> Skykey:
+        """Return the key of that id (base64 of 16 bytes); NotFoundError when there is none."""
+        key_id = skykey.check_id(inputs.text(id, "id"))
+        request = messages.get_skykey(call.dialect, key_id=key_id)
+        return await self._record(self._node.fetch(request, messages.ANSWER_LIMIT, call))
+
+    async def list(self, call: PortalOptions) -> tuple[Skykey, ...]:
+        """Return every key, in the order in which the node lists them."""
+        request = messages.list_skykeys(call.dialect)
+        answer = await self._node.fetch(request, skykey.LIST_LIMIT, call)
+        try:
+            return skykey.parse_list(answer.body)
+        except MalformedError as error:
+            raise self._bad_answer(error, answer) from None
+
+    async def delete(self, name: str, id: str, call: PortalOptions) -> None:
+        """Forget the key of that name or id: exactly one of the two."""
+        if bool(inputs.text(name, "name")) == bool(inputs.text(id, "id")):
+            raise MalformedError("you must specify either the name or ID of the skykey, not both")
+        fields = {"name": _name(name)} if name else {"id": skykey.check_id(inputs.text(id, "id"))}
+        try:
+            await self._node.fetch(
+                messages.delete_skykey(call.dialect),
+                messages.ANSWER_LIMIT,
+                call,
+                content=messages.form(**fields),
+            )
+        except PortalError as error:
+            raise _translated(error) from None
+
+    async def _record(self, fetching: Awaitable[Answer]) -> Skykey:
+        try:
+            answer = await fetching
+        except PortalError as error:
+            raise _translated(error) from None
+        try:
+            return Skykey.parse_record(answer.body)
+        except MalformedError as error:
+            raise self._bad_answer(error, answer) from None
+
+    def _bad_answer(self, error: MalformedError, answer: Answer) -> BadContentError:
+        return BadContentError(str(error), status=answer.status, url=self._node.url)
+
+
+def _name(value: object) -> str:
+    name = skykey.check_name(inputs.text(value, "name"))
+    if not name:
+        raise MalformedError("you must specify the name of the skykey")
+    return name
+
+
+def _translated(error: PortalError) -> PortalError:
+    """Return a NotFoundError for the words with which a node says so under another status."""
+    if not any(words in error.message for words in _UNKNOWN):
+        return error
+    return NotFoundError(error.message, status=error.status, method=error.method, url=error.url)

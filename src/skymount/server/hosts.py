@@ -1,0 +1,80 @@
+"""Owns what the host of a request or of a page means: whose name it is, what content it selects."""
+
+import ipaddress
+import re
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import Self
+
+from skymount.errors import MalformedError
+
+_LIMIT = 262  # characters: a DNS name, its last dot, a colon and a port
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?)(?::([0-9]{0,5}))?")
+_SKYLINK = re.compile(r"([0-9a-v]{55})\.(.+)")
+_DOMAIN = re.compile(r"(.+?)\.hns\.(.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What a Host header names. A host may select content by its first labels (wire notes 4.1)."""
+
+    name: str
+    """The portal's own name: lower case, without what selects content; IPv6 in brackets."""
+    port: str
+    """Decimal digits, or empty."""
+    content: str = ""
+    """Path of the selected content, ``/<skylink>`` or ``/hns/<domain>``; empty for none."""
+
+    @classmethod
+    def parse(cls, text: str, own_names: Set[str] = frozenset()) -> Self:
+        """Parse ``name[:port]``. Names in `own_names` select nothing, whatever they look like.
+
+        MalformedError when it is no host.
+        """
+        name, port = _split(text)
+        if name in own_names:
+            return cls(name, port)
+        if selecting := _SKYLINK.fullmatch(name):
+            return cls(selecting[2], port, f"/{selecting[1]}")
+        if selecting := _DOMAIN.fullmatch(name):
+            return cls(selecting[2], port, f"/hns/{selecting[1]}")
+        return cls(name, port)
+
+    @property
+    def authority(self) -> str:
+        """The portal's own ``name[:port]``."""
+        return f"{self.name}:{self.port}" if self.port else self.name
+
+
+def parse_name(text: str) -> str:
+    """Return a host name or address as `Host.name` spells it; MalformedError when it is none."""
+    name, port = _split(f"[{text}]" if text.count(":") > 1 and text[0] != "[" else text)
+    if port:
+        raise MalformedError(f"not a host name or address: {text[:80]!r}")
+    return name
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Return name and port of ``name[:port]``."""
+    found = _HOST.fullmatch(text.lower()) if len(text) <= _LIMIT else None
+    if found is None or (found[1][0] == "[" and not _is_address(found[1][1:-1])):
+        raise MalformedError(f"not a host name or address: {text[:80]!r}")
+    return found[1].removesuffix("."), found[2] or ""
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def is_loopback(name: str) -> bool:
+    """Whether a host name or address always means the machine that looks it up (RFC 6761)."""
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name.strip("[]").partition("%")[0]).is_loopback
+    except ValueError:
+        return False

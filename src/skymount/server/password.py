@@ -1,0 +1,67 @@
+"""Owns the API password of the portal: where it comes from, and whether a request carries it."""
+
+import base64
+import binascii
+import hmac
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from skymount.errors import ConfigError
+
+ENVIRONMENT = b"SKYMOUNT_PORTAL_PASSWORD"
+
+_LIMIT = 4 << 10  # bytes of a password
+_HEADER_LIMIT = 16 << 10  # characters of credentials: both parts, encoded, with room to spare
+
+
+def read_password(file: Path | None, environment: Mapping[bytes, bytes]) -> bytes:
+    """Return the password from the file, else from the environment; empty when there is none.
+
+    One line feed at the end of the file does not count. ConfigError when the file cannot be read,
+    is empty or too long, or when others may look into it.
+    """
+    if file is None:
+        password = environment.get(ENVIRONMENT, b"")
+        source = ENVIRONMENT.decode()
+    else:
+        password = _read_private(file).removesuffix(b"\n")
+        source = f"password file {file}"
+        if not password:
+            raise ConfigError(f"{source} is empty")
+    if len(password) > _LIMIT:
+        raise ConfigError(f"{source} holds more than {_LIMIT} bytes")
+    return password
+
+
+def _read_private(file: Path) -> bytes:
+    """Read a file that only its owner may use; at most a little over the limit."""
+    try:
+        with file.open("rb") as opened:
+            mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
+            if mode & 0o077:
+                raise ConfigError(
+                    f"password file {file} has mode {mode:04o}: others may use it; "
+                    "run chmod 600 on it"
+                )
+            return opened.read(_LIMIT + 2)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"password file {file} cannot be read: {reason}") from None
+
+
+def carries(credentials: str, password: bytes) -> bool:
+    """Whether an Authorization header is Basic with this password, of whatever user name.
+
+    The time that it takes does not depend on how much of the password is right.
+    """
+    scheme, _, encoded = credentials.partition(" ")
+    if scheme.lower() != "basic" or len(encoded) > _HEADER_LIMIT:
+        return False
+    try:
+        decoded = base64.b64decode(encoded.strip(), validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    _, colon, given = decoded.partition(b":")
+    return bool(colon) and hmac.compare_digest(given, password)
