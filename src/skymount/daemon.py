@@ -28,9 +28,9 @@ from skymount.errors import MountError
 from skymount.fs import fuse, mountpoint
 from skymount.fs.operations import Operations, TreeConfig
 from skymount.fs.slots import Slots
-from skymount.portal.client import PortalClient
 from skymount.portal.failover import Portals
 from skymount.portal.options import DEFAULT_PORTAL_URL, PortalOptions
+from skymount.portal.reading import PortalReader
 from skymount.wire.dialect import dialect_named
 
 log = logging.getLogger(__name__)
@@ -180,7 +180,7 @@ async def _serve(config: Config, report: Report, own: OwnPortal) -> None:
         dialect = dialect_named(config.dialect)
         clients = [
             await stack.enter_async_context(
-                PortalClient.of(
+                PortalReader.of(
                     # no repetitions: `Portals` asks the next portal instead, in rounds
                     PortalOptions.parse(url, dialect=dialect, api_key=config.api_key, retries=0)
                 )

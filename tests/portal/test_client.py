@@ -529,7 +529,7 @@ async def test_upload(tmp_path: Path):
         assert request.method == "POST"
         assert request.path.startswith("/svc/skyfile/")
         assert request.headers["content-length"] == str(body.size)
-        assert request.headers["content-type"] == body.content_type
+        assert request.headers["content-type"] == body.headers["Content-Type"]
         assert "transfer-encoding" not in request.headers
         assert noise(2_500_000) in request.body
 

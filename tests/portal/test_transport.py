@@ -222,7 +222,7 @@ async def test_upload_is_redirected(upload: UploadBody, code: int, elsewhere: bo
         assert second.method == "POST"
         assert second.body == first.body
         assert len(second.body) == upload.size
-        assert second.headers["content-type"] == upload.content_type
+        assert second.headers["content-type"] == upload.headers["Content-Type"]
         assert second.headers["content-length"] == str(upload.size)
         assert ("authorization" in second.headers) is not elsewhere
         assert ("cookie" in second.headers) is not elsewhere

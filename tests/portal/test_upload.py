@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from python_multipart.multipart import MultipartParser
 
 from skymount.errors import MalformedError
-from skymount.portal.upload import PIECE, UploadBody, directory_sources, file_source
+from skymount.portal.sources import PIECE, Source, directory_sources
+from skymount.portal.upload import UploadBody
 from skymount.wire.messages import Part
 from tests.fakes.skyfiles import noise
 
@@ -44,7 +45,7 @@ def parts_of(body: UploadBody, raw: bytes) -> list[tuple[Part, bytes]]:
         state.update(data=b"")
 
     parser = MultipartParser(
-        body.content_type.partition("boundary=")[2],
+        body.headers["Content-Type"].partition("boundary=")[2],
         {
             "on_header_field": collect("field"),
             "on_header_value": collect("value"),
@@ -293,8 +294,8 @@ def test_directory_that_cannot_be_read(tmp_path: Path):
         directory_sources(tmp_path / "none")
 
 
-def test_file_source(tmp_path: Path):
+def test_source_of_a_file(tmp_path: Path):
     """A single file may be sent under another name."""
     (tmp_path / "f").write_bytes(b"abc")
-    source = file_source(tmp_path / "f", "other/name")
+    source = Source.of_path(tmp_path / "f", "other/name")
     assert (source.name, source.size) == ("other/name", 3)

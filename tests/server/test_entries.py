@@ -153,6 +153,15 @@ async def test_a_copy_taken_while_it_runs_has_what_was_answered(
             assert await found.find(signed(key).id) == signed(key)
 
 
+async def test_a_commit_waits_for_the_disk(entries: Entries) -> None:
+    """The log is synced with each, or a power cut could take what was answered."""
+    settings = [
+        entries._writer.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("journal_mode", "synchronous")
+    ]
+    assert settings == ["wal", 2]
+
+
 async def test_its_files_are_private(tmp_path: Path, entries: Entries) -> None:
     """Those that SQLite adds as well."""
     await entries.update(signed("a"))
@@ -165,14 +174,13 @@ async def test_a_full_disk_stores_nothing_and_passes(tmp_path: Path, entries: En
     await entries.update(signed("before"))
     (pages,) = entries._writer.execute("PRAGMA page_count").fetchone()
     keys = [str(number) for number in range(40)]
-    failed: list[str] = []
+    failed: dict[str, str] = {}
 
     async def write(key: str) -> None:
         try:
             await entries.update(signed(key, b"x" * 113))
         except StorageError as error:
-            assert "cannot write to the registry: database or disk is full" in str(error)
-            failed.append(key)
+            failed[key] = str(error)
 
     for limit in (pages, 1_000_000):
         entries._writer.execute(f"PRAGMA max_page_count = {limit}")
@@ -185,6 +193,8 @@ async def test_a_full_disk_stores_nothing_and_passes(tmp_path: Path, entries: En
         for key in keys:
             assert (await entries.find(signed(key).id) is None) == (key in failed)
         assert bool(failed) == (limit == pages)
+        reasons = set(failed.values())
+        assert reasons <= {"cannot write to the registry: database or disk is full"}
         keys = list(failed)
     assert await entries.find(signed("before").id) == signed("before")
 

@@ -42,7 +42,8 @@ def _begin_upload(url: str, size: int, announced: int) -> socket.socket:
     """Send the beginning of an upload of `announced` bytes."""
     connection = _connect(url)
     head = (
-        f"POST /svc/skyfile?filename=a HTTP/1.1\r\nHost: localhost\r\nContent-Length: {announced}\r\n"
+        "POST /svc/skyfile?filename=a HTTP/1.1\r\nHost: localhost\r\n"
+        f"Content-Length: {announced}\r\n"
         "Content-Type: application/octet-stream\r\n\r\n"
     )
     connection.sendall(head.encode())

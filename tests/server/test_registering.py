@@ -6,6 +6,7 @@ import resource
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -238,11 +239,10 @@ def test_bad_questions(client: Client, changes: dict[str, str], message: str) ->
 def test_any_question_is_understood_or_refused(params: dict[str, str]) -> None:
     """Nothing else comes of a text."""
     try:
-        public_key, tweak = _parse_question(params)
+        found: tuple[bytes, bytes] | int = _parse_question(params)
     except Refusal as refusal:
-        assert refusal.status == 400
-    else:
-        assert (len(public_key), len(tweak)) == (32, 32)
+        found = refusal.status
+    assert found == 400 or isinstance(found, tuple)
 
 
 @pytest.mark.parametrize("timeout", ["", "1", "5", "300"])
@@ -296,21 +296,20 @@ def _write_until_it_dies(portal: PortalProcess, kill_after: int) -> dict[str, Si
     """Update entries from many clients, kill the portal after some answers; return the answered."""
     answered: dict[str, SignedEntry] = {}
 
-    def write(number: int) -> None:
-        with httpx.Client(base_url=portal.url, timeout=60) as client:
-            for revision in range(1000):
-                key = f"{number} {revision // 2}"
-                entry = signed(key, b"%d" % revision, revision)
-                try:
-                    put(client, entry)
-                except httpx.TransportError:
-                    return
-                answered[key] = entry
-                if len(answered) == kill_after:
-                    portal.kill()
+    def write(client: Client, number: int) -> None:
+        for revision in range(1000):
+            key = f"{number} {revision // 2}"
+            entry = signed(key, b"%d" % revision, revision)
+            try:
+                put(client, entry)
+            except httpx.TransportError:
+                return
+            answered[key] = entry
+            if len(answered) == kill_after:
+                portal.kill()
 
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(write, range(8)))
+    with Client(base_url=portal.url, timeout=60) as client, ThreadPoolExecutor(8) as threads:
+        list(threads.map(partial(write, client), range(8)))
     return answered
 
 
@@ -408,6 +407,7 @@ def _get_request(entry: SignedEntry) -> bytes:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_ten_thousand_writes_and_reads_in_flat_memory(tmp_path: Path) -> None:
     """Fifty clients at once: all are answered, and the second half takes no more memory."""
     entries = [signed(str(number), b"x" * 113) for number in range(10_000)]

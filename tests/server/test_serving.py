@@ -81,7 +81,8 @@ async def test_a_client_that_pauses_is_dropped(config: PortalConfig) -> None:
         host, _, port = url.removeprefix("http://").rpartition(":")
         async with await trio.open_tcp_stream(host, int(port)) as stream:
             head = (
-                b"POST /svc/skyfile?filename=a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999999\r\n"
+                b"POST /svc/skyfile?filename=a HTTP/1.1\r\nHost: localhost\r\n"
+                b"Content-Length: 9999999\r\n"
                 b"Content-Type: a/b\r\n\r\n"
             )
             await stream.send_all(head + b"x" * (5 << 20))

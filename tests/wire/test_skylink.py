@@ -335,7 +335,7 @@ def test_what_is_no_link(text):
 
 def test_own_dialects_only():
     """A link's scheme must be one of the dialects given."""
-    own = Dialect("own", "own", "own", "agent", "own-metadata", "Own")
+    own = Dialect("own", "own", "own", "ownns", "agent", "own-metadata", "Own")
     assert parse_skylink(f"own://{PDF}", [own]) == PDF_LINK
     with pytest.raises(MalformedError):
         parse_skylink(f"sia://{PDF}", [own])

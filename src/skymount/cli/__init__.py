@@ -18,12 +18,16 @@ _COMMANDS = {
     "mount": "skymount.cli.mount:mount",
     "umount": "skymount.cli.mount:umount",
     "upload": "skymount.cli.upload:upload",
-    "download": "skymount.cli.reading:download",
+    "download": "skymount.cli.download:download",
     "ls": "skymount.cli.reading:ls",
     "cat": "skymount.cli.reading:cat",
     "metadata": "skymount.cli.reading:metadata",
-    "skylink": "skymount.cli.skylink:skylink",
+    "hns": "skymount.cli.hns:hns",
+    "registry": "skymount.cli.registry:registry",
+    "db": "skymount.cli.db:db",
     "key": "skymount.cli.key:key",
+    "skykey": "skymount.cli.skykey:skykey",
+    "skylink": "skymount.cli.skylink:skylink",
     "portal": "skymount.cli.portal:portal",
 }
 

@@ -9,13 +9,11 @@ import click
 
 from skymount.cli import EXIT_NOT_FOUND
 from skymount.cli.output import emit, json_option, warn
-from skymount.errors import MalformedError
+from skymount.cli.secrets import read_secret
 
 if TYPE_CHECKING:
     from skymount.keyring import Keyring, StoredKey
 
-_SECRET_LIMIT = 64 << 10  # bytes of a seed or pass-phrase
-_TYPED_LIMIT = 4094  # bytes of a line; a terminal drops what is typed beyond (N_TTY_BUF_SIZE)
 
 _SHOW_SEED = click.option("--show-seed", is_flag=True, help="Print the seed as well: a secret.")
 _SURPLUS = {"allow_extra_args": True}  # what follows a name may be a secret: not repeated
@@ -81,9 +79,9 @@ def import_(ctx: click.Context, name: str, private_key: bool, as_json: bool) -> 
     _refuse_surplus(ctx)
     check_name(name)  # before anybody types a secret for it
     if private_key:
-        pair = KeyPair.from_private_hex(_read_secret("Private key").strip())
+        pair = KeyPair.from_private_hex(read_secret("Private key").strip())
     else:
-        pair = KeyPair.from_seed(_read_secret("Seed or pass-phrase", confirm=True))
+        pair = KeyPair.from_seed(read_secret("Seed or pass-phrase", confirm=True))
     _emit_stored(_keyring().add(name, pair), "", as_json)
 
 
@@ -114,7 +112,7 @@ def derive(
         raise click.UsageError("name the new key, or add --show-seed", ctx)
     if name is not None:
         check_name(name)
-    seed = derive_child_seed(_read_secret("Master seed", confirm=True), child)
+    seed = derive_child_seed(read_secret("Master seed", confirm=True), child)
     if name is None:
         emit({"seed": seed}, as_json, [seed])
         return
@@ -227,37 +225,3 @@ def _refuse_surplus(ctx: click.Context) -> None:
             "users can see the command line",
             ctx,
         )
-
-
-def _read_secret(what: str, *, confirm: bool = False) -> str:
-    """Read a secret from a terminal, unseen and perhaps twice, or else from standard input."""
-    text = _ask(what, confirm) if os.isatty(0) else _piped(what)
-    if not text:
-        raise MalformedError(f"{what.lower()}: nothing was given")
-    return text
-
-
-def _ask(what: str, confirm: bool) -> str:
-    from getpass import getpass
-
-    try:
-        text = getpass(f"{what}: ")
-        if confirm and getpass("Once more: ") != text:
-            raise click.ClickException("these were two different ones; try again")
-        size = len(text.encode())
-    except UnicodeError:
-        raise MalformedError(f"{what.lower()}: not valid text") from None
-    if size >= _TYPED_LIMIT:
-        raise MalformedError(f"{what.lower()}: too long for a terminal; pipe it in instead")
-    return text
-
-
-def _piped(what: str) -> str:
-    with open(0, "rb", closefd=False) as stdin:
-        raw = stdin.read(_SECRET_LIMIT + 2).removesuffix(b"\n")
-    if len(raw) > _SECRET_LIMIT:
-        raise MalformedError(f"{what.lower()}: longer than {_SECRET_LIMIT} bytes")
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        raise MalformedError(f"{what.lower()}: not valid UTF-8") from None

@@ -26,6 +26,13 @@ def data_option(command: F) -> F:
     )(command)
 
 
+def hashed_option(command: F) -> F:
+    """Add the option that says that a data key is hashed already."""
+    return click.option("--hashed", is_flag=True, help="DATAKEY is hashed already: 64 hex digits.")(
+        command
+    )
+
+
 def portal_options(command: F) -> F:
     """Add the options that say which portal, and how to talk to it."""
     for option in reversed(

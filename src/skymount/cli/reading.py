@@ -1,21 +1,17 @@
-"""``skymount ls``, ``cat``, ``download`` and ``metadata``: content without a mount.
+"""``skymount ls``, ``cat`` and ``metadata``: content without a mount.
 
-The first three check content as a mount does, and see the same tree under the same names.
+The first two check content as a mount does, and see the same tree under the same names.
 """
 
 import json
-import os
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import aclosing
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from skymount.cli.options import portal_options, reading_options
-from skymount.cli.output import Progress, emit, escape, json_option, progress
+from skymount.cli.output import emit, escape, json_option
 
 if TYPE_CHECKING:
     from skymount.cli.session import Reading
@@ -23,10 +19,7 @@ if TYPE_CHECKING:
     from skymount.fs.tree import Node
     from skymount.portal.client import PortalClient
 
-_ARCHIVES = {"zip": ".zip", "tar": ".tar", "targz": ".tar.gz"}
-"""Values of the ``format`` parameter (wire notes 4.2), and how their files are named."""
-
-_STDOUT = 1
+STDOUT = 1  # the descriptor
 
 
 @click.command()
@@ -120,10 +113,10 @@ async def _cat(reading: "Reading", links: Sequence["Link"]) -> None:
     from skymount.cli.target import open_target
 
     for link in links:
-        await _write_out(reading, await open_target(reading, link))
+        await write_out(reading, await open_target(reading, link))
 
 
-async def _write_out(reading: "Reading", target: "Target") -> int:
+async def write_out(reading: "Reading", target: "Target") -> int:
     """Write the file that a target is to stdout; return its size in bytes."""
     import trio
 
@@ -140,198 +133,8 @@ async def _write_out(reading: "Reading", target: "Target") -> int:
     for at, length in spans(skyfile, file.offset, file.size):
         data = await reading.reader.read(skyfile, at, length)
         # whoever reads this pipe may have stopped doing so, which must not keep us from ending
-        await trio.to_thread.run_sync(write_all, _STDOUT, data, abandon_on_cancel=True)
+        await trio.to_thread.run_sync(write_all, STDOUT, data, abandon_on_cancel=True)
     return file.size
-
-
-@click.command()
-@click.argument("link")
-@click.argument("destination", metavar="[DEST]", required=False)
-@click.option(
-    "--archive",
-    type=click.Choice(list(_ARCHIVES)),
-    help="Get an archive that the portal makes, which is not verified.",
-)
-@click.option("--force", is_flag=True, help="Replace files that exist already.")
-@reading_options
-@json_option
-def download(
-    link: str,
-    destination: str | None,
-    archive: str | None,
-    force: bool,
-    as_json: bool,
-    **flags: Any,
-) -> None:
-    """Save the file or directory at LINK as DEST.
-
-    A file goes to DEST, or into DEST if that is a directory, or to stdout if it is '-'. A directory
-    becomes DEST, or is added to it if it exists. Without DEST the name in the skylink counts, in
-    the working directory; the skylink itself where that begins with a dot. Files appear when all
-    of them are complete and verified.
-
-    \b
-    Examples:
-      skymount download SKYLINK
-      skymount download SKYLINK/a/directory ./copy
-      skymount download --archive tar SKYLINK site.tar
-    """
-    from skymount.cli.session import load, run_with_reader
-    from skymount.cli.target import Link
-
-    if destination == "":
-        raise click.UsageError("DEST is empty")
-    if destination == "-" and as_json:
-        raise click.UsageError("--json and the content cannot both go to stdout")
-    settings, parsed = load(**flags), Link.parse(link)
-    fetch = partial(_archive, kind=archive) if archive else _save
-    with progress() as report:
-        saved, left_out = run_with_reader(
-            settings,
-            lambda reading: fetch(reading, parsed, destination, force=force, report=report),
-        )
-    if as_json:
-        emit([{"path": path, "size": size} for path, size in saved], as_json, [])
-    elif os.isatty(2) and destination != "-":
-        total = sum(size for _, size in saved)
-        what = escape(saved[0][0]) if len(saved) == 1 else f"{len(saved)} files"
-        click.echo(f"{what}, {total} bytes", err=True)
-    if left_out:
-        raise click.ClickException(f"{left_out} files cannot be saved, see above")
-
-
-Saved = tuple[list[tuple[str, int]], int]
-"""(path, size in bytes) of each file, and the number of files that could not be saved."""
-
-
-async def _save(
-    reading: "Reading",
-    link: "Link",
-    destination: str | None,
-    *,
-    force: bool,
-    report: Progress | None,
-) -> Saved:
-    """Save what a link leads to, checked."""
-    from skymount.cli.saving import Item, Stage
-    from skymount.cli.target import open_target
-
-    target = await open_target(reading, link)
-    skyfile, file = target.tree.skyfile, target.single_file()
-    if destination == "-":
-        return [("-", await _write_out(reading, target))], 0
-    if file is None:
-        return await _save_tree(reading, target, destination, force=force, report=report)
-    parent, name = _place(destination, target.name, force=force)
-    item = Item(b"file", file.offset, file.size, target.mode_of(target.path))
-    with Stage(parent) as stage:
-        await stage.fill(reading.reader, skyfile, [item], report)
-        stage.place_file(name, force=force)
-    return [(os.path.join(parent, name), file.size)], 0
-
-
-def _place(destination: str | None, own: str, *, force: bool) -> tuple[str, str]:
-    """Return (directory, name) for a file; ClickException when it cannot go there."""
-    from skymount.cli.saving import check_free
-
-    if destination is None:
-        parent, name = "", own
-    elif os.path.isdir(destination):
-        parent, name = destination, own
-    else:
-        parent, name = os.path.split(destination)
-        if not name:
-            raise click.ClickException(f"{escape(destination)}: no such directory")
-    check_free(os.path.join(parent, name), os.fsencode(os.path.join(parent, name)), force=force)
-    return parent or ".", name
-
-
-async def _save_tree(
-    reading: "Reading",
-    target: "Target",
-    destination: str | None,
-    *,
-    force: bool,
-    report: Progress | None,
-) -> Saved:
-    from skymount.cli.saving import Item, Stage
-    from skymount.fs.tree import Directory
-
-    skyfile = target.tree.skyfile
-    above = target.path + b"/" if target.path else b""
-    items = [
-        Item(path, file.offset, file.size, target.mode_of(above + path))
-        for path, file in target.files()
-    ]
-    if sum(item.size for item in items) > skyfile.size:
-        raise click.ClickException(
-            f"{escape(target.link.text)}: its files overlap, and would take more room on disk "
-            "than the content has; mount it, or download single files"
-        )
-    place = (target.name if destination is None else destination).rstrip("/") or "/"
-    is_there = os.path.isdir(place)
-    if not is_there and os.path.lexists(place):
-        raise click.ClickException(f"{escape(place)}: it exists, and is not a directory")
-    parent, name = (place, "") if is_there else os.path.split(place)
-    with Stage(parent or ".") as stage:
-        if is_there:
-            stage.check_merge(items, force=force)
-        stage.make_directories(path for path, node in target.walk() if isinstance(node, Directory))
-        await stage.fill(reading.reader, skyfile, items, report)
-        if is_there:
-            stage.merge(items, force=force)
-        else:
-            stage.place_directory(name)
-    saved = [(os.path.join(place, os.fsdecode(item.path)), item.size) for item in items]
-    return saved, target.warn_of_hidden()
-
-
-async def _archive(
-    reading: "Reading",
-    link: "Link",
-    destination: str | None,
-    *,
-    kind: str,
-    force: bool,
-    report: Progress | None,
-) -> Saved:
-    """Save the archive that a portal makes of a directory; its word is all that there is."""
-    from skymount.content.skyfile import Policy
-    from skymount.errors import BadContentError
-    from skymount.portal.download import to_file
-    from skymount.wire import messages
-
-    if reading.policy is Policy.REQUIRE:
-        raise BadContentError("an archive cannot be verified; download the directory instead")
-    skylink, path = await reading.portals.first(link.resolve)
-    inner = path.decode("utf-8", "surrogateescape")
-    request = messages.download(skylink, inner, archive=kind, with_metadata=False)
-    if destination == "-":
-        return [("-", await _archive_out(reading.portals.ranked()[0], request))], 0
-    own = (inner.rpartition("/")[2] or str(skylink)).replace("\0", "") + _ARCHIVES[kind]
-    parent, name = _place(destination, own, force=force)
-    place = os.path.join(parent, name)
-
-    async def ask(client: "PortalClient") -> int:
-        return await to_file(client.transport, request, Path(place), client.options, report)
-
-    return [(place, await reading.portals.first(ask))], 0
-
-
-async def _archive_out(client: "PortalClient", request: "Any") -> int:
-    import trio
-
-    from skymount.cli.saving import write_all
-
-    size = 0
-    async with (
-        client.transport.open(request, client.options) as answer,
-        aclosing(client.transport.pieces(answer)) as pieces,
-    ):
-        async for piece in pieces:
-            await trio.to_thread.run_sync(write_all, _STDOUT, piece, abandon_on_cancel=True)
-            size += len(piece)
-    return size
 
 
 @click.command()
@@ -356,7 +159,7 @@ def metadata(link: str, pretty: bool, as_json: bool, **flags: Any) -> None:
 
     async def ask(client: "PortalClient") -> dict[str, Any]:
         skylink, path = await parsed.resolve(client)
-        found = await client.get_metadata(str(skylink), path.decode("utf-8", "surrogateescape"))
+        found = await client.get_metadata(skylink, path=path.decode("utf-8", "surrogateescape"))
         return {
             "metadata": found.metadata,
             "content_type": found.content_type,

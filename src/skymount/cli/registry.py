@@ -154,9 +154,7 @@ def set_(
             )
         entry = RegistryEntry(data_key, content, number)
         await client.registry.set_entry(pair.private_hex, entry, hashed_data_key_hex=hashed)
-        link = client.registry.get_entry_link(
-            pair.public_hex, data_key, hashed_data_key_hex=hashed
-        )
+        link = client.registry.get_entry_link(pair.public_hex, data_key, hashed_data_key_hex=hashed)
         return _facts(client, entry) | {"public_key": pair.public_hex, "link": link}
 
     facts = run_with_client(settings, store)
@@ -209,9 +207,7 @@ def url(
     from skymount.cli.session import load, make_client
 
     client = make_client(load(portals=portals, dialect=dialect, config_file=config_file))
-    found = client.registry.get_entry_url(
-        public_key(owner), data_key, hashed_data_key_hex=hashed
-    )
+    found = client.registry.get_entry_url(public_key(owner), data_key, hashed_data_key_hex=hashed)
     emit({"url": found}, as_json, [found])
 
 
@@ -240,7 +236,5 @@ def link(
     from skymount.cli.session import load, make_client
 
     client = make_client(load(portals=portals, dialect=dialect, config_file=config_file))
-    found = client.registry.get_entry_link(
-        public_key(owner), data_key, hashed_data_key_hex=hashed
-    )
+    found = client.registry.get_entry_link(public_key(owner), data_key, hashed_data_key_hex=hashed)
     emit({"link": found}, as_json, [found])

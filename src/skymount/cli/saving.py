@@ -78,7 +78,7 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
             waiting.poll()
 
 
-class Refused(click.ClickException):  # noqa: N818 (it is what the user is told)
+class Refused(click.ClickException):
     """Something is where a file belongs."""
 
 

@@ -53,12 +53,17 @@ def load(
     return config.load(flags, environ=os.environ, file=config_file or "")
 
 
+def make_client(settings: Config) -> PortalClient:
+    """Make a client of the first portal, not yet open: enough to ask it for URLs."""
+    url = settings.portal_urls[0]
+    return PortalClient(url, dialect=settings.dialect, api_key=settings.api_key)
+
+
 def run_with_client(settings: Config, function: Callable[[PortalClient], Awaitable[T]]) -> T:
     """Run a function with a client of the first portal; return its result."""
 
     async def main() -> T:
-        url = settings.portal_urls[0]
-        async with PortalClient(url, dialect=settings.dialect, api_key=settings.api_key) as client:
+        async with make_client(settings) as client:
             return await function(client)
 
     return _run(settings, main)
@@ -80,12 +85,13 @@ async def _open_reading(settings: Config) -> AsyncIterator[Reading]:
     from skymount.content.loader import Loader
     from skymount.content.reader import open_reader
     from skymount.portal.failover import Portals
+    from skymount.portal.reading import PortalReader
 
     dialect = dialect_named(settings.dialect)
     async with AsyncExitStack() as stack:
         clients = [
             await stack.enter_async_context(
-                PortalClient.of(
+                PortalReader.of(
                     # no repetitions: `Portals` asks the next portal instead, in rounds
                     PortalOptions.parse(url, dialect=dialect, api_key=settings.api_key, retries=0)
                 )

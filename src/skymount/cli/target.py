@@ -17,7 +17,7 @@ from skymount.content.loader import off_loop
 from skymount.content.skyfile import Policy
 from skymount.errors import BadContentError
 from skymount.fs.tree import NAME_LIMIT, Directory, File, Node, Tree, build_tree
-from skymount.portal.client import PortalClient
+from skymount.portal.reading import PortalReader
 from skymount.wire.skylink import Skylink, split_link
 
 if TYPE_CHECKING:
@@ -56,14 +56,14 @@ class Link:
         domain, _, path = plain.partition("/")
         return cls(text, parse_domain(domain), _decoded(path))
 
-    async def resolve(self, client: PortalClient) -> tuple[Skylink, bytes]:
+    async def resolve(self, client: PortalReader) -> tuple[Skylink, bytes]:
         """Return the skylink and the path in it; a portal is asked what a domain stands for."""
         if isinstance(self.place, Skylink):
             return self.place, self.path
         from skymount.portal import names
         from skymount.wire.hns import SkylinkRecord
 
-        record = (await names.resolve(client.transport, self.place)).record
+        record = (await names.resolve(client.transport, self.place, client.options)).record
         inner = _decoded(record.path) if isinstance(record, SkylinkRecord) else b""
         return record.skylink, b"/".join(filter(None, (inner, self.path)))
 
@@ -108,20 +108,29 @@ class Target:
         return name
 
     def single_file(self) -> File | None:
-        """Return the file that this is; the root of a skylink that is no directory is one too."""
-        node, skyfile = self.node, self.tree.skyfile
-        if isinstance(node, File):
-            return node
-        metadata = skyfile.metadata
-        if self.path or metadata.subfiles or metadata.rejected:
+        """Return the file that this is; the root is one too unless a directory was uploaded.
+
+        Then its name may be one that no tree can show, which says nothing against its content.
+        """
+        if isinstance(self.node, File):
+            return self.node
+        metadata, size = self.tree.skyfile.metadata, self.tree.skyfile.size
+        if self.path or metadata.rejected or len(metadata.subfiles) > 1:
             return None
-        # its name may be one that no tree can show, which says nothing against its content
-        return next((found for _, found in self.files()), File(0, b"", 0, skyfile.size, 0o444, ""))
+        if not metadata.subfiles:
+            return File(0, b"", 0, size, 0o444, "")
+        only = metadata.subfiles.get(metadata.filename)  # as uploads of one file are stored
+        if only is None or only.offset + only.len > size:
+            return None
+        return File(0, b"", only.offset, only.len, 0o444, only.contenttype)
 
     def mode_of(self, path: bytes) -> int:
-        """Return the permission bits that the metadata has for a path in the tree, 0 for none."""
+        """Return the permission bits that the metadata has for a path in the tree, 0 for none.
+
+        The empty path stands for the file that the root is.
+        """
         metadata = self.tree.skyfile.metadata
-        found = metadata.subfiles.get(path.decode())
+        found = metadata.subfiles.get(path.decode() or metadata.filename)
         return (metadata.mode if found is None else found.mode) & 0o777
 
     def walk(self) -> Iterator[tuple[bytes, Node]]:

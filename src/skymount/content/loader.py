@@ -22,8 +22,8 @@ from skymount.errors import (
     PortalError,
     RequestRefusedError,
 )
-from skymount.portal.client import Head, PortalClient
 from skymount.portal.failover import Portals
+from skymount.portal.reading import Head, PortalReader
 from skymount.wire import merkle, sector
 from skymount.wire.metadata import METADATA_LIMIT, Metadata, parse_metadata
 from skymount.wire.ranges import ByteRange
@@ -83,7 +83,7 @@ class Loader:
     def __init__(self, portals: Portals, policy: Policy) -> None:
         self._portals = portals
         self._policy = policy
-        self._without_base_sectors: dict[PortalClient, tuple[int, float]] = {}
+        self._without_base_sectors: dict[PortalReader, tuple[int, float]] = {}
 
     async def load(self, skylink: Skylink) -> Loaded:
         """Describe a skylink, resolving a v2 one first; PortalError when no portal can.
@@ -111,7 +111,7 @@ class Loader:
             raise BadContentError("the portals no longer agree on what this skylink is")
         return loaded.payload
 
-    async def _load_from(self, client: PortalClient, skylink: Skylink) -> Loaded:
+    async def _load_from(self, client: PortalReader, skylink: Skylink) -> Loaded:
         try:
             if skylink.version == 2:
                 return await self._load_resolved(client, skylink)
@@ -128,7 +128,7 @@ class Loader:
         except MalformedError as error:
             raise BadContentError(str(error), url=client.url) from error
 
-    async def _load_resolved(self, client: PortalClient, skylink: Skylink) -> Loaded:
+    async def _load_resolved(self, client: PortalReader, skylink: Skylink) -> Loaded:
         """Describe what a v2 skylink resolves to: by the portal's word, which proves nothing."""
         if self._policy is Policy.REQUIRE:
             raise BadContentError(f"{skylink}: a resolver skylink is not verified", url=client.url)
@@ -138,7 +138,7 @@ class Loader:
         loaded = await self._load_from(client, found)
         return replace(loaded, skyfile=replace(loaded.skyfile, verified=Verified.NO))
 
-    def _wants_base_sector(self, client: PortalClient, skylink: Skylink) -> bool:
+    def _wants_base_sector(self, client: PortalReader, skylink: Skylink) -> bool:
         if self._policy is Policy.OFF or skylink.offset:  # a packed one's root proves nothing
             return False
         missing, last = self._without_base_sectors.get(client, (0, 0.0))
@@ -146,7 +146,7 @@ class Loader:
         return self._policy is Policy.REQUIRE or not given_up
 
     async def _base_sector(
-        self, client: PortalClient, skylink: Skylink
+        self, client: PortalReader, skylink: Skylink
     ) -> sector.BaseSector | None:
         """Fetch the base sector and check it; None when the portal does not give that out."""
         try:
@@ -164,7 +164,7 @@ class Loader:
             return sector.BaseSector(layout, b"", b"", b"", None)
         return sector.parse_base_sector(data)
 
-    async def _differs_encrypted(self, client: PortalClient, skylink: Skylink, data: bytes) -> bool:
+    async def _differs_encrypted(self, client: PortalReader, skylink: Skylink, data: bytes) -> bool:
         """Whether `data` is not the start of the sector, which is encrypted up to its end.
 
         So the used bytes alone do not hash to the skylink. A portal that does not hand out the
@@ -178,7 +178,7 @@ class Loader:
         return root != skylink.root or not whole.startswith(data)
 
     async def _from_base_sector(
-        self, client: PortalClient, skylink: Skylink, base: sector.BaseSector
+        self, client: PortalReader, skylink: Skylink, base: sector.BaseSector
     ) -> Loaded:
         """Describe it from its base sector, which is authentic."""
         layout, fanout, raw = base.layout, base.fanout, base.metadata
@@ -204,7 +204,7 @@ class Loader:
         return Loaded(skyfile, base.payload)
 
     async def _spilled_body(
-        self, client: PortalClient, layout: sector.Layout, roots: bytes
+        self, client: PortalReader, layout: sector.Layout, roots: bytes
     ) -> bytes:
         """Fetch what did not fit the base sector, level by level, each sector checked."""
         if layout.metadata_size > METADATA_LIMIT or layout.fanout_size > _FANOUT_LIMIT:
@@ -214,7 +214,7 @@ class Loader:
             level = await self._sectors(client, level, size)
         return level
 
-    async def _sectors(self, client: PortalClient, roots: bytes, size: int) -> bytes:
+    async def _sectors(self, client: PortalReader, roots: bytes, size: int) -> bytes:
         """Fetch the sectors with these joined roots, `size` bytes in all, a few at a time."""
         count = len(roots) // ROOT_SIZE
         found: list[bytes] = [b""] * count
@@ -242,7 +242,7 @@ class Loader:
         return b"".join(found)
 
     async def _from_head(
-        self, client: PortalClient, skylink: Skylink, *, encrypted: bool = False
+        self, client: PortalReader, skylink: Skylink, *, encrypted: bool = False
     ) -> Loaded:
         """Describe it by the portal's word, checked where the content is small.
 
@@ -268,7 +268,7 @@ class Loader:
         return Loaded(skyfile, payload)
 
     async def _checked_payload(
-        self, client: PortalClient, skylink: Skylink, raw: bytes, size: int
+        self, client: PortalReader, skylink: Skylink, raw: bytes, size: int
     ) -> bytes | None:
         """Fetch small content whole and check it; None when it is not of that kind."""
         used = sector.LAYOUT_SIZE + len(raw) + size

@@ -9,13 +9,13 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
 from skymount.content.skyfile import Skyfile
 from skymount.errors import BadContentError, RequestRefusedError
-from skymount.portal.client import PortalClient
+from skymount.portal.reading import PortalReader
 from skymount.wire.ranges import ByteRange
 
 
 @asynccontextmanager
 async def stream(
-    client: PortalClient, skyfile: Skyfile, wanted: ByteRange
+    client: PortalReader, skyfile: Skyfile, wanted: ByteRange
 ) -> AsyncIterator[AsyncIterator[bytes]]:
     """Open a range of the payload; yields an iterator of pieces that add up to it."""
     async with AsyncExitStack() as stack:
@@ -32,7 +32,7 @@ async def stream(
 
 
 async def _file_by_file(
-    client: PortalClient, skyfile: Skyfile, wanted: ByteRange
+    client: PortalReader, skyfile: Skyfile, wanted: ByteRange
 ) -> AsyncGenerator[bytes, None]:
     """Yield the range from one request for each file that has a part in it."""
     position = wanted.start

@@ -19,8 +19,8 @@ from skymount.content.loader import Loaded, Loader, off_loop
 from skymount.content.prefetch import MAX_WINDOW, Readers
 from skymount.content.skyfile import Skyfile, UnitKey
 from skymount.errors import BadContentError, PortalError
-from skymount.portal.client import PortalClient
 from skymount.portal.failover import Portals
+from skymount.portal.reading import PortalReader
 from skymount.wire import sector
 from skymount.wire.ranges import ByteRange
 from skymount.wire.skylink import Skylink
@@ -188,7 +188,7 @@ class ContentReader:
             self._pending.pop(key).settle(data)
             arrived += 1
 
-        async def ask(client: PortalClient) -> None:
+        async def ask(client: PortalReader) -> None:
             if arrived == len(run):  # what failed came after the last byte
                 return
             units = self._units_from(client, skyfile, first + arrived, first + len(run))
@@ -215,7 +215,7 @@ class ContentReader:
                 self._pending.pop(skyfile.key(index)).settle(None, error)
 
     async def _units_from(
-        self, client: PortalClient, skyfile: Skyfile, first: int, stop: int
+        self, client: PortalReader, skyfile: Skyfile, first: int, stop: int
     ) -> AsyncGenerator[bytes, None]:
         """Yield units first to stop from one portal, each checked if it can be."""
         wanted = ByteRange(first * skyfile.unit, min(skyfile.size, stop * skyfile.unit))

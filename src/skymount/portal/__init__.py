@@ -1,6 +1,91 @@
-"""Remote portals over HTTP: one client per portal, and failover between them."""
+"""Remote portals over HTTP, and the client library of the contract (docs/library.md).
 
+The names below are its public interface. They are loaded when first used: a mount needs few.
+"""
+
+import importlib
 import sys
+from typing import TYPE_CHECKING, Any
+
+from skymount.wire.dialect import SVC
+
+if TYPE_CHECKING:
+    from skymount.portal.client import PortalClient
+    from skymount.portal.files import FileContent, MetadataResult
+    from skymount.portal.names import HnsResult
+    from skymount.portal.registry import EntryResult, RegistryEntry
+    from skymount.portal.seeds import (
+        KeyPair,
+        KeyPairAndSeed,
+        derive_child_seed,
+        gen_key_pair_and_seed,
+        gen_key_pair_from_seed,
+        parse_skylink,
+    )
+    from skymount.portal.skydb import JSONResult
+    from skymount.portal.sync import SyncPortalClient
+    from skymount.wire.messages import UploadResult
+    from skymount.wire.skykey import Skykey
+    from skymount.wire.skylink import Skylink
 
 # With click and rich installed, httpx loads a command line of its own at import: 80 ms and 6 MB.
 sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
+
+DEFAULT_SVC_PORTAL_URL = "http://127.0.0.1:4280"
+"""Where an embedded portal listens unless told otherwise, and clients look for one."""
+
+URI_SVC_PREFIX = f"{SVC.scheme}://"
+"""What content links of the default dialect begin with."""
+
+_HOMES = {
+    "PortalClient": "portal.client",
+    "FileContent": "portal.files",
+    "MetadataResult": "portal.files",
+    "HnsResult": "portal.names",
+    "EntryResult": "portal.registry",
+    "RegistryEntry": "portal.registry",
+    "KeyPair": "portal.seeds",
+    "KeyPairAndSeed": "portal.seeds",
+    "derive_child_seed": "portal.seeds",
+    "gen_key_pair_and_seed": "portal.seeds",
+    "gen_key_pair_from_seed": "portal.seeds",
+    "parse_skylink": "portal.seeds",
+    "JSONResult": "portal.skydb",
+    "SyncPortalClient": "portal.sync",
+    "UploadResult": "wire.messages",
+    "Skykey": "wire.skykey",
+    "Skylink": "wire.skylink",
+}
+
+__all__ = [
+    "DEFAULT_SVC_PORTAL_URL",
+    "URI_SVC_PREFIX",
+    "EntryResult",
+    "FileContent",
+    "HnsResult",
+    "JSONResult",
+    "KeyPair",
+    "KeyPairAndSeed",
+    "MetadataResult",
+    "PortalClient",
+    "RegistryEntry",
+    "Skykey",
+    "Skylink",
+    "SyncPortalClient",
+    "UploadResult",
+    "derive_child_seed",
+    "gen_key_pair_and_seed",
+    "gen_key_pair_from_seed",
+    "parse_skylink",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from the module that it lives in."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"skymount.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

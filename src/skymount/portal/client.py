@@ -1,206 +1,364 @@
-"""Owns the library's class for one portal: what can be asked of it, and how its answers are read.
-
-Connections, redirects, repetitions and failures are the business of ``portal.transport``. Whether
-the bytes are the right ones is for ``content`` to find out.
+"""Owns the library's class for one portal: every call of the contract, its arguments checked before
+any request. What a call does is in the module of its group.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
-from types import TracebackType
-from typing import Self, Unpack
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Unpack
 
 import trio
 
-from skymount.errors import BadContentError, MalformedError
-from skymount.portal import upload
-from skymount.portal.answers import Headers
-from skymount.portal.options import ClientOptions, CommonOptions, PortalOptions
-from skymount.portal.transport import OpenAnswer, Transport
+from skymount.errors import MalformedError, PortalTimeoutError, SkymountError
+from skymount.portal import download, files, inputs, names, upload
+from skymount.portal.files import CONTENT_LIMIT, FileContent, MetadataResult
+from skymount.portal.names import HnsResult
+from skymount.portal.options import CommonOptions, PortalOptions
+from skymount.portal.reading import PortalReader
+from skymount.portal.registry import Registry
+from skymount.portal.skydb import SkyDB
+from skymount.portal.skykeys import Skykeys
+from skymount.portal.sources import Content, Source, checked_name, mapping_sources
+from skymount.portal.upload import DIRECTORY_FIELD, FILE_FIELD, UploadBody, upload_query
 from skymount.wire import messages
-from skymount.wire.dialect import Dialect
-from skymount.wire.metadata import METADATA_LIMIT
-from skymount.wire.ranges import ByteRange
-from skymount.wire.skylink import SECTOR_SIZE, Skylink
+from skymount.wire.hns import parse_domain
+from skymount.wire.messages import UploadResult
+from skymount.wire.skykey import Kind, Skykey
+from skymount.wire.skylink import Skylink
 
-_PARTIAL_CONTENT = 206
-_CLOSING = 2.0  # seconds that closing all connections may take
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """What a HEAD request on a skylink tells; None or empty where the portal says nothing."""
-
-    skylink: Skylink | None
-    metadata: bytes | None
-    size: int | None
-    content_type: str
+Seconds = float | str | None
+"""A time in seconds, or decimal digits of one; None: the default."""
 
 
-class PortalClient:
+class PortalClient(PortalReader):
     """Talks to one portal. Safe for many tasks at once; an async context manager.
 
-    Options of a call override those given here (contract, client conventions). Every method raises
-    WrongTypeError or MalformedError for arguments that cannot be sent, before any request, and a
-    `PortalError` and nothing else for what happens on the wire.
+    Options of a call override those given at creation (contract, client conventions). Links are
+    taken in every form that `parse_skylink` knows, with a path behind. Every method raises
+    WrongTypeError or MalformedError for arguments that cannot be sent, before any request, OSError
+    for local files, and a `PortalError` and nothing else for what happens on the wire.
     """
 
-    options: PortalOptions
-    transport: Transport
+    @cached_property
+    def registry(self) -> Registry:
+        """The registry: get_entry, set_entry, get_entry_url, get_entry_link."""
+        return Registry(self.transport)
 
-    def __init__(self, portal_url: str = "", **options: Unpack[ClientOptions]) -> None:
-        """Select a portal; an empty address is the default one. No network traffic."""
-        self._select(PortalOptions.parse(portal_url, **options))
+    @cached_property
+    def db(self) -> SkyDB:
+        """SkyDB: get_json, set_json, delete_json."""
+        return SkyDB(self.transport, self.registry)
 
-    @classmethod
-    def of(cls, options: PortalOptions) -> Self:
-        """Make a client from options that are parsed already."""
-        client = cls.__new__(cls)
-        client._select(options)
-        return client
+    # --- upload (contract, endpoints 1 and 2)
 
-    def _select(self, options: PortalOptions) -> None:
-        self.options = options
-        self.transport = Transport(options.url, options)
-        self._node: Transport | None = None
-
-    @property
-    def url(self) -> str:
-        """The portal's address, without credentials."""
-        return self.options.url
-
-    @property
-    def dialect(self) -> Dialect:
-        """The names that the portal uses."""
-        return self.options.dialect
-
-    @property
-    def node(self) -> Transport:
-        """The connections to the node that keeps the skykeys; without one of its own, the portal's.
-
-        It gets the same credentials and headers.
-        """
-        url = self.options.node_url
-        if not url or url == self.url:
-            return self.transport
-        if self._node is None:
-            self._node = Transport(url, self.options)
-        return self._node
-
-    def __repr__(self) -> str:
-        return f"PortalClient({self.url!r})"
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
+    async def upload_file(
         self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + _CLOSING):
-            await self.aclose()
-
-    async def aclose(self) -> None:
-        """Close every connection."""
-        try:
-            await self.transport.aclose()
-        finally:
-            if self._node is not None:
-                await self._node.aclose()
-
-    async def prepare(self) -> None:
-        """Do now what the first request would otherwise wait for. No network traffic."""
-        await self.transport.prepare()
-
-    async def head(self, skylink: Skylink, **options: Unpack[CommonOptions]) -> Head:
-        """Ask for the headers of a whole skylink (endpoint 4).
-
-        ``format=concat`` keeps a portal from redirecting to, or failing over, a default path.
-        """
-        call = self.options.overridden(**options)
-        request = messages.download(skylink, method="HEAD", archive="concat")
-        headers = (await self.transport.fetch(request, 0, call)).headers
-        return Head(
-            self._skylink_header(headers, call.dialect),
-            headers.raw(call.dialect.metadata_header),
-            headers.length,
-            headers.get("content-type", ""),
-        )
-
-    async def raw_metadata(self, skylink: Skylink, **options: Unpack[CommonOptions]) -> bytes:
-        """Fetch the stored metadata JSON from its endpoint (wire notes 4.7)."""
-        call = self.options.overridden(**options)
-        request = messages.metadata(call.dialect, skylink)
-        return (await self.transport.fetch(request, METADATA_LIMIT, call)).body
-
-    async def base_sector(self, skylink: Skylink, **options: Unpack[CommonOptions]) -> bytes:
-        """Fetch the used bytes of a base sector (wire notes 4.7)."""
-        call = self.options.overridden(**options)
-        request = messages.base_sector(call.dialect, skylink)
-        return (await self.transport.fetch(request, SECTOR_SIZE, call)).body
-
-    async def sector(self, root: bytes, length: int, **options: Unpack[CommonOptions]) -> bytes:
-        """Fetch the first `length` bytes of the sector with that Merkle root (wire notes 4.7)."""
-        call = self.options.overridden(**options)
-        request = messages.sector(call.dialect, root, 0, length)
-        data = (await self.transport.fetch(request, length, call)).body
-        if len(data) != length:
-            raise BadContentError(f"sector {root.hex()}: short answer", url=self.url)
-        return data
-
-    @asynccontextmanager
-    async def stream(
-        self,
-        skylink: Skylink,
-        path: str,
-        byte_range: ByteRange,
-        size: int,
+        file: Content,
+        *,
+        custom_filename: str = "",
+        portal_file_field_name: str = FILE_FIELD,
+        timeout_seconds: Seconds = None,
+        skykey_name: str = "",
+        skykey_id: str = "",
+        dry_run: bool = False,
         **options: Unpack[CommonOptions],
-    ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Open a byte range of content of `size` bytes; yields an iterator of its pieces.
+    ) -> UploadResult:
+        """Upload a file: a path, a binary file object, or bytes with a `custom_filename`.
 
-        An empty path selects the whole payload, all files one after another. Pieces add up to
-        exactly the range, or the iterator raises BadContentError.
+        ``str()`` of the result is ``<scheme>://<skylink>``. `timeout_seconds` bounds the whole
+        upload. With a skykey the portal encrypts; with `dry_run` it only tells the skylink.
         """
-        request = messages.download(
-            skylink,
-            path,
-            byte_range=byte_range,
-            archive="" if path else "concat",
-            with_metadata=False,
+        call = self.options.overridden(**options)
+        name = inputs.text(custom_filename, "custom_filename")
+        field = inputs.text(portal_file_field_name, "portal_file_field_name")
+        query = upload_query(
+            skykey_name=inputs.text(skykey_name, "skykey_name"),
+            skykey_id=inputs.text(skykey_id, "skykey_id"),
+            dry_run=inputs.flag(dry_run, "dry_run"),
         )
-        async with self.transport.open(request, self.options.overridden(**options)) as answer:
-            _check_range(answer, byte_range, size)
-            pieces = self.transport.pieces(answer, len(byte_range))
-            async with aclosing(pieces):
-                yield pieces
+        limit = inputs.optional_seconds(timeout_seconds, "timeout_seconds")
+        source = await trio.to_thread.run_sync(Source.of, file, name)
+        body = UploadBody([source], field=field, query=query)
+        with _at_most(limit, call):
+            return await upload.send(self.transport, body, call)
 
-    async def send_upload(
-        self, body: upload.UploadBody, **options: Unpack[CommonOptions]
-    ) -> messages.UploadResult:
-        """Send content (endpoints 1 and 2); errors as of `upload.send`."""
+    async def upload_directory(
+        self,
+        directory: str | os.PathLike[str] | Mapping[str, Content],
+        *,
+        custom_dirname: str = "",
+        portal_directory_file_field_name: str = DIRECTORY_FIELD,
+        timeout_seconds: Seconds = None,
+        skykey_name: str = "",
+        skykey_id: str = "",
+        default_path: str = "",
+        disable_default_path: bool = False,
+        try_files: Sequence[str] | None = None,
+        error_pages: Mapping[str, str] | None = None,
+        dry_run: bool = False,
+        **options: Unpack[CommonOptions],
+    ) -> UploadResult:
+        """Upload a directory, or a mapping of relative paths to files, bytes or file objects.
+
+        `custom_dirname` is needed with a mapping, and else replaces the directory's own name.
+        `default_path` and the like say what a browser is shown (wire notes 3.2). Otherwise as
+        `upload_file`.
+        """
+        call = self.options.overridden(**options)
+        field = inputs.text(portal_directory_file_field_name, "portal_directory_file_field_name")
+        query = upload_query(
+            skykey_name=inputs.text(skykey_name, "skykey_name"),
+            skykey_id=inputs.text(skykey_id, "skykey_id"),
+            default_path=inputs.text(default_path, "default_path"),
+            disable_default_path=inputs.flag(disable_default_path, "disable_default_path"),
+            try_files=None if try_files is None else inputs.texts(try_files, "try_files"),
+            error_pages=inputs.text_mapping(error_pages or {}, "error_pages"),
+            dry_run=inputs.flag(dry_run, "dry_run"),
+        )
+        limit = inputs.optional_seconds(timeout_seconds, "timeout_seconds")
+        name = inputs.text(custom_dirname, "custom_dirname")
+        body = await trio.to_thread.run_sync(_directory_body, directory, name, field, query)
+        with _at_most(limit, call):
+            return await upload.send(self.transport, body, call)
+
+    async def send_upload(self, body: UploadBody, **options: Unpack[CommonOptions]) -> UploadResult:
+        """Send an upload that is prepared already."""
         return await upload.send(self.transport, body, self.options.overridden(**options))
 
-    def _skylink_header(self, headers: Headers, dialect: Dialect) -> Skylink | None:
-        text = headers.get(dialect.skylink_header, "")
-        try:
-            return Skylink.parse(text) if text else None
-        except MalformedError as error:
-            raise BadContentError(str(error), method="HEAD", url=self.url) from None
+    # --- content (contract, endpoints 3 and 4)
+
+    async def download_file(
+        self,
+        destination: str | os.PathLike[str],
+        skylink: str | Skylink,
+        *,
+        path: str = "",
+        timeout_seconds: Seconds = None,
+        skykey_name: str = "",
+        skykey_id: str = "",
+        archive: str = "",
+        on_progress: download.Progress | None = None,
+        **options: Unpack[CommonOptions],
+    ) -> None:
+        """Download content into a file, which appears when it is complete.
+
+        A directory comes as a zip, or as what `archive` says: ``tar``, ``targz``, ``concat``.
+        `timeout_seconds`, at most 900, is how long the portal may look for the content. Skykeys
+        are sent along; portals of today find the right one by themselves.
+        """
+        call = self.options.overridden(**options)
+        limit = inputs.optional_seconds(
+            timeout_seconds, "timeout_seconds", inputs.DOWNLOAD_TIMEOUT_LIMIT
+        )
+        target, inner = inputs.link(skylink, path)
+        request = messages.download(
+            target,
+            inner,
+            archive=inputs.text(archive, "archive"),
+            timeout=limit,
+            with_metadata=False,
+            skykey_name=inputs.text(skykey_name, "skykey_name"),
+            skykey_id=inputs.text(skykey_id, "skykey_id"),
+        )
+        await download.to_file(
+            self.transport,
+            request,
+            inputs.local_path(destination, "destination"),
+            inputs.patient(call, limit),
+            on_progress,
+        )
+
+    async def get_file_content(
+        self,
+        skylink: str | Skylink,
+        *,
+        path: str = "",
+        timeout_seconds: Seconds = None,
+        max_size: int = CONTENT_LIMIT,
+        **options: Unpack[CommonOptions],
+    ) -> FileContent:
+        """Download a file into memory; JSON is parsed. BadContentError beyond `max_size` bytes."""
+        call = self.options.overridden(**options)
+        limit = inputs.optional_seconds(
+            timeout_seconds, "timeout_seconds", inputs.DOWNLOAD_TIMEOUT_LIMIT
+        )
+        target, inner = inputs.link(skylink, path)
+        request = messages.download(target, inner, timeout=limit)
+        size = inputs.size(max_size, "max_size")
+        return await files.get_file_content(
+            self.transport, target, request, size, inputs.patient(call, limit)
+        )
+
+    async def get_metadata(
+        self, skylink: str | Skylink, *, path: str = "", **options: Unpack[CommonOptions]
+    ) -> MetadataResult:
+        """Ask for the metadata, content type and skylink of content."""
+        call = self.options.overridden(**options)
+        target, inner = inputs.link(skylink, path)
+        return await files.get_metadata(self.transport, target, inner, call)
+
+    async def open_file(
+        self, skylink: str | Skylink, *, path: str = "", download: bool = False
+    ) -> str:
+        """Open content in the system's browser; return the URL. SkymountError without a browser."""
+        url = self.get_skylink_url(skylink, path=path, download=download)
+        await _open_browser(url)
+        return url
+
+    def get_skylink_url(
+        self,
+        skylink: str | Skylink,
+        *,
+        path: str = "",
+        download: bool = False,
+        subdomain: bool = False,
+    ) -> str:
+        """Return ``{base_url}/<skylink>[/<path>]``; with `download` one that forces a download."""
+        target, inner = inputs.link(skylink, path)
+        return names.skylink_url(
+            self.options,
+            target,
+            inner,
+            download=inputs.flag(download, "download"),
+            subdomain=inputs.flag(subdomain, "subdomain"),
+        )
+
+    # --- names (contract, endpoints 11 and 12)
+
+    async def resolve_hns(self, domain: str, **options: Unpack[CommonOptions]) -> HnsResult:
+        """Ask what a domain resolves to; NotFoundError for an unknown one."""
+        call = self.options.overridden(**options)
+        return await names.resolve(self.transport, _domain(domain), call)
+
+    async def download_file_hns(
+        self,
+        destination: str | os.PathLike[str],
+        domain: str,
+        *,
+        path: str = "",
+        timeout_seconds: Seconds = None,
+        on_progress: download.Progress | None = None,
+        **options: Unpack[CommonOptions],
+    ) -> None:
+        """Download what a domain resolves to, as `download_file`."""
+        call = self.options.overridden(**options)
+        limit = inputs.optional_seconds(
+            timeout_seconds, "timeout_seconds", inputs.DOWNLOAD_TIMEOUT_LIMIT
+        )
+        inner = inputs.text(path, "path").strip("/")
+        request = messages.hns_download(_domain(domain), inner, timeout=limit)
+        await download.to_file(
+            self.transport,
+            request,
+            inputs.local_path(destination, "destination"),
+            inputs.patient(call, limit),
+            on_progress,
+        )
+
+    async def open_file_hns(self, domain: str, *, path: str = "", download: bool = False) -> str:
+        """Open what a domain resolves to in the system's browser; return the URL."""
+        url = self.get_hns_url(domain, path=path, download=download)
+        await _open_browser(url)
+        return url
+
+    def get_hns_url(
+        self, domain: str, *, path: str = "", download: bool = False, subdomain: bool = False
+    ) -> str:
+        """Return ``{base_url}/hns/<domain>[/<path>]``."""
+        return names.hns_url(
+            self.options,
+            _domain(domain),
+            inputs.text(path, "path").strip("/"),
+            download=inputs.flag(download, "download"),
+            subdomain=inputs.flag(subdomain, "subdomain"),
+        )
+
+    def get_hnsres_url(self, domain: str, *, download: bool = False) -> str:
+        """Return ``{base_url}/hnsres/<domain>``."""
+        found = inputs.flag(download, "download")
+        return names.hnsres_url(self.options, _domain(domain), download=found)
+
+    # --- skykeys, at `node_url` (contract, endpoints 7 to 10)
+
+    async def create_skykey(
+        self,
+        name: str,
+        type: str = Kind.PRIVATE.value,  # noqa: A002 - the contract's name
+        **options: Unpack[CommonOptions],
+    ) -> Skykey:
+        """Make a skykey of type ``public-id`` or ``private-id``."""
+        return await Skykeys(self.node).create(name, type, self.options.overridden(**options))
+
+    async def add_skykey(self, skykey: str, **options: Unpack[CommonOptions]) -> None:
+        """Hand over a skykey, written ``skykey:<base64>?name=<name>``."""
+        await Skykeys(self.node).add(skykey, self.options.overridden(**options))
+
+    async def get_skykey_by_name(self, name: str, **options: Unpack[CommonOptions]) -> Skykey:
+        """Return the skykey of that name; NotFoundError when there is none."""
+        return await Skykeys(self.node).get_by_name(name, self.options.overridden(**options))
+
+    async def get_skykey_by_id(
+        self,
+        id: str,  # noqa: A002 - the contract's name
+        **options: Unpack[CommonOptions],
+    ) -> Skykey:
+        """Return the skykey of that id; NotFoundError when there is none."""
+        return await Skykeys(self.node).get_by_id(id, self.options.overridden(**options))
+
+    async def get_skykeys(self, **options: Unpack[CommonOptions]) -> tuple[Skykey, ...]:
+        """Return every skykey, in no particular order."""
+        return await Skykeys(self.node).list(self.options.overridden(**options))
+
+    async def delete_skykey(
+        self,
+        *,
+        name: str = "",
+        id: str = "",  # noqa: A002 - as in `get_skykey_by_id`
+        **options: Unpack[CommonOptions],
+    ) -> None:
+        """Make the node forget a skykey: exactly one of `name` and `id`."""
+        await Skykeys(self.node).delete(name, id, self.options.overridden(**options))
 
 
-def _check_range(answer: OpenAnswer, asked: ByteRange, size: int) -> None:
-    """BadContentError unless the answer holds exactly the range, of content of `size` bytes."""
-    length = answer.headers.length
-    if answer.status == _PARTIAL_CONTENT:
-        text = answer.headers.get("content-range", "")
-        try:
-            given, total = ByteRange.parse_content_range(text)
-        except MalformedError as error:
-            raise answer.bad(str(error)) from None
-        if given != asked or total not in (None, size) or length not in (None, len(asked)):
-            raise answer.bad(f"asked for {asked.content_range(size)}, got {text[:80]}")
-    elif asked != ByteRange(0, size) or length not in (None, size):
-        raise answer.bad("the portal ignores byte ranges")
+def _domain(value: object) -> str:
+    return parse_domain(inputs.text(value, "domain"))
+
+
+def _directory_body(
+    directory: object, name: str, field: str, query: Sequence[tuple[str, str]]
+) -> UploadBody:
+    if isinstance(directory, Mapping):
+        if not name:
+            raise MalformedError("a mapping has no name: give a custom_dirname with it")
+        sources = mapping_sources(directory)
+        if not sources:
+            raise MalformedError("there is no file in the mapping")
+        return UploadBody(sources, field=field, dirname=checked_name(name), query=query)
+    path = inputs.local_path(directory, "directory")
+    if not path.is_dir():
+        raise NotADirectoryError(20, "Not a directory", str(path))
+    return UploadBody.of_path(path, name=name, field=field, query=query)
+
+
+@contextmanager
+def _at_most(seconds: int | None, call: PortalOptions) -> Iterator[None]:
+    """PortalTimeoutError when what is inside takes longer."""
+    if seconds is None:
+        yield
+        return
+    with trio.move_on_after(seconds) as scope:
+        yield
+    if scope.cancelled_caught:
+        raise PortalTimeoutError(f"not done in {seconds} s", method="POST", url=call.url)
+
+
+async def _open_browser(url: str) -> None:
+    import webbrowser
+
+    try:
+        is_open = await trio.to_thread.run_sync(webbrowser.open, url)
+    except webbrowser.Error:
+        is_open = False
+    if not is_open:
+        raise SkymountError(f"no browser can be started; the address is {url}")

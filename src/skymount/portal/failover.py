@@ -10,7 +10,7 @@ from typing import TypeVar
 import trio
 
 from skymount.errors import BadContentError, NotFoundError, PortalError, UnavailableError
-from skymount.portal.client import PortalClient
+from skymount.portal.reading import PortalReader
 
 T = TypeVar("T")
 
@@ -58,19 +58,19 @@ class _Standing:
 class Portals:
     """The configured portals, in the order of preference."""
 
-    clients: Sequence[PortalClient]
+    clients: Sequence[PortalReader]
     rounds: int = ROUNDS
-    _standing: dict[PortalClient, _Standing] = field(default_factory=dict)
+    _standing: dict[PortalReader, _Standing] = field(default_factory=dict)
 
-    def ranked(self) -> list[PortalClient]:
+    def ranked(self) -> list[PortalReader]:
         """Return the portals in the order in which to ask them now."""
         now = trio.current_time()
         return sorted(self.clients, key=lambda client: self._of(client).counted(now))
 
-    def _of(self, client: PortalClient) -> _Standing:
+    def _of(self, client: PortalReader) -> _Standing:
         return self._standing.setdefault(client, _Standing())
 
-    async def first(self, ask: Callable[[PortalClient], Awaitable[T]]) -> T:
+    async def first(self, ask: Callable[[PortalReader], Awaitable[T]]) -> T:
         """Return the first good answer.
 
         A portal that fails or sends wrong content makes room for the next one, round after round.
@@ -78,7 +78,7 @@ class Portals:
         the result only if no portal is left that might answer otherwise. Otherwise the worst that
         happened is raised: content that was wrong, else the last failure.
         """
-        silent: set[PortalClient] = set()
+        silent: set[PortalReader] = set()
         refusal: PortalError | None = None
         failure: PortalError | None = None
         for turn in range(self.rounds):

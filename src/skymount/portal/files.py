@@ -114,9 +114,7 @@ def _whole(raw: bytes, path: str) -> dict[str, Any]:
     return _as_object(raw)
 
 
-async def _head(
-    transport: Transport, skylink: Skylink, path: str, call: PortalOptions
-) -> Headers:
+async def _head(transport: Transport, skylink: Skylink, path: str, call: PortalOptions) -> Headers:
     """Ask for headers; again with a format if the portal cannot choose a file without one."""
     request = messages.download(skylink, path, method="HEAD")
     try:

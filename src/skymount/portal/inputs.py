@@ -125,6 +125,11 @@ def optional_seconds(value: object, name: str, limit: int = _DAYS) -> int | None
     return None if value is None or value == "" else seconds(value, limit, name)
 
 
+def download_seconds(value: object) -> int | None:
+    """Return how long a portal may look for content, None for its default."""
+    return optional_seconds(value, "timeout_seconds", DOWNLOAD_TIMEOUT_LIMIT)
+
+
 def patient(call: PortalOptions, timeout: int | None) -> PortalOptions:
     """Return options under which a portal may be silent while it looks that long."""
     return call if timeout is None else replace(call, idle_timeout=call.idle_timeout + timeout)

@@ -25,9 +25,8 @@ class HnsResult:
     record: Record
 
 
-async def resolve(transport: Transport, domain: str, **options: Unpack[CommonOptions]) -> HnsResult:
+async def resolve(transport: Transport, domain: str, call: PortalOptions) -> HnsResult:
     """Ask a portal what a domain, in canonical form, resolves to (endpoint 12)."""
-    call = transport.options.overridden(**options)
     request = messages.hns_resolution(domain)
     answer = await transport.fetch(request, messages.ANSWER_LIMIT, call)
     try:

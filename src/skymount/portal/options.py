@@ -12,9 +12,10 @@ from typing import Any, Self, TypedDict, Unpack
 from urllib.parse import urlsplit
 
 from skymount.errors import MalformedError, WrongTypeError
+from skymount.portal import DEFAULT_SVC_PORTAL_URL
 from skymount.wire.dialect import SVC, Dialect, dialect_named
 
-DEFAULT_PORTAL_URL = "http://127.0.0.1:4280"
+DEFAULT_PORTAL_URL = DEFAULT_SVC_PORTAL_URL
 """Where an embedded portal listens unless told otherwise, and clients look for one."""
 
 CONNECT_TIMEOUT = 10.0

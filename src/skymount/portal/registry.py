@@ -8,6 +8,7 @@ from typing import Unpack
 
 from skymount.errors import (
     BadContentError,
+    FrozenEntryError,
     MalformedError,
     NotFoundError,
     RequestRefusedError,
@@ -15,10 +16,10 @@ from skymount.errors import (
     WrongTypeError,
 )
 from skymount.portal import inputs
-from skymount.portal.options import CommonOptions, PortalOptions
+from skymount.portal.options import CallOptions, CommonOptions, PortalOptions
 from skymount.portal.transport import Transport
 from skymount.wire import messages
-from skymount.wire.registry import UPDATE_LIMIT, Entry, SignedEntry, entry_link
+from skymount.wire.registry import MAX_REVISION, UPDATE_LIMIT, Entry, SignedEntry, entry_link
 
 GET_TIMEOUT = 5
 """Seconds that the registry may look for an entry, unless told otherwise: the SDKs' choice."""
@@ -70,7 +71,7 @@ class Registry:
         *,
         timeout: float = GET_TIMEOUT,
         hashed_data_key_hex: bool = False,
-        **options: Unpack[CommonOptions],
+        **options: Unpack[CallOptions],
     ) -> EntryResult:
         """Ask for an entry (endpoint 5) and verify its signature.
 
@@ -107,6 +108,33 @@ class Registry:
             return SignedEntry.parse_answer(answer.body, public_key, tweak).verify()
         except MalformedError as error:
             raise self._bad_answer(str(error), request, answer.status) from None
+
+    async def next_revision(
+        self,
+        public_key: str,
+        data_key: str,
+        *,
+        hashed_data_key_hex: bool = False,
+        **options: Unpack[CommonOptions],
+    ) -> int:
+        """Ask for the revision that a new entry must have: 0 when there is none yet.
+
+        FrozenEntryError when the entry has the last revision there is.
+        """
+        key = inputs.public_key(public_key)
+        tweak = inputs.tweak(data_key, hashed_data_key_hex)
+        return await self.following(key, tweak, self._transport.options.overridden(**options))
+
+    async def following(self, public_key: bytes, tweak: bytes, call: PortalOptions) -> int:
+        """As `next_revision`, of an entry by its bytes."""
+        signed = await self.fetch(public_key, tweak, call)
+        if signed is None:
+            return 0
+        if signed.entry.revision == MAX_REVISION:
+            raise FrozenEntryError(
+                "Current entry already has maximum allowed revision, could not update the entry"
+            )
+        return signed.entry.revision + 1
 
     async def set_entry(
         self,

@@ -9,15 +9,15 @@ from typing import Any, NoReturn, Unpack
 
 import trio
 
-from skymount.errors import BadContentError, FrozenEntryError, MalformedError, WrongTypeError
+from skymount.errors import BadContentError, MalformedError, WrongTypeError
 from skymount.portal import inputs
-from skymount.portal.options import CommonOptions, PortalOptions
+from skymount.portal.options import CallOptions, CommonOptions, PortalOptions
 from skymount.portal.registry import GET_TIMEOUT, Registry
+from skymount.portal.sources import Source
 from skymount.portal.transport import Transport
-from skymount.portal.upload import Source, UploadBody
+from skymount.portal.upload import FILE_FIELD, UploadBody, send
 from skymount.wire import messages
-from skymount.wire.keys import KeyPair
-from skymount.wire.registry import DELETED, MAX_REVISION, Entry, linked_skylink
+from skymount.wire.registry import DELETED, Entry, linked_skylink
 from skymount.wire.skylink import Skylink
 
 DOCUMENT_LIMIT = 64 << 20
@@ -94,7 +94,7 @@ class SkyDB:
         *,
         timeout: float = GET_TIMEOUT,
         hashed_data_key_hex: bool = False,
-        **options: Unpack[CommonOptions],
+        **options: Unpack[CallOptions],
     ) -> JSONResult:
         """Read a document; `timeout` is seconds for the registry, at most 300.
 
@@ -163,7 +163,7 @@ class SkyDB:
 
         async def ask() -> None:
             nonlocal wanted
-            wanted = await self._next_revision(pair, tweak, call)
+            wanted = await self._registry.following(pair.public_key, tweak, call)
 
         if wanted is None:
             await _both(upload, ask)
@@ -186,23 +186,12 @@ class SkyDB:
         pair = inputs.key_pair(private_key)
         tweak = inputs.tweak(data_key, hashed_data_key_hex)
         call = self._transport.options.overridden(**options)
-        revision = await self._next_revision(pair, tweak, call)
+        revision = await self._registry.following(pair.public_key, tweak, call)
         await self._registry.post(Entry(tweak, DELETED, revision).sign(pair.private_key), call)
-
-    async def _next_revision(self, pair: KeyPair, tweak: bytes, call: PortalOptions) -> int:
-        signed = await self._registry.fetch(pair.public_key, tweak, call)
-        if signed is None:
-            return 0
-        if signed.entry.revision == MAX_REVISION:
-            raise FrozenEntryError(
-                "Current entry already has maximum allowed revision, could not update the entry"
-            )
-        return signed.entry.revision + 1
 
     async def _upload(self, document: bytes, name: str, call: PortalOptions) -> Skylink:
         source = Source.of_bytes(document, name, contenttype="application/json")
-        result = await self._transport.upload(UploadBody([source], field="file"), call)
-        return result.skylink
+        return (await send(self._transport, UploadBody([source], field=FILE_FIELD), call)).skylink
 
 
 async def _both(*functions: Any) -> None:

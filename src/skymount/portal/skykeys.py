@@ -1,11 +1,12 @@
-"""Owns a node's skykeys as a client uses them: create, add, get, list and delete (contract 7-10)."""
+"""Owns a node's skykeys as a client uses them: create, add, get, list, delete (contract 7-10)."""
 
 from collections.abc import Awaitable
 
 from skymount.errors import BadContentError, MalformedError, NotFoundError, PortalError
 from skymount.portal import inputs
+from skymount.portal.answers import Answer
 from skymount.portal.options import PortalOptions
-from skymount.portal.transport import Answer, Transport
+from skymount.portal.transport import Transport
 from skymount.wire import messages, skykey
 from skymount.wire.skykey import Kind, Skykey
 
@@ -18,11 +19,11 @@ class Skykeys:
     def __init__(self, node: Transport) -> None:
         self._node = node
 
-    async def create(self, name: str, type: str, call: PortalOptions) -> Skykey:
-        """Make a key; `type` is ``public-id`` or ``private-id``."""
+    async def create(self, name: str, kind: str, call: PortalOptions) -> Skykey:
+        """Make a key; `kind` is ``public-id`` or ``private-id``."""
         named = _name(name)
-        kind = Kind.parse(inputs.text(type, "type"))
-        body = messages.form(name=named, type=kind.value)
+        checked = Kind.parse(inputs.text(kind, "type"))
+        body = messages.form(name=named, type=checked.value)
         answer = self._node.fetch(
             messages.create_skykey(call.dialect), messages.ANSWER_LIMIT, call, content=body
         )
@@ -44,10 +45,10 @@ class Skykeys:
         request = messages.get_skykey(call.dialect, name=named)
         return await self._record(self._node.fetch(request, messages.ANSWER_LIMIT, call))
 
-    async def get_by_id(self, id: str, call: PortalOptions) -> Skykey:
+    async def get_by_id(self, key_id: str, call: PortalOptions) -> Skykey:
         """Return the key of that id (base64 of 16 bytes); NotFoundError when there is none."""
-        key_id = skykey.check_id(inputs.text(id, "id"))
-        request = messages.get_skykey(call.dialect, key_id=key_id)
+        checked = skykey.check_id(inputs.text(key_id, "id"))
+        request = messages.get_skykey(call.dialect, key_id=checked)
         return await self._record(self._node.fetch(request, messages.ANSWER_LIMIT, call))
 
     async def list(self, call: PortalOptions) -> tuple[Skykey, ...]:
@@ -59,11 +60,13 @@ class Skykeys:
         except MalformedError as error:
             raise self._bad_answer(error, answer) from None
 
-    async def delete(self, name: str, id: str, call: PortalOptions) -> None:
+    async def delete(self, name: str, key_id: str, call: PortalOptions) -> None:
         """Forget the key of that name or id: exactly one of the two."""
-        if bool(inputs.text(name, "name")) == bool(inputs.text(id, "id")):
+        if bool(inputs.text(name, "name")) == bool(inputs.text(key_id, "id")):
             raise MalformedError("you must specify either the name or ID of the skykey, not both")
-        fields = {"name": _name(name)} if name else {"id": skykey.check_id(inputs.text(id, "id"))}
+        fields = (
+            {"name": _name(name)} if name else {"id": skykey.check_id(inputs.text(key_id, "id"))}
+        )
         try:
             await self._node.fetch(
                 messages.delete_skykey(call.dialect),

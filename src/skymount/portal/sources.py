@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Self, cast
+from typing import Any, BinaryIO, Self
 
 from skymount.errors import MalformedError, WrongTypeError
 
@@ -83,7 +83,7 @@ class Source:
         if isinstance(content, str | os.PathLike):
             return cls.of_path(Path(content), name)
         if hasattr(content, "read"):
-            return cls.of_file_object(cast(BinaryIO, content), name)
+            return cls.of_file_object(content, name)
         raise WrongTypeError(
             "a file must be a path, bytes or a binary file object, not " + type(content).__name__
         )

@@ -1,16 +1,11 @@
-"""Owns an upload: what is sent, its exact size, read piece by piece from disk.
-
-A file and a directory are both multipart forms (contract, endpoints 1 and 2). Nothing is held in
-memory but one piece.
+"""Owns an upload: the multipart body of a file or a directory (contract, endpoints 1 and 2), its
+exact size, and sending it. Nothing is held in memory but one piece.
 """
 
-import mimetypes
-import os
+import json
 import secrets
-import stat
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 from uuid import uuid4
@@ -19,91 +14,59 @@ import trio
 
 from skymount.errors import MalformedError
 from skymount.portal.options import OnUploadProgress, PortalOptions
+from skymount.portal.sources import PIECE, Source, checked_name, directory_sources
 from skymount.portal.transport import Transport
 from skymount.wire import messages
 
-PIECE = 1 << 20  # bytes read and sent at a time
+FILE_FIELD = "file"
+"""Multipart field of a single file (contract, upload options)."""
 
-Progress = Callable[[int, int], None]
-"""Called with (bytes sent, bytes in all)."""
+DIRECTORY_FIELD = "files[]"
+"""Multipart field of a directory's files (contract, upload options)."""
 
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """One file to send: where it is, its path inside the upload, size in bytes and mode."""
-
-    file: Path
-    name: str
-    size: int
-    mode: int
+Progress = Callable[[int, int | None], None]
+"""Called with (bytes sent, bytes in all or None when that is not known)."""
 
 
-def _checked_name(file: Path, name: str) -> str:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        shown = os.fsencode(file).decode("utf-8", "backslashreplace")
-        raise MalformedError(f"{shown}: the name is not valid UTF-8") from None
-    return name
+def upload_query(
+    *,
+    skykey_name: str = "",
+    skykey_id: str = "",
+    default_path: str = "",
+    disable_default_path: bool = False,
+    try_files: Sequence[str] | None = None,
+    error_pages: Mapping[str, str] | None = None,
+    dry_run: bool = False,
+) -> list[tuple[str, str]]:
+    """Return the query parameters of an upload (wire notes 3.2).
 
-
-def _source(file: Path, name: str, status: os.stat_result) -> Source:
-    name = _checked_name(file, name)
-    return Source(file, name, status.st_size, stat.S_IMODE(status.st_mode) & 0o777)
-
-
-def file_source(file: Path, name: str = "") -> Source:
-    """Describe a single file; OSError when it cannot be read, MalformedError for a device."""
-    status = file.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise MalformedError(f"{file}: only regular files can be uploaded")
-    return _source(file, name or file.name, status)
-
-
-def _status(file: Path) -> os.stat_result:
-    try:
-        return file.stat()
-    except FileNotFoundError:
-        if file.is_symlink():
-            raise MalformedError(f"{file}: a link to nothing") from None
-        raise
-
-
-def directory_sources(directory: Path) -> list[Source]:
-    """List the regular files below a directory, in the order of their paths.
-
-    Symbolic links to files are followed, those to directories are not (there may be a loop);
-    MalformedError names what cannot be stored: a device, a socket, a name that is not UTF-8.
+    MalformedError for what excludes each other.
     """
-    found: list[Source] = []
-    for parent, subdirs, names in os.walk(directory, onerror=_raise):
-        subdirs.sort()
-        for name in names:
-            file = Path(parent, name)
-            status = _status(file)
-            if not stat.S_ISREG(status.st_mode):
-                raise MalformedError(f"{file}: only regular files can be uploaded")
-            found.append(_source(file, file.relative_to(directory).as_posix(), status))
-        for name in subdirs:
-            if Path(parent, name).is_symlink():
-                raise MalformedError(f"{Path(parent, name)}: links to directories are not followed")
-    return sorted(found, key=lambda source: source.name.encode())
-
-
-def empty_directories(directory: Path) -> list[str]:
-    """List the directories below that hold nothing: a skylink has no place for them."""
-    found = os.walk(directory)
-    return [parent for parent, subdirs, names in found if not subdirs and not names]
-
-
-def _raise(error: OSError) -> None:
-    raise error
+    if skykey_name and skykey_id:
+        raise MalformedError("cannot set both a 'skykeyname' and 'skykeyid'")
+    if default_path and disable_default_path:
+        raise MalformedError("default_path and disable_default_path exclude each other")
+    if try_files is not None and (default_path or disable_default_path):
+        raise MalformedError("try_files excludes default_path and disable_default_path")
+    query = [
+        ("skykeyname", skykey_name),
+        ("skykeyid", skykey_id),
+        ("defaultpath", default_path),
+        ("disabledefaultpath", "true" if disable_default_path else ""),
+        ("dryrun", "true" if dry_run else ""),
+    ]
+    found = [(name, value) for name, value in query if value]
+    if try_files is not None:
+        found.append(("tryfiles", json.dumps(list(try_files))))
+    if error_pages:
+        found.append(("errorpages", json.dumps(dict(error_pages))))
+    return found
 
 
 class UploadBody:
-    """A multipart body. `size` is its exact length in bytes.
+    """A multipart body. `size` is its exact length in bytes, None when a source's is not known.
 
-    Each iteration reads the files anew, so that it can be sent again after a redirect.
+    Each iteration reads the sources anew, so that it can be sent again after a redirect.
     """
 
     def __init__(
@@ -121,42 +84,83 @@ class UploadBody:
         self._progress = progress
         self._parts = [(self._head(source, field), source) for source in sources]
         self._tail = f"--{self._boundary}--\r\n".encode()
-        self.size = len(self._tail) + sum(
-            len(head) + source.size + 2 for head, source in self._parts
-        )
+        self.size = self._size()
+
+    def _size(self) -> int | None:
+        total = len(self._tail)
+        for head, source in self._parts:
+            if source.size is None:
+                return None
+            total += len(head) + source.size + 2
+        return total
 
     @classmethod
-    def of_path(cls, path: Path, progress: Progress | None = None) -> Self:
-        """Prepare a file or a whole directory; OSError or MalformedError when it cannot be sent."""
+    def of_path(
+        cls,
+        path: Path,
+        progress: Progress | None = None,
+        *,
+        name: str = "",
+        field: str = "",
+        query: Iterable[tuple[str, str]] = (),
+    ) -> Self:
+        """Prepare a file or a whole directory; OSError or MalformedError when it cannot be sent.
+
+        `name` replaces the name that it has.
+        """
         if not path.is_dir():
-            return cls([file_source(path)], field="file", progress=progress)
+            source = Source.of_path(path, name)
+            return cls([source], field=field or FILE_FIELD, query=query, progress=progress)
         sources = directory_sources(path)
         if not sources:
             raise MalformedError(f"{path}: there is no file in it")
-        name = _checked_name(path, path.resolve().name) or "root"
-        return cls(sources, field="files[]", dirname=name, progress=progress)
+        dirname = checked_name(name or path.resolve().name or "root", path)
+        return cls(
+            sources,
+            field=field or DIRECTORY_FIELD,
+            dirname=dirname,
+            query=query,
+            progress=progress,
+        )
+
+    @property
+    def is_replayable(self) -> bool:
+        """Whether it can be read a second time."""
+        return self.size is not None
+
+    def with_progress(self, progress: Progress | None) -> Self:
+        """Return the same body, which tells how many bytes of how many are sent."""
+        body = copy(self)
+        body._progress = progress
+        return body
 
     def reporting(self, report: OnUploadProgress) -> Self:
-        """Return the same body, which also tells a caller of the library how far it is."""
+        """Return the same body, which also tells a caller of the library how far it is.
+
+        The total of a body of unknown size is what has been sent so far.
+        """
         before = self._progress
 
-        def progress(sent: int, total: int) -> None:
+        def progress(sent: int, total: int | None) -> None:
             if before is not None:
                 before(sent, total)
-            report(sent / total, {"loaded": sent, "total": total})
+            known = sent if total is None else total
+            report(sent / known, {"loaded": sent, "total": known})
 
         body = copy(self)
         body._progress = progress
         return body
 
     @property
-    def content_type(self) -> str:
-        """Value of the Content-Type header."""
-        return f"multipart/form-data; boundary={self._boundary}"
+    def headers(self) -> dict[str, str]:
+        """The headers that go with it."""
+        headers = {"Content-Type": f"multipart/form-data; boundary={self._boundary}"}
+        if self.size is not None:
+            headers["Content-Length"] = str(self.size)
+        return headers
 
     def _head(self, source: Source, field: str) -> bytes:
-        guessed = mimetypes.guess_type(source.name)[0] or "application/octet-stream"
-        part = messages.Part(field, source.name, guessed, source.mode)
+        part = messages.Part(field, source.name, source.media_type, source.mode)
         return b"--" + self._boundary.encode() + b"\r\n" + part.encode() + b"\r\n"
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -167,7 +171,7 @@ class UploadBody:
         piece = bytearray()
         for head, source in self._parts:
             piece += head
-            for data in _read(source):
+            for data in source.read():
                 piece += data
                 if len(piece) >= PIECE:
                     yield bytes(piece)
@@ -191,12 +195,12 @@ async def send(
     request = messages.upload(
         call.dialect, f"skymount/{uuid4().hex}", filename=body.dirname, query=body.query
     )
-    headers = {"Content-Type": body.content_type, "Content-Length": str(body.size)}
-    content = body.reporting(call.on_upload_progress) if call.on_upload_progress else body
-    async with transport.open(request, call, headers=headers, content=content) as answer:
+    sent = body.reporting(call.on_upload_progress) if call.on_upload_progress else body
+    content = sent if sent.is_replayable else aiter(sent)
+    async with transport.open(request, call, headers=body.headers, content=content) as answer:
         found = await transport.body(answer, messages.ANSWER_LIMIT)
         try:
-            return messages.UploadResult.parse(found)
+            return messages.UploadResult.parse(found, call.dialect)
         except MalformedError as error:
             raise answer.bad(str(error)) from None
 
@@ -204,7 +208,9 @@ async def send(
 class _Sending:
     """An iteration over a body. No generator: httpx leaves it where it is when sending fails."""
 
-    def __init__(self, pieces: Iterator[bytes], size: int, progress: Progress | None) -> None:
+    def __init__(
+        self, pieces: Iterator[bytes], size: int | None, progress: Progress | None
+    ) -> None:
         self._pieces = pieces
         self._size = size
         self._progress = progress
@@ -221,17 +227,3 @@ class _Sending:
             raise StopAsyncIteration
         self._handed_out += len(piece)
         return piece
-
-
-def _read(source: Source) -> Iterator[bytes]:
-    """Yield exactly `source.size` bytes; MalformedError when the file changed meanwhile."""
-    left = source.size
-    with open(source.file, "rb", buffering=0) as file:
-        while left:
-            data = file.read(min(PIECE, left))
-            if not data:
-                raise MalformedError(f"{source.file}: became shorter while it was read")
-            left -= len(data)
-            yield data
-        if file.read(1):  # it grew, or it is of a kind whose size is not known beforehand
-            raise MalformedError(f"{source.file}: holds more than its size of {source.size} bytes")

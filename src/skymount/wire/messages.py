@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote_to_bytes, urlencode
 import msgspec
 
 from skymount.errors import MalformedError
-from skymount.wire.dialect import Dialect
+from skymount.wire.dialect import SVC, Dialect
 from skymount.wire.ranges import ByteRange
 from skymount.wire.skylink import ROOT_SIZE, Skylink
 
@@ -172,10 +172,15 @@ def delete_skykey(dialect: Dialect) -> Request:
     return Request("POST", dialect.path("deleteskykey"), FORM_HEADERS)
 
 
-def hns_download(domain: str, path: str = "", *, method: str = "GET") -> Request:
-    """Ask for what a domain resolves to: endpoint 11."""
-    domain = quote(domain, safe="", errors="surrogatepass")
-    return Request(method, f"/hns/{domain}" + (f"/{quote_path(path)}" if path else ""))
+def hns_download(
+    domain: str, path: str = "", *, attachment: bool = False, timeout: int | None = None
+) -> Request:
+    """Ask for what a domain resolves to: endpoint 11, with parameters as of `download`."""
+    query = [("attachment", "true")] if attachment else []
+    if timeout is not None:
+        query.append(("timeout", str(timeout)))
+    target = f"/hns/{quote(domain, safe='', errors='surrogatepass')}"
+    return Request("GET", _target(target + (f"/{quote_path(path)}" if path else ""), query))
 
 
 def hns_resolution(domain: str) -> Request:
@@ -221,12 +226,29 @@ class _UploadAnswer(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class UploadResult:
-    """What an upload returns; root and bitfield are those inside the skylink."""
+    """What an upload returns; root and bitfield are those inside the skylink.
+
+    ``str()`` gives the content link, ``<scheme>://<skylink>``.
+    """
 
     skylink: Skylink
+    scheme: str = SVC.scheme
+
+    @property
+    def merkleroot(self) -> str:
+        """The hash inside the skylink, 64 hex digits."""
+        return self.skylink.root.hex()
+
+    @property
+    def bitfield(self) -> int:
+        """Version, offset and length inside the skylink."""
+        return self.skylink.bitfield
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.skylink}"
 
     @classmethod
-    def parse(cls, body: bytes) -> Self:
+    def parse(cls, body: bytes, dialect: Dialect = SVC) -> Self:
         """Read the JSON answer of endpoints 1 and 2; MalformedError when it contradicts itself."""
         if len(body) > ANSWER_LIMIT:
             raise MalformedError("upload answer is too long")
@@ -239,7 +261,7 @@ class UploadResult:
             raise MalformedError("upload answer: Merkle root and skylink contradict each other")
         if answer.bitfield is not None and answer.bitfield != skylink.bitfield:
             raise MalformedError("upload answer: bitfield and skylink contradict each other")
-        return cls(skylink)
+        return cls(skylink, dialect.scheme)
 
     def encode(self) -> bytes:
         """Write the JSON answer, with the line feed that portals send."""

@@ -1,0 +1,222 @@
+"""``skymount download``: content without a mount, on disk. Checked as a mount does it, but for the
+archives that a portal makes.
+"""
+
+import os
+from contextlib import aclosing
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from skymount.cli.options import reading_options
+from skymount.cli.output import Progress, emit, escape, json_option, progress
+
+if TYPE_CHECKING:
+    from skymount.cli.session import Reading
+    from skymount.cli.target import Link, Target
+    from skymount.portal.reading import PortalReader
+    from skymount.wire.messages import Request
+
+_ARCHIVES = {"zip": ".zip", "tar": ".tar", "targz": ".tar.gz"}
+"""Values of the ``format`` parameter (wire notes 4.2), and how their files are named."""
+
+
+@click.command()
+@click.argument("link")
+@click.argument("destination", metavar="[DEST]", required=False)
+@click.option(
+    "--archive",
+    type=click.Choice(list(_ARCHIVES)),
+    help="Get an archive that the portal makes, which is not verified.",
+)
+@click.option("--force", is_flag=True, help="Replace files that exist already.")
+@reading_options
+@json_option
+def download(
+    link: str,
+    destination: str | None,
+    archive: str | None,
+    force: bool,
+    as_json: bool,
+    **flags: Any,
+) -> None:
+    """Save the file or directory at LINK as DEST.
+
+    A file goes to DEST, or into DEST if that is a directory, or to stdout if it is '-'. A directory
+    becomes DEST, or is added to it if it exists. Without DEST the name in the skylink counts, in
+    the working directory; the skylink itself where that begins with a dot. Files appear when all
+    of them are complete and verified.
+
+    \b
+    Examples:
+      skymount download SKYLINK
+      skymount download SKYLINK/a/directory ./copy
+      skymount download --archive tar SKYLINK site.tar
+    """
+    from skymount.cli.session import load, run_with_reader
+    from skymount.cli.target import Link
+
+    if destination == "":
+        raise click.UsageError("DEST is empty")
+    if destination == "-" and as_json:
+        raise click.UsageError("--json and the content cannot both go to stdout")
+    settings, parsed = load(**flags), Link.parse(link)
+    fetch = partial(_archive, kind=archive) if archive else _save
+    with progress() as report:
+        saved, left_out = run_with_reader(
+            settings,
+            lambda reading: fetch(reading, parsed, destination, force=force, report=report),
+        )
+    if as_json:
+        emit([{"path": path, "size": size} for path, size in saved], as_json, [])
+    elif os.isatty(2) and destination != "-":
+        total = sum(size for _, size in saved)
+        what = escape(saved[0][0]) if len(saved) == 1 else f"{len(saved)} files"
+        click.echo(f"{what}, {total} bytes", err=True)
+    if left_out:
+        raise click.ClickException(f"{left_out} files cannot be saved, see above")
+
+
+Saved = tuple[list[tuple[str, int]], int]
+"""(path, size in bytes) of each file, and the number of files that could not be saved."""
+
+
+async def _save(
+    reading: "Reading",
+    link: "Link",
+    destination: str | None,
+    *,
+    force: bool,
+    report: Progress | None,
+) -> Saved:
+    """Save what a link leads to, checked."""
+    from skymount.cli.reading import write_out
+    from skymount.cli.saving import Item, Stage
+    from skymount.cli.target import open_target
+
+    target = await open_target(reading, link)
+    skyfile, file = target.tree.skyfile, target.single_file()
+    if destination == "-":
+        return [("-", await write_out(reading, target))], 0
+    if file is None:
+        return await _save_tree(reading, target, destination, force=force, report=report)
+    parent, name = _place(destination, target.name, force=force)
+    item = Item(b"file", file.offset, file.size, target.mode_of(target.path))
+    with Stage(parent) as stage:
+        await stage.fill(reading.reader, skyfile, [item], report)
+        stage.place_file(name, force=force)
+    return [(os.path.join(parent, name), file.size)], 0
+
+
+def _place(destination: str | None, own: str, *, force: bool) -> tuple[str, str]:
+    """Return (directory, name) for a file; ClickException when it cannot go there."""
+    from skymount.cli.saving import check_free
+
+    if destination is None:
+        parent, name = "", own
+    elif os.path.isdir(destination):
+        parent, name = destination, own
+    else:
+        parent, name = os.path.split(destination)
+        if not name:
+            raise click.ClickException(f"{escape(destination)}: no such directory")
+    check_free(os.path.join(parent, name), os.fsencode(os.path.join(parent, name)), force=force)
+    return parent or ".", name
+
+
+async def _save_tree(
+    reading: "Reading",
+    target: "Target",
+    destination: str | None,
+    *,
+    force: bool,
+    report: Progress | None,
+) -> Saved:
+    from skymount.cli.saving import Item, Stage
+    from skymount.fs.tree import Directory
+
+    skyfile = target.tree.skyfile
+    above = target.path + b"/" if target.path else b""
+    items = [
+        Item(path, file.offset, file.size, target.mode_of(above + path))
+        for path, file in target.files()
+    ]
+    if sum(item.size for item in items) > skyfile.size:
+        raise click.ClickException(
+            f"{escape(target.link.text)}: its files overlap, and would take more room on disk "
+            "than the content has; mount it, or download single files"
+        )
+    place = (target.name if destination is None else destination).rstrip("/") or "/"
+    is_there = _is_directory(place)
+    parent, name = (place, "") if is_there else os.path.split(place)
+    with Stage(parent or ".") as stage:
+        if is_there:
+            stage.check_merge(items, force=force)
+        stage.make_directories(path for path, node in target.walk() if isinstance(node, Directory))
+        await stage.fill(reading.reader, skyfile, items, report)
+        if is_there:
+            stage.merge(items, force=force)
+        else:
+            stage.place_directory(name)
+    saved = [(os.path.join(place, os.fsdecode(item.path)), item.size) for item in items]
+    return saved, target.warn_of_hidden()
+
+
+def _is_directory(place: str) -> bool:
+    """Whether there is a directory, or nothing; ClickException for what is in the way of one."""
+    if os.path.isdir(place):
+        return True
+    if os.path.lexists(place):
+        raise click.ClickException(f"{escape(place)}: it exists, and is not a directory")
+    return False
+
+
+async def _archive(
+    reading: "Reading",
+    link: "Link",
+    destination: str | None,
+    *,
+    kind: str,
+    force: bool,
+    report: Progress | None,
+) -> Saved:
+    """Save the archive that a portal makes of a directory; its word is all that there is."""
+    from skymount.content.skyfile import Policy
+    from skymount.errors import BadContentError
+    from skymount.portal.download import to_file
+    from skymount.wire import messages
+
+    if reading.policy is Policy.REQUIRE:
+        raise BadContentError("an archive cannot be verified; download the directory instead")
+    skylink, path = await reading.portals.first(link.resolve)
+    inner = path.decode("utf-8", "surrogateescape")
+    request = messages.download(skylink, inner, archive=kind, with_metadata=False)
+    if destination == "-":
+        return [("-", await _archive_out(reading.portals.ranked()[0], request))], 0
+    own = (inner.rpartition("/")[2] or str(skylink)).replace("\0", "") + _ARCHIVES[kind]
+    parent, name = _place(destination, own, force=force)
+    place = os.path.join(parent, name)
+
+    async def ask(client: "PortalReader") -> int:
+        return await to_file(client.transport, request, Path(place), client.options, report)
+
+    return [(place, await reading.portals.first(ask))], 0
+
+
+async def _archive_out(client: "PortalReader", request: "Request") -> int:
+    import trio
+
+    from skymount.cli.reading import STDOUT
+    from skymount.cli.saving import write_all
+
+    size = 0
+    async with (
+        client.transport.open(request, client.options) as answer,
+        aclosing(client.transport.pieces(answer)) as pieces,
+    ):
+        async for piece in pieces:
+            await trio.to_thread.run_sync(write_all, STDOUT, piece, abandon_on_cancel=True)
+            size += len(piece)
+    return size

@@ -1,0 +1,199 @@
+"""Owns what a mount asks of one portal: descriptions of content, and its bytes by range.
+
+Connections, redirects, repetitions and failures are the business of ``portal.transport``. Whether
+the bytes are the right ones is for ``content`` to find out.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self, Unpack
+
+import trio
+
+from skymount.errors import BadContentError, MalformedError
+from skymount.portal.answers import Headers
+from skymount.portal.options import ClientOptions, CommonOptions, PortalOptions
+from skymount.portal.transport import OpenAnswer, Transport
+from skymount.wire import messages
+from skymount.wire.dialect import Dialect
+from skymount.wire.metadata import METADATA_LIMIT
+from skymount.wire.ranges import ByteRange
+from skymount.wire.skylink import SECTOR_SIZE, Skylink
+
+_PARTIAL_CONTENT = 206
+_CLOSING = 2.0  # seconds that closing all connections may take
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What a HEAD request on a skylink tells; None or empty where the portal says nothing."""
+
+    skylink: Skylink | None
+    metadata: bytes | None
+    size: int | None
+    content_type: str
+
+
+class PortalReader:
+    """Asks one portal for content. Safe for many tasks at once; an async context manager.
+
+    Options of a call override those given here (contract, client conventions). Every method raises
+    WrongTypeError or MalformedError for arguments that cannot be sent, before any request, and a
+    `PortalError` and nothing else for what happens on the wire.
+    """
+
+    options: PortalOptions
+    transport: Transport
+
+    def __init__(self, portal_url: str = "", **options: Unpack[ClientOptions]) -> None:
+        """Select a portal; an empty address is the default one. No network traffic."""
+        self._select(PortalOptions.parse(portal_url, **options))
+
+    @classmethod
+    def of(cls, options: PortalOptions) -> Self:
+        """Make a client from options that are parsed already."""
+        client = cls.__new__(cls)
+        client._select(options)
+        return client
+
+    def _select(self, options: PortalOptions) -> None:
+        self.options = options
+        self.transport = Transport(options.url, options)
+        self._node: Transport | None = None
+
+    @property
+    def url(self) -> str:
+        """The portal's address, without credentials."""
+        return self.options.url
+
+    @property
+    def dialect(self) -> Dialect:
+        """The names that the portal uses."""
+        return self.options.dialect
+
+    @property
+    def node(self) -> Transport:
+        """The connections to the node that keeps the skykeys; without one of its own, the portal's.
+
+        It gets the same credentials and headers.
+        """
+        url = self.options.node_url
+        if not url or url == self.url:
+            return self.transport
+        if self._node is None:
+            self._node = Transport(url, self.options)
+        return self._node
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + _CLOSING):
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        try:
+            await self.transport.aclose()
+        finally:
+            if self._node is not None:
+                await self._node.aclose()
+
+    async def prepare(self) -> None:
+        """Do now what the first request would otherwise wait for. No network traffic."""
+        await self.transport.prepare()
+
+    async def head(self, skylink: Skylink, **options: Unpack[CommonOptions]) -> Head:
+        """Ask for the headers of a whole skylink (endpoint 4).
+
+        ``format=concat`` keeps a portal from redirecting to, or failing over, a default path.
+        """
+        call = self.options.overridden(**options)
+        request = messages.download(skylink, method="HEAD", archive="concat")
+        headers = (await self.transport.fetch(request, 0, call)).headers
+        return Head(
+            self._skylink_header(headers, call.dialect),
+            headers.raw(call.dialect.metadata_header),
+            headers.length,
+            headers.get("content-type", ""),
+        )
+
+    async def raw_metadata(self, skylink: Skylink, **options: Unpack[CommonOptions]) -> bytes:
+        """Fetch the stored metadata JSON from its endpoint (wire notes 4.7)."""
+        call = self.options.overridden(**options)
+        request = messages.metadata(call.dialect, skylink)
+        return (await self.transport.fetch(request, METADATA_LIMIT, call)).body
+
+    async def base_sector(self, skylink: Skylink, **options: Unpack[CommonOptions]) -> bytes:
+        """Fetch the used bytes of a base sector (wire notes 4.7)."""
+        call = self.options.overridden(**options)
+        request = messages.base_sector(call.dialect, skylink)
+        return (await self.transport.fetch(request, SECTOR_SIZE, call)).body
+
+    async def sector(self, root: bytes, length: int, **options: Unpack[CommonOptions]) -> bytes:
+        """Fetch the first `length` bytes of the sector with that Merkle root (wire notes 4.7)."""
+        call = self.options.overridden(**options)
+        request = messages.sector(call.dialect, root, 0, length)
+        data = (await self.transport.fetch(request, length, call)).body
+        if len(data) != length:
+            raise BadContentError(f"sector {root.hex()}: short answer", url=self.url)
+        return data
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        skylink: Skylink,
+        path: str,
+        byte_range: ByteRange,
+        size: int,
+        **options: Unpack[CommonOptions],
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Open a byte range of content of `size` bytes; yields an iterator of its pieces.
+
+        An empty path selects the whole payload, all files one after another. Pieces add up to
+        exactly the range, or the iterator raises BadContentError.
+        """
+        request = messages.download(
+            skylink,
+            path,
+            byte_range=byte_range,
+            archive="" if path else "concat",
+            with_metadata=False,
+        )
+        async with self.transport.open(request, self.options.overridden(**options)) as answer:
+            _check_range(answer, byte_range, size)
+            pieces = self.transport.pieces(answer, len(byte_range))
+            async with aclosing(pieces):
+                yield pieces
+
+    def _skylink_header(self, headers: Headers, dialect: Dialect) -> Skylink | None:
+        text = headers.get(dialect.skylink_header, "")
+        try:
+            return Skylink.parse(text) if text else None
+        except MalformedError as error:
+            raise BadContentError(str(error), method="HEAD", url=self.url) from None
+
+
+def _check_range(answer: OpenAnswer, asked: ByteRange, size: int) -> None:
+    """BadContentError unless the answer holds exactly the range, of content of `size` bytes."""
+    length = answer.headers.length
+    if answer.status == _PARTIAL_CONTENT:
+        text = answer.headers.get("content-range", "")
+        try:
+            given, total = ByteRange.parse_content_range(text)
+        except MalformedError as error:
+            raise answer.bad(str(error)) from None
+        if given != asked or total not in (None, size) or length not in (None, len(asked)):
+            raise answer.bad(f"asked for {asked.content_range(size)}, got {text[:80]}")
+    elif asked != ByteRange(0, size) or length not in (None, size):
+        raise answer.bad("the portal ignores byte ranges")
