@@ -10,7 +10,9 @@ import trio
 
 from skymount.content.skyfile import Skyfile, Verified
 from skymount.errors import NotFoundError
-from skymount.fs.operations import Operations, TreeConfig
+from skymount.fs.fixed import SKYLINKS, Fixed
+from skymount.fs.operations import Operations
+from skymount.fs.skylinks import Skylinks, TreeConfig
 from skymount.fs.slots import Slots
 from skymount.wire.metadata import parse_metadata
 from skymount.wire.sector import inline_skylink
@@ -93,6 +95,8 @@ async def open_kit(*, lookup_grace: float = 0.5, resolve_ttl: float = 60.0) -> A
     async with trio.open_nursery() as nursery:
         slots = Slots(reader.load, nursery)
         config = TreeConfig(lookup_grace=lookup_grace, resolve_ttl=resolve_ttl)
-        operations = Operations(reader, slots, config, lambda: {"pid": 1})  # type: ignore[arg-type]
+        skylinks = Skylinks(reader, slots, config)  # type: ignore[arg-type]
+        fixed = Fixed(lambda: b'{"pid": 1}')
+        operations = Operations(fixed, {SKYLINKS: skylinks}, lambda _: skylinks, slots.usage)
         yield Kit(operations, slots, reader)
         nursery.cancel_scope.cancel()

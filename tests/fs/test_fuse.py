@@ -4,6 +4,7 @@ import errno
 import inspect
 import os
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 
 import pyfuse3
 import pytest
@@ -26,7 +27,7 @@ from skymount.errors import (
 )
 from skymount.fs.fixed import ROOT, SKYLINKS
 from skymount.fs.fuse import FuseAdapter, FuseConfig, errno_of
-from skymount.fs.operations import FOREVER
+from skymount.fs.realm import FOREVER
 from tests.fakes.kit import FILES, Kit, open_kit
 
 
@@ -207,9 +208,8 @@ async def test_cancellation_passes():
 
 
 CHANGES = {
-    "setattr": (1, None, None, None, CTX),
+    "setattr": (1, pyfuse3.EntryAttributes(), SimpleNamespace(update_size=False), None, CTX),
     "create": (1, b"x", 0o644, 0, CTX),
-    "write": (1, 0, b"x"),
     "mkdir": (1, b"x", 0o755, CTX),
     "mknod": (1, b"x", 0o644, 0, CTX),
     "symlink": (1, b"x", b"y", CTX),
@@ -236,8 +236,11 @@ async def test_flush_and_fsync_exist():
     """They answer: «not implemented» would be remembered by the kernel for ever."""
     async with open_kit() as kit:
         fuse = adapter(kit)
-        await fuse.flush(1)
-        await fuse.fsync(1, False)
+        control = await fuse.lookup(ROOT, b".skymount", CTX)
+        status = await fuse.lookup(control.st_ino, b"status.json", CTX)
+        opened = await fuse.open(status.st_ino, os.O_RDONLY, CTX)
+        await fuse.flush(opened.fh)
+        await fuse.fsync(opened.fh, False)
         await fuse.fsyncdir(1, False)
 
 

@@ -10,7 +10,8 @@ import trio
 
 from skymount.errors import AccessDeniedError, BadContentError, UnavailableError
 from skymount.fs.fixed import CONTROL, ROOT, SKYLINKS
-from skymount.fs.operations import FOREVER, NEGATIVE_TTL, Child, Entry
+from skymount.fs.realm import FOREVER, Child, Entry
+from skymount.fs.skylinks import NEGATIVE_TTL
 from skymount.wire.skylink import Skylink
 from tests.fakes.kit import FILES, Kit, open_kit
 from tests.fakes.skyfiles import resolver
@@ -29,7 +30,7 @@ async def listing(kit: Kit, inode: int, position: int = 0) -> list[Child]:
     """List a directory."""
     handle = await kit.operations.opendir(inode)
     found = list(kit.operations.readdir(handle, position))
-    kit.operations.release(handle)
+    kit.operations.releasedir(handle)
     return found
 
 
@@ -291,7 +292,7 @@ async def test_listing_counts_references(autojump_clock: object):
         assert slot.references == 2
         kit.operations.referred(handle, 0, 2)
         assert slot.references == 4
-        kit.operations.release(handle)
+        kit.operations.releasedir(handle)
         kit.operations.forget(slot.inode(1), 2)
         kit.operations.forget(entry.inode, 1)
         assert slot.references == 0
@@ -316,7 +317,7 @@ async def test_reading(autojump_clock: object):
                 kit.reader.cold = True
                 assert kit.operations.read_now(handle, offset, length) is None
                 assert await kit.operations.read(handle, offset, length) == expected
-        kit.operations.release(handle)
+        await kit.operations.release(handle)
         assert kit.reader.open_files == 0
 
 
@@ -398,7 +399,7 @@ async def test_open_file_keeps_its_tree(autojump_clock: object):
             kit.operations.forget(top.inode, 1)
         assert kit.operations.read_now(handle, 0, 5) == b"hello"
         assert await kit.operations.getattr(file.inode)
-        kit.operations.release(handle)
+        await kit.operations.release(handle)
 
 
 async def test_usage(autojump_clock: object):

@@ -23,7 +23,8 @@ from skymount.errors import (
     PortalTimeoutError,
     SkymountError,
 )
-from skymount.fs.operations import MTIME, Child, Entry, Operations
+from skymount.fs.operations import Operations
+from skymount.fs.realm import Changes, Child, Entry
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +117,6 @@ class FuseAdapter(pyfuse3.Operations):
         found.st_nlink = 1  # of a directory: «not counted», so that find looks at each child
         found.st_uid, found.st_gid = self._uid, self._gid
         found.st_blksize = _PREFERRED_IO
-        found.st_atime_ns = found.st_mtime_ns = found.st_ctime_ns = MTIME * 10**9
         _fill(found, entry)
         return found
 
@@ -139,10 +139,104 @@ class FuseAdapter(pyfuse3.Operations):
     @_handler
     async def access(self, inode: int, mode: int, ctx: pyfuse3.RequestContext) -> bool:
         if mode & os.W_OK:
-            raise pyfuse3.FUSEError(errno.EROFS)
-        if mode & os.X_OK:
-            return bool((await self._operations.getattr(inode)).mode & 0o111)
-        return True
+            self._only_owner(ctx, inode)
+        return await self._operations.access(inode, mode)
+
+    @_handler
+    async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
+        return await self._operations.readlink(inode)
+
+    def _only_owner(self, ctx: pyfuse3.RequestContext, inode: int) -> None:
+        """EACCES for anybody else where one can write: the keys that sign are the owner's."""
+        if self._operations.is_writable(inode) and ctx.uid not in (self._uid, 0):
+            raise pyfuse3.FUSEError(errno.EACCES)
+
+    @_handler
+    async def setattr(
+        self,
+        inode: int,
+        attr: pyfuse3.EntryAttributes,
+        fields: pyfuse3.SetattrFields,
+        fh: int | None,
+        ctx: pyfuse3.RequestContext,
+    ) -> pyfuse3.EntryAttributes:
+        self._only_owner(ctx, inode)
+        changes = Changes(attr.st_size if fields.update_size else None)
+        return self._attributes(await self._operations.setattr(inode, changes, fh))
+
+    @_handler
+    async def create(
+        self,
+        parent_inode: int,
+        name: bytes,
+        mode: int,
+        flags: int,
+        ctx: pyfuse3.RequestContext,
+    ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
+        self._only_owner(ctx, parent_inode)
+        entry, handle, keep = await self._operations.create(parent_inode, name, flags)
+        info = pyfuse3.FileInfo(fh=handle, keep_cache=keep, direct_io=not keep)
+        return info, self._attributes(entry)
+
+    @_handler
+    async def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
+        self._only_owner(ctx, parent_inode)
+        await self._operations.unlink(parent_inode, name)
+
+    @_handler
+    async def rename(
+        self,
+        parent_inode_old: int,
+        name_old: bytes,
+        parent_inode_new: int,
+        name_new: bytes,
+        flags: int,
+        ctx: pyfuse3.RequestContext,
+    ) -> None:
+        self._only_owner(ctx, parent_inode_old)
+        await self._operations.rename(parent_inode_old, name_old, parent_inode_new, name_new, flags)
+
+    @_handler
+    async def mkdir(
+        self, parent_inode: int, name: bytes, mode: int, ctx: pyfuse3.RequestContext
+    ) -> NoReturn:
+        await self._make(parent_inode, name)
+
+    @_handler
+    async def mknod(
+        self,
+        parent_inode: int,
+        name: bytes,
+        mode: int,
+        rdev: int,
+        ctx: pyfuse3.RequestContext,
+    ) -> NoReturn:
+        await self._make(parent_inode, name)
+
+    @_handler
+    async def symlink(
+        self, parent_inode: int, name: bytes, target: bytes, ctx: pyfuse3.RequestContext
+    ) -> NoReturn:
+        await self._make(parent_inode, name)
+
+    @_handler
+    async def link(
+        self,
+        inode: int,
+        new_parent_inode: int,
+        new_name: bytes,
+        ctx: pyfuse3.RequestContext,
+    ) -> NoReturn:
+        await self._make(new_parent_inode, new_name)
+
+    @_handler
+    async def rmdir(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> NoReturn:
+        await self._make(parent_inode, name)
+
+    async def _make(self, parent: int, name: bytes) -> NoReturn:
+        """Refuse what no part of the tree can hold."""
+        await self._operations.make(parent, name)
+        raise pyfuse3.FUSEError(errno.EPERM)
 
     @_handler
     async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
@@ -161,10 +255,12 @@ class FuseAdapter(pyfuse3.Operations):
 
     @_handler
     async def releasedir(self, fh: int) -> None:
-        self._operations.release(fh)
+        self._operations.releasedir(fh)
 
     @_handler
     async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC):
+            self._only_owner(ctx, inode)
         handle, keep = await self._operations.open(inode, flags)
         return pyfuse3.FileInfo(fh=handle, keep_cache=keep, direct_io=not keep)
 
@@ -183,16 +279,22 @@ class FuseAdapter(pyfuse3.Operations):
         return await self._operations.read(fh, off, size)
 
     @_handler
+    async def write(self, fh: int, off: int, buf: bytes) -> int:
+        return self._operations.write(fh, off, buf)
+
+    @_handler
     async def release(self, fh: int) -> None:
-        self._operations.release(fh)
+        await self._operations.release(fh)
 
     @_handler
     async def flush(self, fh: int) -> None:
-        """Nothing is ever unwritten. Must exist: ENOSYS here would be remembered for ever."""
+        """Must exist, also where nothing is ever unwritten: ENOSYS would be remembered for ever."""
+        await self._operations.flush(fh)
 
     @_handler
     async def fsync(self, fh: int, datasync: bool) -> None:
         """As flush."""
+        await self._operations.fsync(fh)
 
     @_handler
     async def fsyncdir(self, fh: int, datasync: bool) -> None:
@@ -224,13 +326,20 @@ class FuseAdapter(pyfuse3.Operations):
         found.f_namemax = 255
         return found
 
-    async def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Whatever would change something."""
-        raise pyfuse3.FUSEError(errno.EROFS)
+    @_handler
+    async def setxattr(
+        self, inode: int, name: bytes, value: bytes, ctx: pyfuse3.RequestContext
+    ) -> NoReturn:
+        self._refuse_xattr(name)
 
-    setattr = create = write = _refuse
-    mkdir = mknod = symlink = link = unlink = rmdir = rename = _refuse
-    setxattr = removexattr = _refuse
+    @_handler
+    async def removexattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> NoReturn:
+        self._refuse_xattr(name)
+
+    @staticmethod
+    def _refuse_xattr(name: bytes) -> NoReturn:
+        """Refuse so that editors that copy labels and ACLs go on without them."""
+        raise pyfuse3.FUSEError(errno.EROFS if name.startswith(b"user.") else errno.EOPNOTSUPP)
 
 
 def _fill(attributes: pyfuse3.EntryAttributes, entry: Entry | Child) -> None:
@@ -240,6 +349,8 @@ def _fill(attributes: pyfuse3.EntryAttributes, entry: Entry | Child) -> None:
     attributes.st_size = entry.size
     attributes.st_blocks = -(-entry.size // _SECTOR)
     attributes.entry_timeout, attributes.attr_timeout = entry.entry_ttl, entry.attr_ttl
+    if attributes.st_mtime_ns != entry.mtime_ns:
+        attributes.st_mtime_ns = attributes.st_ctime_ns = attributes.st_atime_ns = entry.mtime_ns
 
 
 def attach(adapter: FuseAdapter, config: FuseConfig) -> None:

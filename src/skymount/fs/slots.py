@@ -146,6 +146,11 @@ class Slots:
             del self._by_name[slot.name]
         self._drop_if_expired(slot)
 
+    def usage(self) -> tuple[int, int]:
+        """Return (bytes, files and directories) of the trees that are loaded."""
+        trees = [slot.tree for slot in self._by_name.values() if slot.tree is not None]
+        return sum(tree.skyfile.size for tree in trees), sum(len(tree.nodes) for tree in trees)
+
     def _drop_if_expired(self, slot: Slot) -> None:
         if not slot.references and self._by_name.get(slot.name) is not slot:
             self._drop(slot)
