@@ -9,6 +9,7 @@ import pytest
 from skymount.config import Config, default_log_file, default_path, load, parse_size
 from skymount.content.skyfile import Policy
 from skymount.errors import ConfigError
+from skymount.portal.options import PortalOptions
 
 NOWHERE: dict[str, str] = {}
 
@@ -66,6 +67,9 @@ def test_every_key_can_be_set_in_the_file() -> None:
         portals = ["https://one.example/"]
         dialect = "skynet"
         api_key = "secret"
+        user_agent = "Agent/1"
+        headers = { Cookie = "a=b", X-Token = "t" }
+        node_url = "https://node.example/"
         mountpoint = "~/sky"
         allow_other = true
         verify = "require"
@@ -80,6 +84,9 @@ def test_every_key_can_be_set_in_the_file() -> None:
         portals=("https://one.example",),
         dialect="skynet",
         api_key="secret",
+        user_agent="Agent/1",
+        headers=(("Cookie", "a=b"), ("X-Token", "t")),
+        node_url="https://node.example",
         mountpoint="~/sky",
         allow_other=True,
         verify=Policy.REQUIRE,
@@ -97,6 +104,38 @@ def test_a_key_goes_with_a_single_portal() -> None:
     with pytest.raises(ConfigError, match="api_key: name a single portal"):
         load({}, environ=NOWHERE)
     assert load({"portals": ("https://one.example",)}, environ=NOWHERE).api_key == "secret"
+
+
+def test_headers_go_with_a_single_portal() -> None:
+    """They may hold what only that portal may know."""
+    write('portals = ["https://one.example", "https://two.example"]\n[headers]\nCookie = "a"\n')
+    with pytest.raises(ConfigError, match="headers: name a single portal"):
+        load({}, environ=NOWHERE)
+    found = load({"portals": ("https://one.example",)}, environ=NOWHERE)
+    assert found.headers == (("Cookie", "a"),)
+
+
+def test_headers_in_the_environment_are_lines() -> None:
+    environ = {"SKYMOUNT_HEADERS": "Cookie: a=b; c=d\n\n X-Token : t:u \n"}
+    found = load({}, environ=environ)
+    assert found.headers == (("Cookie", "a=b; c=d"), ("X-Token", "t:u"))
+
+
+@pytest.mark.parametrize(
+    "text", ["secret", "Cookie secret", "Cookie: secret\nCookie: b", "A B: secret", ": secret"]
+)
+def test_lines_that_are_no_headers(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^SKYMOUNT_HEADERS: headers: ") as caught:
+        load({}, environ={"SKYMOUNT_HEADERS": text})
+    assert "secret" not in str(caught.value)
+
+
+def test_every_client_gets_the_same_options() -> None:
+    write('dialect = "skynet"\napi_key = "k"\nuser_agent = "Agent/1"\n[headers]\nCookie = "a"\n')
+    options = PortalOptions.parse("", **load({}, environ=NOWHERE).client_options)
+    assert (options.dialect.name, options.api_key) == ("skynet", "k")
+    assert (options.user_agent, options.headers) == ("Agent/1", (("Cookie", "a"),))
+    assert PortalOptions.parse("", **Config().client_options) == PortalOptions()
 
 
 def test_later_origins_win() -> None:
@@ -243,6 +282,16 @@ def test_an_unknown_key_in_a_table_that_is_not_used() -> None:
         ('dialect = "klingon"', "unknown dialect 'klingon'"),
         ("dialect = 1", "not a text"),
         ('api_key = ["x"]', "not a text"),
+        ("user_agent = 1", "not a text"),
+        ('user_agent = "a\\nb"', "a character that a header cannot carry"),
+        ("headers = 1", "not a table"),
+        ('headers = ["Cookie: secret"]', "not a table"),
+        ("headers = { Cookie = 1 }", "must be a string"),
+        ('headers = { "a b" = "secret" }', "is not the name of a header"),
+        ('headers = { Host = "secret" }', "the client's own to set"),
+        ('headers = { Cookie = "secret\\n" }', "a character that a header cannot carry"),
+        ('node_url = "node.example"', "it looks like https://"),
+        ('node_url = "http://me:secret@node.example"', "must not hold credentials"),
         ('mountpoint = "a\\u0000b"', "not a text"),
         ("allow_other = 2", "neither true nor false"),
         ('allow_other = "perhaps"', "neither true nor false"),
@@ -315,9 +364,10 @@ def test_truth_in_the_environment(text: str, value: bool) -> None:
     assert load({}, environ={"SKYMOUNT_ALLOW_OTHER": text}).allow_other is value
 
 
-def test_the_api_key_is_never_shown() -> None:
-    found = load({}, environ={"SKYMOUNT_API_KEY": "secret"})
-    assert found.api_key == "secret"
+def test_secrets_are_never_shown() -> None:
+    environ = {"SKYMOUNT_API_KEY": "secret", "SKYMOUNT_HEADERS": "Cookie: secret"}
+    found = load({}, environ=environ)
+    assert (found.api_key, found.headers) == ("secret", (("Cookie", "secret"),))
     assert "secret" not in repr(found)
 
 

@@ -3,12 +3,17 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from skymount.cli import _COMMANDS
+from tests.portal_process import running_portal
+
 ROOT = Path(__file__).resolve().parent.parent
 WEB_STACK = {"hypercorn", "multipart", "python_multipart", "starlette"}
+NOT_FOR_CLIENTS = ("skymount.server", "skymount.content.loader", "skymount.fs.fuse")
 HEAVY = WEB_STACK | {"rich", "pygments", "asyncio"}
 
 IMPORTS = """
@@ -19,13 +24,24 @@ print(*sys.modules)
 """
 
 
-def run(*command: str) -> "subprocess.CompletedProcess[str]":
+RUNS = """
+import sys
+from skymount.cli import main
+try:
+    main()
+finally:
+    print(*(name for name, module in sys.modules.items() if module), file=sys.stderr)
+"""
+
+
+def run(*command: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     """Run Python with the package as this process sees it."""
     path = os.pathsep.join(filter(None, [str(ROOT / "src"), *sys.path]))
     return subprocess.run(
         [sys.executable, *command],
-        env=os.environ | {"PYTHONPATH": path},
+        env=os.environ | {"PYTHONPATH": path, **environment},
         cwd=ROOT,
+        input="{}",
         capture_output=True,
         text=True,
         check=False,
@@ -52,7 +68,7 @@ def test_mount_command_is_light():
     """What `skymount mount` imports has neither the web stack nor the terminal's."""
     found = loaded("mount", "from skymount import config, daemon")
     assert {"pyfuse3", "trio", "httpx"} <= found
-    assert not found & HEAVY
+    assert not found & (HEAVY | {"nacl", "sqlite3"})
 
 
 def test_umount_command_is_light():
@@ -61,25 +77,77 @@ def test_umount_command_is_light():
     assert not found & (HEAVY | {"pyfuse3", "httpx", "trio"})
 
 
-def test_upload_command_is_light():
-    """`skymount upload` has no mount and no portal in it; a progress bar only on a terminal."""
-    found = loaded(
-        "upload", "from skymount import config; from skymount.portal import upload, client"
-    )
-    assert not found & (HEAVY | {"pyfuse3"})
+@pytest.fixture(scope="module")
+def portal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a portal."""
+    with running_portal(tmp_path_factory.mktemp("portal")) as url:
+        yield url
 
 
-@pytest.mark.parametrize("command", ["mount", "umount", "upload", "portal"])
+def loaded_by(home: Path, *arguments: str) -> set[str]:
+    """Run a command, which must succeed; return the packages and our modules that it loaded."""
+    done = run("-c", RUNS, *arguments, HOME=str(home), XDG_DATA_HOME=str(home))
+    assert done.returncode == 0, done.stderr
+    names = done.stderr.split()
+    ours = {name for name in names if name.startswith("skymount.")}
+    return ours | {name.partition(".")[0] for name in names}
+
+
+def test_upload_command_is_light(portal: str, tmp_path: Path):
+    """`skymount upload` has no mount, portal or key in it; a progress bar only on a terminal."""
+    (tmp_path / "file").touch()
+    found = loaded_by(tmp_path, "upload", "--portal", portal, str(tmp_path / "file"))
+    assert {"trio", "httpx"} <= found
+    assert not found & (HEAVY | {"pyfuse3", "sqlite3"})
+    assert not any(name.startswith(NOT_FOR_CLIENTS) for name in found)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["registry", "set", "home", "key", "text"],
+        ["db", "set", "home", "key", "/dev/stdin"],
+        ["skykey", "list"],
+    ],
+    ids=" ".join,
+)
+def test_commands_that_ask_a_portal_have_none_in_them(
+    portal: str, tmp_path: Path, command: list[str]
+):
+    """Nor do they load what reads content, or a file system."""
+    loaded_by(tmp_path, "key", "generate", "home")
+    found = loaded_by(tmp_path, *command, "--portal", portal)
+    assert {"trio", "httpx"} <= found
+    assert not found & (HEAVY | {"pyfuse3", "sqlite3"})
+    assert not any(name.startswith((*NOT_FOR_CLIENTS, "skymount.fs")) for name in found)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["registry", "url", "ab" * 32, "key"],
+        ["registry", "link", "ab" * 32, "key"],
+        ["key", "list"],
+        ["skylink", "parse", "AABsdvY0MzM9fsdHVWdqiw1Rj4Kp9KAZwYNbHO-ksMFHkg"],
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_commands_without_network_traffic_load_nothing_for_it(tmp_path: Path, command: list[str]):
+    """So that they start without the time that it takes."""
+    assert not loaded_by(tmp_path, *command) & (HEAVY | {"pyfuse3", "trio", "httpx", "sqlite3"})
+
+
+@pytest.mark.parametrize("command", ["", *_COMMANDS])
 def test_help_is_light(command: str):
     """Asking for help imports hardly anything."""
-    done = run("-X", "importtime", "-m", "skymount", command, "--help")
+    done = run("-X", "importtime", "-m", "skymount", *command.split(), "--help")
     assert done.returncode == 0
     assert "Usage" in done.stdout
     modules = {
         line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()
     }
     assert "click" in modules
-    assert not modules & (HEAVY | {"pyfuse3", "httpx", "trio", "msgspec"})
+    assert not modules & (HEAVY | {"pyfuse3", "httpx", "trio", "msgspec", "nacl", "sqlite3"})
 
 
 def test_codec_needs_nothing():

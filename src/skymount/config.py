@@ -15,8 +15,13 @@ import platformdirs
 
 from skymount.content.cache import DEFAULT_SIZE
 from skymount.content.skyfile import Policy
-from skymount.errors import ConfigError, MalformedError
-from skymount.portal.options import DEFAULT_PORTAL_URL, parse_portal_url
+from skymount.errors import ConfigError, MalformedError, WrongTypeError
+from skymount.portal.options import (
+    DEFAULT_PORTAL_URL,
+    CallOptions,
+    PortalOptions,
+    parse_portal_url,
+)
 from skymount.wire.dialect import dialect_named
 
 ENVIRONMENT_PREFIX = "SKYMOUNT_"
@@ -68,6 +73,27 @@ def _dialect(value: object) -> str:
     return dialect_named(_text(value)).name
 
 
+def _user_agent(value: object) -> str:
+    return PortalOptions.parse(custom_user_agent=_text(value)).user_agent
+
+
+def _headers(value: object) -> tuple[tuple[str, str], ...]:
+    """Read a table of headers, or lines like ``Name: value``; no error repeats a value."""
+    table: Any = value
+    if isinstance(value, str):
+        lines = [line.partition(":") for line in value.splitlines() if line.strip()]
+        table = {name.strip(): content for name, _, content in lines}
+        if not all(colon for _, colon, _ in lines) or len(table) < len(lines):
+            raise ConfigError("not lines like Name: value, each name once")
+    if not isinstance(table, dict):
+        raise ConfigError("not a table of names and values")
+    return PortalOptions.parse(headers=table).headers
+
+
+def _node_url(value: object) -> str:
+    return PortalOptions.parse(node_url=_text(value)).node_url
+
+
 def _policy(value: object) -> Policy:
     return Policy.parse(_text(value))
 
@@ -88,13 +114,21 @@ class Config:
     """Addresses in the order of preference; none means the default portal, or our own."""
     dialect: str = "svc"
     api_key: str = field(default="", repr=False)
+    user_agent: str = ""
+    """Empty: that of the dialect."""
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """(name, value) of those that go with each request; they may hold secrets."""
+    node_url: str = ""
+    """Where the skykeys are kept; empty: at the portal."""
     mountpoint: str = ""
     allow_other: bool = False
     verify: Policy = Policy.AVAILABLE
     memory_cache: int = DEFAULT_SIZE
     lookup_grace: float = 0.5
+    hns_ttl: float = 60.0
+    """For which a domain and a v2 skylink stay resolved."""
     timeout: float = 30.0
-    """After which any file operation fails."""
+    """After which any file operation fails, and that a portal may be silent towards a command."""
     log_file: str = ""
 
     @property
@@ -102,16 +136,30 @@ class Config:
         """The portals to use."""
         return self.portals or (DEFAULT_PORTAL_URL,)
 
+    @property
+    def client_options(self) -> CallOptions:
+        """What every client is made with."""
+        return {
+            "dialect": self.dialect,
+            "api_key": self.api_key,
+            "custom_user_agent": self.user_agent,
+            "headers": dict(self.headers),
+        }
+
 
 _PARSERS: Mapping[str, Any] = {
     "portals": _portals,
     "dialect": _dialect,
     "api_key": _text,
+    "user_agent": _user_agent,
+    "headers": _headers,
+    "node_url": _node_url,
     "mountpoint": _text,
     "allow_other": _boolean,
     "verify": _policy,
     "memory_cache": parse_size,
     "lookup_grace": _seconds,
+    "hns_ttl": _seconds,
     "timeout": _seconds,
     "log_file": _text,
 }
@@ -128,7 +176,7 @@ def _merged(config: Config, settings: Mapping[str, object], origin: str) -> Conf
     for key, value in settings.items():
         try:
             parsed[key] = _PARSERS[key](value)
-        except (ConfigError, MalformedError) as error:
+        except (ConfigError, MalformedError, WrongTypeError) as error:
             raise ConfigError(f"{origin}: {key}: {error}") from None
     return replace(config, **parsed)
 
@@ -196,6 +244,7 @@ def load(
         config = _merged(config, {key: value}, ENVIRONMENT_PREFIX + key.upper())
     given = {key: value for key, value in flags.items() if value is not None}
     config = _merged(config, given, "command line")
-    if config.api_key and len(config.portals) > 1:  # the key of one is no business of another
-        raise ConfigError("api_key: name a single portal with it, which it is sent to")
+    for key in ("api_key", "headers"):  # what one may know is no business of another
+        if getattr(config, key) and len(config.portals) > 1:
+            raise ConfigError(f"{key}: name a single portal with it, which it is sent to")
     return config

@@ -4,6 +4,7 @@ readiness, and the end. Decides nothing about files.
 
 import contextlib
 import errno
+import json
 import logging
 import os
 import signal
@@ -26,12 +27,13 @@ from skymount.content.loader import Loader
 from skymount.content.reader import open_reader
 from skymount.errors import MountError
 from skymount.fs import fuse, mountpoint
-from skymount.fs.operations import Operations, TreeConfig
+from skymount.fs.fixed import SKYLINKS, Fixed
+from skymount.fs.operations import Operations
+from skymount.fs.skylinks import Skylinks, TreeConfig
 from skymount.fs.slots import Slots
 from skymount.portal.failover import Portals
 from skymount.portal.options import DEFAULT_PORTAL_URL, PortalOptions
 from skymount.portal.reading import PortalReader
-from skymount.wire.dialect import dialect_named
 
 log = logging.getLogger(__name__)
 
@@ -177,12 +179,11 @@ async def _serve(config: Config, report: Report, own: OwnPortal) -> None:
     """Build the parts from the wire up, mount, and answer the kernel until the end."""
     started = time.time()
     async with AsyncExitStack() as stack:
-        dialect = dialect_named(config.dialect)
         clients = [
             await stack.enter_async_context(
                 PortalReader.of(
                     # no repetitions: `Portals` asks the next portal instead, in rounds
-                    PortalOptions.parse(url, dialect=dialect, api_key=config.api_key, retries=0)
+                    PortalOptions.parse(url, retries=0, **config.client_options)
                 )
             )
             for url in config.portal_urls
@@ -192,7 +193,9 @@ async def _serve(config: Config, report: Report, own: OwnPortal) -> None:
         loader = Loader(portals, config.verify)
         reader = await stack.enter_async_context(open_reader(portals, loader, cache))
         nursery = await stack.enter_async_context(trio.open_nursery())
-        slots = Slots(reader.load, nursery)
+        names = Names(portals, config=_names_config(config))
+        slots = Slots(reader.load, nursery, names, parse_name)
+        domains = Slots(reader.load, nursery, names, hns.parse_name, hns.SPACE)
 
         def status() -> Mapping[str, object]:
             return {
@@ -205,10 +208,19 @@ async def _serve(config: Config, report: Report, own: OwnPortal) -> None:
                 "verify": config.verify.value,
                 "memory_cache": {"size": cache.size, "used": cache.used},
                 "skylinks": len(slots),
+                "domains": len(domains),
             }
 
         tree = TreeConfig(lookup_grace=config.lookup_grace)
-        operations = Operations(reader, slots, tree, status)
+        skylinks = Skylinks(reader, slots, tree)
+        fixed = Fixed(lambda: json.dumps(status(), indent=2).encode() + b"\n")
+        trees: Sequence[Realm] = (skylinks, Hns(reader, domains, tree))
+        operations = Operations(
+            fixed,
+            dict(zip((SKYLINKS, HNS), trees, strict=True)),
+            lambda inode: trees[space_of(inode)],
+            lambda: _sums(slots.usage(), domains.usage()),
+        )
         mount = fuse.FuseConfig(config.mountpoint, config.allow_other, config.timeout)
         signals = stack.enter_context(trio.open_signal_receiver(*_stop_signals()))
         fuse.attach(fuse.FuseAdapter(operations, mount), mount)

@@ -18,6 +18,7 @@ imports the library. ``fs.fuse`` maps this tree to errno values, ``cli`` maps it
         ├── AccessDeniedError     it refuses: credentials, payment, a blocklist
         ├── RequestRefusedError   it calls the request wrong (other 4xx)
         │   └── RevisionConflictError its registry holds the same or a higher revision
+        │       └── StaleEntryError       the entry is not the one that a change was made from
         ├── UnavailableError      it cannot be reached, or fails (5xx, 429)
         │   └── PortalTimeoutError    it did not answer in time
         └── BadContentError       its answer is not the content that was asked for
@@ -100,6 +101,10 @@ class RequestRefusedError(PortalError):
 
 class RevisionConflictError(RequestRefusedError):
     """The portal's registry holds the same or a higher revision of the entry."""
+
+
+class StaleEntryError(RevisionConflictError):
+    """Somebody else changed the entry that a change was made from; nothing was posted."""
 
 
 class UnavailableError(PortalError):

@@ -1,10 +1,11 @@
-"""A portal that the tests of a worker share."""
+"""A portal that the tests of a worker share, and commands that ask it."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from tests.portal_process import running_portal
+from tests.skymount_process import Sandbox
 
 
 @pytest.fixture(scope="session")
@@ -12,3 +13,15 @@ def portal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Its URL."""
     with running_portal(tmp_path_factory.mktemp("portal")) as url:
         yield url
+
+
+@pytest.fixture
+def box(sandbox: Sandbox, portal: str) -> Sandbox:
+    """Commands in it ask the real portal."""
+    return sandbox.with_env(SKYMOUNT_PORTALS=portal)
+
+
+@pytest.fixture
+def owner(box: Sandbox) -> str:
+    """The public key of a new key in the box, which is called home."""
+    return box.succeed("key", "generate", "home").rstrip("\n")

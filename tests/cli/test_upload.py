@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import select
+import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -12,7 +13,8 @@ import httpx
 import pytest
 
 from skymount.wire.skylink import Skylink
-from tests.skymount_process import LIMIT, SKYMOUNT, Sandbox
+from tests.cli.piping import piped_well
+from tests.skymount_process import LIMIT, SKYMOUNT, Sandbox, end
 
 
 @pytest.fixture
@@ -109,7 +111,98 @@ def test_links_to_files_are_followed(sandbox: Sandbox, file: Path, portal: str) 
     assert httpx.get(f"{portal}/{skylink}/link").content == b"content"
 
 
+def test_standard_input(sandbox: Sandbox, portal: str) -> None:
+    """A pipe and a file give the same skylink; the name is part of it."""
+    line = ["upload", "--portal", portal, "-", "--name"]
+    found = piped_well(sandbox, "content", *line, "a.txt").rstrip()
+    assert httpx.get(f"{portal}/{found}").content == b"content"
+    (sandbox.root / "a.txt").write_text("content")
+    with (sandbox.root / "a.txt").open("rb") as file:
+        done = subprocess.run(
+            [*SKYMOUNT, *line, "a.txt"],
+            env=sandbox.env,
+            stdin=file,
+            capture_output=True,
+            check=True,
+            timeout=LIMIT,
+        )
+    assert done.stdout.decode().rstrip() == found
+    assert piped_well(sandbox, "content", *line, "b.txt").rstrip() != found
+
+
+def test_standard_input_needs_a_name(sandbox: Sandbox, portal: str) -> None:
+    said = sandbox.fail("upload", "--portal", portal, "-", code=2)
+    assert said.startswith("standard input has no name: add --name NAME")
+
+
+def test_an_interrupt_while_standard_input_keeps_us_waiting(sandbox: Sandbox, portal: str) -> None:
+    process = subprocess.Popen(
+        [*SKYMOUNT, "upload", "--portal", portal, "-", "--name", "x"],
+        env=sandbox.env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert process.stdin is not None
+        process.stdin.write(bytes(3 << 20))  # more than the pipe holds: it is being read
+        process.stdin.flush()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(LIMIT) == 130
+        assert process.stderr is not None
+        assert process.stderr.read().strip() == b""
+    finally:
+        end(process)
+
+
+def test_a_dry_run_only_tells_the_skylink(sandbox: Sandbox, portal: str) -> None:
+    (sandbox.root / "unique").write_text("never uploaded")
+    line = ["upload", "--portal", portal, "unique"]
+    found = sandbox.succeed(*line, "--dry-run")
+    assert httpx.get(f"{portal}/{found.rstrip()}").status_code == 404
+    assert sandbox.succeed(*line) == found
+
+
+def test_what_a_browser_is_shown(sandbox: Sandbox, portal: str) -> None:
+    directory = sandbox.directory("site")
+    for name in ("a.html", "b.html", "404.html"):
+        (directory / name).write_text(name)
+    line = ["upload", "--portal", portal, directory]
+    first = sandbox.succeed(*line, "--default-path", "/b.html").rstrip()
+    assert httpx.get(f"{portal}/{first}/").text == "b.html"
+    pages = ["--try-file", "x.html", "--try-file", "a.html", "--error-page", "404=/404.html"]
+    second = sandbox.succeed(*line, *pages).rstrip()
+    assert httpx.get(f"{portal}/{second}/").text == "a.html"
+    missing = httpx.get(f"{portal}/{second}/absent/")
+    assert (missing.status_code, missing.text) == (404, "404.html")
+    none = sandbox.succeed(*line, "--no-default-path").rstrip()
+    assert httpx.get(f"{portal}/{none}/").headers["content-type"] == "application/zip"
+
+
 # Refusals
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--default-path", "/a", "--no-default-path"],
+        ["--default-path", "/a", "--try-file", "a"],
+        ["--error-page", "404"],
+        ["--error-page", "404="],
+        ["--error-page", "x=/404.html"],
+        ["--error-page", "404=/a", "--error-page", "404=/b"],
+        ["--skykey-name", "a", "--skykey-id", "b"],
+    ],
+)
+def test_options_that_make_no_sense(
+    sandbox: Sandbox, file: Path, portal: str, options: list[str]
+) -> None:
+    sandbox.fail("upload", "--portal", portal, file, *options, code=2)
+
+
+def test_a_skykey_that_nobody_has(sandbox: Sandbox, file: Path, portal: str) -> None:
+    said = sandbox.fail("upload", "--portal", portal, "--skykey-name", "absent", file)
+    assert "No Skykey with that name" in said
 
 
 def test_a_path_that_is_absent(sandbox: Sandbox, portal: str) -> None:

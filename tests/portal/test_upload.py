@@ -1,19 +1,54 @@
 """The body of an upload: exactly as long as it says, with names of every sort, read from disk."""
 
+import io
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from python_multipart.multipart import MultipartParser
 
-from skymount.errors import MalformedError
+from skymount.errors import (
+    MalformedError,
+    NotFoundError,
+    PortalError,
+    PortalTimeoutError,
+    RequestRefusedError,
+)
+from skymount.portal.client import PortalClient
+from skymount.portal.options import UploadProgress
 from skymount.portal.sources import PIECE, Source, directory_sources
 from skymount.portal.upload import UploadBody
-from skymount.wire.messages import Part
-from tests.fakes.skyfiles import noise
+from skymount.wire.messages import Part, UploadResult
+from tests.fakes.portal import (
+    FakePortal,
+    closes_after,
+    redirects,
+    resets_after,
+    running,
+    stalls_after,
+    status,
+)
+from tests.fakes.skyfiles import noise, of_files
+from tests.portal_process import PortalProcess
+
+SMALL = of_files({"a.txt": b"hello"})
+
+
+class Named(io.BytesIO):
+    """Bytes as a file object with a name."""
+
+    name = "named.bin"
+
+
+class Unsized(io.BytesIO):
+    """A file object that cannot be sought, as a pipe."""
+
+    def seekable(self) -> bool:
+        return False
 
 
 async def bytes_of(body: UploadBody) -> bytes:
@@ -299,3 +334,267 @@ def test_source_of_a_file(tmp_path: Path):
     (tmp_path / "f").write_bytes(b"abc")
     source = Source.of_path(tmp_path / "f", "other/name")
     assert (source.name, source.size) == ("other/name", 3)
+
+
+# --- at a real portal
+
+
+async def metadata_of(client: PortalClient, result: UploadResult) -> dict[str, Any]:
+    """Return the metadata of an upload."""
+    return (await client.get_metadata(str(result))).metadata
+
+
+async def test_upload_file(portal: PortalProcess, tmp_path: Path):
+    """The result is the skylink with its parts; as text it is the content link."""
+    (tmp_path / "notes é.txt").write_bytes(b"notes")
+    async with PortalClient(portal.url) as client:
+        result = await client.upload_file(tmp_path / "notes é.txt")
+        assert str(result) == f"svc://{result.skylink}"
+        assert result.merkleroot == result.skylink.root.hex()
+        assert result.bitfield == result.skylink.bitfield
+        assert (await metadata_of(client, result))["filename"] == "notes é.txt"
+        assert (await client.get_file_content(str(result))).data == b"notes"
+
+
+async def test_custom_names(portal: PortalProcess, tmp_path: Path):
+    """Custom names replace those of the file and the directory, which are sent otherwise."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/a.txt").write_bytes(b"a")
+    async with PortalClient(portal.url) as client:
+        file = await client.upload_file(tmp_path / "site/a.txt", custom_filename="b.html")
+        assert list((await metadata_of(client, file))["subfiles"]) == ["b.html"]
+        plain = await client.upload_directory(tmp_path / "site")
+        assert (await metadata_of(client, plain))["filename"] == "site"
+        named = await client.upload_directory(str(tmp_path / "site"), custom_dirname="other é")
+        assert (await metadata_of(client, named))["filename"] == "other é"
+        dots = await client.upload_directory(tmp_path / "site/../site/.")
+        assert dots == plain
+
+
+async def test_upload_of_a_mapping(portal: PortalProcess, tmp_path: Path):
+    """A mapping of paths to content is a directory, as the same files on disk are."""
+    (tmp_path / "x/sub").mkdir(parents=True)
+    (tmp_path / "x/sub/b.txt").write_bytes(b"bb")
+    (tmp_path / "x/a.txt").write_bytes(b"a")
+    (tmp_path / "x/empty").touch()
+    files = {"a.txt": b"a", "empty": b"", "sub/b.txt": io.BytesIO(b"bb")}
+    async with PortalClient(portal.url) as client:
+        result = await client.upload_directory(files, custom_dirname="x")
+        metadata = await metadata_of(client, result)
+        sizes = {name: file.get("len", 0) for name, file in metadata["subfiles"].items()}
+        assert sizes == {"a.txt": 1, "empty": 0, "sub/b.txt": 2}
+        disk = await metadata_of(client, await client.upload_directory(tmp_path / "x"))
+        assert disk["subfiles"].keys() == metadata["subfiles"].keys()
+        assert (await client.get_file_content(str(result), path="sub/b.txt")).data == b"bb"
+
+
+async def test_nothing_in_it(portal: PortalProcess, tmp_path: Path):
+    """What holds no file, has no name or is no directory is refused before any request."""
+    (tmp_path / "f").touch()
+    async with running(FakePortal()) as fake, PortalClient(fake.url) as client:
+        with pytest.raises(MalformedError, match="no file in the mapping"):
+            await client.upload_directory({}, custom_dirname="x")
+        with pytest.raises(MalformedError, match="give a custom_dirname"):
+            await client.upload_directory({"a": b""})
+        with pytest.raises(NotADirectoryError):
+            await client.upload_directory(tmp_path / "f")
+        with pytest.raises(FileNotFoundError):
+            await client.upload_directory(tmp_path / "none")
+        with pytest.raises(FileNotFoundError):
+            await client.upload_file(tmp_path / "none")
+        assert fake.accepted == 0
+
+
+async def test_what_a_browser_is_shown(portal: PortalProcess):
+    """Default path, try-files and error pages are stored with the directory."""
+    files = {"index.html": b"i", "404.html": b"nothing here", "about.html": b"a"}
+    async with PortalClient(portal.url) as client:
+
+        async def stored(**options: Any) -> dict[str, Any]:
+            result = await client.upload_directory(files, custom_dirname="site", **options)
+            metadata = await metadata_of(client, result)
+            return {key: metadata[key] for key in metadata if key not in ("subfiles", "filename")}
+
+        assert (await stored(default_path="/about.html"))["defaultpath"] == "/about.html"
+        assert (await stored(disable_default_path=True))["disabledefaultpath"] is True
+        found = await stored(try_files=["about.html"], error_pages={"404": "/404.html"})
+        assert (found["tryfiles"], found["errorpages"]) == (["about.html"], {"404": "/404.html"})
+        assert found.keys() <= {"length", "tryfiles", "errorpages"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"default_path": "/a", "disable_default_path": True},
+        {"default_path": "/a", "try_files": ["a"]},
+        {"try_files": [], "disable_default_path": True},
+        {"skykey_name": "a", "skykey_id": "b"},
+    ],
+)
+async def test_options_that_exclude_each_other(options: dict[str, Any]):
+    """C3: options that contradict each other are refused before any request."""
+    async with running(FakePortal()) as fake, PortalClient(fake.url) as client:
+        with pytest.raises(MalformedError, match=r"exclude|both"):
+            await client.upload_directory({"a": b""}, custom_dirname="x", **options)
+        assert fake.accepted == 0
+
+
+async def test_dry_run(portal: PortalProcess):
+    """A dry run tells the skylink and stores nothing."""
+    async with PortalClient(portal.url) as client:
+        data = noise(5000, 77)
+        told = await client.upload_file(data, custom_filename="dry", dry_run=True)
+        with pytest.raises(NotFoundError):
+            await client.get_file_content(told.skylink, timeout_seconds=1)
+        assert await client.upload_file(data, custom_filename="dry") == told
+
+
+async def test_skykeys(portal: PortalProcess, tmp_path: Path):
+    """With a skykey, by name or id, the portal encrypts: a new skylink for the same content."""
+    async with PortalClient(portal.url) as client:
+        key = await client.create_skykey("for uploads", "private-id")
+        results = [
+            await client.upload_file(b"secret", custom_filename="f", **option)
+            for option in ({}, {"skykey_name": key.name}, {"skykey_id": key.id})
+        ]
+        assert len({result.skylink for result in results}) == 3
+        for result in results:
+            assert (await client.get_file_content(str(result))).data == b"secret"
+        directory = await client.upload_directory(
+            {"a": b"secret"}, custom_dirname="d", skykey_name=key.name
+        )
+        await client.download_file(tmp_path / "a", str(directory), path="a", skykey_id=key.id)
+        assert (tmp_path / "a").read_bytes() == b"secret"
+        with pytest.raises(PortalError):
+            await client.upload_file(b"x", custom_filename="f", skykey_name="unknown")
+
+
+async def test_upload_progress(portal: PortalProcess):
+    """Progress grows to exactly 1.0, with the bytes of the body, per client or per call."""
+    seen: list[tuple[float, int, int]] = []
+    also: list[float] = []
+
+    def report(progress: float, state: UploadProgress) -> None:
+        seen.append((progress, state["loaded"], state["total"]))
+
+    async with PortalClient(portal.url, on_upload_progress=report) as client:
+        await client.upload_file(noise(3_500_000), custom_filename="f")
+        assert len(seen) >= 3
+        assert seen == sorted(seen)
+        assert all(progress == loaded / total for progress, loaded, total in seen)
+        assert seen[-1][0] == 1.0
+        assert seen[-1][1] == seen[-1][2] > 3_500_000
+        before = list(seen)
+        await client.upload_file(
+            b"x", custom_filename="f", on_upload_progress=lambda progress, _: also.append(progress)
+        )
+        assert also[-1] == 1.0
+        await client.upload_file(b"x", custom_filename="f", on_upload_progress=None)
+        assert seen == before
+
+
+async def test_progress_that_raises(portal: PortalProcess):
+    """What a callback raises ends the upload and reaches the caller; the client goes on."""
+
+    def report(progress: float, state: UploadProgress) -> None:
+        raise ZeroDivisionError
+
+    async with PortalClient(portal.url, connections=1) as client:
+        with pytest.raises(ZeroDivisionError):
+            await client.upload_file(b"x", custom_filename="f", on_upload_progress=report)
+        await client.upload_file(b"x", custom_filename="f")
+
+
+# --- what goes over the wire
+
+
+async def test_field_names():
+    """The names of the fields are as asked; the default where they are empty."""
+    async with running(FakePortal()) as fake, PortalClient(fake.url) as client:
+        fake.add(SMALL)
+        for field, sent in (("", "file"), ("other", "other")):
+            await client.upload_file(b"x", custom_filename="f", portal_file_field_name=field)
+            assert f'form-data; name="{sent}"; filename="f"'.encode() in fake.requests[-1].body
+        for field, sent in (("", "files[]"), ("other", "other")):
+            await client.upload_directory(
+                {"a/b": b""}, custom_dirname="d é", portal_directory_file_field_name=field
+            )
+            assert f'form-data; name="{sent}"; filename="a/b"'.encode() in fake.requests[-1].body
+            assert fake.requests[-1].query == {"filename": "d é"}
+        count = len(fake.requests)
+        with pytest.raises(MalformedError, match="UTF-8"):
+            await client.upload_file(b"", custom_filename="f", portal_file_field_name="\ud800")
+        assert len(fake.requests) == count
+
+
+async def test_unknown_size_is_chunked(portal: PortalProcess):
+    """What tells no size is sent in chunks; the portal gets all of it, and progress ends at 1."""
+    data = noise(2_500_000, 5)
+    seen: list[float] = []
+    body = UploadBody([Source.of(Unsized(data), "f")], field="file")
+    assert body.size is None
+    assert "Content-Length" not in body.headers
+    async with PortalClient(portal.url) as client:
+        result = await client.upload_file(
+            Unsized(data),  # type: ignore[arg-type]
+            custom_filename="f",
+            on_upload_progress=lambda progress, _: seen.append(progress),
+        )
+        assert (await client.get_file_content(result.skylink)).data == data
+    assert set(seen) == {1.0}
+
+
+@pytest.mark.parametrize("code", [307, 308])
+async def test_redirected(portal: PortalProcess, code: int):
+    """C7: after 307 and 308 the body is sent again from its start, and progress starts again."""
+    data = noise(1_500_000, 6)
+    seen: list[float] = []
+    async with running(FakePortal()) as fake, PortalClient(fake.url) as client:
+        fake.add(SMALL)
+        fake.fault(redirects(f"{portal.url}/svc/skyfile", code))
+        result = await client.upload_file(
+            Named(data), on_upload_progress=lambda progress, _: seen.append(progress)
+        )
+    async with PortalClient(portal.url) as client:
+        assert (await client.get_file_content(result.skylink)).data == data
+    assert seen.count(1.0) == 2
+
+
+async def test_redirected_but_read_only_once():
+    """C7: what can be read only once cannot be sent again: a clear error, not half a file."""
+    async with running(FakePortal()) as fake, PortalClient(fake.url) as client:
+        fake.add(SMALL)
+        fake.fault(redirects(f"{fake.url}/svc/skyfile", 307))
+        with pytest.raises(RequestRefusedError, match="can be read only once") as caught:
+            await client.upload_file(Unsized(b"data"), custom_filename="f")  # type: ignore[arg-type]
+        assert (caught.value.status, caught.value.method) == (307, "POST")
+        assert len(fake.requests) == 1
+
+
+async def test_time_out_of_an_upload():
+    """`timeout_seconds` bounds the whole upload, also one whose source or portal is silent."""
+    read, write = os.pipe()
+    async with running(FakePortal()) as fake, PortalClient(fake.url, timeout=0.1) as client:
+        fake.add(SMALL)
+        with open(read, "rb") as pipe, open(write, "wb") as writer:
+            with pytest.raises(PortalTimeoutError, match="not done in 1 s"):
+                await client.upload_file(pipe, custom_filename="f", timeout_seconds="0.5")
+            writer.close()
+        fake.fault(stalls_after(-1))
+        with pytest.raises(PortalTimeoutError, match="not done in 1 s"):
+            await client.upload_file(b"", custom_filename="f", timeout_seconds=1)
+        with pytest.raises(PortalTimeoutError, match="no answer in time"):
+            await client.upload_file(b"", custom_filename="f")
+
+
+async def test_never_sent_twice():
+    """C8: an upload that fails is not sent again."""
+    async with running(FakePortal()) as fake, PortalClient(fake.url) as client:
+        fake.add(SMALL)
+        for fault in (status(503), resets_after(-1), closes_after(-1)):
+            fake.heal()
+            fake.fault(fault)
+            fake.requests.clear()
+            with pytest.raises(PortalError):
+                await client.upload_file(b"x", custom_filename="f")
+            assert len(fake.requests) == 1

@@ -3,15 +3,18 @@
 import importlib
 import os
 import sys
+from contextlib import suppress
 
 import click
 
 from skymount import __version__
 from skymount.errors import (
     ConfigError,
+    FrozenEntryError,
     MalformedError,
     NotFoundError,
     SkymountError,
+    WrongTypeError,
 )
 
 _COMMANDS = {
@@ -63,12 +66,22 @@ def cli() -> None:
       skymount upload site/           publish a directory, print its skylink
       ls ~/sky/skylinks/SKYLINK/      look at it
       skymount umount ~/sky           unmount
+
+    The key of a portal's API, and other secrets, are never given on the command line, which other
+    users can see: set api_key in the configuration file, or SKYMOUNT_API_KEY.
     """
 
 
 def main() -> None:
     """Run the command line; exit codes are listed in docs/cli.md."""
     _open_standard_streams()
+    try:
+        _run()
+    finally:
+        _give_up_what_cannot_be_written()
+
+
+def _run() -> None:
     try:
         cli.main(standalone_mode=False)
     except click.exceptions.Exit as done:
@@ -85,9 +98,7 @@ def main() -> None:
     except click.ClickException as error:
         _fail(error.format_message(), error.exit_code)
     except BrokenPipeError:
-        # the reader has gone, which is its right; stop Python from complaining at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(EXIT_FAILED)
+        sys.exit(EXIT_FAILED)  # the reader has gone, which is its right
     except SkymountError as error:
         _fail(str(error), _exit_code(error))
     except OSError as error:
@@ -104,12 +115,26 @@ def _open_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)
 
 
+def _give_up_what_cannot_be_written() -> None:
+    """Keep Python from trying once more at its end, when it would complain and exit with 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def _exit_code(error: SkymountError) -> int:
-    if isinstance(error, ConfigError | MalformedError):
+    wrong_use = isinstance(error, ConfigError | MalformedError | WrongTypeError)
+    if wrong_use and not isinstance(error, FrozenEntryError):
         return EXIT_USAGE
     return EXIT_NOT_FOUND if isinstance(error, NotFoundError) else EXIT_FAILED
 
 
 def _fail(text: str, code: int) -> None:
-    click.echo(f"skymount: {' '.join(text.split())}", err=True)
+    from skymount.cli.output import escape  # the words may be a portal's
+
+    with suppress(OSError):
+        click.echo(f"skymount: {escape(' '.join(text.split()))}", err=True)
     sys.exit(code)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from skymount.cli.options import hashed_option, portal_options
+from skymount.cli.options import PortalFlags, hashed_option, portal_options, wait_option
 from skymount.cli.output import emit, json_option
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def db() -> None:
 @_DATA_KEY
 @hashed_option
 @click.option("--pretty", is_flag=True, help="Print over several lines.")
-@click.option("--timeout", type=float, default=5, show_default=True, help="Seconds, at most 300.")
+@wait_option
 @portal_options
 @json_option
 def get(
@@ -45,10 +45,8 @@ def get(
     data_key: str,
     hashed: bool,
     pretty: bool,
-    timeout: float,
-    portals: tuple[str, ...],
-    dialect: str | None,
-    config_file: str | None,
+    wait: float,
+    flags: PortalFlags,
     as_json: bool,
 ) -> None:
     """Print a document; with --json an object of it, its revision and its link.
@@ -60,18 +58,19 @@ def get(
       skymount db get home greeting | jq .
     """
     from skymount.cli.owner import public_key
-    from skymount.cli.session import load, run_with_client
+    from skymount.cli.session import run_with_client
     from skymount.errors import NotFoundError
 
-    settings = load(portals=portals, dialect=dialect, config_file=config_file)
+    settings = flags.load()
     key = public_key(owner)
 
     async def ask(client: "PortalClient") -> "JSONResult":
-        return await client.db.get_json(key, data_key, timeout=timeout, hashed_data_key_hex=hashed)
+        return await client.db.get_json(key, data_key, timeout=wait, hashed_data_key_hex=hashed)
 
     found = run_with_client(settings, ask)
     if found.data_link is None:
-        raise NotFoundError("there is no such document", status=404)
+        why = "there is no such document" if found.revision is None else "it was deleted"
+        raise NotFoundError(f"{data_key}: {why}", status=404)
     text = json.dumps(found.data, ensure_ascii=False, indent=2 if pretty else None)
     emit(
         {"data": found.data, "revision": found.revision, "data_link": found.data_link},
@@ -94,29 +93,32 @@ def set_(
     file: Path,
     hashed: bool,
     revision: int | None,
-    portals: tuple[str, ...],
-    dialect: str | None,
-    config_file: str | None,
+    flags: PortalFlags,
     as_json: bool,
 ) -> None:
     """Store the JSON document in FILE, or on standard input; print its link.
+
+    The document is an object or an array.
 
     \b
     Examples:
       skymount db set home profile profile.json
       echo '{"hello": "world"}' | skymount db set home greeting
     """
-    from skymount.cli.owner import key_pair
-    from skymount.cli.session import load, run_with_client
+    from skymount.cli.owner import explaining_conflicts, key_pair
+    from skymount.cli.session import run_with_client
 
-    settings = load(portals=portals, dialect=dialect, config_file=config_file)
+    settings = flags.load()
     pair = key_pair(owner)
     document = _document(file)
 
     async def store(client: "PortalClient") -> "JSONResult":
-        return await client.db.set_json(
-            pair.private_hex, data_key, document, revision=revision, hashed_data_key_hex=hashed
-        )
+        async with explaining_conflicts(
+            client, pair.public_hex, data_key, hashed=hashed, revision=revision
+        ):
+            return await client.db.set_json(
+                pair.private_hex, data_key, document, revision=revision, hashed_data_key_hex=hashed
+            )
 
     found = run_with_client(settings, store)
     emit(
@@ -128,17 +130,22 @@ def _document(file: Path) -> Any:
     from skymount.errors import MalformedError
     from skymount.portal.skydb import DOCUMENT_LIMIT
 
-    if str(file) == "-":
+    name = str(file)
+    if name == "-":
+        name = "standard input"
         raw = sys.stdin.buffer.read(DOCUMENT_LIMIT + 1)
     else:
         with file.open("rb") as source:
             raw = source.read(DOCUMENT_LIMIT + 1)
     if len(raw) > DOCUMENT_LIMIT:
-        raise MalformedError(f"{file}: longer than {DOCUMENT_LIMIT} bytes")
+        raise MalformedError(f"{name}: longer than {DOCUMENT_LIMIT} bytes")
     try:
-        return json.loads(raw)
+        found = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise MalformedError(f"{file}: not JSON: {error}") from None
+        raise MalformedError(f"{name}: not JSON: {error}") from None
+    if not isinstance(found, dict | list):
+        raise MalformedError(f"{name}: a document is an object or an array")
+    return found
 
 
 @db.command()
@@ -151,9 +158,7 @@ def delete(
     owner: str,
     data_key: str,
     hashed: bool,
-    portals: tuple[str, ...],
-    dialect: str | None,
-    config_file: str | None,
+    flags: PortalFlags,
     as_json: bool,
 ) -> None:
     """Delete a document: its entry says from then on that there is none.
@@ -162,14 +167,17 @@ def delete(
     Example:
       skymount db delete home greeting
     """
-    from skymount.cli.owner import key_pair
-    from skymount.cli.session import load, run_with_client
+    from skymount.cli.owner import explaining_conflicts, key_pair
+    from skymount.cli.session import run_with_client
 
-    settings = load(portals=portals, dialect=dialect, config_file=config_file)
+    settings = flags.load()
     pair = key_pair(owner)
 
     async def remove(client: "PortalClient") -> None:
-        await client.db.delete_json(pair.private_hex, data_key, hashed_data_key_hex=hashed)
+        async with explaining_conflicts(
+            client, pair.public_hex, data_key, hashed=hashed, revision=None
+        ):
+            await client.db.delete_json(pair.private_hex, data_key, hashed_data_key_hex=hashed)
 
     run_with_client(settings, remove)
     emit({"data_key": data_key, "deleted": True}, as_json, [])

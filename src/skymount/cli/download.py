@@ -6,11 +6,11 @@ import os
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from skymount.cli.options import reading_options
+from skymount.cli.options import PortalFlags, reading_options
 from skymount.cli.output import Progress, emit, escape, json_option, progress
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def download(
     archive: str | None,
     force: bool,
     as_json: bool,
-    **flags: Any,
+    flags: PortalFlags,
 ) -> None:
     """Save the file or directory at LINK as DEST.
 
@@ -55,14 +55,14 @@ def download(
       skymount download SKYLINK/a/directory ./copy
       skymount download --archive tar SKYLINK site.tar
     """
-    from skymount.cli.session import load, run_with_reader
+    from skymount.cli.session import run_with_reader
     from skymount.cli.target import Link
 
     if destination == "":
         raise click.UsageError("DEST is empty")
     if destination == "-" and as_json:
         raise click.UsageError("--json and the content cannot both go to stdout")
-    settings, parsed = load(**flags), Link.parse(link)
+    settings, parsed = flags.load(), Link.parse(link)
     fetch = partial(_archive, kind=archive) if archive else _save
     with progress() as report:
         saved, left_out = run_with_reader(
@@ -104,7 +104,7 @@ async def _save(
         return await _save_tree(reading, target, destination, force=force, report=report)
     parent, name = _place(destination, target.name, force=force)
     item = Item(b"file", file.offset, file.size, target.mode_of(target.path))
-    with Stage(parent) as stage:
+    with Stage(parent or ".") as stage:
         await stage.fill(reading.reader, skyfile, [item], report)
         stage.place_file(name, force=force)
     return [(os.path.join(parent, name), file.size)], 0
@@ -123,7 +123,7 @@ def _place(destination: str | None, own: str, *, force: bool) -> tuple[str, str]
         if not name:
             raise click.ClickException(f"{escape(destination)}: no such directory")
     check_free(os.path.join(parent, name), os.fsencode(os.path.join(parent, name)), force=force)
-    return parent or ".", name
+    return parent, name
 
 
 async def _save_tree(

@@ -1,11 +1,14 @@
 """``skymount hns``: what domains resolve to, through a portal."""
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from skymount.cli.options import portal_options
+from skymount.cli.options import PortalFlags, portal_options
 from skymount.cli.output import emit, json_option, progress
 
 if TYPE_CHECKING:
@@ -32,9 +35,7 @@ def hns() -> None:
 @json_option
 def resolve(
     domain: str,
-    portals: tuple[str, ...],
-    dialect: str | None,
-    config_file: str | None,
+    flags: PortalFlags,
     as_json: bool,
 ) -> None:
     """Print the link that DOMAIN resolves to; exit code 3 when it has none.
@@ -44,12 +45,13 @@ def resolve(
       skymount hns resolve example
       skymount ls "$(skymount hns resolve example)"
     """
-    from skymount.cli.session import load, run_with_client
+    from skymount.cli.session import run_with_client
 
-    settings = load(portals=portals, dialect=dialect, config_file=config_file)
+    settings = flags.load()
 
     async def ask(client: "PortalClient") -> "HnsResult":
-        return await client.resolve_hns(domain)
+        with _named(domain):
+            return await client.resolve_hns(domain)
 
     found = run_with_client(settings, ask)
     emit({"skylink": found.skylink, "data": found.data}, as_json, [found.skylink])
@@ -57,42 +59,70 @@ def resolve(
 
 @hns.command()
 @click.argument("name", metavar="DOMAIN[/PATH]")
-@click.argument("destination", type=click.Path(path_type=Path), required=False)
+@click.argument("destination", metavar="[DEST]", required=False)
+@click.option("--force", is_flag=True, help="Replace a file that exists already.")
 @portal_options
 @json_option
 def download(
-    name: str,
-    destination: Path | None,
-    portals: tuple[str, ...],
-    dialect: str | None,
-    config_file: str | None,
-    as_json: bool,
+    name: str, destination: str | None, force: bool, flags: PortalFlags, as_json: bool
 ) -> None:
-    """Download what DOMAIN resolves to into the file DESTINATION.
+    """Download what DOMAIN resolves to into the file DEST, or into the directory DEST.
 
-    Without DESTINATION the file has the last name of the path, or of the domain, and must not be
-    there yet. The portal is believed; `skymount download hns://DOMAIN/PATH` checks content against
-    its hash.
+    Without DEST the file has the last name of the path, or that of the domain. Of a directory the
+    portal sends its index page, or a zip archive if it has none. The portal is believed; `skymount
+    download hns://DOMAIN/PATH` checks content against its hash.
 
     \b
-    Example:
+    Examples:
       skymount hns download example/index.html
+      skymount hns download example site.zip
     """
-    from skymount.cli.session import load, run_with_client
+    from skymount.cli.session import run_with_client
+    from skymount.cli.target import HNS, Link
 
-    settings = load(portals=portals, dialect=dialect, config_file=config_file)
-    domain, _, path = name.removeprefix("hns://").partition("/")
-    path = path.strip("/")
-    target = destination or Path((path or domain).rpartition("/")[2])
-    if target.is_dir():
-        target = target / (path or domain).rpartition("/")[2]
-    if destination is None and target.exists():
-        raise click.UsageError(f"{target} is there already; name the destination to replace it")
-
+    settings = flags.load()
+    link = Link.parse(name if name[: len(HNS)].lower() == HNS else HNS + name)
+    domain, path = str(link.place), link.path.decode("utf-8", "surrogateescape")
+    target = _target(destination, (path or domain).rpartition("/")[2], force=force)
     with progress() as bar:
 
         async def fetch(client: "PortalClient") -> None:
-            await client.download_file_hns(target, domain, path=path, on_progress=bar)
+            with _named(f"{domain}/{path}".rstrip("/")):
+                await client.download_file_hns(target, domain, path=path, on_progress=bar)
 
         run_with_client(settings, fetch)
     emit({"path": str(target), "size": target.stat().st_size}, as_json, [])
+
+
+def _target(destination: str | None, own: str, *, force: bool) -> Path:
+    """Return the file to write; ClickException when there is one already that is to stay."""
+    if destination == "":
+        raise click.UsageError("DEST is empty")
+    if own in (".", "..") or "\0" in own:
+        own = "download"
+    target = Path(own if destination is None else destination)
+    if destination is not None and target.is_dir():
+        target /= own
+    if target.is_dir():
+        raise click.ClickException(f"{target}: there is a directory of that name")
+    if not target.parent.is_dir():
+        raise click.ClickException(f"{target.parent}: no such directory")
+    if not force and os.path.lexists(target):
+        raise click.ClickException(f"{target}: it exists already; use --force to replace it")
+    return target
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Say what is not there: a portal answers with little more than the status."""
+    from skymount.errors import NotFoundError
+
+    try:
+        yield
+    except NotFoundError as error:
+        raise NotFoundError(
+            f"{name}: the portal knows nothing by that name: {error.message}",
+            status=error.status,
+            method=error.method,
+            url=error.url,
+        ) from None

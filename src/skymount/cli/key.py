@@ -9,14 +9,13 @@ import click
 
 from skymount.cli import EXIT_NOT_FOUND
 from skymount.cli.output import emit, json_option, warn
-from skymount.cli.secrets import read_secret
+from skymount.cli.secrets import SURPLUS, read_secret, refuse_surplus
 
 if TYPE_CHECKING:
     from skymount.keyring import Keyring, StoredKey
 
 
 _SHOW_SEED = click.option("--show-seed", is_flag=True, help="Print the seed as well: a secret.")
-_SURPLUS = {"allow_extra_args": True}  # what follows a name may be a secret: not repeated
 
 
 class _NoSuchKey(click.ClickException):
@@ -55,7 +54,7 @@ def generate(name: str, show_seed: bool, as_json: bool) -> None:
     _emit_stored(_keyring().add(name, pair), seed if show_seed else "", as_json)
 
 
-@key.command("import", context_settings=_SURPLUS)
+@key.command("import", context_settings=SURPLUS)
 @click.argument("name")
 @click.option("--private-key", is_flag=True, help="Read a private key of 128 hex digits instead.")
 @json_option
@@ -76,7 +75,7 @@ def import_(ctx: click.Context, name: str, private_key: bool, as_json: bool) -> 
     from skymount.keyring import check_name
     from skymount.wire.keys import KeyPair
 
-    _refuse_surplus(ctx)
+    refuse_surplus(ctx, "one name and nothing else")
     check_name(name)  # before anybody types a secret for it
     if private_key:
         pair = KeyPair.from_private_hex(read_secret("Private key").strip())
@@ -85,7 +84,7 @@ def import_(ctx: click.Context, name: str, private_key: bool, as_json: bool) -> 
     _emit_stored(_keyring().add(name, pair), "", as_json)
 
 
-@key.command(context_settings=_SURPLUS)
+@key.command(context_settings=SURPLUS)
 @click.argument("name", required=False)
 @click.option("--child", required=True, metavar="TEXT", help="What the key is for; no secret.")
 @_SHOW_SEED
@@ -107,7 +106,7 @@ def derive(
     from skymount.keyring import check_name
     from skymount.wire.keys import KeyPair, derive_child_seed
 
-    _refuse_surplus(ctx)
+    refuse_surplus(ctx, "one name and nothing else")
     if name is None and not show_seed:
         raise click.UsageError("name the new key, or add --show-seed", ctx)
     if name is not None:
@@ -216,12 +215,3 @@ def _emit_stored(stored: "StoredKey", seed: str, as_json: bool) -> None:
         lines.append(f"seed: {seed}")
         value["seed"] = seed
     emit(value, as_json, lines)
-
-
-def _refuse_surplus(ctx: click.Context) -> None:
-    if ctx.args:
-        raise click.UsageError(
-            "one name and nothing else: secrets are read from standard input, since other "
-            "users can see the command line",
-            ctx,
-        )

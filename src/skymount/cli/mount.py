@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import click
 
-from skymount.cli.options import portal_options
+from skymount.cli.options import PortalFlags, mount_options
+from skymount.cli.output import warn
 from skymount.errors import ConfigError, MountError
 
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
@@ -22,25 +23,18 @@ _ASK_TIMEOUT = 2.0  # seconds to ask a daemon for its process id
 
 @click.command()
 @click.argument("mountpoint", required=False)
-@portal_options
+@mount_options
 @click.option("--name", metavar="NAME", help="Use the table [mounts.NAME] of the configuration.")
 @click.option("-f", "--foreground", is_flag=True, help="Stay, and log to stderr.")
-@click.option(
-    "--verify",
-    type=click.Choice(["require", "available", "off"]),
-    help="What to do with content that cannot be checked against its skylink.",
-)
 @click.option("--memory-cache", metavar="SIZE", help="Memory for content, like '128 MiB'.")
-@click.option("--timeout", metavar="SECONDS", help="Limit of any one file operation.")
 @click.option("--allow-other", is_flag=True, default=None, help="Let other users in.")
 @click.option("--log-file", metavar="FILE", help="Where the daemon logs in the background.")
 def mount(
     mountpoint: str | None,
-    portals: tuple[str, ...],
-    config_file: str | None,
+    flags: PortalFlags,
     name: str | None,
     foreground: bool,
-    **flags: object,
+    **more: object,
 ) -> None:
     """Mount a portal at the directory MOUNTPOINT.
 
@@ -57,8 +51,7 @@ def mount(
     from skymount import config, daemon
     from skymount.fs import mountpoint as place
 
-    flags |= {"mountpoint": mountpoint, "portals": portals or None}
-    settings = config.load(flags, environ=os.environ, file=config_file or "", name=name or "")
+    settings = flags.load(name or "", mountpoint=mountpoint, **more)
     if not settings.mountpoint:
         raise ConfigError(
             "no mount point: name a directory, or set mountpoint in the configuration"
@@ -75,7 +68,7 @@ def mount(
         is_default=not settings.log_file,
     )
     for warning in daemon.run_in_background(settings, lambda: _log_to(log_file)):
-        click.echo(f"skymount: warning: {warning}", err=True)
+        warn(warning)
 
 
 def _writable(path: str, *, is_default: bool) -> str:

@@ -1,26 +1,84 @@
-"""Owns how a command names whose registry entry it is about: a key of the keyring, or a public key
-of 64 hex digits.
+"""Owns how a command names whose registry entry it is about, a key of the keyring or a public key
+of 64 hex digits, and what is said when the owner's other programs were faster.
 """
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from skymount.keyring import Keyring
+    from skymount.portal.client import PortalClient
     from skymount.wire.keys import KeyPair
 
 
 def public_key(text: str) -> str:
     """Return the public key, 64 hex digits, that a name or a public key stands for."""
+    return _parsed(text) or _named(text).public_hex
+
+
+def key_pair(text: str) -> "KeyPair":
+    """Return the key of that name or public key; KeyringError when the keyring has none."""
+    from skymount.errors import KeyringError
+
+    public = _parsed(text)
+    if public is None:
+        return _named(text)
+    found = _keyring().by_public_key(bytes.fromhex(public))
+    if found is None:
+        raise KeyringError(f"the keyring lacks the private key of {public}, which has to sign")
+    return found
+
+
+def _parsed(text: str) -> str | None:
     from skymount.errors import MalformedError
     from skymount.wire.registry import parse_public_key
 
     try:
         return parse_public_key(text).hex()
     except MalformedError:
-        return key_pair(text).public_hex
+        return None
 
 
-def key_pair(name: str) -> "KeyPair":
-    """Return the key of that name; KeyringError when the keyring has none."""
+def _named(name: str) -> "KeyPair":
+    from skymount.errors import KeyringError
+    from skymount.keyring import check_name
+
+    keyring = _keyring()
+    if check_name(name) not in keyring.names():
+        raise KeyringError(f"there is no key called {name}; `skymount key list` shows those there")
+    return keyring.get(name)
+
+
+def _keyring() -> "Keyring":
     from skymount.keyring import Keyring, default_path
 
-    return Keyring(default_path()).get(name)
+    return Keyring(default_path())
+
+
+@asynccontextmanager
+async def explaining_conflicts(
+    client: "PortalClient", public: str, data_key: str, *, hashed: bool, revision: int | None
+) -> AsyncIterator[None]:
+    """Say what the registry has when it refuses an entry; `revision` is what the user wanted."""
+    from skymount.errors import PortalError, RevisionConflictError
+
+    try:
+        yield
+    except RevisionConflictError as error:
+        try:
+            found = await client.registry.get_entry(public, data_key, hashed_data_key_hex=hashed)
+        except PortalError:
+            raise error from None
+        if found.entry is None:
+            raise
+        there = found.entry.revision
+        text = (
+            f"{data_key}: revision {there} was set meanwhile; look at it, then try again"
+            if revision is None
+            else f"{data_key}: the registry has revision {there}, and refuses {revision}; "
+            "without --revision the entry gets the next one"
+        )
+        raise RevisionConflictError(
+            text, status=error.status, method=error.method, url=error.url
+        ) from None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from skymount.cli.options import portal_options, reading_options
+from skymount.cli.options import PortalFlags, portal_options, reading_options
 from skymount.cli.output import emit, escape, json_option
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ STDOUT = 1  # the descriptor
 @click.option("-R", "--recursive", is_flag=True, help="List all that is below, by its path.")
 @reading_options
 @json_option
-def ls(link: str, is_long: bool, recursive: bool, as_json: bool, **flags: Any) -> None:
+def ls(link: str, is_long: bool, recursive: bool, as_json: bool, flags: PortalFlags) -> None:
     """List the files and directories at LINK, one a line.
 
     LINK is a skylink or a name (hns://NAME) in any form, with a path if wanted, in which special
@@ -41,10 +41,10 @@ def ls(link: str, is_long: bool, recursive: bool, as_json: bool, **flags: Any) -
       skymount ls -l SKYLINK/a/directory
       skymount ls -R --json hns://example
     """
-    from skymount.cli.session import load, run_with_reader
+    from skymount.cli.session import run_with_reader
     from skymount.cli.target import Link, open_target
 
-    settings, parsed = load(**flags), Link.parse(link)
+    settings, parsed = flags.load(), Link.parse(link)
     target = run_with_reader(settings, lambda reading: open_target(reading, parsed))
     target.warn_of_hidden()
     nodes = target.walk() if recursive else target.children()
@@ -92,7 +92,7 @@ def _lines(found: Sequence[tuple[bytes, "Node"]], is_long: bool) -> Iterator[str
 @click.command()
 @click.argument("links", metavar="LINK...", nargs=-1, required=True)
 @reading_options
-def cat(links: tuple[str, ...], **flags: Any) -> None:
+def cat(links: tuple[str, ...], flags: PortalFlags) -> None:
     """Write the content of each LINK to stdout.
 
     LINK leads to a file, or to a directory with a single file in it.
@@ -102,10 +102,10 @@ def cat(links: tuple[str, ...], **flags: Any) -> None:
       skymount cat SKYLINK
       skymount cat SKYLINK/a/film.mkv | mpv -
     """
-    from skymount.cli.session import load, run_with_reader
+    from skymount.cli.session import run_with_reader
     from skymount.cli.target import Link
 
-    settings, parsed = load(**flags), [Link.parse(link) for link in links]
+    settings, parsed = flags.load(), [Link.parse(link) for link in links]
     run_with_reader(settings, lambda reading: _cat(reading, parsed))
 
 
@@ -142,7 +142,7 @@ async def write_out(reading: "Reading", target: "Target") -> int:
 @portal_options
 @click.option("--pretty", is_flag=True, help="Print it on many lines.")
 @json_option
-def metadata(link: str, pretty: bool, as_json: bool, **flags: Any) -> None:
+def metadata(link: str, pretty: bool, as_json: bool, flags: PortalFlags) -> None:
     """Print the metadata of LINK, as the portal has it: a JSON object.
 
     With --json the result has the members metadata, content_type and skylink.
@@ -152,10 +152,10 @@ def metadata(link: str, pretty: bool, as_json: bool, **flags: Any) -> None:
       skymount metadata SKYLINK
       skymount metadata SKYLINK | jq -r '.subfiles | keys[]'
     """
-    from skymount.cli.session import load, run_with_client
+    from skymount.cli.session import run_with_client
     from skymount.cli.target import Link
 
-    settings, parsed = load(**flags), Link.parse(link)
+    settings, parsed = flags.load(), Link.parse(link)
 
     async def ask(client: "PortalClient") -> dict[str, Any]:
         skylink, path = await parsed.resolve(client)

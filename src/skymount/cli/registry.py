@@ -2,11 +2,12 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from skymount.cli.options import hashed_option, portal_options
+from skymount.cli.options import PortalFlags, hashed_option, portal_options, wait_option
 from skymount.cli.output import emit, json_option
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def registry() -> None:
 @_DATA_KEY
 @hashed_option
 @click.option("--raw", is_flag=True, help="Write the bytes of the data as they are.")
-@click.option("--timeout", type=float, default=5, show_default=True, help="Seconds, at most 300.")
+@wait_option
 @portal_options
 @json_option
 def get(
@@ -46,10 +47,8 @@ def get(
     data_key: str,
     hashed: bool,
     raw: bool,
-    timeout: float,
-    portals: tuple[str, ...],
-    dialect: str | None,
-    config_file: str | None,
+    wait: float,
+    flags: PortalFlags,
     as_json: bool,
 ) -> None:
     """Print the data of an entry, whose signature is verified.
@@ -63,18 +62,20 @@ def get(
       skymount registry get --json home greeting | jq .revision
     """
     from skymount.cli.owner import public_key
-    from skymount.cli.session import load, run_with_client
+    from skymount.cli.session import run_with_client
     from skymount.errors import NotFoundError
 
-    settings = load(portals=portals, dialect=dialect, config_file=config_file)
+    if raw and as_json:
+        raise click.UsageError("--raw and --json exclude each other")
+    settings = flags.load()
     key = public_key(owner)
 
     async def ask(client: "PortalClient") -> dict[str, Any]:
         found = await client.registry.get_entry(
-            key, data_key, timeout=timeout, hashed_data_key_hex=hashed
+            key, data_key, timeout=wait, hashed_data_key_hex=hashed
         )
         if found.entry is None:
-            raise NotFoundError("registry entry not found", status=404)
+            raise NotFoundError(f"{data_key}: there is no such registry entry", status=404)
         link = client.registry.get_entry_link(key, data_key, hashed_data_key_hex=hashed)
         facts = _facts(client, found.entry) | {"public_key": key, "link": link}
         return facts | {"signature": found.signature, "raw": found.entry.data}
@@ -85,22 +86,31 @@ def get(
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
         return
-    emit(facts, as_json, [facts["text"] or facts["skylink"] or facts["hex"]])
+    emit(facts, as_json, _lines(facts))
+
+
+def _lines(facts: Mapping[str, Any]) -> list[str]:
+    """Return what people are shown: the data as text, as a link, or else in hex digits."""
+    lines = (facts["text"] or "").removesuffix("\n").split("\n")
+    if facts["text"] and all(line.replace("\t", "").isprintable() for line in lines):
+        return lines
+    return [facts["skylink"] or facts["hex"]]
 
 
 def _facts(client: "PortalClient", entry: "RegistryEntry") -> dict[str, Any]:
     from skymount.wire.registry import linked_skylink
 
     skylink = linked_skylink(entry.data)
+    text: str | None
     try:
         text = entry.data.decode()
     except UnicodeDecodeError:
-        text = ""
+        text = None
     return {
         "data_key": entry.data_key,
         "revision": entry.revision,
         "hex": entry.data.hex(),
-        "text": text if text.isprintable() else None,
+        "text": text,
         "skylink": client.dialect.link(skylink) if skylink else None,
     }
 
@@ -123,14 +133,13 @@ def set_(
     is_hex: bool,
     is_skylink: bool,
     revision: int | None,
-    portals: tuple[str, ...],
-    dialect: str | None,
-    config_file: str | None,
+    flags: PortalFlags,
     as_json: bool,
 ) -> None:
     """Sign DATA with the key of that name in the keyring, and set the entry.
 
-    Without DATA, or with -, it is read from standard input as it is, line feed included.
+    Without DATA, or with -, it is read from standard input as it is, line feed included. Prints
+    the entry's revision. A revision that is not above the one that the registry has is refused.
 
     \b
     Examples:
@@ -138,11 +147,11 @@ def set_(
       skymount registry set --skylink home site "$(skymount upload site/)"
       printf '\\0\\1' | skymount registry set home bytes
     """
-    from skymount.cli.owner import key_pair
-    from skymount.cli.session import load, run_with_client
+    from skymount.cli.owner import explaining_conflicts, key_pair
+    from skymount.cli.session import run_with_client
     from skymount.portal.registry import RegistryEntry
 
-    settings = load(portals=portals, dialect=dialect, config_file=config_file)
+    settings = flags.load()
     pair = key_pair(owner)
     content = _content(data, is_hex=is_hex, is_skylink=is_skylink)
 
@@ -153,7 +162,10 @@ def set_(
                 pair.public_hex, data_key, hashed_data_key_hex=hashed
             )
         entry = RegistryEntry(data_key, content, number)
-        await client.registry.set_entry(pair.private_hex, entry, hashed_data_key_hex=hashed)
+        async with explaining_conflicts(
+            client, pair.public_hex, data_key, hashed=hashed, revision=revision
+        ):
+            await client.registry.set_entry(pair.private_hex, entry, hashed_data_key_hex=hashed)
         link = client.registry.get_entry_link(pair.public_hex, data_key, hashed_data_key_hex=hashed)
         return _facts(client, entry) | {"public_key": pair.public_hex, "link": link}
 
@@ -192,9 +204,7 @@ def url(
     owner: str,
     data_key: str,
     hashed: bool,
-    portals: tuple[str, ...],
-    dialect: str | None,
-    config_file: str | None,
+    flags: PortalFlags,
     as_json: bool,
 ) -> None:
     """Print the URL that answers with an entry. No network traffic.
@@ -204,10 +214,13 @@ def url(
       skymount registry url home greeting
     """
     from skymount.cli.owner import public_key
-    from skymount.cli.session import load, make_client
+    from skymount.wire import messages
+    from skymount.wire.dialect import dialect_named
 
-    client = make_client(load(portals=portals, dialect=dialect, config_file=config_file))
-    found = client.registry.get_entry_url(public_key(owner), data_key, hashed_data_key_hex=hashed)
+    settings = flags.load()
+    key, tweak = bytes.fromhex(public_key(owner)), _tweak(data_key, hashed=hashed)
+    request = messages.registry_get(dialect_named(settings.dialect), key, tweak)
+    found = settings.portal_urls[0] + request.target
     emit({"url": found}, as_json, [found])
 
 
@@ -221,9 +234,7 @@ def link(
     owner: str,
     data_key: str,
     hashed: bool,
-    portals: tuple[str, ...],
-    dialect: str | None,
-    config_file: str | None,
+    flags: PortalFlags,
     as_json: bool,
 ) -> None:
     """Print the v2 skylink that leads to whatever an entry points to. No network traffic.
@@ -233,8 +244,16 @@ def link(
       skymount registry link home site
     """
     from skymount.cli.owner import public_key
-    from skymount.cli.session import load, make_client
+    from skymount.wire.dialect import dialect_named
+    from skymount.wire.registry import entry_link
 
-    client = make_client(load(portals=portals, dialect=dialect, config_file=config_file))
-    found = client.registry.get_entry_link(public_key(owner), data_key, hashed_data_key_hex=hashed)
+    dialect = dialect_named(flags.load().dialect)
+    key = bytes.fromhex(public_key(owner))
+    found = dialect.link(entry_link(key, _tweak(data_key, hashed=hashed)))
     emit({"link": found}, as_json, [found])
+
+
+def _tweak(data_key: str, *, hashed: bool) -> bytes:
+    from skymount.wire.registry import hash_data_key, parse_tweak
+
+    return parse_tweak(data_key) if hashed else hash_data_key(data_key)

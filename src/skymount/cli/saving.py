@@ -253,7 +253,8 @@ class Stage:
     def _open_below(self, directory: bytes, *, make: bool) -> int | None:
         """Open a directory that takes files, element by element; None when it is not there."""
         found = os.open(".", _PLACE, dir_fd=self._outside)
-        for element in directory.split(b"/") if directory else ():
+        elements = directory.split(b"/") if directory else []
+        for depth, element in enumerate(elements, 1):
             above = found
             try:
                 with _named(self._parent, directory):
@@ -264,7 +265,8 @@ class Stage:
             except FileNotFoundError:
                 return None
             except NotADirectoryError:
-                shown = escape(os.path.join(self._parent, os.fsdecode(directory)))
+                there = os.fsdecode(b"/".join(elements[:depth]))
+                shown = escape(os.path.join(self._parent, there))
                 raise Refused(f"{shown}: a file or a link is in the way") from None
             finally:
                 os.close(above)

@@ -11,6 +11,20 @@ from skymount.errors import MalformedError
 _SECRET_LIMIT = 64 << 10  # bytes of a seed or pass-phrase
 _TYPED_LIMIT = 4094  # bytes of a line; a terminal drops what is typed beyond (N_TTY_BUF_SIZE)
 
+SURPLUS = {"allow_extra_args": True}
+"""Context settings of a command that takes a secret: surplus arguments, which may be one, reach
+`refuse_surplus`, whereas click would repeat them."""
+
+
+def refuse_surplus(ctx: click.Context, expected: str) -> None:
+    """Refuse arguments beyond those that a command has, without repeating them."""
+    if ctx.args:
+        raise click.UsageError(
+            f"{expected}: secrets are read from standard input, since other users can see the "
+            "command line",
+            ctx,
+        )
+
 
 def read_secret(what: str, *, confirm: bool = False) -> str:
     """Read a secret from a terminal, unseen and perhaps twice, or else from standard input."""

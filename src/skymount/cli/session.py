@@ -1,26 +1,24 @@
-"""Owns the way from flags to an open client or reader, for commands that ask portals and end.
+"""Owns the way from settings to an open client or reader, for commands that ask portals and end.
 
-    settings = load(portals=portals, dialect=dialect, config_file=config_file)
+    settings = flags.load()
     result = run_with_client(settings, lambda client: client.resolve_hns(domain))
 
 What goes wrong leaves both functions as it is, never in an exception group.
 """
 
 import logging
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
-from skymount import config
 from skymount.config import Config
 from skymount.errors import UnavailableError
 from skymount.portal.client import PortalClient
 from skymount.portal.options import PortalOptions
-from skymount.wire.dialect import dialect_named
 
 if TYPE_CHECKING:
     from skymount.content.reader import ContentReader
@@ -41,29 +39,16 @@ class Reading:
     policy: "Policy"
 
 
-def load(
-    *,
-    portals: Sequence[str] = (),
-    dialect: str | None = None,
-    config_file: str | None = None,
-    verify: str | None = None,
-) -> Config:
-    """Read the configuration, with these flags over it; ConfigError says what is wrong."""
-    flags = {"portals": portals or None, "dialect": dialect, "verify": verify}
-    return config.load(flags, environ=os.environ, file=config_file or "")
-
-
-def make_client(settings: Config) -> PortalClient:
-    """Make a client of the first portal, not yet open: enough to ask it for URLs."""
-    url = settings.portal_urls[0]
-    return PortalClient(url, dialect=settings.dialect, api_key=settings.api_key)
-
-
 def run_with_client(settings: Config, function: Callable[[PortalClient], Awaitable[T]]) -> T:
     """Run a function with a client of the first portal; return its result."""
 
     async def main() -> T:
-        async with make_client(settings) as client:
+        async with PortalClient(
+            settings.portal_urls[0],
+            timeout=settings.timeout,
+            node_url=settings.node_url,
+            **settings.client_options,
+        ) as client:
             return await function(client)
 
     return _run(settings, main)
@@ -87,13 +72,14 @@ async def _open_reading(settings: Config) -> AsyncIterator[Reading]:
     from skymount.portal.failover import Portals
     from skymount.portal.reading import PortalReader
 
-    dialect = dialect_named(settings.dialect)
     async with AsyncExitStack() as stack:
         clients = [
             await stack.enter_async_context(
                 PortalReader.of(
                     # no repetitions: `Portals` asks the next portal instead, in rounds
-                    PortalOptions.parse(url, dialect=dialect, api_key=settings.api_key, retries=0)
+                    PortalOptions.parse(
+                        url, timeout=settings.timeout, retries=0, **settings.client_options
+                    )
                 )
             )
             for url in settings.portal_urls
@@ -106,10 +92,11 @@ async def _open_reading(settings: Config) -> AsyncIterator[Reading]:
 
 
 def _run(settings: Config, main: Callable[[], Awaitable[T]]) -> T:
+    """Run it to its end, or to that of this process: what it made must be cleared away then."""
     logging.getLogger("skymount").addHandler(logging.NullHandler())  # what fails is raised as well
     try:
         # An interrupt between two steps that belong together would leave a file behind.
-        return trio.run(main, restrict_keyboard_interrupt_to_checkpoints=True)
+        return trio.run(_stoppable, main, restrict_keyboard_interrupt_to_checkpoints=True)
     except BaseExceptionGroup as group:
         leaves = list(_leaves(group))
         interrupts = [leaf for leaf in leaves if isinstance(leaf, KeyboardInterrupt)]
@@ -117,6 +104,32 @@ def _run(settings: Config, main: Callable[[], Awaitable[T]]) -> T:
         raise _advised(settings, cause) from cause.__cause__
     except UnavailableError as error:
         raise _advised(settings, error) from error.__cause__
+
+
+async def _stoppable(main: Callable[[], Awaitable[T]]) -> T:
+    """Run it; SystemExit if a signal ends it, once it has cleared away what it made."""
+    numbers = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN  # as nohup wants it
+    ]
+    result: list[T] = []
+    stopped = 0
+    with trio.open_signal_receiver(*numbers) as signals:
+        async with trio.open_nursery() as nursery:
+
+            async def watch() -> None:
+                nonlocal stopped
+                async for number in signals:
+                    stopped = number
+                    nursery.cancel_scope.cancel()
+
+            nursery.start_soon(watch)
+            result.append(await main())
+            nursery.cancel_scope.cancel()
+    if not result:
+        raise SystemExit(128 + stopped)
+    return result[0]
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

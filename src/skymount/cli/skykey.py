@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from skymount.cli.options import portal_options
+from skymount.cli.options import PortalFlags, portal_options
 from skymount.cli.output import emit, json_option
+from skymount.cli.secrets import SURPLUS, read_secret, refuse_surplus
 
 if TYPE_CHECKING:
     from skymount.portal.client import PortalClient
@@ -41,9 +42,10 @@ def _line(key: "Skykey", show: bool) -> str:
 @click.option(
     "--type",
     "kind",
+    type=click.Choice(["private-id", "public-id"]),
     default="private-id",
     show_default=True,
-    help="private-id, or public-id: everybody sees which content has the same key.",
+    help="With public-id everybody sees which content has the same key.",
 )
 @_SHOW
 @portal_options
@@ -52,9 +54,7 @@ def create(
     name: str,
     kind: str,
     show_key: bool,
-    portals: tuple[str, ...],
-    dialect: str | None,
-    config_file: str | None,
+    flags: PortalFlags,
     as_json: bool,
 ) -> None:
     """Make a new key called NAME; print its id.
@@ -63,9 +63,9 @@ def create(
     Example:
       skymount skykey create holidays
     """
-    from skymount.cli.session import load, run_with_client
+    from skymount.cli.session import run_with_client
 
-    settings = load(portals=portals, dialect=dialect, config_file=config_file)
+    settings = flags.load()
 
     async def make(client: "PortalClient") -> "Skykey":
         return await client.create_skykey(name, kind)
@@ -74,12 +74,11 @@ def create(
     emit(_facts(key, show_key), as_json, [key.text if show_key else key.id])
 
 
-@skykey.command()
+@skykey.command(context_settings=SURPLUS)
 @portal_options
 @json_option
-def add(
-    portals: tuple[str, ...], dialect: str | None, config_file: str | None, as_json: bool
-) -> None:
+@click.pass_context
+def add(ctx: click.Context, flags: PortalFlags, as_json: bool) -> None:
     """Hand over a key that somebody gave you; print its id.
 
     It is read from standard input, or asked for on a terminal: skykey:...?name=...
@@ -88,11 +87,11 @@ def add(
     Example:
       skymount skykey add < holidays.skykey
     """
-    from skymount.cli.secrets import read_secret
-    from skymount.cli.session import load, run_with_client
+    from skymount.cli.session import run_with_client
     from skymount.wire.skykey import Skykey
 
-    settings = load(portals=portals, dialect=dialect, config_file=config_file)
+    refuse_surplus(ctx, "no arguments")
+    settings = flags.load()
     key = Skykey.parse(read_secret("Skykey").strip())
 
     async def hand_over(client: "PortalClient") -> None:
@@ -112,9 +111,7 @@ def get(
     name: str | None,
     key_id: str | None,
     show_key: bool,
-    portals: tuple[str, ...],
-    dialect: str | None,
-    config_file: str | None,
+    flags: PortalFlags,
     as_json: bool,
 ) -> None:
     """Print id, type and name of a key; with --show-key the key itself, to give to somebody.
@@ -124,9 +121,9 @@ def get(
       skymount skykey get holidays
       skymount skykey get --show-key holidays > holidays.skykey
     """
-    from skymount.cli.session import load, run_with_client
+    from skymount.cli.session import run_with_client
 
-    settings = load(portals=portals, dialect=dialect, config_file=config_file)
+    settings = flags.load()
     _check_one(name, key_id)
 
     async def ask(client: "PortalClient") -> "Skykey":
@@ -144,9 +141,7 @@ def get(
 @json_option
 def list_(
     show_key: bool,
-    portals: tuple[str, ...],
-    dialect: str | None,
-    config_file: str | None,
+    flags: PortalFlags,
     as_json: bool,
 ) -> None:
     """List the keys: id, type and name of each.
@@ -155,9 +150,9 @@ def list_(
     Example:
       skymount skykey list
     """
-    from skymount.cli.session import load, run_with_client
+    from skymount.cli.session import run_with_client
 
-    settings = load(portals=portals, dialect=dialect, config_file=config_file)
+    settings = flags.load()
 
     async def ask(client: "PortalClient") -> "tuple[Skykey, ...]":
         return await client.get_skykeys()
@@ -174,9 +169,7 @@ def list_(
 def delete(
     name: str | None,
     key_id: str | None,
-    portals: tuple[str, ...],
-    dialect: str | None,
-    config_file: str | None,
+    flags: PortalFlags,
     as_json: bool,
 ) -> None:
     """Make the node forget a key: content encrypted with it can no longer be read there.
@@ -185,9 +178,9 @@ def delete(
     Example:
       skymount skykey delete holidays
     """
-    from skymount.cli.session import load, run_with_client
+    from skymount.cli.session import run_with_client
 
-    settings = load(portals=portals, dialect=dialect, config_file=config_file)
+    settings = flags.load()
     _check_one(name, key_id)
 
     async def forget(client: "PortalClient") -> None:

@@ -8,7 +8,7 @@ header or by its endpoint, and small content is checked by putting the base sect
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -86,15 +86,13 @@ class Loader:
         self._without_base_sectors: dict[PortalReader, tuple[int, float]] = {}
 
     async def load(self, skylink: Skylink) -> Loaded:
-        """Describe a skylink, resolving a v2 one first; PortalError when no portal can.
+        """Describe a v1 skylink; PortalError when no portal can.
 
         A description that could not be checked is a portal's mere word: every other portal is asked
         for a better one before it is believed.
         """
         found = await self._portals.first(partial(self._load_from, skylink=skylink))
         if self._policy is Policy.OFF or found.skyfile.verified is not Verified.NO:
-            return found
-        if skylink.version == 2:  # nobody can prove what it resolves to
             return found
         for client in self._portals.ranked():
             if client.url != found.skyfile.portal:
@@ -113,8 +111,6 @@ class Loader:
 
     async def _load_from(self, client: PortalReader, skylink: Skylink) -> Loaded:
         try:
-            if skylink.version == 2:
-                return await self._load_resolved(client, skylink)
             if not self._wants_base_sector(client, skylink):
                 return await self._from_head(client, skylink)
             base = await self._base_sector(client, skylink)
@@ -127,16 +123,6 @@ class Loader:
             return loaded
         except MalformedError as error:
             raise BadContentError(str(error), url=client.url) from error
-
-    async def _load_resolved(self, client: PortalReader, skylink: Skylink) -> Loaded:
-        """Describe what a v2 skylink resolves to: by the portal's word, which proves nothing."""
-        if self._policy is Policy.REQUIRE:
-            raise BadContentError(f"{skylink}: a resolver skylink is not verified", url=client.url)
-        found = (await client.head(skylink)).skylink
-        if found is None or found.version != 1:
-            raise BadContentError("the portal does not say what it resolved to", url=client.url)
-        loaded = await self._load_from(client, found)
-        return replace(loaded, skyfile=replace(loaded.skyfile, verified=Verified.NO))
 
     def _wants_base_sector(self, client: PortalReader, skylink: Skylink) -> bool:
         if self._policy is Policy.OFF or skylink.offset:  # a packed one's root proves nothing

@@ -30,13 +30,14 @@ SKYDB = 8
 FIXED_LIMIT = 1 << 24
 """Inode numbers below it are fixed."""
 
-REALMS: Mapping[bytes, int] = {b"skylinks": SKYLINKS}
+REALMS: Mapping[bytes, int] = {b"skylinks": SKYLINKS, b"hns": HNS}
 """The directories in the root that are realms of their own."""
 
 HELP = b"""\
 This directory is a content portal, mounted by skymount.
 
   skylinks/<skylink>/<path>   the files of a skylink, read-only; what you used is listed
+  hns/<domain>/<path>         the same for what a domain leads to now
   .skymount/status.json       how the mount is doing
 
 Publish a file or a directory with:   skymount upload PATH

@@ -7,18 +7,13 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-import trio
-
 from skymount.content.reader import ContentReader
 from skymount.errors import MalformedError, NotFoundError
 from skymount.fs import xattrs
 from skymount.fs.fixed import SKYLINKS
-from skymount.fs.realm import FOREVER, Child, Entry, OpenDirectory, OpenFile, Realm, refuse
-from skymount.fs.slots import INDEX_BITS, Slot, Slots
+from skymount.fs.realm import Child, Entry, OpenDirectory, OpenFile, Realm, refuse
+from skymount.fs.slots import INDEX_BITS, Point, Slot, Slots
 from skymount.fs.tree import Directory, File, Tree
-
-NEGATIVE_TTL = 5.0
-"""Seconds for which «not found» is kept: the content may be uploaded any moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +22,6 @@ class TreeConfig:
 
     lookup_grace: float = 0.5
     """How long a lookup waits for a portal while it holds up others in the same directory."""
-    resolve_ttl: float = 60.0
-    """How long a v2 skylink stays resolved."""
 
 
 def _tree_entry(slot: Slot, tree: Tree, index: int) -> Entry:
@@ -39,6 +32,9 @@ def _tree_entry(slot: Slot, tree: Tree, index: int) -> Entry:
 class Skylinks(Realm):
     """The directory ``skylinks``, and the trees in it."""
 
+    directory = SKYLINKS
+    """The inode number of the directory with the names."""
+
     def __init__(self, reader: ContentReader, slots: Slots, config: TreeConfig) -> None:
         self._reader = reader
         self._slots = slots
@@ -47,8 +43,8 @@ class Skylinks(Realm):
     # Names and attributes
 
     async def lookup(self, parent: int, name: bytes) -> Entry:
-        if parent == SKYLINKS:
-            return await self._lookup_skylink(name)
+        if parent == self.directory:
+            return await self._lookup_name(name)
         slot, tree, directory = await self._directory(parent)
         index = directory.children.get(name)
         if index is None:
@@ -56,49 +52,29 @@ class Skylinks(Realm):
         self._slots.refer(slot)
         return _tree_entry(slot, tree, index)
 
-    async def _lookup_skylink(self, name: bytes) -> Entry:
+    async def _lookup_name(self, name: bytes) -> Entry:
         try:
-            slot = self._current_slot(name.decode())
+            point = self._slots.point(name.decode())
         except (MalformedError, UnicodeDecodeError):
             return Entry(0)
-        if slot.tree is None:
-            try:
-                await self._wait_a_little(slot)
-            except NotFoundError:
-                return Entry(0, entry_ttl=NEGATIVE_TTL)
-        self._slots.refer(slot)
-        return self.entry(slot)
+        try:
+            # not for long: other lookups stand behind this one
+            await self._slots.settle(point, self._config.lookup_grace)
+        except NotFoundError:
+            return Entry(0, entry_ttl=self._slots.negative_ttl(point))
+        self._slots.refer(point.slot)
+        return self.entry(point)
 
-    def entry(self, slot: Slot) -> Entry:
-        """Return the entry of a name in ``skylinks``, as long-lived as what it stands for."""
+    def entry(self, point: Point) -> Entry:
+        """Return the entry of a name, as long-lived as what it stands for."""
+        slot = point.slot
         if slot.tree is None:
             return Entry(slot.inode(), Directory.mode, entry_ttl=0, attr_ttl=0)
-        ttl = FOREVER
-        if slot.skylink.version == 2:
-            age = trio.current_time() - slot.loaded_at
-            ttl = max(0.0, self._config.resolve_ttl - age)
-        return Entry(slot.inode(), Directory.mode, entry_ttl=ttl)
-
-    def _current_slot(self, name: str) -> Slot:
-        """Return the slot of a name, a new one where its resolution is too old."""
-        slot = self._slots.slot(name)
-        if slot.skylink.version == 2 and slot.tree is not None:
-            age = trio.current_time() - slot.loaded_at
-            if age >= self._config.resolve_ttl:
-                self._slots.expire(slot)
-                slot = self._slots.slot(name)
-        return slot
-
-    async def _wait_a_little(self, slot: Slot) -> None:
-        """Wait for a slot's tree, but not for long: other lookups stand behind this one."""
-        if slot.loading is None or not slot.references:  # else it was waited for before
-            await self._slots.wait(slot, self._config.lookup_grace)
-        if slot.tree is None and slot.error is not None:
-            raise slot.error
+        return Entry(slot.inode(), Directory.mode, entry_ttl=self._slots.ttl(point))
 
     async def getattr(self, inode: int) -> Entry:
-        if inode == SKYLINKS:
-            return Entry(SKYLINKS, Directory.mode)
+        if inode == self.directory:
+            return Entry(inode, Directory.mode)
         try:
             slot, index = self._slots.of_inode(inode)
         except KeyError:
@@ -114,8 +90,8 @@ class Skylinks(Realm):
     # Directories
 
     async def opendir(self, inode: int) -> OpenDirectory:
-        if inode == SKYLINKS:
-            return _Names(self, self._slots, [s for s in self._slots if s.tree is not None])
+        if inode == self.directory:
+            return _Names(self, self._slots)
         slot, tree, directory = await self._directory(inode)
         return _Listing(self._slots, slot, tree, directory)
 
@@ -130,14 +106,17 @@ class Skylinks(Realm):
         return _Content(self._reader, self._slots, slot, tree, node)
 
     async def xattrs(self, inode: int) -> Mapping[bytes, bytes]:
-        if inode == SKYLINKS:
+        if inode == self.directory:
             return {}
         slot, tree, node = await self._node(inode)
-        index = inode - slot.inode()
-        return xattrs.attributes(tree, node, xattrs.path_of(tree, index))
+        path = xattrs.path_of(tree, inode - slot.inode())
+        if not slot.point.moves:
+            return xattrs.attributes(tree, node, path)
+        stale = self._slots.is_stale(slot)
+        return xattrs.attributes(tree, node, path, verified=slot.verified, stale=stale)
 
     async def _node(self, inode: int) -> tuple[Slot, Tree, File | Directory]:
-        if inode == SKYLINKS:
+        if inode == self.directory:
             refuse(errno.EISDIR)
         try:
             return await self._slots.node(inode)
@@ -152,31 +131,24 @@ class Skylinks(Realm):
 
 
 class _Names(OpenDirectory):
-    """The listing of ``skylinks``: what is loaded."""
+    """The listing of the names: what is loaded."""
 
-    def __init__(self, realm: Skylinks, slots: Slots, loaded: list[Slot]) -> None:
+    def __init__(self, realm: Skylinks, slots: Slots) -> None:
         self._realm = realm
         self._slots = slots
-        self._names = [(slot.name.encode(), slot.inode()) for slot in loaded]
-
-    def _slot(self, inode: int) -> Slot | None:
-        try:
-            slot, _ = self._slots.of_inode(inode)
-        except KeyError:
-            return None
-        return slot if slot.tree is not None else None
+        self._names = [point.name for point in slots if point.slot.tree is not None]
 
     def readdir(self, position: int) -> Iterator[Child]:
-        for at, (name, inode) in enumerate(self._names[position:], position + 1):
-            slot = self._slot(inode)
-            if slot is not None:
-                yield Child.of(name, self._realm.entry(slot), at)
+        for at, name in enumerate(self._names[position:], position + 1):
+            point = self._slots.find(name)
+            if point is not None:
+                yield Child.of(name.encode(), self._realm.entry(point), at)
 
     def referred(self, start: int, stop: int) -> None:
-        for _, inode in self._names[start:stop]:
-            slot = self._slot(inode)
-            if slot is not None:
-                self._slots.refer(slot)
+        for name in self._names[start:stop]:
+            point = self._slots.find(name)
+            if point is not None:
+                self._slots.refer(point.slot)
 
 
 class _Listing(OpenDirectory):

@@ -1,9 +1,9 @@
-"""Owns the skylinks that the mount knows: which are loaded, loading or needed no more, and how
-inode numbers stand for their files.
+"""Owns the names that the mount knows in a directory of trees: which are loaded, loading or needed
+no more, which of its trees a name that moves shows now, and how inode numbers stand for files.
 
-An inode number is the slot's number, then the node's index in its tree: 39 and 24 bits. The slot's
-number is a hash of the name, so the numbers are the same after a remount, and no table of them
-is kept.
+An inode number is the slot's number, then the node's index in its tree: 38 and 24 bits. The slot's
+number is a hash of the name, and of what it leads to where that can change, so the numbers are the
+same after a remount, and no table of them is kept.
 """
 
 import logging
@@ -16,108 +16,203 @@ import trio
 
 from skymount.content.loader import off_loop
 from skymount.content.skyfile import Skyfile
-from skymount.errors import BadContentError, PortalError, UnavailableError
+from skymount.errors import BadContentError, NotFoundError, PortalError, UnavailableError
+from skymount.fs.realm import FOREVER
 from skymount.fs.tree import Node, Tree, build_tree
+from skymount.portal.resolve import NEGATIVE_TTL, Goal, Names
 from skymount.wire.skylink import Skylink, parse_skylink
 
 log = logging.getLogger(__name__)
 
 INDEX_BITS = 24
-_NUMBER_BITS = 39
+_NUMBER_BITS = 37
 _LOGGED = 200  # characters of a path in the log
 _KEPT = 64  # trees kept though nothing refers to them: what was just looked at is looked at again
 
+SPACES = 2
+"""How many `Slots` can have inode numbers of their own."""
+
+
+def space_of(inode: int) -> int:
+    """Return which `Slots` an inode number belongs to."""
+    return inode >> (INDEX_BITS + _NUMBER_BITS) & SPACES - 1
+
 
 class Slot:
-    """A name in ``/skylinks`` and the tree behind it, once it is known."""
+    """A name and one tree that it leads to, once that is known."""
 
-    __slots__ = (
-        "error",
-        "loaded_at",
-        "loading",
-        "name",
-        "number",
-        "references",
-        "skylink",
-        "tree",
-        "waiting",
-    )
+    __slots__ = ("number", "point", "references", "target", "tree", "verified")
 
-    def __init__(self, name: str, number: int, skylink: Skylink) -> None:
-        self.name = name
+    def __init__(self, point: "Point", number: int, target: Skylink | None) -> None:
+        self.point = point
         self.number = number
-        self.skylink = skylink
+        self.target = target
+        """The v1 skylink of the tree; None until a name that moves is resolved."""
         self.tree: Tree | None = None
-        self.error: PortalError | None = None
-        self.loading: trio.Event | None = None
-        """Set when the load that is under way ends."""
-        self.loaded_at = 0.0
-        """When the tree was loaded, by trio's clock."""
+        self.verified = True
+        """Whether it is verified that the name leads here; a domain's record does not count."""
         self.references = 0
         """Lookups that the kernel has not forgotten, and open handles."""
-        self.waiting = 0
-        """Tasks that wait for the tree, and will refer to it."""
 
     def inode(self, index: int = 0) -> int:
         """Return the inode number of a node of its tree; the root is 0."""
         return self.number << INDEX_BITS | index
 
 
+class Point:
+    """A name, and the slot that it shows now."""
+
+    __slots__ = ("error", "goal", "loading", "name", "seen", "slot", "slow", "waiting")
+
+    slot: Slot
+
+    def __init__(self, name: str, goal: Goal) -> None:
+        self.name = name
+        self.goal = goal
+        self.error: PortalError | None = None
+        """Why there is nothing to show."""
+        self.loading: trio.Event | None = None
+        """Set when the load that is under way ends."""
+        self.waiting = 0
+        """Tasks that wait for the load, and will refer to the slot."""
+        self.slow = False
+        """Whether a lookup has already waited for this load for as long as it may."""
+        self.seen = 0.0
+        """When the resolution was asked for that was looked at last, by trio's clock."""
+
+    @property
+    def moves(self) -> bool:
+        """Whether what it leads to can change."""
+        return not isinstance(self.goal, Skylink) or self.goal.version == 2
+
+
 class Slots:
-    """The slots by name and by inode number. Loads run in the nursery given."""
+    """The names of one directory, and their slots by inode number.
+
+    `parse` gives the one spelling under which a name is kept, and what it leads to; MalformedError
+    when it is none. Loads run in the nursery given. Of several `Slots` each has a space of numbers.
+    """
 
     def __init__(
-        self, load: Callable[[Skylink], Awaitable[Skyfile]], nursery: trio.Nursery
+        self,
+        load: Callable[[Skylink], Awaitable[Skyfile]],
+        nursery: trio.Nursery,
+        names: Names,
+        parse: Callable[[str], tuple[str, Goal]],
+        space: int = 0,
     ) -> None:
         self._load = load
         self._nursery = nursery
-        self._by_name: dict[str, Slot] = {}
+        self._names = names
+        self._parse = parse
+        self._space = space
+        self._points: dict[str, Point] = {}
         self._by_number: dict[int, Slot] = {}
         self._prune_at = _KEPT
 
-    def __iter__(self) -> Iterator[Slot]:
-        return iter(self._by_name.values())
+    def __iter__(self) -> Iterator[Point]:
+        return iter(self._points.values())
 
     def __len__(self) -> int:
-        return len(self._by_name)
+        return len(self._points)
 
-    def slot(self, name: str) -> Slot:
-        """Return the slot of a name, made if need be; MalformedError when it is no skylink."""
-        found = self._by_name.get(name)
+    def point(self, name: str) -> Point:
+        """Return the point of a name, made if need be; MalformedError when the name is none."""
+        found = self._points.get(name)
         if found is None:
-            found = Slot(name, self._free_number(name), parse_name(name))
-            self._prune()
-            self._by_name[name] = self._by_number[found.number] = found
+            kept, goal = self._parse(name)
+            found = self._points.get(kept)
+            if found is None:
+                found = self._new_point(kept, goal)
         return found
 
+    def _new_point(self, name: str, goal: Goal) -> Point:
+        point = Point(name, goal)
+        target = None if point.moves else goal
+        assert not isinstance(target, str)
+        point.slot = self._new_slot(point, target)
+        self._prune()
+        self._points[name] = point
+        return point
+
+    def _new_slot(self, point: Point, target: Skylink | None) -> Slot:
+        number = self._first_number(point, target)
+        while number == 0 or number in self._by_number:
+            number = self._next_number(number)
+        slot = self._by_number[number] = Slot(point, number, target)
+        return slot
+
+    def find(self, name: str) -> Point | None:
+        """Return the point of a name as it is kept, if its tree is loaded."""
+        point = self._points.get(name)
+        return None if point is None or point.slot.tree is None else point
+
     def of_inode(self, inode: int) -> tuple[Slot, int]:
-        """Return (slot, index) of an inode number of a skylink; KeyError when there is none."""
+        """Return (slot, index) of an inode number; KeyError when there is none."""
         return self._by_number[inode >> INDEX_BITS], inode & (1 << INDEX_BITS) - 1
 
-    def start(self, slot: Slot) -> trio.Event:
-        """Begin to load a slot unless that is under way; the event is set at its end."""
-        if slot.loading is None:
-            slot.loading = trio.Event()
-            slot.error = None
-            self._nursery.start_soon(self._fill, slot, slot.loading)
-        return slot.loading
+    # What a name shows
 
-    async def wait(self, slot: Slot, limit: float = math.inf) -> None:
-        """Wait for the end of a load, begun if need be, for so many seconds at most."""
-        done = self.start(slot)
-        slot.waiting += 1
+    def ttl(self, point: Point) -> float:
+        """Return the seconds for which a name surely shows what it does; 0: it is to be asked."""
+        if point.slot.tree is None or point.loading is not None:
+            return 0.0
+        if not point.moves:
+            return FOREVER
+        known = self._names.known(point.goal)
+        return self._names.pause(point.goal) if known.asked == point.seen else 0.0
+
+    def negative_ttl(self, point: Point) -> float:
+        """Return the seconds for which it holds that there is no such name."""
+        known = self._names.known(point.goal) if point.moves else None
+        return self._names.pause(point.goal) if known and known.absent else NEGATIVE_TTL
+
+    def is_stale(self, slot: Slot) -> bool:
+        """Whether the name may lead elsewhere by now: asking failed, or it does already."""
+        point = slot.point
+        is_shown = point.slot.target == slot.target and self._points.get(point.name) is point
+        return point.moves and not (is_shown and not self._names.known(point.goal).stale)
+
+    async def settle(self, point: Point, limit: float) -> None:
+        """Bring a name up to date, but wait for so many seconds at most, once for each load.
+
+        Afterwards its slot is what to show; PortalError when there is nothing.
+        """
+        if self.ttl(point):
+            return
+        done = self.start(point)
+        if not point.slow:
+            await self._wait(point, limit)
+            if not done.is_set():
+                point.slow = True
+        if point.error is not None:
+            raise point.error
+
+    def start(self, point: Point) -> trio.Event:
+        """Begin to load a name unless that is under way; the event is set at its end."""
+        if point.loading is None:
+            point.loading = trio.Event()
+            point.error = None
+            point.slow = False
+            self._nursery.start_soon(self._fill, point, point.loading)
+        return point.loading
+
+    async def _wait(self, point: Point, limit: float = math.inf) -> None:
+        done = self.start(point)
+        point.waiting += 1
         try:
             with trio.move_on_after(limit):
                 await done.wait()
         finally:
-            slot.waiting -= 1
+            point.waiting -= 1
 
     async def tree(self, slot: Slot) -> Tree:
         """Return a slot's tree, loading it first if need be; PortalError when that fails."""
         while (tree := slot.tree) is None:
-            await self.wait(slot)
-            if slot.error is not None:  # else it is there, or somebody began another load already
-                raise slot.error
+            point = slot.point
+            await self._wait(point)
+            if slot.tree is None and point.error is not None:  # else somebody began another load
+                raise point.error
         return tree
 
     async def node(self, inode: int) -> tuple[Slot, Tree, Node]:
@@ -128,96 +223,167 @@ class Slots:
             raise KeyError(inode)
         return slot, tree, tree.nodes[index]
 
+    # References
+
     def refer(self, slot: Slot, count: int = 1) -> None:
         """Count references to a slot, negative to give them back."""
         slot.references += count
-        self._drop_if_expired(slot)
+        self._drop_if_unused(slot)
 
     def forget(self, inode: int, count: int) -> None:
         """Take note that the kernel dropped so many lookups of an inode."""
         slot = self._by_number.get(inode >> INDEX_BITS)
         if slot is not None:
             slot.references = max(0, slot.references - count)
-            self._drop_if_expired(slot)
-
-    def expire(self, slot: Slot) -> None:
-        """Let a name be resolved anew; what refers to its present tree keeps that."""
-        if self._by_name.get(slot.name) is slot:
-            del self._by_name[slot.name]
-        self._drop_if_expired(slot)
+            self._drop_if_unused(slot)
 
     def usage(self) -> tuple[int, int]:
-        """Return (bytes, files and directories) of the trees that are loaded."""
-        trees = [slot.tree for slot in self._by_name.values() if slot.tree is not None]
+        """Return (bytes, files and directories) of the trees that names show."""
+        trees = [point.slot.tree for point in self if point.slot.tree is not None]
         return sum(tree.skyfile.size for tree in trees), sum(len(tree.nodes) for tree in trees)
 
-    def _drop_if_expired(self, slot: Slot) -> None:
-        if not slot.references and self._by_name.get(slot.name) is not slot:
-            self._drop(slot)
+    def _drop_if_unused(self, slot: Slot) -> None:
+        """Drop a slot that neither a name shows nor anybody refers to."""
+        point = slot.point
+        is_shown = point.slot is slot and self._points.get(point.name) is point
+        if not slot.references and not is_shown:
+            self._by_number.pop(slot.number, None)
 
-    async def _fill(self, slot: Slot, done: trio.Event) -> None:
+    def _remove(self, point: Point) -> None:
+        """Forget a name; what refers to its tree keeps that."""
+        if self._points.get(point.name) is point:
+            del self._points[point.name]
+        self._drop_if_unused(point.slot)
+
+    # Loading
+
+    async def _fill(self, point: Point, done: trio.Event) -> None:
         try:
-            skyfile = await self._load(slot.skylink)
-            slot.tree = await off_loop(partial(build_tree, skyfile))
-            slot.loaded_at = trio.current_time()
-            self._report_hidden(slot, slot.tree)
+            await self._refresh(point)
         except PortalError as error:
-            slot.error = error
-            log.info("%s: %s", slot.name, error)
-        except Exception:  # one skylink's surprise must not end the mount
-            slot.error = BadContentError(f"{slot.name}: loading failed, see the log")
-            log.exception("%s: loading failed", slot.name)
+            point.error = error
+            log.info("%s: %s", point.name, error)
+        except Exception:  # one name's surprise must not end the mount
+            point.error = BadContentError(f"{point.name}: loading failed, see the log")
+            log.exception("%s: loading failed", point.name)
         finally:
-            if slot.tree is None:
-                slot.error = slot.error or UnavailableError("the loading was stopped")
-                if not slot.references:
-                    self._drop(slot)
-            slot.loading = None
+            if point.slot.tree is None and point.error is None:
+                point.error = UnavailableError("the loading was stopped")
+            if point.error is not None:
+                self._failed(point, point.error)
+            point.loading = None
             done.set()
 
+    def _failed(self, point: Point, error: PortalError) -> None:
+        """Go on after a failure: a tree that was there is still shown, unless the name is gone."""
+        is_gone = isinstance(error, NotFoundError)
+        if point.slot.tree is None:
+            if not point.slot.references:
+                self._remove(point)
+        elif is_gone:
+            self._remove(point)
+        else:
+            self._set_back(point)
+            point.error = None
+
+    def _set_back(self, point: Point) -> None:
+        """Keep showing what is shown for a while, and say that it is stale."""
+        if not self._names.known(point.goal).failures:
+            self._names.set_back(point.goal)
+        point.seen = self._names.known(point.goal).asked
+
+    async def _refresh(self, point: Point) -> None:
+        """Find out what a name leads to, and show that once all of it is there."""
+        slot, found = point.slot, None
+        if point.moves:
+            found = await self._names.resolve(point.goal)
+            point.seen = found.at
+            if slot.tree is None or slot.target != found.skylink:
+                slot = self._slot_of(point, found.skylink)
+            slot.verified = found.verified
+        if slot.tree is None:
+            assert slot.target is not None
+            try:
+                skyfile = await self._load(slot.target)
+                slot.tree = await off_loop(partial(build_tree, skyfile))
+            except NotFoundError as error:
+                if point.slot.tree is not None:  # the name is still there, and led elsewhere before
+                    raise UnavailableError(f"{slot.target}: {error}") from None
+                raise
+            finally:
+                if slot.tree is None and slot is not point.slot:
+                    self._drop_if_unused(slot)
+            self._report_hidden(point, slot.tree)
+        self._show(point, slot)
+
+    def _slot_of(self, point: Point, target: Skylink) -> Slot:
+        """Return the slot for what a name leads to: the one from before, if that is in use."""
+        number = self._first_number(point, target)
+        while (slot := self._by_number.get(number)) is not None:
+            if slot.point.name == point.name and slot.target == target and slot.tree is not None:
+                slot.point = point
+                return slot
+            number = self._next_number(number)
+        return self._new_slot(point, target)
+
+    def _show(self, point: Point, slot: Slot) -> None:
+        """Let a name show a slot; one that had no tree yet, and may be open, shows it as well."""
+        before, point.slot = point.slot, slot
+        if before is not slot:
+            if before.tree is None:
+                before.tree, before.target = slot.tree, slot.target
+                before.verified = slot.verified
+            self._drop_if_unused(before)
+            self._drop_if_unused(slot)  # unless the name is there no more
+
     @staticmethod
-    def _report_hidden(slot: Slot, tree: Tree) -> None:
+    def _report_hidden(point: Point, tree: Tree) -> None:
         if tree.hidden:
             path, reason = tree.hidden[0]
             log.warning(
                 "%s: %d of its files cannot be shown, the first is %r: %s",
-                slot.name,
+                point.name,
                 len(tree.hidden),
                 path[:_LOGGED],
                 reason,
             )
 
-    def _free_number(self, name: str) -> int:
-        """Hash a name to a number that is not 0 and not taken."""
-        digest = blake2b(name.encode(), digest_size=8).digest()
-        number = int.from_bytes(digest, "big") >> (64 - _NUMBER_BITS)
-        while number == 0 or number in self._by_number:
-            number = (number + 1) & (1 << _NUMBER_BITS) - 1
-        return number
+    # Numbers
+
+    def _first_number(self, point: Point, target: Skylink | None) -> int:
+        """Hash a name, with what it leads to where that can change."""
+        text = f"{point.name}\0{target or ''}" if point.moves else point.name
+        digest = blake2b(text.encode(), digest_size=8).digest()
+        return self._in_space(int.from_bytes(digest, "big") >> (64 - _NUMBER_BITS))
+
+    def _next_number(self, number: int) -> int:
+        return self._in_space(number + 1 & (1 << _NUMBER_BITS) - 1)
+
+    def _in_space(self, number: int) -> int:
+        return self._space << _NUMBER_BITS | number
+
+    # Keeping and dropping
 
     def _prune(self) -> None:
-        """Drop the oldest of the slots that nothing refers to, beyond those that are kept.
+        """Drop the oldest of the names that nothing refers to, beyond those that are kept.
 
         Looked at only when their number has grown by as many again.
         """
-        if len(self._by_name) < self._prune_at:
+        if len(self._points) < self._prune_at:
             return
         idle = [
-            slot
-            for slot in self._by_name.values()
-            if slot.references == slot.waiting == 0 and slot.loading is None
+            point
+            for point in self
+            if point.slot.references == point.waiting == 0 and point.loading is None
         ]
-        for slot in idle[: max(0, len(idle) - _KEPT)]:
-            self._drop(slot)
-        self._prune_at = len(self._by_name) + _KEPT
-
-    def _drop(self, slot: Slot) -> None:
-        if self._by_name.get(slot.name) is slot:
-            del self._by_name[slot.name]
-        if self._by_number.get(slot.number) is slot:
-            del self._by_number[slot.number]
+        for point in idle[: max(0, len(idle) - _KEPT)]:
+            self._remove(point)
+        self._prune_at = len(self._points) + _KEPT
 
 
-def parse_name(name: str) -> Skylink:
-    """Read a name in ``/skylinks``: any form of a link that is a single path element."""
-    return parse_skylink(name)
+def parse_name(name: str) -> tuple[str, Goal]:
+    """Read a name in ``/skylinks``: any form of a link that is a single path element.
+
+    Each spelling is a name of its own.
+    """
+    return name, parse_skylink(name)

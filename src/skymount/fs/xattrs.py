@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 
+from skymount.content.skyfile import Verified
 from skymount.fs.tree import File, Node, Tree
 from skymount.wire.messages import quote_path
 
@@ -14,17 +15,25 @@ _TYPE_LIMIT = 1000  # characters; more is no content type
 _NO_TYPE = "application/octet-stream"
 
 
-def attributes(tree: Tree, node: Node, path: str) -> Mapping[bytes, bytes]:
-    """Return the attributes of a node of a tree by their full names."""
+def attributes(
+    tree: Tree, node: Node, path: str, *, verified: bool = True, stale: bool | None = None
+) -> Mapping[bytes, bytes]:
+    """Return the attributes of a node of a tree by their full names.
+
+    `verified` is whether it is so that the name leads to this tree, `stale` whether it may lead
+    elsewhere by now; None when it cannot.
+    """
     skyfile = tree.skyfile
     target = f"{skyfile.skylink}/{quote_path(path)}" if path else str(skyfile.skylink)
     found = {
         "user.skymount.skylink": str(skyfile.skylink),
         "user.skymount.merkle_root": skyfile.skylink.root.hex(),
         "user.skymount.portal": skyfile.portal,
-        "user.skymount.verified": skyfile.verified.value,
+        "user.skymount.verified": (skyfile.verified if verified else Verified.NO).value,
         "user.xdg.origin.url": f"{skyfile.portal}/{target}",
     }
+    if stale is not None:
+        found["user.skymount.stale"] = "yes" if stale else "no"
     if isinstance(node, File):
         content_type = node.content_type[:_TYPE_LIMIT] or _NO_TYPE
         found["user.skymount.content_type"] = content_type

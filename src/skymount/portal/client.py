@@ -2,6 +2,7 @@
 any request. What a call does is in the module of its group.
 """
 
+import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -71,7 +72,7 @@ class PortalClient(PortalReader):
         """
         call = self.options.overridden(**options)
         name = inputs.text(custom_filename, "custom_filename")
-        field = inputs.text(portal_file_field_name, "portal_file_field_name")
+        field = checked_name(inputs.text(portal_file_field_name, "portal_file_field_name"))
         query = upload_query(
             skykey_name=inputs.text(skykey_name, "skykey_name"),
             skykey_id=inputs.text(skykey_id, "skykey_id"),
@@ -79,9 +80,9 @@ class PortalClient(PortalReader):
         )
         limit = inputs.optional_seconds(timeout_seconds, "timeout_seconds")
         source = await trio.to_thread.run_sync(Source.of, file, name)
-        body = UploadBody([source], field=field, query=query)
+        body = UploadBody([source], field=field or FILE_FIELD, query=query)
         with _at_most(limit, call):
-            return await upload.send(self.transport, body, call)
+            return await upload.send(self.transport, body, inputs.patient(call, limit))
 
     async def upload_directory(
         self,
@@ -106,21 +107,27 @@ class PortalClient(PortalReader):
         `upload_file`.
         """
         call = self.options.overridden(**options)
-        field = inputs.text(portal_directory_file_field_name, "portal_directory_file_field_name")
+        field = checked_name(
+            inputs.text(portal_directory_file_field_name, "portal_directory_file_field_name")
+        )
         query = upload_query(
             skykey_name=inputs.text(skykey_name, "skykey_name"),
             skykey_id=inputs.text(skykey_id, "skykey_id"),
             default_path=inputs.text(default_path, "default_path"),
             disable_default_path=inputs.flag(disable_default_path, "disable_default_path"),
             try_files=None if try_files is None else inputs.texts(try_files, "try_files"),
-            error_pages=inputs.text_mapping(error_pages or {}, "error_pages"),
+            error_pages=inputs.text_mapping(
+                {} if error_pages is None else error_pages, "error_pages"
+            ),
             dry_run=inputs.flag(dry_run, "dry_run"),
         )
         limit = inputs.optional_seconds(timeout_seconds, "timeout_seconds")
         name = inputs.text(custom_dirname, "custom_dirname")
-        body = await trio.to_thread.run_sync(_directory_body, directory, name, field, query)
+        body = await trio.to_thread.run_sync(
+            _directory_body, directory, name, field or DIRECTORY_FIELD, query
+        )
         with _at_most(limit, call):
-            return await upload.send(self.transport, body, call)
+            return await upload.send(self.transport, body, inputs.patient(call, limit))
 
     async def send_upload(self, body: UploadBody, **options: Unpack[CommonOptions]) -> UploadResult:
         """Send an upload that is prepared already."""
@@ -143,14 +150,13 @@ class PortalClient(PortalReader):
     ) -> None:
         """Download content into a file, which appears when it is complete.
 
+        What was there stays until then; a symbolic link is followed, a directory or device refused.
         A directory comes as a zip, or as what `archive` says: ``tar``, ``targz``, ``concat``.
         `timeout_seconds`, at most 900, is how long the portal may look for the content. Skykeys
         are sent along; portals of today find the right one by themselves.
         """
         call = self.options.overridden(**options)
-        limit = inputs.optional_seconds(
-            timeout_seconds, "timeout_seconds", inputs.DOWNLOAD_TIMEOUT_LIMIT
-        )
+        limit = inputs.download_seconds(timeout_seconds)
         target, inner = inputs.link(skylink, path)
         request = messages.download(
             target,
@@ -166,7 +172,7 @@ class PortalClient(PortalReader):
             request,
             inputs.local_path(destination, "destination"),
             inputs.patient(call, limit),
-            on_progress,
+            download.checked_progress(on_progress),
         )
 
     async def get_file_content(
@@ -180,9 +186,7 @@ class PortalClient(PortalReader):
     ) -> FileContent:
         """Download a file into memory; JSON is parsed. BadContentError beyond `max_size` bytes."""
         call = self.options.overridden(**options)
-        limit = inputs.optional_seconds(
-            timeout_seconds, "timeout_seconds", inputs.DOWNLOAD_TIMEOUT_LIMIT
-        )
+        limit = inputs.download_seconds(timeout_seconds)
         target, inner = inputs.link(skylink, path)
         request = messages.download(target, inner, timeout=limit)
         size = inputs.size(max_size, "max_size")
@@ -199,10 +203,15 @@ class PortalClient(PortalReader):
         return await files.get_metadata(self.transport, target, inner, call)
 
     async def open_file(
-        self, skylink: str | Skylink, *, path: str = "", download: bool = False
+        self,
+        skylink: str | Skylink,
+        *,
+        path: str = "",
+        download: bool = False,
+        **options: Unpack[CommonOptions],
     ) -> str:
         """Open content in the system's browser; return the URL. SkymountError without a browser."""
-        url = self.get_skylink_url(skylink, path=path, download=download)
+        url = self.get_skylink_url(skylink, path=path, download=download, **options)
         await _open_browser(url)
         return url
 
@@ -213,11 +222,12 @@ class PortalClient(PortalReader):
         path: str = "",
         download: bool = False,
         subdomain: bool = False,
+        **options: Unpack[CommonOptions],
     ) -> str:
         """Return ``{base_url}/<skylink>[/<path>]``; with `download` one that forces a download."""
         target, inner = inputs.link(skylink, path)
         return names.skylink_url(
-            self.options,
+            self.options.overridden(**options),
             target,
             inner,
             download=inputs.flag(download, "download"),
@@ -243,9 +253,7 @@ class PortalClient(PortalReader):
     ) -> None:
         """Download what a domain resolves to, as `download_file`."""
         call = self.options.overridden(**options)
-        limit = inputs.optional_seconds(
-            timeout_seconds, "timeout_seconds", inputs.DOWNLOAD_TIMEOUT_LIMIT
-        )
+        limit = inputs.download_seconds(timeout_seconds)
         inner = inputs.text(path, "path").strip("/")
         request = messages.hns_download(_domain(domain), inner, timeout=limit)
         await download.to_file(
@@ -253,31 +261,47 @@ class PortalClient(PortalReader):
             request,
             inputs.local_path(destination, "destination"),
             inputs.patient(call, limit),
-            on_progress,
+            download.checked_progress(on_progress),
         )
 
-    async def open_file_hns(self, domain: str, *, path: str = "", download: bool = False) -> str:
+    async def open_file_hns(
+        self,
+        domain: str,
+        *,
+        path: str = "",
+        download: bool = False,
+        **options: Unpack[CommonOptions],
+    ) -> str:
         """Open what a domain resolves to in the system's browser; return the URL."""
-        url = self.get_hns_url(domain, path=path, download=download)
+        url = self.get_hns_url(domain, path=path, download=download, **options)
         await _open_browser(url)
         return url
 
     def get_hns_url(
-        self, domain: str, *, path: str = "", download: bool = False, subdomain: bool = False
+        self,
+        domain: str,
+        *,
+        path: str = "",
+        download: bool = False,
+        subdomain: bool = False,
+        **options: Unpack[CommonOptions],
     ) -> str:
         """Return ``{base_url}/hns/<domain>[/<path>]``."""
         return names.hns_url(
-            self.options,
+            self.options.overridden(**options),
             _domain(domain),
             inputs.text(path, "path").strip("/"),
             download=inputs.flag(download, "download"),
             subdomain=inputs.flag(subdomain, "subdomain"),
         )
 
-    def get_hnsres_url(self, domain: str, *, download: bool = False) -> str:
+    def get_hnsres_url(
+        self, domain: str, *, download: bool = False, **options: Unpack[CommonOptions]
+    ) -> str:
         """Return ``{base_url}/hnsres/<domain>``."""
+        call = self.options.overridden(**options)
         found = inputs.flag(download, "download")
-        return names.hnsres_url(self.options, _domain(domain), download=found)
+        return names.hnsres_url(call, _domain(domain), download=found)
 
     # --- skykeys, at `node_url` (contract, endpoints 7 to 10)
 
@@ -337,7 +361,8 @@ def _directory_body(
         return UploadBody(sources, field=field, dirname=checked_name(name), query=query)
     path = inputs.local_path(directory, "directory")
     if not path.is_dir():
-        raise NotADirectoryError(20, "Not a directory", str(path))
+        path.stat()  # says it when nothing is there
+        raise NotADirectoryError(errno.ENOTDIR, "Not a directory", str(path))
     return UploadBody.of_path(path, name=name, field=field, query=query)
 
 
@@ -357,7 +382,7 @@ async def _open_browser(url: str) -> None:
     import webbrowser
 
     try:
-        is_open = await trio.to_thread.run_sync(webbrowser.open, url)
+        is_open = await trio.to_thread.run_sync(webbrowser.open, url, abandon_on_cancel=True)
     except webbrowser.Error:
         is_open = False
     if not is_open:

@@ -2,6 +2,7 @@
 transfer broke.
 """
 
+import errno
 import os
 from collections.abc import Callable
 from contextlib import aclosing, suppress
@@ -15,16 +16,27 @@ from skymount.errors import (
     MalformedError,
     RequestRefusedError,
     UnavailableError,
+    WrongTypeError,
 )
+from skymount.portal.answers import pause_before
 from skymount.portal.options import PortalOptions
 from skymount.portal.transport import OpenAnswer, Transport
 from skymount.wire.messages import Request
 from skymount.wire.ranges import ByteRange
 
 Progress = Callable[[int, int | None], None]
-"""Called with (bytes on disk, bytes in all or None)."""
+"""Called with (bytes on disk, bytes in all or None). It goes back to 0 when a download that broke
+begins again."""
 
 _ROUNDS = 5  # transfers in a row that bring nothing, before giving up
+_NAME = 200  # bytes of the destination's name in that of the temporary file; at most 255 are legal
+
+
+def checked_progress(value: object) -> Progress | None:
+    """Return a callback or None; WrongTypeError for anything else."""
+    if value is not None and not callable(value):
+        raise WrongTypeError(f"on_progress must be callable, not {type(value).__name__}")
+    return value
 
 
 class _File:
@@ -32,11 +44,22 @@ class _File:
 
     def __init__(self, destination: Path) -> None:
         self.destination = destination
-        self.path = destination.with_name(f".{destination.name[:200]}.{os.urandom(6).hex()}.part")
+        self.path = destination
         self.size = 0
         self._fd = -1
 
     def open(self) -> None:
+        """Make the temporary file; OSError when the destination cannot become a file.
+
+        A symbolic link is followed: its target is what gets replaced.
+        """
+        self.destination = Path(os.path.realpath(self.destination))
+        if self.destination.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "Is a directory", str(self.destination))
+        if self.destination.exists() and not self.destination.is_file():
+            raise FileExistsError(errno.EEXIST, "Is not a regular file", str(self.destination))
+        name = os.fsdecode(os.fsencode(self.destination.name)[:_NAME])
+        self.path = self.destination.with_name(f".{name}.{os.urandom(6).hex()}.part")
         self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 
     def write(self, piece: bytes) -> None:
@@ -99,30 +122,36 @@ async def _fill(
     options: PortalOptions,
     progress: Progress | None,
 ) -> None:
-    tag, fruitless = "", 0
+    """Transfer until it is complete, or as many rounds in a row brought nothing new.
+
+    A first request that fails is not made again here: the transport did that.
+    """
+    tag, most, fruitless = "", 0, 0
     while True:
-        before = file.size
         if file.size and not tag:
             await trio.to_thread.run_sync(file.restart)
         rest = {"Range": f"bytes={file.size}-", "If-Range": tag} if file.size else {}
+        begun, rounds = False, min(_ROUNDS, options.retries)
         try:
             async with transport.open(request, options, headers=rest) as answer:
-                tag = answer.headers.get("etag", "")
-                if tag.startswith("W/"):
-                    tag = ""
-                total = await _take_place(file, answer)
+                begun, asked, tag = True, tag, ""
+                tag, total = await _take_place(file, answer, asked)
                 await _copy(transport, answer, file, total, progress)
                 return
         except (UnavailableError, BadContentError):
-            fruitless = 0 if file.size > before else fruitless + 1
-            if fruitless > min(_ROUNDS, options.retries):
+            if not (begun or most):
+                raise
+            fruitless = 0 if file.size > most else fruitless + 1
+            if fruitless > rounds:
                 raise
         except RequestRefusedError as error:
-            if error.status != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or not file.size:
+            if error.status != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or not rest:
                 raise
             tag, fruitless = "", fruitless + 1  # it is not what it was: from the start
             if fruitless > _ROUNDS:
                 raise
+        most = max(most, file.size)
+        await trio.sleep((pause_before(fruitless) or 0) if fruitless else 0)
 
 
 async def _copy(
@@ -132,25 +161,33 @@ async def _copy(
     total: int | None,
     progress: Progress | None,
 ) -> None:
-    async with aclosing(transport.pieces(answer)) as pieces:
+    missing = None if total is None else total - file.size
+    async with aclosing(transport.pieces(answer, missing)) as pieces:
         async for piece in pieces:
             await trio.to_thread.run_sync(file.write, piece)
             if progress is not None:
                 progress(file.size, total)
-    if total is not None and file.size != total:
-        raise answer.bad(f"{total - file.size} bytes are missing")
 
 
-async def _take_place(file: _File, answer: OpenAnswer) -> int | None:
-    """Put the file where the answer begins; return the size of the whole, None when unknown."""
+async def _take_place(file: _File, answer: OpenAnswer, asked: str) -> tuple[str, int | None]:
+    """Put the file where the answer begins.
+
+    Returns the content's strong ETag, empty without one, and the size of the whole, None when it is
+    not known. BadContentError for a part that is not the rest of what has the ETag `asked`.
+    """
+    tag = answer.headers.get("etag", "")
+    if tag.startswith("W/"):
+        tag = ""
     if answer.status != HTTPStatus.PARTIAL_CONTENT:
         if file.size:
             await trio.to_thread.run_sync(file.restart)
-        return answer.headers.length
+        return tag, answer.headers.length
     try:
         given, total = ByteRange.parse_content_range(answer.headers.get("content-range", ""))
     except MalformedError as error:
         raise answer.bad(str(error)) from None
     if given.start != file.size or (total is not None and given.stop != total):
         raise answer.bad("the portal sent another range than the rest of the content")
-    return total if total is not None else given.stop
+    if file.size and tag and tag != asked:
+        raise answer.bad("the portal sent the rest of other content")
+    return tag or asked, given.stop

@@ -11,7 +11,7 @@ from typing import Any
 import trio
 
 from skymount.errors import BadContentError, MalformedError, NotFoundError, RequestRefusedError
-from skymount.portal.answers import Headers
+from skymount.portal.answers import Answer, Headers
 from skymount.portal.options import PortalOptions
 from skymount.portal.transport import Transport
 from skymount.wire import messages
@@ -80,50 +80,56 @@ def is_json(content_type: str) -> bool:
     return media_type == "application/json" or media_type.endswith("+json")
 
 
-def link_of(headers: Headers, call: PortalOptions, asked: Skylink) -> str:
+def _link_of(headers: Headers, call: PortalOptions, asked: Skylink) -> str:
     """Return the link of what was served: as the portal says, or else as asked."""
     told = headers.get(call.dialect.skylink_header, "")
-    try:
-        return call.dialect.link(Skylink.parse(told) if told else asked)
-    except MalformedError as error:
-        raise BadContentError(str(error), url=call.url) from None
+    return call.dialect.link(Skylink.parse(told) if told else asked)
+
+
+def _bad(
+    error: MalformedError, answer: Answer, request: messages.Request, call: PortalOptions
+) -> BadContentError:
+    """Make the error that an answer is not what was asked for."""
+    url = call.url + request.target.partition("?")[0]
+    return BadContentError(str(error), status=answer.status, method=request.method, url=url)
 
 
 async def get_metadata(
     transport: Transport, skylink: Skylink, path: str, call: PortalOptions
 ) -> MetadataResult:
     """Ask for metadata: by HEAD, and where its header is missing by the metadata endpoint."""
-    headers = await _head(transport, skylink, path, call)
-    raw = headers.raw(call.dialect.metadata_header)
-    if raw is None:
-        request = messages.metadata(call.dialect, skylink)
-        raw = (await transport.fetch(request, METADATA_LIMIT, call)).body
-        work = _selected
-    else:
-        work = _whole
-    try:
-        metadata = await trio.to_thread.run_sync(work, raw, path)
-    except MalformedError as error:
-        raise BadContentError(str(error), method="HEAD", url=call.url) from None
-    return MetadataResult(
-        metadata, headers.get("content-type", ""), link_of(headers, call, skylink)
-    )
-
-
-def _whole(raw: bytes, path: str) -> dict[str, Any]:
-    return _as_object(raw)
-
-
-async def _head(transport: Transport, skylink: Skylink, path: str, call: PortalOptions) -> Headers:
-    """Ask for headers; again with a format if the portal cannot choose a file without one."""
     request = messages.download(skylink, path, method="HEAD")
+    answer = await _head(transport, request, skylink, path, call)
+    headers = answer.headers
+    raw = headers.raw(call.dialect.metadata_header)
     try:
-        return (await transport.fetch(request, 0, call)).headers
+        link = _link_of(headers, call, skylink)
+        if raw is None:
+            request = messages.metadata(call.dialect, skylink)
+            answer = await transport.fetch(request, METADATA_LIMIT, call)
+            metadata = await trio.to_thread.run_sync(_selected, answer.body, path)
+        else:
+            metadata = await trio.to_thread.run_sync(_as_object, raw)
+    except MalformedError as error:
+        raise _bad(error, answer, request, call) from None
+    return MetadataResult(metadata, headers.get("content-type", ""), link)
+
+
+async def _head(
+    transport: Transport,
+    request: messages.Request,
+    skylink: Skylink,
+    path: str,
+    call: PortalOptions,
+) -> Answer:
+    """Ask for headers; again with a format if the portal cannot choose a file without one."""
+    try:
+        return await transport.fetch(request, 0, call)
     except RequestRefusedError as error:
         if error.status != HTTPStatus.BAD_REQUEST:
             raise
     request = messages.download(skylink, path, method="HEAD", archive="concat")
-    return (await transport.fetch(request, 0, call)).headers
+    return await transport.fetch(request, 0, call)
 
 
 async def get_file_content(
@@ -145,9 +151,10 @@ async def get_file_content(
             data = await trio.to_thread.run_sync(_parsed, data)
     try:
         metadata = None if raw is None else await trio.to_thread.run_sync(_as_object, raw)
+        link = _link_of(answer.headers, call, skylink)
     except MalformedError as error:
-        raise BadContentError(str(error), method="GET", url=call.url) from None
-    return FileContent(data, content_type, metadata, link_of(answer.headers, call, skylink))
+        raise _bad(error, answer, request, call) from None
+    return FileContent(data, content_type, metadata, link)
 
 
 def _parsed(body: bytes) -> Any:

@@ -66,7 +66,7 @@ def revision(value: object, name: str = "revision") -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise WrongTypeError(f"{name} must be an integer, not {type(value).__name__}")
     if not 0 <= value <= MAX_REVISION:
-        raise MalformedError(f"{name} must be from 0 to 2**64 - 1, not {value}")
+        raise MalformedError(f"{name} must be from 0 to 2**64 - 1")
     return value
 
 
@@ -93,10 +93,15 @@ def texts(value: object, name: str) -> tuple[str, ...]:
 
 
 def text_mapping(value: object, name: str) -> dict[str, str]:
-    """Return a mapping of texts to texts; numbers as keys are written out."""
+    """Return a mapping of texts to texts; whole numbers as keys are written out."""
     if not isinstance(value, Mapping):
         raise WrongTypeError(f"{name} must be a mapping, not {type(value).__name__}")
-    return {str(key): text(item, name) for key, item in value.items()}
+    return {_written(key, name): text(item, name) for key, item in value.items()}
+
+
+def _written(key: object, name: str) -> str:
+    is_number = isinstance(key, int) and not isinstance(key, bool)
+    return str(key) if is_number else text(key, f"a key of {name}")
 
 
 def size(value: object, name: str) -> int:
@@ -115,7 +120,11 @@ def local_path(value: object, name: str) -> Path:
     found = os.fspath(value)
     if not isinstance(found, str):
         raise WrongTypeError(f"{name} must be a path of text, not of bytes")
-    if not found or "\0" in found:
+    try:
+        encoded = os.fsencode(found)
+    except UnicodeEncodeError:
+        encoded = b""
+    if not encoded or b"\0" in encoded:
         raise MalformedError(f"{name} must be a path, not {found!r}")
     return Path(found)
 
@@ -136,7 +145,7 @@ def patient(call: PortalOptions, timeout: int | None) -> PortalOptions:
 
 
 def seconds(value: object, limit: int, name: str) -> int:
-    """Return a time-out in whole seconds, rounded up; MalformedError beyond 1 to `limit`.
+    """Return a time-out in whole seconds, rounded up; MalformedError beyond 0 to `limit`.
 
     Decimal digits are taken too: the contract gives the type as string or number.
     """
@@ -148,7 +157,7 @@ def seconds(value: object, limit: int, name: str) -> int:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise WrongTypeError(f"{name} must be a number of seconds, not {type(value).__name__}")
     if not 0 < value <= limit:
-        raise MalformedError(f"{name} must be between 1 and {limit} seconds, not {value:g}")
+        raise MalformedError(f"{name} must be above 0 and at most {limit} seconds")
     return math.ceil(value)
 
 

@@ -21,8 +21,9 @@ DEFAULT_PORTAL_URL = DEFAULT_SVC_PORTAL_URL
 CONNECT_TIMEOUT = 10.0
 """Seconds until a connection must stand."""
 
-IDLE_TIMEOUT = 30.0
-"""Seconds between two pieces of an answer; the portal's own default for finding content."""
+IDLE_TIMEOUT = 35.0
+"""Seconds between two pieces of an answer: more than the 30 after which a portal says by default
+that it found nothing (contract, Limits)."""
 
 CONNECTIONS = 32
 """Connections to one portal at a time; a public portal refuses far more (wire notes 9)."""

@@ -34,6 +34,8 @@ class Head:
     metadata: bytes | None
     size: int | None
     content_type: str
+    proof: bytes | None = None
+    """Of where a v2 skylink leads (wire notes 1.4); not looked at yet."""
 
 
 class PortalReader:
@@ -126,6 +128,7 @@ class PortalReader:
             headers.raw(call.dialect.metadata_header),
             headers.length,
             headers.get("content-type", ""),
+            headers.raw(call.dialect.proof_header),
         )
 
     async def raw_metadata(self, skylink: Skylink, **options: Unpack[CommonOptions]) -> bytes:

@@ -4,6 +4,7 @@ The bytes, hashes and signatures of entries are `wire.registry`'s.
 """
 
 from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 from typing import Unpack
 
 from skymount.errors import (
@@ -11,7 +12,7 @@ from skymount.errors import (
     FrozenEntryError,
     MalformedError,
     NotFoundError,
-    RequestRefusedError,
+    PortalError,
     RevisionConflictError,
     WrongTypeError,
 )
@@ -29,14 +30,19 @@ _CONFLICTS = ("provided revision number", "enough pow")  # in a refusal (wire no
 
 @dataclass(frozen=True, slots=True)
 class RegistryEntry:
-    """What an owner says in one revision of an entry."""
+    """What an owner says in one revision of an entry; a value out of range makes no entry."""
 
     data_key: str
     """As the caller writes it, hashed or not."""
     data: bytes
-    """At most 113 bytes."""
+    """At most 113 bytes. May be given as a text, which stands for its UTF-8."""
     revision: int
     """0 to 2**64 - 1; must be higher than the one that is there."""
+
+    def __post_init__(self) -> None:
+        inputs.text(self.data_key, "data_key")
+        object.__setattr__(self, "data", inputs.entry_data(self.data))
+        inputs.revision(self.revision)
 
     @property
     def text(self) -> str:
@@ -102,7 +108,9 @@ class Registry:
         request = messages.registry_get(call.dialect, public_key, tweak, limit)
         try:
             answer = await self._transport.fetch(request, UPDATE_LIMIT, call)
-        except NotFoundError:
+        except NotFoundError as error:
+            if error.status != HTTPStatus.NOT_FOUND:  # the contract has null values for 404 alone
+                raise
             return None
         try:
             return SignedEntry.parse_answer(answer.body, public_key, tweak).verify()
@@ -152,7 +160,7 @@ class Registry:
         if not isinstance(entry, RegistryEntry):
             raise WrongTypeError(f"entry must be a RegistryEntry, not {type(entry).__name__}")
         tweak = inputs.tweak(entry.data_key, hashed_data_key_hex)
-        made = Entry(tweak, inputs.entry_data(entry.data), inputs.revision(entry.revision))
+        made = Entry(tweak, entry.data, entry.revision)
         call = self._transport.options.overridden(**options)
         await self.post(made.sign(pair.private_key), call)
 
@@ -160,7 +168,8 @@ class Registry:
         """Set an entry that is signed already.
 
         Sent again when no answer came. A refusal because of its revision then counts as done if
-        the registry holds this very entry: the answer that was lost had said so.
+        the registry holds this very entry: the answer that was lost had said so. A refusal is
+        known by its words, because later portals give it a status of 500 (wire notes 6.2).
         """
         call = call or self._transport.options
         request = messages.registry_post(call.dialect)
@@ -168,7 +177,7 @@ class Registry:
             await self._transport.fetch(
                 request, messages.ANSWER_LIMIT, call, content=signed.encode_update()
             )
-        except RequestRefusedError as error:
+        except PortalError as error:
             if not any(words in error.message for words in _CONFLICTS):
                 raise
             if error.attempts > 1 and await self._holds(signed, call):
@@ -185,18 +194,30 @@ class Registry:
         return BadContentError(text, status=status, method=request.method, url=url)
 
     def get_entry_url(
-        self, public_key: str, data_key: str, *, hashed_data_key_hex: bool = False
+        self,
+        public_key: str,
+        data_key: str,
+        *,
+        hashed_data_key_hex: bool = False,
+        **options: Unpack[CommonOptions],
     ) -> str:
         """Return the URL that answers with the entry."""
         key = inputs.public_key(public_key)
         tweak = inputs.tweak(data_key, hashed_data_key_hex)
-        request = messages.registry_get(self._transport.options.dialect, key, tweak)
+        call = self._transport.options.overridden(**options)
+        request = messages.registry_get(call.dialect, key, tweak)
         return self._transport.url + request.target
 
     def get_entry_link(
-        self, public_key: str, data_key: str, *, hashed_data_key_hex: bool = False
+        self,
+        public_key: str,
+        data_key: str,
+        *,
+        hashed_data_key_hex: bool = False,
+        **options: Unpack[CommonOptions],
     ) -> str:
         """Return ``<scheme>://<v2 skylink>``, which leads to whatever the entry points to."""
         key = inputs.public_key(public_key)
         tweak = inputs.tweak(data_key, hashed_data_key_hex)
-        return self._transport.options.dialect.link(entry_link(key, tweak))
+        call = self._transport.options.overridden(**options)
+        return call.dialect.link(entry_link(key, tweak))

@@ -3,6 +3,7 @@
 Keys are hex digits here, as the calls of the registry take them; `keyring` keeps keys on disk.
 """
 
+import re
 from dataclasses import dataclass, field
 
 from skymount import keyring
@@ -10,6 +11,8 @@ from skymount.errors import MalformedError
 from skymount.portal import inputs
 from skymount.wire import keys
 from skymount.wire.skylink import BASE32_LENGTH, Skylink, split_link
+
+_ORIGIN = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?//")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ def _from_subdomain(link: str) -> tuple[Skylink, str]:
     from urllib.parse import urlsplit
 
     try:
-        parts = urlsplit(link if "//" in link else f"//{link}")
+        parts = urlsplit(link if _ORIGIN.match(link) else f"//{link}")
         label = (parts.hostname or "").partition(".")[0]
     except ValueError:
         raise MalformedError("not a URL") from None

@@ -4,8 +4,12 @@ An entry's data is the skylink of an upload that holds the document.
 """
 
 import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, NoReturn, Unpack
+from weakref import WeakValueDictionary
 
 import trio
 
@@ -24,7 +28,8 @@ DOCUMENT_LIMIT = 64 << 20
 """Bytes of one document as JSON."""
 
 _VERSION = 2  # of the wrapping in which the SDKs store a document
-_INLINE = 16 << 10  # bytes of JSON that are parsed without a thread
+
+_Writer = tuple[bytes, bytes]  # public key and tweak of an entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,8 @@ class JSONResult:
 def encode_document(document: object) -> bytes:
     """Write the JSON that is uploaded: the document, wrapped as the SDKs do.
 
+    Not worth a thread, nor is reading it: `json` does not let another run meanwhile.
+
     WrongTypeError for what JSON cannot hold, MalformedError when it is too long.
     """
     if not isinstance(document, dict | list):
@@ -48,7 +55,7 @@ def encode_document(document: object) -> bytes:
     wrapped = {"_data": document, "_v": _VERSION}
     try:
         body = json.dumps(wrapped, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        encoded = body.encode()
+        encoded = body.encode(errors="backslashreplace")  # of half a surrogate pair, as JSON has it
     except TypeError as error:
         raise WrongTypeError(f"json: {error}") from None
     except (ValueError, RecursionError) as error:
@@ -70,9 +77,14 @@ def decode_document(body: bytes, data_key: str) -> Any:
         found = None
     if not isinstance(found, dict | list):
         raise MalformedError(f"File data for the entry at data key '{data_key}' is not JSON.")
-    if isinstance(found, dict) and found.get("_data") and found.get("_v"):
+    if isinstance(found, dict) and _counts(found.get("_data")) and _counts(found.get("_v")):
         return found["_data"]
     return found
+
+
+def _counts(value: Any) -> bool:
+    """Whether JavaScript takes a value for true: an empty object or list too (wire notes 10)."""
+    return value not in (None, False, 0, "")
 
 
 def document_name(data_key: str, hashed: bool) -> str:
@@ -86,6 +98,7 @@ class SkyDB:
     def __init__(self, transport: Transport, registry: Registry) -> None:
         self._transport = transport
         self._registry = registry
+        self._turns: WeakValueDictionary[_Writer, trio.Lock] = WeakValueDictionary()
 
     async def get_json(
         self,
@@ -109,30 +122,28 @@ class SkyDB:
         entry = signed.entry
         if entry.is_deleted:
             return JSONResult(revision=entry.revision)
-        skylink = self._target(entry)
-        document = await self._download(skylink, data_key, call)
-        return JSONResult(document, entry.revision, call.dialect.link(skylink))
-
-    def _target(self, entry: Entry) -> Skylink:
         skylink = linked_skylink(entry.data)
         if skylink is None:
-            raise BadContentError(
+            raise self._bad_answer(
                 "Expected returned entry data to be a skylink of length 34 bytes "
                 f"(or its 46 characters), got {len(entry.data)} bytes",
-                url=self._transport.url,
+                call.dialect.path("registry"),
             )
-        return skylink
+        document = await self._download(skylink, data_key, call)
+        return JSONResult(document, entry.revision, call.dialect.link(skylink))
 
     async def _download(self, skylink: Skylink, data_key: str, call: PortalOptions) -> Any:
         request = messages.download(skylink, with_metadata=False)
         answer = await self._transport.fetch(request, DOCUMENT_LIMIT, call)
         try:
-            if len(answer.body) <= _INLINE:
-                return decode_document(answer.body, data_key)
-            return await trio.to_thread.run_sync(decode_document, answer.body, data_key)
+            return decode_document(answer.body, data_key)
         except MalformedError as error:
-            url = self._transport.url + request.target
-            raise BadContentError(str(error), status=answer.status, url=url) from None
+            raise self._bad_answer(str(error), f"/{skylink}") from None
+
+    def _bad_answer(self, text: str, path: str) -> BadContentError:
+        return BadContentError(
+            text, status=HTTPStatus.OK, method="GET", url=self._transport.url + path
+        )
 
     async def set_json(
         self,
@@ -148,12 +159,16 @@ class SkyDB:
 
         Without `revision` the entry gets the next one, asked for while the upload runs. Returns
         what was stored. FrozenEntryError when the entry has the last revision there is.
+
+        The document is as it was when the call began. Calls of one client for one entry are done
+        one after another, in the order in which they began. Of two clients at once one may get a
+        RevisionConflictError, or see its document replaced by the other's under one revision.
         """
         pair = inputs.key_pair(private_key)
         tweak = inputs.tweak(data_key, hashed_data_key_hex)
         wanted = None if revision is None else inputs.revision(revision)
         call = self._transport.options.overridden(**options)
-        body = await trio.to_thread.run_sync(encode_document, document)
+        body = encode_document(document)
         name = document_name(data_key, hashed_data_key_hex)
         skylink: Skylink | None = None
 
@@ -165,13 +180,14 @@ class SkyDB:
             nonlocal wanted
             wanted = await self._registry.following(pair.public_key, tweak, call)
 
-        if wanted is None:
-            await _both(upload, ask)
-        else:
-            await upload()
-        assert skylink is not None and wanted is not None
-        signed = Entry(tweak, bytes(skylink), wanted).sign(pair.private_key)
-        await self._registry.post(signed, call)
+        async with self._turn(pair.public_key, tweak):
+            if wanted is None:
+                await _both(upload, ask)
+            else:
+                await upload()
+            assert skylink is not None and wanted is not None
+            signed = Entry(tweak, bytes(skylink), wanted).sign(pair.private_key)
+            await self._registry.post(signed, call)
         return JSONResult(document, wanted, call.dialect.link(skylink))
 
     async def delete_json(
@@ -186,19 +202,30 @@ class SkyDB:
         pair = inputs.key_pair(private_key)
         tweak = inputs.tweak(data_key, hashed_data_key_hex)
         call = self._transport.options.overridden(**options)
-        revision = await self._registry.following(pair.public_key, tweak, call)
-        await self._registry.post(Entry(tweak, DELETED, revision).sign(pair.private_key), call)
+        async with self._turn(pair.public_key, tweak):
+            revision = await self._registry.following(pair.public_key, tweak, call)
+            await self._registry.post(Entry(tweak, DELETED, revision).sign(pair.private_key), call)
+
+    @asynccontextmanager
+    async def _turn(self, public_key: bytes, tweak: bytes) -> AsyncIterator[None]:
+        """Wait until nobody else in this client asks for an entry's next revision to set it.
+
+        A lock lives as long as somebody holds or awaits it.
+        """
+        turn = self._turns.setdefault((public_key, tweak), trio.Lock())
+        async with turn:
+            yield
 
     async def _upload(self, document: bytes, name: str, call: PortalOptions) -> Skylink:
         source = Source.of_bytes(document, name, contenttype="application/json")
         return (await send(self._transport, UploadBody([source], field=FILE_FIELD), call)).skylink
 
 
-async def _both(*functions: Any) -> None:
+async def _both(*functions: Callable[[], Awaitable[None]]) -> None:
     """Run functions at once; the first error cancels the others and is raised as it is."""
     failure: Exception | None = None
 
-    async def run(function: Any) -> None:
+    async def run(function: Callable[[], Awaitable[None]]) -> None:
         nonlocal failure
         try:
             await function()

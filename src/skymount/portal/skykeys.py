@@ -1,6 +1,7 @@
 """Owns a node's skykeys as a client uses them: create, add, get, list, delete (contract 7-10)."""
 
-from collections.abc import Awaitable
+import re
+from http import HTTPStatus
 
 from skymount.errors import BadContentError, MalformedError, NotFoundError, PortalError
 from skymount.portal import inputs
@@ -11,6 +12,7 @@ from skymount.wire import messages, skykey
 from skymount.wire.skykey import Kind, Skykey
 
 _UNKNOWN = ("No Skykey with that name", "No Skykey is associated with that ID")
+_SHOWN = len("skykey:") + 16  # characters of a key's text that give hardly any of it away
 
 
 class Skykeys:
@@ -24,32 +26,29 @@ class Skykeys:
         named = _name(name)
         checked = Kind.parse(inputs.text(kind, "type"))
         body = messages.form(name=named, type=checked.value)
-        answer = self._node.fetch(
-            messages.create_skykey(call.dialect), messages.ANSWER_LIMIT, call, content=body
-        )
-        return await self._record(answer)
+        request = messages.create_skykey(call.dialect)
+        return await self._record(request, call, body)
 
     async def add(self, text: str, call: PortalOptions) -> None:
         """Hand a key over, written ``skykey:<base64>?name=<name>``."""
         key = Skykey.parse(inputs.text(text, "skykey"))
-        await self._node.fetch(
-            messages.add_skykey(call.dialect),
-            messages.ANSWER_LIMIT,
-            call,
-            content=messages.form(skykey=key.text),
-        )
+        body = messages.form(skykey=key.text)
+        try:
+            await self._fetch(messages.add_skykey(call.dialect), call, body)
+        except PortalError as error:
+            raise _without(key, error) from None
 
     async def get_by_name(self, name: str, call: PortalOptions) -> Skykey:
         """Return the key of that name; NotFoundError when there is none."""
         named = _name(name)
         request = messages.get_skykey(call.dialect, name=named)
-        return await self._record(self._node.fetch(request, messages.ANSWER_LIMIT, call))
+        return await self._record(request, call)
 
     async def get_by_id(self, key_id: str, call: PortalOptions) -> Skykey:
         """Return the key of that id (base64 of 16 bytes); NotFoundError when there is none."""
         checked = skykey.check_id(inputs.text(key_id, "id"))
         request = messages.get_skykey(call.dialect, key_id=checked)
-        return await self._record(self._node.fetch(request, messages.ANSWER_LIMIT, call))
+        return await self._record(request, call)
 
     async def list(self, call: PortalOptions) -> tuple[Skykey, ...]:
         """Return every key, in the order in which the node lists them."""
@@ -58,37 +57,40 @@ class Skykeys:
         try:
             return skykey.parse_list(answer.body)
         except MalformedError as error:
-            raise self._bad_answer(error, answer) from None
+            raise self._bad_answer(str(error), request) from None
 
     async def delete(self, name: str, key_id: str, call: PortalOptions) -> None:
         """Forget the key of that name or id: exactly one of the two."""
         if bool(inputs.text(name, "name")) == bool(inputs.text(key_id, "id")):
             raise MalformedError("you must specify either the name or ID of the skykey, not both")
-        fields = (
-            {"name": _name(name)} if name else {"id": skykey.check_id(inputs.text(key_id, "id"))}
-        )
-        try:
-            await self._node.fetch(
-                messages.delete_skykey(call.dialect),
-                messages.ANSWER_LIMIT,
-                call,
-                content=messages.form(**fields),
-            )
-        except PortalError as error:
-            raise _translated(error) from None
+        fields = {"name": _name(name)} if name else {"id": skykey.check_id(key_id)}
+        await self._fetch(messages.delete_skykey(call.dialect), call, messages.form(**fields))
 
-    async def _record(self, fetching: Awaitable[Answer]) -> Skykey:
-        try:
-            answer = await fetching
-        except PortalError as error:
-            raise _translated(error) from None
+    async def _record(
+        self, request: messages.Request, call: PortalOptions, body: bytes | None = None
+    ) -> Skykey:
+        answer = await self._fetch(request, call, body)
         try:
             return Skykey.parse_record(answer.body)
         except MalformedError as error:
-            raise self._bad_answer(error, answer) from None
+            raise self._bad_answer(str(error), request) from None
 
-    def _bad_answer(self, error: MalformedError, answer: Answer) -> BadContentError:
-        return BadContentError(str(error), status=answer.status, url=self._node.url)
+    async def _fetch(
+        self, request: messages.Request, call: PortalOptions, body: bytes | None = None
+    ) -> Answer:
+        """Send a request; NotFoundError for a node's words that say so, whatever the status."""
+        try:
+            return await self._node.fetch(request, messages.ANSWER_LIMIT, call, content=body)
+        except PortalError as error:
+            if not any(words in error.message for words in _UNKNOWN):
+                raise
+            raise NotFoundError(
+                error.message, status=error.status, method=error.method, url=error.url
+            ) from None
+
+    def _bad_answer(self, text: str, request: messages.Request) -> BadContentError:
+        url = self._node.url + request.target.partition("?")[0]
+        return BadContentError(text, status=HTTPStatus.OK, method=request.method, url=url)
 
 
 def _name(value: object) -> str:
@@ -98,8 +100,8 @@ def _name(value: object) -> str:
     return name
 
 
-def _translated(error: PortalError) -> PortalError:
-    """Return a NotFoundError for the words with which a node says so under another status."""
-    if not any(words in error.message for words in _UNKNOWN):
-        return error
-    return NotFoundError(error.message, status=error.status, method=error.method, url=error.url)
+def _without(key: Skykey, error: PortalError) -> PortalError:
+    """Return an error like that, which does not hold the key if the node's words repeat it."""
+    beginning = key.text[:_SHOWN].removeprefix("skykey:")
+    message = re.sub(re.escape(beginning) + r"[A-Za-z0-9_-]*", "***", error.message)
+    return type(error)(message, status=error.status, method=error.method, url=error.url)

@@ -3,7 +3,6 @@
 Sizes are known before anything is sent, unless a file object cannot tell its own.
 """
 
-import io
 import mimetypes
 import os
 import stat
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from skymount.errors import MalformedError, WrongTypeError
+from skymount.portal import inputs
 
 PIECE = 1 << 20
 """Bytes that are read at a time."""
@@ -60,16 +60,18 @@ class Source:
 
         Its name is that of the file, unless given. WrongTypeError for one in text mode.
         """
-        if isinstance(file, io.TextIOBase):
+        if getattr(file, "closed", False):
+            raise MalformedError("the file object is closed")
+        if not isinstance(file.read(0), bytes):
             raise WrongTypeError("the file object must be open in binary mode")
         own = getattr(file, "name", "")
         name = name or (Path(own).name if isinstance(own, str) else "")
         if not name or name == "<stdin>":
             raise MalformedError("the file object has no name: give a file name with it")
         start, size = 0, None
-        if file.seekable():
+        if hasattr(file, "seekable") and file.seekable():
             start = file.tell()
-            size = file.seek(0, os.SEEK_END) - start
+            size = max(0, file.seek(0, os.SEEK_END) - start)
             file.seek(start)
         return cls(file, checked_name(name), size, start=start)
 
@@ -81,7 +83,7 @@ class Source:
                 raise MalformedError("bytes have no name: give a file name with them")
             return cls.of_bytes(bytes(content), name)
         if isinstance(content, str | os.PathLike):
-            return cls.of_path(Path(content), name)
+            return cls.of_path(inputs.local_path(content, "file"), name)
         if hasattr(content, "read"):
             return cls.of_file_object(content, name)
         raise WrongTypeError(
@@ -130,7 +132,8 @@ def checked_name(name: str, file: Path | None = None) -> str:
     try:
         name.encode()
     except UnicodeEncodeError:
-        shown = os.fsencode(file or name).decode("utf-8", "backslashreplace")
+        raw = os.fsencode(file) if file else name.encode("utf-8", "backslashreplace")
+        shown = raw.decode("utf-8", "backslashreplace")
         raise MalformedError(f"{shown}: the name is not valid UTF-8") from None
     return name
 

@@ -222,7 +222,8 @@ class _Sending:
     async def __anext__(self) -> bytes:
         if self._handed_out and self._progress is not None:  # asked for more: that was sent
             self._progress(self._handed_out, self._size)
-        piece = await trio.to_thread.run_sync(next, self._pieces, b"")
+        endless = self._size is None  # a pipe may be silent for ever
+        piece = await trio.to_thread.run_sync(next, self._pieces, b"", abandon_on_cancel=endless)
         if not piece:
             raise StopAsyncIteration
         self._handed_out += len(piece)

@@ -78,8 +78,10 @@ def download(
 
     `path` selects a file or directory inside; `archive` is a value of the ``format`` parameter,
     `timeout` whole seconds that the portal may search. Without `with_metadata` a portal may leave
-    its header out, which can be megabytes long. Of a skykey at most one of name and id is sent.
+    its header out, which can be megabytes long. MalformedError for a skykey's name and its id.
     """
+    if skykey_name and skykey_id:
+        raise MalformedError("cannot set both a 'skykeyname' and 'skykeyid'")
     query: list[tuple[str, str]] = []
     if archive:
         query.append(("format", archive))

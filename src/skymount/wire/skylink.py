@@ -27,6 +27,7 @@ _UNIT = 4096  # bytes, smallest offset alignment and length step
 
 _BASE64 = re.compile(r"[A-Za-z0-9_-]{46}")
 _BASE32 = re.compile(r"[0-9A-Va-v]{55}")
+_LAST = re.compile(r"/([A-Za-z0-9_-]{46}|[0-9A-Va-v]{55})/?\Z")
 _PATH = re.compile(r"/?([A-Za-z0-9_-]{46}|[0-9A-Va-v]{55})((?:/.*)?)", re.DOTALL)
 
 
@@ -144,9 +145,10 @@ def split_link(text: str, dialects: Iterable[Dialect] = PRESETS.values()) -> tup
     """Take a link in any form that ``parseSkylink`` accepts; return (skylink, path).
 
     The forms: bare, ``<scheme>:``, ``<scheme>://``, a portal URL with the skylink as its path's
-    first element or (base32) as its host's first label; schemes in any case. The path begins with
-    ``/`` or is empty, and is returned as written: percent-encoding is the caller's matter. Query
-    and fragment are dropped. MalformedError when nothing fits.
+    first element, (base32) as its host's first label, or at its end (a portal below a path, or
+    ``/file/<skylink>``); schemes in any case. The path begins with ``/`` or is empty, and is
+    returned as written: percent-encoding is the caller's matter. Query and fragment are dropped.
+    MalformedError when nothing fits.
     """
     if len(text) > _LINK_LIMIT:
         raise MalformedError("a link of that length is not a skylink")
@@ -171,6 +173,9 @@ def split_link(text: str, dialects: Iterable[Dialect] = PRESETS.values()) -> tup
     label = host.split(".", 1)[0]
     if _BASE32.fullmatch(label):
         return Skylink.parse(label), rest.removesuffix("/")
+    last = _LAST.search(rest) if host else None
+    if last is not None:
+        return Skylink.parse(last[1]), ""
     raise MalformedError(f"not a skylink: {text[:80]!r}")
 
 

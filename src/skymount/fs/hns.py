@@ -1,0 +1,26 @@
+"""Owns ``/hns``: the trees that domains lead to, read-only. Which tree that is at any time is decided
+in `slots`, how a domain is resolved in `portal.resolve`.
+"""
+
+from skymount.errors import MalformedError
+from skymount.fs.fixed import HNS
+from skymount.fs.skylinks import Skylinks
+from skymount.portal.resolve import Goal
+from skymount.wire.hns import parse_domain
+
+SPACE = 1
+"""Of its inode numbers: see `slots.space_of`."""
+
+
+class Hns(Skylinks):
+    """The directory ``hns``, and the trees of the domains in it."""
+
+    directory = HNS
+
+
+def parse_name(name: str) -> tuple[str, Goal]:
+    """Read a name in ``/hns``: a domain, all spellings of which are the same name."""
+    if name != name.strip():
+        raise MalformedError(f"not a domain: {name[:80]!a}")
+    domain = parse_domain(name)
+    return domain, domain

@@ -1,0 +1,181 @@
+"""Owns what is open in ``/registry`` and ``/skydb``: handles, and the posting of what was written."""
+
+import errno
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import trio
+
+from skymount.errors import FrozenEntryError, SkymountError
+from skymount.fs.buffer import Due
+from skymount.fs.keynodes import EntryFile, Nodes, Scratch
+from skymount.fs.keys import Keys
+from skymount.fs.realm import OpenFile, os_error, refuse
+from skymount.portal.entries import Ref, State
+from skymount.wire.keys import KeyPair
+
+log = logging.getLogger(__name__)
+
+SCRATCH_SIZE = 1 << 20
+"""Bytes of a scratch file at least; as many as an entry of the realm, if those can be larger."""
+
+
+class Store(Protocol):
+    """Where the entries of a realm are. `State.data` is what its files hold."""
+
+    limit: int
+    """Bytes of one file."""
+
+    def recall(self, ref: Ref) -> State | None:
+        """Return what is remembered of an entry, however old."""
+
+    async def read(self, ref: Ref, max_age: float = 0.0) -> State:
+        """Return an entry's state, asked for now or at most so many seconds ago."""
+
+    async def write(self, ref: Ref, pair: KeyPair, data: bytes, base: State | None) -> State:
+        """Store content made from `base`, or replacing whatever there is."""
+
+    async def delete(self, ref: Ref, pair: KeyPair) -> object:
+        """Delete an entry."""
+
+    async def public_keys(self) -> list[bytes]:
+        """Return the public keys of which something is known."""
+
+    async def names(self, public_key: bytes) -> list[Ref]:
+        """Return the entries of a key that are known."""
+
+
+class Poster:
+    """Posts what was written, when it is due."""
+
+    def __init__(self, store: Store, keys: Keys) -> None:
+        self._store = store
+        self._keys = keys
+
+    def pair(self, public_key: bytes) -> KeyPair:
+        """Return the key pair that signs; EACCES when the keyring does not have it."""
+        return self._keys.pair(public_key) or refuse(errno.EACCES)
+
+    async def post(self, node: EntryFile, *, at_release: bool = False) -> None:
+        """Post what has been written to an entry, if there is anything.
+
+        What failed is not tried again by the next close of a duplicate; that fails likewise.
+        """
+        async with node.lock:
+            buffer = node.buffer
+            if buffer is None:
+                return
+            if buffer.error is not None:
+                raise buffer.error
+            due = buffer.due
+            if due is Due.NOTHING or (due is Due.AT_RELEASE and not at_release):
+                return
+            pair, data = self.pair(node.ref.public_key), bytes(buffer.data)
+            buffer.written = buffer.emptied = False
+            try:
+                state = await self._store.write(node.ref, pair, data, buffer.base)
+            except (OSError, SkymountError) as error:
+                buffer.error = _translated(error)
+                raise buffer.error from None
+            except trio.Cancelled:
+                buffer.error = os_error(errno.ETIMEDOUT)
+                raise
+            buffer.base, buffer.stored = state, data
+            node.is_new = False
+
+    async def replace(self, node: EntryFile, data: bytes) -> None:
+        """Post new content for an entry, whatever it has now; its open handles see that."""
+        async with node.lock:
+            pair = self.pair(node.ref.public_key)
+            try:
+                state = await self._store.write(node.ref, pair, data, None)
+            except (OSError, SkymountError) as error:
+                raise _translated(error) from None
+            node.is_new = False
+            if node.buffer is not None:
+                node.buffer.data[:] = data
+                node.buffer.posted(state)
+
+
+def _translated(error: Exception) -> Exception:
+    return os_error(errno.EPERM) if isinstance(error, FrozenEntryError) else error
+
+
+class Snapshot(OpenFile):
+    """A file open for reading: what the portal had at open."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def read_now(self, offset: int, length: int) -> bytes:
+        return self._data[offset : offset + length]
+
+
+class EntryHandle(OpenFile):
+    """A file open for writing; its buffer is shared with every other such handle."""
+
+    def __init__(self, nodes: Nodes, poster: Poster, node: EntryFile, flags: int) -> None:
+        self._nodes = nodes
+        self._poster = poster
+        self._node = node
+        self._appends = bool(flags & os.O_APPEND)
+        assert node.buffer is not None
+        self._buffer = node.buffer
+        node.writers += 1
+        node.references += 1
+
+    def read_now(self, offset: int, length: int) -> bytes:
+        return bytes(self._buffer.data[offset : offset + length])
+
+    def write(self, offset: int, data: bytes) -> int:
+        return self._buffer.write(len(self._buffer.data) if self._appends else offset, data)
+
+    async def flush(self) -> None:
+        await self._poster.post(self._node)
+
+    async def fsync(self) -> None:
+        await self._poster.post(self._node, at_release=True)
+
+    async def release(self) -> None:
+        node = self._node
+        try:
+            if node.writers == 1:
+                await self._poster.post(node, at_release=True)
+        except (OSError, SkymountError) as error:
+            log.warning("%s: %s", node.name.decode(errors="backslashreplace"), error)
+        finally:
+            node.writers -= 1
+            if not node.writers:
+                node.buffer = None
+            self._nodes.forget(node.inode, 1)
+
+
+class ScratchHandle(OpenFile):
+    """An open scratch file."""
+
+    def __init__(self, nodes: Nodes, node: Scratch, limit: int) -> None:
+        self._release: Callable[[int, int], None] = nodes.forget
+        self._node = node
+        self._limit = limit
+        node.references += 1
+
+    def read_now(self, offset: int, length: int) -> bytes:
+        return bytes(self._node.data[offset : offset + length])
+
+    def write(self, offset: int, data: bytes) -> int:
+        node = self._node
+        if node.is_gone:
+            refuse(errno.ESTALE)
+        if offset + len(data) > self._limit:
+            refuse(errno.EFBIG)
+        if offset > len(node.data):
+            node.data.extend(bytes(offset - len(node.data)))
+        node.data[offset : offset + len(data)] = data
+        node.changed_ns = time.time_ns()
+        return len(data)
+
+    async def release(self) -> None:
+        self._release(self._node.inode, 1)

@@ -1,0 +1,494 @@
+"""Owns ``/registry`` and ``/skydb``: a directory for each public key, in it a file for each data key.
+
+What a file's content is, and how it is read, verified and stored, is the store's; what is being
+edited is `buffer`'s. Promises: docs/semantics.md, Registry and SkyDB.
+"""
+
+import errno
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+import trio
+
+from skymount.errors import SkymountError
+from skymount.fs.buffer import Buffer
+from skymount.fs.keyhandles import (
+    SCRATCH_SIZE,
+    EntryHandle,
+    Poster,
+    ScratchHandle,
+    Snapshot,
+    Store,
+)
+from skymount.fs.keynames import PROBE, Names, is_scratch
+from skymount.fs.keynodes import (
+    SCRATCH_MODE,
+    EntryFile,
+    KeyDirectory,
+    KeyLink,
+    Node,
+    Nodes,
+    Scratch,
+)
+from skymount.fs.keys import Keys
+from skymount.fs.realm import Changes, Child, Entry, OpenDirectory, OpenFile, Realm, refuse
+from skymount.portal.entries import State
+from skymount.wire.registry import MAX_REVISION
+
+_BURST = 0.2  # seconds after a lookup that waited in which further ones do not
+_KEYRING_TTL = 1.0  # seconds for which the kernel keeps what depends on the keyring
+_NOREPLACE = 1  # flag of renameat2(2)
+_PUBLIC_KEY = re.compile(rb"[0-9a-f]{64}")
+
+_DIRECTORY = stat.S_IFDIR | 0o555
+_OWN_DIRECTORY = stat.S_IFDIR | 0o755
+_LINK = stat.S_IFLNK | 0o777
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
+
+
+@dataclass(frozen=True, slots=True)
+class KeyTreeConfig:
+    """One of the realms. Times in seconds."""
+
+    root: int
+    """Inode number of its directory."""
+    kind: bytes
+    """Keeps its inode numbers from those of the others."""
+    suffix: bytes = b""
+    """Ends the names of its files."""
+    ttl: float = 2.0
+    """How old what stat says may be."""
+    grace: float = 0.5
+    """How long a lookup waits for a portal while it holds up others in the same directory."""
+
+
+class KeyTree(Realm):
+    """A directory of public keys, and all below it."""
+
+    writable = True
+    refusal = errno.EPERM
+
+    def __init__(
+        self,
+        store: Store,
+        keys: Keys,
+        config: KeyTreeConfig,
+        xattrs: Callable[[State], Mapping[str, str]],
+    ) -> None:
+        self._store = store
+        self._keys = keys
+        self._config = config
+        self._xattrs = xattrs
+        self._names = Names(config.suffix)
+        self._nodes = Nodes(config.kind, self._names)
+        self._poster = Poster(store, keys)
+        self._scratch_size = max(SCRATCH_SIZE, store.limit)
+
+    def forget(self, inode: int, count: int) -> None:
+        self._nodes.forget(inode, count)
+
+    def _directory(self, inode: int) -> KeyDirectory:
+        """Return a key's directory, in which something is to be made or removed."""
+        return refuse(errno.EPERM) if inode == self._config.root else self._nodes.directory(inode)
+
+    # What is told of nodes
+
+    def entry(self, node: Node, *, ttl: float = 0.0) -> Entry:
+        """Describe a node as far as is known without asking."""
+        match node:
+            case KeyLink():
+                size = len(node.target)
+                return Entry(node.inode, _LINK, size, _KEYRING_TTL, _KEYRING_TTL)
+            case KeyDirectory():
+                mode = _OWN_DIRECTORY if self._keys.pair(node.public_key) else _DIRECTORY
+                return Entry(node.inode, mode, 0, _KEYRING_TTL, _KEYRING_TTL)
+            case Scratch():
+                size = len(node.data)
+                return Entry(node.inode, SCRATCH_MODE, size, 0.0, 0.0, node.changed_ns)
+            case EntryFile():
+                return self._entry_of(node, ttl)
+        raise AssertionError(node)
+
+    def _entry_of(self, node: EntryFile, ttl: float) -> Entry:
+        mode = stat.S_IFREG | (0o644 if self._keys.pair(node.ref.public_key) else 0o444)
+        if node.buffer is not None:
+            return Entry(node.inode, mode, len(node.buffer.data), 0.0, 0.0, time.time_ns())
+        state = self._store.recall(node.ref)
+        if state is None:
+            return Entry(node.inode, mode, 0, 0.0, 0.0)
+        size = len(state.data or b"")
+        return Entry(node.inode, mode, size, ttl, ttl, int(state.changed * 1e9))
+
+    def _time_left(self, state: State | None) -> float:
+        """Return for how many seconds a state may still be told."""
+        if state is None:
+            return 0.0
+        return max(0.0, state.asked + self._config.ttl - trio.current_time())
+
+    async def _present(self, node: EntryFile) -> State:
+        """Return an entry's state, not older than the TTL; ENOENT when it is not there."""
+        state = await self._store.read(node.ref, self._config.ttl)
+        return state if state.data is not None else refuse(errno.ENOENT)
+
+    # Names and attributes
+
+    async def lookup(self, parent: int, name: bytes) -> Entry:
+        await self._keys.refresh()
+        if parent == self._config.root:
+            return self._referred(self._key(name))
+        directory = self._nodes.directory(parent)
+        if is_scratch(name) or name == PROBE:
+            return self._referred(directory.scratch.get(name))
+        node = None if name in directory.moved else self._nodes.entry_file(directory, name)
+        if node is None:
+            return Entry(0, entry_ttl=0.0)
+        node.references += 1  # so that it stays while this waits
+        try:
+            is_absent = await self._is_absent(node)
+        except BaseException:
+            self._nodes.forget(node.inode, 1)
+            raise
+        if is_absent:
+            self._nodes.forget(node.inode, 1)
+            return Entry(0, entry_ttl=0.0)
+        return self.entry(node, ttl=self._time_left(self._store.recall(node.ref)))
+
+    def _referred(self, node: Node | None) -> Entry:
+        if node is None:
+            return Entry(0, entry_ttl=0.0)
+        node.references += 1
+        return self.entry(node)
+
+    def _key(self, name: bytes) -> Node | None:
+        if _PUBLIC_KEY.fullmatch(name):
+            return self._nodes.key_directory(name)
+        public_key = self._keys.named(name)
+        return None if public_key is None else self._nodes.key_link(name, public_key)
+
+    async def _is_absent(self, node: EntryFile) -> bool:
+        """Whether an entry is known not to be there; asks when nothing is known, but not for long.
+
+        What nobody waited for counts as there, with no time to live: what is then done with it
+        finds out. So lookups of many names at once do not queue for the portal.
+        """
+        if node.buffer is not None or node.is_new:
+            return False
+        state = self._store.recall(node.ref)
+        if state is None or (state.data is None and not self._time_left(state)):
+            state = await self._ask_a_little(node)
+        return state is not None and state.data is None
+
+    async def _ask_a_little(self, node: EntryFile) -> State | None:
+        directory = node.directory
+        if trio.current_time() < directory.waited_at + _BURST:
+            return None
+        found: State | None = None
+        with trio.move_on_after(self._config.grace):
+            found = await self._store.read(node.ref, self._config.ttl)
+        directory.waited_at = trio.current_time()
+        return found
+
+    async def getattr(self, inode: int) -> Entry:
+        if inode == self._config.root:
+            return Entry(inode, _DIRECTORY)
+        await self._keys.refresh()
+        node = self._nodes.get(inode)
+        if isinstance(node, EntryFile) and node.buffer is None and not node.is_new:
+            return self.entry(node, ttl=self._time_left(await self._present(node)))
+        return self.entry(node)
+
+    async def access(self, inode: int, mode: int) -> bool:
+        if mode & os.W_OK:
+            if inode == self._config.root:
+                refuse(errno.EACCES)
+            await self._keys.refresh()
+            self._check_owned(self._nodes.get(inode))
+        return not mode & os.X_OK or bool((await self.getattr(inode)).mode & 0o111)
+
+    def _check_owned(self, node: Node) -> None:
+        """EACCES for a node of a public key whose private key is not in the keyring."""
+        if isinstance(node, KeyDirectory):
+            self._poster.pair(node.public_key)
+        elif isinstance(node, EntryFile):
+            self._poster.pair(node.ref.public_key)
+
+    async def readlink(self, inode: int) -> bytes:
+        node = None if inode == self._config.root else self._nodes.get(inode)
+        return node.target if isinstance(node, KeyLink) else refuse(errno.EINVAL)
+
+    async def xattrs(self, inode: int) -> Mapping[bytes, bytes]:
+        node = None if inode == self._config.root else self._nodes.get(inode)
+        if not isinstance(node, EntryFile) or node.is_new:
+            return {}
+        found = dict(self._xattrs(await self._present(node)))
+        if node.ref.data_key is not None:
+            found["data_key"] = node.ref.data_key
+        return {
+            f"user.skymount.{name}".encode(): value.encode("utf-8", "surrogatepass")
+            for name, value in found.items()
+        }
+
+    # Directories
+
+    async def opendir(self, inode: int) -> OpenDirectory:
+        await self._keys.refresh()
+        if inode == self._config.root:
+            return _Listing(self, await self._keys_listed())
+        return _Listing(self, await self._entries_listed(self._nodes.directory(inode)))
+
+    async def _keys_listed(self) -> list[tuple[bytes, Node]]:
+        known = {*await self._store.public_keys(), *self._keys.public_keys()}
+        names = {public_key.hex().encode() for public_key in known} | self._nodes.directory_names
+        found: dict[bytes, Node] = {name: self._nodes.key_directory(name) for name in names}
+        for name in self._keys.names():
+            link = self._key(name)
+            if link is not None:
+                found[name] = link
+        return sorted(found.items())
+
+    async def _entries_listed(self, directory: KeyDirectory) -> list[tuple[bytes, Node]]:
+        found: dict[bytes, Node] = dict(directory.scratch)
+        for ref in await self._store.names(directory.public_key):
+            name = self._names.of(ref.data_key, ref.tweak)
+            node = None if name in directory.moved else self._nodes.entry_file(directory, name)
+            state = self._store.recall(ref)
+            if node is not None and (state is None or state.data is not None):
+                found[name] = node
+        for name, node in directory.files.items():
+            if node.is_new or node.buffer is not None:
+                found[name] = node
+        return sorted(found.items())
+
+    # Files
+
+    async def open(self, inode: int, flags: int) -> OpenFile:
+        if inode == self._config.root:
+            refuse(errno.EISDIR)
+        node = self._nodes.get(inode)
+        if isinstance(node, Scratch):
+            if flags & os.O_TRUNC:
+                node.resize(0, self._scratch_size)
+            return ScratchHandle(self._nodes, node, self._scratch_size)
+        if not isinstance(node, EntryFile):
+            refuse(errno.EISDIR)
+        if flags & _WRITING:
+            return await self._open_for_writing(node, flags)
+        if node.buffer is not None:
+            return Snapshot(bytes(node.buffer.data))
+        if node.is_new:
+            return Snapshot(b"")
+        state = await self._store.read(node.ref)
+        return Snapshot(state.data) if state.data is not None else refuse(errno.ENOENT)
+
+    async def _open_for_writing(self, node: EntryFile, flags: int) -> OpenFile:
+        await self._keys.refresh()
+        self._check_owned(node)
+        whole = bool(flags & os.O_TRUNC)
+        if node.buffer is None:
+            buffer = await self._new_buffer(node, whole)
+            if node.buffer is None:  # nobody else opened it meanwhile
+                node.buffer = buffer
+        if whole:
+            node.buffer.resize(0)
+        return EntryHandle(self._nodes, self._poster, node, flags)
+
+    async def _new_buffer(self, node: EntryFile, whole: bool) -> Buffer[State]:
+        limit = self._store.limit
+        if node.is_new:
+            return Buffer(limit, bytearray(), None, None)
+        state = self._store.recall(node.ref) if whole else await self._store.read(node.ref)
+        if state is None:
+            return Buffer(limit, bytearray(), None, None)
+        if state.revision == MAX_REVISION:
+            refuse(errno.EPERM)
+        stored = state.data if self._time_left(state) else None
+        return Buffer(limit, bytearray(state.data or b""), state, stored)
+
+    async def create(self, parent: int, name: bytes, flags: int) -> tuple[Entry, OpenFile]:
+        directory = self._directory(parent)
+        await self._keys.refresh()
+        self._check_owned(directory)
+        if name == PROBE:
+            refuse(errno.EPERM)
+        if is_scratch(name):
+            scratch = directory.scratch.get(name) or self._nodes.scratch(directory, name)
+            opened = ScratchHandle(self._nodes, scratch, self._scratch_size)
+            return self._referred(scratch), opened
+        node = self._nodes.entry_file(directory, name) or refuse(errno.EINVAL)
+        if node.buffer is None:
+            node.buffer = Buffer(self._store.limit, bytearray(), None, None)
+            node.is_new = True
+        directory.moved.discard(name)
+        return self._referred(node), EntryHandle(self._nodes, self._poster, node, flags)
+
+    async def setattr(self, inode: int, changes: Changes, opened: OpenFile | None) -> Entry:
+        if inode == self._config.root:
+            refuse(errno.EPERM)
+        await self._keys.refresh()
+        node = self._nodes.get(inode)
+        self._check_owned(node)
+        if changes.size is not None:
+            await self._resize(node, changes.size, opened)
+        return await self.getattr(inode)
+
+    async def _resize(self, node: Node, size: int, opened: OpenFile | None) -> None:
+        if isinstance(node, Scratch):
+            node.resize(size, self._scratch_size)
+        elif not isinstance(node, EntryFile):
+            refuse(errno.EISDIR)
+        elif isinstance(opened, EntryHandle) and node.buffer is not None:
+            node.buffer.resize(size)
+        else:  # truncate(2): nobody will close it
+            handle = await self._open_for_writing(node, os.O_TRUNC if size == 0 else os.O_WRONLY)
+            assert node.buffer is not None
+            try:
+                node.buffer.resize(size)
+                await handle.fsync()
+            finally:
+                await handle.release()
+
+    # Removing and renaming
+
+    async def unlink(self, parent: int, name: bytes) -> None:
+        directory = self._directory(parent)
+        if is_scratch(name):
+            self._drop_scratch(directory, directory.scratch.get(name) or refuse(errno.ENOENT))
+            return
+        await self._keys.refresh()
+        pair = self._poster.pair(directory.public_key)
+        node = self._nodes.entry_file(directory, name) or refuse(errno.ENOENT)
+        if node.is_new:
+            self._drop_new(node)
+            return
+        await self._present(node)
+        await self._store.delete(node.ref, pair)
+
+    def _drop_scratch(self, directory: KeyDirectory, scratch: Scratch) -> None:
+        del directory.scratch[scratch.name]
+        scratch.is_gone = True
+        if not directory.scratch:  # no copy is left of what was moved away: it is seen again
+            directory.moved.clear()
+        self._nodes.drop_if_unused(scratch)
+
+    def _drop_new(self, node: EntryFile) -> None:
+        """Drop a local file that was never posted."""
+        node.is_new = False
+        if node.buffer is not None:
+            node.buffer.written = node.buffer.emptied = False
+        self._nodes.drop_if_unused(node)
+
+    async def rename(
+        self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int
+    ) -> None:
+        directory = self._directory(parent)
+        if self._directory(new_parent) is not directory:
+            refuse(errno.EXDEV)
+        if flags & ~_NOREPLACE:
+            refuse(errno.EINVAL)
+        await self._keys.refresh()
+        self._check_owned(directory)
+        if new_name == PROBE:
+            refuse(errno.EPERM)
+        if flags & _NOREPLACE and await self._exists(directory, new_name):
+            refuse(errno.EEXIST)
+        if is_scratch(name):
+            scratch = directory.scratch.get(name) or refuse(errno.ENOENT)
+            if is_scratch(new_name):
+                self._move_scratch(directory, scratch, new_name)
+            else:
+                await self._publish(directory, scratch, new_name)
+        elif is_scratch(new_name):
+            await self._keep_copy(directory, name, new_name)
+        elif name != new_name:
+            await self._move_entry(directory, name, new_name)
+
+    async def _exists(self, directory: KeyDirectory, name: bytes) -> bool:
+        if is_scratch(name):
+            return name in directory.scratch
+        node = self._nodes.entry_file(directory, name)
+        if node is None or node.is_new or node.buffer is not None:
+            return node is not None
+        return (await self._store.read(node.ref)).data is not None
+
+    def _move_scratch(self, directory: KeyDirectory, scratch: Scratch, new_name: bytes) -> None:
+        replaced = directory.scratch.pop(new_name, None)
+        if replaced is not None and replaced is not scratch:
+            replaced.is_gone = True
+            self._nodes.drop_if_unused(replaced)
+        directory.scratch.pop(scratch.name, None)
+        scratch.name = new_name
+        directory.scratch[new_name] = scratch
+
+    async def _publish(self, directory: KeyDirectory, scratch: Scratch, new_name: bytes) -> None:
+        """Post a scratch file's content as an entry, and end the scratch file."""
+        if len(scratch.data) > self._store.limit:
+            refuse(errno.EFBIG)
+        node = self._nodes.entry_file(directory, new_name) or refuse(errno.EINVAL)
+        data = bytes(scratch.data)
+        known = self._store.recall(node.ref)
+        if known is None or known.data != data or not self._time_left(known):
+            await self._poster.replace(node, data)
+        directory.moved.discard(new_name)
+        self._drop_scratch(directory, scratch)
+
+    async def _keep_copy(self, directory: KeyDirectory, name: bytes, new_name: bytes) -> None:
+        """Copy an entry to a scratch file, and see the entry as gone in this mount."""
+        node = self._nodes.entry_file(directory, name) or refuse(errno.ENOENT)
+        data = await self._content(node)
+        scratch = directory.scratch.get(new_name) or self._nodes.scratch(directory, new_name)
+        scratch.data[:] = data
+        directory.moved.add(name)
+        if node.is_new:
+            self._drop_new(node)
+
+    async def _content(self, node: EntryFile) -> bytes:
+        if node.buffer is not None:
+            return bytes(node.buffer.data)
+        if node.is_new:
+            return b""
+        state = await self._store.read(node.ref)
+        return state.data if state.data is not None else refuse(errno.ENOENT)
+
+    async def _move_entry(self, directory: KeyDirectory, name: bytes, new_name: bytes) -> None:
+        """Post an entry's content under another data key, then delete the first one."""
+        source = self._nodes.entry_file(directory, name) or refuse(errno.ENOENT)
+        target = self._nodes.entry_file(directory, new_name) or refuse(errno.EINVAL)
+        data, was_new = await self._content(source), source.is_new
+        await self._poster.replace(target, data)
+        directory.moved.discard(new_name)
+        if was_new:
+            self._drop_new(source)
+        else:
+            await self._store.delete(source.ref, self._poster.pair(directory.public_key))
+
+    async def close(self) -> None:
+        """Post what is still unwritten, at the end of the mount."""
+        for node in self._nodes:
+            if isinstance(node, EntryFile) and node.buffer is not None:
+                with suppress(OSError, SkymountError):
+                    await self._poster.post(node, at_release=True)
+
+
+class _Listing(OpenDirectory):
+    def __init__(self, realm: KeyTree, children: list[tuple[bytes, Node]]) -> None:
+        self._realm = realm
+        self._children = children
+        for _, node in children:
+            node.references += 1
+
+    def readdir(self, position: int) -> Iterator[Child]:
+        for at, (name, node) in enumerate(self._children[position:], position + 1):
+            yield Child.of(name, self._realm.entry(node), at)
+
+    def referred(self, start: int, stop: int) -> None:
+        for _, node in self._children[start:stop]:
+            node.references += 1
+
+    def release(self) -> None:
+        for _, node in self._children:
+            self._realm.forget(node.inode, 1)

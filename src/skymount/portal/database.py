@@ -1,0 +1,177 @@
+"""Owns SQLite databases of which a user has one, shared by several processes: they appear whole or
+not at all, only the expected format is touched, changes are transactions. What is in them is
+others' matter.
+
+Everything here is synchronous, and any thread may call.
+"""
+
+import fcntl
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self, TypeVar
+
+from skymount.errors import MalformedError, StorageError
+
+_BUSY_TIME = 10.0  # seconds to wait for other processes; each holds the lock for milliseconds
+_WAL_LIMIT = 4 << 20  # bytes that the log keeps on disk after a burst
+_BESIDE = ("-wal", "-shm", "-journal")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """What a database is for."""
+
+    application: int
+    """SQLite's application_id, 32 bits."""
+    version: int
+    """Its user_version; another one is refused."""
+    schema: str
+    """The statements that make its tables."""
+
+
+class Database:
+    """An open database. Every method raises StorageError, which names the file, when it fails."""
+
+    def __init__(self, path: Path, form: Format) -> None:
+        self.path = path
+        self._reader = _Connection(path, form)
+        try:
+            self._writer = _Connection(path, form)
+        except BaseException:
+            self._reader.close()
+            raise
+
+    @classmethod
+    def open(cls, path: Path, form: Format) -> Self:
+        """Open a database, made when absent with its directory, for this user alone."""
+        with _translated(path, "use"):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not path.exists():
+                _create(path, form)
+            os.chmod(path, 0o600)  # SQLite gives its other files the same mode
+            return cls(path, form)
+
+    def close(self) -> None:
+        """Close it; what was done stays done."""
+        for connection in (self._reader, self._writer):
+            with suppress(sqlite3.Error):
+                connection.close()
+
+    def read(self, action: Callable[[sqlite3.Connection], T]) -> T:
+        """Call a function that reads. A ValueError of it says that the database is damaged."""
+        with _translated(self.path, "read"), self._reader.lock:
+            return action(self._reader.database)
+
+    def write(self, action: Callable[[sqlite3.Connection], T], *, durable: bool = True) -> T:
+        """Call a function in a transaction, which is synced to the disk if it is to be durable."""
+        with _translated(self.path, "write to"), self._writer.lock:
+            return self._writer.change(action, durable)
+
+
+class _Connection:
+    """One connection; hold the lock to use it."""
+
+    def __init__(self, path: Path, form: Format) -> None:
+        self.lock = threading.Lock()
+        self.database = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode=rw",
+            uri=True,
+            timeout=_BUSY_TIME,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        try:
+            _check(self.database, form)
+            self.database.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
+        except BaseException:
+            self.database.close()
+            raise
+
+    def change(self, action: Callable[[sqlite3.Connection], T], durable: bool) -> T:
+        """Call a function in a transaction."""
+        database = self.database
+        database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+        database.execute("BEGIN IMMEDIATE")
+        try:
+            result = action(database)
+            database.execute("COMMIT")
+            return result
+        finally:
+            if database.in_transaction:
+                with suppress(sqlite3.Error):
+                    database.execute("ROLLBACK")
+
+    def close(self) -> None:
+        """Wait for who uses it, and close it."""
+        with self.lock:
+            self.database.close()
+
+
+@contextmanager
+def _translated(path: Path, doing: str) -> Iterator[None]:
+    """Turn what SQLite or the disk raises into a StorageError that names the file."""
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise StorageError(f"cannot {doing} {path}: {reason or error}") from error
+    except MalformedError:  # what was given
+        raise
+    except (TypeError, ValueError) as error:  # what a column holds
+        raise StorageError(f"{path} is damaged: {error}") from error
+
+
+def _create(path: Path, form: Format) -> None:
+    """Make an empty database in one step: a file of that name is whole, or damaged."""
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        if path.exists():
+            return
+        new = path.with_name(f"{path.name}.new")
+        stale = [Path(f"{file}{suffix}") for file in (path, new) for suffix in _BESIDE]
+        for leftover in (new, *stale):  # of a database that was removed, or a maker that died
+            leftover.unlink(missing_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        file = os.open(new, flags, 0o600)
+        try:
+            _fill(new, form)
+            os.fsync(file)
+        finally:
+            os.close(file)
+        os.rename(new, path)
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _fill(path: Path, form: Format) -> None:
+    database = sqlite3.connect(path, isolation_level=None)
+    try:
+        database.executescript(
+            f"PRAGMA journal_mode = WAL; BEGIN; {form.schema};"
+            f"PRAGMA application_id = {form.application};"
+            f"PRAGMA user_version = {form.version}; COMMIT"
+        )
+    finally:
+        database.close()
+
+
+def _check(database: sqlite3.Connection, form: Format) -> None:
+    """Refuse a database of another format. SQLite takes a file of no bytes for an empty one."""
+    (application,) = database.execute("PRAGMA application_id").fetchone()
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    if application != form.application:
+        raise sqlite3.DatabaseError("it is damaged, or was not made by skymount")
+    if version != form.version:
+        raise sqlite3.DatabaseError(
+            f"it is of version {version}, which another skymount made; this one knows "
+            f"version {form.version}"
+        )

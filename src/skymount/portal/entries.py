@@ -1,0 +1,494 @@
+"""Owns registry entries over all portals: what is believed of them, and how they are changed.
+
+An answer is verified, then compared with the highest revision that this machine knows, then
+remembered. A change takes a revision in the ledger before it is posted. Neither the ledger's file
+nor the bytes of entries are known here.
+"""
+
+import copy
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar, TypeVarTuple
+from weakref import WeakValueDictionary
+
+import trio
+from cachetools import LRUCache
+
+from skymount.errors import (
+    BadContentError,
+    FrozenEntryError,
+    KeyringError,
+    MalformedError,
+    NotFoundError,
+    PortalError,
+    RevisionConflictError,
+    RevisionError,
+    SkymountError,
+    StaleEntryError,
+    StorageError,
+)
+from skymount.portal.failover import Portals
+from skymount.portal.ledger import Ledger, Pending, Seen, is_rolled_back, raised
+from skymount.portal.reading import PortalReader
+from skymount.portal.registry import GET_TIMEOUT, Registry
+from skymount.wire.keys import KeyPair
+from skymount.wire.registry import DATA_LIMIT, DELETED, MAX_REVISION, Entry, SignedEntry
+
+CONFLICTS = 5
+"""How often a rewrite takes another revision because somebody else was faster."""
+
+_RACES = 3  # requests for one answer, while this machine changes the entry meanwhile
+_STATES = 10_000  # entries remembered in memory, about a KiB each
+_COMPLAINTS = 1_000  # things that are logged once
+_THREADS = 4  # that use the ledger at once; most of the time they wait for the disk
+_PAUSE = 0.05  # seconds before a rewrite is tried again, for each time that it was
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """Names an entry."""
+
+    public_key: bytes
+    tweak: bytes
+    data_key: str | None = field(default=None, compare=False)
+    """None when only its hash is known."""
+
+    def __str__(self) -> str:
+        name = self.tweak.hex() if self.data_key is None else ascii(self.data_key)
+        return f"{self.public_key.hex()}/{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the registry held at some time."""
+
+    signed: SignedEntry | None
+    """Verified; None when there was no such entry."""
+    asked: float
+    """When the request for this was begun, by trio's clock."""
+    changed: float
+    """When this machine first saw this revision, in seconds since 1970."""
+
+    @property
+    def data(self) -> bytes | None:
+        """The content; None when the entry is absent or deleted."""
+        if self.signed is None or self.signed.entry.is_deleted:
+            return None
+        return self.signed.entry.data
+
+    @property
+    def revision(self) -> int:
+        """The revision, -1 when the entry is absent."""
+        return -1 if self.signed is None else self.signed.entry.revision
+
+
+# --- decisions
+
+
+def is_same(one: State, other: State) -> bool:
+    """Whether two states are of the same entry: revision and content, whatever the signature."""
+    if one.signed is None or other.signed is None:
+        return one.signed is other.signed
+    return one.signed.entry == other.signed.entry
+
+
+def is_news(old: State | None, new: State) -> bool:
+    """Whether a state replaces the remembered one, in whatever order the answers came."""
+    if old is None or old.signed is None:
+        return old is None or new.signed is not None or new.asked >= old.asked
+    if new.signed is None or is_same(old, new):
+        return new.asked >= old.asked
+    return not is_rolled_back(_mark_of(old), new.signed.entry)
+
+
+def next_revision(current: int, taken: int | None) -> int:
+    """Return the revision of a change: above the portal's and above all that were ever signed.
+
+    FrozenEntryError when there is none left.
+    """
+    highest = max(current, -1 if taken is None else taken)
+    if highest >= MAX_REVISION:
+        raise FrozenEntryError("the entry has the last revision there is, and cannot be changed")
+    return highest + 1
+
+
+def check_base(base: State | None, current: State, wanted: bytes) -> bool:
+    """Return whether a change made from `base` is still to be posted; None: a whole rewrite.
+
+    It is not when the registry has its very content. StaleEntryError when somebody else changed
+    the entry.
+    """
+    if base is None or is_same(base, current):
+        return True
+    if current.signed is not None and current.signed.entry.data == wanted:
+        return False
+    raise StaleEntryError(
+        f"the entry was changed by somebody else: it has revision {current.revision}, "
+        f"the change was made from {base.revision}"
+    )
+
+
+def _mark_of(state: State) -> Seen | None:
+    return raised(None, state.signed.entry, state.changed) if state.signed else None
+
+
+# --- effects
+
+
+class _Turn:
+    """The readers of one entry that may share an answer; one of them asks."""
+
+    def __init__(self) -> None:
+        self.lock = trio.Lock()
+        self.failures = 0
+        self.error: PortalError | None = None
+
+
+class Entries:
+    """The registry as all portals together show it, verified and never rolled back.
+
+    Every method raises PortalError for what portals do, and StorageError when the ledger cannot be
+    read. One that cannot be written stops changes, but not reading.
+    """
+
+    limit = DATA_LIMIT
+    """Bytes of content."""
+
+    def __init__(
+        self,
+        portals: Portals,
+        ledger: Ledger,
+        *,
+        look: float = GET_TIMEOUT,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`look` is seconds that a portal may look for an entry, `clock` the ledger's."""
+        self._portals = portals
+        self._ledger = ledger
+        self._look = look
+        self._clock = clock
+        self._states: LRUCache[Ref, State] = LRUCache(_STATES)
+        self._complaints: LRUCache[tuple[object, ...], None] = LRUCache(_COMPLAINTS)
+        self._unsaved: dict[Ref, Seen] = {}  # marks that the ledger could not take
+        self._turns: WeakValueDictionary[Ref, _Turn] = WeakValueDictionary()
+        self._writing: WeakValueDictionary[Ref, trio.Lock] = WeakValueDictionary()
+        self._threads = trio.CapacityLimiter(_THREADS)
+
+    async def public_keys(self) -> list[bytes]:
+        """Return the keys of which entries were used here, sorted."""
+        return await self._in_thread(self._ledger.public_keys)
+
+    async def names(self, public_key: bytes) -> list[Ref]:
+        """Return the entries of a key that were used here, less those known to be deleted."""
+        names = await self._in_thread(self._ledger.names, public_key)
+        return [Ref(public_key, name.tweak, name.data_key) for name in names]
+
+    def recall(self, ref: Ref) -> State | None:
+        """Return what is remembered, of any age. No IO."""
+        return self._states.get(ref)
+
+    async def read(self, ref: Ref, max_age: float = 0.0) -> State:
+        """Return what the registry holds, or held at most `max_age` seconds ago.
+
+        Absent and deleted entries are states too. With 0 a request begins now. Otherwise those that
+        ask at the same time share an answer.
+        """
+        if max_age <= 0:
+            return await self._ask(ref)
+        turn = self._turns.setdefault(ref, _Turn())
+        since, failures = trio.current_time() - max_age, turn.failures
+        state = self._states.get(ref)
+        if state is not None and state.asked >= since:
+            return state
+        async with turn.lock:
+            state = self._states.get(ref)
+            if state is not None and state.asked >= since:
+                return state
+            if turn.error is not None and turn.failures > failures:
+                raise copy.copy(turn.error)
+            try:
+                return await self._ask(ref)
+            except PortalError as error:
+                turn.failures, turn.error = turn.failures + 1, copy.copy(error)
+                raise
+
+    async def accept(self, signed: SignedEntry, portal: str = "") -> None:
+        """Believe an entry that came in another way, such as in a proof, and remember it.
+
+        BadContentError when its owner did not sign it, or it is rolled back; `portal` is the URL of
+        who sent it.
+        """
+        ref = Ref(signed.public_key, signed.entry.tweak)
+        try:
+            signed.verify()
+        except MalformedError as error:
+            raise self._complain(ref, portal, str(error)) from None
+        mark = await self._in_thread(self._note, ref, signed, False)
+        if is_rolled_back(mark, signed.entry):
+            raise self._complain(ref, portal, _rolled_back(mark, signed.entry))
+
+    async def write(self, ref: Ref, pair: KeyPair, data: bytes, base: State | None) -> State:
+        """Sign and post new content; return the state then. It posts also what is there already.
+
+        With a `base` the content is a change of that state: StaleEntryError when the portal has
+        another one. Without, it replaces whatever is there. FrozenEntryError when no revision is
+        left. Unless it is a StorageError, whatever is raised leaves the content in the spool.
+        """
+        Entry(ref.tweak, data, 0)  # MalformedError for too much data
+        async with self._changing(ref, pair):
+            return await self._write(ref, pair, data, base)
+
+    async def delete(self, ref: Ref, pair: KeyPair) -> State:
+        """Post the deletion of an entry; nothing is posted when it is absent or deleted already."""
+        async with self._changing(ref, pair):
+            current = await self._ask(ref)
+            if current.data is None:
+                return current
+            return await self._write(ref, pair, DELETED, None, known=current)
+
+    async def send(
+        self, pending: Pending, pair: KeyPair | None = None, *, overwrite: bool = False
+    ) -> State:
+        """Post what is in the spool: the very same bytes if they are signed.
+
+        StaleEntryError when the entry was changed since, unless to `overwrite`: then it gets the
+        next revision. `pair` is the key that signs, where that is needed.
+        """
+        ref = Ref(pending.public_key, pending.tweak, pending.data_key)
+        async with self._changing(ref, pair):
+            if not overwrite and pending.signed is not None:
+                return await self._send_again(ref, pending.id, pending.signed)
+            current = await self._ask(ref)
+            if current.signed is not None and current.signed.entry.data == pending.data:
+                await self._in_thread(self._ledger.drop, pending.id)
+                return current
+            if not overwrite and current.revision != pending.base:
+                raise StaleEntryError(
+                    f"the entry was changed since: it has revision {current.revision}"
+                )
+            if pair is None:
+                raise KeyringError("its private key is needed, to sign it with a new revision")
+            base = None if overwrite else current
+            return await self._write(
+                ref, pair, pending.data, base, known=current, spooled=pending.id
+            )
+
+    # --- asking
+
+    async def _ask(self, ref: Ref) -> State:
+        """Ask the portals, with a request that begins now."""
+        begun = trio.current_time()
+        try:
+            state = await self._portals.first(lambda portal: self._ask_one(portal, ref))
+        except NotFoundError:
+            old = self._states.get(ref)
+            absent = old is not None and old.signed is None
+            state = State(None, begun, old.changed if old and absent else self._clock())
+        return self._remember(ref, state)
+
+    async def _ask_one(self, portal: PortalReader, ref: Ref) -> State:
+        """Ask one portal: NotFoundError when it has no such entry, BadContentError when it lies.
+
+        What is changed here meanwhile may make its answer look old: then it is asked again.
+        """
+        for race in range(1, _RACES + 1):
+            begun, asked = self._clock(), trio.current_time()
+            signed = await self._fetch(portal, ref)
+            if signed is None:
+                mark = await self._in_thread(self._mark, ref)
+                if mark is None or mark.at < begun or race == _RACES:
+                    break
+                continue
+            mark = await self._in_thread(self._note, ref, signed, True)
+            if not is_rolled_back(mark, signed.entry):
+                return State(signed, asked, mark.at)
+            if mark.at < begun or race == _RACES:
+                raise self._complain(ref, portal.url, _rolled_back(mark, signed.entry))
+        raise NotFoundError("there is no such registry entry", status=404, url=portal.url)
+
+    async def _fetch(self, portal: PortalReader, ref: Ref) -> SignedEntry | None:
+        transport = portal.transport
+        try:
+            return await Registry(transport).fetch(
+                ref.public_key, ref.tweak, transport.options, timeout=self._look
+            )
+        except BadContentError as error:
+            self._complain(ref, portal.url, error.message)
+            raise
+
+    def _remember(self, ref: Ref, state: State) -> State:
+        """Remember a state unless a later one is remembered; return the one that was given."""
+        if is_news(self._states.get(ref), state):
+            self._states[ref] = state
+        return state
+
+    def _complain(self, ref: Ref, portal: str, reason: str) -> BadContentError:
+        """Log, once, why a portal is not believed; return the error that says so."""
+        self._log_once("%s: registry entry %s is not believed: %s", portal, ref, reason)
+        return BadContentError(f"registry entry: {reason}", url=portal)
+
+    def _log_once(self, text: str, *values: object) -> None:
+        if (text, *values) not in self._complaints:
+            self._complaints[text, *values] = None
+            _log.warning(text, *values)
+
+    # --- changing
+
+    def _changing(self, ref: Ref, pair: KeyPair | None) -> trio.Lock:
+        """Return the lock of those that change an entry."""
+        if pair is not None and pair.public_key != ref.public_key:
+            raise MalformedError("an entry is signed by its owner's key, not by another")
+        return self._writing.setdefault(ref, trio.Lock())
+
+    async def _write(
+        self,
+        ref: Ref,
+        pair: KeyPair,
+        data: bytes,
+        base: State | None,
+        *,
+        known: State | None = None,
+        spooled: int | None = None,
+    ) -> State:
+        """Post new content; `known` is what the portals just said, `spooled` what it replaces."""
+        try:
+            for attempt in range(CONFLICTS):
+                await trio.sleep(_PAUSE * attempt)
+                current = known if known and not attempt else await self._ask(ref)
+                if not check_base(base, current, data):
+                    if spooled is not None:
+                        await self._in_thread(self._ledger.drop, spooled)
+                    return current
+                claim, signed = await self._in_thread(
+                    self._claim, ref, pair, data, current.revision, spooled
+                )
+                spooled = claim
+                state = await self._post(ref, claim, signed)
+                if state is not None:
+                    return state
+            raise RevisionConflictError(f"somebody else was faster {CONFLICTS} times")
+        except BaseException as error:
+            await self._keep(ref, data, base, spooled, error)
+            raise
+
+    def _claim(
+        self, ref: Ref, pair: KeyPair, data: bytes, current: int, replaces: int | None
+    ) -> tuple[int, SignedEntry]:
+        """Sign content with a revision that nobody took, and take it. Runs in a thread."""
+        while True:
+            taken = self._ledger.highest(ref.public_key, ref.tweak)
+            signed = Entry(ref.tweak, data, next_revision(current, taken)).sign(pair.private_key)
+            try:
+                return self._ledger.claim(signed, ref.data_key, replaces), signed
+            except RevisionError:
+                continue  # another process was faster
+
+    async def _post(self, ref: Ref, spooled: int, signed: SignedEntry) -> State | None:
+        """Post to the first portal that takes it; None when one has the same or a later revision.
+
+        The answer to a post may be lost: a refusal by a portal that holds this very entry is none.
+        """
+        asked = trio.current_time()
+
+        async def post(portal: PortalReader) -> bool:
+            try:
+                await Registry(portal.transport).post(signed)
+            except RevisionConflictError:
+                held = await self._fetch(portal, ref)
+                return held is not None and held.entry == signed.entry
+            return True
+
+        if not await self._portals.first(post):
+            return None
+        with trio.CancelScope(shield=True):  # it is done
+            mark = await self._in_thread(self._settle, ref, spooled, signed)
+        return self._remember(ref, State(signed, asked, mark.at))
+
+    async def _send_again(self, ref: Ref, spooled: int, signed: SignedEntry) -> State:
+        """Post what was signed before, unless something later was seen."""
+        mark = await self._in_thread(self._mark, ref)
+        if is_rolled_back(mark, signed.entry):
+            raise StaleEntryError(
+                f"the entry was changed since: {_rolled_back(mark, signed.entry)}"
+            )
+        if not await self._in_thread(self._ledger.resume, spooled):
+            raise StorageError("it is not in the spool any more")
+        try:
+            state = await self._post(ref, spooled, signed)
+            if state is None:
+                raise StaleEntryError("the entry was changed since: a later revision is there")
+            return state
+        except BaseException as error:
+            await self._keep(ref, signed.entry.data, None, spooled, error)
+            raise
+
+    async def _keep(
+        self,
+        ref: Ref,
+        data: bytes,
+        base: State | None,
+        spooled: int | None,
+        error: BaseException,
+    ) -> None:
+        """See to it that content that was not posted is in the spool, with the reason."""
+        reason = str(error) if isinstance(error, SkymountError) else "interrupted"
+        made_from = None if base is None else base.revision
+
+        def keep() -> None:
+            if spooled is not None:
+                self._ledger.fail(spooled, reason)
+            elif data != DELETED:
+                names = (ref.public_key, ref.tweak, ref.data_key)
+                self._ledger.hold(*names, data, reason, made_from)
+
+        try:
+            with trio.CancelScope(shield=True):
+                await self._in_thread(keep)
+        except StorageError as failure:
+            _log.error("registry entry %s: %s; then: %s", ref, reason, failure)
+            if spooled is None and isinstance(error, SkymountError):
+                raise StorageError(f"{reason}; the content is lost: {failure}") from error
+
+    # --- the ledger, in threads
+
+    async def _in_thread(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        return await trio.to_thread.run_sync(function, *args, limiter=self._threads)
+
+    def _mark(self, ref: Ref) -> Seen | None:
+        """Return the mark of an entry, on disk or not."""
+        return _later(self._ledger.seen(ref.public_key, ref.tweak), self._unsaved.get(ref))
+
+    def _note(self, ref: Ref, signed: SignedEntry, named: bool) -> Seen:
+        """Raise the mark; where the disk does not take it, in memory."""
+        try:
+            mark = self._ledger.note(signed, ref.data_key, named=named)
+        except StorageError as error:
+            mark = raised(self._mark(ref), signed.entry, self._clock())
+            self._unsaved[ref] = mark
+            self._log_once("%s", error)
+        return _later(mark, self._unsaved.get(ref)) or mark
+
+    def _settle(self, ref: Ref, spooled: int, signed: SignedEntry) -> Seen:
+        """Take what was posted out of the spool, and raise the mark."""
+        try:
+            self._ledger.settle(spooled)
+        except StorageError as error:
+            self._log_once("%s", error)
+        return self._note(ref, signed, True)
+
+
+def _later(one: Seen | None, other: Seen | None) -> Seen | None:
+    if one is None or other is None:
+        return one or other
+    return one if (one.revision, other.digest) >= (other.revision, one.digest) else other
+
+
+def _rolled_back(mark: Seen | None, entry: Entry) -> str:
+    known = "another" if mark is None else mark.revision
+    return f"revision {entry.revision} is behind revision {known}, which was seen before"

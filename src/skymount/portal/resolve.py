@@ -1,0 +1,342 @@
+"""Owns what a name that moves leads to now: a domain or a v2 skylink, to a v1 skylink.
+
+How long an answer holds, when to ask again after a failure and what is served meanwhile is decided
+by `Known`, a plain value; `Names` asks, one request per name whoever wants it. What is behind the
+v1 skylink is not known here.
+"""
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+from cachetools import LRUCache
+
+from skymount.errors import (
+    BadContentError,
+    MalformedError,
+    NotFoundError,
+    PortalError,
+    RevisionError,
+    StorageError,
+    UnavailableError,
+)
+from skymount.portal import names
+from skymount.portal.failover import Portals
+from skymount.portal.reading import PortalReader
+from skymount.wire.hns import Record, RegistryRecord
+from skymount.wire.proof import HOPS, check_proof, parse_proof
+from skymount.wire.registry import SignedEntry, entry_link, linked_skylink
+from skymount.wire.skylink import Skylink
+
+if TYPE_CHECKING:
+    from skymount.portal.entries import Entries
+    from skymount.portal.ledger import Ledger
+
+log = logging.getLogger(__name__)
+
+Goal = Skylink | str
+"""What can move: a v2 skylink, or a domain in the form of `wire.hns.parse_domain`."""
+
+NEGATIVE_TTL = 5.0
+"""Seconds for which «not found» holds: the name may be made any moment."""
+
+_FIRST_PAUSE = 2.0
+"""Seconds after a failure until a name is asked for again; doubled for each further one in a row,
+up to the time for which an answer holds."""
+
+_PROOF_WAIT = 5.0
+"""Seconds that each other portal has to prove what the first one could only say."""
+
+_PROOF_LIMIT = 16 << 10
+"""Bytes of a proof; the longest honest one has less than 2 KiB."""
+
+_KEPT = 4096  # names and keys that are remembered, those that were used last
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """What a name leads to."""
+
+    skylink: Skylink
+    """A v1 skylink."""
+    verified: bool
+    """Whether each registry entry on the way was. That of a domain's record is the portal's word,
+    always, and does not count."""
+    at: float = 0.0
+    """When it was asked for, by trio's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a name. Times are seconds of one clock."""
+
+    found: Resolution | None = None
+    """The last good answer."""
+    absent: bool = False
+    """Whether the last answer was that there is no such name."""
+    asked: float = 0.0
+    """When that answer was asked for."""
+    failures: int = 0
+    """In a row, since that answer."""
+    failed: float = 0.0
+    """When the last of them was."""
+
+    @property
+    def stale(self) -> bool:
+        """Whether the last good answer is served though it may have changed."""
+        return self.found is not None and self.failures > 0
+
+    def pause(self, now: float, ttl: float) -> float:
+        """Return the seconds until the name is to be asked for again; 0: now."""
+        if self.failures:
+            until = self.failed + min(ttl, _FIRST_PAUSE * 2.0 ** min(self.failures - 1, 32))
+        elif self.absent:
+            until = self.asked + NEGATIVE_TTL
+        elif self.found is not None:
+            until = self.asked + ttl
+        else:
+            return 0.0
+        return max(0.0, until - now)
+
+    def answer(self, now: float, ttl: float) -> Resolution | None:
+        """Return what holds without asking; NotFoundError when that is what holds."""
+        if not self.pause(now, ttl):
+            return None
+        if self.absent:
+            raise NotFoundError("there is no such name")
+        return self.found
+
+    def fail(self, now: float) -> "Known":
+        """Return what is known after a failure: «not found» is not believed any longer."""
+        return replace(self, absent=False, failures=self.failures + 1, failed=now)
+
+
+@dataclass(frozen=True, slots=True)
+class NamesConfig:
+    """How names are resolved."""
+
+    ttl: float = 60.0
+    """Seconds for which an answer holds."""
+    check: bool = True
+    """Whether proofs are checked, and looked for where a portal sends none."""
+    require: bool = False
+    """Whether a v2 skylink that nobody proves is refused."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """A name: what is known of it, and who may ask."""
+
+    known: Known = field(default_factory=Known)
+    asking: trio.Lock = field(default_factory=trio.Lock)
+
+
+class Names:
+    """Resolves domains and v2 skylinks, through all portals.
+
+    `entries` reads registry entries whose public key is known, and `ledger` knows some; without
+    them it is for the portals to prove where a v2 skylink leads.
+    """
+
+    def __init__(
+        self,
+        portals: Portals,
+        entries: "Entries | None" = None,
+        ledger: "Ledger | None" = None,
+        config: NamesConfig | None = None,
+    ) -> None:
+        self._portals = portals
+        self._entries = entries
+        self._ledger = ledger
+        self._config = config or NamesConfig()
+        self._held: LRUCache[Goal, _Held] = LRUCache(_KEPT)
+        self._keys: LRUCache[Skylink, tuple[bytes, bytes]] = LRUCache(_KEPT)
+        self._marks: LRUCache[Skylink, int] = LRUCache(_KEPT)
+
+    def known(self, goal: Goal) -> Known:
+        """Return what is known of a name."""
+        held = self._held.get(goal)
+        return Known() if held is None else held.known
+
+    def pause(self, goal: Goal) -> float:
+        """Return the seconds until a name is to be asked for again; 0: now."""
+        return self.known(goal).pause(trio.current_time(), self._config.ttl)
+
+    def set_back(self, goal: Goal) -> None:
+        """Count a failure: what the name leads to now cannot be used."""
+        held = self._hold(goal)
+        held.known = held.known.fail(trio.current_time())
+
+    async def resolve(self, goal: Goal) -> Resolution:
+        """Return what a name leads to, from memory as long as that holds.
+
+        While asking fails the last good answer is returned, if there was one; else that failure is
+        raised as the PortalError that it is. NotFoundError only when every portal says so.
+        """
+        held = self._hold(goal)
+        async with held.asking:
+            found = held.known.answer(trio.current_time(), self._config.ttl)
+            return await self._ask(goal, held) if found is None else found
+
+    def _hold(self, goal: Goal) -> _Held:
+        held = self._held.get(goal)
+        if held is None:
+            held = self._held[goal] = _Held()
+        return held
+
+    async def _ask(self, goal: Goal, held: _Held) -> Resolution:
+        now = trio.current_time()
+        try:
+            found = replace(await self._find(goal), at=now)
+        except NotFoundError:
+            held.known = Known(absent=True, asked=now)
+            raise
+        except (PortalError, StorageError) as error:
+            held.known = held.known.fail(trio.current_time())
+            if held.known.found is not None:
+                log.warning("%s: the last good answer is served: %s", goal, error)
+                return held.known.found
+            if isinstance(error, StorageError):  # what was rolled back could not be told
+                raise UnavailableError(str(error)) from None
+            raise
+        held.known = Known(found, asked=now)
+        return found
+
+    async def _find(self, goal: Goal) -> Resolution:
+        if isinstance(goal, Skylink):
+            return await self._follow(goal)
+        record = await self._portals.first(partial(self._record, domain=goal))
+        if isinstance(record, RegistryRecord):
+            self._keys[record.skylink] = record.public_key, record.tweak
+        return await self._follow(record.skylink)
+
+    @staticmethod
+    async def _record(client: PortalReader, domain: str) -> Record:
+        return (await names.resolve(client.transport, domain, client.options)).record
+
+    async def _follow(self, link: Skylink) -> Resolution:
+        """Follow a skylink of any version."""
+        for _ in range(HOPS + 1):
+            if link.version == 1:
+                return Resolution(link, verified=True)
+            following = await self._following(link)
+            if following is None:
+                return await self._by_portal(link)
+            link = following
+        raise BadContentError(f"{link}: more registry entries than {HOPS} are on the way")
+
+    # By the registry
+
+    async def _following(self, link: Skylink) -> Skylink | None:
+        """Read the entry that a v2 skylink names; None where only a portal can tell.
+
+        What a portal forged or rolled back is an error: its word would be no better.
+        """
+        if self._entries is None:
+            return None
+        key = self._keys.get(link) or await self._search(link)
+        if key is None:
+            return None
+        from skymount.portal.entries import Ref
+
+        try:
+            state = await self._entries.read(Ref(*key))
+        except BadContentError:
+            raise
+        except PortalError as error:
+            log.info("%s: its entry cannot be read: %s", link, error)
+            return None
+        if state.signed is None:  # or the portals have no registry, and still know the way
+            return None
+        return _linked(link, state.signed)
+
+    async def _search(self, link: Skylink) -> tuple[bytes, bytes] | None:
+        """Look for the entry that a v2 skylink names among those that this machine knows."""
+        ledger = self._ledger
+        if ledger is None:
+            return None
+        found = await trio.to_thread.run_sync(
+            partial(_key_of, link, ledger), abandon_on_cancel=True
+        )
+        if found is not None:
+            self._keys[link] = found
+        return found
+
+    # By a portal's word and proof
+
+    async def _by_portal(self, link: Skylink) -> Resolution:
+        """Let a portal follow a v2 skylink, one that proves its answer if there is such a one."""
+        found, portal = await self._portals.first(partial(self._head, link=link))
+        if found.verified or not self._config.check:
+            return found
+        for client in self._portals.ranked():
+            if client is not portal:
+                with trio.move_on_after(_PROOF_WAIT), suppress(PortalError):
+                    other, _ = await self._head(client, link)
+                    if other.verified:
+                        return other
+        return found
+
+    async def _head(self, client: PortalReader, link: Skylink) -> tuple[Resolution, PortalReader]:
+        head = await client.head(link)
+        if head.skylink is None or head.skylink.version != 1:
+            raise BadContentError("the portal does not say what it resolved to", url=client.url)
+        proven = False
+        if self._config.check and head.proof is not None:
+            try:
+                await self._accept(_proven(link, head.skylink, head.proof), client.url)
+            except MalformedError as error:
+                raise BadContentError(f"{link}: {error}", url=client.url) from None
+            proven = True
+        if self._config.require and not proven:
+            raise BadContentError(f"{link}: there is no proof of where it leads", url=client.url)
+        return Resolution(head.skylink, proven), client
+
+    async def _accept(self, hops: Sequence[SignedEntry], portal: str) -> None:
+        """Take note of entries that are proven.
+
+        RevisionError or BadContentError when one of them was rolled back.
+        """
+        for hop in hops:
+            if self._entries is not None:
+                await self._entries.accept(hop, portal)
+            else:
+                mark = self._marks.get(hop.link)
+                if mark is not None and hop.entry.revision < mark:
+                    raise RevisionError(f"revision {hop.entry.revision} is older than {mark}")
+                self._marks[hop.link] = hop.entry.revision
+        for hop in hops:
+            self._keys[hop.link] = hop.public_key, hop.entry.tweak
+
+
+def _key_of(link: Skylink, ledger: "Ledger") -> tuple[bytes, bytes] | None:
+    for public_key in ledger.public_keys():
+        for name in ledger.names(public_key):
+            if entry_link(public_key, name.tweak) == link:
+                return public_key, name.tweak
+    return None
+
+
+def _proven(link: Skylink, resolved: Skylink, proof: bytes) -> Sequence[SignedEntry]:
+    """Return the entries of a proof; MalformedError when it is none."""
+    if len(proof) > _PROOF_LIMIT:
+        raise MalformedError(f"a proof has at most {_PROOF_LIMIT} bytes")
+    hops = parse_proof(proof)
+    if len(hops) > HOPS:
+        raise MalformedError(f"a proof has at most {HOPS} registry entries")
+    check_proof(link, resolved, hops)
+    return hops
+
+
+def _linked(link: Skylink, signed: SignedEntry) -> Skylink:
+    """Return the skylink that an entry holds; NotFoundError when its owner deleted it."""
+    if signed.entry.is_deleted:
+        raise NotFoundError(f"{link}: its registry entry was deleted")
+    found = linked_skylink(signed.entry.data) if signed.entry.kind == 1 else None
+    if found is None:
+        raise BadContentError(f"{link}: its registry entry holds no skylink")
+    return found

@@ -1,0 +1,252 @@
+"""What all commands that ask a portal have in common: options, exit codes, interrupts."""
+
+import base64
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from skymount.cli import cli
+from skymount.wire.skykey import Kind, Skykey
+from tests.cli.test_commands import leaves
+from tests.fakes import portal as faults
+from tests.fakes.portal import FakePortal, Reply, Request, in_thread
+from tests.mount.namespaces import new_namespace
+from tests.skymount_process import LIMIT, SKYMOUNT, Sandbox, end, run
+
+A = "AABsdvY0MzM9fsdHVWdqiw1Rj4Kp9KAZwYNbHO-ksMFHkg"
+SKYKEY = Skykey(Kind.PRIVATE, bytes(32), bytes(24), "given").text
+
+ASKING = {
+    "upload": ["{root}/file"],
+    "download": [A],
+    "ls": [A],
+    "cat": [A],
+    "metadata": [A],
+    "hns resolve": ["example"],
+    "hns download": ["example/x"],
+    "registry get": ["home", "key"],
+    "registry set": ["home", "key", "text"],
+    "db get": ["home", "key"],
+    "db set": ["home", "key", "{root}/doc.json"],
+    "db delete": ["home", "key"],
+    "skykey create": ["name"],
+    "skykey add": [],
+    "skykey get": ["name"],
+    "skykey list": [],
+    "skykey delete": ["name"],
+}
+SILENT = {"registry url", "registry link", "mount"}  # know portals, but ask none before they return
+WITHOUT_JSON = {"cat", "mount"}
+
+
+def words(box: Sandbox, command: str) -> list[str]:
+    """Return a command with arguments that are right."""
+    return [*command.split(), *(word.format(root=box.root) for word in ASKING[command])]
+
+
+@pytest.fixture
+def fake() -> Iterator[FakePortal]:
+    with in_thread(FakePortal()) as portal:
+        yield portal
+
+
+@pytest.fixture
+def home(sandbox: Sandbox) -> Sandbox:
+    """A sandbox with all that the commands need."""
+    (sandbox.root / "file").write_text("content")
+    (sandbox.root / "doc.json").write_text("{}")
+    sandbox.succeed("key", "generate", "home")
+    return sandbox
+
+
+def ask(box: Sandbox, command: str, *more: str) -> tuple[int, str, str]:
+    """Run one of the commands; return its exit code, stdout and stderr."""
+    line = [*box.prefix, *SKYMOUNT, *words(box, command), *more]
+    done = run(line, env=box.env, cwd=box.root, stdin=SKYKEY)
+    return done.returncode, done.stdout, done.stderr
+
+
+def options(command: click.Command) -> set[str]:
+    """Return all names of a command's options."""
+    return {name for parameter in command.params for name in parameter.opts}
+
+
+def test_no_command_is_forgotten_here() -> None:
+    found = {name for name, command in leaves(cli) if "--portal" in options(command)}
+    assert found == set(ASKING) | SILENT
+
+
+def test_they_have_the_same_options() -> None:
+    for name, command in leaves(cli):
+        if "--portal" in options(command):
+            shared = {"--dialect", "--timeout", "--user-agent", "--config"}
+            assert shared <= options(command), name
+            assert ("--json" in options(command)) is (name not in WITHOUT_JSON), name
+        assert not {"--api-key", "--header", "--password"} & options(command), name
+
+
+@pytest.mark.parametrize("command", ASKING)
+def test_without_a_portal_the_advice_is_to_start_one(home: Sandbox, command: str) -> None:
+    with new_namespace(network=True) as place:
+        code, out, said = ask(home.within(place.prefix), command)
+    assert (code, out) == (1, "")
+    assert said.startswith("skymount: cannot be reached: ")
+    assert said.endswith(
+        "start a portal with `skymount portal serve` or `skymount mount`, or name one with "
+        "--portal URL\n"
+    )
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ASKING)
+def test_an_interrupt(home: Sandbox, fake: FakePortal, command: str) -> None:
+    """Exit code 130 without a word, while the portal is silent; nothing is left behind."""
+    asked = threading.Event()
+    silence = faults.stalls_after(-1)
+
+    def stall(request: Request, reply: Reply) -> Reply:
+        asked.set()
+        return silence(request, reply)
+
+    fake.fault(stall)
+    before = set(home.root.iterdir())
+    process = subprocess.Popen(
+        [*SKYMOUNT, *words(home, command), "--portal", fake.url],
+        env=home.env,
+        cwd=home.root,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert process.stdin is not None
+        process.stdin.write(SKYKEY.encode())
+        process.stdin.close()
+        process.stdin = None
+        assert asked.wait(LIMIT)
+        process.send_signal(signal.SIGINT)
+        out, said = process.communicate(timeout=LIMIT)
+    finally:
+        end(process)
+    assert (process.returncode, out, said.strip()) == (130, b"", b"")
+    assert set(home.root.iterdir()) == before
+
+
+@pytest.mark.parametrize("command", ["upload", "ls", "registry get", "db set", "skykey list"])
+def test_a_portal_that_is_silent_for_too_long(
+    home: Sandbox, fake: FakePortal, command: str
+) -> None:
+    fake.fault(faults.stalls_after(-1))
+    more = ["--wait", "0.1"] if command == "registry get" else []
+    code, out, said = ask(home, command, "--portal", fake.url, "--timeout", "0.1", *more)
+    assert (code, out) == (1, ""), said
+    assert fake.url in said
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--timeout", "soon"),
+        ("--timeout", "0"),
+        ("--portal", "bogus"),
+        ("--dialect", "klingon"),
+        ("--user-agent", "a\nb"),
+        ("--config", "absent"),
+    ],
+)
+def test_options_that_are_wrong(home: Sandbox, option: str, value: str) -> None:
+    for command in ("upload", "ls", "registry url"):
+        arguments = (
+            words(home, command) if command in ASKING else ["registry", "url", "home", "key"]
+        )
+        home.fail(*arguments, option, value, code=2)
+
+
+@pytest.mark.parametrize("command", ["upload", "ls", "hns resolve", "registry get", "skykey list"])
+def test_what_is_sent_with_each_request(home: Sandbox, fake: FakePortal, command: str) -> None:
+    fake.fault(faults.status(404))
+    box = home.with_env(
+        SKYMOUNT_PORTALS=fake.url,
+        SKYMOUNT_API_KEY="secret",
+        SKYMOUNT_HEADERS="Cookie: a=b\nX-Token: t",
+    )
+    code, out, said = ask(box, command, "--user-agent", "Agent/1")
+    assert (code, out) == (3, ""), said
+    assert fake.requests
+    for request in fake.requests:
+        assert request.headers["user-agent"] == "Agent/1"
+        assert request.headers["cookie"] == "a=b"
+        assert request.headers["x-token"] == "t"
+        assert request.headers["authorization"] == "Basic " + base64.b64encode(b":secret").decode()
+
+
+def test_the_user_agent_is_the_dialects_unless_set(home: Sandbox, fake: FakePortal) -> None:
+    fake.fault(faults.status(404))
+    for dialect, agent in (("svc", "svc-agent"), ("skynet", "Sia-Agent")):
+        ask(home, "hns resolve", "--portal", fake.url, "--dialect", dialect)
+        assert fake.requests[-1].headers["user-agent"].startswith(agent)
+
+
+@pytest.mark.parametrize("command", ["hns resolve", "skykey list", "registry set"])
+def test_what_a_portal_says_cannot_write_to_the_terminal(
+    home: Sandbox, fake: FakePortal, command: str
+) -> None:
+    fake.fault(faults.status(400, "no\x1b[2J\r\nskymount: all is well"))
+    code, out, said = ask(home, command, "--portal", fake.url)
+    assert (code, out) == (1, "")
+    assert "\x1b" not in said
+    assert said.count("\n") == 1
+
+
+def test_what_is_typed_cannot_write_to_the_terminal_either(home: Sandbox, portal: str) -> None:
+    box = home.with_env(SKYMOUNT_PORTALS=portal)
+    said = box.fail("registry", "get", "home", "\x1b[2J", code=3)
+    assert said == "\\x1b[2J: there is no such registry entry"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["key", "list"],
+        ["registry", "get", "--raw", "home", "key"],
+        ["registry", "get", "--json", "home", "key"],
+        ["skykey", "list", "--json"],
+    ],
+    ids=" ".join,
+)
+def test_output_that_cannot_be_written(home: Sandbox, portal: str, arguments: list[str]) -> None:
+    """A full disk is exit code 1 and one line; a reader that has gone is not worth a word."""
+    box = home.with_env(SKYMOUNT_PORTALS=portal)
+    box.succeed("registry", "set", "home", "key", "text")
+    with Path("/dev/full").open("wb") as full:
+        assert written_to(box, full.fileno(), arguments) == (
+            1,
+            b"skymount: No space left on device\n",
+        )
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        assert written_to(box, writing, arguments) == (1, b"")
+    finally:
+        os.close(writing)
+
+
+def written_to(box: Sandbox, stdout: int, arguments: list[str]) -> tuple[int, bytes]:
+    """Run a command with that stdout; return its exit code and stderr."""
+    done = subprocess.run(
+        [*SKYMOUNT, *arguments],
+        env=box.env,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        check=False,
+        timeout=LIMIT,
+    )
+    return done.returncode, done.stderr
