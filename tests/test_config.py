@@ -75,6 +75,7 @@ def test_every_key_can_be_set_in_the_file() -> None:
         verify = "require"
         memory_cache = "1 GiB"
         lookup_grace = 0.25
+        hns_ttl = 30
         timeout = 10
         log_file = "/tmp/log"
         """
@@ -92,6 +93,7 @@ def test_every_key_can_be_set_in_the_file() -> None:
         verify=Policy.REQUIRE,
         memory_cache=1 << 30,
         lookup_grace=0.25,
+        hns_ttl=30.0,
         timeout=10.0,
         log_file="/tmp/log",
     )

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -25,15 +25,19 @@ from skymount.config import Config
 from skymount.content.cache import MemoryCache
 from skymount.content.loader import Loader
 from skymount.content.reader import open_reader
+from skymount.content.skyfile import Policy
 from skymount.errors import MountError
-from skymount.fs import fuse, mountpoint
-from skymount.fs.fixed import SKYLINKS, Fixed
+from skymount.fs import fuse, hns, mountpoint
+from skymount.fs.fixed import HNS, SKYLINKS, Fixed
+from skymount.fs.hns import Hns
 from skymount.fs.operations import Operations
+from skymount.fs.realm import Realm
 from skymount.fs.skylinks import Skylinks, TreeConfig
-from skymount.fs.slots import Slots
+from skymount.fs.slots import Slots, parse_name, space_of
 from skymount.portal.failover import Portals
 from skymount.portal.options import DEFAULT_PORTAL_URL, PortalOptions
 from skymount.portal.reading import PortalReader
+from skymount.portal.resolve import Names, NamesConfig
 
 log = logging.getLogger(__name__)
 
@@ -212,14 +216,13 @@ async def _serve(config: Config, report: Report, own: OwnPortal) -> None:
             }
 
         tree = TreeConfig(lookup_grace=config.lookup_grace)
-        skylinks = Skylinks(reader, slots, tree)
+        trees: Sequence[Realm] = (Skylinks(reader, slots, tree), Hns(reader, domains, tree))
         fixed = Fixed(lambda: json.dumps(status(), indent=2).encode() + b"\n")
-        trees: Sequence[Realm] = (skylinks, Hns(reader, domains, tree))
         operations = Operations(
             fixed,
-            dict(zip((SKYLINKS, HNS), trees, strict=True)),
+            {SKYLINKS: trees[0], HNS: trees[hns.SPACE]},
             lambda inode: trees[space_of(inode)],
-            lambda: _sums(slots.usage(), domains.usage()),
+            partial(_usage, slots, domains),
         )
         mount = fuse.FuseConfig(config.mountpoint, config.allow_other, config.timeout)
         signals = stack.enter_context(trio.open_signal_receiver(*_stop_signals()))
@@ -236,6 +239,20 @@ async def _serve(config: Config, report: Report, own: OwnPortal) -> None:
             fuse.detach()
             nursery.cancel_scope.cancel()
     log.info("%s: unmounted", config.mountpoint)
+
+
+def _usage(*trees: Slots) -> tuple[int, int]:
+    """Return (bytes, files) of all trees."""
+    found = [slots.usage() for slots in trees]
+    return sum(size for size, _ in found), sum(files for _, files in found)
+
+
+def _names_config(config: Config) -> NamesConfig:
+    return NamesConfig(
+        ttl=config.hns_ttl,
+        check=config.verify is not Policy.OFF,
+        require=config.verify is Policy.REQUIRE,
+    )
 
 
 async def _announce(config: Config, mount: fuse.FuseConfig, report: Report, own: OwnPortal) -> None:

@@ -10,10 +10,14 @@ import trio
 
 from skymount.content.skyfile import Skyfile, Verified
 from skymount.errors import NotFoundError
-from skymount.fs.fixed import SKYLINKS, Fixed
+from skymount.fs import hns
+from skymount.fs.fixed import HNS, SKYLINKS, Fixed
+from skymount.fs.hns import Hns
 from skymount.fs.operations import Operations
 from skymount.fs.skylinks import Skylinks, TreeConfig
-from skymount.fs.slots import Slots
+from skymount.fs.slots import Slots, parse_name, space_of
+from skymount.portal.failover import Portals
+from skymount.portal.resolve import Goal, Names, NamesConfig, Resolution
 from skymount.wire.metadata import parse_metadata
 from skymount.wire.sector import inline_skylink
 from skymount.wire.skylink import Skylink
@@ -26,7 +30,7 @@ FILES = {"a.txt": b"hello", "d/b.bin": bytes(range(256)) * 8, "d/empty": b""}
 class FakeReader:
     """Stands for the content reader: knows some content, and says so after a while."""
 
-    content: dict[Skylink, tuple[Skylink, dict[str, bytes]]] = field(default_factory=dict)
+    content: dict[Skylink, dict[str, bytes]] = field(default_factory=dict)
     errors: dict[Skylink, Exception] = field(default_factory=dict)
     delays: dict[Skylink, float] = field(default_factory=dict)
     """Seconds that a load takes."""
@@ -35,11 +39,11 @@ class FakeReader:
     cold: bool = False
     """Whether reads have to wait."""
 
-    def add(self, files: dict[str, bytes], skylink: Skylink | None = None) -> Skylink:
+    def add(self, files: dict[str, bytes]) -> Skylink:
         """Publish files; return their skylink."""
-        real = inline_skylink(describe(files), b"".join(files.values()))
-        self.content[skylink or real] = (real, files)
-        return skylink or real
+        skylink = inline_skylink(describe(files), b"".join(files.values()))
+        self.content[skylink] = files
+        return skylink
 
     async def load(self, skylink: Skylink) -> Skyfile:
         """Describe a skylink."""
@@ -49,9 +53,9 @@ class FakeReader:
             raise self.errors[skylink]
         if skylink not in self.content:
             raise NotFoundError("not here")
-        real, files = self.content[skylink]
+        files = self.content[skylink]
         size = sum(map(len, files.values()))
-        return Skyfile(real, parse_metadata(describe(files)), size, "http://p", Verified.YES)
+        return Skyfile(skylink, parse_metadata(describe(files)), size, "http://p", Verified.YES)
 
     def opened(self) -> None:
         """Count an open file."""
@@ -67,7 +71,7 @@ class FakeReader:
             return b""
         if self.cold:
             return None
-        _, files = next(c for c in self.content.values() if c[0] == skyfile.skylink)
+        files = self.content[skyfile.skylink]
         return b"".join(files.values())[offset : offset + length]
 
     async def wait(self, skyfile: Skyfile, offset: int, length: int) -> bytes:
@@ -79,24 +83,55 @@ class FakeReader:
         return self.ready(skyfile, offset, length) or b""
 
 
+class FakeNames(Names):
+    """Names whose answers a test says; how long they hold is decided as in earnest."""
+
+    def __init__(self, ttl: float) -> None:
+        super().__init__(Portals([]), config=NamesConfig(ttl))
+        self.leads: dict[Goal, Skylink | Exception] = {}
+        self.unproven: set[Goal] = set()
+        self.delays: dict[Goal, float] = {}
+        """Seconds that an answer takes."""
+        self.asked: list[Goal] = []
+
+    async def _find(self, goal: Goal) -> Resolution:
+        self.asked.append(goal)
+        found = self.leads.get(goal, NotFoundError("no such name"))
+        await trio.sleep(self.delays.get(goal, 0))
+        if isinstance(found, Exception):
+            raise found
+        return Resolution(found, goal not in self.unproven)
+
+
 @dataclass
 class Kit:
     """A file system and what is behind it."""
 
     operations: Operations
     slots: Slots
+    domains: Slots
     reader: FakeReader
+    names: FakeNames
 
 
 @asynccontextmanager
-async def open_kit(*, lookup_grace: float = 0.5, resolve_ttl: float = 60.0) -> AsyncIterator[Kit]:
-    """Make a file system; what it does in the background ends with the block."""
-    reader = FakeReader()
+async def open_kit(*, lookup_grace: float = 0.5, ttl: float = 60.0) -> AsyncIterator[Kit]:
+    """Make a file system; what it does in the background ends with the block.
+
+    `ttl` is the seconds for which a name stays resolved.
+    """
+    reader, names = FakeReader(), FakeNames(ttl)
     async with trio.open_nursery() as nursery:
-        slots = Slots(reader.load, nursery)
-        config = TreeConfig(lookup_grace=lookup_grace, resolve_ttl=resolve_ttl)
+        slots = Slots(reader.load, nursery, names, parse_name)
+        domains = Slots(reader.load, nursery, names, hns.parse_name, hns.SPACE)
+        config = TreeConfig(lookup_grace=lookup_grace)
         skylinks = Skylinks(reader, slots, config)  # type: ignore[arg-type]
-        fixed = Fixed(lambda: b'{"pid": 1}')
-        operations = Operations(fixed, {SKYLINKS: skylinks}, lambda _: skylinks, slots.usage)
-        yield Kit(operations, slots, reader)
+        realms = skylinks, Hns(reader, domains, config)  # type: ignore[arg-type]
+        operations = Operations(
+            Fixed(lambda: b'{"pid": 1}'),
+            {SKYLINKS: skylinks, HNS: realms[hns.SPACE]},
+            lambda inode: realms[space_of(inode)],
+            slots.usage,
+        )
+        yield Kit(operations, slots, domains, reader, names)
         nursery.cancel_scope.cancel()

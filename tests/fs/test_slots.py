@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from skymount.errors import BadContentError, MalformedError, NotFoundError, UnavailableError
-from skymount.fs.slots import INDEX_BITS, Slot
+from skymount.fs.slots import INDEX_BITS, Point, Slot
 from skymount.wire.skylink import Skylink
 from tests.fakes.kit import FILES, Kit, open_kit
 from tests.fakes.skyfiles import resolver
@@ -13,6 +13,11 @@ from tests.fakes.skyfiles import resolver
 def links(kit: Kit, count: int) -> list[Skylink]:
     """Publish so many skylinks."""
     return [kit.reader.add({"f": str(n).encode()}) for n in range(count)]
+
+
+def at(kit: Kit, name: object) -> Point:
+    """Return the point of a name in ``skylinks``."""
+    return kit.slots.point(str(name))
 
 
 # --- loading

@@ -374,7 +374,7 @@ def test_what_a_path_serves(
     assert answer.status_code == status
     if isinstance(expected, str):
         assert answer.headers["Location"] == expected.format(link)
-        assert client.head(f"/{link}{path}").status_code == 200
+        _assert_same_headers(client.head(f"/{link}{path}"), answer)
     elif expected is None:
         message_of(answer)
     elif expected == _ZIP:

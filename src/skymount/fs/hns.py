@@ -1,5 +1,5 @@
-"""Owns ``/hns``: the trees that domains lead to, read-only. Which tree that is at any time is decided
-in `slots`, how a domain is resolved in `portal.resolve`.
+"""Owns ``/hns``: the trees that domains lead to, read-only. Which tree that is at any time is
+decided in `slots`, how a domain is resolved in `portal.resolve`.
 """
 
 from skymount.errors import MalformedError

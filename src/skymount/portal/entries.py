@@ -193,14 +193,14 @@ class Entries:
         """Return what is remembered, of any age. No IO."""
         return self._states.get(ref)
 
-    async def read(self, ref: Ref, max_age: float = 0.0) -> State:
+    async def read(self, ref: Ref, max_age: float = 0.0, *, named: bool = True) -> State:
         """Return what the registry holds, or held at most `max_age` seconds ago.
 
         Absent and deleted entries are states too. With 0 a request begins now. Otherwise those that
-        ask at the same time share an answer.
+        ask at the same time share an answer. What is there is listed in `names` if it is `named`.
         """
         if max_age <= 0:
-            return await self._ask(ref)
+            return await self._ask(ref, named)
         turn = self._turns.setdefault(ref, _Turn())
         since, failures = trio.current_time() - max_age, turn.failures
         state = self._states.get(ref)
@@ -213,7 +213,7 @@ class Entries:
             if turn.error is not None and turn.failures > failures:
                 raise copy.copy(turn.error)
             try:
-                return await self._ask(ref)
+                return await self._ask(ref, named)
             except PortalError as error:
                 turn.failures, turn.error = turn.failures + 1, copy.copy(error)
                 raise
@@ -281,18 +281,18 @@ class Entries:
 
     # --- asking
 
-    async def _ask(self, ref: Ref) -> State:
+    async def _ask(self, ref: Ref, named: bool = True) -> State:
         """Ask the portals, with a request that begins now."""
         begun = trio.current_time()
         try:
-            state = await self._portals.first(lambda portal: self._ask_one(portal, ref))
+            state = await self._portals.first(lambda portal: self._ask_one(portal, ref, named))
         except NotFoundError:
             old = self._states.get(ref)
             absent = old is not None and old.signed is None
             state = State(None, begun, old.changed if old and absent else self._clock())
         return self._remember(ref, state)
 
-    async def _ask_one(self, portal: PortalReader, ref: Ref) -> State:
+    async def _ask_one(self, portal: PortalReader, ref: Ref, named: bool) -> State:
         """Ask one portal: NotFoundError when it has no such entry, BadContentError when it lies.
 
         What is changed here meanwhile may make its answer look old: then it is asked again.
@@ -305,7 +305,7 @@ class Entries:
                 if mark is None or mark.at < begun or race == _RACES:
                     break
                 continue
-            mark = await self._in_thread(self._note, ref, signed, True)
+            mark = await self._in_thread(self._note, ref, signed, named)
             if not is_rolled_back(mark, signed.entry):
                 return State(signed, asked, mark.at)
             if mark.at < begun or race == _RACES:

@@ -69,7 +69,9 @@ def parse_skylink(
     empty, with `only_path`.
     """
     link = inputs.text(text, "text")
-    if inputs.flag(include_path, "include_path") and inputs.flag(only_path, "only_path"):
+    for name, value in (("include_path", include_path), ("only_path", only_path)):
+        inputs.flag(value, name)
+    if include_path and only_path:
         raise MalformedError("include_path and only_path exclude each other")
     try:
         if inputs.flag(from_subdomain, "from_subdomain"):

@@ -52,7 +52,7 @@ class Downloads:
         resolved = await self.resolver.resolve(request.path_params["link"])
         stored = await self.catalog.load(resolved.skylink)
         url = request.scope["path"]
-        may_redirect = request.method == "GET" and not query.attachment and url[-1] != "/"
+        may_redirect = not query.attachment and url[-1] != "/"
         asked = Asked(decode_path(request.path_params.get("path", "")), query, may_redirect)
         if len(stored.metadata.subfiles) < _MANY_SUBFILES:
             choice = choose(stored, asked, self.config.header_limit)

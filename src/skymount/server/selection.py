@@ -125,7 +125,7 @@ class Asked:
     """Without a leading slash; empty for the skylink itself."""
     query: DownloadQuery
     may_redirect: bool
-    """Whether the URL lacks a slash at its end and the method allows a redirect."""
+    """Whether the URL lacks a slash at its end, and is not asked for as an attachment."""
 
 
 def choose(stored: Stored, asked: Asked, header_limit: int) -> Choice | AddSlash:
