@@ -11,7 +11,7 @@ import trio
 from skymount.errors import AccessDeniedError, BadContentError, UnavailableError
 from skymount.fs.fixed import CONTROL, ROOT, SKYLINKS
 from skymount.fs.realm import FOREVER, Child, Entry
-from skymount.fs.skylinks import NEGATIVE_TTL
+from skymount.portal.resolve import NEGATIVE_TTL, Goal
 from skymount.wire.skylink import Skylink
 from tests.fakes.kit import FILES, Kit, open_kit
 from tests.fakes.skyfiles import resolver
@@ -164,34 +164,41 @@ async def test_lookups_do_not_wait_for_one_another(autojump_clock: object):
         assert trio.current_time() == 0.5
 
 
-async def test_resolver_skylink(autojump_clock: object):
-    """S8: It is resolved again after 60 s.
+@pytest.mark.parametrize("goal", [resolver(), "example.org"])
+async def test_name_that_moves(goal: Goal, autojump_clock: object):
+    """S8: A v2 (resolver) skylink is the directory of what it resolves to.
 
-    S8: stay on the version that they were opened on.
+    H1: `hns/<domain>/` is the tree of the skylink that the domain resolves to.
 
-    A v2 skylink is looked up anew when its time is over; what is open stays as it was.
+    H2: open files and directory scans stay on the old one.
     """
-    async with open_kit(resolve_ttl=60) as kit:
-        link = kit.reader.add({"f": b"old"}, resolver())
-        entry = await lookup(kit, "skylinks", str(link))
+    async with open_kit(ttl=60) as kit:
+        where = "hns" if isinstance(goal, str) else "skylinks"
+        directory = (await lookup(kit, where)).inode
+        kit.names.leads[goal] = kit.reader.add({f"{n:02}": b"old" for n in range(10)})
+        entry = await lookup(kit, where, str(goal))
         assert entry.entry_ttl == 60
-        file = await lookup(kit, "skylinks", str(link), "f")
+        file = await lookup(kit, where, str(goal), "05")
         handle, _ = await kit.operations.open(file.inode, os.O_RDONLY)
-        kit.reader.add({"f": b"newer"}, link)
+        scan = await kit.operations.opendir(entry.inode)
+        seen = [child.name for child in kit.operations.readdir(scan, 0)][:4]
+        kit.names.leads[goal] = kit.reader.add({"newer": b"newer"})
         await trio.sleep(40)
-        assert (await lookup(kit, "skylinks", str(link))).entry_ttl == 20
-        [child] = await listing(kit, SKYLINKS)
-        assert child.entry_ttl == 20
+        assert (await lookup(kit, where, str(goal))).entry_ttl == 20
+        [child] = await listing(kit, directory)
+        assert (child.name.decode(), child.entry_ttl) == (str(goal), 20)
         await trio.sleep(20)
-        newer = await lookup(kit, "skylinks", str(link), "f")
-        assert newer.inode != file.inode
+        newer = await lookup(kit, where, str(goal), "newer")
         assert newer.size == 5
-        kit.reader.content[Skylink.v1(b"x" * 32, 1)] = (
-            kit.slots.of_inode(file.inode)[0].tree.skyfile.skylink,  # type: ignore[union-attr]
-            {"f": b"old"},
-        )
+        assert newer.inode not in range(entry.inode, entry.inode + 20)
         assert kit.operations.read_now(handle, 0, 100) == b"old"
         assert (await kit.operations.getattr(file.inode)).size == 3
+        seen += [child.name for child in kit.operations.readdir(scan, 4)]
+        assert seen == [b"%02d" % n for n in range(10)]
+        assert (await kit.operations.lookup(entry.inode, b"07")).size == 3
+        stale = b"user.skymount.stale"
+        assert (await kit.operations.xattrs(file.inode))[stale] == b"yes"
+        assert (await kit.operations.xattrs(newer.inode))[stale] == b"no"
 
 
 # --- attributes and directories
@@ -200,7 +207,11 @@ async def test_resolver_skylink(autojump_clock: object):
 async def test_fixed_nodes(autojump_clock: object):
     """The root and its fixed parts answer by themselves."""
     async with open_kit() as kit:
-        assert [child.name for child in await listing(kit, ROOT)] == [b".skymount", b"skylinks"]
+        assert [child.name for child in await listing(kit, ROOT)] == [
+            b".skymount",
+            b"skylinks",
+            b"hns",
+        ]
         assert [child.name for child in await listing(kit, CONTROL)] == [
             b"help.txt",
             b"status.json",
@@ -275,11 +286,11 @@ async def test_listing_of_skylinks(autojump_clock: object):
         handle = await kit.operations.opendir(SKYLINKS)
         await lookup(kit, "skylinks", names[3])
         assert [c.name.decode() for c in kit.operations.readdir(handle, 0)] == names[:3]
-        kit.slots._drop(kit.slots.slot(names[1]))
+        kit.slots._remove(kit.slots.point(names[1]))
         rest = list(kit.operations.readdir(handle, 1))
         assert [child.name.decode() for child in rest] == [names[2]]
         kit.operations.referred(handle, 0, 3)
-        assert kit.slots.slot(names[0]).references == 2
+        assert kit.slots.point(names[0]).slot.references == 2
         assert len(await listing(kit, SKYLINKS)) == 3
 
 

@@ -27,7 +27,7 @@ KEY, TWEAK = "ab" * 32, "cd" * 32
 RECORDS = {
     "plain": f"svc://{LINK}",
     "sub.with-path": f"svc://{LINK}/a%20b",
-    "entry": f"svc-ns://ed25519%3A{KEY}/{TWEAK}",
+    "entry": f"svcns://ed25519%3A{KEY}/{TWEAK}",
 }
 
 
