@@ -125,6 +125,8 @@ class Config:
     verify: Policy = Policy.AVAILABLE
     memory_cache: int = DEFAULT_SIZE
     lookup_grace: float = 0.5
+    registry_ttl: float = 2.0
+    """How old what stat says of a registry entry may be."""
     hns_ttl: float = 60.0
     """For which a domain and a v2 skylink stay resolved."""
     timeout: float = 30.0
@@ -159,6 +161,7 @@ _PARSERS: Mapping[str, Any] = {
     "verify": _policy,
     "memory_cache": parse_size,
     "lookup_grace": _seconds,
+    "registry_ttl": _seconds,
     "hns_ttl": _seconds,
     "timeout": _seconds,
     "log_file": _text,

@@ -13,28 +13,37 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 from urllib.parse import urlsplit
 
 import trio
 
-from skymount import __version__
+from skymount import __version__, keyring
 from skymount.config import Config
 from skymount.content.cache import MemoryCache
+from skymount.content.documents import Document, Documents
 from skymount.content.loader import Loader
 from skymount.content.reader import open_reader
 from skymount.content.skyfile import Policy
-from skymount.errors import MountError
+from skymount.errors import MountError, StorageError
 from skymount.fs import fuse, hns, mountpoint
-from skymount.fs.fixed import HNS, SKYLINKS, Fixed
+from skymount.fs.fixed import HNS, REGISTRY, SKYDB, SKYLINKS, Fixed
 from skymount.fs.hns import Hns
+from skymount.fs.keynodes import is_key_node, kind_of
+from skymount.fs.keys import Keys
+from skymount.fs.keytree import KeyTree, KeyTreeConfig
 from skymount.fs.operations import Operations
 from skymount.fs.realm import Realm
 from skymount.fs.skylinks import Skylinks, TreeConfig
 from skymount.fs.slots import Slots, parse_name, space_of
+from skymount.fs.xattrs import entry_attributes
+from skymount.keyring import Keyring
+from skymount.portal.entries import Entries, State
 from skymount.portal.failover import Portals
+from skymount.portal.ledger import Ledger, default_path
 from skymount.portal.options import DEFAULT_PORTAL_URL, PortalOptions
 from skymount.portal.reading import PortalReader
 from skymount.portal.resolve import Names, NamesConfig
@@ -197,7 +206,9 @@ async def _serve(config: Config, report: Report, own: OwnPortal) -> None:
         loader = Loader(portals, config.verify)
         reader = await stack.enter_async_context(open_reader(portals, loader, cache))
         nursery = await stack.enter_async_context(trio.open_nursery())
-        names = Names(portals, config=_names_config(config))
+        ledger = stack.enter_context(closing(_open_ledger()))
+        entries = Entries(portals, ledger)
+        names = Names(portals, entries, ledger, _names_config(config))
         slots = Slots(reader.load, nursery, names, parse_name)
         domains = Slots(reader.load, nursery, names, hns.parse_name, hns.SPACE)
 
@@ -217,11 +228,20 @@ async def _serve(config: Config, report: Report, own: OwnPortal) -> None:
 
         tree = TreeConfig(lookup_grace=config.lookup_grace)
         trees: Sequence[Realm] = (Skylinks(reader, slots, tree), Hns(reader, domains, tree))
-        fixed = Fixed(lambda: json.dumps(status(), indent=2).encode() + b"\n")
+        key_trees = _key_trees(config, entries, Documents(entries, reader, portals))
+
+        def realm_of(inode: int) -> Realm:
+            return key_trees[kind_of(inode)] if is_key_node(inode) else trees[space_of(inode)]
+
         operations = Operations(
-            fixed,
-            {SKYLINKS: trees[0], HNS: trees[hns.SPACE]},
-            lambda inode: trees[space_of(inode)],
+            Fixed(lambda: json.dumps(status(), indent=2).encode() + b"\n"),
+            {
+                SKYLINKS: trees[0],
+                HNS: trees[hns.SPACE],
+                REGISTRY: key_trees[0],
+                SKYDB: key_trees[1],
+            },
+            realm_of,
             partial(_usage, slots, domains),
         )
         mount = fuse.FuseConfig(config.mountpoint, config.allow_other, config.timeout)
@@ -237,6 +257,7 @@ async def _serve(config: Config, report: Report, own: OwnPortal) -> None:
         finally:
             _notify("STOPPING=1")
             fuse.detach()
+            await _post_the_rest(key_trees)
             nursery.cancel_scope.cancel()
     log.info("%s: unmounted", config.mountpoint)
 
@@ -245,6 +266,43 @@ def _usage(*trees: Slots) -> tuple[int, int]:
     """Return (bytes, files) of all trees."""
     found = [slots.usage() for slots in trees]
     return sum(size for size, _ in found), sum(files for _, files in found)
+
+
+def _key_trees(
+    config: Config, entries: Entries, documents: Documents
+) -> tuple[KeyTree[State], KeyTree[Document]]:
+    """Build ``/registry`` and ``/skydb``, in the order of their kinds."""
+    keys = Keys(Keyring(keyring.default_path()))
+    ttl, grace = config.registry_ttl, config.lookup_grace
+
+    def of_entry(state: State) -> Mapping[str, str]:
+        return {} if state.signed is None else entry_attributes(state.signed)
+
+    registry = KeyTree(
+        entries, keys, KeyTreeConfig(REGISTRY, kind=0, ttl=ttl, grace=grace), of_entry
+    )
+    skydb = KeyTree(
+        documents,
+        keys,
+        KeyTreeConfig(SKYDB, kind=1, suffix=b".json", ttl=ttl, grace=grace),
+        lambda document: of_entry(document.entry),
+    )
+    return registry, skydb
+
+
+async def _post_the_rest(trees: Sequence[KeyTree[Any]]) -> None:
+    """Post what was written to files that are still open, or keep it in the spool."""
+    with trio.CancelScope(shield=True, deadline=trio.current_time() + _STOP_GRACE):
+        for tree in trees:
+            await tree.close()
+
+
+def _open_ledger() -> Ledger:
+    """Open the ledger of this user; MountError when it cannot be used."""
+    try:
+        return Ledger.open(default_path())
+    except StorageError as error:
+        raise MountError(str(error)) from None
 
 
 def _names_config(config: Config) -> NamesConfig:

@@ -481,35 +481,7 @@ async def test_portal_that_fails(rig: OpenRig, fault: fake.Fault, error: type[Po
             await made.loader.load(INLINE.skylink)
 
 
-# --- v2
-
-
-async def test_resolver_skylink(rig: OpenRig):
-    """S8: A v2 (resolver) skylink is the directory of what it resolves to.
-
-    A v2 skylink is described as the v1 skylink that it stands for now, by the portal's word.
-    """
-    resolver = skyfiles.resolver()
-    async with rig() as made:
-        made.portal.resolve(resolver, INLINE)
-        loaded = await made.loader.load(resolver)
-        assert loaded.skyfile.skylink == INLINE.skylink
-        assert loaded.payload == INLINE.payload
-        assert loaded.skyfile.verified is Verified.NO
-        other = skyfiles.of_files({"new": b"version"})
-        made.portal.resolve(resolver, other)
-        assert (await made.loader.load(resolver)).payload == b"version"
-
-
-async def test_resolver_skylink_where_verification_is_required(rig: OpenRig):
-    """T5: `verify = "require"` refuses with EIO what cannot be checked.
-
-    What a v2 skylink stands for cannot be verified, so it is refused.
-    """
-    async with rig(policy=Policy.REQUIRE) as made:
-        made.portal.resolve(skyfiles.resolver(), INLINE)
-        with pytest.raises(BadContentError, match="not verified"):
-            await made.loader.load(skyfiles.resolver())
+# --- several portals
 
 
 async def test_better_description_is_preferred(rig: OpenRig):
@@ -527,23 +499,6 @@ async def test_better_description_is_preferred(rig: OpenRig):
         made.portals[2].base_sectors = False
         found = (await made.loader.load(LARGE.skylink)).skyfile
         assert (found.verified, found.portal) == (Verified.NO, made.portals[0].url)
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        fake.without_header(b"Svc-Skylink"),
-        fake.header(b"Svc-Skylink", str(skyfiles.resolver(3)).encode()),
-        fake.header(b"Svc-Skylink", b"nonsense"),
-    ],
-)
-async def test_resolver_that_is_not_resolved(rig: OpenRig, fault: fake.Fault):
-    """A portal that does not say what a v2 skylink stands for is of no use."""
-    async with rig() as made:
-        made.portal.resolve(skyfiles.resolver(), INLINE)
-        made.portal.fault(fault, "HEAD")
-        with pytest.raises(BadContentError):
-            await made.loader.load(skyfiles.resolver())
 
 
 # --- policies

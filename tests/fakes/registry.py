@@ -1,148 +1,62 @@
-"""Owns registries in memory that misbehave as told, behind the client library's real code for
-entries: no sockets.
-"""
+"""Owns the registry and the zone of a fake portal, and what it makes of v2 skylinks and domains."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import cast
-from urllib.parse import parse_qs, urlsplit
+import json
 
-import trio
-
-from skymount.errors import (
-    AccessDeniedError,
-    MalformedError,
-    NotFoundError,
-    PortalTimeoutError,
-    RequestRefusedError,
-    RevisionError,
-    UnavailableError,
-)
-from skymount.portal.answers import Answer, Headers
-from skymount.portal.failover import Portals
-from skymount.portal.options import PortalOptions
-from skymount.portal.reading import PortalReader
-from skymount.wire.messages import Request
-from skymount.wire.registry import (
-    Entry,
-    SignedEntry,
-    check_update,
-    parse_public_key,
-    parse_tweak,
-)
-
-Key = tuple[bytes, bytes]
+from skymount.wire.proof import encode_proof
+from skymount.wire.registry import SignedEntry
+from skymount.wire.skylink import Skylink
+from tests.fakes import portal as fake
+from tests.fakes.portal import FakePortal, Reply, Request
 
 
 class FakeRegistry:
-    """One portal's registry. `faults` are taken from the front, one for each request:
+    """What a fake portal has in its registry and its zone; it believes whatever it is told."""
 
-    "" none; "down" fails; "lost" is done, and then fails; "twice" is done twice, and the second
-    answer is given; "stale" answers with the entry before; "forged" changes the data; "missing",
-    "denied" and "slow" refuse; "hang" never answers; a number is seconds of delay.
-    """
+    def __init__(self, portal: FakePortal) -> None:
+        self.portal = portal
+        portal.fault(self.answer)
+        self.entries: dict[Skylink, SignedEntry] = {}
+        self.domains: dict[str, bytes] = {}
+        self.proves = True
+        """Whether it proves where a v2 skylink leads."""
+        self.has_registry = True
+        """Whether it hands out entries."""
 
-    def __init__(self, number: int = 0) -> None:
-        self.url = f"http://p{number}.invalid"
-        self.options = PortalOptions.parse(self.url, retries=0)
-        self.stored: dict[Key, list[SignedEntry]] = {}
-        self.faults: list[str | float] = []
-        self.always: str = ""
-        """The fault of every request for which there is no other."""
-        self.before: Callable[[], None] = lambda: None
-        """Called before each request is handled."""
-        self.gets = 0
-        self.posts: list[SignedEntry] = []
-        """All that came, whatever became of it."""
-        self.running = self.most = 0
+    def set(self, *entries: SignedEntry) -> None:
+        """Take entries, of whatever revision."""
+        self.entries |= {entry.link: entry for entry in entries}
 
-    def set(self, signed: SignedEntry) -> None:
-        """Take an entry, as from somebody else; RevisionError when it is refused."""
-        key = (signed.public_key, signed.entry.tweak)
-        history = self.stored.setdefault(key, [])
-        check_update(history[-1].entry if history else None, signed.verify().entry)
-        history.append(signed)
+    def lead(self, domain: str, skylink: Skylink) -> None:
+        """Let a domain lead to a skylink."""
+        self.domains[domain] = json.dumps({"skylink": f"sia://{skylink}/some/path"}).encode()
 
-    def latest(self, public_key: bytes, tweak: bytes) -> SignedEntry | None:
-        """Return what is stored."""
-        history = self.stored.get((public_key, tweak))
-        return history[-1] if history else None
+    def answer(self, request: Request, honest: Reply) -> Reply:
+        """Answer what a fake portal cannot."""
+        first, _, rest = request.path.lstrip("/").partition("/")
+        if first == "hnsres":
+            body = self.domains.get(rest)
+            return fake.error(404, "No records found") if body is None else Reply(200, (), body)
+        if first == "svc" and rest == "registry":
+            return self._entry(request)
+        if first != "svc" and Skylink.parse(first).version == 2:
+            return self._resolved(request, Skylink.parse(first))
+        return honest
 
-    async def fetch(
-        self,
-        request: Request,
-        limit: int,
-        options: PortalOptions | None = None,
-        *,
-        content: bytes | None = None,
-    ) -> Answer:
-        """Handle a request, as `Transport.fetch`."""
-        fault = self.faults.pop(0) if self.faults else self.always
-        self.running += 1
-        self.most = max(self.most, self.running)
-        try:
-            await trio.lowlevel.checkpoint()
-            self.before()
-            if isinstance(fault, float):
-                await trio.sleep(fault)
-            return await self._handle(request, content, fault)
-        finally:
-            self.running -= 1
+    def _entry(self, request: Request) -> Reply:
+        tweak, key = request.query["datakey"], request.query["publickey"]
+        for entry in self.entries.values() if self.has_registry else ():
+            if (entry.entry.tweak.hex(), f"ed25519:{entry.public_key.hex()}") == (tweak, key):
+                return Reply(200, (), entry.encode_answer())
+        return fake.error(404, "not here")
 
-    async def _handle(self, request: Request, content: bytes | None, fault: str | float) -> Answer:
-        if fault == "down":
-            raise UnavailableError("down", url=self.url)
-        if fault == "slow":
-            raise PortalTimeoutError("no answer in time", url=self.url)
-        if fault == "denied":
-            raise AccessDeniedError("denied", status=403, url=self.url)
-        if fault == "hang":
-            await trio.sleep_forever()
-        if content is not None:
-            return self._post(SignedEntry.parse_update(content), fault)
-        return self._get(request, fault)
-
-    def _get(self, request: Request, fault: str | float) -> Answer:
-        self.gets += 1
-        query = parse_qs(urlsplit(request.target).query)
-        key = (parse_public_key(query["publickey"][0]), parse_tweak(query["datakey"][0]))
-        history = self.stored.get(key, [])
-        if fault == "lost":
-            raise UnavailableError("the answer is lost", url=self.url)
-        if fault == "missing" or not history or (fault == "stale" and len(history) == 1):
-            raise NotFoundError("registry entry not found", status=404, url=self.url)
-        found = history[-2 if fault == "stale" else -1]
-        if fault == "forged":
-            found = replace(found, entry=forged(found.entry))
-        return Answer(200, Headers(), found.encode_answer())
-
-    def _post(self, signed: SignedEntry, fault: str | float) -> Answer:
-        self.posts.append(signed)
-        for _ in range(2 if fault == "twice" else 1):
-            try:
-                self.set(signed)
-            except (RevisionError, MalformedError) as error:
-                raise RequestRefusedError(
-                    f"Unable to update the registry: {error}", status=400, url=self.url
-                ) from None
-        if fault == "lost":
-            raise UnavailableError("the answer is lost", url=self.url)
-        return Answer(204, Headers(), b"")
-
-
-def forged(entry: Entry) -> Entry:
-    """Return an entry of another content and a higher revision."""
-    return replace(entry, data=b"forged " + entry.data[:50], revision=entry.revision + 7)
-
-
-class _Reader:
-    """What `Entries` uses of a `PortalReader`."""
-
-    def __init__(self, registry: FakeRegistry) -> None:
-        self.transport = registry
-        self.url = registry.url
-
-
-def portals_of(registries: Sequence[FakeRegistry], rounds: int = 3) -> Portals:
-    """Return portals with these registries, in this order of preference."""
-    return Portals([cast(PortalReader, _Reader(each)) for each in registries], rounds)
+    def _resolved(self, request: Request, link: Skylink) -> Reply:
+        hops = []
+        while link.version == 2:
+            if link not in self.entries or self.entries[link].entry.is_deleted:
+                return fake.error(404, "failed to resolve skylink")
+            hops.append(self.entries[link])
+            link = Skylink.from_bytes(hops[-1].entry.data)
+        headers = ((b"Svc-Skylink", str(link).encode()),)
+        if self.proves:
+            headers += ((b"Svc-Proof", encode_proof(hops)),)
+        return Reply(200, headers)

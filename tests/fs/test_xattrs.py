@@ -73,6 +73,28 @@ def test_trust(verified: Verified):
     assert of(tree_of("f", verified=verified), 1)["user.skymount.verified"] == verified.value
 
 
+@pytest.mark.parametrize("verified", Verified)
+def test_trust_in_a_name_that_moves(verified: Verified):
+    """H4: with `user.skymount.verified` = `no`.
+
+    Content that is verified is not, where it is not verified that the name leads to it.
+    """
+    tree = tree_of("f", verified=verified)
+    for known, word in ((True, verified.value), (False, "no")):
+        found = attributes(tree, tree.nodes[1], "f", verified=known)
+        assert found[b"user.skymount.verified"] == word.encode()
+
+
+def test_staleness():
+    """H3: and `user.skymount.stale` says so. Of what cannot be stale nothing is said."""
+    tree = tree_of("f")
+    found = [
+        attributes(tree, tree.nodes[1], "f", stale=stale).get(b"user.skymount.stale")
+        for stale in (None, False, True)
+    ]
+    assert found == [None, b"no", b"yes"]
+
+
 def test_type_that_is_missing():
     """A file without a type has the one of bytes."""
     assert of(tree_of("f", contenttype=""), 1)["user.mime_type"] == "application/octet-stream"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import trio
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skymount.errors import (
@@ -273,6 +273,7 @@ JSON = st.recursive(
 )  # fmt: skip
 
 
+@settings(max_examples=40)
 @given(st.lists(JSON) | st.dictionaries(st.text(st.characters(exclude_categories=())), JSON))
 def test_any_document(document: Any):
     """Whatever JSON can hold is read as it was written, half surrogate pairs too."""

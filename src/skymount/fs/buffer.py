@@ -17,7 +17,7 @@ class Due(Enum):
 
     NOTHING = auto()
     AT_RELEASE = auto()
-    """It was only emptied: a shell flushes a duplicate before it writes. Post when all is closed."""
+    """It was only emptied: a shell flushes a duplicate before it writes."""
     NOW = auto()
 
 
@@ -71,7 +71,7 @@ class Buffer(Generic[B]):
         if self.overflowed:
             return Due.NOTHING
         if self.written:
-            return Due.NOTHING if self.stored == self.data else Due.NOW
+            return Due.NOTHING if self.stored == bytes(self.data) else Due.NOW
         if self.emptied:
             return Due.NOTHING if self.stored == b"" else Due.AT_RELEASE
         return Due.NOTHING

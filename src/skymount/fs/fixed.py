@@ -30,7 +30,12 @@ SKYDB = 8
 FIXED_LIMIT = 1 << 24
 """Inode numbers below it are fixed."""
 
-REALMS: Mapping[bytes, int] = {b"skylinks": SKYLINKS, b"hns": HNS}
+REALMS: Mapping[bytes, int] = {
+    b"skylinks": SKYLINKS,
+    b"hns": HNS,
+    b"registry": REGISTRY,
+    b"skydb": SKYDB,
+}
 """The directories in the root that are realms of their own."""
 
 HELP = b"""\
@@ -38,9 +43,12 @@ This directory is a content portal, mounted by skymount.
 
   skylinks/<skylink>/<path>   the files of a skylink, read-only; what you used is listed
   hns/<domain>/<path>         the same for what a domain leads to now
+  registry/<key>/<data key>   small signed files, written back when they are closed
+  skydb/<key>/<data key>.json JSON documents of any size, likewise
   .skymount/status.json       how the mount is doing
 
 Publish a file or a directory with:   skymount upload PATH
+Make a key to write with:             skymount key generate NAME
 Unmount with:                         skymount umount MOUNTPOINT
 Where a file came from:               getfattr -d -m user.skymount FILE
 """

@@ -18,10 +18,12 @@ import trio
 from skymount.errors import (
     AccessDeniedError,
     BadContentError,
+    FrozenEntryError,
     MountError,
     NotFoundError,
     PortalTimeoutError,
     SkymountError,
+    StaleEntryError,
 )
 from skymount.fs.operations import Operations
 from skymount.fs.realm import Changes, Child, Entry
@@ -48,6 +50,8 @@ ERRNO: Sequence[tuple[type[SkymountError], int]] = (
     (NotFoundError, errno.ENOENT),  # every portal said so; never the result of a failure
     (AccessDeniedError, errno.EACCES),  # credentials, payment or a blocklist
     (PortalTimeoutError, errno.ETIMEDOUT),
+    (StaleEntryError, errno.ESTALE),  # somebody else changed the entry since it was opened
+    (FrozenEntryError, errno.EPERM),
     (BadContentError, errno.EIO),  # EBADMSG would be more exact, but tools print EIO better
     (SkymountError, errno.EIO),
 )

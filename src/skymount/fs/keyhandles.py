@@ -1,11 +1,11 @@
-"""Owns what is open in ``/registry`` and ``/skydb``: handles, and the posting of what was written."""
+"""Owns what is open in ``/registry`` and ``/skydb``, and the posting of what was written."""
 
 import errno
 import logging
 import os
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import trio
 
@@ -14,7 +14,7 @@ from skymount.fs.buffer import Due
 from skymount.fs.keynodes import EntryFile, Nodes, Scratch
 from skymount.fs.keys import Keys
 from skymount.fs.realm import OpenFile, os_error, refuse
-from skymount.portal.entries import Ref, State
+from skymount.portal.entries import Ref
 from skymount.wire.keys import KeyPair
 
 log = logging.getLogger(__name__)
@@ -23,19 +23,43 @@ SCRATCH_SIZE = 1 << 20
 """Bytes of a scratch file at least; as many as an entry of the realm, if those can be larger."""
 
 
-class Store(Protocol):
-    """Where the entries of a realm are. `State.data` is what its files hold."""
+class FileState(Protocol):
+    """What a file held at some time: `Entries` and `Documents` have one each."""
 
-    limit: int
-    """Bytes of one file."""
+    @property
+    def data(self) -> bytes | None:
+        """The content; None when there is no such file."""
 
-    def recall(self, ref: Ref) -> State | None:
-        """Return what is remembered of an entry, however old."""
+    @property
+    def revision(self) -> int:
+        """The entry's revision."""
 
-    async def read(self, ref: Ref, max_age: float = 0.0) -> State:
-        """Return an entry's state, asked for now or at most so many seconds ago."""
+    @property
+    def asked(self) -> float:
+        """When it was asked for, by trio's clock."""
 
-    async def write(self, ref: Ref, pair: KeyPair, data: bytes, base: State | None) -> State:
+    @property
+    def changed(self) -> float:
+        """When it changed, in seconds since 1970."""
+
+
+S = TypeVar("S", bound=FileState)
+
+
+class Store(Protocol[S]):
+    """Where the files of a realm are."""
+
+    @property
+    def limit(self) -> int:
+        """Bytes of one file."""
+
+    def recall(self, ref: Ref) -> S | None:
+        """Return what is remembered of a file, however old."""
+
+    async def read(self, ref: Ref, max_age: float = 0.0) -> S:
+        """Return a file's state, asked for now or at most so many seconds ago."""
+
+    async def write(self, ref: Ref, pair: KeyPair, data: bytes, base: S | None) -> S:
         """Store content made from `base`, or replacing whatever there is."""
 
     async def delete(self, ref: Ref, pair: KeyPair) -> object:
@@ -48,10 +72,10 @@ class Store(Protocol):
         """Return the entries of a key that are known."""
 
 
-class Poster:
+class Poster(Generic[S]):
     """Posts what was written, when it is due."""
 
-    def __init__(self, store: Store, keys: Keys) -> None:
+    def __init__(self, store: Store[S], keys: Keys) -> None:
         self._store = store
         self._keys = keys
 
@@ -117,7 +141,7 @@ class Snapshot(OpenFile):
 class EntryHandle(OpenFile):
     """A file open for writing; its buffer is shared with every other such handle."""
 
-    def __init__(self, nodes: Nodes, poster: Poster, node: EntryFile, flags: int) -> None:
+    def __init__(self, nodes: Nodes, poster: Poster[Any], node: EntryFile, flags: int) -> None:
         self._nodes = nodes
         self._poster = poster
         self._node = node

@@ -1,8 +1,8 @@
 """Owns how file names stand for data keys in ``/registry`` and ``/skydb``, and which names are
 scratch files of editors. Pure.
 
-``%`` and two hex digits stand for a byte; so do `%2F` for a slash, and a lone `%` for the empty data
-key. A name of 64 hex digits is a data key that is hashed already.
+``%`` and two hex digits stand for a byte, so `%2F` for a slash; a lone `%` is the empty data key.
+A name of 64 hex digits is a data key that is hashed already.
 """
 
 import re

@@ -1,5 +1,5 @@
-"""Owns the nodes of ``/registry`` and ``/skydb``: which directories, entries, links and scratch files
-the kernel knows by which numbers, and for how long.
+"""Owns the nodes of ``/registry`` and ``/skydb``: which directories, entries, links and scratch
+files the kernel knows by which numbers, and for how long.
 """
 
 import errno
@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from typing import Any
 
 import trio
 
@@ -15,10 +16,13 @@ from skymount.errors import MalformedError
 from skymount.fs.buffer import Buffer
 from skymount.fs.keynames import Names
 from skymount.fs.realm import refuse
-from skymount.portal.entries import Ref, State
+from skymount.portal.entries import Ref
 
-INODE_BIT = 1 << 62
-"""Set in the inode numbers of these realms, and in no others."""
+INODE_BIT = 62
+"""Is set in the inode numbers of these realms, and in no others."""
+
+_KIND_BIT = 61  # tells the realms apart
+_HASH_BITS = 60
 
 SCRATCH_LIMIT = 256
 """Scratch files in one key's directory."""
@@ -67,7 +71,7 @@ class EntryFile(Node):
 
     directory: "KeyDirectory" = field(kw_only=True)
     ref: Ref = field(kw_only=True)
-    buffer: Buffer[State] | None = None
+    buffer: Buffer[Any] | None = None
     """There while it is open for writing."""
     writers: int = 0
     """Handles that share the buffer."""
@@ -87,14 +91,16 @@ class KeyDirectory(Node):
     scratch: dict[bytes, Scratch] = field(default_factory=dict)
     moved: set[bytes] = field(default_factory=set)
     """Names of entries that were renamed to scratch files: seen as gone, and kept."""
-    waited_at: float = -1e9
-    """When a lookup in it last had waited for a portal, by trio's clock."""
+    looked_up_at: float = -1e9
+    """When an entry in it of which nothing was known was last looked up, by trio's clock."""
+    waited: float = 0.0
+    """Seconds that the last such lookup that waited for a portal took."""
 
 
 class Nodes:
-    """The nodes of one realm. `kind` keeps its inode numbers from those of the others."""
+    """The nodes of one realm. `kind`, 0 or 1, keeps its inode numbers from those of the other."""
 
-    def __init__(self, kind: bytes, names: Names) -> None:
+    def __init__(self, kind: int, names: Names) -> None:
         self._kind = kind
         self._names = names
         self._nodes: dict[int, Node] = {}
@@ -186,5 +192,16 @@ class Nodes:
         self._nodes.pop(node.inode, None)
 
     def _number(self, *parts: bytes) -> int:
-        digest = blake2b(b"\0".join((self._kind, *parts)), digest_size=8).digest()
-        return INODE_BIT | int.from_bytes(digest, "big") >> 3
+        digest = blake2b(b"\0".join(parts), digest_size=8).digest()
+        number = int.from_bytes(digest, "big") >> (64 - _HASH_BITS)
+        return 1 << INODE_BIT | self._kind << _KIND_BIT | number
+
+
+def is_key_node(inode: int) -> bool:
+    """Whether an inode number belongs to one of these realms."""
+    return bool(inode >> INODE_BIT & 1)
+
+
+def kind_of(inode: int) -> int:
+    """Return the kind of the realm that an inode number belongs to."""
+    return inode >> _KIND_BIT & 1

@@ -1,4 +1,4 @@
-"""Owns ``/registry`` and ``/skydb``: a directory for each public key, in it a file for each data key.
+"""Owns ``/registry`` and ``/skydb``: a directory for each public key, a file for each data key.
 
 What a file's content is, and how it is read, verified and stored, is the store's; what is being
 edited is `buffer`'s. Promises: docs/semantics.md, Registry and SkyDB.
@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any, Generic
 
 import trio
 
@@ -21,6 +22,7 @@ from skymount.fs.keyhandles import (
     SCRATCH_SIZE,
     EntryHandle,
     Poster,
+    S,
     ScratchHandle,
     Snapshot,
     Store,
@@ -37,10 +39,10 @@ from skymount.fs.keynodes import (
 )
 from skymount.fs.keys import Keys
 from skymount.fs.realm import Changes, Child, Entry, OpenDirectory, OpenFile, Realm, refuse
-from skymount.portal.entries import State
 from skymount.wire.registry import MAX_REVISION
 
-_BURST = 0.2  # seconds after a lookup that waited in which further ones do not
+_SLOW = 0.01  # seconds that a lookup waited; from then on others do not queue up behind it
+_BURST = 0.005  # seconds; a lookup that comes so soon after such a one had been waiting behind it
 _KEYRING_TTL = 1.0  # seconds for which the kernel keeps what depends on the keyring
 _NOREPLACE = 1  # flag of renameat2(2)
 _PUBLIC_KEY = re.compile(rb"[0-9a-f]{64}")
@@ -57,8 +59,8 @@ class KeyTreeConfig:
 
     root: int
     """Inode number of its directory."""
-    kind: bytes
-    """Keeps its inode numbers from those of the others."""
+    kind: int
+    """0 or 1: keeps its inode numbers from those of the other."""
     suffix: bytes = b""
     """Ends the names of its files."""
     ttl: float = 2.0
@@ -67,7 +69,7 @@ class KeyTreeConfig:
     """How long a lookup waits for a portal while it holds up others in the same directory."""
 
 
-class KeyTree(Realm):
+class KeyTree(Realm, Generic[S]):
     """A directory of public keys, and all below it."""
 
     writable = True
@@ -75,10 +77,10 @@ class KeyTree(Realm):
 
     def __init__(
         self,
-        store: Store,
+        store: Store[S],
         keys: Keys,
         config: KeyTreeConfig,
-        xattrs: Callable[[State], Mapping[str, str]],
+        xattrs: Callable[[S], Mapping[str, str]],
     ) -> None:
         self._store = store
         self._keys = keys
@@ -122,15 +124,16 @@ class KeyTree(Realm):
         if state is None:
             return Entry(node.inode, mode, 0, 0.0, 0.0)
         size = len(state.data or b"")
-        return Entry(node.inode, mode, size, ttl, ttl, int(state.changed * 1e9))
+        # No time to live for the name: the kernel takes an inode along when it is renamed.
+        return Entry(node.inode, mode, size, 0.0, ttl, int(state.changed * 1e9))
 
-    def _time_left(self, state: State | None) -> float:
+    def _time_left(self, state: S | None) -> float:
         """Return for how many seconds a state may still be told."""
         if state is None:
             return 0.0
         return max(0.0, state.asked + self._config.ttl - trio.current_time())
 
-    async def _present(self, node: EntryFile) -> State:
+    async def _present(self, node: EntryFile) -> S:
         """Return an entry's state, not older than the TTL; ENOENT when it is not there."""
         state = await self._store.read(node.ref, self._config.ttl)
         return state if state.data is not None else refuse(errno.ENOENT)
@@ -183,14 +186,15 @@ class KeyTree(Realm):
             state = await self._ask_a_little(node)
         return state is not None and state.data is None
 
-    async def _ask_a_little(self, node: EntryFile) -> State | None:
+    async def _ask_a_little(self, node: EntryFile) -> S | None:
         directory = node.directory
-        if trio.current_time() < directory.waited_at + _BURST:
-            return None
-        found: State | None = None
-        with trio.move_on_after(self._config.grace):
-            found = await self._store.read(node.ref, self._config.ttl)
-        directory.waited_at = trio.current_time()
+        found: S | None = None
+        begun = trio.current_time()
+        if directory.waited < _SLOW or begun > directory.looked_up_at + _BURST:
+            with trio.move_on_after(self._config.grace):
+                found = await self._store.read(node.ref, self._config.ttl)
+            directory.waited = trio.current_time() - begun
+        directory.looked_up_at = trio.current_time()
         return found
 
     async def getattr(self, inode: int) -> Entry:
@@ -259,10 +263,12 @@ class KeyTree(Realm):
             state = self._store.recall(ref)
             if node is not None and (state is None or state.data is not None):
                 found[name] = node
-        for name, node in directory.files.items():
-            if node.is_new or node.buffer is not None:
-                found[name] = node
-        return sorted(found.items())
+        being_written = {
+            name: node
+            for name, node in directory.files.items()
+            if node.is_new or node.buffer is not None
+        }
+        return sorted((found | being_written).items())
 
     # Files
 
@@ -297,7 +303,7 @@ class KeyTree(Realm):
             node.buffer.resize(0)
         return EntryHandle(self._nodes, self._poster, node, flags)
 
-    async def _new_buffer(self, node: EntryFile, whole: bool) -> Buffer[State]:
+    async def _new_buffer(self, node: EntryFile, whole: bool) -> Buffer[S]:
         limit = self._store.limit
         if node.is_new:
             return Buffer(limit, bytearray(), None, None)
@@ -306,6 +312,8 @@ class KeyTree(Realm):
             return Buffer(limit, bytearray(), None, None)
         if state.revision == MAX_REVISION:
             refuse(errno.EPERM)
+        if state.data is None:
+            node.is_new = not whole or bool(self._time_left(state))
         stored = state.data if self._time_left(state) else None
         return Buffer(limit, bytearray(state.data or b""), state, stored)
 
@@ -475,7 +483,7 @@ class KeyTree(Realm):
 
 
 class _Listing(OpenDirectory):
-    def __init__(self, realm: KeyTree, children: list[tuple[bytes, Node]]) -> None:
+    def __init__(self, realm: KeyTree[Any], children: list[tuple[bytes, Node]]) -> None:
         self._realm = realm
         self._children = children
         for _, node in children:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from skymount.content.skyfile import Verified
 from skymount.fs.tree import File, Node, Tree
 from skymount.wire.messages import quote_path
+from skymount.wire.registry import SignedEntry, linked_skylink
 
 _VALUE_LIMIT = 60 << 10
 """Bytes of a value; the kernel passes on 64 KiB at most (XATTR_SIZE_MAX)."""
@@ -45,6 +46,21 @@ def attributes(
     return {
         name.encode(): value.encode("utf-8", "backslashreplace") for name, value in found.items()
     }
+
+
+def entry_attributes(signed: SignedEntry) -> Mapping[str, str]:
+    """Return the attributes of a registry entry by their names below ``user.skymount``."""
+    entry = signed.entry
+    found = {
+        "public_key": signed.public_key.hex(),
+        "data_key_hash": entry.tweak.hex(),
+        "revision": str(entry.revision),
+        "signature": signed.signature.hex(),
+        "link": str(signed.link),
+        "verified": Verified.YES.value,
+    }
+    skylink = linked_skylink(entry.data)
+    return found if skylink is None else found | {"points_to": str(skylink)}
 
 
 def _hidden_names(tree: Tree) -> str:

@@ -1,0 +1,172 @@
+"""Owns SkyDB as a mount sees it: the JSON document behind a registry entry, as text to read and to
+write, verified like all content.
+"""
+
+import errno
+import json
+import os
+from dataclasses import dataclass
+from functools import partial
+
+import trio
+from cachetools import LRUCache
+
+from skymount.content.reader import ContentReader
+from skymount.errors import BadContentError, MalformedError
+from skymount.portal.entries import Entries, Ref, State
+from skymount.portal.failover import Portals
+from skymount.portal.reading import PortalReader
+from skymount.portal.skydb import (
+    DOCUMENT_LIMIT,
+    decode_document,
+    document_name,
+    encode_document,
+)
+from skymount.portal.sources import Source
+from skymount.portal.upload import FILE_FIELD, UploadBody, send
+from skymount.wire.keys import KeyPair
+from skymount.wire.registry import linked_skylink
+from skymount.wire.skylink import Skylink
+
+_CACHE = 64 << 20  # bytes of documents' text that are kept in memory
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document at some time: its entry, and its text."""
+
+    entry: State
+    data: bytes | None
+    """JSON over several lines, with a line feed at its end; None when there is no document."""
+
+    @property
+    def revision(self) -> int:
+        """The entry's revision, -1 when it is absent."""
+        return self.entry.revision
+
+    @property
+    def asked(self) -> float:
+        """When the request for the entry was begun, by trio's clock."""
+        return self.entry.asked
+
+    @property
+    def changed(self) -> float:
+        """When this machine first saw this revision, in seconds since 1970."""
+        return self.entry.changed
+
+
+def as_text(body: bytes, data_key: str) -> bytes:
+    """Return the text of a document from the upload that holds it; MalformedError if it is none."""
+    document = decode_document(body, data_key)
+    text = json.dumps(document, ensure_ascii=False, indent=2) + "\n"
+    return text.encode(errors="backslashreplace")
+
+
+def as_upload(text: bytes) -> bytes:
+    """Return what is uploaded for a document; MalformedError when the text is not JSON.
+
+    An object or an array: the SDKs take nothing else for a document.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise MalformedError(f"not JSON: {error}") from None
+    if not isinstance(document, dict | list):
+        raise MalformedError("a document must be an object or an array")
+    return encode_document(document)
+
+
+class Documents:
+    """The documents of all registry keys."""
+
+    limit = DOCUMENT_LIMIT
+    """Bytes of one document's text."""
+
+    def __init__(self, entries: Entries, reader: ContentReader, portals: Portals) -> None:
+        self._entries = entries
+        self._reader = reader
+        self._portals = portals
+        self._texts: LRUCache[Skylink, bytes] = LRUCache(_CACHE, getsizeof=len)
+
+    async def public_keys(self) -> list[bytes]:
+        """Return the keys of which entries were used here."""
+        return await self._entries.public_keys()
+
+    async def names(self, public_key: bytes) -> list[Ref]:
+        """Return the entries of a key that were used here, less those known to be no documents."""
+        return [ref for ref in await self._entries.names(public_key) if self._may_be_document(ref)]
+
+    def _may_be_document(self, ref: Ref) -> bool:
+        state = self._entries.recall(ref)
+        return state is None or state.data is None or linked_skylink(state.data) is not None
+
+    def recall(self, ref: Ref) -> Document | None:
+        """Return what is remembered of a document, of any age. No IO."""
+        state = self._entries.recall(ref)
+        if state is None or state.data is None:
+            return None if state is None else Document(state, None)
+        skylink = linked_skylink(state.data)
+        text = None if skylink is None else self._texts.get(skylink)
+        return None if text is None else Document(state, text)
+
+    async def read(self, ref: Ref, max_age: float = 0.0) -> Document:
+        """Return a document as of now, or as it was at most so many seconds ago.
+
+        BadContentError when its entry does not lead to a document.
+        """
+        state = await self._entries.read(ref, max_age)
+        if state.data is None:
+            return Document(state, None)
+        skylink = linked_skylink(state.data)
+        if skylink is None or skylink.version != 1:
+            raise BadContentError(f"the entry {ref} does not lead to a document")
+        text = self._texts.get(skylink)
+        if text is None:
+            text = await self._fetch(skylink, ref)
+        return Document(state, text)
+
+    async def _fetch(self, skylink: Skylink, ref: Ref) -> bytes:
+        skyfile = await self._reader.load(skylink)
+        if skyfile.size > DOCUMENT_LIMIT:
+            raise BadContentError(f"the document of {ref} is longer than {DOCUMENT_LIMIT} bytes")
+        body = await self._reader.read(skyfile, 0, skyfile.size) if skyfile.size else b""
+        try:
+            work = partial(as_text, bytes(body), str(ref))
+            text = await trio.to_thread.run_sync(work, abandon_on_cancel=True)
+        except MalformedError as error:
+            raise BadContentError(str(error)) from None
+        self._keep(skylink, text)
+        return text
+
+    def _keep(self, skylink: Skylink, text: bytes) -> None:
+        if len(text) <= _CACHE:
+            self._texts[skylink] = text
+
+    async def write(self, ref: Ref, pair: KeyPair, data: bytes, base: Document | None) -> Document:
+        """Upload a document, then point its entry at it; as `Entries.write`.
+
+        OSError (EINVAL) when it is not JSON, and then nothing is sent.
+        """
+        try:
+            body = await trio.to_thread.run_sync(as_upload, data)
+        except MalformedError:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL)) from None
+        hashed = ref.data_key is None
+        name = document_name(ref.tweak.hex() if hashed else str(ref.data_key), hashed)
+        source = Source.of_bytes(body, name, contenttype="application/json")
+
+        async def upload(portal: PortalReader) -> Skylink:
+            upload_body = UploadBody([source], field=FILE_FIELD)
+            return (await send(portal.transport, upload_body)).skylink
+
+        skylink = await self._portals.first(upload)
+        state = await self._entries.write(
+            ref, pair, bytes(skylink), None if base is None else base.entry
+        )
+        text = await trio.to_thread.run_sync(as_text, body, str(ref))
+        self._keep(skylink, text)
+        return Document(state, text)
+
+    async def delete(self, ref: Ref, pair: KeyPair) -> State:
+        """Delete a document's entry."""
+        return await self._entries.delete(ref, pair)

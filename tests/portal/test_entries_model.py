@@ -1,0 +1,314 @@
+"""Entries against a plain reference, while portals fail, lie and forget, other programs write, and
+the process ends and begins again.
+"""
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import trio
+import trio.testing
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from skymount.errors import FrozenEntryError, PortalError, RevisionError, StaleEntryError
+from skymount.portal.entries import Entries, Ref, State
+from skymount.portal.ledger import Ledger, Pending
+from skymount.wire.keys import KeyPair
+from skymount.wire.registry import DELETED, MAX_REVISION, Entry, SignedEntry, hash_data_key
+from tests.fakes.registry import FakeRegistry, portals_of
+
+PAIR = KeyPair.from_seed("model")
+NAMES = ("a", "b")
+REFS = {name: Ref(PAIR.public_key, hash_data_key(name), name) for name in NAMES}
+FAULTS = ["", "", "down", "lost", "twice", "stale", "forged", "missing", "denied", "slow", 0.3]
+PORTALS = 2
+
+T = TypeVar("T")
+
+names = st.sampled_from(NAMES)
+contents = st.sampled_from([b"", b"x", b"y", b"z" * 113, DELETED])
+faults = st.lists(st.sampled_from(FAULTS), max_size=12)
+
+
+class Model(RuleBasedStateMachine):
+    """Two processes with one ledger, two portals, and the owner's program on another machine."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = Path(tempfile.mkdtemp())
+        self.clock = trio.testing.MockClock(autojump_threshold=0)
+        self.portals = [FakeRegistry(n) for n in range(PORTALS)]
+        self.ledgers: list[Ledger] = []
+        self.processes: list[Entries] = []
+        self.known: dict[str, State] = {}
+        """The last state of each entry that a program here has read, to be the base of edits."""
+        self.marks: dict[str, SignedEntry] = {}
+        """The latest of each entry that this machine was shown, or posted."""
+        self.unsent: set[tuple[str, bytes]] = set()
+        """What was reported as failed, and not dropped."""
+        self.foreign: set[SignedEntry] = set()
+        """What the other machine signed."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.ledgers = [Ledger.open(self.root / "ledger.sqlite3") for _ in range(2)]
+        self.processes = [Entries(portals_of(self.portals), ledger) for ledger in self.ledgers]
+
+    def teardown(self) -> None:
+        for ledger in self.ledgers:
+            ledger.close()
+        shutil.rmtree(self.root)
+
+    # --- what the world does
+
+    @rule(script=st.lists(faults, min_size=PORTALS, max_size=PORTALS))
+    def misbehave(self, script: list[list[str | float]]) -> None:
+        """The portals will have these faults."""
+        for portal, planned in zip(self.portals, script, strict=True):
+            portal.faults = [*planned]
+
+    @rule(
+        name=names,
+        data=contents,
+        where=st.sets(st.integers(0, PORTALS - 1), min_size=1),
+        ahead=st.integers(0, 3),
+    )
+    def other_machine_writes(self, name: str, data: bytes, where: set[int], ahead: int) -> None:
+        """The owner's other program posts to some portals, perhaps at a revision that is there."""
+        latest = [
+            found.entry.revision for portal in self.portals if (found := self.at(portal, name))
+        ]
+        revision = max((latest.entry.revision for latest in found), default=-1) + ahead
+        if 0 <= revision <= MAX_REVISION:
+            self.foreign_post(name, data, revision, where)
+
+    @rule(name=names, where=st.sets(st.integers(0, PORTALS - 1), min_size=1))
+    def other_machine_freezes(self, name: str, where: set[int]) -> None:
+        """The owner posts the last revision but two, so that few are left."""
+        self.foreign_post(name, b"late", MAX_REVISION - 2, where)
+
+    def foreign_post(self, name: str, data: bytes, revision: int, where: set[int]) -> None:
+        signed = Entry(REFS[name].tweak, data, revision).sign(PAIR.private_key)
+        for number in where:
+            with contextlib.suppress(RevisionError):
+                self.portals[number].set(signed)
+                self.foreign.add(signed)
+
+    @rule(number=st.integers(0, PORTALS - 1), name=names)
+    def portal_forgets(self, number: int, name: str) -> None:
+        """A portal loses an entry."""
+        self.portals[number].forget(PAIR.public_key, REFS[name].tweak)
+
+    @rule(number=st.integers(0, 1))
+    def restart(self, number: int) -> None:
+        """A process ends and begins again."""
+        self.ledgers[number].close()
+        self.ledgers[number] = Ledger.open(self.root / "ledger.sqlite3")
+        self.processes[number] = Entries(portals_of(self.portals), self.ledgers[number])
+
+    # --- what is done here
+
+    @rule(name=names, by=st.integers(0, 1), age=st.sampled_from([0.0, 0.0, 2.0]))
+    def read(self, name: str, by: int, age: float) -> None:
+        """What is shown was signed by the owner, and is not older than what was shown before."""
+        with contextlib.suppress(PortalError):
+            state = self.run(self.processes[by].read, REFS[name], age)
+            self.shown(name, state, remembered=age > 0)
+
+    @rule(
+        name=names,
+        data=contents,
+        by=st.integers(0, 1),
+        edit=st.booleans(),
+        cancel_after=st.none() | st.integers(1, 5),
+    )
+    def write(self, name: str, data: bytes, by: int, edit: bool, cancel_after: int | None) -> None:
+        """Write everything, or edit what was read; perhaps it is interrupted at some request."""
+        base = self.known.get(name) if edit else None
+        ref, process = REFS[name], self.processes[by]
+        self.change(name, data, base, lambda: process.write(ref, PAIR, data, base), cancel_after)
+
+    @rule(name=names, by=st.integers(0, 1), cancel_after=st.none() | st.integers(1, 5))
+    def delete(self, name: str, by: int, cancel_after: int | None) -> None:
+        """Delete an entry."""
+        process = self.processes[by]
+        self.change(name, None, None, lambda: process.delete(REFS[name], PAIR), cancel_after)
+
+    @precondition(lambda self: self.ledgers and self.ledgers[0].pending())
+    @rule(data=st.data(), by=st.integers(0, 1), overwrite=st.booleans())
+    def retry(self, data: st.DataObject, by: int, overwrite: bool) -> None:
+        """Send something that is in the spool."""
+        waiting = data.draw(st.sampled_from(self.ledgers[0].pending()), "pending")
+        name = self.name_of(waiting)
+        process = self.processes[by]
+
+        async def send() -> State:
+            return await process.send(waiting, PAIR, overwrite=overwrite)
+
+        self.change(name, waiting.data, None, send, None)
+
+    @precondition(lambda self: self.ledgers and self.ledgers[0].pending())
+    @rule(data=st.data())
+    def drop(self, data: st.DataObject) -> None:
+        """Give something up."""
+        waiting = data.draw(st.sampled_from(self.ledgers[0].pending()), "pending")
+        assert self.ledgers[1].drop(waiting.id)
+        self.unsent.discard((self.name_of(waiting), waiting.data))
+
+    def change(
+        self,
+        name: str,
+        data: bytes | None,
+        base: State | None,
+        action: Callable[[], Awaitable[State]],
+        cancel_after: int | None,
+    ) -> None:
+        """Change an entry; `data` is None for a deletion that need not be posted."""
+        try:
+            state = self.run_until(action, cancel_after)
+        except StaleEntryError:
+            self.failed(name, data)
+            return
+        except FrozenEntryError:
+            assert MAX_REVISION - 2 <= max(
+                entry.entry.revision for entry in self.all_signed() if self.is_of(entry, name)
+            )
+            self.failed(name, data)
+            return
+        except PortalError:
+            self.failed(name, data)
+            return
+        if state is None:  # interrupted
+            self.failed(name, data)
+            return
+        self.shown(name, state, remembered=False)
+        if data is None:
+            assert state.data is None
+            return
+        assert state.signed is not None
+        assert state.signed.entry.data == data
+        self.done(name, state.signed)
+
+    def failed(self, name: str, data: bytes | None) -> None:
+        """What was reported as failed is in the spool, at least unless it had come through."""
+        if data is not None and data != DELETED:
+            self.unsent.add((name, data))
+
+    def done(self, name: str, signed: SignedEntry) -> None:
+        """What was reported as done is what a new process reads, or what somebody set since."""
+        for portal in self.portals:
+            portal.faults = []
+        found = self.run(Entries(portals_of(self.portals), self.ledgers[0]).read, REFS[name])
+        assert found.signed is not None
+        if found.signed != signed:
+            assert found.signed in self.foreign
+            assert found.signed.entry.revision >= signed.entry.revision
+        self.shown(name, found, remembered=False)
+
+    def shown(self, name: str, state: State, *, remembered: bool) -> None:
+        """Check a state that somebody was shown."""
+        if not remembered:
+            self.known[name] = state
+        if state.signed is None:
+            return
+        assert state.signed.verify() in self.all_signed()
+        mark = self.marks.get(name)
+        if mark is None or is_behind(mark.entry, state.signed.entry):
+            self.marks[name] = state.signed
+        elif not remembered:  # another process may remember what was true a moment ago
+            assert not is_behind(state.signed.entry, mark.entry)
+
+    # --- what always holds
+
+    @invariant()
+    def no_revision_has_two_contents(self) -> None:
+        contents: dict[tuple[bytes, int], bytes] = {}
+        for portal in self.portals:
+            for signed in portal.posts:
+                key = (signed.entry.tweak, signed.entry.revision)
+                assert contents.setdefault(key, signed.entry.data) == signed.entry.data
+        for waiting in self.pending():
+            if waiting.signed is not None:
+                key = (waiting.tweak, waiting.signed.entry.revision)
+                assert contents.setdefault(key, waiting.data) == waiting.data
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        """What failed is pending, unless it came through after all."""
+        waiting = {(self.name_of(each), each.data) for each in self.pending()}
+        for name, data in self.unsent - waiting:
+            assert any(
+                self.is_of(signed, name) and signed.entry.data == data
+                for portal in self.portals
+                for signed in portal.ever
+            )
+
+    @invariant()
+    def nothing_is_left_behind(self) -> None:
+        """No process says for ever that it is posting."""
+        assert not any(each.posting for each in self.pending())
+
+    # --- means
+
+    def pending(self) -> list[Pending]:
+        return self.ledgers[0].pending() if self.ledgers else []
+
+    def all_signed(self) -> set[SignedEntry]:
+        """Return all that the owner's programs ever signed and sent."""
+        return self.foreign.union(*(portal.posts for portal in self.portals))
+
+    @staticmethod
+    def is_of(signed: SignedEntry, name: str) -> bool:
+        return signed.entry.tweak == REFS[name].tweak
+
+    @staticmethod
+    def name_of(waiting: Pending) -> str:
+        assert waiting.data_key is not None
+        return waiting.data_key
+
+    @staticmethod
+    def at(portal: FakeRegistry, name: str) -> SignedEntry | None:
+        return portal.latest(PAIR.public_key, REFS[name].tweak)
+
+    def run(self, function: Callable[..., Awaitable[T]], *args: object) -> T:
+        return trio.run(function, *args, clock=self.clock)
+
+    def run_until(self, action: Callable[[], Awaitable[T]], cancel_after: int | None) -> T | None:
+        """Run it; cancelled when the portals have got so many requests: None then."""
+
+        async def main() -> T | None:
+            result: T | None = None
+            left = cancel_after
+            with trio.CancelScope() as scope:
+
+                def count() -> None:
+                    nonlocal left
+                    if left is not None:
+                        left -= 1
+                        if left == 0:
+                            scope.cancel()
+
+                for portal in self.portals:
+                    portal.before = count
+                result = await action()
+            for portal in self.portals:
+                portal.before = lambda: None
+            return result
+
+        return trio.run(main, clock=self.clock)
+
+
+def is_behind(one: Entry, other: Entry) -> bool:
+    """Whether the registry would replace one by the other."""
+    return one.revision < other.revision or (
+        one.revision == other.revision and other.work < one.work
+    )
+
+
+Model.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestModel = Model.TestCase
