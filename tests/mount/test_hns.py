@@ -114,8 +114,6 @@ def test_spellings_at_the_same_time(sandbox: Sandbox, names: PortalProcess) -> N
 def test_record_of_a_registry_entry(sandbox: Sandbox, names: PortalProcess) -> None:
     """H1: by a skylink or a registry record.
 
-    H4: It is verified if its entry can be read from the registry.
-
     The entry may lead on to another entry, and is followed when it changes.
     """
     one = publish(sandbox, names, "one", {"f": "1"})
@@ -130,12 +128,23 @@ def test_record_of_a_registry_entry(sandbox: Sandbox, names: PortalProcess) -> N
             files = [mount.path / "hns" / name / "f" for name in ("by-entry", "by-link")]
             for file in files:
                 assert read(file) == "1"
-                assert xattrs(file)["user.skymount.verified"] == "yes"
+                assert xattrs(file)["user.skymount.verified"] == "no"
                 assert xattrs(file)["user.skymount.skylink"] == one
             put(client, signed("inner", two.encode(), 1))
             for file in files:
                 until(lambda file=file: read(file) == "2")  # type: ignore[misc]
-                assert xattrs(file)["user.skymount.verified"] == "yes"
+
+
+def test_verification_is_required(sandbox: Sandbox, names: PortalProcess) -> None:
+    """T5: `verify = "require"` refuses with EIO what cannot be checked.
+
+    Where a domain leads is the portal's word.
+    """
+    skylink = publish(sandbox, names, "word", {"f": "content"})
+    lead(sandbox, names, "word", skylink)
+    with sandbox.mounted("--portal", names.url, "--verify", "require") as mount:
+        assert error_of(mount.path / "hns/word") == "Input/output error"
+        assert read(mount.skylink(skylink) / "f") == "content"
 
 
 def test_unknown_domain_that_appears(sandbox: Sandbox, names: PortalProcess) -> None:

@@ -501,3 +501,48 @@ async def test_two_at_once(target: Path):
             nursery.start_soon(client.download_file, target, LARGE.name)
             nursery.start_soon(client.download_file, target, other.name)
     assert target.read_bytes() in (DATA, other.payload)
+
+
+@pytest.mark.parametrize("content_range", [b"bytes 0-999/*", b"bytes 0-999/1000"])
+async def test_part_that_nobody_asked_for(target: Path, content_range: bytes):
+    """C12: a part is not taken for the whole."""
+    async with talking(retries=0) as (portal, client):
+        headers = ((b"Content-Range", content_range),)
+        portal.fault(lambda *_: Reply(206, headers, DATA[:1000]))
+        with pytest.raises(BadContentError):
+            await client.download_file(target, LARGE.name)
+    assert target.read_bytes() == b"old"
+
+
+async def test_portal_that_breaks_after_every_byte(target: Path, monkeypatch: pytest.MonkeyPatch):
+    """A portal cannot keep a client at connecting: a byte at a time is not progress enough."""
+    monkeypatch.setattr("skymount.portal.download.pause_before", lambda _: 0)
+    async with talking() as (portal, client):
+        portal.fault(breaking(1))
+        with pytest.raises(BadContentError):
+            await client.download_file(target, LARGE.name)
+        assert len(portal.requests) == 21
+    assert target.read_bytes() == b"old"
+
+
+async def test_permissions_stay(target: Path):
+    """A file that only its owner may read is not replaced by one that others may read."""
+    target.chmod(0o600)
+    async with talking() as (_, client):
+        await client.download_file(target, LARGE.name)
+    assert target.read_bytes() == DATA
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+
+
+async def test_skykey_of_a_download(target: Path):
+    """A skykey's name or id goes along with every kind of download."""
+    async with talking() as (portal, client):
+        await client.get_file_content(LARGE.name, skykey_name="k")
+        portal.fault(lambda *_: Reply(200, (), b"x"))
+        await client.download_file_hns(target, "example", skykey_id="i")
+        assert [request.target.partition("?")[2] for request in portal.requests] == [
+            "skykeyname=k",
+            "skykeyid=i",
+        ]
+        with pytest.raises(MalformedError):
+            await client.get_file_content(LARGE.name, skykey_name="k", skykey_id="i")

@@ -36,7 +36,7 @@ from skymount.portal.failover import ROUNDS, Portals
 from skymount.portal.ledger import Ledger, Pending
 from skymount.wire.keys import KeyPair
 from skymount.wire.registry import DELETED, MAX_REVISION, Entry, SignedEntry, hash_data_key
-from tests.fakes.registry import FakeRegistry, portals_of
+from tests.fakes.entries import FakeRegistry, portals_of
 from tests.portal_process import PortalProcess
 
 PAIR = KeyPair.from_seed("entries")

@@ -236,3 +236,20 @@ def test_whatever_is_passed(value: Any):
             check(value)
         except (MalformedError, WrongTypeError):
             pass
+
+
+@pytest.mark.parametrize("path", ["..", ".", "../other", "a/../b", "/./a", "a/.."])
+def test_path_that_leads_elsewhere(path: str):
+    """C3: an element '.' or '..' is refused: in a URL it would lead to other content."""
+    link = Skylink.parse("AACogzrAimYPG42tDOKhS3lXZD8YvlF8Q8R17afe95iV2Q")
+    with pytest.raises(MalformedError):
+        inputs.link(link, path)
+    with pytest.raises(MalformedError):
+        inputs.link(f"svc://{link}/{path.replace('.', '%2E')}")
+    with pytest.raises(MalformedError):
+        inputs.inner_path(path)
+
+
+def test_path_with_dots_in_names():
+    """Dots within a name are nothing special."""
+    assert inputs.inner_path("/a/..b/c./...") == "a/..b/c./..."

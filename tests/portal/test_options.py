@@ -238,3 +238,23 @@ def test_nothing_secret_is_shown():
     options = PortalOptions.parse(api_key="secret", headers={"Cookie": "secret"})
     for value in (options, PortalClient.of(options), PortalClient.of(options).transport):
         assert "secret" not in repr(value) + str(value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://exa mple", "http://h\x00st", "http://h\\x", "http://h/\ud800", "http://h/a\tb"),
+        *("http://a..b", f"http://{'a' * 64}.example", "http://<h>"),
+    ],
+)
+def test_address_that_no_request_can_have(url: str):
+    """C3: what would fail with the first request is refused before it."""
+    with pytest.raises(MalformedError):
+        parse_portal_url(url)
+
+
+@pytest.mark.parametrize("name", ["timeout", "connect_timeout"])
+def test_number_that_is_too_long_to_be_written(name: str):
+    """C3: a number of thousands of digits is out of range as any other."""
+    with pytest.raises(MalformedError):
+        PortalOptions.parse("", **{name: 10**5000})  # type: ignore[arg-type]

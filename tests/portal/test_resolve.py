@@ -24,7 +24,7 @@ from skymount.wire.skylink import Skylink
 from tests.fakes import portal as fake
 from tests.fakes import skyfiles
 from tests.fakes.portal import FakePortal, Reply, running
-from tests.fakes.registry import FakeRegistry
+from tests.fakes.resolving import FakeRegistry
 from tests.fakes.skyfiles import FakeSkyfile
 from tests.server.registry import OWNER, link_of, signed
 
@@ -179,8 +179,20 @@ async def test_domain_of_a_skylink():
     async with open_rig() as rig:
         rig.registry.lead("example", SITE.skylink)
         for _ in range(3):
-            assert await rig.resolve("example") == (SITE.skylink, True)
+            assert await rig.resolve("example") == (SITE.skylink, False)
         assert rig.asked() == ["GET /hnsres/example"]
+
+
+async def test_domain_where_verification_is_required():
+    """T5: `verify = "require"` refuses with EIO what cannot be checked.
+
+    What a domain leads to is the portal's word.
+    """
+    async with open_rig(require=True) as rig:
+        rig.registry.lead("example", SITE.skylink)
+        with pytest.raises(BadContentError, match="not verified"):
+            await rig.resolve("example")
+        assert rig.asked() == []
 
 
 async def test_unicode_never_reaches_the_wire():
@@ -202,7 +214,7 @@ async def test_domain_of_a_registry_entry(with_ledger: bool, tmp_path: Path):
         rig.registry.set(to(SITE))
         record = RegistryRecord(OWNER.public_key, hash_data_key("key"))
         rig.registry.domains["example"] = encode_resolution(record)
-        assert await rig.resolve("example") == (SITE.skylink, True)
+        assert await rig.resolve("example") == (SITE.skylink, False)
         second = "GET /svc/registry" if with_ledger else f"HEAD /{V2}"
         assert rig.asked() == ["GET /hnsres/example", second]
 
@@ -213,7 +225,7 @@ async def test_chain(tmp_path: Path):
         async with open_rig(ledger=ledger) as rig:
             rig.registry.set(to(link_of("inner"), "outer"), to(SITE, "inner"))
             rig.registry.lead("example", link_of("outer"))
-            assert await rig.resolve("example") == (SITE.skylink, True)
+            assert await rig.resolve("example") == (SITE.skylink, False)
 
 
 async def test_unknown_domain():
@@ -224,7 +236,7 @@ async def test_unknown_domain():
                 await rig.resolve("example")
         assert [len(r.portal.requests) for r in rig.registries] == [1, 1]
         rig.registries[1].lead("other", SITE.skylink)
-        assert await rig.resolve("other") == (SITE.skylink, True)
+        assert await rig.resolve("other") == (SITE.skylink, False)
 
 
 @pytest.mark.parametrize(
@@ -258,7 +270,7 @@ async def test_first_answer_is_a_failure(fault: fake.Fault, error: type[PortalEr
         rig.registry.portal.heal()
         rig.registry.portal.fault(rig.registry.answer)
         if error is not NotFoundError:
-            assert await rig.resolve("example") == (SITE.skylink, True)
+            assert await rig.resolve("example") == (SITE.skylink, False)
 
 
 async def test_last_good_answer():
@@ -272,13 +284,13 @@ async def test_last_good_answer():
         rig.registry.portal.heal()
         rig.registry.portal.fault(fake.status(500))
         await trio.sleep(0.02)
-        assert await rig.resolve("example") == (SITE.skylink, True)
+        assert await rig.resolve("example") == (SITE.skylink, False)
         assert rig.names.known("example").stale
         rig.registry.portal.heal()
         rig.registry.portal.fault(rig.registry.answer)
         rig.registry.lead("example", OTHER.skylink)
         await trio.sleep(0.02)
-        assert await rig.resolve("example") == (OTHER.skylink, True)
+        assert await rig.resolve("example") == (OTHER.skylink, False)
         assert not rig.names.known("example").stale
 
 
@@ -312,7 +324,7 @@ async def test_who_gives_up_leaves_no_lock():
         rig.registry.portal.fault(rig.registry.answer)
         with trio.move_on_after(0.1):
             await rig.names.resolve("example")
-        assert await rig.resolve("example") == (SITE.skylink, True)
+        assert await rig.resolve("example") == (SITE.skylink, False)
 
 
 # --- v2 skylinks
@@ -333,7 +345,7 @@ async def test_without_proof():
             rig.registry.set(to(SITE))
             rig.registry.proves = False
             if require:
-                with pytest.raises(BadContentError, match="proof"):
+                with pytest.raises(BadContentError, match="not verified"):
                     await rig.resolve(V2)
             else:
                 assert await rig.resolve(V2) == (SITE.skylink, False)

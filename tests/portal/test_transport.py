@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 import trio
+import trio.testing
 
 from skymount.errors import (
     AccessDeniedError,
@@ -470,3 +471,77 @@ async def test_requests_are_not_logged(caplog: pytest.LogCaptureFixture):
         async with httpx.AsyncClient(trust_env=False) as theirs:
             await theirs.get(portal.url + "/x")
         assert len(caplog.records) == 1
+
+
+async def test_credentials_in_a_redirect():
+    """C6: a portal cannot put credentials of its choice in the place of the user's."""
+    async with talking() as (portal, client):
+        host = portal.url.removeprefix("http://")
+        portal.fault(fake.redirects(f"http://admin:admin@{host}{GET.target}?again"), times=1)
+        await client.raw_metadata(CONTENT.skylink)
+        assert [request.headers["authorization"] for request in portal.requests] == [
+            *2 * [basic_credentials(KEY)]
+        ]
+
+
+async def test_redirect_to_no_host():
+    """A host whose name cannot be looked up is the portal's fault."""
+    async with talking() as (portal, client):
+        portal.fault(fake.redirects(f"http://{'a' * 64}.example/"))
+        with pytest.raises(BadContentError, match="no host"):
+            await client.raw_metadata(CONTENT.skylink)
+
+
+@pytest.mark.parametrize("call", ["head", "get_metadata", "get_file_content"])
+async def test_secret_in_a_header_of_the_answer(call: str):
+    """C5: what a portal repeats in a header of its own comes into no error."""
+    async with talking() as (portal, client):
+        portal.fault(fake.header(b"svc-skylink", b"another secret"))
+        with pytest.raises(BadContentError) as caught:
+            await getattr(client, call)(CONTENT.skylink)
+        assert "another secret" not in str(caught.value)
+        assert caught.value.status == 200
+
+
+async def test_closed_under_way():
+    """C13: closing ends what is under way or waits its turn, and nothing is opened again for it."""
+    async with talking(connections=1) as (portal, client):
+        portal.fault(SILENT)
+        ended = []
+
+        async def ask() -> None:
+            with pytest.raises(UnavailableError) as caught:
+                await client.raw_metadata(CONTENT.skylink)
+            ended.append(caught.value.attempts)
+
+        with trio.fail_after(4):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask)
+                nursery.start_soon(ask)
+                while not portal.requests:
+                    await trio.lowlevel.checkpoint()
+                await trio.testing.wait_all_tasks_blocked()
+                await client.aclose()
+        assert ended == [1, 1]
+        assert client.transport._http is None
+
+
+@pytest.mark.parametrize("read_once", [False, True])
+async def test_headers_that_drip_after_an_upload(upload: UploadBody, read_once: bool):
+    """The answer to an upload is not awaited for ever, however slowly its headers drip in."""
+    async with talking(timeout=0.2, connect_timeout=0.2) as (portal, client):
+        portal.fault(lambda *_: fake.Reply(200, endless_header=b"x"), "POST")
+        content = aiter(upload) if read_once else upload
+        with trio.fail_after(20), pytest.raises(PortalError):
+            async with client.transport.open(POST, headers=upload.headers, content=content):
+                pass
+
+
+async def test_proxy_that_is_none(monkeypatch: pytest.MonkeyPatch):
+    """C6: an error about the proxy of the environment shows nothing of its password."""
+    monkeypatch.setenv("HTTP_PROXY", "http://user:pass/word@proxy.example:80")
+    async with PortalClient("http://portal.example", retries=0) as client:
+        with pytest.raises(UnavailableError) as caught:
+            await client.raw_metadata(CONTENT.skylink)
+        assert "pass" not in str(caught.value)
+        assert caught.value.__cause__ is None

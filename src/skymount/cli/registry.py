@@ -9,6 +9,7 @@ import click
 
 from skymount.cli.options import PortalFlags, hashed_option, portal_options, wait_option
 from skymount.cli.output import emit, json_option
+from skymount.cli.spool import drop, forget, pending, retry
 
 if TYPE_CHECKING:
     from skymount.portal.client import PortalClient
@@ -257,3 +258,7 @@ def _tweak(data_key: str, *, hashed: bool) -> bytes:
     from skymount.wire.registry import hash_data_key, parse_tweak
 
     return parse_tweak(data_key) if hashed else hash_data_key(data_key)
+
+
+for _command in (pending, retry, drop, forget):
+    registry.add_command(_command)

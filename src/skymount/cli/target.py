@@ -4,7 +4,7 @@ that a mount would show of it.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
@@ -14,7 +14,7 @@ import click
 from skymount.cli import EXIT_NOT_FOUND
 from skymount.cli.output import escape, warn
 from skymount.content.loader import off_loop
-from skymount.content.skyfile import Policy
+from skymount.content.skyfile import Policy, Skyfile, Verified
 from skymount.errors import BadContentError
 from skymount.fs.tree import NAME_LIMIT, Directory, File, Node, Tree, build_tree
 from skymount.portal.reading import PortalReader
@@ -183,7 +183,7 @@ async def open_target(reading: "Reading", link: Link) -> Target:
     if isinstance(link.place, str) and reading.policy is Policy.REQUIRE:
         raise BadContentError(f"{link.place}: what a name stands for is not verified")
     skylink, path = await reading.portals.first(link.resolve)
-    skyfile = await reading.reader.load(skylink)
+    skyfile = await _load(reading, skylink)
     tree = await off_loop(partial(build_tree, skyfile))
     index = 0
     for element in path.split(b"/") if path else ():
@@ -193,6 +193,20 @@ async def open_target(reading: "Reading", link: Link) -> Target:
             raise _missing(link, tree, path)
         index = child
     return Target(link, tree, index, path)
+
+
+async def _load(reading: "Reading", skylink: Skylink) -> Skyfile:
+    """Describe what a skylink of any version leads to."""
+    if skylink.version == 1:
+        return await reading.reader.load(skylink)
+    from skymount.portal.resolve import Names, NamesConfig
+
+    config = NamesConfig(
+        check=reading.policy is not Policy.OFF, require=reading.policy is Policy.REQUIRE
+    )
+    found = await Names(reading.portals, config=config).resolve(skylink)
+    skyfile = await reading.reader.load(found.skylink)
+    return skyfile if found.verified else replace(skyfile, verified=Verified.NO)
 
 
 def _missing(link: Link, tree: Tree, path: bytes) -> NoSuchPathError:

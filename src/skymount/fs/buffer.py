@@ -31,7 +31,7 @@ class Buffer(Generic[B]):
     base: B | None
     """What it was made from; None when it replaces whatever there is."""
     stored: bytes | None
-    """The content that is stored as far as is known, None when there is none or it is unknown."""
+    """The content that was stored when it was last asked for, None when there was none."""
     written: bool = False
     """Whether bytes were written since it was last posted."""
     emptied: bool = False
@@ -40,9 +40,17 @@ class Buffer(Generic[B]):
     """Whether more was written than it holds: then nothing is posted, until it is emptied."""
     error: Exception | None = None
     """Why its last posting failed. It is reported again until something new is written."""
+    is_cut_off: bool = False
+    """Whether its file was removed or renamed: it stands for nothing any more."""
+    writers: int = 0
+    """Handles that share it."""
+    changed_ns: int = 0
+    """When its content changed, in nanoseconds since 1970."""
 
     def write(self, offset: int, data: bytes) -> int:
         """Put bytes at an offset; EFBIG when it would hold more than its limit."""
+        if self.is_cut_off:
+            refuse(errno.ESTALE)
         stop = offset + len(data)
         if stop > self.limit or self.overflowed:
             self.overflowed = True
@@ -55,6 +63,8 @@ class Buffer(Generic[B]):
 
     def resize(self, size: int) -> None:
         """Cut or extend with zeros; EFBIG as of `write`."""
+        if self.is_cut_off:
+            refuse(errno.ESTALE)
         if size > self.limit:
             refuse(errno.EFBIG)
         if size == 0:
@@ -67,21 +77,27 @@ class Buffer(Generic[B]):
 
     @property
     def due(self) -> Due:
-        """What has to be posted, and when."""
-        if self.overflowed:
+        """What has to be posted, and when.
+
+        A rewrite with the content that is stored is due too: that is what was stored some time ago.
+        """
+        if self.overflowed or self.is_cut_off:
             return Due.NOTHING
         if self.written:
-            return Due.NOTHING if self.stored == bytes(self.data) else Due.NOW
-        if self.emptied:
-            return Due.NOTHING if self.stored == b"" else Due.AT_RELEASE
-        return Due.NOTHING
+            unchanged = self.base is not None and self.stored == bytes(self.data)
+            return Due.NOTHING if unchanged else Due.NOW
+        return Due.AT_RELEASE if self.emptied else Due.NOTHING
 
-    def posted(self, base: B) -> None:
-        """Take note that the present content is stored, as this."""
-        self.base, self.stored = base, bytes(self.data)
+    def take(self) -> bytes:
+        """Return the content, to be posted; what is written from now on is due anew."""
         self.written = self.emptied = False
+        return bytes(self.data)
+
+    def posted(self, base: B, data: bytes) -> None:
+        """Take note that this content is stored, as `base`."""
+        self.base, self.stored = base, data
 
     def failed(self, error: Exception) -> None:
-        """Take note that the present content could not be posted; it is kept elsewhere."""
-        self.error = error
-        self.written = self.emptied = False
+        """Take note that what was taken could not be posted, unless more was written since."""
+        if not (self.written or self.emptied):
+            self.error = error

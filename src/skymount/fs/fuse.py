@@ -26,7 +26,7 @@ from skymount.errors import (
     StaleEntryError,
 )
 from skymount.fs.operations import Operations
-from skymount.fs.realm import Changes, Child, Entry
+from skymount.fs.realm import Changes, Child, Entry, asker
 
 log = logging.getLogger(__name__)
 
@@ -128,6 +128,7 @@ class FuseAdapter(pyfuse3.Operations):
     async def lookup(
         self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
+        asker.set(ctx.pid)
         return self._attributes(await self._operations.lookup(parent_inode, name))
 
     @_handler

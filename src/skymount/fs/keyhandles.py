@@ -9,8 +9,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import trio
 
-from skymount.errors import FrozenEntryError, SkymountError
-from skymount.fs.buffer import Due
+from skymount.errors import SkymountError
+from skymount.fs.buffer import Buffer, Due
 from skymount.fs.keynodes import EntryFile, Nodes, Scratch
 from skymount.fs.keys import Keys
 from skymount.fs.realm import OpenFile, os_error, refuse
@@ -83,49 +83,60 @@ class Poster(Generic[S]):
         """Return the key pair that signs; EACCES when the keyring does not have it."""
         return self._keys.pair(public_key) or refuse(errno.EACCES)
 
-    async def post(self, node: EntryFile, *, at_release: bool = False) -> None:
+    async def post(self, node: EntryFile, buffer: Buffer[S], *, at_release: bool = False) -> None:
         """Post what has been written to an entry, if there is anything.
 
         What failed is not tried again by the next close of a duplicate; that fails likewise.
         """
         async with node.lock:
-            buffer = node.buffer
-            if buffer is None:
-                return
             if buffer.error is not None:
                 raise buffer.error
             due = buffer.due
             if due is Due.NOTHING or (due is Due.AT_RELEASE and not at_release):
                 return
-            pair, data = self.pair(node.ref.public_key), bytes(buffer.data)
-            buffer.written = buffer.emptied = False
+            if node.is_new and not buffer.data:  # it never got any content
+                return
+            pair, data = self.pair(node.ref.public_key), buffer.take()
             try:
-                state = await self._store.write(node.ref, pair, data, buffer.base)
+                state = await self._put(node.ref, pair, data, buffer.base, buffer.stored)
             except (OSError, SkymountError) as error:
-                buffer.error = _translated(error)
-                raise buffer.error from None
-            except trio.Cancelled:
-                buffer.error = os_error(errno.ETIMEDOUT)
+                buffer.failed(error)
                 raise
-            buffer.base, buffer.stored = state, data
+            except trio.Cancelled:
+                buffer.failed(os_error(errno.ETIMEDOUT))
+                raise
             node.is_new = False
+            buffer.posted(state, data)
+            buffer.changed_ns = changed_ns(state)
 
     async def replace(self, node: EntryFile, data: bytes) -> None:
-        """Post new content for an entry, whatever it has now; its open handles see that."""
+        """Let an entry have this content, whatever it has now; its open handles see that."""
         async with node.lock:
             pair = self.pair(node.ref.public_key)
-            try:
-                state = await self._store.write(node.ref, pair, data, None)
-            except (OSError, SkymountError) as error:
-                raise _translated(error) from None
+            known = self._store.recall(node.ref)
+            state = await self._put(node.ref, pair, data, None, known.data if known else None)
             node.is_new = False
-            if node.buffer is not None:
-                node.buffer.data[:] = data
-                node.buffer.posted(state)
+            buffer = node.buffer
+            if buffer is not None:
+                buffer.data[:] = data
+                buffer.take()
+                buffer.posted(state, data)
+                buffer.changed_ns = changed_ns(state)
+
+    async def _put(
+        self, ref: Ref, pair: KeyPair, data: bytes, base: S | None, stored: bytes | None
+    ) -> S:
+        """Store content, unless a rewrite finds it there; `stored` is what was there lately."""
+        if base is None and stored == data:
+            state = await self._store.read(ref)
+            if state.data == data:
+                return state
+        return await self._store.write(ref, pair, data, base)
 
 
-def _translated(error: Exception) -> Exception:
-    return os_error(errno.EPERM) if isinstance(error, FrozenEntryError) else error
+def changed_ns(state: FileState | None) -> int:
+    """Return when a file changed, in nanoseconds since 1970: now if that is not known."""
+    return time.time_ns() if state is None else int(state.changed * 1e9)
 
 
 class Snapshot(OpenFile):
@@ -148,32 +159,40 @@ class EntryHandle(OpenFile):
         self._appends = bool(flags & os.O_APPEND)
         assert node.buffer is not None
         self._buffer = node.buffer
-        node.writers += 1
+        self._buffer.writers += 1
         node.references += 1
 
     def read_now(self, offset: int, length: int) -> bytes:
         return bytes(self._buffer.data[offset : offset + length])
 
     def write(self, offset: int, data: bytes) -> int:
-        return self._buffer.write(len(self._buffer.data) if self._appends else offset, data)
+        count = self._buffer.write(len(self._buffer.data) if self._appends else offset, data)
+        self._buffer.changed_ns = time.time_ns()
+        return count
+
+    def resize(self, size: int) -> None:
+        """Cut or extend with zeros."""
+        self._buffer.resize(size)
+        self._buffer.changed_ns = time.time_ns()
 
     async def flush(self) -> None:
-        await self._poster.post(self._node)
+        await self._poster.post(self._node, self._buffer)
 
     async def fsync(self) -> None:
-        await self._poster.post(self._node, at_release=True)
+        await self._poster.post(self._node, self._buffer, at_release=True)
 
     async def release(self) -> None:
-        node = self._node
+        node, buffer = self._node, self._buffer
         try:
-            if node.writers == 1:
-                await self._poster.post(node, at_release=True)
+            if buffer.writers == 1 and buffer.error is None:
+                await self._poster.post(node, buffer, at_release=True)
         except (OSError, SkymountError) as error:
             log.warning("%s: %s", node.name.decode(errors="backslashreplace"), error)
         finally:
-            node.writers -= 1
-            if not node.writers:
+            buffer.writers -= 1
+            if node.buffer is buffer and not buffer.writers:
                 node.buffer = None
+                node.is_new = node.is_new and buffer.error is None
             self._nodes.forget(node.inode, 1)
 
 
@@ -190,15 +209,7 @@ class ScratchHandle(OpenFile):
         return bytes(self._node.data[offset : offset + length])
 
     def write(self, offset: int, data: bytes) -> int:
-        node = self._node
-        if node.is_gone:
-            refuse(errno.ESTALE)
-        if offset + len(data) > self._limit:
-            refuse(errno.EFBIG)
-        if offset > len(node.data):
-            node.data.extend(bytes(offset - len(node.data)))
-        node.data[offset : offset + len(data)] = data
-        node.changed_ns = time.time_ns()
+        self._node.write(offset, data, self._limit)
         return len(data)
 
     async def release(self) -> None:

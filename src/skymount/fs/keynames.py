@@ -6,6 +6,7 @@ A name of 64 hex digits is a data key that is hashed already.
 """
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import translate
 
@@ -13,7 +14,7 @@ from skymount.errors import MalformedError
 from skymount.wire.registry import hash_data_key, parse_tweak
 
 NAME_LIMIT = 255
-"""Bytes of a file name (NAME_MAX); a data key whose name is longer is shown by its hash."""
+"""Bytes of a file name (NAME_MAX); a data key whose name would be longer is shown by its hash."""
 
 _HASHED = re.compile(r"[0-9a-f]{64}")
 _ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
@@ -66,10 +67,24 @@ class Names:
             raise MalformedError(f"a name must end in {self.suffix.decode()}")
         return parse_name(name.removesuffix(self.suffix))
 
+    def stands_for_a_key(self, name: bytes) -> bool:
+        """Whether a file name can be read."""
+        try:
+            self.parse(name)
+        except MalformedError:
+            return False
+        return True
+
     def of(self, data_key: str | None, tweak: bytes) -> bytes:
-        """Return the file name of a data key; that of its hash if it would be too long."""
-        name = name_of(data_key, tweak) + self.suffix
-        return name if len(name) <= NAME_LIMIT else tweak.hex().encode() + self.suffix
+        """Return the file name of a data key, which `parse` reads back.
+
+        It is that of its hash if it would be too long, or if the data key is no valid Unicode.
+        """
+        with suppress(UnicodeEncodeError):
+            name = b"" if data_key is None else _escape(data_key, self.suffix)
+            if 0 < len(name) <= NAME_LIMIT:
+                return name
+        return tweak.hex().encode() + self.suffix
 
 
 def parse_name(name: bytes) -> KeyName:
@@ -92,18 +107,15 @@ def unescape(name: bytes) -> str:
         raise MalformedError("a data key must be valid UTF-8") from None
 
 
-def name_of(data_key: str | None, tweak: bytes) -> bytes:
-    """Return the file name of a data key, which `parse_name` reads back; its hash if too long."""
-    if data_key is None:
-        return tweak.hex().encode()
-    name = _escape(data_key)
-    return name if len(name) <= NAME_LIMIT else tweak.hex().encode()
-
-
-def _escape(data_key: str) -> bytes:
-    if not data_key:
-        return b"%"
-    name = _UNSAFE.sub(lambda match: f"%{ord(match[0]):02X}", data_key).encode()
-    if name in (b".", b"..") or name == PROBE or _HASHED.fullmatch(data_key) or is_scratch(name):
+def _escape(data_key: str, suffix: bytes) -> bytes:
+    """Return a data key as a file name that nothing else is meant by."""
+    name = _UNSAFE.sub(lambda match: f"%{ord(match[0]):02X}", data_key).encode() or b"%"
+    if _HASHED.fullmatch(data_key) or _means_else(name + suffix):
         name = b"%%%02X" % name[0] + name[1:]
-    return name
+    if _means_else(name + suffix):  # what ends in ~, or in .tmp
+        name = name[:-1] + b"%%%02X" % name[-1]
+    return name + suffix
+
+
+def _means_else(name: bytes) -> bool:
+    return name in (b".", b"..", PROBE) or is_scratch(name)

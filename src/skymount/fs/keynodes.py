@@ -27,6 +27,9 @@ _HASH_BITS = 60
 SCRATCH_LIMIT = 256
 """Scratch files in one key's directory."""
 
+SCRATCH_TOTAL = 4
+"""So many times the bytes that one scratch file may have, they may have together."""
+
 SCRATCH_MODE = stat.S_IFREG | 0o600
 
 
@@ -51,15 +54,28 @@ class KeyLink(Node):
 class Scratch(Node):
     """A file in memory, never posted under its own name."""
 
+    directory: "KeyDirectory" = field(kw_only=True)
     data: bytearray = field(default_factory=bytearray)
     changed_ns: int = 0
     is_gone: bool = False
     """Whether it became an entry, or was removed: what is written now would be lost."""
 
+    def write(self, offset: int, data: bytes, limit: int) -> None:
+        """Put bytes at an offset; OSError as of `resize`, ESTALE when it is gone."""
+        if self.is_gone:
+            refuse(errno.ESTALE)
+        if offset + len(data) > len(self.data):
+            self.resize(offset + len(data), limit)
+        self.data[offset : offset + len(data)] = data
+        self.changed_ns = time.time_ns()
+
     def resize(self, size: int, limit: int) -> None:
-        """Cut or extend with zeros."""
+        """Cut or extend with zeros; EFBIG beyond the limit, ENOSPC when all are too large."""
         if size > limit:
             refuse(errno.EFBIG)
+        others = sum(len(each.data) for each in self.directory.scratch.values() if each is not self)
+        if size > len(self.data) and others + size > SCRATCH_TOTAL * limit:
+            refuse(errno.ENOSPC)
         del self.data[size:]
         self.data.extend(bytes(size - len(self.data)))
         self.changed_ns = time.time_ns()
@@ -73,10 +89,8 @@ class EntryFile(Node):
     ref: Ref = field(kw_only=True)
     buffer: Buffer[Any] | None = None
     """There while it is open for writing."""
-    writers: int = 0
-    """Handles that share the buffer."""
     is_new: bool = False
-    """Whether it was made here and has never been posted."""
+    """Whether it was made here and nothing of it is known to be stored."""
     lock: trio.Lock = field(default_factory=trio.Lock)
     """Held while its content is posted."""
 
@@ -93,6 +107,8 @@ class KeyDirectory(Node):
     """Names of entries that were renamed to scratch files: seen as gone, and kept."""
     looked_up_at: float = -1e9
     """When an entry in it of which nothing was known was last looked up, by trio's clock."""
+    looked_up_by: int = 0
+    """The thread that did."""
     waited: float = 0.0
     """Seconds that the last such lookup that waited for a portal took."""
 
@@ -161,7 +177,7 @@ class Nodes:
             refuse(errno.ENOSPC)
         self._scratch_number += 1
         inode = self._number(b"scratch", directory.public_key, b"%d" % self._scratch_number)
-        made = Scratch(inode, name, changed_ns=time.time_ns())
+        made = Scratch(inode, name, directory=directory, changed_ns=time.time_ns())
         directory.scratch[name] = self._nodes[inode] = made
         return made
 
@@ -183,8 +199,10 @@ class Nodes:
                 if node.directory.files.get(node.name) is node:
                     del node.directory.files[node.name]
                 self.drop_if_unused(node.directory)
-            case Scratch() if not node.is_gone:
-                return
+            case Scratch():
+                if not node.is_gone:
+                    return
+                self.drop_if_unused(node.directory)
             case KeyDirectory():
                 if node.files or node.scratch or node.moved:
                     return

@@ -10,13 +10,13 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Generic
 
 import trio
 
-from skymount.errors import SkymountError
+from skymount.errors import PortalError, SkymountError
 from skymount.fs.buffer import Buffer
 from skymount.fs.keyhandles import (
     SCRATCH_SIZE,
@@ -26,6 +26,7 @@ from skymount.fs.keyhandles import (
     ScratchHandle,
     Snapshot,
     Store,
+    changed_ns,
 )
 from skymount.fs.keynames import PROBE, Names, is_scratch
 from skymount.fs.keynodes import (
@@ -38,11 +39,11 @@ from skymount.fs.keynodes import (
     Scratch,
 )
 from skymount.fs.keys import Keys
-from skymount.fs.realm import Changes, Child, Entry, OpenDirectory, OpenFile, Realm, refuse
+from skymount.fs.realm import Changes, Child, Entry, OpenDirectory, OpenFile, Realm, asker, refuse
 from skymount.wire.registry import MAX_REVISION
 
 _SLOW = 0.01  # seconds that a lookup waited; from then on others do not queue up behind it
-_BURST = 0.005  # seconds; a lookup that comes so soon after such a one had been waiting behind it
+_BURST = 0.005  # seconds; one that another thread makes so soon after it had been waiting behind it
 _KEYRING_TTL = 1.0  # seconds for which the kernel keeps what depends on the keyring
 _NOREPLACE = 1  # flag of renameat2(2)
 _PUBLIC_KEY = re.compile(rb"[0-9a-f]{64}")
@@ -119,13 +120,13 @@ class KeyTree(Realm, Generic[S]):
     def _entry_of(self, node: EntryFile, ttl: float) -> Entry:
         mode = stat.S_IFREG | (0o644 if self._keys.pair(node.ref.public_key) else 0o444)
         if node.buffer is not None:
-            return Entry(node.inode, mode, len(node.buffer.data), 0.0, 0.0, time.time_ns())
+            return Entry(node.inode, mode, len(node.buffer.data), 0.0, 0.0, node.buffer.changed_ns)
         state = self._store.recall(node.ref)
         if state is None:
             return Entry(node.inode, mode, 0, 0.0, 0.0)
         size = len(state.data or b"")
         # No time to live for the name: the kernel takes an inode along when it is renamed.
-        return Entry(node.inode, mode, size, 0.0, ttl, int(state.changed * 1e9))
+        return Entry(node.inode, mode, size, 0.0, ttl, changed_ns(state))
 
     def _time_left(self, state: S | None) -> float:
         """Return for how many seconds a state may still be told."""
@@ -133,10 +134,30 @@ class KeyTree(Realm, Generic[S]):
             return 0.0
         return max(0.0, state.asked + self._config.ttl - trio.current_time())
 
-    async def _present(self, node: EntryFile) -> S:
-        """Return an entry's state, not older than the TTL; ENOENT when it is not there."""
-        state = await self._store.read(node.ref, self._config.ttl)
+    async def _present(self, node: EntryFile, max_age: float = 0.0) -> S:
+        """Return an entry's state, not older than that; ENOENT when it is not there."""
+        state = await self._store.read(node.ref, max_age)
         return state if state.data is not None else refuse(errno.ENOENT)
+
+    async def _is_local(self, node: EntryFile, max_age: float = 0.0) -> bool:
+        """Whether a file is new and of this mount alone: nobody else has made it meanwhile."""
+        if node.is_new and node.buffer is None:
+            with suppress(PortalError):
+                if (await self._store.read(node.ref, max_age)).data is not None:
+                    node.is_new = False
+        return node.is_new
+
+    @contextmanager
+    def _entry_file(
+        self, directory: KeyDirectory, name: bytes, otherwise: int
+    ) -> Iterator[EntryFile]:
+        """Hold an entry's node, which the kernel need not know; OSError when it cannot be one."""
+        node = self._nodes.entry_file(directory, name) or refuse(otherwise)
+        node.references += 1
+        try:
+            yield node
+        finally:
+            self._nodes.forget(node.inode, 1)
 
     # Names and attributes
 
@@ -147,19 +168,13 @@ class KeyTree(Realm, Generic[S]):
         directory = self._nodes.directory(parent)
         if is_scratch(name) or name == PROBE:
             return self._referred(directory.scratch.get(name))
-        node = None if name in directory.moved else self._nodes.entry_file(directory, name)
-        if node is None:
+        if name in directory.moved or not self._names.stands_for_a_key(name):
             return Entry(0, entry_ttl=0.0)
-        node.references += 1  # so that it stays while this waits
-        try:
-            is_absent = await self._is_absent(node)
-        except BaseException:
-            self._nodes.forget(node.inode, 1)
-            raise
-        if is_absent:
-            self._nodes.forget(node.inode, 1)
-            return Entry(0, entry_ttl=0.0)
-        return self.entry(node, ttl=self._time_left(self._store.recall(node.ref)))
+        with self._entry_file(directory, name, errno.ENOENT) as node:
+            if await self._is_absent(node):
+                return Entry(0, entry_ttl=0.0)
+            node.references += 1
+            return self.entry(node, ttl=self._time_left(self._store.recall(node.ref)))
 
     def _referred(self, node: Node | None) -> Entry:
         if node is None:
@@ -190,11 +205,14 @@ class KeyTree(Realm, Generic[S]):
         directory = node.directory
         found: S | None = None
         begun = trio.current_time()
-        if directory.waited < _SLOW or begun > directory.looked_up_at + _BURST:
+        is_queued = (
+            begun < directory.looked_up_at + _BURST and directory.looked_up_by != asker.get()
+        )
+        if directory.waited < _SLOW or not is_queued:
             with trio.move_on_after(self._config.grace):
                 found = await self._store.read(node.ref, self._config.ttl)
             directory.waited = trio.current_time() - begun
-        directory.looked_up_at = trio.current_time()
+        directory.looked_up_at, directory.looked_up_by = trio.current_time(), asker.get()
         return found
 
     async def getattr(self, inode: int) -> Entry:
@@ -202,8 +220,10 @@ class KeyTree(Realm, Generic[S]):
             return Entry(inode, _DIRECTORY)
         await self._keys.refresh()
         node = self._nodes.get(inode)
-        if isinstance(node, EntryFile) and node.buffer is None and not node.is_new:
-            return self.entry(node, ttl=self._time_left(await self._present(node)))
+        if isinstance(node, EntryFile) and node.buffer is None:
+            ttl = self._config.ttl
+            if not await self._is_local(node, ttl):
+                return self.entry(node, ttl=self._time_left(await self._present(node, ttl)))
         return self.entry(node)
 
     async def access(self, inode: int, mode: int) -> bool:
@@ -229,7 +249,7 @@ class KeyTree(Realm, Generic[S]):
         node = None if inode == self._config.root else self._nodes.get(inode)
         if not isinstance(node, EntryFile) or node.is_new:
             return {}
-        found = dict(self._xattrs(await self._present(node)))
+        found = dict(self._xattrs(await self._present(node, self._config.ttl)))
         if node.ref.data_key is not None:
             found["data_key"] = node.ref.data_key
         return {
@@ -259,10 +279,9 @@ class KeyTree(Realm, Generic[S]):
         found: dict[bytes, Node] = dict(directory.scratch)
         for ref in await self._store.names(directory.public_key):
             name = self._names.of(ref.data_key, ref.tweak)
-            node = None if name in directory.moved else self._nodes.entry_file(directory, name)
             state = self._store.recall(ref)
-            if node is not None and (state is None or state.data is not None):
-                found[name] = node
+            if name not in directory.moved and (state is None or state.data is not None):
+                found[name] = self._nodes.entry_file(directory, name) or refuse(errno.EIO)
         being_written = {
             name: node
             for name, node in directory.files.items()
@@ -286,12 +305,11 @@ class KeyTree(Realm, Generic[S]):
             return await self._open_for_writing(node, flags)
         if node.buffer is not None:
             return Snapshot(bytes(node.buffer.data))
-        if node.is_new:
+        if await self._is_local(node):
             return Snapshot(b"")
-        state = await self._store.read(node.ref)
-        return Snapshot(state.data) if state.data is not None else refuse(errno.ENOENT)
+        return Snapshot((await self._present(node)).data or b"")
 
-    async def _open_for_writing(self, node: EntryFile, flags: int) -> OpenFile:
+    async def _open_for_writing(self, node: EntryFile, flags: int) -> EntryHandle:
         await self._keys.refresh()
         self._check_owned(node)
         whole = bool(flags & os.O_TRUNC)
@@ -304,18 +322,19 @@ class KeyTree(Realm, Generic[S]):
         return EntryHandle(self._nodes, self._poster, node, flags)
 
     async def _new_buffer(self, node: EntryFile, whole: bool) -> Buffer[S]:
-        limit = self._store.limit
-        if node.is_new:
-            return Buffer(limit, bytearray(), None, None)
+        if await self._is_local(node):
+            return self._buffer(None)
         state = self._store.recall(node.ref) if whole else await self._store.read(node.ref)
-        if state is None:
-            return Buffer(limit, bytearray(), None, None)
-        if state.revision == MAX_REVISION:
+        if state is not None and state.revision == MAX_REVISION:
             refuse(errno.EPERM)
-        if state.data is None:
-            node.is_new = not whole or bool(self._time_left(state))
-        stored = state.data if self._time_left(state) else None
-        return Buffer(limit, bytearray(state.data or b""), state, stored)
+        if state is not None and state.data is None and not whole:
+            refuse(errno.ESTALE)  # the kernel looks it up again, and makes it if that is wanted
+        return self._buffer(state)
+
+    def _buffer(self, state: S | None) -> Buffer[S]:
+        stored = None if state is None else state.data
+        limit, data = self._store.limit, bytearray(stored or b"")
+        return Buffer(limit, data, state, stored, changed_ns=changed_ns(state))
 
     async def create(self, parent: int, name: bytes, flags: int) -> tuple[Entry, OpenFile]:
         directory = self._directory(parent)
@@ -327,12 +346,17 @@ class KeyTree(Realm, Generic[S]):
             scratch = directory.scratch.get(name) or self._nodes.scratch(directory, name)
             opened = ScratchHandle(self._nodes, scratch, self._scratch_size)
             return self._referred(scratch), opened
-        node = self._nodes.entry_file(directory, name) or refuse(errno.EINVAL)
-        if node.buffer is None:
-            node.buffer = Buffer(self._store.limit, bytearray(), None, None)
-            node.is_new = True
-        directory.moved.discard(name)
-        return self._referred(node), EntryHandle(self._nodes, self._poster, node, flags)
+        with self._entry_file(directory, name, errno.EINVAL) as node:
+            was_moved = name in directory.moved
+            if node.buffer is None:
+                known = self._store.recall(node.ref)
+                node.buffer = self._buffer(known)
+                node.buffer.changed_ns = time.time_ns()
+                node.is_new = not was_moved and (known is None or known.data is None)
+            if was_moved or flags & os.O_TRUNC:
+                node.buffer.resize(0)
+            directory.moved.discard(name)
+            return self._referred(node), EntryHandle(self._nodes, self._poster, node, flags)
 
     async def setattr(self, inode: int, changes: Changes, opened: OpenFile | None) -> Entry:
         if inode == self._config.root:
@@ -349,13 +373,12 @@ class KeyTree(Realm, Generic[S]):
             node.resize(size, self._scratch_size)
         elif not isinstance(node, EntryFile):
             refuse(errno.EISDIR)
-        elif isinstance(opened, EntryHandle) and node.buffer is not None:
-            node.buffer.resize(size)
+        elif isinstance(opened, EntryHandle):
+            opened.resize(size)
         else:  # truncate(2): nobody will close it
             handle = await self._open_for_writing(node, os.O_TRUNC if size == 0 else os.O_WRONLY)
-            assert node.buffer is not None
             try:
-                node.buffer.resize(size)
+                handle.resize(size)
                 await handle.fsync()
             finally:
                 await handle.release()
@@ -369,26 +392,19 @@ class KeyTree(Realm, Generic[S]):
             return
         await self._keys.refresh()
         pair = self._poster.pair(directory.public_key)
-        node = self._nodes.entry_file(directory, name) or refuse(errno.ENOENT)
-        if node.is_new:
-            self._drop_new(node)
-            return
-        await self._present(node)
-        await self._store.delete(node.ref, pair)
+        with self._entry_file(directory, name, errno.ENOENT) as node:
+            async with node.lock:
+                if not await self._is_local(node):
+                    await self._present(node, self._config.ttl)
+                    await self._store.delete(node.ref, pair)
+                _cut_off(node)
 
     def _drop_scratch(self, directory: KeyDirectory, scratch: Scratch) -> None:
-        del directory.scratch[scratch.name]
+        directory.scratch.pop(scratch.name, None)
         scratch.is_gone = True
         if not directory.scratch:  # no copy is left of what was moved away: it is seen again
             directory.moved.clear()
         self._nodes.drop_if_unused(scratch)
-
-    def _drop_new(self, node: EntryFile) -> None:
-        """Drop a local file that was never posted."""
-        node.is_new = False
-        if node.buffer is not None:
-            node.buffer.written = node.buffer.emptied = False
-        self._nodes.drop_if_unused(node)
 
     async def rename(
         self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int
@@ -418,10 +434,10 @@ class KeyTree(Realm, Generic[S]):
     async def _exists(self, directory: KeyDirectory, name: bytes) -> bool:
         if is_scratch(name):
             return name in directory.scratch
-        node = self._nodes.entry_file(directory, name)
-        if node is None or node.is_new or node.buffer is not None:
-            return node is not None
-        return (await self._store.read(node.ref)).data is not None
+        with self._entry_file(directory, name, errno.EINVAL) as node:
+            if node.is_new or node.buffer is not None:
+                return True
+            return (await self._store.read(node.ref)).data is not None
 
     def _move_scratch(self, directory: KeyDirectory, scratch: Scratch, new_name: bytes) -> None:
         replaced = directory.scratch.pop(new_name, None)
@@ -436,50 +452,60 @@ class KeyTree(Realm, Generic[S]):
         """Post a scratch file's content as an entry, and end the scratch file."""
         if len(scratch.data) > self._store.limit:
             refuse(errno.EFBIG)
-        node = self._nodes.entry_file(directory, new_name) or refuse(errno.EINVAL)
-        data = bytes(scratch.data)
-        known = self._store.recall(node.ref)
-        if known is None or known.data != data or not self._time_left(known):
-            await self._poster.replace(node, data)
-        directory.moved.discard(new_name)
+        await self._let_have(directory, new_name, bytes(scratch.data))
         self._drop_scratch(directory, scratch)
+
+    async def _let_have(self, directory: KeyDirectory, name: bytes, data: bytes) -> None:
+        """Post content for an entry, whatever it has; an empty one that is new stays local."""
+        with self._entry_file(directory, name, errno.EINVAL) as node:
+            if not data and name not in directory.moved and not await self._exists(directory, name):
+                node.is_new = True
+            else:
+                await self._poster.replace(node, data)
+        directory.moved.discard(name)
 
     async def _keep_copy(self, directory: KeyDirectory, name: bytes, new_name: bytes) -> None:
         """Copy an entry to a scratch file, and see the entry as gone in this mount."""
-        node = self._nodes.entry_file(directory, name) or refuse(errno.ENOENT)
-        data = await self._content(node)
-        scratch = directory.scratch.get(new_name) or self._nodes.scratch(directory, new_name)
-        scratch.data[:] = data
-        directory.moved.add(name)
-        if node.is_new:
-            self._drop_new(node)
+        with self._entry_file(directory, name, errno.ENOENT) as node:
+            data = await self._content(node)
+            scratch = directory.scratch.get(new_name) or self._nodes.scratch(directory, new_name)
+            scratch.resize(0, self._scratch_size)
+            scratch.write(0, data, self._scratch_size)
+            if not node.is_new:
+                directory.moved.add(name)
+            _cut_off(node)
 
     async def _content(self, node: EntryFile) -> bytes:
         if node.buffer is not None:
             return bytes(node.buffer.data)
-        if node.is_new:
+        if await self._is_local(node):
             return b""
-        state = await self._store.read(node.ref)
-        return state.data if state.data is not None else refuse(errno.ENOENT)
+        return (await self._present(node)).data or b""
 
     async def _move_entry(self, directory: KeyDirectory, name: bytes, new_name: bytes) -> None:
         """Post an entry's content under another data key, then delete the first one."""
-        source = self._nodes.entry_file(directory, name) or refuse(errno.ENOENT)
-        target = self._nodes.entry_file(directory, new_name) or refuse(errno.EINVAL)
-        data, was_new = await self._content(source), source.is_new
-        await self._poster.replace(target, data)
-        directory.moved.discard(new_name)
-        if was_new:
-            self._drop_new(source)
-        else:
-            await self._store.delete(source.ref, self._poster.pair(directory.public_key))
+        pair = self._poster.pair(directory.public_key)
+        with self._entry_file(directory, name, errno.ENOENT) as source:
+            async with source.lock:
+                await self._let_have(directory, new_name, await self._content(source))
+                if not source.is_new:
+                    await self._store.delete(source.ref, pair)
+                _cut_off(source)
 
     async def close(self) -> None:
         """Post what is still unwritten, at the end of the mount."""
         for node in self._nodes:
             if isinstance(node, EntryFile) and node.buffer is not None:
                 with suppress(OSError, SkymountError):
-                    await self._poster.post(node, at_release=True)
+                    await self._poster.post(node, node.buffer, at_release=True)
+
+
+def _cut_off(node: EntryFile) -> None:
+    """Let nothing that is open lead to an entry's name any more."""
+    node.is_new = False
+    if node.buffer is not None:
+        node.buffer.is_cut_off = True
+        node.buffer = None
 
 
 class _Listing(OpenDirectory):

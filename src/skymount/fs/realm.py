@@ -7,6 +7,7 @@ do is refused here, with the errno that fits a read-only tree.
 import errno
 import os
 from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
@@ -15,6 +16,10 @@ FOREVER = 365 * 86400.0
 
 MTIME_NS = 1577836800 * 10**9
 """Nanoseconds since the epoch, 2020-01-01: skylinks carry no time, and tools want a sane one."""
+
+
+asker: ContextVar[int] = ContextVar("asker", default=0)
+"""The thread whose request is handled, by its id; 0 when that is not known."""
 
 
 class Entry(NamedTuple):

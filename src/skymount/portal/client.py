@@ -6,7 +6,6 @@ import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from typing import Unpack
 
 import trio
@@ -41,15 +40,20 @@ class PortalClient(PortalReader):
     for local files, and a `PortalError` and nothing else for what happens on the wire.
     """
 
-    @cached_property
+    def _select(self, options: PortalOptions) -> None:
+        super()._select(options)
+        self._registry = Registry(self.transport)
+        self._db = SkyDB(self.transport, self._registry)
+
+    @property
     def registry(self) -> Registry:
         """The registry: get_entry, set_entry, get_entry_url, get_entry_link."""
-        return Registry(self.transport)
+        return self._registry
 
-    @cached_property
+    @property
     def db(self) -> SkyDB:
         """SkyDB: get_json, set_json, delete_json."""
-        return SkyDB(self.transport, self.registry)
+        return self._db
 
     # --- upload (contract, endpoints 1 and 2)
 
@@ -181,6 +185,8 @@ class PortalClient(PortalReader):
         *,
         path: str = "",
         timeout_seconds: Seconds = None,
+        skykey_name: str = "",
+        skykey_id: str = "",
         max_size: int = CONTENT_LIMIT,
         **options: Unpack[CommonOptions],
     ) -> FileContent:
@@ -188,7 +194,13 @@ class PortalClient(PortalReader):
         call = self.options.overridden(**options)
         limit = inputs.download_seconds(timeout_seconds)
         target, inner = inputs.link(skylink, path)
-        request = messages.download(target, inner, timeout=limit)
+        request = messages.download(
+            target,
+            inner,
+            timeout=limit,
+            skykey_name=inputs.text(skykey_name, "skykey_name"),
+            skykey_id=inputs.text(skykey_id, "skykey_id"),
+        )
         size = inputs.size(max_size, "max_size")
         return await files.get_file_content(
             self.transport, target, request, size, inputs.patient(call, limit)
@@ -248,14 +260,21 @@ class PortalClient(PortalReader):
         *,
         path: str = "",
         timeout_seconds: Seconds = None,
+        skykey_name: str = "",
+        skykey_id: str = "",
         on_progress: download.Progress | None = None,
         **options: Unpack[CommonOptions],
     ) -> None:
         """Download what a domain resolves to, as `download_file`."""
         call = self.options.overridden(**options)
         limit = inputs.download_seconds(timeout_seconds)
-        inner = inputs.text(path, "path").strip("/")
-        request = messages.hns_download(_domain(domain), inner, timeout=limit)
+        request = messages.hns_download(
+            _domain(domain),
+            inputs.inner_path(path),
+            timeout=limit,
+            skykey_name=inputs.text(skykey_name, "skykey_name"),
+            skykey_id=inputs.text(skykey_id, "skykey_id"),
+        )
         await download.to_file(
             self.transport,
             request,
@@ -290,7 +309,7 @@ class PortalClient(PortalReader):
         return names.hns_url(
             self.options.overridden(**options),
             _domain(domain),
-            inputs.text(path, "path").strip("/"),
+            inputs.inner_path(path),
             download=inputs.flag(download, "download"),
             subdomain=inputs.flag(subdomain, "subdomain"),
         )

@@ -4,6 +4,7 @@ transfer broke.
 
 import errno
 import os
+import stat
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 from http import HTTPStatus
@@ -29,6 +30,8 @@ Progress = Callable[[int, int | None], None]
 begins again."""
 
 _ROUNDS = 5  # transfers in a row that bring nothing, before giving up
+_MEAGRE = 64 << 10  # bytes; a transfer that brings less is followed by a pause
+_MEAGRE_ROUNDS = 20  # such transfers in a row, before giving up
 _NAME = 200  # bytes of the destination's name in that of the temporary file; at most 255 are legal
 
 
@@ -51,16 +54,17 @@ class _File:
     def open(self) -> None:
         """Make the temporary file; OSError when the destination cannot become a file.
 
-        A symbolic link is followed: its target is what gets replaced.
+        A symbolic link is followed: its target is what gets replaced. Its permissions stay.
         """
         self.destination = Path(os.path.realpath(self.destination))
         if self.destination.is_dir():
             raise IsADirectoryError(errno.EISDIR, "Is a directory", str(self.destination))
-        if self.destination.exists() and not self.destination.is_file():
-            raise FileExistsError(errno.EEXIST, "Is not a regular file", str(self.destination))
+        mode = _mode_of(self.destination)
         name = os.fsdecode(os.fsencode(self.destination.name)[:_NAME])
         self.path = self.destination.with_name(f".{name}.{os.urandom(6).hex()}.part")
         self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        if mode is not None:
+            os.fchmod(self._fd, mode)
 
     def write(self, piece: bytes) -> None:
         view = memoryview(piece)
@@ -88,6 +92,17 @@ class _File:
         self.close()
         with suppress(FileNotFoundError):
             os.unlink(self.path)
+
+
+def _mode_of(path: Path) -> int | None:
+    """Return the permission bits of a file that is replaced, None when there is none."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        raise FileExistsError(errno.EEXIST, "Is not a regular file", str(path))
+    return stat.S_IMODE(status.st_mode) & 0o777
 
 
 async def to_file(
@@ -126,7 +141,7 @@ async def _fill(
 
     A first request that fails is not made again here: the transport did that.
     """
-    tag, most, fruitless = "", 0, 0
+    tag, most, fruitless, meagre = "", 0, 0, 0
     while True:
         if file.size and not tag:
             await trio.to_thread.run_sync(file.restart)
@@ -142,7 +157,7 @@ async def _fill(
             if not (begun or most):
                 raise
             fruitless = 0 if file.size > most else fruitless + 1
-            if fruitless > rounds:
+            if fruitless > rounds or meagre >= _MEAGRE_ROUNDS:
                 raise
         except RequestRefusedError as error:
             if error.status != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or not rest:
@@ -150,8 +165,9 @@ async def _fill(
             tag, fruitless = "", fruitless + 1  # it is not what it was: from the start
             if fruitless > _ROUNDS:
                 raise
+        meagre = 0 if file.size >= most + _MEAGRE else meagre + 1
         most = max(most, file.size)
-        await trio.sleep((pause_before(fruitless) or 0) if fruitless else 0)
+        await trio.sleep((pause_before(meagre) or 0) if meagre else 0)
 
 
 async def _copy(
@@ -186,7 +202,7 @@ async def _take_place(file: _File, answer: OpenAnswer, asked: str) -> tuple[str,
         given, total = ByteRange.parse_content_range(answer.headers.get("content-range", ""))
     except MalformedError as error:
         raise answer.bad(str(error)) from None
-    if given.start != file.size or (total is not None and given.stop != total):
+    if not file.size or given.start != file.size or given.stop != total:
         raise answer.bad("the portal sent another range than the rest of the content")
     if file.size and tag and tag != asked:
         raise answer.bad("the portal sent the rest of other content")

@@ -10,7 +10,7 @@ from typing import Any
 
 import trio
 
-from skymount.errors import BadContentError, MalformedError, NotFoundError, RequestRefusedError
+from skymount.errors import MalformedError, NotFoundError, RequestRefusedError
 from skymount.portal.answers import Answer, Headers
 from skymount.portal.options import PortalOptions
 from skymount.portal.transport import Transport
@@ -86,14 +86,6 @@ def _link_of(headers: Headers, call: PortalOptions, asked: Skylink) -> str:
     return call.dialect.link(Skylink.parse(told) if told else asked)
 
 
-def _bad(
-    error: MalformedError, answer: Answer, request: messages.Request, call: PortalOptions
-) -> BadContentError:
-    """Make the error that an answer is not what was asked for."""
-    url = call.url + request.target.partition("?")[0]
-    return BadContentError(str(error), status=answer.status, method=request.method, url=url)
-
-
 async def get_metadata(
     transport: Transport, skylink: Skylink, path: str, call: PortalOptions
 ) -> MetadataResult:
@@ -111,7 +103,7 @@ async def get_metadata(
         else:
             metadata = await trio.to_thread.run_sync(_as_object, raw)
     except MalformedError as error:
-        raise _bad(error, answer, request, call) from None
+        raise transport.bad(request, call, str(error), answer.status) from None
     return MetadataResult(metadata, headers.get("content-type", ""), link)
 
 
@@ -153,7 +145,7 @@ async def get_file_content(
         metadata = None if raw is None else await trio.to_thread.run_sync(_as_object, raw)
         link = _link_of(answer.headers, call, skylink)
     except MalformedError as error:
-        raise _bad(error, answer, request, call) from None
+        raise transport.bad(request, call, str(error), answer.status) from None
     return FileContent(data, content_type, metadata, link)
 
 

@@ -161,14 +161,25 @@ def seconds(value: object, limit: int, name: str) -> int:
     return math.ceil(value)
 
 
+def inner_path(value: object, name: str = "path") -> str:
+    """Return a path inside content, without the slashes around it.
+
+    MalformedError for an element ``.`` or ``..``: in a URL it would lead to other content.
+    """
+    found = text(value, name).strip("/")
+    if not {".", ".."}.isdisjoint(found.split("/")):
+        raise MalformedError(f"{name} must not have an element '.' or '..'")
+    return found
+
+
 def link(value: object, path: object = "") -> tuple[Skylink, str]:
     """Return (skylink, decoded path without a leading slash) of a link in any form, or a Skylink.
 
     The path of the link comes first, then `path`.
     """
-    inner = text(path, "path")
+    inner = inner_path(path)
     if isinstance(value, Skylink):
-        return value, inner.strip("/")
+        return value, inner
     skylink, own = split_link(text(value, "skylink"))
     own = unquote(own, errors="surrogateescape") if "%" in own else own
-    return skylink, "/".join(filter(None, (own.strip("/"), inner.strip("/"))))
+    return skylink, "/".join(filter(None, (inner_path(own, "the path of a link"), inner)))

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from skymount.errors import BadContentError, MalformedError
+from skymount.errors import MalformedError
 from skymount.portal.options import PortalOptions
 from skymount.portal.transport import Transport
 from skymount.wire import messages
@@ -33,8 +33,7 @@ async def resolve(transport: Transport, domain: str, call: PortalOptions) -> Hns
         record = parse_resolution(answer.body)
         data: dict[str, Any] = msgspec.json.decode(answer.body)
     except MalformedError as error:
-        url = transport.url + request.target
-        raise BadContentError(str(error), status=answer.status, method="GET", url=url) from None
+        raise transport.bad(request, call, str(error), answer.status) from None
     path = record.path if isinstance(record, SkylinkRecord) else ""
     return HnsResult(data, call.dialect.link(f"{record.skylink}{path}"), record)
 

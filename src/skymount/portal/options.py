@@ -41,6 +41,8 @@ _MOST_CONNECTIONS = 1000
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _BAD_IN_VALUE = re.compile(r"[^\x20-\x7e\xa0-\xff]")
 
+_BAD_IN_URL = re.compile(r"[\x00-\x20\x7f\\<>\"^`{|}\ud800-\udfff]")
+
 # Of one connection (RFC 9110, 7.6.1), of the message's frame, or of what is asked for: the client
 # sets these itself, and another value would make it misread the answer.
 _OWN_HEADERS = frozenset(
@@ -115,9 +117,20 @@ def parse_portal_url(text: str) -> str:
         raise MalformedError(f"bad portal URL {shown}: {error}") from None
     if parts.query or parts.fragment:
         raise MalformedError(f"bad portal URL {shown}: it must not have a query or fragment")
+    if _BAD_IN_URL.search(text.strip()) or not _is_host(host):
+        raise MalformedError(f"bad portal URL {shown}: no address has such characters")
     if parts.scheme not in ("http", "https") or not host or port == 0:
         raise MalformedError(f"bad portal URL {shown}: it looks like https://portal.example")
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+
+
+def _is_host(host: str | None) -> bool:
+    """Whether the name of a host can be looked up: each label has at most 63 characters."""
+    try:
+        (host or "").encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 def is_local(url: str) -> bool:
@@ -191,7 +204,7 @@ def _seconds(name: str, value: object) -> float:
     except OverflowError:
         seconds = math.inf
     if not 0 < seconds < math.inf:
-        raise MalformedError(f"{name} must be above 0 seconds and finite, not {value}")
+        raise MalformedError(f"{name} must be above 0 seconds and finite")
     return seconds
 
 

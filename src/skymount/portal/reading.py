@@ -12,8 +12,7 @@ from typing import Self, Unpack
 
 import trio
 
-from skymount.errors import BadContentError, MalformedError
-from skymount.portal.answers import Headers
+from skymount.errors import MalformedError
 from skymount.portal.options import ClientOptions, CommonOptions, PortalOptions
 from skymount.portal.transport import OpenAnswer, Transport
 from skymount.wire import messages
@@ -122,9 +121,15 @@ class PortalReader:
         """
         call = self.options.overridden(**options)
         request = messages.download(skylink, method="HEAD", archive="concat")
-        headers = (await self.transport.fetch(request, 0, call)).headers
+        answer = await self.transport.fetch(request, 0, call)
+        headers = answer.headers
+        try:
+            told = headers.get(call.dialect.skylink_header, "")
+            found = Skylink.parse(told) if told else None
+        except MalformedError as error:
+            raise self.transport.bad(request, call, str(error), answer.status) from None
         return Head(
-            self._skylink_header(headers, call.dialect),
+            found,
             headers.raw(call.dialect.metadata_header),
             headers.length,
             headers.get("content-type", ""),
@@ -147,10 +152,11 @@ class PortalReader:
         """Fetch the first `length` bytes of the sector with that Merkle root (wire notes 4.7)."""
         call = self.options.overridden(**options)
         request = messages.sector(call.dialect, root, 0, length)
-        data = (await self.transport.fetch(request, length, call)).body
-        if len(data) != length:
-            raise BadContentError(f"sector {root.hex()}: short answer", url=self.url)
-        return data
+        answer = await self.transport.fetch(request, length, call)
+        if len(answer.body) != length:
+            text = f"sector {root.hex()}: short answer"
+            raise self.transport.bad(request, call, text, answer.status)
+        return answer.body
 
     @asynccontextmanager
     async def stream(
@@ -178,13 +184,6 @@ class PortalReader:
             pieces = self.transport.pieces(answer, len(byte_range))
             async with aclosing(pieces):
                 yield pieces
-
-    def _skylink_header(self, headers: Headers, dialect: Dialect) -> Skylink | None:
-        text = headers.get(dialect.skylink_header, "")
-        try:
-            return Skylink.parse(text) if text else None
-        except MalformedError as error:
-            raise BadContentError(str(error), method="HEAD", url=self.url) from None
 
 
 def _check_range(answer: OpenAnswer, asked: ByteRange, size: int) -> None:

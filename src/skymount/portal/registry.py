@@ -8,7 +8,6 @@ from http import HTTPStatus
 from typing import Unpack
 
 from skymount.errors import (
-    BadContentError,
     FrozenEntryError,
     MalformedError,
     NotFoundError,
@@ -115,7 +114,7 @@ class Registry:
         try:
             return SignedEntry.parse_answer(answer.body, public_key, tweak).verify()
         except MalformedError as error:
-            raise self._bad_answer(str(error), request, answer.status) from None
+            raise self._transport.bad(request, call, str(error), answer.status) from None
 
     async def next_revision(
         self,
@@ -188,10 +187,6 @@ class Registry:
 
     async def _holds(self, signed: SignedEntry, call: PortalOptions) -> bool:
         return await self.fetch(signed.public_key, signed.entry.tweak, call) == signed
-
-    def _bad_answer(self, text: str, request: messages.Request, status: int) -> BadContentError:
-        url = self._transport.url + request.target.partition("?")[0]
-        return BadContentError(text, status=status, method=request.method, url=url)
 
     def get_entry_url(
         self,

@@ -64,8 +64,8 @@ class Resolution:
     skylink: Skylink
     """A v1 skylink."""
     verified: bool
-    """Whether each registry entry on the way was. That of a domain's record is the portal's word,
-    always, and does not count."""
+    """Whether each registry entry on the way was; never of a domain, whose record is a portal's
+    word."""
     at: float = 0.0
     """When it was asked for, by trio's clock."""
 
@@ -124,7 +124,7 @@ class NamesConfig:
     check: bool = True
     """Whether proofs are checked, and looked for where a portal sends none."""
     require: bool = False
-    """Whether a v2 skylink that nobody proves is refused."""
+    """Whether a v2 skylink that nobody proves is refused, and every domain."""
 
 
 @dataclass(slots=True)
@@ -209,10 +209,12 @@ class Names:
     async def _find(self, goal: Goal) -> Resolution:
         if isinstance(goal, Skylink):
             return await self._follow(goal)
+        if self._config.require:
+            raise BadContentError(f"{goal}: what a domain leads to is not verified")
         record = await self._portals.first(partial(self._record, domain=goal))
         if isinstance(record, RegistryRecord):
             self._keys[record.skylink] = record.public_key, record.tweak
-        return await self._follow(record.skylink)
+        return replace(await self._follow(record.skylink), verified=False)
 
     @staticmethod
     async def _record(client: PortalReader, domain: str) -> Record:
@@ -293,7 +295,7 @@ class Names:
                 raise BadContentError(f"{link}: {error}", url=client.url) from None
             proven = True
         if self._config.require and not proven:
-            raise BadContentError(f"{link}: there is no proof of where it leads", url=client.url)
+            raise BadContentError(f"{link}: where it leads is not verified", url=client.url)
         return Resolution(head.skylink, proven), client
 
     async def _accept(self, hops: Sequence[SignedEntry], portal: str) -> None:

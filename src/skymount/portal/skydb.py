@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 import trio
 
-from skymount.errors import BadContentError, MalformedError, WrongTypeError
+from skymount.errors import MalformedError, PortalError, WrongTypeError
 from skymount.portal import inputs
 from skymount.portal.options import CallOptions, CommonOptions, PortalOptions
 from skymount.portal.registry import GET_TIMEOUT, Registry
@@ -127,7 +127,8 @@ class SkyDB:
             raise self._bad_answer(
                 "Expected returned entry data to be a skylink of length 34 bytes "
                 f"(or its 46 characters), got {len(entry.data)} bytes",
-                call.dialect.path("registry"),
+                messages.registry_get(call.dialect, key, tweak),
+                call,
             )
         document = await self._download(skylink, data_key, call)
         return JSONResult(document, entry.revision, call.dialect.link(skylink))
@@ -138,12 +139,10 @@ class SkyDB:
         try:
             return decode_document(answer.body, data_key)
         except MalformedError as error:
-            raise self._bad_answer(str(error), f"/{skylink}") from None
+            raise self._bad_answer(str(error), request, call) from None
 
-    def _bad_answer(self, text: str, path: str) -> BadContentError:
-        return BadContentError(
-            text, status=HTTPStatus.OK, method="GET", url=self._transport.url + path
-        )
+    def _bad_answer(self, text: str, request: messages.Request, call: PortalOptions) -> PortalError:
+        return self._transport.bad(request, call, text, HTTPStatus.OK)
 
     async def set_json(
         self,

@@ -1,9 +1,8 @@
 """Owns a node's skykeys as a client uses them: create, add, get, list, delete (contract 7-10)."""
 
 import re
-from http import HTTPStatus
 
-from skymount.errors import BadContentError, MalformedError, NotFoundError, PortalError
+from skymount.errors import MalformedError, NotFoundError, PortalError
 from skymount.portal import inputs
 from skymount.portal.answers import Answer
 from skymount.portal.options import PortalOptions
@@ -57,7 +56,7 @@ class Skykeys:
         try:
             return skykey.parse_list(answer.body)
         except MalformedError as error:
-            raise self._bad_answer(str(error), request) from None
+            raise self._node.bad(request, call, str(error), answer.status) from None
 
     async def delete(self, name: str, key_id: str, call: PortalOptions) -> None:
         """Forget the key of that name or id: exactly one of the two."""
@@ -73,7 +72,7 @@ class Skykeys:
         try:
             return Skykey.parse_record(answer.body)
         except MalformedError as error:
-            raise self._bad_answer(str(error), request) from None
+            raise self._node.bad(request, call, str(error), answer.status) from None
 
     async def _fetch(
         self, request: messages.Request, call: PortalOptions, body: bytes | None = None
@@ -87,10 +86,6 @@ class Skykeys:
             raise NotFoundError(
                 error.message, status=error.status, method=error.method, url=error.url
             ) from None
-
-    def _bad_answer(self, text: str, request: messages.Request) -> BadContentError:
-        url = self._node.url + request.target.partition("?")[0]
-        return BadContentError(text, status=HTTPStatus.OK, method=request.method, url=url)
 
 
 def _name(value: object) -> str:

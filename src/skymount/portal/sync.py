@@ -6,6 +6,7 @@ call waits for its result. It works beside another event loop, as a notebook has
 
 import inspect
 import os
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, wait
@@ -77,6 +78,8 @@ class _Loop:
         self._token = self._calls.ready.result()
 
     def __del__(self) -> None:
+        if sys.is_finalizing():  # its thread is dead, maybe with a lock in its hands
+            return
         with suppress(AttributeError):  # it never began
             self._end()
 

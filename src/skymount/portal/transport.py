@@ -21,7 +21,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import httpcore
 import httpx
@@ -64,6 +64,8 @@ _REDIRECTS = 5  # followed for one request
 _SLOWEST = 8 << 10  # bytes a second; a portal that drips more slowly counts as silent
 _CLOSING = 1.0  # seconds that closing an answer may take, also when its reader was cancelled
 
+_AS_IT_IS = httpx.Auth()  # else httpx takes credentials from the address that a redirect names
+
 _BROKEN = (
     httpx.NetworkError,
     httpx.ProxyError,
@@ -78,6 +80,8 @@ _BROKEN = (
 class _Heard:
     """What had come of an answer when an attempt ended."""
 
+    closings: int
+    """How often the connections had been closed when the request began."""
     head: bool = False
     retry_after: float | None = None
 
@@ -108,15 +112,23 @@ class Transport:
         self._http: httpx.AsyncClient | None = None
         self._opening = trio.Lock()
         self._free = trio.Semaphore(options.connections)
+        self._closings = 0
 
     def __repr__(self) -> str:
         return f"Transport({self.url!r})"
 
     async def aclose(self) -> None:
-        """Close every connection. A further request opens new ones."""
+        """Close every connection. A further request opens new ones; those under way fail."""
+        self._closings += 1
         if self._http is not None:
             http, self._http = self._http, None
             await http.aclose()
+
+    def bad(
+        self, request: messages.Request, options: PortalOptions, text: str, status: int | None
+    ) -> PortalError:
+        """Make the error that the answer to a request is not what was asked for."""
+        return Call(request, options, self.url).error(BadContentError, text, status)
 
     async def prepare(self) -> None:
         """Do now what the first request would otherwise wait for. No network traffic.
@@ -196,22 +208,23 @@ class Transport:
         if length is not None and arrived < length:
             raise answer.bad(f"{length - arrived} bytes too few")
 
-    @staticmethod
     async def _repeat(
-        call: Call, content: Content | None, attempt: Callable[[_Heard], Awaitable[T]]
+        self, call: Call, content: Content | None, attempt: Callable[[_Heard], Awaitable[T]]
     ) -> T:
         """Attempt a request until it succeeds, fails for good, or failed often enough."""
         safe = call.request.is_safe and not isinstance(content, AsyncIterator)
         repetitions = call.options.retries if safe else 0
-        repetition = 0
+        repetition, closings = 0, self._closings
         while True:
             repetition += 1
-            heard = _Heard()
+            heard = _Heard(closings)
             try:
                 return await attempt(heard)
             except PortalError as error:
                 error.attempts = repetition
                 if repetition > repetitions or not _is_passing(error, heard):
+                    raise
+                if closings != self._closings:
                     raise
                 pause = pause_before(repetition, heard.retry_after)
                 if pause is None:
@@ -224,10 +237,12 @@ class Transport:
     ) -> AsyncIterator[OpenAnswer]:
         """Make one attempt, and translate what httpx says of it and of reading the answer."""
         try:
-            http = await self._client()
             async with self._turn(call.options.idle_timeout):
-                with _patience(call.options, content):
-                    response = await _send(http, call, content)
+                if heard.closings != self._closings:
+                    raise httpx.NetworkError("the client was closed")
+                http = await self._client()
+                with _patience(call.options, content) as watched:
+                    response = await _send(http, call, watched)
                 try:
                     heard.head = True
                     yield await _accepted(call, response, heard)
@@ -250,6 +265,10 @@ class Transport:
             if self._http is None:
                 try:
                     self._http = await trio.to_thread.run_sync(self._make_client)
+                except httpx.InvalidURL:  # of a proxy; what is wrong may be part of a password
+                    raise UnavailableError(
+                        "the address of a proxy in the environment is not valid", url=self.url
+                    ) from None
                 except Exception as error:  # a proxy or a certificate file in the environment
                     raise UnavailableError(
                         f"the HTTP client cannot be set up: {error}", url=self.url
@@ -288,15 +307,54 @@ def _is_passing(error: PortalError, heard: _Heard) -> bool:
 
 
 @contextmanager
-def _patience(options: PortalOptions, content: Content | None) -> Iterator[None]:
-    """Bound the time until the headers are there, however slowly they drip in."""
+def _patience(options: PortalOptions, content: Content | None) -> Iterator[Content | None]:
+    """Bound the time until the headers are there, however slowly they drip in.
+
+    Yields the content to send: what is not in memory takes as long as it takes, and the time begins
+    when it is sent.
+    """
     limit = options.connect_timeout + 2 * options.idle_timeout
     uploading = content is not None and not isinstance(content, bytes)
     try:
-        with trio.fail_after(math.inf if uploading else limit):
-            yield
+        with trio.fail_after(math.inf if uploading else limit) as scope:
+            if content is None or isinstance(content, bytes):
+                yield content
+            else:
+                kind = _Once if isinstance(content, AsyncIterator) else _Timed
+                yield kind(content, scope, limit)
     except trio.TooSlowError:
         raise httpx.ReadTimeout(f"no headers in {limit:g} s") from None
+
+
+class _Timed:
+    """A body that starts the time of a scope when it is sent, and stops it when sent again."""
+
+    def __init__(
+        self, content: AsyncIterable[bytes], scope: trio.CancelScope, limit: float
+    ) -> None:
+        self._content = content
+        self._scope = scope
+        self._limit = limit
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return _Once(aiter(self._content), self._scope, self._limit)
+
+
+class _Once(_Timed):
+    """The same of a body that can be read only once. No generator: httpx does not close one."""
+
+    _content: AsyncIterator[bytes]
+
+    def __aiter__(self) -> Self:
+        self._scope.deadline = math.inf
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            return await anext(self._content)
+        except StopAsyncIteration:
+            self._scope.deadline = trio.current_time() + self._limit
+            raise
 
 
 async def _send(http: httpx.AsyncClient, call: Call, content: Content | None) -> httpx.Response:
@@ -311,9 +369,13 @@ async def _send(http: httpx.AsyncClient, call: Call, content: Content | None) ->
         timeout=httpx.Timeout(options.idle_timeout, connect=options.connect_timeout),
     )
     for _ in range(_REDIRECTS + 1):
+        if http.is_closed:
+            raise httpx.NetworkError("the client was closed")
         silenced = _sending.set(True)
         try:
-            response = await http.send(request, stream=True)
+            response = await http.send(request, stream=True, auth=_AS_IT_IS)
+        except UnicodeError as error:  # of a host's name, at last when it is looked up
+            raise call.error(BadContentError, f"no host can have this name: {error}") from None
         finally:
             _sending.reset(silenced)
         if response.next_request is None:

@@ -24,6 +24,8 @@ FILE_FIELD = "file"
 DIRECTORY_FIELD = "files[]"
 """Multipart field of a directory's files (contract, upload options)."""
 
+_AT_ONCE = 128 << 10  # bytes; the time-out is for each write, and a slow line takes long for more
+
 Progress = Callable[[int, int | None], None]
 """Called with (bytes sent, bytes in all or None when that is not known)."""
 
@@ -215,6 +217,7 @@ class _Sending:
         self._size = size
         self._progress = progress
         self._handed_out = 0
+        self._read = memoryview(b"")
 
     def __aiter__(self) -> Self:
         return self
@@ -222,9 +225,14 @@ class _Sending:
     async def __anext__(self) -> bytes:
         if self._handed_out and self._progress is not None:  # asked for more: that was sent
             self._progress(self._handed_out, self._size)
-        endless = self._size is None  # a pipe may be silent for ever
-        piece = await trio.to_thread.run_sync(next, self._pieces, b"", abandon_on_cancel=endless)
-        if not piece:
+        if not self._read:
+            endless = self._size is None  # a pipe may be silent for ever
+            piece = await trio.to_thread.run_sync(
+                next, self._pieces, b"", abandon_on_cancel=endless
+            )
+            self._read = memoryview(piece)
+        if not self._read:
             raise StopAsyncIteration
-        self._handed_out += len(piece)
-        return piece
+        sent, self._read = self._read[:_AT_ONCE], self._read[_AT_ONCE:]
+        self._handed_out += len(sent)
+        return bytes(sent)

@@ -3,12 +3,15 @@
 import logging
 import socket
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from typing import cast
 
+import h11
 import trio
 from hypercorn.config import Config
+from hypercorn.events import Event
+from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ASGIFramework, ConnectionState
@@ -22,6 +25,8 @@ from skymount.server.guard import Rules
 from skymount.server.hosts import is_loopback
 from skymount.server.skykeys import Skykeys
 from skymount.server.store import Store
+
+_log = logging.getLogger(__name__)
 
 _BACKLOG = 128  # connections that wait to be accepted
 _HEADERS_LIMIT = 64 << 10  # bytes of a request line and its headers
@@ -88,15 +93,53 @@ def _hypercorn_config(config: PortalConfig) -> Config:
     return settings
 
 
+class _Http1(H11Protocol):
+    """hypercorn's HTTP/1.1 without the ways out of it, to WebSocket and to HTTP/2.
+
+    No endpoint needs them, and hypercorn fails on requests of theirs that it should refuse. An
+    upgrade is ignored, as any server may; what begins as HTTP/2 gets an error.
+    """
+
+    async def _check_protocol(self, event: h11.Request) -> None:
+        pass
+
+    async def _create_stream(self, request: h11.Request) -> None:
+        headers = [(name, value) for name, value in request.headers if name != b"upgrade"]
+        if len(headers) != len(request.headers):
+            request = h11.Request(
+                method=request.method,
+                target=request.target,
+                headers=headers,
+                http_version=request.http_version,
+            )
+        await super()._create_stream(request)
+
+
 class _Connection(TCPServer):
-    """hypercorn's connection, which ends when the client has closed it.
+    """hypercorn's connection, which ends when the client has closed it, and speaks HTTP/1.1 only.
 
     The original would wait for its idle timer first, with the socket still open.
     """
 
     async def _read_data(self) -> None:
+        wrapper = self.protocol
+        wrapper.protocol = _Http1(
+            self.app,
+            self.config,
+            self.context,
+            self._task_group,
+            wrapper.state,
+            wrapper.ssl,
+            wrapper.client,
+            wrapper.server,
+            wrapper.send,
+        )
         await super()._read_data()
         await self.idle_task.stop()
+
+    async def protocol_send(self, event: Event) -> None:
+        with suppress(trio.BusyResourceError):  # the connection is being closed meanwhile
+            await super().protocol_send(event)
 
 
 class _Connections:
@@ -148,6 +191,8 @@ async def _run(
         try:
             as_typed = cast(trio.SSLStream[trio.SocketStream], stream)
             await _Connection(app, settings, context, ConnectionState({}), as_typed)
+        except* Exception:  # noqa: BLE001  # a bug there must not end the portal
+            _log.exception("a connection has failed")
         finally:
             connections.discard(stream)
 

@@ -80,8 +80,6 @@ def download(
     `timeout` whole seconds that the portal may search. Without `with_metadata` a portal may leave
     its header out, which can be megabytes long. MalformedError for a skykey's name and its id.
     """
-    if skykey_name and skykey_id:
-        raise MalformedError("cannot set both a 'skykeyname' and 'skykeyid'")
     query: list[tuple[str, str]] = []
     if archive:
         query.append(("format", archive))
@@ -91,12 +89,17 @@ def download(
         query.append(("timeout", str(timeout)))
     if not with_metadata:
         query.append(("no-response-metadata", "true"))
-    if skykey_name or skykey_id:
-        key = ("skykeyname", skykey_name) if skykey_name else ("skykeyid", skykey_id)
-        query.append(key)
+    query += _skykey(skykey_name, skykey_id)
     target = f"/{skylink}" + (f"/{quote_path(path)}" if path else "")
     headers = (("Range", byte_range.header()),) if byte_range is not None else ()
     return Request(method, _target(target, query), headers)
+
+
+def _skykey(name: str, key_id: str) -> list[tuple[str, str]]:
+    if name and key_id:
+        raise MalformedError("cannot set both a 'skykeyname' and 'skykeyid'")
+    named = (("skykeyname", name), ("skykeyid", key_id))
+    return [(parameter, value) for parameter, value in named if value]
 
 
 def metadata(dialect: Dialect, skylink: Skylink) -> Request:
@@ -175,12 +178,19 @@ def delete_skykey(dialect: Dialect) -> Request:
 
 
 def hns_download(
-    domain: str, path: str = "", *, attachment: bool = False, timeout: int | None = None
+    domain: str,
+    path: str = "",
+    *,
+    attachment: bool = False,
+    timeout: int | None = None,
+    skykey_name: str = "",
+    skykey_id: str = "",
 ) -> Request:
     """Ask for what a domain resolves to: endpoint 11, with parameters as of `download`."""
     query = [("attachment", "true")] if attachment else []
     if timeout is not None:
         query.append(("timeout", str(timeout)))
+    query += _skykey(skykey_name, skykey_id)
     target = f"/hns/{quote(domain, safe='', errors='surrogatepass')}"
     return Request("GET", _target(target + (f"/{quote_path(path)}" if path else ""), query))
 

@@ -1,0 +1,220 @@
+"""``skymount registry pending``, ``retry``, ``drop`` and ``forget``: what this machine keeps of
+entries that a mount wrote.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from skymount.cli.options import PortalFlags, hashed_option, portal_options
+from skymount.cli.output import emit, json_option, warn
+
+if TYPE_CHECKING:
+    from skymount.cli.session import Reading
+    from skymount.portal.ledger import Ledger, Pending
+    from skymount.wire.keys import KeyPair
+
+_SHOWN = 60  # characters of content in a line
+
+
+@click.command()
+@json_option
+def pending(as_json: bool) -> None:
+    """List what a mount wrote to entries and could not post, the oldest first.
+
+    Each line has a number for `retry` and `drop`, the key and the data key, the revision if one was
+    signed, the content, and why it was not posted.
+
+    \b
+    Examples:
+      skymount registry pending
+      skymount registry retry
+    """
+    with _ledger() as ledger:
+        found = ledger.pending()
+    names = _key_names() if found else {}
+    emit([_facts(each) for each in found], as_json, [_line(each, names) for each in found])
+
+
+@click.command()
+@click.argument("numbers", metavar="[NUMBER]...", type=int, nargs=-1)
+@click.option("--overwrite", is_flag=True, help="Replace what somebody else has set since.")
+@portal_options
+@json_option
+def retry(numbers: tuple[int, ...], overwrite: bool, flags: PortalFlags, as_json: bool) -> None:
+    """Post what is pending: the very same bytes, or signed now if no revision was taken.
+
+    Without numbers everything is. What was changed since is refused, and stays pending, unless it
+    is to be overwritten: then it gets the next revision.
+
+    \b
+    Examples:
+      skymount registry retry
+      skymount registry retry --overwrite 3
+    """
+    from skymount.cli.session import run_with_reader
+
+    settings = flags.load()
+    with _ledger() as ledger:
+        chosen = _chosen(ledger, numbers)
+        pairs = {key: _pair(key) for key in {each.public_key for each in chosen}}
+
+        async def send(reading: "Reading") -> list[dict[str, Any]]:
+            return await _send_all(reading, ledger, chosen, pairs, overwrite=overwrite)
+
+        sent = run_with_reader(settings, send) if chosen else []
+    emit(sent, as_json, [f"{each['id']}: revision {each['revision']}" for each in sent])
+    if len(sent) < len(chosen):
+        raise click.ClickException(f"{len(chosen) - len(sent)} of {len(chosen)} stay pending")
+
+
+async def _send_all(
+    reading: "Reading",
+    ledger: "Ledger",
+    chosen: "Sequence[Pending]",
+    pairs: "dict[bytes, KeyPair | None]",
+    *,
+    overwrite: bool,
+) -> list[dict[str, Any]]:
+    """Post one after another, since a later one may be of the same entry; say what failed."""
+    from skymount.errors import SkymountError
+    from skymount.portal.entries import Entries
+
+    entries = Entries(reading.portals, ledger)
+    sent: list[dict[str, Any]] = []
+    for each in chosen:
+        try:
+            state = await entries.send(each, pairs[each.public_key], overwrite=overwrite)
+        except SkymountError as error:
+            warn(f"{each.id}: {error}")
+        else:
+            sent.append({"id": each.id, "revision": state.revision})
+    return sent
+
+
+@click.command()
+@click.argument("numbers", metavar="[NUMBER]...", type=int, nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Drop all that is pending.")
+def drop(numbers: tuple[int, ...], everything: bool) -> None:
+    """Give up what is pending; it is gone then.
+
+    \b
+    Example:
+      skymount registry drop 3
+    """
+    if bool(numbers) == everything:
+        raise click.UsageError("name what to drop by its numbers, or use --all")
+    with _ledger() as ledger:
+        for each in _chosen(ledger, numbers):
+            ledger.drop(each.id)
+
+
+@click.command()
+@click.argument("owner", metavar="KEY")
+@click.argument("data_key", metavar="DATAKEY")
+@hashed_option
+def forget(owner: str, data_key: str, hashed: bool) -> None:
+    """Take an entry out of the listings of mounts. The entry itself stays as it is.
+
+    Using it again lists it again. Exit code 3 when it is not listed.
+
+    \b
+    Example:
+      skymount registry forget home greeting
+    """
+    from skymount.cli.owner import public_key
+    from skymount.errors import NotFoundError
+    from skymount.portal import inputs
+
+    key, tweak = bytes.fromhex(public_key(owner)), inputs.tweak(data_key, hashed)
+    with _ledger() as ledger:
+        if not ledger.forget(key, tweak):
+            raise NotFoundError(f"{data_key}: no such entry is listed")
+
+
+@contextmanager
+def _ledger() -> "Iterator[Ledger]":
+    from skymount.portal.ledger import Ledger, default_path
+
+    with closing(Ledger.open(default_path())) as ledger:
+        yield ledger
+
+
+def _chosen(ledger: "Ledger", numbers: Sequence[int]) -> "list[Pending]":
+    """Return what has these numbers, without any all; what a mount is posting is left to it."""
+    from skymount.errors import NotFoundError, StorageError
+
+    found = {each.id: each for each in ledger.pending()}
+    if not numbers:
+        return [each for each in found.values() if not each.posting]
+    for number in numbers:
+        if number not in found:
+            raise NotFoundError(f"{number}: nothing of that number is pending")
+        if found[number].posting:
+            raise StorageError(f"{number}: a mount is posting it now")
+    return [found[number] for number in dict.fromkeys(numbers)]
+
+
+def _pair(public_key: bytes) -> "KeyPair | None":
+    """Return the key that signs; what is signed already needs none."""
+    from skymount.cli.owner import key_pair
+    from skymount.errors import KeyringError
+
+    try:
+        return key_pair(public_key.hex())
+    except KeyringError:
+        return None
+
+
+def _key_names() -> dict[bytes, str]:
+    from skymount.errors import KeyringError
+    from skymount.keyring import Keyring, default_path
+
+    try:
+        return {key: name for name, key in Keyring(default_path()).public_keys().items()}
+    except KeyringError:
+        return {}
+
+
+def _facts(each: "Pending") -> dict[str, Any]:
+    return {
+        "id": each.id,
+        "public_key": each.public_key.hex(),
+        "data_key": each.data_key,
+        "hashed_data_key": each.tweak.hex(),
+        "revision": each.signed.entry.revision if each.signed else None,
+        "hex": each.data.hex(),
+        "reason": each.reason,
+        "created": _time(each),
+        "posting": each.posting,
+    }
+
+
+def _time(each: "Pending") -> str:
+    return datetime.fromtimestamp(each.created, UTC).isoformat(timespec="seconds")
+
+
+def _line(each: "Pending", names: dict[bytes, str]) -> str:
+    owner = names.get(each.public_key, each.public_key.hex())
+    data_key = each.tweak.hex() if each.data_key is None else each.data_key
+    revision = f"revision {each.signed.entry.revision}" if each.signed else "not signed"
+    state = "being posted now" if each.posting else each.reason
+    columns = (str(each.id), _time(each), f"{owner}/{data_key}", revision, _shown(each), state)
+    return "  ".join(columns)
+
+
+def _shown(each: "Pending") -> str:
+    """Return the content as a line shows it: text between quotes, a skylink, or hex digits."""
+    from skymount.wire.registry import DELETED, linked_skylink
+
+    if each.data == DELETED:
+        return "(deletion)"
+    skylink = linked_skylink(each.data)
+    try:
+        shown = str(skylink) if skylink else f'"{each.data.decode()}"'
+    except UnicodeDecodeError:
+        shown = each.data.hex()
+    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
