@@ -1,6 +1,7 @@
 """Configuration: defaults < file < environment < flags, and what is refused."""
 
 from dataclasses import FrozenInstanceError, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,7 @@ def test_every_key_can_be_set_in_the_file() -> None:
         verify = "require"
         memory_cache = "1 GiB"
         lookup_grace = 0.25
+        registry_ttl = 1
         hns_ttl = 30
         timeout = 10
         log_file = "/tmp/log"
@@ -93,6 +95,7 @@ def test_every_key_can_be_set_in_the_file() -> None:
         verify=Policy.REQUIRE,
         memory_cache=1 << 30,
         lookup_grace=0.25,
+        registry_ttl=1.0,
         hns_ttl=30.0,
         timeout=10.0,
         log_file="/tmp/log",
@@ -376,3 +379,27 @@ def test_secrets_are_never_shown() -> None:
 def test_it_cannot_be_changed_later() -> None:
     with pytest.raises(FrozenInstanceError):
         Config().timeout = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("key", ["api_key", "headers"])
+def test_credentials_stay_with_their_portal(tmp_path: Path, key: str):
+    """What the file has for its portal is not sent to one that is named elsewhere."""
+    value = {"api_key": '"secret"', "headers": '{ Cookie = "secret" }'}[key]
+    file = tmp_path / "config.toml"
+    file.write_text(f"""
+        portals = ["http://a"]
+        {key} = {value}
+        [mounts.other]
+        portals = ["http://b"]
+        [mounts.same]
+        verify = "off"
+    """)
+    read = partial(load, file=str(file))
+    assert getattr(read({}, environ={}), key)
+    assert getattr(read({}, environ={}, name="same"), key)
+    assert getattr(read({"portals": ["http://a"]}, environ={}), key)
+    assert not getattr(read({}, environ={}, name="other"), key)
+    assert not getattr(read({"portals": ["http://b"]}, environ={}), key)
+    assert not getattr(read({}, environ={"SKYMOUNT_PORTALS": "http://b"}), key)
+    mine = {"SKYMOUNT_API_KEY": "x", "SKYMOUNT_HEADERS": "Cookie: x"}
+    assert getattr(read({"portals": ["http://b"]}, environ=mine), key)

@@ -6,7 +6,7 @@ default. docs/configuration.md lists every key.
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -149,6 +149,8 @@ class Config:
         }
 
 
+_CREDENTIALS = ("api_key", "headers")
+
 _PARSERS: Mapping[str, Any] = {
     "portals": _portals,
     "dialect": _dialect,
@@ -182,6 +184,17 @@ def _merged(config: Config, settings: Mapping[str, object], origin: str) -> Conf
         except (ConfigError, MalformedError, WrongTypeError) as error:
             raise ConfigError(f"{origin}: {key}: {error}") from None
     return replace(config, **parsed)
+
+
+def _without_foreign_credentials(before: Config, after: Config, given: Iterable[str]) -> Config:
+    """Return `after` without what only the portals of `before` may know, if it names another one.
+
+    Credentials that came along with the new portals (`given`) are theirs.
+    """
+    if not before.portals or set(after.portals) <= set(before.portals):
+        return after
+    dropped = {key for key in _CREDENTIALS if key not in given}
+    return replace(after, **{key: getattr(Config(), key) for key in dropped})
 
 
 def default_path() -> Path:
@@ -234,7 +247,7 @@ def load(
     for each, table in mounts.items():
         named = _merged(config, table, f"{path}: [mounts.{each}]")
         if each == name:
-            config = named
+            config = _without_foreign_credentials(config, named, table)
     if name and name not in mounts:
         known = ", ".join(sorted(mounts)) or "there is none"
         raise ConfigError(f"{path}: no table [mounts.{name}]; known ones: {known}")
@@ -243,11 +256,13 @@ def load(
         for key in _PARSERS
         if environ.get(ENVIRONMENT_PREFIX + key.upper())
     }
+    from_file = config
     for key, value in from_environment.items():
         config = _merged(config, {key: value}, ENVIRONMENT_PREFIX + key.upper())
     given = {key: value for key, value in flags.items() if value is not None}
     config = _merged(config, given, "command line")
-    for key in ("api_key", "headers"):  # what one may know is no business of another
+    config = _without_foreign_credentials(from_file, config, {*from_environment, *given})
+    for key in _CREDENTIALS:  # what one may know is no business of another
         if getattr(config, key) and len(config.portals) > 1:
             raise ConfigError(f"{key}: name a single portal with it, which it is sent to")
     return config

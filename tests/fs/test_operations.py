@@ -211,6 +211,8 @@ async def test_fixed_nodes(autojump_clock: object):
             b".skymount",
             b"skylinks",
             b"hns",
+            b"registry",
+            b"skydb",
         ]
         assert [child.name for child in await listing(kit, CONTROL)] == [
             b"help.txt",

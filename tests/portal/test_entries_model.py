@@ -53,6 +53,8 @@ class Model(RuleBasedStateMachine):
         """The latest of each entry that this machine was shown, or posted."""
         self.unsent: set[tuple[str, bytes]] = set()
         """What was reported as failed, and not dropped."""
+        self.meanwhile: tuple[int, str] | None = None
+        """At which request of the next change the other machine writes, and what."""
         self.foreign: set[SignedEntry] = set()
         """What the other machine signed."""
 
@@ -82,8 +84,7 @@ class Model(RuleBasedStateMachine):
     )
     def other_machine_writes(self, name: str, data: bytes, where: set[int], ahead: int) -> None:
         """The owner's other program posts to some portals, perhaps at a revision that is there."""
-        there = [found for portal in self.portals if (found := self.at(portal, name))]
-        revision = max((found.entry.revision for found in there), default=-1) + ahead
+        revision = self.highest(name) + ahead
         if 0 <= revision <= MAX_REVISION:
             self.foreign_post(name, data, revision, where)
 
@@ -91,6 +92,16 @@ class Model(RuleBasedStateMachine):
     def other_machine_freezes(self, name: str, where: set[int]) -> None:
         """The owner posts the last revision but two, so that few are left."""
         self.foreign_post(name, b"late", MAX_REVISION - 2, where)
+
+    def other_machine_writes_next(self, name: str) -> None:
+        """The owner's other program posts to every portal, with the next revision."""
+        if (revision := self.highest(name) + 1) <= MAX_REVISION:
+            self.foreign_post(name, b"meanwhile", revision, set(range(PORTALS)))
+
+    def highest(self, name: str) -> int:
+        """Return the highest revision that is at a portal, -1 without any."""
+        there = [found for portal in self.portals if (found := self.at(portal, name))]
+        return max((found.entry.revision for found in there), default=-1)
 
     def foreign_post(self, name: str, data: bytes, revision: int, where: set[int]) -> None:
         signed = Entry(REFS[name].tweak, data, revision).sign(PAIR.private_key)
@@ -126,9 +137,21 @@ class Model(RuleBasedStateMachine):
         by=st.integers(0, 1),
         edit=st.booleans(),
         cancel_after=st.none() | st.integers(1, 5),
+        meanwhile=st.none() | st.integers(1, 5),
     )
-    def write(self, name: str, data: bytes, by: int, edit: bool, cancel_after: int | None) -> None:
-        """Write everything, or edit what was read; perhaps it is interrupted at some request."""
+    def write(
+        self,
+        name: str,
+        data: bytes,
+        by: int,
+        edit: bool,
+        cancel_after: int | None,
+        meanwhile: int | None,
+    ) -> None:
+        """Write everything, or edit what was read; perhaps it is interrupted at some request, or
+        the other machine writes at one.
+        """
+        self.meanwhile = meanwhile and (meanwhile, name)
         base = self.known.get(name) if edit else None
         ref, process = REFS[name], self.processes[by]
         self.change(name, data, base, lambda: process.write(ref, PAIR, data, base), cancel_after)
@@ -283,25 +306,28 @@ class Model(RuleBasedStateMachine):
         """Run it; cancelled when the portals have got so many requests: None then."""
 
         async def main() -> T | None:
-            result: T | None = None
-            left = cancel_after
+            requests = 0
             with trio.CancelScope() as scope:
 
                 def count() -> None:
-                    nonlocal left
-                    if left is not None:
-                        left -= 1
-                        if left == 0:
-                            scope.cancel()
+                    nonlocal requests
+                    requests += 1
+                    if requests == cancel_after:
+                        scope.cancel()
+                    if self.meanwhile and requests == self.meanwhile[0]:
+                        self.other_machine_writes_next(self.meanwhile[1])
 
                 for portal in self.portals:
                     portal.before = count
-                result = await action()
+                return await action()
+            return None
+
+        try:
+            return trio.run(main, clock=self.clock)
+        finally:
+            self.meanwhile = None
             for portal in self.portals:
                 portal.before = lambda: None
-            return result
-
-        return trio.run(main, clock=self.clock)
 
 
 def is_behind(one: Entry, other: Entry) -> bool:

@@ -328,7 +328,10 @@ def test_a_name_of_a_v2_skylink(client: Client, domain: Domain, file: str) -> No
 
 
 def test_a_zone_that_cannot_be_read(client: Client, domain: Domain, file: str) -> None:
-    """Names are an error as long as that lasts; all else works, and then names again."""
+    """Names are an error as long as that lasts; all else works, and then names again.
+
+    The answer does not say where on this machine the file is.
+    """
     domain.leads_to(file)
     path = domain.data / FILE
     kept = path.read_bytes()
@@ -338,6 +341,7 @@ def test_a_zone_that_cannot_be_read(client: Client, domain: Domain, file: str) -
             answer = client.get(f"/{endpoint}/{domain.name}")
             assert answer.status_code == 500
             assert text_of(answer).startswith("Handshake error: ")
+            assert str(domain.data) not in text_of(answer)
         assert client.get(f"/{file}").status_code == 200
     finally:
         path.write_bytes(kept)

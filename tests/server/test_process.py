@@ -23,6 +23,12 @@ from tests.server.forms import FORM_TYPE, Client, form, message_of, stored_files
 
 _RAW = {"Content-Type": "application/octet-stream"}
 _PATIENCE = 10.0  # seconds for something that takes milliseconds
+_UPGRADE = b"GET /svc/stats HTTP/1.1\r\nHost: localhost\r\nConnection: close, upgrade\r\nUpgrade: "
+_HTTP2 = (  # preface, settings, and a GET whose path is not ASCII
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    b"\0\0\0\4\0\0\0\0\0"
+    b"\0\0\x11\1\5\0\0\0\1\x82\x86\4\2/\xc3\1\x09localhost"
+)
 
 
 def _eventually(condition: Callable[[], bool]) -> None:
@@ -195,6 +201,7 @@ def test_forms_may_be_cut_anywhere(client: Client) -> None:
         b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"A: b\r\n" * 30_000 + b"\r\n",
         b"POST /svc/skyfile HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
         b"GET /\xff\xfe HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        _HTTP2,
     ],
 )
 def test_garbage_is_answered_or_cut_off(
@@ -209,6 +216,22 @@ def test_garbage_is_answered_or_cut_off(
             answer = b""
     assert not answer or answer.startswith(b"HTTP/1.1 4")
     assert client.get("/").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "upgrade",
+    [
+        b"h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n",
+        b"websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: \xff\r\n\r\n",
+        b"websocket\r\n\r\n",
+    ],
+)
+def test_upgrades_are_ignored(portal: PortalProcess, upgrade: bytes) -> None:
+    """There is only HTTP/1.1: the request is answered as if it did not ask for more."""
+    with _connect(portal.url) as connection:
+        connection.sendall(_UPGRADE + upgrade)
+        with connection.makefile("rb") as answer:
+            assert answer.read().startswith(b"HTTP/1.1 200")
 
 
 def _descriptors(portal: PortalProcess) -> int:
@@ -228,6 +251,21 @@ def test_clients_that_leave_a_download_cost_nothing(tmp_path: Path) -> None:
                         f"GET /{link}{query} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
                     )
                     assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+        _eventually(lambda: _descriptors(portal) <= before)
+
+
+def test_clients_that_leave_a_large_answer_cost_nothing(tmp_path: Path) -> None:
+    """Neither is the connection of one kept as if it were idle."""
+    with portal_process(tmp_path) as portal:
+        before = _descriptors(portal)
+        with Client(base_url=portal.url, timeout=60) as client:
+            link = client.upload_file("big", bytes(3 << 20))
+        for _ in range(10):
+            with _connect(portal.url) as connection:
+                connection.sendall(
+                    f"GET /svc/basesector/{link} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+                )
+                assert connection.recv(1000).startswith(b"HTTP/1.1 200")
         _eventually(lambda: _descriptors(portal) <= before)
 
 

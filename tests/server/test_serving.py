@@ -11,7 +11,7 @@ import trio
 
 import skymount.server
 from skymount.errors import ConfigError, StorageError
-from skymount.server import PortalConfig, serve
+from skymount.server import PortalConfig, listener, serve
 from tests.server.forms import message_of
 
 _RAW = {"Content-Type": "application/octet-stream"}
@@ -89,6 +89,25 @@ async def test_a_client_that_pauses_is_dropped(config: PortalConfig) -> None:
             answer = await stream.receive_some()
         assert answer.startswith(b"HTTP/1.1 408 ")
         assert not list((config.data / "v1" / "incoming").iterdir())
+
+
+async def test_a_bug_ends_one_connection(
+    config: PortalConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged, and the other connections go on."""
+
+    async def fail(self: object) -> None:
+        raise RuntimeError("a bug below the application")
+
+    async with _serving(config) as url, httpx.AsyncClient(base_url=url) as client:
+        assert (await client.get("/svc/stats")).status_code == 200
+        with monkeypatch.context() as patched:
+            patched.setattr(listener._Connection, "_read_data", fail)
+            async with httpx.AsyncClient() as other:
+                with pytest.raises(httpx.TransportError):
+                    await other.get(url)
+        assert (await client.get("/svc/stats")).status_code == 200
+    assert "a connection has failed" in caplog.text
 
 
 async def test_a_damaged_store_is_a_server_error(config: PortalConfig) -> None:

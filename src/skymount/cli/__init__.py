@@ -21,6 +21,7 @@ _COMMANDS = {
     "mount": "skymount.cli.mount:mount",
     "umount": "skymount.cli.mount:umount",
     "upload": "skymount.cli.upload:upload",
+    "publish": "skymount.cli.publish:publish",
     "download": "skymount.cli.download:download",
     "ls": "skymount.cli.reading:ls",
     "cat": "skymount.cli.reading:cat",
@@ -63,7 +64,7 @@ def cli() -> None:
     \b
     Examples:
       skymount mount ~/sky            mount, with a portal of its own if none is there
-      skymount upload site/           publish a directory, print its skylink
+      skymount upload site/           upload a directory, print its skylink
       ls ~/sky/skylinks/SKYLINK/      look at it
       skymount umount ~/sky           unmount
 

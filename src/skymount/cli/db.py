@@ -11,8 +11,11 @@ from skymount.cli.options import PortalFlags, hashed_option, portal_options, wai
 from skymount.cli.output import emit, json_option
 
 if TYPE_CHECKING:
+    from skymount.cli.session import Writing
+    from skymount.config import Config
     from skymount.portal.client import PortalClient
     from skymount.portal.skydb import JSONResult
+    from skymount.wire.keys import KeyPair
 
 _OWNER = click.argument("owner", metavar="KEY")
 _DATA_KEY = click.argument("data_key", metavar="DATAKEY")
@@ -98,32 +101,65 @@ def set_(
 ) -> None:
     """Store the JSON document in FILE, or on standard input; print its link.
 
-    The document is an object or an array.
+    The document is an object or an array. If it is uploaded and its entry cannot be posted, the
+    entry is kept, see `skymount registry pending`; with --revision it is not.
 
     \b
     Examples:
       skymount db set home profile profile.json
       echo '{"hello": "world"}' | skymount db set home greeting
     """
-    from skymount.cli.owner import explaining_conflicts, key_pair
-    from skymount.cli.session import run_with_client
+    from skymount.cli.owner import key_pair
 
     settings = flags.load()
     pair = key_pair(owner)
     document = _document(file)
+    if revision is None:
+        number, link = _set_next(settings, pair, data_key, document, hashed=hashed)
+    else:
+        number = revision
+        link = _set_revision(settings, pair, data_key, document, revision, hashed=hashed)
+    emit({"revision": number, "data_link": link}, as_json, [link])
+
+
+def _set_next(
+    settings: "Config", pair: "KeyPair", data_key: str, document: Any, *, hashed: bool
+) -> tuple[int, str]:
+    """Store a document, whatever is there; return the entry's revision and the document's link."""
+    from skymount.cli.owner import entry_of
+    from skymount.cli.session import run_with_entries
+    from skymount.portal.skydb import document_name, encode_document
+    from skymount.portal.sources import Source
+    from skymount.portal.upload import FILE_FIELD, UploadBody
+
+    ref = entry_of(pair, data_key, hashed=hashed)
+    name = document_name(data_key, hashed)
+    source = Source.of_bytes(encode_document(document), name, contenttype="application/json")
+
+    async def store(writing: "Writing") -> tuple[int, str]:
+        skylink = await writing.upload(UploadBody([source], field=FILE_FIELD))
+        state = await writing.set(ref, pair, bytes(skylink))
+        return state.revision, writing.dialect.link(skylink)
+
+    return run_with_entries(settings, store)
+
+
+def _set_revision(
+    settings: "Config", pair: "KeyPair", data_key: str, document: Any, number: int, *, hashed: bool
+) -> str:
+    """Store a document under just that revision, at the first portal; return its link."""
+    from skymount.cli.owner import explaining_conflicts
+    from skymount.cli.session import run_with_client
 
     async def store(client: "PortalClient") -> "JSONResult":
         async with explaining_conflicts(
-            client, pair.public_hex, data_key, hashed=hashed, revision=revision
+            client, pair.public_hex, data_key, hashed=hashed, revision=number
         ):
             return await client.db.set_json(
-                pair.private_hex, data_key, document, revision=revision, hashed_data_key_hex=hashed
+                pair.private_hex, data_key, document, revision=number, hashed_data_key_hex=hashed
             )
 
-    found = run_with_client(settings, store)
-    emit(
-        {"revision": found.revision, "data_link": found.data_link}, as_json, [str(found.data_link)]
-    )
+    return str(run_with_client(settings, store).data_link)
 
 
 def _document(file: Path) -> Any:
@@ -167,17 +203,15 @@ def delete(
     Example:
       skymount db delete home greeting
     """
-    from skymount.cli.owner import explaining_conflicts, key_pair
-    from skymount.cli.session import run_with_client
+    from skymount.cli.owner import entry_of, key_pair
+    from skymount.cli.session import run_with_entries
 
     settings = flags.load()
     pair = key_pair(owner)
+    ref = entry_of(pair, data_key, hashed=hashed)
 
-    async def remove(client: "PortalClient") -> None:
-        async with explaining_conflicts(
-            client, pair.public_hex, data_key, hashed=hashed, revision=None
-        ):
-            await client.db.delete_json(pair.private_hex, data_key, hashed_data_key_hex=hashed)
+    async def remove(writing: "Writing") -> None:
+        await writing.delete(ref, pair)
 
-    run_with_client(settings, remove)
+    run_with_entries(settings, remove)
     emit({"data_key": data_key, "deleted": True}, as_json, [])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from skymount.keyring import Keyring
     from skymount.portal.client import PortalClient
+    from skymount.portal.entries import Ref
     from skymount.wire.keys import KeyPair
 
 
@@ -28,6 +29,15 @@ def key_pair(text: str) -> "KeyPair":
     if found is None:
         raise KeyringError(f"the keyring lacks the private key of {public}, which has to sign")
     return found
+
+
+def entry_of(pair: "KeyPair", data_key: str, *, hashed: bool) -> "Ref":
+    """Return what names an entry of that owner's."""
+    from skymount.portal import inputs
+    from skymount.portal.entries import Ref
+
+    tweak = inputs.tweak(data_key, hashed)
+    return Ref(pair.public_key, tweak, None if hashed else data_key)
 
 
 def _parsed(text: str) -> str | None:
@@ -58,9 +68,9 @@ def _keyring() -> "Keyring":
 
 @asynccontextmanager
 async def explaining_conflicts(
-    client: "PortalClient", public: str, data_key: str, *, hashed: bool, revision: int | None
+    client: "PortalClient", public: str, data_key: str, *, hashed: bool, revision: int
 ) -> AsyncIterator[None]:
-    """Say what the registry has when it refuses an entry; `revision` is what the user wanted."""
+    """Say what the registry has when it refuses an entry of the revision that the user wanted."""
     from skymount.errors import PortalError, RevisionConflictError
 
     try:
@@ -72,13 +82,10 @@ async def explaining_conflicts(
             raise error from None
         if found.entry is None:
             raise
-        there = found.entry.revision
-        text = (
-            f"{data_key}: revision {there} was set meanwhile; look at it, then try again"
-            if revision is None
-            else f"{data_key}: the registry has revision {there}, and refuses {revision}; "
-            "without --revision the entry gets the next one"
-        )
         raise RevisionConflictError(
-            text, status=error.status, method=error.method, url=error.url
+            f"{data_key}: the registry has revision {found.entry.revision}, and refuses "
+            f"{revision}; without --revision the entry gets the next one",
+            status=error.status,
+            method=error.method,
+            url=error.url,
         ) from None

@@ -12,8 +12,11 @@ from skymount.cli.output import emit, json_option
 from skymount.cli.spool import drop, forget, pending, retry
 
 if TYPE_CHECKING:
+    from skymount.cli.session import Writing
+    from skymount.config import Config
     from skymount.portal.client import PortalClient
-    from skymount.portal.registry import RegistryEntry
+    from skymount.wire.dialect import Dialect
+    from skymount.wire.keys import KeyPair
 
 _OWNER = click.argument("owner", metavar="KEY")
 _DATA_KEY = click.argument("data_key", metavar="DATAKEY")
@@ -78,7 +81,8 @@ def get(
         if found.entry is None:
             raise NotFoundError(f"{data_key}: there is no such registry entry", status=404)
         link = client.registry.get_entry_link(key, data_key, hashed_data_key_hex=hashed)
-        facts = _facts(client, found.entry) | {"public_key": key, "link": link}
+        facts = _facts(client.dialect, data_key, found.entry.data, found.entry.revision)
+        facts |= {"public_key": key, "link": link}
         return facts | {"signature": found.signature, "raw": found.entry.data}
 
     facts = run_with_client(settings, ask)
@@ -98,21 +102,21 @@ def _lines(facts: Mapping[str, Any]) -> list[str]:
     return [facts["skylink"] or facts["hex"]]
 
 
-def _facts(client: "PortalClient", entry: "RegistryEntry") -> dict[str, Any]:
+def _facts(dialect: "Dialect", data_key: str, data: bytes, revision: int) -> dict[str, Any]:
     from skymount.wire.registry import linked_skylink
 
-    skylink = linked_skylink(entry.data)
+    skylink = linked_skylink(data)
     text: str | None
     try:
-        text = entry.data.decode()
+        text = data.decode()
     except UnicodeDecodeError:
         text = None
     return {
-        "data_key": entry.data_key,
-        "revision": entry.revision,
-        "hex": entry.data.hex(),
+        "data_key": data_key,
+        "revision": revision,
+        "hex": data.hex(),
         "text": text,
-        "skylink": client.dialect.link(skylink) if skylink else None,
+        "skylink": dialect.link(skylink) if skylink else None,
     }
 
 
@@ -140,7 +144,8 @@ def set_(
     """Sign DATA with the key of that name in the keyring, and set the entry.
 
     Without DATA, or with -, it is read from standard input as it is, line feed included. Prints
-    the entry's revision. A revision that is not above the one that the registry has is refused.
+    the entry's revision. What cannot be posted is kept, see `skymount registry pending`; with
+    --revision it is not, and one that is not above the registry's is refused.
 
     \b
     Examples:
@@ -148,30 +153,48 @@ def set_(
       skymount registry set --skylink home site "$(skymount upload site/)"
       printf '\\0\\1' | skymount registry set home bytes
     """
-    from skymount.cli.owner import explaining_conflicts, key_pair
-    from skymount.cli.session import run_with_client
-    from skymount.portal.registry import RegistryEntry
+    from skymount.cli.owner import entry_of, key_pair
+    from skymount.cli.session import run_with_entries
+    from skymount.wire.dialect import dialect_named
+    from skymount.wire.registry import entry_link
 
     settings = flags.load()
     pair = key_pair(owner)
+    ref = entry_of(pair, data_key, hashed=hashed)
     content = _content(data, is_hex=is_hex, is_skylink=is_skylink)
+    if revision is None:
 
-    async def store(client: "PortalClient") -> dict[str, Any]:
+        async def store(writing: "Writing") -> int:
+            return (await writing.set(ref, pair, content)).revision
+
+        number = run_with_entries(settings, store)
+    else:
         number = revision
-        if number is None:
-            number = await client.registry.next_revision(
-                pair.public_hex, data_key, hashed_data_key_hex=hashed
-            )
-        entry = RegistryEntry(data_key, content, number)
+        _set_revision(settings, pair, data_key, content, revision, hashed=hashed)
+    dialect = dialect_named(settings.dialect)
+    link = dialect.link(entry_link(pair.public_key, ref.tweak))
+    facts = _facts(dialect, data_key, content, number)
+    facts |= {"public_key": pair.public_hex, "link": link}
+    emit(facts, as_json, [f"revision {number}"])
+
+
+def _set_revision(
+    settings: "Config", pair: "KeyPair", data_key: str, content: bytes, number: int, *, hashed: bool
+) -> None:
+    """Set an entry of just that revision, at the first portal."""
+    from skymount.cli.owner import explaining_conflicts
+    from skymount.cli.session import run_with_client
+    from skymount.portal.registry import RegistryEntry
+
+    entry = RegistryEntry(data_key, content, number)
+
+    async def store(client: "PortalClient") -> None:
         async with explaining_conflicts(
-            client, pair.public_hex, data_key, hashed=hashed, revision=revision
+            client, pair.public_hex, data_key, hashed=hashed, revision=number
         ):
             await client.registry.set_entry(pair.private_hex, entry, hashed_data_key_hex=hashed)
-        link = client.registry.get_entry_link(pair.public_hex, data_key, hashed_data_key_hex=hashed)
-        return _facts(client, entry) | {"public_key": pair.public_hex, "link": link}
 
-    facts = run_with_client(settings, store)
-    emit(facts, as_json, [f"revision {facts['revision']}"])
+    run_with_client(settings, store)
 
 
 def _content(data: str | None, *, is_hex: bool, is_skylink: bool) -> bytes:

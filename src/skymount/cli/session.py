@@ -9,21 +9,27 @@ What goes wrong leaves both functions as it is, never in an exception group.
 import logging
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
 from skymount.config import Config
-from skymount.errors import UnavailableError
+from skymount.errors import FrozenEntryError, PortalError, UnavailableError
 from skymount.portal.client import PortalClient
 from skymount.portal.options import PortalOptions
 
 if TYPE_CHECKING:
     from skymount.content.reader import ContentReader
     from skymount.content.skyfile import Policy
+    from skymount.portal.entries import Entries, Ref, State
     from skymount.portal.failover import Portals
+    from skymount.portal.ledger import Ledger
+    from skymount.portal.upload import UploadBody
+    from skymount.wire.dialect import Dialect
+    from skymount.wire.keys import KeyPair
+    from skymount.wire.skylink import Skylink
 
 T = TypeVar("T")
 
@@ -37,6 +43,50 @@ class Reading:
     portals: "Portals"
     reader: "ContentReader"
     policy: "Policy"
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """What changes entries: all portals, and what this machine knows of the registry."""
+
+    portals: "Portals"
+    entries: "Entries"
+    ledger: "Ledger"
+
+    @property
+    def dialect(self) -> "Dialect":
+        """The names that the portals use."""
+        return self.portals.clients[0].dialect
+
+    async def upload(self, body: "UploadBody") -> "Skylink":
+        """Send content to the first portal alone: who uploads says where to."""
+        from skymount.portal.upload import send
+
+        return (await send(self.portals.clients[0].transport, body)).skylink
+
+    async def set(self, ref: "Ref", pair: "KeyPair", data: bytes) -> "State":
+        """Give an entry new content, whatever it has; an error says if the spool keeps it."""
+        with self._saying_what_is_kept(ref):
+            return await self.entries.write(ref, pair, data, None)
+
+    async def delete(self, ref: "Ref", pair: "KeyPair") -> "State":
+        """Delete an entry; as `set`."""
+        with self._saying_what_is_kept(ref):
+            return await self.entries.delete(ref, pair)
+
+    @contextmanager
+    def _saying_what_is_kept(self, ref: "Ref") -> Iterator[None]:
+        try:
+            yield
+        except (PortalError, FrozenEntryError) as error:
+            kept = {(each.public_key, each.tweak) for each in self.ledger.pending()}
+            if (ref.public_key, ref.tweak) not in kept:
+                raise
+            text = "; it is kept, see `skymount registry pending`"
+            if isinstance(error, FrozenEntryError):
+                raise FrozenEntryError(f"{error}{text}") from None
+            error.message += text
+            raise
 
 
 def run_with_client(settings: Config, function: Callable[[PortalClient], Awaitable[T]]) -> T:
@@ -64,31 +114,55 @@ def run_with_reader(settings: Config, function: Callable[[Reading], Awaitable[T]
     return _run(settings, main)
 
 
+def run_with_entries(settings: Config, function: Callable[[Writing], Awaitable[T]]) -> T:
+    """Run a function that changes entries as a mount does; return its result.
+
+    StorageError when the ledger cannot be used.
+    """
+    from skymount.portal.entries import Entries
+    from skymount.portal.ledger import Ledger, default_path
+
+    with closing(Ledger.open(default_path())) as ledger:
+
+        async def main() -> T:
+            async with _open_portals(settings) as portals:
+                return await function(Writing(portals, Entries(portals, ledger), ledger))
+
+        return _run(settings, main)
+
+
+@asynccontextmanager
+async def _open_portals(settings: Config) -> "AsyncIterator[Portals]":
+    from skymount.portal.failover import Portals
+    from skymount.portal.reading import PortalReader
+
+    async with AsyncExitStack() as stack:
+        yield Portals(
+            [
+                await stack.enter_async_context(
+                    PortalReader.of(
+                        # no repetitions: `Portals` asks the next portal instead, in rounds
+                        PortalOptions.parse(
+                            url, timeout=settings.timeout, retries=0, **settings.client_options
+                        )
+                    )
+                )
+                for url in settings.portal_urls
+            ]
+        )
+
+
 @asynccontextmanager
 async def _open_reading(settings: Config) -> AsyncIterator[Reading]:
     from skymount.content.cache import MemoryCache
     from skymount.content.loader import Loader
     from skymount.content.reader import open_reader
-    from skymount.portal.failover import Portals
-    from skymount.portal.reading import PortalReader
 
-    async with AsyncExitStack() as stack:
-        clients = [
-            await stack.enter_async_context(
-                PortalReader.of(
-                    # no repetitions: `Portals` asks the next portal instead, in rounds
-                    PortalOptions.parse(
-                        url, timeout=settings.timeout, retries=0, **settings.client_options
-                    )
-                )
-            )
-            for url in settings.portal_urls
-        ]
-        portals = Portals(clients)
+    async with _open_portals(settings) as portals:
         cache = MemoryCache(max(settings.memory_cache, _LEAST_CACHE))
         loader = Loader(portals, settings.verify)
-        reader = await stack.enter_async_context(open_reader(portals, loader, cache))
-        yield Reading(portals, reader, settings.verify)
+        async with open_reader(portals, loader, cache) as reader:
+            yield Reading(portals, reader, settings.verify)
 
 
 def _run(settings: Config, main: Callable[[], Awaitable[T]]) -> T:

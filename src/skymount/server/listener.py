@@ -10,7 +10,7 @@ from typing import cast
 import h11
 import trio
 from hypercorn.config import Config
-from hypercorn.events import Event
+from hypercorn.events import Event, Updated
 from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
@@ -121,6 +121,8 @@ class _Connection(TCPServer):
     The original would wait for its idle timer first, with the socket still open.
     """
 
+    _has_ended = False
+
     async def _read_data(self) -> None:
         wrapper = self.protocol
         wrapper.protocol = _Http1(
@@ -135,9 +137,12 @@ class _Connection(TCPServer):
             wrapper.send,
         )
         await super()._read_data()
+        self._has_ended = True
         await self.idle_task.stop()
 
     async def protocol_send(self, event: Event) -> None:
+        if self._has_ended and isinstance(event, Updated):  # an answer that nobody took has ended
+            return
         with suppress(trio.BusyResourceError):  # the connection is being closed meanwhile
             await super().protocol_send(event)
 

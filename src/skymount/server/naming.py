@@ -4,6 +4,7 @@ content itself.
 What names there are is the zone's matter; the content is answered by `downloading`.
 """
 
+import logging
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -16,6 +17,8 @@ from skymount.server import answers
 from skymount.server.downloading import Downloads
 from skymount.server.zone import ZoneFile
 from skymount.wire.hns import Record, SkylinkRecord, encode_resolution, parse_domain
+
+_log = logging.getLogger(__name__)
 
 _TEXT_TYPE = "text/plain; charset=utf-8"
 
@@ -74,7 +77,10 @@ class Names:
         try:
             zone = await trio.to_thread.run_sync(self.zone.current)
             record = zone.find(domain)
-        except (StorageError, MalformedError) as error:
+        except StorageError as error:
+            _log.error("%s", error)
+            raise _NoAnswerError(500, "Handshake error: the zone cannot be used") from None
+        except MalformedError as error:
             raise _NoAnswerError(500, f"Handshake error: {error}") from None
         if record is None:
             raise _NoAnswerError(404, f"No records found for {domain}")

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from hashlib import blake2b, pbkdf2_hmac
 from typing import Self
 
-from nacl.bindings import crypto_sign_seed_keypair
-
 from skymount.errors import MalformedError
 from skymount.wire.registry import KEY_SIZE, PRIVATE_KEY_SIZE
 
@@ -49,6 +47,8 @@ class KeyPair:
             password = seed.encode()
         except UnicodeEncodeError:
             raise MalformedError("a seed must be valid Unicode text") from None
+        from nacl.bindings import crypto_sign_seed_keypair
+
         derived = pbkdf2_hmac("sha256", password, b"", _ROUNDS, KEY_SIZE)
         return cls(*crypto_sign_seed_keypair(derived))
 
@@ -57,6 +57,8 @@ class KeyPair:
         """Check a private key of 64 bytes: its second half must be the public key of its first."""
         if len(private_key) != PRIVATE_KEY_SIZE:
             raise MalformedError(f"a private key has {2 * PRIVATE_KEY_SIZE} hex digits")
+        from nacl.bindings import crypto_sign_seed_keypair
+
         pair = cls(*crypto_sign_seed_keypair(private_key[:KEY_SIZE]))
         if pair.private_key != private_key:
             raise MalformedError("the halves of this private key do not belong together")
