@@ -22,6 +22,7 @@ imports the library. ``fs.fuse`` maps this tree to errno values, ``cli`` maps it
         ├── UnavailableError      it cannot be reached, or fails (5xx, 429)
         │   └── PortalTimeoutError    it did not answer in time
         └── BadContentError       its answer is not the content that was asked for
+            └── NoDocumentError       a registry entry leads to no JSON document
 """
 
 
@@ -117,3 +118,7 @@ class PortalTimeoutError(UnavailableError):
 
 class BadContentError(PortalError):
     """The portal's answer is not the content that was asked for."""
+
+
+class NoDocumentError(BadContentError):
+    """A registry entry leads to something else than a JSON document."""

@@ -18,8 +18,6 @@ from skymount.portal.entries import Ref
 from skymount.wire.keys import KeyPair
 from skymount.wire.registry import MAX_REVISION, hash_data_key
 
-pytestmark = pytest.mark.usefixtures("autojump_clock")
-
 OWN, OTHERS = KeyPair.from_seed("own"), KeyPair.from_seed("others")
 HOME = b"home"
 TTL = 2.0
@@ -274,7 +272,7 @@ async def refused(number: int, work: Awaitable[object]) -> None:
 # --- keys
 
 
-async def test_directory_of_any_key(kit: Kit):
+async def test_directory_of_any_key(autojump_clock: object, kit: Kit):
     """G1: `registry/<name>` is a directory for every name of 64 hex digits, without any request."""
     for key, mode in ((OWN, 0o755), (OTHERS, 0o555)):
         entry = await kit.lookup(REGISTRY, key.public_hex.encode())
@@ -285,7 +283,7 @@ async def test_directory_of_any_key(kit: Kit):
     assert kit.store.asked == []
 
 
-async def test_link_of_each_own_key(kit: Kit):
+async def test_link_of_each_own_key(autojump_clock: object, kit: Kit):
     """G1: and a symbolic link to one for each key of the keyring.
 
     A key that is added or removed is seen at once; the kernel keeps what was there for a second.
@@ -305,12 +303,12 @@ async def test_link_of_each_own_key(kit: Kit):
 @pytest.mark.parametrize(
     "name", ["x", "A" * 64, "a" * 63, "a" * 65, "g" * 64, "ed25519:" + "a" * 64]
 )
-async def test_no_other_name(kit: Kit, name: str):
+async def test_no_other_name(autojump_clock: object, kit: Kit, name: str):
     """G1: Any other name is ENOENT."""
     assert await kit.tree.lookup(REGISTRY, name.encode()) == Entry(0, entry_ttl=0.0)
 
 
-async def test_listing_of_keys(kit: Kit):
+async def test_listing_of_keys(autojump_clock: object, kit: Kit):
     """G6: A listing of `registry` shows the keyring and the public keys used here."""
     kit.store.known = [ref("x", OTHERS)]
     assert await kit.listing(REGISTRY) == {
@@ -326,7 +324,7 @@ async def test_listing_of_keys(kit: Kit):
 # --- reading
 
 
-async def test_absent_and_deleted(kit: Kit):
+async def test_absent_and_deleted(autojump_clock: object, kit: Kit):
     """G3: Absent and deleted entries are ENOENT."""
     await refused(errno.ENOENT, kit.read("none"))
     kit.store.put(ref("gone"), None)
@@ -340,7 +338,7 @@ async def test_absent_and_deleted(kit: Kit):
     await refused(errno.ENOENT, kit.tree.xattrs(found.inode))
 
 
-async def test_failure_is_no_absence(kit: Kit):
+async def test_failure_is_no_absence(autojump_clock: object, kit: Kit):
     """G3: Every other failure is an error, never ENOENT."""
     kit.store.error = UnavailableError("down")
     with pytest.raises(UnavailableError):
@@ -355,7 +353,7 @@ async def test_failure_is_no_absence(kit: Kit):
             await work
 
 
-async def test_close_to_open(kit: Kit):
+async def test_close_to_open(autojump_clock: object, kit: Kit):
     """G5: An open sees what the portal has at that time; what is open stays as it was."""
     kit.store.put(ref("x"), b"one")
     first = await kit.open("x")
@@ -364,7 +362,7 @@ async def test_close_to_open(kit: Kit):
     assert first.read_now(0, 100) == b"one"
 
 
-async def test_age_of_stat(kit: Kit):
+async def test_age_of_stat(autojump_clock: object, kit: Kit):
     """G5: stat is at most `registry_ttl` (2 s) old.
 
     G5: A change by somebody else changes the modification time.
@@ -383,7 +381,7 @@ async def test_age_of_stat(kit: Kit):
     assert len(kit.store.asked) == 2
 
 
-async def test_attributes(kit: Kit):
+async def test_attributes(autojump_clock: object, kit: Kit):
     """Extended attributes tell the entry's revision and its data key."""
     kit.store.put(ref("a/b"), b"one")
     found = await kit.find("a%2Fb")
@@ -395,14 +393,14 @@ async def test_attributes(kit: Kit):
     assert await kit.tree.xattrs(await kit.directory()) == {}
 
 
-async def test_hashed_name(kit: Kit):
+async def test_hashed_name(autojump_clock: object, kit: Kit):
     """G2: A name of 64 hex digits in it is a hashed data key."""
     kit.store.put(ref("x"), b"one")
     assert await kit.read(hash_data_key("x").hex()) == b"one"
 
 
 @pytest.mark.parametrize("name", [b"\xff", b"%FF"])
-async def test_name_that_is_no_text(kit: Kit, name: bytes):
+async def test_name_that_is_no_text(autojump_clock: object, kit: Kit, name: bytes):
     """G2: Names that are not valid UTF-8 are ENOENT; making one is EINVAL."""
     directory = await kit.directory()
     await refused(errno.ENOENT, kit.lookup(directory, name))
@@ -410,7 +408,7 @@ async def test_name_that_is_no_text(kit: Kit, name: bytes):
     assert kit.store.asked == []
 
 
-async def test_slow_portal_holds_up_a_lookup_only_for_a_while(kit: Kit):
+async def test_slow_portal_holds_up_a_lookup_only_for_a_while(autojump_clock: object, kit: Kit):
     """A name that nobody knew in time counts as there, and what is done with it finds out."""
     kit.store.delay = 10
     begun = trio.current_time()
@@ -420,7 +418,7 @@ async def test_slow_portal_holds_up_a_lookup_only_for_a_while(kit: Kit):
     await refused(errno.ENOENT, kit.tree.getattr(found.inode))
 
 
-async def test_burst_of_lookups(kit: Kit):
+async def test_burst_of_lookups(autojump_clock: object, kit: Kit):
     """Lookups that wait behind each other in the kernel do not each wait for the portal."""
     kit.store.delay = 0.1
     kit.store.put(ref("0"), b"data")
@@ -433,7 +431,7 @@ async def test_burst_of_lookups(kit: Kit):
     assert len(kit.store.asked) == 1
 
 
-async def test_lookups_of_one_program(kit: Kit):
+async def test_lookups_of_one_program(autojump_clock: object, kit: Kit):
     """A program that looks up one name after the other learns what is there.
 
     It may want to make a file only if there is none (O_EXCL).
@@ -448,7 +446,7 @@ async def test_lookups_of_one_program(kit: Kit):
 # --- writing
 
 
-async def test_write_is_posted_once(kit: Kit):
+async def test_write_is_posted_once(autojump_clock: object, kit: Kit):
     """G8: posted, once, when the file is closed or synced."""
     opened = await kit.open("x", CREATE)
     opened.write(0, b"he")
@@ -462,7 +460,7 @@ async def test_write_is_posted_once(kit: Kit):
     assert await kit.read("x") == b"hello"
 
 
-async def test_shells_redirection(kit: Kit):
+async def test_shells_redirection(autojump_clock: object, kit: Kit):
     """`>` flushes a duplicate before it writes: the truncation alone is not posted then."""
     kit.store.put(ref("x"), b"old")
     opened = await kit.open("x", REWRITE)
@@ -472,7 +470,7 @@ async def test_shells_redirection(kit: Kit):
     assert kit.posted == [b"new"]
 
 
-async def test_emptied_file(kit: Kit):
+async def test_emptied_file(autojump_clock: object, kit: Kit):
     """An entry that is only emptied is posted after the last close, or by fsync."""
     for way in ("close", "fsync"):
         kit.store.put(ref(way), b"old")
@@ -486,7 +484,7 @@ async def test_emptied_file(kit: Kit):
 
 
 @pytest.mark.parametrize("flags", [REWRITE, os.O_RDWR])
-async def test_same_content_is_not_posted(kit: Kit, flags: int):
+async def test_same_content_is_not_posted(autojump_clock: object, kit: Kit, flags: int):
     """G8: Nothing is posted when nothing has changed."""
     kit.store.put(ref("x"), b"old")
     await kit.read("x")
@@ -495,7 +493,7 @@ async def test_same_content_is_not_posted(kit: Kit, flags: int):
     assert kit.posted == []
 
 
-async def test_rewrite_with_what_was_there_a_moment_ago(kit: Kit):
+async def test_rewrite_with_what_was_there_a_moment_ago(autojump_clock: object, kit: Kit):
     """G10: a rewrite of the whole content wins, also with what this mount had seen last."""
     kit.store.put(ref("x"), b"old")
     await kit.read("x")
@@ -504,7 +502,7 @@ async def test_rewrite_with_what_was_there_a_moment_ago(kit: Kit):
     assert kit.posted == [b"old"]
 
 
-async def test_new_file_is_local(kit: Kit):
+async def test_new_file_is_local(autojump_clock: object, kit: Kit):
     """G15: A new file is local and empty until it has content; if it never gets any, nothing is
     posted.
     """
@@ -524,7 +522,7 @@ async def test_new_file_is_local(kit: Kit):
     assert kit.posted == [b"data"]
 
 
-async def test_new_file_that_somebody_else_makes_too(kit: Kit):
+async def test_new_file_that_somebody_else_makes_too(autojump_clock: object, kit: Kit):
     """G5: An open sees what the portal has at that time, also of a file that is empty here."""
     await kit.write("x", b"", CREATE)
     kit.store.put(ref("x"), b"theirs")
@@ -535,7 +533,7 @@ async def test_new_file_that_somebody_else_makes_too(kit: Kit):
     assert await kit.read("y") == b"theirs"
 
 
-async def test_new_file_while_the_portal_is_down(kit: Kit):
+async def test_new_file_while_the_portal_is_down(autojump_clock: object, kit: Kit):
     """G15: A new file is local: it needs no portal."""
     await kit.write("x", b"", CREATE)
     kit.store.error = UnavailableError("down")
@@ -544,7 +542,7 @@ async def test_new_file_while_the_portal_is_down(kit: Kit):
     await kit.unlink("x")
 
 
-async def test_append(kit: Kit):
+async def test_append(autojump_clock: object, kit: Kit):
     """Appending goes to the end, wherever the kernel believes that to be."""
     kit.store.put(ref("x"), b"old")
     opened = await kit.open("x", os.O_WRONLY | os.O_APPEND)
@@ -554,7 +552,7 @@ async def test_append(kit: Kit):
     assert kit.posted == [b"old+new"]
 
 
-async def test_handles_share_their_content(kit: Kit):
+async def test_handles_share_their_content(autojump_clock: object, kit: Kit):
     """Several writers of one file edit the same bytes, and readers in this mount see them."""
     kit.store.put(ref("x"), b"0123")
     one, two = [await kit.open("x", os.O_RDWR) for _ in range(2)]
@@ -567,7 +565,7 @@ async def test_handles_share_their_content(kit: Kit):
     assert kit.posted == [b"a12b"]
 
 
-async def test_too_much(kit: Kit):
+async def test_too_much(autojump_clock: object, kit: Kit):
     """G9: More than 113 bytes are EFBIG at write, and the entry stays as it is."""
     await kit.write("x", b"x" * 113)
     for flags in (REWRITE, os.O_RDWR):
@@ -583,7 +581,7 @@ async def test_too_much(kit: Kit):
     assert len(kit.posted) == 1
 
 
-async def test_truncate(kit: Kit):
+async def test_truncate(autojump_clock: object, kit: Kit):
     """truncate(2) posts before it returns, ftruncate(2) leaves it to the close."""
     kit.store.put(ref("x"), b"0123456789")
     entry = await kit.find("x")
@@ -598,7 +596,7 @@ async def test_truncate(kit: Kit):
     assert kit.posted == [b"01234", b"01", b""]
 
 
-async def test_change_of_mode_owner_and_times(kit: Kit):
+async def test_change_of_mode_owner_and_times(autojump_clock: object, kit: Kit):
     """G16: chmod, chown and times are accepted and mean nothing."""
     kit.store.put(ref("x"), b"old")
     entry = await kit.find("x")
@@ -606,7 +604,7 @@ async def test_change_of_mode_owner_and_times(kit: Kit):
     assert kit.posted == []
 
 
-async def test_key_that_is_not_ours(kit: Kit):
+async def test_key_that_is_not_ours(autojump_clock: object, kit: Kit):
     """G7: A file can be written if the keyring holds the private key; else its mode is 0444 and an
     open for writing is EACCES.
     """
@@ -636,7 +634,7 @@ async def test_key_that_is_not_ours(kit: Kit):
     assert kit.posted == []
 
 
-async def test_key_that_is_removed_while_writing(kit: Kit):
+async def test_key_that_is_removed_while_writing(autojump_clock: object, kit: Kit):
     """G7: without the private key nothing is signed: the close is EACCES."""
     opened = await kit.open("x", CREATE)
     opened.write(0, b"new")
@@ -644,7 +642,7 @@ async def test_key_that_is_removed_while_writing(kit: Kit):
     await refused(errno.EACCES, kit.close(opened))
 
 
-async def test_somebody_else_changes_it(kit: Kit):
+async def test_somebody_else_changes_it(autojump_clock: object, kit: Kit):
     """G10: When somebody else has changed the entry since it was opened, a rewrite of the whole
     content wins with the next revision; a partial edit is ESTALE and changes nothing.
     """
@@ -665,7 +663,7 @@ async def test_somebody_else_changes_it(kit: Kit):
     assert kit.posted == [b"mine"]
 
 
-async def test_somebody_else_makes_it_while_we_do(kit: Kit):
+async def test_somebody_else_makes_it_while_we_do(autojump_clock: object, kit: Kit):
     """G10: a partial edit is ESTALE: so is what was appended to a file that was not there."""
     opened = await kit.open("x", CREATE | os.O_APPEND)
     kit.store.put(ref("x"), b"theirs")
@@ -676,7 +674,7 @@ async def test_somebody_else_makes_it_while_we_do(kit: Kit):
     assert await kit.read("x") == b"theirs"
 
 
-async def test_somebody_else_removes_it(kit: Kit):
+async def test_somebody_else_removes_it(autojump_clock: object, kit: Kit):
     """Appending to an entry that was there a moment ago makes it; an edit does not find it."""
     kit.store.put(ref("x"), b"old")
     await kit.find("x")
@@ -690,7 +688,7 @@ async def test_somebody_else_removes_it(kit: Kit):
     assert kit.posted == [b"new"]
 
 
-async def test_last_revision(kit: Kit):
+async def test_last_revision(autojump_clock: object, kit: Kit):
     """G11: An entry of the last revision is frozen: EPERM."""
     kit.store.held[ref("x")] = Held(b"old", MAX_REVISION)
     await kit.read("x")
@@ -699,7 +697,7 @@ async def test_last_revision(kit: Kit):
     assert await kit.read("x") == b"old"
 
 
-async def test_failed_post(kit: Kit):
+async def test_failed_post(autojump_clock: object, kit: Kit):
     """G8: and the close or fsync has the result.
 
     It has it again until something else is written; then that is posted. Afterwards what the
@@ -728,7 +726,7 @@ async def test_failed_post(kit: Kit):
     assert await kit.read("x") == b"NEW"
 
 
-async def test_failed_post_of_a_new_file(kit: Kit):
+async def test_failed_post_of_a_new_file(autojump_clock: object, kit: Kit):
     """A new file that could not be posted is not left behind, empty."""
     opened = await kit.open("x", CREATE)
     opened.write(0, b"new")
@@ -742,7 +740,7 @@ async def test_failed_post_of_a_new_file(kit: Kit):
     await refused(errno.ENOENT, kit.read("x"))
 
 
-async def test_deadline_while_posting(kit: Kit):
+async def test_deadline_while_posting(autojump_clock: object, kit: Kit):
     """A post that took too long has failed for the next close too."""
     opened = await kit.open("x", CREATE)
     opened.write(0, b"new")
@@ -753,7 +751,7 @@ async def test_deadline_while_posting(kit: Kit):
     await kit.release(opened)
 
 
-async def test_written_while_a_post_is_under_way(kit: Kit):
+async def test_written_while_a_post_is_under_way(autojump_clock: object, kit: Kit):
     """What comes meanwhile is posted by its own close, as a change of what was posted."""
     kit.store.delay = 1
     opened = await kit.open("x", CREATE)
@@ -767,7 +765,7 @@ async def test_written_while_a_post_is_under_way(kit: Kit):
     assert kit.posted == [b"one", b"one, two"]
 
 
-async def test_modification_time_while_open(kit: Kit):
+async def test_modification_time_while_open(autojump_clock: object, kit: Kit):
     """It is that of the last write, then that of the entry: editors look for it to stay."""
     kit.store.put(ref("x"), b"old")
     opened = await kit.open("x", os.O_RDWR)
@@ -782,7 +780,7 @@ async def test_modification_time_while_open(kit: Kit):
     assert (await kit.tree.getattr(entry.inode)).mtime_ns == 1001 * 10**9
 
 
-async def test_end_of_the_mount(kit: Kit):
+async def test_end_of_the_mount(autojump_clock: object, kit: Kit):
     """What is still open is posted when the mount ends."""
     opened = await kit.open("x", CREATE)
     opened.write(0, b"new")
@@ -793,7 +791,7 @@ async def test_end_of_the_mount(kit: Kit):
 # --- removing and renaming
 
 
-async def test_unlink(kit: Kit):
+async def test_unlink(autojump_clock: object, kit: Kit):
     """G13: rm posts the deletion of the entry."""
     await kit.write("x", b"data")
     await kit.unlink("x")
@@ -805,7 +803,7 @@ async def test_unlink(kit: Kit):
     assert await kit.read("x") == b"again"
 
 
-async def test_unlink_while_open(kit: Kit):
+async def test_unlink_while_open(autojump_clock: object, kit: Kit):
     """An entry that was removed does not come back by what is written to it later."""
     await kit.write("x", b"data")
     opened = await kit.open("x", os.O_RDWR)
@@ -818,7 +816,7 @@ async def test_unlink_while_open(kit: Kit):
     assert kit.posted == [b"data", None, b"another"]
 
 
-async def test_rename(kit: Kit):
+async def test_rename(autojump_clock: object, kit: Kit):
     """G13: A rename within one key's directory posts the new entry, then deletes the old one."""
     await kit.write("x", b"data")
     await kit.rename("x", "y")
@@ -833,14 +831,14 @@ async def test_rename(kit: Kit):
     await refused(errno.EINVAL, kit.rename("free", "%FF"))
 
 
-async def test_rename_to_another_key(kit: Kit):
+async def test_rename_to_another_key(autojump_clock: object, kit: Kit):
     """G13: across keys it is EXDEV."""
     await kit.write("x", b"data")
     own, other = await kit.directory(), await kit.directory(OTHERS)
     await refused(errno.EXDEV, kit.tree.rename(own, b"x", other, b"x", 0))
 
 
-async def test_what_cannot_be_made(kit: Kit):
+async def test_what_cannot_be_made(autojump_clock: object, kit: Kit):
     """G13: Directories, links and devices cannot be made: EPERM."""
     own = await kit.directory()
     for work in (
@@ -855,7 +853,7 @@ async def test_what_cannot_be_made(kit: Kit):
         await refused(errno.EPERM, work)
 
 
-async def test_rename_of_what_is_open(kit: Kit):
+async def test_rename_of_what_is_open(autojump_clock: object, kit: Kit):
     """What was written goes along; what is written later has no name any more."""
     opened = await kit.open("x.new", CREATE)
     opened.write(0, b"data")
@@ -868,7 +866,7 @@ async def test_rename_of_what_is_open(kit: Kit):
     await refused(errno.ENOENT, kit.find("x.new"))
 
 
-async def test_wrong_kind(kit: Kit):
+async def test_wrong_kind(autojump_clock: object, kit: Kit):
     """Directories are not read, files not listed; what is forgotten is ESTALE."""
     directory = await kit.directory()
     kit.store.put(ref("x"), b"data")
@@ -885,7 +883,7 @@ async def test_wrong_kind(kit: Kit):
 # --- listing
 
 
-async def test_listing_of_data_keys(kit: Kit):
+async def test_listing_of_data_keys(autojump_clock: object, kit: Kit):
     """G6: one of a key's directory the data keys known on this machine."""
     kit.store.known = [ref("x"), ref("a/b"), replace(ref("hashed"), data_key=None), ref("gone")]
     kit.store.put(ref("gone"), None)
@@ -896,7 +894,7 @@ async def test_listing_of_data_keys(kit: Kit):
     assert set((await kit.listing(await kit.directory())).values()) == {stat.S_IFREG | 0o644}
 
 
-async def test_inode_numbers_stay(kit: Kit):
+async def test_inode_numbers_stay(autojump_clock: object, kit: Kit):
     """A node that was forgotten has the same number again."""
     kit.store.put(ref("x"), b"data")
     before = [(await kit.find("x")).inode, await kit.directory()]
@@ -904,7 +902,7 @@ async def test_inode_numbers_stay(kit: Kit):
     assert [(await kit.find("x")).inode, await kit.directory()] == before
 
 
-async def test_nothing_is_left_behind(kit: Kit):
+async def test_nothing_is_left_behind(autojump_clock: object, kit: Kit):
     """When the kernel has forgotten all, no node is kept, whatever was done."""
     kit.store.known = [ref("x"), ref("gone")]
     kit.store.put(ref("gone"), None)
@@ -936,7 +934,7 @@ async def test_nothing_is_left_behind(kit: Kit):
 # --- scratch files
 
 
-async def test_scratch_file(kit: Kit):
+async def test_scratch_file(autojump_clock: object, kit: Kit):
     """G14: Scratch files of editors live in memory, never posted."""
     await kit.write(".x.swp", b"swap", CREATE)
     await kit.write(".x.swp", b"S", os.O_RDWR)
@@ -955,7 +953,7 @@ async def test_scratch_file(kit: Kit):
     assert (kit.posted, kit.store.asked) == ([], [])
 
 
-async def test_limits_of_scratch_files(kit: Kit):
+async def test_limits_of_scratch_files(autojump_clock: object, kit: Kit):
     """G14: at most 256 for a key, of 1 MiB each and 4 MiB together."""
     for number in range(4):
         opened = await kit.open(f"{number}~", CREATE)
@@ -973,7 +971,7 @@ async def test_limits_of_scratch_files(kit: Kit):
     assert await kit.forget_everything() > 0
 
 
-async def test_scratch_file_becomes_an_entry(kit: Kit):
+async def test_scratch_file_becomes_an_entry(autojump_clock: object, kit: Kit):
     """G14: Renaming one onto an entry posts its content."""
     await kit.write("x", b"old")
     opened = await kit.open("sedabcdef", CREATE)
@@ -992,7 +990,7 @@ async def test_scratch_file_becomes_an_entry(kit: Kit):
     assert await kit.read("x") == b"new"
 
 
-async def test_empty_scratch_file_becomes_an_entry(kit: Kit):
+async def test_empty_scratch_file_becomes_an_entry(autojump_clock: object, kit: Kit):
     """G15: A new file is local and empty, also if it was a scratch file; an old one is emptied."""
     await kit.write("x", b"old")
     for name in ("x", "y"):
@@ -1002,7 +1000,7 @@ async def test_empty_scratch_file_becomes_an_entry(kit: Kit):
     assert kit.store.posts == [(ref("x"), b"old"), (ref("x"), b"")]
 
 
-async def test_entry_becomes_a_scratch_file(kit: Kit):
+async def test_entry_becomes_a_scratch_file(autojump_clock: object, kit: Kit):
     """G14: renaming an entry onto one keeps a copy and posts nothing.
 
     So an editor's way of saving: move away, make anew.
@@ -1018,7 +1016,7 @@ async def test_entry_becomes_a_scratch_file(kit: Kit):
     assert kit.posted == [b"old", b"new"]
 
 
-async def test_copy_that_is_all_that_is_left(kit: Kit):
+async def test_copy_that_is_all_that_is_left(autojump_clock: object, kit: Kit):
     """G14: posts nothing: the entry is seen again when the copy is removed, or moved back."""
     await kit.write("x", b"old")
     await kit.rename("x", "x~")
@@ -1034,7 +1032,7 @@ async def test_copy_that_is_all_that_is_left(kit: Kit):
     assert kit.posted == [b"old", b""]
 
 
-async def test_probe_of_vim(kit: Kit):
+async def test_probe_of_vim(autojump_clock: object, kit: Kit):
     """G14: `4913` cannot be created."""
     await refused(errno.ENOENT, kit.find("4913"))
     await refused(errno.EPERM, kit.open("4913", CREATE))
@@ -1044,7 +1042,7 @@ async def test_probe_of_vim(kit: Kit):
     assert await kit.read("%34913") == b"there"
 
 
-async def test_names_of_documents():
+async def test_names_of_documents(autojump_clock: object):
     """D1: `skydb/<public key>/<data key>.json`: the suffix is no part of the data key."""
     kit = Kit(b".json")
     kit.store.put(ref("doc"), b"{}")

@@ -1,6 +1,7 @@
 """``skymount db``: SkyDB, JSON documents behind registry entries."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,12 +22,33 @@ _OWNER = click.argument("owner", metavar="KEY")
 _DATA_KEY = click.argument("data_key", metavar="DATAKEY")
 
 
+class _DocumentFile(click.Path):
+    """A file that is there, or - for standard input."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
+
+    def convert(
+        self,
+        value: "str | os.PathLike[str]",
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            if os.fspath(value).lstrip()[:1] not in ("{", "["):
+                raise
+            self.fail("a document is read from a file or standard input, not from here", param, ctx)
+
+
 @click.group()
 def db() -> None:
     """Read, write and delete JSON documents of any size.
 
     KEY is the name of a key in the keyring (see `skymount key`), or a public key of 64 hex digits,
-    which suffices for reading. DATAKEY is any text.
+    which suffices for reading. DATAKEY is any text. A document lives in the registry entry of the
+    same DATAKEY, and replaces what is there.
 
     \b
     Examples:
@@ -62,7 +84,7 @@ def get(
     """
     from skymount.cli.owner import public_key
     from skymount.cli.session import run_with_client
-    from skymount.errors import NotFoundError
+    from skymount.errors import NoDocumentError, NotFoundError
 
     settings = flags.load()
     key = public_key(owner)
@@ -70,10 +92,16 @@ def get(
     async def ask(client: "PortalClient") -> "JSONResult":
         return await client.db.get_json(key, data_key, timeout=wait, hashed_data_key_hex=hashed)
 
-    found = run_with_client(settings, ask)
+    try:
+        found = run_with_client(settings, ask)
+    except NoDocumentError:
+        raise click.ClickException(
+            f"{data_key!r}: this registry entry is not a JSON document; see it with "
+            "`skymount registry get`"
+        ) from None
     if found.data_link is None:
         why = "there is no such document" if found.revision is None else "it was deleted"
-        raise NotFoundError(f"{data_key}: {why}", status=404)
+        raise NotFoundError(f"{data_key!r}: {why}", status=404)
     text = json.dumps(found.data, ensure_ascii=False, indent=2 if pretty else None)
     emit(
         {"data": found.data, "revision": found.revision, "data_link": found.data_link},
@@ -85,7 +113,7 @@ def get(
 @db.command("set")
 @_OWNER
 @_DATA_KEY
-@click.argument("file", type=click.Path(path_type=Path, allow_dash=True), default="-")
+@click.argument("file", type=_DocumentFile(), default="-")
 @hashed_option
 @click.option("--revision", type=int, help="The entry's revision; default: the next one.")
 @portal_options

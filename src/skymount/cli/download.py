@@ -183,6 +183,7 @@ async def _archive(
     report: Progress | None,
 ) -> Saved:
     """Save the archive that a portal makes of a directory; its word is all that there is."""
+    from skymount.cli.target import naming_what_is_absent
     from skymount.content.skyfile import Policy
     from skymount.errors import BadContentError
     from skymount.portal.download import to_file
@@ -194,7 +195,7 @@ async def _archive(
     inner = path.decode("utf-8", "surrogateescape")
     request = messages.download(skylink, inner, archive=kind, with_metadata=False)
     if destination == "-":
-        return [("-", await _archive_out(reading.portals.ranked()[0], request))], 0
+        return [("-", await copy_out(reading.portals.ranked()[0], request))], 0
     own = (inner.rpartition("/")[2] or str(skylink)).replace("\0", "") + _ARCHIVES[kind]
     parent, name = _place(destination, own, force=force)
     place = os.path.join(parent, name)
@@ -202,10 +203,12 @@ async def _archive(
     async def ask(client: "PortalReader") -> int:
         return await to_file(client.transport, request, Path(place), client.options, report)
 
-    return [(place, await reading.portals.first(ask))], 0
+    with naming_what_is_absent(link.text):
+        return [(place, await reading.portals.first(ask))], 0
 
 
-async def _archive_out(client: "PortalReader", request: "Request") -> int:
+async def copy_out(client: "PortalReader", request: "Request") -> int:
+    """Write what a portal sends to stdout, unchecked; return its size in bytes."""
     import trio
 
     from skymount.cli.reading import STDOUT

@@ -68,30 +68,45 @@ def download(
 ) -> None:
     """Download what DOMAIN resolves to into the file DEST, or into the directory DEST.
 
-    Without DEST the file has the last name of the path, or that of the domain. Of a directory the
-    portal sends its index page, or a zip archive if it has none. The portal is believed; `skymount
-    download hns://DOMAIN/PATH` checks content against its hash.
+    It goes to stdout if DEST is '-'. Without DEST the file has the last name of the path, or that
+    of the domain. Of a directory the portal sends its index page, or a zip archive if it has none;
+    `skymount download --archive zip hns://example site.zip` gets the whole of it. The portal is
+    believed; `skymount download hns://DOMAIN/PATH` checks content against its hash.
 
     \b
     Examples:
       skymount hns download example/index.html
-      skymount hns download example site.zip
+      skymount hns download example page.html
     """
     from skymount.cli.session import run_with_client
     from skymount.cli.target import HNS, Link
 
+    if destination == "-" and as_json:
+        raise click.UsageError("--json and the content cannot both go to stdout")
     settings = flags.load()
     link = Link.parse(name if name[: len(HNS)].lower() == HNS else HNS + name)
     domain, path = str(link.place), link.path.decode("utf-8", "surrogateescape")
+    shown = f"{domain}/{path}".rstrip("/")
+    if destination == "-":
+        run_with_client(settings, lambda client: _copy_out(client, domain, path, shown))
+        return
     target = _target(destination, (path or domain).rpartition("/")[2], force=force)
     with progress() as bar:
 
         async def fetch(client: "PortalClient") -> None:
-            with _named(f"{domain}/{path}".rstrip("/")):
+            with _named(shown):
                 await client.download_file_hns(target, domain, path=path, on_progress=bar)
 
         run_with_client(settings, fetch)
     emit({"path": str(target), "size": target.stat().st_size}, as_json, [])
+
+
+async def _copy_out(client: "PortalClient", domain: str, path: str, shown: str) -> None:
+    from skymount.cli.download import copy_out
+    from skymount.wire import messages
+
+    with _named(shown):
+        await copy_out(client, messages.hns_download(domain, path))
 
 
 def _target(destination: str | None, own: str, *, force: bool) -> Path:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from skymount.cli import EXIT_NOT_FOUND
 from skymount.cli.output import emit, json_option, warn
+from skymount.cli.owner import keyring_with
 from skymount.cli.secrets import SURPLUS, read_secret, refuse_surplus
 
 if TYPE_CHECKING:
@@ -16,10 +16,6 @@ if TYPE_CHECKING:
 
 
 _SHOW_SEED = click.option("--show-seed", is_flag=True, help="Print the seed as well: a secret.")
-
-
-class _NoSuchKey(click.ClickException):
-    exit_code = EXIT_NOT_FOUND
 
 
 @click.group()
@@ -158,7 +154,7 @@ def show(name: str, private: bool, as_json: bool) -> None:
       skymount key show home
       skymount key show --private home | gpg -c > home.key.gpg
     """
-    stored = _keyring_with(name).read(name)
+    stored = keyring_with(name).read(name)
     secret = {"private_key": stored.pair.private_hex} if private else {}
     line = stored.pair.private_hex if private else stored.pair.public_hex
     emit(_facts(stored) | secret, as_json, [line])
@@ -175,7 +171,7 @@ def remove(name: str, yes: bool, as_json: bool) -> None:
     Example:
       skymount key remove old
     """
-    keyring = _keyring_with(name)
+    keyring = keyring_with(name)
     if not yes:
         if not os.isatty(0):
             raise click.UsageError("there is no terminal to ask on: add --yes")
@@ -189,16 +185,6 @@ def _keyring() -> "Keyring":
     from skymount.keyring import Keyring, default_path
 
     return Keyring(default_path())
-
-
-def _keyring_with(name: str) -> "Keyring":
-    """Return the keyring, which must have that key; its absence has an exit code of its own."""
-    from skymount.keyring import check_name
-
-    keyring = _keyring()
-    if check_name(name) not in keyring.names():
-        raise _NoSuchKey(f"there is no key called {name}")
-    return keyring
 
 
 def _facts(stored: "StoredKey") -> dict[str, str]:

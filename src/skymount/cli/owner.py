@@ -6,11 +6,21 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+import click
+
+from skymount.cli import EXIT_NOT_FOUND
+
 if TYPE_CHECKING:
     from skymount.keyring import Keyring
     from skymount.portal.client import PortalClient
     from skymount.portal.entries import Ref
     from skymount.wire.keys import KeyPair
+
+
+class NoSuchKeyError(click.ClickException):
+    """The keyring has no key of that name."""
+
+    exit_code = EXIT_NOT_FOUND
 
 
 def public_key(text: str) -> str:
@@ -19,7 +29,7 @@ def public_key(text: str) -> str:
 
 
 def key_pair(text: str) -> "KeyPair":
-    """Return the key of that name or public key; KeyringError when the keyring has none."""
+    """Return the key of that name or public key; NoSuchKeyError or KeyringError without one."""
     from skymount.errors import KeyringError
 
     public = _parsed(text)
@@ -51,13 +61,19 @@ def _parsed(text: str) -> str | None:
 
 
 def _named(name: str) -> "KeyPair":
-    from skymount.errors import KeyringError
+    return keyring_with(name).get(name)
+
+
+def keyring_with(name: str) -> "Keyring":
+    """Return the keyring, which must have that key; its absence has an exit code of its own."""
     from skymount.keyring import check_name
 
     keyring = _keyring()
     if check_name(name) not in keyring.names():
-        raise KeyringError(f"there is no key called {name}; `skymount key list` shows those there")
-    return keyring.get(name)
+        raise NoSuchKeyError(
+            f"there is no key called {name}; `skymount key list` shows those there"
+        )
+    return keyring
 
 
 def _keyring() -> "Keyring":
@@ -83,7 +99,7 @@ async def explaining_conflicts(
         if found.entry is None:
             raise
         raise RevisionConflictError(
-            f"{data_key}: the registry has revision {found.entry.revision}, and refuses "
+            f"{data_key!r}: the registry has revision {found.entry.revision}, and refuses "
             f"{revision}; without --revision the entry gets the next one",
             status=error.status,
             method=error.method,

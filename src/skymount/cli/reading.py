@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from skymount.cli.session import Reading
     from skymount.cli.target import Link, Target
     from skymount.fs.tree import Node
-    from skymount.portal.client import PortalClient
+    from skymount.portal.reading import PortalReader
 
 STDOUT = 1  # the descriptor
 
@@ -152,21 +152,29 @@ def metadata(link: str, pretty: bool, as_json: bool, flags: PortalFlags) -> None
       skymount metadata SKYLINK
       skymount metadata SKYLINK | jq -r '.subfiles | keys[]'
     """
-    from skymount.cli.session import run_with_client
+    from skymount.cli.session import run_with_reader
     from skymount.cli.target import Link
 
     settings, parsed = flags.load(), Link.parse(link)
+    result = run_with_reader(settings, lambda reading: _metadata(reading, parsed))
+    value = result if as_json else result["metadata"]
+    indent, separators = (2, None) if pretty else (None, (",", ":"))
+    click.echo(json.dumps(value, indent=indent, separators=separators))
 
-    async def ask(client: "PortalClient") -> dict[str, Any]:
-        skylink, path = await parsed.resolve(client)
-        found = await client.get_metadata(skylink, path=path.decode("utf-8", "surrogateescape"))
+
+async def _metadata(reading: "Reading", link: "Link") -> dict[str, Any]:
+    from skymount.cli.target import naming_what_is_absent
+    from skymount.portal import files
+
+    async def ask(client: "PortalReader") -> dict[str, Any]:
+        skylink, path = await link.resolve(client)
+        inner = path.decode("utf-8", "surrogateescape")
+        found = await files.get_metadata(client.transport, skylink, inner, client.options)
         return {
             "metadata": found.metadata,
             "content_type": found.content_type,
             "skylink": found.skylink,
         }
 
-    result = run_with_client(settings, ask)
-    value = result if as_json else result["metadata"]
-    indent, separators = (2, None) if pretty else (None, (",", ":"))
-    click.echo(json.dumps(value, indent=indent, separators=separators))
+    with naming_what_is_absent(link.text):
+        return await reading.portals.first(ask)

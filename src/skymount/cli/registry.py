@@ -79,7 +79,7 @@ def get(
             key, data_key, timeout=wait, hashed_data_key_hex=hashed
         )
         if found.entry is None:
-            raise NotFoundError(f"{data_key}: there is no such registry entry", status=404)
+            raise NotFoundError(f"{data_key!r}: there is no such registry entry", status=404)
         link = client.registry.get_entry_link(key, data_key, hashed_data_key_hex=hashed)
         facts = _facts(client.dialect, data_key, found.entry.data, found.entry.revision)
         facts |= {"public_key": key, "link": link}
@@ -199,7 +199,7 @@ def _set_revision(
 
 def _content(data: str | None, *, is_hex: bool, is_skylink: bool) -> bytes:
     from skymount.errors import MalformedError
-    from skymount.wire.skylink import parse_skylink
+    from skymount.wire.skylink import split_link
 
     if is_hex and is_skylink:
         raise click.UsageError("--hex and --skylink exclude each other")
@@ -209,7 +209,12 @@ def _content(data: str | None, *, is_hex: bool, is_skylink: bool) -> bytes:
             return raw
         data = raw.decode("ascii", "replace").strip()
     if is_skylink:
-        return bytes(parse_skylink(data))
+        skylink, path = split_link(data)
+        if path:
+            raise click.UsageError(
+                f"a registry entry holds a skylink without a path: leave out {path!r}"
+            )
+        return bytes(skylink)
     if not is_hex:
         return os.fsencode(data)
     try:

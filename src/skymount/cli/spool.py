@@ -154,7 +154,7 @@ def _chosen(ledger: "Ledger", numbers: Sequence[int]) -> "list[Pending]":
         if number not in found:
             raise NotFoundError(f"{number}: nothing of that number is pending")
         if found[number].posting:
-            raise StorageError(f"{number}: a mount is posting it now")
+            raise StorageError(f"{number}: another process is posting it now")
     return [found[number] for number in dict.fromkeys(numbers)]
 
 

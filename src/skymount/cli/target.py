@@ -4,6 +4,7 @@ that a mount would show of it.
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from skymount.cli import EXIT_NOT_FOUND
 from skymount.cli.output import escape, warn
 from skymount.content.loader import off_loop
 from skymount.content.skyfile import Policy, Skyfile, Verified
-from skymount.errors import BadContentError
+from skymount.errors import BadContentError, NotFoundError
 from skymount.fs.tree import NAME_LIMIT, Directory, File, Node, Tree, build_tree
 from skymount.portal.reading import PortalReader
 from skymount.wire.skylink import Skylink, split_link
@@ -57,15 +58,23 @@ class Link:
         return cls(text, parse_domain(domain), _decoded(path))
 
     async def resolve(self, client: PortalReader) -> tuple[Skylink, bytes]:
-        """Return the skylink and the path in it; a portal is asked what a domain stands for."""
+        """Return the skylink and the path in it; a portal is asked what a domain stands for.
+
+        The path in a domain's record is what the domain itself shows (docs/portal.md).
+        """
         if isinstance(self.place, Skylink):
             return self.place, self.path
         from skymount.portal import names
         from skymount.wire.hns import SkylinkRecord
 
-        record = (await names.resolve(client.transport, self.place, client.options)).record
+        try:
+            record = (await names.resolve(client.transport, self.place, client.options)).record
+        except NotFoundError as error:
+            raise NotFoundError(
+                f"{self.place}: there is no such name", status=error.status
+            ) from None
         inner = _decoded(record.path) if isinstance(record, SkylinkRecord) else b""
-        return record.skylink, b"/".join(filter(None, (inner, self.path)))
+        return record.skylink, self.path or inner
 
 
 def _decoded(path: str) -> bytes:
@@ -183,7 +192,8 @@ async def open_target(reading: "Reading", link: Link) -> Target:
     if isinstance(link.place, str) and reading.policy is Policy.REQUIRE:
         raise BadContentError(f"{link.place}: what a name stands for is not verified")
     skylink, path = await reading.portals.first(link.resolve)
-    skyfile = await _load(reading, skylink)
+    with naming_what_is_absent(skylink):
+        skyfile = await _load(reading, skylink)
     tree = await off_loop(partial(build_tree, skyfile))
     index = 0
     for element in path.split(b"/") if path else ():
@@ -193,6 +203,17 @@ async def open_target(reading: "Reading", link: Link) -> Target:
             raise _missing(link, tree, path)
         index = child
     return Target(link, tree, index, path)
+
+
+@contextmanager
+def naming_what_is_absent(what: object) -> Iterator[None]:
+    """Name what no portal has: their own answers say little more than the status."""
+    try:
+        yield
+    except NotFoundError as error:
+        if not error.url:  # not a portal's words
+            raise
+        raise NotFoundError(f"{what}: no portal has it", status=error.status) from None
 
 
 async def _load(reading: "Reading", skylink: Skylink) -> Skyfile:

@@ -62,7 +62,8 @@ def upload(
 ) -> None:
     """Upload the file or directory PATH; print its skylink.
 
-    With - as PATH the file is read from standard input, and needs a --name.
+    With - as PATH the file is read from standard input, and needs a --name. A symbolic link to a
+    file is uploaded as that file.
 
     \b
     Examples:

@@ -36,19 +36,29 @@ def set_(domain: str, value: str, data: Path, dialect: str | None) -> None:
     """Let DOMAIN lead to VALUE, and to nothing else.
 
     VALUE is a skylink, bare, as a link or as a URL, with a path if wanted; or a registry entry
-    whose data is a skylink, as PUBLICKEY/DATAKEY in hex digits.
+    whose data is a skylink, most easily by its link. It may also be written PUBLICKEY/DATAKEY, both
+    in 64 hex digits: the data key is hashed.
 
     \b
     Examples:
       skymount portal hns set example SKYLINK
       skymount portal hns set docs.example SKYLINK/manual/index.html
-      skymount portal hns set blog.example PUBLICKEY/DATAKEY
+      skymount portal hns set blog.example "$(skymount registry link home blog)"
     """
+    from skymount.errors import MalformedError
     from skymount.server import zone
     from skymount.wire.hns import parse_domain
 
     name = parse_domain(domain)
-    text = zone.parse_value(value, _dialect(dialect))
+    try:
+        text = zone.parse_value(value, _dialect(dialect))
+    except MalformedError as error:
+        if "/" not in value or "://" in value:
+            raise
+        raise MalformedError(
+            f"{error}; in PUBLICKEY/DATAKEY both are 64 hex digits, the data key is hashed: "
+            'easier is "$(skymount registry link KEY DATAKEY)"'
+        ) from None
     zone.change(data, lambda found: found.with_record(name, text))
 
 

@@ -91,6 +91,8 @@ class PortalReader:
         return f"{type(self).__name__}({self.url!r})"
 
     async def __aenter__(self) -> Self:
+        if not trio.lowlevel.in_trio_run():
+            raise RuntimeError("this client runs in trio; with asyncio use skymount.portal.sync")
         return self
 
     async def __aexit__(

@@ -13,8 +13,9 @@ from weakref import WeakValueDictionary
 
 import trio
 
-from skymount.errors import MalformedError, PortalError, WrongTypeError
+from skymount.errors import MalformedError, NoDocumentError, PortalError, WrongTypeError
 from skymount.portal import inputs
+from skymount.portal.calls import Call
 from skymount.portal.options import CallOptions, CommonOptions, PortalOptions
 from skymount.portal.registry import GET_TIMEOUT, Registry
 from skymount.portal.sources import Source
@@ -111,7 +112,7 @@ class SkyDB:
     ) -> JSONResult:
         """Read a document; `timeout` is seconds for the registry, at most 300.
 
-        BadContentError when the entry leads to no document.
+        NoDocumentError when the entry leads to something else.
         """
         key = inputs.public_key(public_key)
         tweak = inputs.tweak(data_key, hashed_data_key_hex)
@@ -142,7 +143,7 @@ class SkyDB:
             raise self._bad_answer(str(error), request, call) from None
 
     def _bad_answer(self, text: str, request: messages.Request, call: PortalOptions) -> PortalError:
-        return self._transport.bad(request, call, text, HTTPStatus.OK)
+        return Call(request, call, self._transport.url).error(NoDocumentError, text, HTTPStatus.OK)
 
     async def set_json(
         self,

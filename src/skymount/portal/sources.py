@@ -3,6 +3,7 @@
 Sizes are known before anything is sent, unless a file object cannot tell its own.
 """
 
+import errno
 import mimetypes
 import os
 import stat
@@ -40,6 +41,8 @@ class Source:
     def of_path(cls, file: Path, name: str = "") -> Self:
         """Describe a file; OSError when it cannot be read, MalformedError when it is none."""
         status = file.stat()
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, "Is a directory", str(file))
         if not stat.S_ISREG(status.st_mode):
             raise MalformedError(f"{file}: only regular files can be uploaded")
         return cls._of_status(file, name or file.name, status)

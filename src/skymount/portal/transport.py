@@ -43,6 +43,7 @@ from skymount.portal.answers import (
     pause_before,
 )
 from skymount.portal.calls import Call
+from skymount.portal.heads import bound_lines
 from skymount.portal.options import HEADER_LIMIT, PortalOptions, is_local
 from skymount.wire import messages
 
@@ -50,6 +51,7 @@ from skymount.wire import messages
 # headers over 100 KB, and receives in 64 KiB pieces, which costs two thirds of the throughput.
 httpcore.AsyncHTTP11Connection.MAX_INCOMPLETE_EVENT_SIZE = HEADER_LIMIT
 httpcore.AsyncHTTP11Connection.READ_NUM_BYTES = 1 << 20
+bound_lines()
 
 # httpx logs the address of every request, with its query. Ours stay out of the log, whoever keeps
 # it; requests that the program makes with httpx by itself are not touched.

@@ -1,0 +1,183 @@
+"""SkyDB's documents as text: read, checked and written, at a real portal."""
+
+import errno
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skymount.content.cache import MemoryCache
+from skymount.content.documents import Documents, as_text, as_upload
+from skymount.content.loader import Loader
+from skymount.content.reader import open_reader
+from skymount.content.skyfile import Policy
+from skymount.errors import BadContentError, MalformedError, StaleEntryError
+from skymount.portal.client import PortalClient
+from skymount.portal.entries import Entries, Ref
+from skymount.portal.failover import Portals
+from skymount.portal.ledger import Ledger
+from skymount.portal.options import PortalOptions
+from skymount.portal.reading import PortalReader
+from skymount.wire.keys import KeyPair
+from skymount.wire.registry import hash_data_key
+from skymount.wire.skylink import Skylink
+from tests.portal_process import running_portal
+
+PAIR = KeyPair.from_seed("the owner of documents in tests")
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=[])),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)  # fmt: skip
+
+
+def ref(name: str) -> Ref:
+    """Return the entry of a data key."""
+    return Ref(PAIR.public_key, hash_data_key(name), name)
+
+
+@pytest.fixture(scope="module")
+def portal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a portal."""
+    with running_portal(tmp_path_factory.mktemp("portal")) as url:
+        yield url
+
+
+@dataclass
+class Kit:
+    """Documents, and the entries below them."""
+
+    documents: Documents
+    entries: Entries
+
+
+@asynccontextmanager
+async def open_kit(url: str, path: Path) -> AsyncIterator[Kit]:
+    """Open the documents of a portal, with a ledger of their own."""
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(PortalReader.of(PortalOptions.parse(url)))
+        portals = Portals([client])
+        loader = Loader(portals, Policy.AVAILABLE)
+        reader = await stack.enter_async_context(
+            open_reader(portals, loader, MemoryCache(64 << 20))
+        )
+        ledger = Ledger.open(path / "ledger.sqlite3")
+        stack.callback(ledger.close)
+        entries = Entries(portals, ledger)
+        yield Kit(Documents(entries, reader, portals), entries)
+
+
+async def test_written_and_read(portal: str, tmp_path: Path):
+    """D1: is the JSON document behind the entry, as stored, over several lines.
+
+    Another machine reads the same; the client library reads what was written, and is read.
+    """
+    async with open_kit(portal, tmp_path) as kit:
+        assert (await kit.documents.read(ref("doc"))).data is None
+        written = await kit.documents.write(ref("doc"), PAIR, b'{"a": [1, "\xc3\xa9"]}', None)
+        assert written.data == '{\n  "a": [\n    1,\n    "é"\n  ]\n}\n'.encode()
+        assert written.revision == 0
+        recalled = kit.documents.recall(ref("doc"))
+        assert recalled is not None
+        assert recalled.data == written.data
+    (tmp_path / "other").mkdir()
+    async with (
+        open_kit(portal, tmp_path / "other") as kit,
+        PortalClient(portal) as client,
+    ):
+        assert (await kit.documents.read(ref("doc"))).data == written.data
+        result = await client.db.get_json(PAIR.public_hex, "doc")
+        assert result.data == {"a": [1, "é"]}
+        await client.db.set_json(PAIR.private_hex, "doc", {"b": 2})
+        assert (await kit.documents.read(ref("doc"))).data == b'{\n  "b": 2\n}\n'
+
+
+async def test_both_stored_forms(portal: str, tmp_path: Path):
+    """D1: Both stored forms are read: the document itself, and the one with `_data` and `_v`."""
+    (tmp_path / "plain.json").write_text('{"a": 1}')
+    (tmp_path / "wrapped.json").write_text('{"_data": {"a": 1}, "_v": 2}')
+    async with open_kit(portal, tmp_path) as kit, PortalClient(portal) as client:
+        for name in ("plain", "wrapped"):
+            skylink = await client.upload_file(tmp_path / f"{name}.json")
+            await kit.entries.write(ref(name), PAIR, bytes(_link(skylink)), None)
+            assert json.loads((await kit.documents.read(ref(name))).data or b"") == {"a": 1}
+
+
+def _link(found: object) -> Skylink:
+    return Skylink.parse(str(getattr(found, "skylink", found)))
+
+
+async def test_no_document(portal: str, tmp_path: Path):
+    """An entry that leads to no document is an error; it is not listed once that is known."""
+    (tmp_path / "text").write_text("no JSON")
+    async with open_kit(portal, tmp_path) as kit, PortalClient(portal) as client:
+        skylink = await client.upload_file(tmp_path / "text")
+        await kit.entries.write(ref("data"), PAIR, b"just data", None)
+        await kit.entries.write(ref("text"), PAIR, bytes(_link(skylink)), None)
+        for name in ("data", "text"):
+            with pytest.raises(BadContentError):
+                await kit.documents.read(ref(name))
+        names = await kit.documents.names(PAIR.public_key)
+        assert [name.data_key for name in names] == ["text"]
+        assert kit.documents.recall(ref("data")) is None
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"text", b"1", b'"x"', b"null", b"[NaN]", b"\xff", b"[" * 100_000]
+)
+async def test_what_is_no_document(portal: str, tmp_path: Path, text: bytes):
+    """D2: Writing checks that it is JSON (EINVAL at close), and then nothing is sent."""
+    async with open_kit(portal, tmp_path) as kit:
+        with pytest.raises(OSError) as caught:
+            await kit.documents.write(ref("bad"), PAIR, text, None)
+        assert caught.value.errno == errno.EINVAL
+        assert (await kit.documents.read(ref("bad"))).data is None
+
+
+async def test_changed_by_somebody_else(portal: str, tmp_path: Path):
+    """A change is made from a document; when there is another one by then it is refused."""
+    async with open_kit(portal, tmp_path) as kit:
+        base = await kit.documents.write(ref("shared"), PAIR, b"[1]", None)
+        await kit.documents.write(ref("shared"), PAIR, b"[2]", base)
+        with pytest.raises(StaleEntryError):
+            await kit.documents.write(ref("shared"), PAIR, b"[3]", base)
+        assert (await kit.documents.read(ref("shared"))).data == b"[\n  2\n]\n"
+
+
+async def test_deleted(portal: str, tmp_path: Path):
+    """D3: rm deletes the document's entry."""
+    async with open_kit(portal, tmp_path) as kit:
+        await kit.documents.write(ref("gone"), PAIR, b"[1]", None)
+        await kit.documents.delete(ref("gone"), PAIR)
+        found = await kit.documents.read(ref("gone"))
+        assert (found.data, found.revision) == (None, 1)
+        recalled = kit.documents.recall(ref("gone"))
+        assert recalled is not None
+        assert recalled.data is None
+
+
+@given(st.lists(JSON) | st.dictionaries(st.text(), JSON))
+def test_any_document(document: object):
+    """D1: as stored: what is shown says what was written."""
+    text = as_text(as_upload(json.dumps(document).encode()), "x")
+    assert json.loads(text) == document
+    assert text.endswith(b"\n")
+    assert as_text(as_upload(text), "x") == text
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes(body: bytes):
+    """What is no document is refused, whatever it is."""
+    for function in (as_upload, lambda body: as_text(body, "x")):
+        try:
+            found = function(body)
+        except MalformedError:
+            continue
+        assert isinstance(found, bytes)
