@@ -114,11 +114,12 @@ def test_upload_command_is_light(portal: str, tmp_path: Path):
 def test_commands_that_ask_a_portal_have_none_in_them(
     portal: str, tmp_path: Path, command: list[str]
 ):
-    """Nor do they load what reads content, or a file system."""
+    """Nor do they load what reads content, or a file system; a database only what signs."""
     loaded_by(tmp_path, "key", "generate", "home")
     found = loaded_by(tmp_path, *command, "--portal", portal)
     assert {"trio", "httpx"} <= found
-    assert not found & (HEAVY | {"pyfuse3", "sqlite3"})
+    assert not found & (HEAVY | {"pyfuse3"})
+    assert ("sqlite3" in found) == (command[0] != "skykey")
     assert not any(name.startswith((*NOT_FOR_CLIENTS, "skymount.fs")) for name in found)
 
 

@@ -28,7 +28,7 @@ from skymount.content.documents import Document, Documents
 from skymount.content.loader import Loader
 from skymount.content.reader import open_reader
 from skymount.content.skyfile import Policy
-from skymount.errors import MountError, StorageError
+from skymount.errors import MountError
 from skymount.fs import fuse, hns, mountpoint
 from skymount.fs.fixed import HNS, REGISTRY, SKYDB, SKYLINKS, Fixed
 from skymount.fs.hns import Hns
@@ -206,7 +206,7 @@ async def _serve(config: Config, report: Report, own: OwnPortal) -> None:
         loader = Loader(portals, config.verify)
         reader = await stack.enter_async_context(open_reader(portals, loader, cache))
         nursery = await stack.enter_async_context(trio.open_nursery())
-        ledger = stack.enter_context(closing(_open_ledger()))
+        ledger = stack.enter_context(closing(Ledger(default_path())))
         entries = Entries(portals, ledger)
         names = Names(portals, entries, ledger, _names_config(config))
         slots = Slots(reader.load, nursery, names, parse_name)
@@ -295,14 +295,6 @@ async def _post_the_rest(trees: Sequence[KeyTree[Any]]) -> None:
     with trio.CancelScope(shield=True, deadline=trio.current_time() + _STOP_GRACE):
         for tree in trees:
             await tree.close()
-
-
-def _open_ledger() -> Ledger:
-    """Open the ledger of this user; MountError when it cannot be used."""
-    try:
-        return Ledger.open(default_path())
-    except StorageError as error:
-        raise MountError(str(error)) from None
 
 
 def _names_config(config: Config) -> NamesConfig:

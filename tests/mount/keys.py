@@ -1,17 +1,48 @@
-"""Homes with a key, and what is at the portal behind the files of ``registry/``."""
+"""Homes with a key, what is at the portal behind the files of ``registry/``, and programs that use
+them step by step.
+"""
 
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 import httpx
+import pytest
 
+from skymount.keyring import Keyring
 from skymount.portal.ledger import Ledger, Pending
 from skymount.wire.keys import KeyPair
 from skymount.wire.registry import Entry, SignedEntry, hash_data_key
 from tests.server.registry import put
-from tests.skymount_process import Mount, Sandbox
+from tests.skymount_process import LIMIT, Mount, Sandbox, end
 
 HOME = "home"
+TTL = 0.2
+"""Seconds for which a stat may be old, in these tests."""
+
+_AGENT = {"User-Agent": "skymount tests"}
+
+
+def needs(*programs: str) -> pytest.MarkDecorator:
+    """Skip a test where programs are not installed; in CI it is run, and fails."""
+    missing = [name for name in programs if shutil.which(name) is None]
+    skipped = bool(missing) and not os.environ.get("CI")
+    return pytest.mark.skipif(skipped, reason=f"not installed: {', '.join(missing)}")
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait until something is so, which is soon."""
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < deadline, "it never was so"
+        time.sleep(0.02)
 
 
 @dataclass(frozen=True)
@@ -23,14 +54,17 @@ class Owner:
     pair: KeyPair
 
     @classmethod
-    def make(cls, sandbox: Sandbox, portal: str) -> "Owner":
-        """Make a key in the sandbox's keyring."""
-        made = sandbox.succeed("key", "generate", HOME).strip()
-        exported = sandbox.root / "home.key"
-        sandbox.succeed("key", "export", HOME, exported)
-        pair = KeyPair.from_private(bytes.fromhex(exported.read_text().strip()))
-        assert pair.public_hex in made
-        return cls(sandbox, portal, pair)
+    def make(cls, sandbox: Sandbox, portal: str, pair: KeyPair | None = None) -> "Owner":
+        """Put a key into the sandbox's keyring, a new one unless it is given."""
+        pair = pair or KeyPair.from_seed(f"insecure {uuid4()}")
+        Keyring(sandbox.root / "data/skymount/keys").add(HOME, pair)
+        return cls(sandbox.with_env(SKYMOUNT_REGISTRY_TTL=str(TTL)), portal, pair)
+
+    @contextmanager
+    def mounted(self, *args: str, portal: str = "", at: Path | None = None) -> Iterator[Path]:
+        """Mount; yields the key's directory."""
+        with self.sandbox.mounted("--portal", portal or self.portal, *args, at=at) as mount:
+            yield files(mount)
 
     def signed(self, name: str, data: bytes, revision: int) -> SignedEntry:
         """Sign an entry."""
@@ -61,10 +95,6 @@ class Owner:
         with httpx.Client(base_url=self.portal, headers=_AGENT) as client:
             put(client, self.signed(name, data, self.revision(name) + 1))
 
-    def files(self, mount: Mount) -> Path:
-        """Return the directory of the key in a mount."""
-        return mount.path / "registry" / HOME
-
     def pending(self) -> list[Pending]:
         """Return what is in the spool."""
         ledger = Ledger.open(self.sandbox.root / "state/skymount/ledger.sqlite3")
@@ -74,4 +104,50 @@ class Owner:
             ledger.close()
 
 
-_AGENT = {"User-Agent": "skymount tests"}
+def files(mount: Mount) -> Path:
+    """Return the directory of the key in a mount."""
+    return mount.path / "registry" / HOME
+
+
+_STEPS = """
+import errno, os, sys
+for line in sys.stdin:
+    try:
+        print(repr(eval(line)), flush=True)
+    except OSError as error:
+        print(errno.errorcode[error.errno], flush=True)
+"""
+
+
+class Program:
+    """A program that does one step after the other, as it is told."""
+
+    def __init__(self, directory: Path, prefix: Sequence[str] = ()) -> None:
+        self.process = subprocess.Popen(
+            [*prefix, sys.executable, "-IS", "-c", _STEPS],
+            cwd=directory,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+
+    def begin(self, step: str) -> None:
+        """Tell it a Python expression, without waiting for its end."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(step.encode() + b"\n")
+        self.process.stdin.flush()
+
+    def do(self, step: str) -> str:
+        """Return the value of an expression as text, or the name of the errno."""
+        self.begin(step)
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().decode().rstrip("\n")
+
+
+@contextmanager
+def program(directory: Path, prefix: Sequence[str] = ()) -> Iterator[Program]:
+    """Run a program in a directory."""
+    found = Program(directory, prefix)
+    try:
+        yield found
+    finally:
+        end(found.process)

@@ -23,6 +23,7 @@ from skymount.errors import (
 from skymount.portal import entries as module
 from skymount.portal.client import PortalClient
 from skymount.portal.entries import (
+    FRESH,
     CONFLICTS,
     Entries,
     Ref,
@@ -77,13 +78,13 @@ def two() -> FakeRegistry:
 @pytest.fixture
 def alone(one: FakeRegistry, ledger: Ledger) -> Entries:
     """Entries with one portal."""
-    return Entries(portals_of([one]), ledger)
+    return Entries(portals_of([one]), ledger, fresh=0)
 
 
 @pytest.fixture
 def both(one: FakeRegistry, two: FakeRegistry, ledger: Ledger) -> Entries:
     """Entries with two portals."""
-    return Entries(portals_of([one, two]), ledger)
+    return Entries(portals_of([one, two]), ledger, fresh=0)
 
 
 def pending(ledger: Ledger) -> list[tuple[bytes, int | None]]:
@@ -407,7 +408,7 @@ async def test_read_begun_after_a_write_sees_it(
     alone: Entries, one: FakeRegistry, ledger: Ledger, autojump_clock: object
 ):
     """G5: close-to-open, also between two mounts of one machine with different portals."""
-    other = Entries(portals_of([one]), ledger)
+    other = Entries(portals_of([one]), ledger, fresh=0)
     for n in range(5):
         await other.write(ref(), PAIR, b"%d" % n, None)
         assert (await alone.read(ref())).data == b"%d" % n
@@ -551,6 +552,34 @@ async def test_rewrite_wins(
     done = await alone.write(ref(), PAIR, b"ours again", None)
     assert done.revision == 21
     assert one.latest(PAIR.public_key, ref().tweak) == done.signed
+    assert pending(ledger) == []
+
+
+async def test_rewrite_after_a_fresh_answer_is_one_request(
+    one: FakeRegistry, ledger: Ledger, autojump_clock: object
+):
+    """G8: a rewrite does not ask for what was answered a moment ago."""
+    entries = Entries(portals_of([one]), ledger)
+    one.set(signed(b"theirs", 5))
+    await entries.read(ref())
+    one.gets = 0
+    assert (await entries.write(ref(), PAIR, b"ours", None)).revision == 6
+    assert (await entries.write(ref(), PAIR, b"again", None)).revision == 7
+    assert one.gets == 0
+    await trio.sleep(FRESH)
+    assert (await entries.write(ref(), PAIR, b"later", None)).revision == 8
+    assert one.gets == 1
+
+
+async def test_rewrite_after_an_answer_that_is_behind(
+    one: FakeRegistry, ledger: Ledger, autojump_clock: object
+):
+    """G10: if somebody else was faster it still wins, with the revision above."""
+    entries = Entries(portals_of([one]), ledger)
+    one.set(signed(b"theirs", 5))
+    await entries.read(ref())
+    one.set(signed(b"later", 9))
+    assert (await entries.write(ref(), PAIR, b"ours", None)).revision == 10
     assert pending(ledger) == []
 
 
@@ -740,7 +769,7 @@ async def test_two_mounts_write_one_entry(
     one: FakeRegistry, ledger: Ledger, autojump_clock: object
 ):
     """G12: several processes share the ledger; every rewrite gets a revision of its own."""
-    here, there = Entries(portals_of([one]), ledger), Entries(portals_of([one]), ledger)
+    here, there = Entries(portals_of([one]), ledger, fresh=0), Entries(portals_of([one]), ledger)
 
     async def work(entries: Entries, name: bytes) -> None:
         for n in range(10):
@@ -855,7 +884,7 @@ async def test_spooled_content_does_not_replace_what_is_newer(
     fail: Callable[..., object], one: FakeRegistry, ledger: Ledger, autojump_clock: object
 ):
     """G12: unless it is told to, and then with the next revision."""
-    entries = Entries(portals_of([one]), ledger)
+    entries = Entries(portals_of([one]), ledger, fresh=0)
     one.set(signed(b"base", 4))
     await entries.read(ref())
     waiting = await fail(entries, one, ledger, b"ours")  # type: ignore[misc]
@@ -938,7 +967,7 @@ async def test_full_disk_stops_writing_and_not_reading(
 ):
     """G12: what cannot be claimed is not posted; reading goes on, and roll-backs are still seen."""
     ledger = FullLedger.open(tmp_path / "ledger.sqlite3")
-    entries = Entries(portals_of([one]), ledger)
+    entries = Entries(portals_of([one]), ledger, fresh=0)
     ledger.fill()
 
     async def write_all() -> None:

@@ -4,6 +4,7 @@ import importlib
 import os
 import sys
 from contextlib import suppress
+from typing import NoReturn
 
 import click
 
@@ -39,6 +40,12 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_NOT_FOUND = 3
 EXIT_INTERRUPTED = 130
+EXIT_NO_READER = 141
+"""Whoever read our output has gone: what a shell shows of a process that SIGPIPE ended."""
+
+_AFTER_COMMAND = frozenset(
+    {"--json", "--portal", "--dialect", "--timeout", "--user-agent", "--config", "--verify"}
+)
 
 
 class _LazyGroup(click.Group):
@@ -87,24 +94,35 @@ def _run() -> None:
         cli.main(standalone_mode=False)
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
-    except click.Abort:
+    except (click.Abort, KeyboardInterrupt):
         sys.exit(EXIT_INTERRUPTED)
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # which click makes a plain failure
+            sys.exit(EXIT_NO_READER)
+        raise
     except click.UsageError as error:
-        text = error.format_message()
-        if "\n" in text:  # a group without a command: this is its whole help
-            error.show()
-            sys.exit(error.exit_code)
-        command = error.ctx.command_path if error.ctx else "skymount"
-        _fail(f"{text.rstrip('.')}. See `{command} --help`.", error.exit_code)
+        _refuse(error)
     except click.ClickException as error:
         _fail(error.format_message(), error.exit_code)
-    except BrokenPipeError:
-        sys.exit(EXIT_FAILED)  # the reader has gone, which is its right
     except SkymountError as error:
         _fail(str(error), _exit_code(error))
     except OSError as error:
         what = f"{error.filename}: " if error.filename else ""
         _fail(f"{what}{error.strerror or error}", EXIT_FAILED)
+
+
+def _refuse(error: click.UsageError) -> NoReturn:
+    """Say in one line what is wrong with a command line."""
+    text = error.format_message()
+    if "\n" in text:  # a group without a command: this is its whole help
+        error.show()
+        sys.exit(error.exit_code)
+    command = error.ctx.command_path if error.ctx else "skymount"
+    in_group = error.ctx is not None and isinstance(error.ctx.command, click.Group)
+    if isinstance(error, click.NoSuchOption) and in_group and error.option_name in _AFTER_COMMAND:
+        text = f"{error.option_name} goes after the command"
+    stop = "" if text.endswith(("?", ".")) else "."
+    _fail(f"{text}{stop} See `{command} --help`.", error.exit_code)
 
 
 def _open_standard_streams() -> None:
@@ -133,7 +151,7 @@ def _exit_code(error: SkymountError) -> int:
     return EXIT_NOT_FOUND if isinstance(error, NotFoundError) else EXIT_FAILED
 
 
-def _fail(text: str, code: int) -> None:
+def _fail(text: str, code: int) -> NoReturn:
     from skymount.cli.output import escape  # the words may be a portal's
 
     with suppress(OSError):

@@ -11,12 +11,13 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
 from skymount.config import Config
-from skymount.errors import FrozenEntryError, PortalError, UnavailableError
+from skymount.errors import AccessDeniedError, FrozenEntryError, PortalError, UnavailableError
 from skymount.portal.client import PortalClient
 from skymount.portal.options import PortalOptions
 
@@ -85,7 +86,7 @@ class Writing:
             text = "; it is kept, see `skymount registry pending`"
             if isinstance(error, FrozenEntryError):
                 raise FrozenEntryError(f"{error}{text}") from None
-            error.message += text
+            error.message = error.message.rstrip(".") + text
             raise
 
 
@@ -176,7 +177,7 @@ def _run(settings: Config, main: Callable[[], Awaitable[T]]) -> T:
         interrupts = [leaf for leaf in leaves if isinstance(leaf, KeyboardInterrupt)]
         cause = (interrupts or leaves)[0]
         raise _advised(settings, cause) from cause.__cause__
-    except UnavailableError as error:
+    except (UnavailableError, AccessDeniedError) as error:
         raise _advised(settings, error) from error.__cause__
 
 
@@ -215,7 +216,17 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def _advised(settings: Config, error: BaseException) -> BaseException:
-    """Return the error, with advice if nobody named a portal and none is there."""
+    """Return the error, with advice: on the password, or on how to find a portal where nobody named
+    one and none is there.
+    """
+    if isinstance(error, AccessDeniedError) and error.status == HTTPStatus.UNAUTHORIZED:
+        advice = (
+            "the api_key is wrong"
+            if settings.api_key
+            else "set api_key in the configuration, or SKYMOUNT_API_KEY"
+        )
+        error.message = f"{error.message.rstrip('.')}; {advice}"
+        return error
     if settings.portals or not isinstance(error, UnavailableError):
         return error
     return UnavailableError(

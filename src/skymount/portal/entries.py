@@ -43,6 +43,9 @@ _RACES = 3  # requests for one answer, while this machine changes the entry mean
 _STATES = 10_000  # entries remembered in memory, about a KiB each
 _COMPLAINTS = 1_000  # things that are logged once
 _THREADS = 4  # that use the ledger at once; most of the time they wait for the disk
+FRESH = 2.0
+"""Seconds of `fresh`, unless told otherwise."""
+
 _PAUSE = 0.05  # seconds before a rewrite is tried again, for each time that it was
 
 T = TypeVar("T")
@@ -166,12 +169,17 @@ class Entries:
         ledger: Ledger,
         *,
         look: float = GET_TIMEOUT,
+        fresh: float = FRESH,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`look` is seconds that a portal may look for an entry, `clock` the ledger's."""
+        """`look` is seconds that a portal may look for an entry, `clock` the ledger's.
+
+        `fresh` is seconds for which a remembered revision serves as the one that a rewrite follows.
+        """
         self._portals = portals
         self._ledger = ledger
         self._look = look
+        self._fresh_for = fresh
         self._clock = clock
         self._states: LRUCache[Ref, State] = LRUCache(_STATES)
         self._complaints: LRUCache[tuple[object, ...], None] = LRUCache(_COMPLAINTS)
@@ -356,7 +364,13 @@ class Entries:
         known: State | None = None,
         spooled: int | None = None,
     ) -> State:
-        """Post new content; `known` is what the portals just said, `spooled` what it replaces."""
+        """Post new content; `known` is what the portals just said, `spooled` what it replaces.
+
+        A rewrite does not ask first if the last answer is fresh: if it is behind, the portal says
+        so. A change of `base` does, since two changes may be of one revision (wire notes 6.3).
+        """
+        if known is None and base is None:
+            known = self._fresh(ref)
         try:
             for attempt in range(CONFLICTS):
                 await trio.sleep(_PAUSE * attempt)
@@ -376,6 +390,11 @@ class Entries:
         except BaseException as error:
             await self._keep(ref, data, base, spooled, error)
             raise
+
+    def _fresh(self, ref: Ref) -> State | None:
+        """Return what is remembered of an entry, unless that is too old."""
+        state = self._states.get(ref)
+        return state if state and state.asked > trio.current_time() - self._fresh_for else None
 
     def _claim(
         self, ref: Ref, pair: KeyPair, data: bytes, current: int, replaces: int | None

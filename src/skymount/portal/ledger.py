@@ -7,17 +7,23 @@ Everything here is synchronous; async callers use threads, and any thread may ca
 believed and posted is `entries`' matter.
 """
 
+from __future__ import annotations
+
 import os
-import sqlite3
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from skymount.errors import MalformedError, RevisionError, StorageError
-from skymount.portal.database import Database, Format
 from skymount.wire.registry import MAX_REVISION, Entry, SignedEntry
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from skymount.portal.database import Database
 
 _REASON_LIMIT = 500  # characters of a reason that are kept
 _INTERRUPTED = "interrupted while it was posted"
@@ -53,7 +59,8 @@ CREATE TABLE spool (
 CREATE INDEX spool_of ON spool (public_key, tweak);
 """
 
-_FORMAT = Format(application=0x736B796C, version=1, schema=_SCHEMA)  # "skyl"
+_APPLICATION = 0x736B796C  # "skyl"
+_VERSION = 1
 
 _KEYS = """
 WITH RECURSIVE keys(key) AS (
@@ -145,26 +152,41 @@ def default_path() -> Path:
 
 
 class Ledger:
-    """An open ledger. Every method raises StorageError, which names the file, when it fails.
+    """A ledger. Every method raises StorageError, which names the file, when it fails.
 
     One that is damaged is refused, not replaced: what it knows keeps a revision from being signed
     for two contents, and portals from rolling entries back.
     """
 
-    def __init__(self, database: Database, clock: Callable[[], float]) -> None:
-        self.path = database.path
-        self._database = database
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        """Select a ledger, which its first use opens. `clock` gives the time of day."""
+        self.path = path
         self._clock = clock
         self._poster = _this_process()
+        self._opening = threading.Lock()
+        self._opened: Database | None = None
 
     @classmethod
     def open(cls, path: Path, clock: Callable[[], float] = time.time) -> Self:
-        """Open a ledger, made when absent with its directory. `clock` gives the time of day."""
-        return cls(Database.open(path, _FORMAT), clock)
+        """Open a ledger now, made when absent with its directory."""
+        ledger = cls(path, clock)
+        assert ledger._database.path == path
+        return ledger
+
+    @property
+    def _database(self) -> Database:
+        with self._opening:
+            if self._opened is None:
+                from skymount.portal.database import Database, Format
+
+                form = Format(_APPLICATION, _VERSION, _SCHEMA)
+                self._opened = Database.open(self.path, form)
+            return self._opened
 
     def close(self) -> None:
         """Close it; what was done stays done."""
-        self._database.close()
+        if self._opened is not None:
+            self._opened.close()
 
     # --- what was seen
 

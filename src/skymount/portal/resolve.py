@@ -246,7 +246,7 @@ class Names:
         from skymount.portal.entries import Ref
 
         try:
-            state = await self._entries.read(Ref(*key))
+            state = await self._entries.read(Ref(*key), named=False)
         except BadContentError:
             raise
         except PortalError as error:
