@@ -354,12 +354,36 @@ async def test_failure_is_no_absence(autojump_clock: object, kit: Kit):
 
 
 async def test_close_to_open(autojump_clock: object, kit: Kit):
-    """G5: An open sees what the portal has at that time; what is open stays as it was."""
+    """G5: An open sees what the portal has at that time; what is open is not changed by that."""
     kit.store.put(ref("x"), b"one")
     first = await kit.open("x")
-    kit.store.put(ref("x"), b"two and more")
-    assert await kit.read("x") == b"two and more"
     assert first.read_now(0, 100) == b"one"
+    kit.store.put(ref("x"), b"two and more")
+    assert first.read_now(0, 100) == b"one"
+    assert await kit.read("x") == b"two and more"
+    assert first.read_now(1, 100) == b"ne"
+
+
+async def test_reading_on(autojump_clock: object, kit: Kit):
+    """Who reads on behind the end sees what was appended; who begins again sees the new content.
+
+    Nobody gets a part of one content and a part of another.
+    """
+    kit.store.put(ref("x"), b"one")
+    opened = await kit.open("x")
+    assert opened.read_now(0, 2) == b"on"
+    kit.store.put(ref("x"), b"one two")
+    await kit.read("x")
+    assert opened.read_now(2, 100) == b"e"
+    assert opened.read_now(3, 100) == b" two"
+    kit.store.put(ref("x"), b"something else")
+    await kit.read("x")
+    assert opened.read_now(7, 100) == b""
+    assert opened.read_now(0, 100) == b"something else"
+    kit.store.put(ref("x"), None)
+    with pytest.raises(FileNotFoundError):
+        await kit.read("x")
+    assert opened.read_now(0, 100) == b"something else"
 
 
 async def test_age_of_stat(autojump_clock: object, kit: Kit):

@@ -72,7 +72,7 @@ def test_vim(owner: Owner, files: Path, way: str) -> None:
 
 @needs("vim")
 def test_vim_sees_a_change_by_somebody_else(owner: Owner, files: Path) -> None:
-    """G5: A change by somebody else changes the modification time: vim asks before it overwrites."""
+    """G5: A change by somebody else changes the modification time: so vim reads the file again."""
     owner.put("shared", b"one\n")
     script = [
         "-c", "call writefile(['1'], $FLAG) | while !filereadable($GO) | sleep 50m | endwhile",

@@ -140,12 +140,21 @@ def changed_ns(state: FileState | None) -> int:
 
 
 class Snapshot(OpenFile):
-    """A file open for reading: what the portal had at open."""
+    """A file open for reading: what the portal had at open.
 
-    def __init__(self, data: bytes) -> None:
+    Who reads on behind the end, or from the beginning again, follows what was seen of the file
+    since, as `tail` does; never does a reader get a part of one content and a part of another.
+    """
+
+    def __init__(self, data: bytes, latest: Callable[[], bytes | None]) -> None:
         self._data = data
+        self._latest = latest
 
     def read_now(self, offset: int, length: int) -> bytes:
+        if offset == 0 or offset >= len(self._data):
+            latest = self._latest()
+            if latest is not None and (offset == 0 or latest.startswith(self._data)):
+                self._data = latest
         return self._data[offset : offset + length]
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic
 
 import trio
@@ -303,11 +304,14 @@ class KeyTree(Realm, Generic[S]):
             refuse(errno.EISDIR)
         if flags & _WRITING:
             return await self._open_for_writing(node, flags)
+        return Snapshot(await self._content(node), partial(self._latest, node))
+
+    def _latest(self, node: EntryFile) -> bytes | None:
+        """Return the content as far as is known without asking; None when there is none."""
         if node.buffer is not None:
-            return Snapshot(bytes(node.buffer.data))
-        if await self._is_local(node):
-            return Snapshot(b"")
-        return Snapshot((await self._present(node)).data or b"")
+            return bytes(node.buffer.data)
+        state = self._store.recall(node.ref)
+        return None if state is None else state.data
 
     async def _open_for_writing(self, node: EntryFile, flags: int) -> EntryHandle:
         await self._keys.refresh()
