@@ -1,4 +1,4 @@
-"""The ``skymount`` command, and ``python -m skymount``; an interrupt is silent from the first on."""
+"""The ``skymount`` command, and ``python -m skymount``; an interrupt is silent at once."""
 
 import sys
 

@@ -24,6 +24,7 @@ SKYKEY = Skykey(Kind.PRIVATE, bytes(32), bytes(24), "given").text
 
 ASKING = {
     "upload": ["{root}/file"],
+    "publish": ["{root}/file", "--key", "home", "--as", "key"],
     "download": [A],
     "ls": [A],
     "cat": [A],
@@ -41,7 +42,8 @@ ASKING = {
     "skykey list": [],
     "skykey delete": ["name"],
 }
-SILENT = {"registry url", "registry link", "mount"}  # know portals, but ask none before they return
+# These know portals, but ask none before they return, or not without a reason.
+SILENT = {"registry url", "registry link", "registry retry", "mount"}
 WITHOUT_JSON = {"cat", "mount"}
 
 
@@ -193,6 +195,19 @@ def test_the_user_agent_is_the_dialects_unless_set(home: Sandbox, fake: FakePort
         assert fake.requests[-1].headers["user-agent"].startswith(agent)
 
 
+@pytest.mark.parametrize("command", ["upload", "registry set", "publish", "skykey list"])
+def test_a_password_that_is_missing_or_wrong(home: Sandbox, fake: FakePortal, command: str) -> None:
+    """The advice is what to do about it."""
+    fake.fault(faults.status(401, "API authentication failed."))
+    code, _, said = ask(home, command, "--portal", fake.url)
+    assert code == 1
+    assert said.startswith("skymount: API authentication failed; ")
+    assert "set api_key in the configuration, or SKYMOUNT_API_KEY" in said
+    _, _, said = ask(home.with_env(SKYMOUNT_API_KEY="guess"), command, "--portal", fake.url)
+    assert "; the api_key is wrong (" in said
+    assert "guess" not in said
+
+
 @pytest.mark.parametrize("command", ["hns resolve", "skykey list", "registry set"])
 def test_what_a_portal_says_cannot_write_to_the_terminal(
     home: Sandbox, fake: FakePortal, command: str
@@ -207,7 +222,7 @@ def test_what_a_portal_says_cannot_write_to_the_terminal(
 def test_what_is_typed_cannot_write_to_the_terminal_either(home: Sandbox, portal: str) -> None:
     box = home.with_env(SKYMOUNT_PORTALS=portal)
     said = box.fail("registry", "get", "home", "\x1b[2J", code=3)
-    assert said == "\\x1b[2J: there is no such registry entry"
+    assert said == "'\\x1b[2J': there is no such registry entry"
 
 
 @pytest.mark.parametrize(
@@ -222,7 +237,7 @@ def test_what_is_typed_cannot_write_to_the_terminal_either(home: Sandbox, portal
     ids=" ".join,
 )
 def test_output_that_cannot_be_written(home: Sandbox, portal: str, arguments: list[str]) -> None:
-    """A full disk is exit code 1 and one line; a reader that has gone is not worth a word."""
+    """A full disk is exit code 1 and one line; a reader that has gone is 141 without a word."""
     box = home.with_env(SKYMOUNT_PORTALS=portal)
     box.succeed("registry", "set", "home", "key", "text")
     with Path("/dev/full").open("wb") as full:
@@ -233,7 +248,7 @@ def test_output_that_cannot_be_written(home: Sandbox, portal: str, arguments: li
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        assert written_to(box, writing, arguments) == (1, b"")
+        assert written_to(box, writing, arguments) == (141, b"")
     finally:
         os.close(writing)
 

@@ -101,6 +101,25 @@ def test_wrong_usage_is_one_line_and_exit_code_2(sandbox: Sandbox, arguments: li
     assert "--help`" in said
 
 
+@pytest.mark.parametrize("arguments", [["--json", "ls"], ["registry", "--json", "get"]])
+def test_an_option_before_its_command(sandbox: Sandbox, arguments: list[str]) -> None:
+    assert sandbox.fail(*arguments, code=2).startswith("--json goes after the command. See `")
+
+
+def test_a_question_ends_with_its_mark(sandbox: Sandbox) -> None:
+    said = sandbox.fail("ls", "--jso", code=2)
+    assert "Did you mean --json? See `" in said
+
+
+def test_an_interrupt_while_it_loads(sandbox: Sandbox) -> None:
+    """Exit code 130 without a traceback."""
+    stub = sandbox.directory("stub") / "click.py"
+    stub.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    box = sandbox.with_env(PYTHONPATH=f"{stub.parent}:{SOURCE}")
+    done = box.skymount("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_a_reader_that_goes_away_is_no_traceback(sandbox: Sandbox) -> None:
     script = '"$@" | true; echo "${PIPESTATUS[0]}"'
     done = sandbox.run("bash", "-c", script, "-", *SKYMOUNT, "mount", "--help")

@@ -35,7 +35,7 @@ def test_delete(box: Sandbox, owner: str) -> None:
     piped_well(box, "{}", "db", "set", "home", "doc")
     out = box.succeed("db", "delete", "--json", "home", "doc")
     assert json.loads(out) == {"data_key": "doc", "deleted": True}
-    assert box.fail("db", "get", "home", "doc", code=3) == "doc: it was deleted"
+    assert box.fail("db", "get", "home", "doc", code=3) == "'doc': it was deleted"
     assert box.succeed("db", "delete", "home", "doc") == ""
     piped_well(box, "[]", "db", "set", "home", "doc")
     assert box.succeed("db", "get", "home", "doc") == "[]\n"
@@ -43,18 +43,24 @@ def test_delete(box: Sandbox, owner: str) -> None:
 
 def test_a_document_that_is_not_there(box: Sandbox, owner: str) -> None:
     said = box.fail("db", "get", "home", "absent", code=3)
-    assert said == "absent: there is no such document"
+    assert said == "'absent': there is no such document"
 
 
 def test_an_entry_that_leads_to_no_document(box: Sandbox, owner: str) -> None:
-    box.succeed("registry", "set", "home", "doc", "hello")
-    assert "to be a skylink" in box.fail("db", "get", "home", "doc")
+    (box.root / "page.html").write_text("hello")
+    skylink = box.succeed("upload", "page.html").rstrip()
+    for data in (["hello"], ["--skylink", skylink]):
+        box.succeed("registry", "set", "home", "doc", *data)
+        said = box.fail("db", "get", "home", "doc")
+        assert said == (
+            "'doc': this registry entry is not a JSON document; see it with `skymount registry get`"
+        )
 
 
 def test_a_conflict_says_what_the_registry_has(box: Sandbox, owner: str) -> None:
     piped_well(box, "[1]", "db", "set", "--revision", "3", "home", "doc")
     said = piped_badly(box, "[2]", "db", "set", "--revision", "2", "home", "doc", code=1)
-    assert said.startswith("doc: the registry has revision 3, and refuses 2")
+    assert said.startswith("'doc': the registry has revision 3, and refuses 2")
     assert box.succeed("db", "get", "home", "doc") == "[1]\n"
 
 
@@ -75,7 +81,10 @@ def test_what_is_no_document(box: Sandbox, owner: str, document: str | bytes, wo
 
 
 def test_a_file_that_is_not_there(box: Sandbox, owner: str) -> None:
-    assert box.fail("db", "set", "home", "doc", "absent") == "absent: No such file or directory"
+    assert "'absent' does not exist" in box.fail("db", "set", "home", "doc", "absent", code=2)
+    for document in ('{"a": 1}', " [1, 2]"):
+        said = box.fail("db", "set", "home", "doc", document, code=2)
+        assert "a document is read from a file or standard input" in said
 
 
 @pytest.mark.parametrize(
@@ -89,4 +98,5 @@ def test_wrong_use(box: Sandbox, owner: str, arguments: list[str]) -> None:
 def test_only_an_owner_may_write(box: Sandbox, owner: str) -> None:
     for command in ("set", "delete"):
         assert "the keyring lacks" in box.fail("db", command, "ab" * 32, "doc")
-        assert "no key called" in box.fail("db", command, "absent", "doc")
+        said = piped_badly(box, "{}", "db", command, "absent", "doc", code=3)
+        assert "no key called absent" in said

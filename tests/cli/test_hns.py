@@ -66,6 +66,15 @@ def test_where_a_download_goes(box: Sandbox, site: str) -> None:
     assert (box.root / "there/index.html").read_text() == "hello"
 
 
+def test_a_download_to_stdout(box: Sandbox, site: str) -> None:
+    before = set(box.root.iterdir())
+    assert box.succeed("hns", "download", "example/two%20words.txt", "-") == "words"
+    assert box.succeed("hns", "download", "example", "-") == "hello"
+    box.fail("hns", "download", "--json", "example", "-", code=2)
+    assert "nobody: " in box.fail("hns", "download", "nobody", "-", code=3)
+    assert set(box.root.iterdir()) == before
+
+
 def test_a_directory_without_an_index_page_comes_as_an_archive(
     box: Sandbox, names: PortalProcess
 ) -> None:

@@ -103,7 +103,8 @@ def test_what_is_not_there_is_exit_code_3(box: Sandbox, site: str, command: str)
     """A path that the tree lacks, one that leads through a file, content that nobody has."""
     for path in ("absent", "index.html/absent", "a/../index.html", "%ff"):
         assert "no such file" in box.fail(command, f"{site}/{path}", code=3)
-    box.fail(command, "A" * 46, code=3)
+    absent = "A" * 46
+    assert box.fail(command, absent, code=3) == f"{absent}: no portal has it"
 
 
 @pytest.mark.parametrize("command", ["ls", "cat", "download", "metadata"])
@@ -208,7 +209,7 @@ def test_a_resolver_skylink(sandbox: Sandbox, fake: FakePortal) -> None:
 
 
 def test_a_name(sandbox: Sandbox, tmp_path: Path) -> None:
-    """The path of its record comes before the link's own."""
+    """The path of its record counts only where the link has none."""
     with running_portal(tmp_path) as url:
         box = sandbox.with_env(SKYMOUNT_PORTALS=url)
         (box.root / "site/a").mkdir(parents=True)
@@ -222,16 +223,23 @@ def test_a_name(sandbox: Sandbox, tmp_path: Path) -> None:
                 timeout=LIMIT,
             )
         assert box.succeed("cat", "hns://example/a/file") == "content"
-        assert box.succeed("cat", "HNS://Deep.Example/file?x=1") == "content"
+        assert box.succeed("cat", "HNS://Deep.Example/a/file?x=1") == "content"
         assert box.succeed("ls", "hns://example") == "a/\n"
-        box.fail("ls", "hns://absent", code=3)
+        assert box.succeed("ls", "hns://deep.example/") == "file\n"
+        box.succeed("download", "hns://deep.example")
+        assert (box.root / "a/file").read_text() == "content"
+        box.fail("cat", "hns://deep.example/file", code=3)
+        for command in ("ls", "cat", "download", "metadata"):
+            said = box.fail(command, "hns://Absent/x", code=3)
+            assert said == "absent: there is no such name"
 
 
 def test_a_reader_that_goes_away_is_no_error_message(box: Sandbox) -> None:
     (box.root / "big").write_bytes(BIG)
     skylink = box.succeed("upload", "big").rstrip()
-    done = box.run("bash", "-c", '"$@" | head -c 3 | wc -c', "-", *SKYMOUNT, "cat", skylink)
-    assert (done.stdout.strip(), done.stderr) == ("3", "")
+    script = '"$@" | head -c 3; echo " ${PIPESTATUS[0]}"'
+    done = box.run("bash", "-c", script, "-", *SKYMOUNT, "cat", skylink)
+    assert (done.stdout[3:], done.stderr) == (" 141\n", "")
 
 
 def test_a_pipe_that_somebody_made_non_blocking(box: Sandbox) -> None:
@@ -320,7 +328,15 @@ def test_metadata_on_many_lines(box: Sandbox, site: str) -> None:
 
 
 def test_metadata_that_nobody_has(box: Sandbox) -> None:
-    box.fail("metadata", "A" * 46, code=3)
+    absent = "A" * 46
+    assert box.fail("metadata", absent, code=3) == f"{absent}: no portal has it"
+
+
+def test_metadata_that_another_portal_has(
+    box: Sandbox, site: str, portal: str, fake: FakePortal
+) -> None:
+    box = box.with_env(SKYMOUNT_PORTALS=f"{fake.url} {portal}")
+    assert json.loads(box.succeed("metadata", site))["subfiles"]
 
 
 def test_a_portal_that_is_away(sandbox: Sandbox) -> None:

@@ -144,13 +144,15 @@ def test_url_and_link_need_no_portal(sandbox: Sandbox) -> None:
 
 def test_an_entry_that_is_not_there(box: Sandbox, owner: str) -> None:
     said = box.fail("registry", "get", "home", "absent", code=3)
-    assert said == "absent: there is no such registry entry"
+    assert said == "'absent': there is no such registry entry"
+    said = box.fail("registry", "get", "home", "", code=3)
+    assert said == "'': there is no such registry entry"
 
 
 def test_a_conflict_says_what_the_registry_has(box: Sandbox, owner: str) -> None:
     box.succeed("registry", "set", "--revision", "5", "home", "key", "x")
     said = box.fail("registry", "set", "--revision", "4", "home", "key", "y")
-    assert said.startswith("key: the registry has revision 5, and refuses 4; without --revision")
+    assert said.startswith("'key': the registry has revision 5, and refuses 4; without --revision")
 
 
 def test_an_entry_that_is_frozen(box: Sandbox, portal: str, owner: str) -> None:
@@ -163,8 +165,15 @@ def test_an_entry_that_is_frozen(box: Sandbox, portal: str, owner: str) -> None:
 
 def test_a_name_that_the_keyring_lacks(box: Sandbox, owner: str) -> None:
     for command in (["get", "absent", "key"], ["set", "absent", "key", "x"]):
-        said = box.fail("registry", *command)
+        said = box.fail("registry", *command, code=3)
         assert said == "there is no key called absent; `skymount key list` shows those there"
+
+
+def test_a_skylink_with_a_path_is_refused(box: Sandbox, owner: str) -> None:
+    """An entry has no place for the path; what is refused is not written."""
+    said = box.fail("registry", "set", "--skylink", "home", "site", f"{A}/sub", code=2)
+    assert said.startswith("a registry entry holds a skylink without a path: leave out '/sub'")
+    box.fail("registry", "get", "home", "site", code=3)
 
 
 def test_a_public_key_cannot_sign(box: Sandbox, owner: str) -> None:

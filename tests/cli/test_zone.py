@@ -96,6 +96,19 @@ def test_a_value_that_is_none(sandbox: Sandbox, value: str) -> None:
     assert sandbox.succeed("portal", "hns", "list") == ""
 
 
+def test_a_data_key_must_be_hashed(sandbox: Sandbox) -> None:
+    for value in (f"{KEY}/site", "home/site"):
+        said = sandbox.fail("portal", "hns", "set", "a", value, code=2)
+        assert "64 hex digits" in said
+        assert '"$(skymount registry link KEY DATAKEY)"' in said
+
+
+def test_the_link_of_a_registry_entry(sandbox: Sandbox) -> None:
+    link = sandbox.succeed("registry", "link", KEY, "site").rstrip()
+    sandbox.succeed("portal", "hns", "set", "a", link)
+    assert sandbox.succeed("portal", "hns", "list") == f"a {link}\n"
+
+
 @pytest.mark.parametrize("domain", ["", "a..b", "a b", "x" * 64, "a/b"])
 def test_a_domain_that_is_none(sandbox: Sandbox, domain: str) -> None:
     sandbox.fail("portal", "hns", "set", domain, A, code=2)

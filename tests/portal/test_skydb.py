@@ -14,6 +14,7 @@ from skymount.errors import (
     BadContentError,
     FrozenEntryError,
     MalformedError,
+    NoDocumentError,
     NotFoundError,
     PortalError,
     RevisionConflictError,
@@ -202,7 +203,7 @@ async def test_an_entry_that_leads_to_an_entry(client: PortalClient, data_key: s
 async def test_entries_that_lead_nowhere(client: PortalClient, data_key: str, data: bytes):
     """C5: An entry whose data is no skylink is an error with status, method and address."""
     await point(client, data_key, data)
-    with pytest.raises(BadContentError, match="skylink of length 34 bytes") as caught:
+    with pytest.raises(NoDocumentError, match="skylink of length 34 bytes") as caught:
         await client.db.get_json(PUBLIC, data_key)
     error = caught.value
     assert (error.status, error.method) == (200, "GET")
@@ -226,7 +227,7 @@ async def test_content_that_is_no_document(client: PortalClient, data_key: str, 
     """C5: Content that is no JSON object or list is an error that names the data key."""
     skylink = await uploaded(client, body)
     await point(client, data_key, bytes(skylink))
-    with pytest.raises(BadContentError, match=f"data key '{data_key}' is not JSON") as caught:
+    with pytest.raises(NoDocumentError, match=f"data key '{data_key}' is not JSON") as caught:
         await client.db.get_json(PUBLIC, data_key)
     error = caught.value
     assert (error.status, error.method) == (200, "GET")

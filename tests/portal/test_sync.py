@@ -145,6 +145,17 @@ def test_many_threads(portal: PortalProcess):
         assert threads() == 1
 
 
+def test_the_asynchronous_client_inside_asyncio():
+    """It says at once what to use instead."""
+
+    async def cell() -> None:
+        async with PortalClient("http://portal.example"):
+            pass
+
+    with pytest.raises(RuntimeError, match=r"with asyncio use skymount\.portal\.sync"):
+        asyncio.run(cell())
+
+
 def test_inside_asyncio(fakes: FakePortal):
     """It works in the thread of a running asyncio loop, as in a notebook."""
 

@@ -400,6 +400,8 @@ async def test_nothing_in_it(portal: PortalProcess, tmp_path: Path):
             await client.upload_directory(tmp_path / "f")
         with pytest.raises(FileNotFoundError):
             await client.upload_directory(tmp_path / "none")
+        with pytest.raises(IsADirectoryError):
+            await client.upload_file(tmp_path)
         with pytest.raises(FileNotFoundError):
             await client.upload_file(tmp_path / "none")
         assert fake.accepted == 0

@@ -3,8 +3,9 @@
 import importlib
 import os
 import sys
-from contextlib import suppress
-from typing import NoReturn
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn
 
 import click
 
@@ -48,8 +49,25 @@ _AFTER_COMMAND = frozenset(
 )
 
 
+@contextmanager
+def _ending_without_a_reader() -> Iterator[None]:
+    """Whoever read our output may go, which is its right; click would make it a plain failure."""
+    try:
+        yield
+    except BrokenPipeError:
+        sys.exit(EXIT_NO_READER)
+
+
 class _LazyGroup(click.Group):
     """Finds its commands by name, so that one command does not pay for another's imports."""
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        with _ending_without_a_reader():  # of --help
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _ending_without_a_reader():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -96,10 +114,6 @@ def _run() -> None:
         sys.exit(done.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(EXIT_INTERRUPTED)
-    except SystemExit as end:
-        if isinstance(end.__context__, BrokenPipeError):  # which click makes a plain failure
-            sys.exit(EXIT_NO_READER)
-        raise
     except click.UsageError as error:
         _refuse(error)
     except click.ClickException as error:

@@ -449,10 +449,13 @@ def _this_process() -> str:
 
 
 def _start_of(process: int) -> str:
-    """Return when a process began, which tells it from a later one of the same number."""
+    """Return when a process began, which tells it from a later one of the same number.
+
+    Empty when there is none, or one that has ended and whose parent has not noticed.
+    """
     try:
-        status = Path(f"/proc/{process}/stat").read_bytes()
-        return status.rpartition(b")")[2].split()[19].decode()
+        fields = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
+        return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
     except (OSError, IndexError):
         return ""
 

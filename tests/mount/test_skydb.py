@@ -1,0 +1,161 @@
+"""``skydb/`` on real mounts: JSON documents of any size as files."""
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from skymount.wire.registry import linked_skylink
+from tests.mount.keys import HOME, Owner, needs, program
+from tests.mount.proxy import proxy_to
+from tests.skymount_process import Sandbox, output, run, xattrs
+
+
+@pytest.fixture(scope="module")
+def owner(tmp_path_factory: pytest.TempPathFactory, portal: str) -> Owner:
+    """A home with a key."""
+    return Owner.make(Sandbox.make(tmp_path_factory.mktemp("skydb") / "sandbox"), portal)
+
+
+@pytest.fixture(scope="module")
+def files(owner: Owner) -> Iterator[Path]:
+    """The directory of its key's documents, mounted."""
+    with owner.mounted() as directory:
+        yield directory.parent.parent / "skydb" / HOME
+
+
+def stored(owner: Owner, name: str) -> object:
+    """Return the document that the portal has, as the command prints it."""
+    found = owner.sandbox.succeed("db", "get", HOME, name, "--portal", owner.portal)
+    return json.loads(found)
+
+
+def test_document(owner: Owner, files: Path) -> None:
+    """D1: `skydb/<public key>/<data key>.json` is the JSON document behind the entry, as stored,
+    over several lines.
+
+    D2: Writing uploads it, then sets the entry; both are done before close returns.
+    """
+    document = {"name": "Zoë", "list": [1, 2.5, None, {"deep": []}], "a/b": "\U0001f600"}
+    source = owner.sandbox.root / "doc.json"
+    source.write_text(json.dumps(document))
+    output(["cp", source, files / "doc.json"])
+    assert stored(owner, "doc") == document
+    text = output(["cat", files / "doc.json"])
+    assert json.loads(text) == document
+    assert text.decode() == json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    assert output(["ls", files]).decode().split() == ["doc.json"]
+    found = xattrs(files / "doc.json")
+    held = owner.held("doc")
+    assert held is not None
+    assert found["user.skymount.data_key"] == "doc"
+    assert found["user.skymount.points_to"] == str(linked_skylink(held.entry.data))
+
+
+def test_both_stored_forms(owner: Owner, files: Path, portal: str) -> None:
+    """D1: Both stored forms are read."""
+    for name, body in (("plain", {"a": [1]}), ("wrapped", {"_data": {"a": [1]}, "_v": 2})):
+        source = owner.sandbox.root / f"{name}.json"
+        source.write_text(json.dumps(body))
+        skylink = owner.sandbox.upload(source, portal)
+        owner.sandbox.succeed("registry", "set", "--skylink", HOME, name, skylink,
+                              "--portal", portal)  # fmt: skip
+        assert json.loads(output(["cat", files / f"{name}.json"])) == {"a": [1]}
+
+
+def test_large_document(owner: Owner, files: Path) -> None:
+    """D1: up to 64 MiB: one of 9 MiB is written, read and listed like a small one."""
+    code = 'import json; json.dump(["x" * 1000] * 9000, open("large.json", "w"))'
+    output([sys.executable, "-c", code], cwd=files)
+    assert owner.revision("large") == 0
+    found = json.loads(output(["cat", files / "large.json"]))
+    assert found == ["x" * 1000] * 9000
+    with program(files) as tool:
+        assert tool.do("os.truncate('large.json', (64 << 20) + 1)") == "EFBIG"
+
+
+def test_no_json(owner: Owner, files: Path) -> None:
+    """D2: Writing checks that it is JSON (EINVAL at close): nothing is changed then."""
+    with program(files) as tool:
+        assert tool.do("open('bad.json', 'w').write('[1]')") == "3"
+        for text in ("{", "text", "1", "[NaN]"):
+            assert tool.do("(f := os.open('bad.json', os.O_WRONLY | os.O_TRUNC)) and None")
+            assert tool.do(f"os.write(f, {text.encode()!r})") == str(len(text))
+            assert tool.do("os.fsync(f)") == "EINVAL"
+            assert tool.do("os.close(f)") == "EINVAL"
+        assert tool.do("open('bad.json').read()") == repr("[\n  1\n]\n")
+        assert tool.do("os.open('new', os.O_CREAT | os.O_WRONLY)") == "EINVAL"
+    assert owner.revision("bad") == 0
+    assert run(["sh", "-c", "echo text > worse.json"], cwd=files).returncode in (0, 1, 2)
+    assert owner.revision("worse") == -1
+    assert run(["stat", files / "worse.json"]).returncode
+
+
+def test_same_document(owner: Owner, files: Path) -> None:
+    """G8: Nothing is posted when nothing has changed: neither by copying what is there."""
+    with program(files) as tool:
+        assert tool.do("open('same.json', 'w').write('[1]')") == "3"
+        assert tool.do("(text := open('same.json').read()) and None") == "None"
+        assert tool.do("open('same.json', 'w').write(text)") == "8"
+    assert owner.revision("same") == 0
+
+
+def test_removed(owner: Owner, files: Path) -> None:
+    """D3: rm deletes the document's entry."""
+    with program(files) as tool:
+        assert tool.do("open('gone.json', 'w').write('[1]')") == "3"
+        assert tool.do("os.unlink('gone.json')") == "None"
+        assert tool.do("open('gone.json')") == "ENOENT"
+    assert (owner.data("gone"), owner.revision("gone")) == (None, 1)
+
+
+def test_somebody_else_changes_it(owner: Owner, files: Path) -> None:
+    """G10: a partial edit is ESTALE and changes nothing; so it is for documents."""
+    _set(owner, "[1]")
+    with program(files) as tool:
+        assert tool.do("(f := os.open('shared.json', os.O_RDWR)) and None") == "None"
+        _set(owner, "[2]")
+        assert tool.do("os.pwrite(f, b'9', 4)") == "1"
+        assert tool.do("os.close(f)") == "ESTALE"
+        assert tool.do("open('shared.json').read()") == repr("[\n  2\n]\n")
+    assert stored(owner, "shared") == [2]
+
+
+def _set(owner: Owner, text: str) -> None:
+    source = owner.sandbox.root / "shared.json"
+    source.write_text(text)
+    owner.sandbox.succeed("db", "set", HOME, "shared", source, "--portal", owner.portal)
+
+
+@needs("jq", "vim")
+def test_tools(owner: Owner, files: Path) -> None:
+    """D2: uploads it, then sets the entry: with jq, sed and vim."""
+    assert shutil.which("sh")
+    script = """
+    echo '{"n": 1}' > tool.json
+    jq '.n = 2' tool.json > tool.json~ && mv tool.json~ tool.json
+    sed -i 's/2/3/' tool.json
+    vim --not-a-term -T dumb -u NONE -c '%s/3/4/' -c wq tool.json > /dev/null
+    """
+    output(["sh", "-ec", script], env={**owner.sandbox.env, "TERM": "dumb"}, cwd=files)
+    assert stored(owner, "tool") == {"n": 4}
+    assert owner.revision("tool") == 3
+
+
+def test_portal_that_is_down(owner: Owner, portal: str) -> None:
+    """D2: both are done before close returns; else it fails, and the entry is as it was."""
+    place = owner.sandbox.directory("down")
+    with (
+        proxy_to(portal) as proxy,
+        owner.mounted(portal=proxy.url, at=place) as registry,
+        program(registry.parent.parent / "skydb" / HOME) as tool,
+    ):
+        assert tool.do("open('down.json', 'w').write('[1]')") == "3"
+        proxy.close()
+        assert tool.do("(f := open('down.json', 'w')).write('[2]')") == "3"
+        assert tool.do("f.close()") == "EIO"
+        assert tool.do("open('down.json').read()") == "EIO"
+    assert stored(owner, "down") == [1]
