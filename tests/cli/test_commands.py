@@ -108,7 +108,7 @@ def test_an_option_before_its_command(sandbox: Sandbox, arguments: list[str]) ->
 
 def test_a_question_ends_with_its_mark(sandbox: Sandbox) -> None:
     said = sandbox.fail("ls", "--jso", code=2)
-    assert "Did you mean --json? See `" in said
+    assert "Did you mean '--json'? See `" in said
 
 
 def test_an_interrupt_while_it_loads(sandbox: Sandbox) -> None:

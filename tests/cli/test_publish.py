@@ -153,7 +153,7 @@ def test_frozen_entry(box: Sandbox, portal: str) -> None:
         (("publish", "site", "--as", "site"), 2, "--key"),
         (("publish", "absent", "--key", "home", "--as", "site"), 2, "absent"),
         (("publish", "none", "--key", "home", "--as", "site"), 2, "there is no file in it"),
-        (("publish", "site", "--key", "nobody", "--as", "site"), 1, "no key called nobody"),
+        (("publish", "site", "--key", "nobody", "--as", "site"), 3, "no key called nobody"),
         (("publish", "site", "--key", "ab" * 32, "--as", "site"), 1, "lacks the private key"),
         (("publish", "site", "--key", "home", "--as", "site", "--hashed"), 2, "hex"),
     ],

@@ -253,7 +253,8 @@ def script(code: str, url: str) -> subprocess.Popen[str]:
         f"client = SyncPortalClient({url!r}, timeout=60)\n"
     )
     return subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", begin + code],
+        # httpx's own generators are left to the collector, as in pyproject.toml
+        [sys.executable, "-W", "error", "-W", "ignore::ResourceWarning", "-c", begin + code],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

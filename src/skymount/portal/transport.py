@@ -7,6 +7,7 @@ Sends the requests of ``wire.messages`` and hands on answers of success, whose f
 
 import logging
 import math
+import ssl
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -20,6 +21,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextman
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Self, TypeVar
 
@@ -63,6 +65,7 @@ Content = bytes | AsyncIterable[bytes]
 """A request's body. To be sent again after a redirect it must begin anew at each iteration."""
 
 _REDIRECTS = 5  # followed for one request
+_KEPT = 60.0  # seconds that an idle connection is kept; servers commonly close theirs after 75
 _SLOWEST = 8 << 10  # bytes a second; a portal that drips more slowly counts as silent
 _CLOSING = 1.0  # seconds that closing an answer may take, also when its reader was cancelled
 
@@ -111,9 +114,11 @@ class Transport:
     def __init__(self, url: str, options: PortalOptions) -> None:
         self.url = url
         self.options = options
-        self._http: httpx.AsyncClient | None = None
+        self._tls: ssl.SSLContext | None = None
         self._opening = trio.Lock()
         self._free = trio.Semaphore(options.connections)
+        self._idle: list[httpx.AsyncClient] = []  # the one that was used last is the next
+        self._lent: set[httpx.AsyncClient] = set()
         self._closings = 0
 
     def __repr__(self) -> str:
@@ -122,9 +127,11 @@ class Transport:
     async def aclose(self) -> None:
         """Close every connection. A further request opens new ones; those under way fail."""
         self._closings += 1
-        if self._http is not None:
-            http, self._http = self._http, None
-            await http.aclose()
+        clients = [*self._idle, *self._lent]
+        self._idle.clear()
+        self._lent.clear()
+        for client in clients:
+            await client.aclose()
 
     def bad(
         self, request: messages.Request, options: PortalOptions, text: str, status: int | None
@@ -138,7 +145,8 @@ class Transport:
         What goes wrong is the error of each request, not of this.
         """
         with suppress(PortalError):
-            await self._client()
+            async with self._client():
+                pass
 
     # --- requests
 
@@ -242,14 +250,14 @@ class Transport:
             async with self._turn(call.options.idle_timeout):
                 if heard.closings != self._closings:
                     raise httpx.NetworkError("the client was closed")
-                http = await self._client()
-                with _patience(call.options, content) as watched:
-                    response = await _send(http, call, watched)
-                try:
-                    heard.head = True
-                    yield await _accepted(call, response, heard)
-                finally:
-                    await _close(response)
+                async with self._client() as http:
+                    with _patience(call.options, content) as watched:
+                        response = await _send(http, call, watched)
+                    try:
+                        heard.head = True
+                        yield await _accepted(call, response, heard)
+                    finally:
+                        await _close(response)
         except httpx.TimeoutException as error:
             detail = str(error) or type(error).__name__
             raise call.error(PortalTimeoutError, f"no answer in time: {detail}") from error
@@ -261,28 +269,45 @@ class Transport:
         except httpx.InvalidURL as error:
             raise call.error(RequestRefusedError, str(error)) from None
 
-    async def _client(self) -> httpx.AsyncClient:
-        """Return the HTTP client, made at first use and off the event loop: TLS set-up is slow."""
-        async with self._opening:
-            if self._http is None:
-                try:
-                    self._http = await trio.to_thread.run_sync(self._make_client)
-                except httpx.InvalidURL:  # of a proxy; what is wrong may be part of a password
-                    raise UnavailableError(
-                        "the address of a proxy in the environment is not valid", url=self.url
-                    ) from None
-                except Exception as error:  # a proxy or a certificate file in the environment
-                    raise UnavailableError(
-                        f"the HTTP client cannot be set up: {error}", url=self.url
-                    ) from error
-            return self._http
+    @asynccontextmanager
+    async def _client(self) -> AsyncIterator[httpx.AsyncClient]:
+        """Lend an HTTP client to one request at a time.
 
-    def _make_client(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
-            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # none are kept
-            trust_env=not is_local(self.url),  # a proxy cannot reach our own loopback
-        )
+        Each has a connection of its own: httpcore's pool offers one connection to several requests
+        that wait, all but one of which begin again, and looks through all of them each time. With
+        32 connections that takes as long as everything else.
+        """
+        client = self._idle.pop() if self._idle else await self._new_client()
+        self._lent.add(client)
+        try:
+            yield client
+        finally:
+            if client in self._lent:  # or else it was closed meanwhile
+                self._lent.remove(client)
+                self._idle.append(client)
+
+    async def _new_client(self) -> httpx.AsyncClient:
+        """Make an HTTP client; what is slow about TLS happens once, and off the event loop."""
+        environment = not is_local(self.url)  # a proxy cannot reach our own loopback
+        create = partial(httpx.create_ssl_context, trust_env=environment)
+        try:
+            async with self._opening:
+                if self._tls is None:
+                    self._tls = await trio.to_thread.run_sync(create)
+            return httpx.AsyncClient(
+                verify=self._tls,
+                limits=httpx.Limits(max_keepalive_connections=1, keepalive_expiry=_KEPT),
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # none are kept
+                trust_env=environment,
+            )
+        except httpx.InvalidURL:  # of a proxy; what is wrong may be part of a password
+            raise UnavailableError(
+                "the address of a proxy in the environment is not valid", url=self.url
+            ) from None
+        except Exception as error:  # a proxy or a certificate file in the environment
+            raise UnavailableError(
+                f"the HTTP client cannot be set up: {error}", url=self.url
+            ) from error
 
     @asynccontextmanager
     async def _turn(self, limit: float) -> AsyncIterator[None]:
