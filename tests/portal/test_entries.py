@@ -23,8 +23,8 @@ from skymount.errors import (
 from skymount.portal import entries as module
 from skymount.portal.client import PortalClient
 from skymount.portal.entries import (
-    FRESH,
     CONFLICTS,
+    FRESH,
     Entries,
     Ref,
     State,

@@ -523,7 +523,8 @@ async def test_closed_under_way():
                 await trio.testing.wait_all_tasks_blocked()
                 await client.aclose()
         assert ended == [1, 1]
-        assert not client.transport._idle and not client.transport._lent
+        assert not client.transport._idle
+        assert not client.transport._lent
 
 
 @pytest.mark.parametrize("read_once", [False, True])
