@@ -5,11 +5,12 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 import trio
 
-from skymount.errors import SkymountError
+from skymount.errors import PortalError, SkymountError
 from skymount.fs.buffer import Buffer, Due
 from skymount.fs.keynodes import EntryFile, Nodes, Scratch
 from skymount.fs.keys import Keys
@@ -128,9 +129,10 @@ class Poster(Generic[S]):
     ) -> S:
         """Store content, unless a rewrite finds it there; `stored` is what was there lately."""
         if base is None and stored == data:
-            state = await self._store.read(ref)
-            if state.data == data:
-                return state
+            with suppress(PortalError):  # then it is posted, or kept on disk
+                state = await self._store.read(ref)
+                if state.data == data:
+                    return state
         return await self._store.write(ref, pair, data, base)
 
 
