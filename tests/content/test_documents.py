@@ -172,6 +172,18 @@ def test_any_document(document: object):
     assert as_text(as_upload(text), "x") == text
 
 
+def test_deeply_nested(monkeypatch: pytest.MonkeyPatch):
+    """D1: Indentation does not make a document too long to be shown: then it has one line."""
+    monkeypatch.setattr("skymount.content.documents.DOCUMENT_LIMIT", 1 << 20)
+    document: list[object] = [1] * 2000
+    for _ in range(300):
+        document = [document]
+    text = as_text(json.dumps(document).encode(), "x")
+    assert text.count(b"\n") == 1
+    assert len(text) < 10_000
+    assert json.loads(text) == document
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes(body: bytes):
     """What is no document is refused, whatever it is."""

@@ -21,6 +21,7 @@ SCRATCH = [
 AWKWARD = [
     "", "%", "%2F", "%25", "%%", "/", "a/b", ".", "..", "...", "4913", "a" * 64, "ab" * 32, "\0",
     "\n", "x" * 255, "é" * 127, "x" * 250, "%" * 85, "\n" * 86, ".x.y", "doc.json",
+    "é~", "日記.tmp", "%~", "\n.tmp", "%.tmp", "é.swp",
 ]  # fmt: skip
 
 NO_SCRATCH = ["note", ".note", "note.json", "sed", "sedan", "#note", "note#", "a~b", "tmp", "4913"]

@@ -341,8 +341,10 @@ async def test_absent_and_deleted(autojump_clock: object, kit: Kit):
 async def test_failure_is_no_absence(autojump_clock: object, kit: Kit):
     """G3: Every other failure is an error, never ENOENT."""
     kit.store.error = UnavailableError("down")
-    with pytest.raises(UnavailableError):
-        await kit.find("x")
+    unknown = await kit.find("x")
+    for work in (kit.tree.getattr(unknown.inode), kit.tree.open(unknown.inode, 0)):
+        with pytest.raises(UnavailableError):
+            await work
     kit.store.error = None
     kit.store.put(ref("x"), b"data")
     found = await kit.find("x")
@@ -812,6 +814,25 @@ async def test_end_of_the_mount(autojump_clock: object, kit: Kit):
     assert kit.posted == [b"new"]
 
 
+async def test_end_of_the_mount_while_the_portal_is_silent(
+    autojump_clock: object, kit: Kit, monkeypatch: pytest.MonkeyPatch
+):
+    """G12: Whatever is still open reaches the store, which keeps what it could not post."""
+    begun: list[Ref] = []
+
+    async def never(ref: Ref, *_: object) -> Held:
+        begun.append(ref)
+        await trio.sleep_forever()
+        raise AssertionError
+
+    for name in ("x", "y", "z"):
+        (await kit.open(name, CREATE)).write(0, b"new")
+    monkeypatch.setattr(kit.store, "write", never)
+    with trio.move_on_after(1):
+        await kit.tree.close()
+    assert set(begun) == {ref("x"), ref("y"), ref("z")}
+
+
 # --- removing and renaming
 
 
@@ -853,6 +874,15 @@ async def test_rename(autojump_clock: object, kit: Kit):
     await kit.rename("z", "free", 1)
     await refused(errno.ENOENT, kit.rename("none", "z"))
     await refused(errno.EINVAL, kit.rename("free", "%FF"))
+
+
+@pytest.mark.parametrize("spelling", ["%78", hash_data_key("x").hex()])
+async def test_rename_to_another_spelling(autojump_clock: object, kit: Kit, spelling: str):
+    """G13: Two names of one entry are as two links to one file: nothing is deleted."""
+    await kit.write("x", b"data")
+    await kit.rename("x", spelling)
+    assert kit.posted == [b"data"]
+    assert await kit.read("x") == await kit.read(spelling) == b"data"
 
 
 async def test_rename_to_another_key(autojump_clock: object, kit: Kit):

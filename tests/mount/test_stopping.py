@@ -203,7 +203,7 @@ def test_nohup_is_heeded(sandbox: Sandbox, portal: str) -> None:
         command=[*command, "mount", "--foreground", "--portal", portal, path]
     ) as mount:
         mount.process.send_signal(signal.SIGHUP)
-        assert output(["ls", mount.path]) == b"skylinks\n"
+        assert output(["ls", mount.path]) == b"hns\nregistry\nskydb\nskylinks\n"
         mount.process.send_signal(signal.SIGTERM)
         assert mount.wait() == 0
 

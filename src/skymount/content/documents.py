@@ -7,6 +7,7 @@ import json
 import os
 from dataclasses import dataclass
 from functools import partial
+from io import StringIO
 
 import trio
 from cachetools import LRUCache
@@ -58,8 +59,24 @@ class Document:
 def as_text(body: bytes, data_key: str) -> bytes:
     """Return the text of a document from the upload that holds it; MalformedError if it is none."""
     document = decode_document(body, data_key)
-    text = json.dumps(document, ensure_ascii=False, indent=2) + "\n"
+    try:
+        text = _over_lines(document)
+    except RecursionError as error:
+        raise MalformedError(f"not shown: {error}") from None
     return text.encode(errors="backslashreplace")
+
+
+def _over_lines(document: object) -> str:
+    """Write a document over several lines, or on one if that would be too long.
+
+    What is nested deeply would get hundreds of times as long by its indentation.
+    """
+    text, length = StringIO(), 0
+    for piece in json.JSONEncoder(ensure_ascii=False, indent=2).iterencode(document):
+        length += text.write(piece)
+        if length >= DOCUMENT_LIMIT:
+            return json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n"
+    return text.getvalue() + "\n"
 
 
 def as_upload(text: bytes) -> bytes:

@@ -110,7 +110,8 @@ def unescape(name: bytes) -> str:
 def _escape(data_key: str, suffix: bytes) -> bytes:
     """Return a data key as a file name that nothing else is meant by."""
     name = _UNSAFE.sub(lambda match: f"%{ord(match[0]):02X}", data_key).encode() or b"%"
-    if _HASHED.fullmatch(data_key) or _means_else(name + suffix):
+    can_begin_so = name[:1].isascii() and name[:1] != b"%"  # no pattern begins with anything else
+    if can_begin_so and (_HASHED.fullmatch(data_key) or _means_else(name + suffix)):
         name = b"%%%02X" % name[0] + name[1:]
     if _means_else(name + suffix):  # what ends in ~, or in .tmp
         name = name[:-1] + b"%%%02X" % name[-1]

@@ -210,7 +210,8 @@ class KeyTree(Realm, Generic[S]):
             begun < directory.looked_up_at + _BURST and directory.looked_up_by != asker.get()
         )
         if directory.waited < _SLOW or not is_queued:
-            with trio.move_on_after(self._config.grace):
+            # A failure comes back from what is then done with the name, however soon it came.
+            with trio.move_on_after(self._config.grace), suppress(SkymountError):
                 found = await self._store.read(node.ref, self._config.ttl)
             directory.waited = trio.current_time() - begun
         directory.looked_up_at, directory.looked_up_by = trio.current_time(), asker.get()
@@ -487,9 +488,15 @@ class KeyTree(Realm, Generic[S]):
         return (await self._present(node)).data or b""
 
     async def _move_entry(self, directory: KeyDirectory, name: bytes, new_name: bytes) -> None:
-        """Post an entry's content under another data key, then delete the first one."""
+        """Post an entry's content under another data key, then delete the first one.
+
+        Two spellings of one data key are as two links to a file: then nothing is to be done.
+        """
         pair = self._poster.pair(directory.public_key)
         with self._entry_file(directory, name, errno.ENOENT) as source:
+            with self._entry_file(directory, new_name, errno.EINVAL) as target:
+                if target.ref == source.ref:
+                    return
             async with source.lock:
                 await self._let_have(directory, new_name, await self._content(source))
                 if not source.is_new:
@@ -497,11 +504,19 @@ class KeyTree(Realm, Generic[S]):
                 _cut_off(source)
 
     async def close(self) -> None:
-        """Post what is still unwritten, at the end of the mount."""
-        for node in self._nodes:
-            if isinstance(node, EntryFile) and node.buffer is not None:
-                with suppress(OSError, SkymountError):
-                    await self._poster.post(node, node.buffer, at_release=True)
+        """Post what is still unwritten, at the end of the mount.
+
+        All at once: when that takes too long and is cancelled, each of them is kept.
+        """
+
+        async def post(node: EntryFile, buffer: Buffer[S]) -> None:
+            with suppress(OSError, SkymountError):
+                await self._poster.post(node, buffer, at_release=True)
+
+        async with trio.open_nursery() as nursery:
+            for node in self._nodes:
+                if isinstance(node, EntryFile) and node.buffer is not None:
+                    nursery.start_soon(post, node, node.buffer)
 
 
 def _cut_off(node: EntryFile) -> None:
