@@ -115,18 +115,32 @@ def _link(found: object) -> Skylink:
 
 
 async def test_no_document(portal: str, tmp_path: Path):
-    """An entry that leads to no document is an error; it is not listed once that is known."""
+    """An entry that holds no skylink is no document, and not listed; one that leads to no document
+    is an error.
+    """
     (tmp_path / "text").write_text("no JSON")
     async with open_kit(portal, tmp_path) as kit, PortalClient(portal) as client:
         skylink = await client.upload_file(tmp_path / "text")
         await kit.entries.write(ref("data"), PAIR, b"just data", None)
         await kit.entries.write(ref("text"), PAIR, bytes(_link(skylink)), None)
-        for name in ("data", "text"):
-            with pytest.raises(BadContentError):
-                await kit.documents.read(ref(name))
+        assert (await kit.documents.read(ref("data"))).data is None
+        with pytest.raises(BadContentError):
+            await kit.documents.read(ref("text"))
         names = await kit.documents.names(PAIR.public_key)
         assert [name.data_key for name in names] == ["text"]
-        assert kit.documents.recall(ref("data")) is None
+        known = kit.documents.recall(ref("data"))
+        assert known is not None
+        assert known.data is None
+
+
+async def test_listing_asks_for_what_is_not_known(portal: str, tmp_path: Path):
+    """After a restart too, entries that are no documents are not listed."""
+    async with open_kit(portal, tmp_path) as kit:
+        await kit.entries.write(ref("data"), PAIR, b"just data", None)
+        await kit.documents.write(ref("document"), PAIR, b"{}", None)
+    async with open_kit(portal, tmp_path) as kit:
+        names = await kit.documents.names(PAIR.public_key)
+        assert [name.data_key for name in names] == ["document"]
 
 
 @pytest.mark.parametrize(

@@ -876,6 +876,13 @@ async def test_rename(autojump_clock: object, kit: Kit):
     await refused(errno.EINVAL, kit.rename("free", "%FF"))
 
 
+async def test_rename_of_an_empty_entry(autojump_clock: object, kit: Kit):
+    """G13: What was posted is posted under its new name, though it is empty."""
+    kit.store.put(ref("x"), b"")
+    await kit.rename("x", "y")
+    assert kit.store.posts == [(ref("y"), b""), (ref("x"), None)]
+
+
 @pytest.mark.parametrize("spelling", ["%78", hash_data_key("x").hex()])
 async def test_rename_to_another_spelling(autojump_clock: object, kit: Kit, spelling: str):
     """G13: Two names of one entry are as two links to one file: nothing is deleted."""

@@ -193,6 +193,8 @@ def test_another_user(owner: Owner, mount_namespace: Namespace) -> None:
         ):
             assert tool.do(step) == "EACCES", step
         assert tool.do("os.access('x', os.W_OK)") == "False"
+        mount_namespace.do("sh", "-c", f"echo draft > {files}/draft~")
+        assert tool.do("open('draft~').read()") == "EACCES"  # its mode is 0600
         mount_namespace.do(
             "sh", "-c", f"cd {files}; chmod 600 x; chown 1:1 x; touch -d 2000-01-01 x"
         )

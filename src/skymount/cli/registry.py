@@ -80,6 +80,8 @@ def get(
         )
         if found.entry is None:
             raise NotFoundError(f"{data_key!r}: there is no such registry entry", status=404)
+        if found.signed is not None and found.signed.entry.is_deleted:
+            raise NotFoundError(f"{data_key!r}: this registry entry was deleted", status=404)
         link = client.registry.get_entry_link(key, data_key, hashed_data_key_hex=hashed)
         facts = _facts(client.dialect, data_key, found.entry.data, found.entry.revision)
         facts |= {"public_key": key, "link": link}

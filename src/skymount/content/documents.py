@@ -4,7 +4,9 @@ write, verified like all content.
 
 import errno
 import json
+import math
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from io import StringIO
@@ -13,7 +15,7 @@ import trio
 from cachetools import LRUCache
 
 from skymount.content.reader import ContentReader
-from skymount.errors import BadContentError, MalformedError
+from skymount.errors import BadContentError, MalformedError, SkymountError
 from skymount.portal.entries import Entries, Ref, State
 from skymount.portal.failover import Portals
 from skymount.portal.reading import PortalReader
@@ -29,6 +31,9 @@ from skymount.wire.keys import KeyPair
 from skymount.wire.registry import linked_skylink
 from skymount.wire.skylink import Skylink
 
+_ASKED = 256  # entries of a listing of which nothing is known that are asked for
+_ASKING = 2.0  # seconds that this may take
+_THREADS = 1  # of their own: a document takes up to a second, in which json lets nobody else run
 _CACHE = 64 << 20  # bytes of documents' text that are kept in memory
 
 
@@ -104,38 +109,54 @@ class Documents:
         self._reader = reader
         self._portals = portals
         self._texts: LRUCache[Skylink, bytes] = LRUCache(_CACHE, getsizeof=len)
+        self._threads = trio.CapacityLimiter(_THREADS)
 
     async def public_keys(self) -> list[bytes]:
         """Return the keys of which entries were used here."""
         return await self._entries.public_keys()
 
     async def names(self, public_key: bytes) -> list[Ref]:
-        """Return the entries of a key that were used here, less those known to be no documents."""
-        return [ref for ref in await self._entries.names(public_key) if self._may_be_document(ref)]
+        """Return the entries of a key that were used here, less those that are no documents.
+
+        What is not known of them is asked for, but not for long.
+        """
+        found = await self._entries.names(public_key)
+        unknown = [ref for ref in found if self._entries.recall(ref) is None][:_ASKED]
+        with trio.move_on_after(_ASKING):
+            async with trio.open_nursery() as nursery:
+                for ref in unknown:
+                    nursery.start_soon(self._ask, ref)
+        return [ref for ref in found if self._may_be_document(ref)]
+
+    async def _ask(self, ref: Ref) -> None:
+        with suppress(SkymountError):  # what fails here is reported where the file is used
+            await self._entries.read(ref, math.inf)
 
     def _may_be_document(self, ref: Ref) -> bool:
         state = self._entries.recall(ref)
-        return state is None or state.data is None or linked_skylink(state.data) is not None
+        return state is None or (state.data is not None and linked_skylink(state.data) is not None)
 
     def recall(self, ref: Ref) -> Document | None:
         """Return what is remembered of a document, of any age. No IO."""
         state = self._entries.recall(ref)
-        if state is None or state.data is None:
-            return None if state is None else Document(state, None)
-        skylink = linked_skylink(state.data)
-        text = None if skylink is None else self._texts.get(skylink)
+        if state is None:
+            return None
+        skylink = None if state.data is None else linked_skylink(state.data)
+        if skylink is None:
+            return Document(state, None)
+        text = self._texts.get(skylink)
         return None if text is None else Document(state, text)
 
     async def read(self, ref: Ref, max_age: float = 0.0) -> Document:
         """Return a document as of now, or as it was at most so many seconds ago.
 
-        BadContentError when its entry does not lead to a document.
+        An entry that holds something else is no document. BadContentError when it leads to none.
         """
         state = await self._entries.read(ref, max_age)
-        if state.data is None:
+        skylink = None if state.data is None else linked_skylink(state.data)
+        if skylink is None:
             return Document(state, None)
-        skylink = linked_skylink(state.data)
-        if skylink is None or skylink.version != 1:
+        if skylink.version != 1:
             raise BadContentError(f"the entry {ref} does not lead to a document")
         text = self._texts.get(skylink)
         if text is None:
@@ -149,7 +170,9 @@ class Documents:
         body = await self._reader.read(skyfile, 0, skyfile.size) if skyfile.size else b""
         try:
             work = partial(as_text, bytes(body), str(ref))
-            text = await trio.to_thread.run_sync(work, abandon_on_cancel=True)
+            text = await trio.to_thread.run_sync(
+                work, abandon_on_cancel=True, limiter=self._threads
+            )
         except MalformedError as error:
             raise BadContentError(str(error)) from None
         self._keep(skylink, text)
@@ -165,7 +188,7 @@ class Documents:
         OSError (EINVAL) when it is not JSON, and then nothing is sent.
         """
         try:
-            body = await trio.to_thread.run_sync(as_upload, data)
+            body = await trio.to_thread.run_sync(as_upload, data, limiter=self._threads)
         except MalformedError:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL)) from None
         hashed = ref.data_key is None
@@ -180,7 +203,7 @@ class Documents:
         state = await self._entries.write(
             ref, pair, bytes(skylink), None if base is None else base.entry
         )
-        text = await trio.to_thread.run_sync(as_text, body, str(ref))
+        text = await trio.to_thread.run_sync(as_text, body, str(ref), limiter=self._threads)
         self._keep(skylink, text)
         return Document(state, text)
 

@@ -6,6 +6,7 @@ The only importer of pyfuse3. Every exception becomes an errno here, by one tabl
 import errno
 import logging
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
@@ -153,8 +154,15 @@ class FuseAdapter(pyfuse3.Operations):
 
     def _only_owner(self, ctx: pyfuse3.RequestContext, inode: int) -> None:
         """EACCES for anybody else where one can write: the keys that sign are the owner's."""
-        if self._operations.is_writable(inode) and ctx.uid not in (self._uid, 0):
+        if not self._may_write(ctx, inode):
             raise pyfuse3.FUSEError(errno.EACCES)
+
+    def _may_write(self, ctx: pyfuse3.RequestContext, inode: int) -> bool:
+        return not self._operations.is_writable(inode) or ctx.uid in (self._uid, 0)
+
+    async def _is_for_all(self, inode: int) -> bool:
+        """Whether everybody may read a file: a scratch file is its owner's."""
+        return bool((await self._operations.getattr(inode)).mode & stat.S_IROTH)
 
     @_handler
     async def setattr(
@@ -266,6 +274,8 @@ class FuseAdapter(pyfuse3.Operations):
     async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
         if flags & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC):
             self._only_owner(ctx, inode)
+        elif not self._may_write(ctx, inode) and not await self._is_for_all(inode):
+            raise pyfuse3.FUSEError(errno.EACCES)
         handle, keep = await self._operations.open(inode, flags)
         return pyfuse3.FileInfo(fh=handle, keep_cache=keep, direct_io=not keep)
 
@@ -335,16 +345,16 @@ class FuseAdapter(pyfuse3.Operations):
     async def setxattr(
         self, inode: int, name: bytes, value: bytes, ctx: pyfuse3.RequestContext
     ) -> NoReturn:
-        self._refuse_xattr(name)
+        self._refuse_xattr(inode, name)
 
     @_handler
     async def removexattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> NoReturn:
-        self._refuse_xattr(name)
+        self._refuse_xattr(inode, name)
 
-    @staticmethod
-    def _refuse_xattr(name: bytes) -> NoReturn:
-        """Refuse so that editors that copy labels and ACLs go on without them."""
-        raise pyfuse3.FUSEError(errno.EROFS if name.startswith(b"user.") else errno.EOPNOTSUPP)
+    def _refuse_xattr(self, inode: int, name: bytes) -> NoReturn:
+        """Refuse so that programs that copy labels and attributes go on without them."""
+        is_read_only = name.startswith(b"user.") and not self._operations.is_writable(inode)
+        raise pyfuse3.FUSEError(errno.EROFS if is_read_only else errno.EOPNOTSUPP)
 
 
 def _fill(attributes: pyfuse3.EntryAttributes, entry: Entry | Child) -> None:

@@ -100,7 +100,7 @@ class Poster(Generic[S]):
             pair, data = self.pair(node.ref.public_key), buffer.take()
             try:
                 state = await self._put(node.ref, pair, data, buffer.base, buffer.stored)
-            except (OSError, SkymountError) as error:
+            except Exception as error:  # whatever it is, a later close must not report success
                 buffer.failed(error)
                 raise
             except trio.Cancelled:

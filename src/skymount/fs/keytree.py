@@ -457,13 +457,19 @@ class KeyTree(Realm, Generic[S]):
         """Post a scratch file's content as an entry, and end the scratch file."""
         if len(scratch.data) > self._store.limit:
             refuse(errno.EFBIG)
-        await self._let_have(directory, new_name, bytes(scratch.data))
+        await self._let_have(directory, new_name, bytes(scratch.data), is_new=True)
         self._drop_scratch(directory, scratch)
 
-    async def _let_have(self, directory: KeyDirectory, name: bytes, data: bytes) -> None:
-        """Post content for an entry, whatever it has; an empty one that is new stays local."""
+    async def _let_have(
+        self, directory: KeyDirectory, name: bytes, data: bytes, *, is_new: bool
+    ) -> None:
+        """Post content for an entry, whatever it has; none that `is_new` stays local where it can.
+
+        It is new unless it was posted under another name.
+        """
+        is_local = is_new and not data and name not in directory.moved
         with self._entry_file(directory, name, errno.EINVAL) as node:
-            if not data and name not in directory.moved and not await self._exists(directory, name):
+            if is_local and not await self._exists(directory, name):
                 node.is_new = True
             else:
                 await self._poster.replace(node, data)
@@ -498,7 +504,8 @@ class KeyTree(Realm, Generic[S]):
                 if target.ref == source.ref:
                     return
             async with source.lock:
-                await self._let_have(directory, new_name, await self._content(source))
+                data = await self._content(source)
+                await self._let_have(directory, new_name, data, is_new=source.is_new)
                 if not source.is_new:
                     await self._store.delete(source.ref, pair)
                 _cut_off(source)
