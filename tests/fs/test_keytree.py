@@ -1115,3 +1115,32 @@ async def test_names_of_documents(autojump_clock: object):
     await refused(errno.EINVAL, kit.rename("doc.json", "doc"))
     await kit.write("doc.json~", b"scratch", CREATE)
     assert kit.posted == []
+
+
+@pytest.mark.parametrize("name", ["x.tmp", "x"])
+async def test_write_during_a_rename(autojump_clock: object, kit: Kit, name: str):
+    """G13: ESTALE for a write while the content is being posted: it would be lost."""
+    await kit.write(name, b"data")
+    opened = await kit.open(name, os.O_WRONLY)
+    kit.store.delay = 1.0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(kit.rename, name, "y")
+        await trio.sleep(0.5)
+        with pytest.raises(OSError, match="Stale"):
+            opened.write(4, b" more")
+    await kit.close(opened)
+    assert await kit.read("y") == b"data"
+
+
+@pytest.mark.parametrize("name", ["x.tmp", "x"])
+async def test_write_after_a_rename_that_failed(autojump_clock: object, kit: Kit, name: str):
+    """A file that kept its name can be written again."""
+    await kit.write(name, b"data")
+    opened = await kit.open(name, os.O_WRONLY)
+    kit.store.error = UnavailableError("down")
+    with pytest.raises(UnavailableError):
+        await kit.rename(name, "y")
+    kit.store.error = None
+    opened.write(4, b" more")
+    await kit.close(opened)
+    assert await kit.read(name) == b"data more"

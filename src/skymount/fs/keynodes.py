@@ -59,18 +59,25 @@ class Scratch(Node):
     changed_ns: int = 0
     is_gone: bool = False
     """Whether it became an entry, or was removed: what is written now would be lost."""
+    is_moving: bool = False
+    """Whether its content is being posted, to become an entry: the same."""
 
     def write(self, offset: int, data: bytes, limit: int) -> None:
-        """Put bytes at an offset; OSError as of `resize`, ESTALE when it is gone."""
-        if self.is_gone:
-            refuse(errno.ESTALE)
+        """Put bytes at an offset; OSError as of `resize`."""
+        self.check_writable()
         if offset + len(data) > len(self.data):
             self.resize(offset + len(data), limit)
         self.data[offset : offset + len(data)] = data
         self.changed_ns = time.time_ns()
 
+    def check_writable(self) -> None:
+        """ESTALE when what is written now would be lost."""
+        if self.is_gone or self.is_moving:
+            refuse(errno.ESTALE)
+
     def resize(self, size: int, limit: int) -> None:
         """Cut or extend with zeros; EFBIG beyond the limit, ENOSPC when all are too large."""
+        self.check_writable()
         if size > limit:
             refuse(errno.EFBIG)
         others = sum(len(each.data) for each in self.directory.scratch.values() if each is not self)

@@ -457,7 +457,13 @@ class KeyTree(Realm, Generic[S]):
         """Post a scratch file's content as an entry, and end the scratch file."""
         if len(scratch.data) > self._store.limit:
             refuse(errno.EFBIG)
-        await self._let_have(directory, new_name, bytes(scratch.data), is_new=True)
+        if scratch.is_moving:
+            refuse(errno.EBUSY)
+        scratch.is_moving = True  # what is written meanwhile would be lost
+        try:
+            await self._let_have(directory, new_name, bytes(scratch.data), is_new=True)
+        finally:
+            scratch.is_moving = False
         self._drop_scratch(directory, scratch)
 
     async def _let_have(
@@ -505,9 +511,10 @@ class KeyTree(Realm, Generic[S]):
                     return
             async with source.lock:
                 data = await self._content(source)
-                await self._let_have(directory, new_name, data, is_new=source.is_new)
-                if not source.is_new:
-                    await self._store.delete(source.ref, pair)
+                with _held_still(source.buffer):
+                    await self._let_have(directory, new_name, data, is_new=source.is_new)
+                    if not source.is_new:
+                        await self._store.delete(source.ref, pair)
                 _cut_off(source)
 
     async def close(self) -> None:
@@ -524,6 +531,20 @@ class KeyTree(Realm, Generic[S]):
             for node in self._nodes:
                 if isinstance(node, EntryFile) and node.buffer is not None:
                     nursery.start_soon(post, node, node.buffer)
+
+
+@contextmanager
+def _held_still(buffer: Buffer[Any] | None) -> Iterator[None]:
+    """Let nothing be written to a buffer while its content gets another name: it would be lost."""
+    if buffer is None:
+        yield
+        return
+    buffer.is_cut_off = True
+    try:
+        yield
+    except BaseException:
+        buffer.is_cut_off = False
+        raise
 
 
 def _cut_off(node: EntryFile) -> None:
