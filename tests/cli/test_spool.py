@@ -94,6 +94,17 @@ def test_retry_posts_everything_in_order(box: Sandbox, pair: KeyPair) -> None:
     assert box.succeed("registry", "pending") == ""
 
 
+def test_retry_posts_the_latest_of_two_rewrites_last(box: Sandbox, pair: KeyPair) -> None:
+    """G12: both were written while no portal answered; the second one is what the file had."""
+    box.succeed("registry", "set", "home", "greeting", "before")
+    held(box, pair, b"first", 0)
+    held(box, pair, b"second", 0)
+    found = json.loads(box.succeed("registry", "retry", "--json"))
+    assert [each["revision"] for each in found] == [1, 2]
+    assert box.succeed("registry", "get", "home", "greeting") == "second\n"
+    assert box.succeed("registry", "pending") == ""
+
+
 def test_retry_of_some(box: Sandbox, pair: KeyPair) -> None:
     failed(box, entry(pair, b"first", 3))
     failed(box, entry(pair, b"second", 4))

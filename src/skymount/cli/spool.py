@@ -79,18 +79,30 @@ async def _send_all(
     *,
     overwrite: bool,
 ) -> list[dict[str, Any]]:
-    """Post one after another, since a later one may be of the same entry; say what failed."""
-    from skymount.errors import SkymountError
-    from skymount.portal.entries import Entries
+    """Post one after another; say what failed.
+
+    What was written later replaces what was written before to the same entry, and posted just now.
+    """
+    from skymount.errors import SkymountError, StaleEntryError
+    from skymount.portal.entries import Entries, Ref
 
     entries = Entries(reading.portals, ledger)
     sent: list[dict[str, Any]] = []
+    posted: dict[Ref, int] = {}
     for each in chosen:
+        ref, pair = Ref(each.public_key, each.tweak, each.data_key), pairs[each.public_key]
         try:
-            state = await entries.send(each, pairs[each.public_key], overwrite=overwrite)
+            try:
+                state = await entries.send(each, pair, overwrite=overwrite)
+            except StaleEntryError:
+                known = entries.recall(ref)
+                if known is None or posted.get(ref) != known.revision:
+                    raise
+                state = await entries.send(each, pair, overwrite=True)
         except SkymountError as error:
             warn(f"{each.id}: {error}")
         else:
+            posted[ref] = state.revision
             sent.append({"id": each.id, "revision": state.revision})
     return sent
 
