@@ -266,17 +266,17 @@ def test_scratch_files(owner: Owner, files: Path) -> None:
     G14: Renaming one onto an entry posts its content; renaming an entry onto one keeps a copy and
     posts nothing.
     """
-    owner.put("s", b"old")
+    owner.put("swapped", b"old")  # a name that no other test has found absent just now
     with program(files) as tool:
         assert tool.do("open('s~', 'w').write('x' * 1000)") == "1000"
-        assert tool.do("os.rename('s~', 's')") == "EFBIG"
-        assert tool.do("os.rename('s', '.s.swp')") == "None"
-        assert tool.do("os.path.exists('s')") == "False"
+        assert tool.do("os.rename('s~', 'swapped')") == "EFBIG"
+        assert tool.do("os.rename('swapped', '.s.swp')") == "None"
+        assert tool.do("os.path.exists('swapped')") == "False"
         assert tool.do("open('.s.swp').read()") == "'old'"
-        assert owner.revision("s") == 0
+        assert owner.revision("swapped") == 0
         assert tool.do("open('.s.swp', 'w').write('new')") == "3"
-        assert tool.do("os.rename('.s.swp', 's')") == "None"
-        assert (owner.data("s"), owner.revision("s")) == (b"new", 1)
+        assert tool.do("os.rename('.s.swp', 'swapped')") == "None"
+        assert (owner.data("swapped"), owner.revision("swapped")) == (b"new", 1)
         assert tool.do("os.unlink('s~')") == "None"
     assert owner.data("s~") is None
     assert owner.data(".s.swp") is None
