@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from skymount.errors import BadSignatureError, MalformedError
 from skymount.wire.keys import KeyPair
-from skymount.wire.proof import HOPS, check_proof, encode_proof, parse_proof, proven
+from skymount.wire.proof import HOPS, check_proof, encode_proof, parse_proof
 from skymount.wire.registry import (
     DELETED,
     MAX_REVISION,
@@ -20,6 +20,16 @@ from skymount.wire.registry import (
 )
 from skymount.wire.skylink import Skylink
 from tests.wire.vectors import cases
+
+
+def proven(requested: Skylink, resolved: Skylink, text: bytes) -> bool:
+    """Whether a header's text proves the resolution."""
+    try:
+        check_proof(requested, resolved, parse_proof(text))
+    except MalformedError:
+        return False
+    return True
+
 
 PAIR = KeyPair.from_seed("owner")
 OTHER = KeyPair.from_seed("other")

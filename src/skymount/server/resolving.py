@@ -4,7 +4,6 @@ entries, which name the next skylink (wire notes 1.4). Whether the content is he
 
 from dataclasses import dataclass
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -13,6 +12,7 @@ from skymount.server import answers
 from skymount.server.entries import Entries
 from skymount.server.refusal import Refusal
 from skymount.wire.dialect import PRESETS
+from skymount.wire.messages import encode_resolved
 from skymount.wire.proof import HOPS, encode_proof
 from skymount.wire.registry import SignedEntry, linked_skylink
 from skymount.wire.skylink import Skylink
@@ -88,5 +88,5 @@ class Resolver:
         resolved = await self.resolve(request.path_params["link"])
         if not resolved.hops:
             raise Refusal(400, f"{_FAILED}wrong version: it is of version 1 already")
-        body = msgspec.json.encode({"skylink": str(resolved.skylink)}) + b"\n"
+        body = encode_resolved(resolved.skylink)
         return answers.json_body(body, headers=resolved.headers())

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from skymount.errors import BadSignatureError, MalformedError
+from skymount.errors import BadSignatureError
 from skymount.wire.registry import SignedEntry, linked_skylink
 from skymount.wire.skylink import Skylink
 
@@ -44,12 +44,3 @@ def check_proof(requested: Skylink, resolved: Skylink, hops: Sequence[SignedEntr
         at = following
     if at != resolved or at.version != 1:
         raise BadSignatureError("Could not verify registry proof chain")
-
-
-def proven(requested: Skylink, resolved: Skylink, text: bytes) -> bool:
-    """Return whether a header's text proves the resolution."""
-    try:
-        check_proof(requested, resolved, parse_proof(text))
-    except MalformedError:
-        return False
-    return True
