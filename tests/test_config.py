@@ -75,6 +75,8 @@ def test_every_key_can_be_set_in_the_file() -> None:
         allow_other = true
         verify = "require"
         memory_cache = "1 GiB"
+        disk_cache = "off"
+        read_ahead = false
         lookup_grace = 0.25
         registry_ttl = 1
         hns_ttl = 30
@@ -94,6 +96,8 @@ def test_every_key_can_be_set_in_the_file() -> None:
         allow_other=True,
         verify=Policy.REQUIRE,
         memory_cache=1 << 30,
+        disk_cache=0,
+        read_ahead=False,
         lookup_grace=0.25,
         registry_ttl=1.0,
         hns_ttl=30.0,
@@ -306,6 +310,8 @@ def test_an_unknown_key_in_a_table_that_is_not_used() -> None:
         ("memory_cache = -1", "not a size"),
         ("memory_cache = 1.5", "not a size"),
         ("memory_cache = true", "not a size"),
+        ('disk_cache = "on"', "not a size: 'on'; write it like 128 MiB, or off"),
+        ("disk_cache = false", "not a size"),
         ("timeout = 0", "not a time"),
         ("timeout = -1", "not a time"),
         ("timeout = 3601", "not a time"),

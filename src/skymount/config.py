@@ -13,7 +13,6 @@ from typing import Any
 
 import platformdirs
 
-from skymount.content.cache import DEFAULT_SIZE
 from skymount.content.skyfile import Policy
 from skymount.errors import ConfigError, MalformedError, WrongTypeError
 from skymount.portal.options import (
@@ -42,6 +41,15 @@ def parse_size(value: object) -> int:
     if match is None or unit is None:
         raise ConfigError(f"not a size: {value!r}; write it like 128 MiB")
     return int(match[1]) * unit
+
+
+def _size_or_off(value: object) -> int:
+    if value == "off":
+        return 0
+    try:
+        return parse_size(value)
+    except ConfigError as error:
+        raise ConfigError(f"{error}, or off") from None
 
 
 def _seconds(value: object) -> float:
@@ -123,7 +131,12 @@ class Config:
     mountpoint: str = ""
     allow_other: bool = False
     verify: Policy = Policy.AVAILABLE
-    memory_cache: int = DEFAULT_SIZE
+    memory_cache: int = 128 << 20
+    """For content; enough for several sequential readers at once."""
+    disk_cache: int = 2 << 30
+    """0: nothing is kept on disk."""
+    read_ahead: bool = True
+    """Whether to raise what the kernel asks for, as root."""
     lookup_grace: float = 0.5
     registry_ttl: float = 2.0
     """How old what stat says of a registry entry may be."""
@@ -162,6 +175,8 @@ _PARSERS: Mapping[str, Any] = {
     "allow_other": _boolean,
     "verify": _policy,
     "memory_cache": parse_size,
+    "disk_cache": _size_or_off,
+    "read_ahead": _boolean,
     "lookup_grace": _seconds,
     "registry_ttl": _seconds,
     "hns_ttl": _seconds,

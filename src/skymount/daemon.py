@@ -4,6 +4,7 @@ readiness, and the end. Decides nothing about files.
 
 import contextlib
 import errno
+import gc
 import json
 import logging
 import os
@@ -14,7 +15,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,13 +24,18 @@ import trio
 
 from skymount import __version__, keyring
 from skymount.config import Config
+from skymount.content import diskstore
+from skymount.content.buffers import Buffers
 from skymount.content.cache import MemoryCache
+from skymount.content.diskstore import DiskStore
 from skymount.content.documents import Document, Documents
+from skymount.content.keeping import Keeper, open_keeper
 from skymount.content.loader import Loader
 from skymount.content.reader import open_reader
+from skymount.content.shelf import Shelf
 from skymount.content.skyfile import Policy
-from skymount.errors import MountError
-from skymount.fs import fuse, hns, mountpoint
+from skymount.errors import CacheError, MountError
+from skymount.fs import fuse, hns, kernel, mountpoint
 from skymount.fs.fixed import HNS, REGISTRY, SKYDB, SKYLINKS, Fixed
 from skymount.fs.hns import Hns
 from skymount.fs.keynodes import is_key_node, kind_of
@@ -57,6 +63,9 @@ _PORTAL_START = 15.0  # seconds that our own portal may take to listen
 _PORTAL_CHECK = 2.0  # seconds between two looks at whether a portal is at the default address
 _PORTAL_PAUSE = 60.0  # seconds between two attempts at most to start one that does not start
 _STOP_GRACE = 2.0  # seconds that operations under way may take after a signal
+_SILENCES = 3
+"""Portals that may be silent one after another within the time that an operation may take."""
+
 _SWITCH_INTERVAL = 0.0005
 """Seconds after which a hashing thread hands the interpreter to the event loop."""
 
@@ -74,6 +83,7 @@ def run(config: Config, report: Report) -> None:
     if mountpoint.check(config.mountpoint, allow_other=config.allow_other):
         log.warning("%s: the mount of a skymount that is gone was cleared", config.mountpoint)
     sys.setswitchinterval(_SWITCH_INTERVAL)
+    gc.freeze()  # what is there now stays: it is not looked through again for garbage
     own = OwnPortal()
     if not config.portals and not _answers(DEFAULT_PORTAL_URL):
         own.start()
@@ -196,7 +206,9 @@ async def _serve(config: Config, report: Report, own: OwnPortal) -> None:
             await stack.enter_async_context(
                 PortalReader.of(
                     # no repetitions: `Portals` asks the next portal instead, in rounds
-                    PortalOptions.parse(url, retries=0, **config.client_options)
+                    PortalOptions.parse(
+                        url, retries=0, timeout=config.timeout / _SILENCES, **config.client_options
+                    )
                 )
             )
             for url in config.portal_urls
@@ -204,7 +216,12 @@ async def _serve(config: Config, report: Report, own: OwnPortal) -> None:
         portals = Portals(clients)
         cache = MemoryCache(config.memory_cache)
         loader = Loader(portals, config.verify)
-        reader = await stack.enter_async_context(open_reader(portals, loader, cache))
+        keeper, shelf = None, None
+        store = await trio.to_thread.run_sync(_open_store, config, cache.buffers, report)
+        if store is not None:
+            keeper = await stack.enter_async_context(open_keeper(store))
+            shelf = Shelf(keeper, config.portal_urls, config.verify)
+        reader = await stack.enter_async_context(open_reader(portals, loader, cache, shelf))
         nursery = await stack.enter_async_context(trio.open_nursery())
         ledger = stack.enter_context(closing(Ledger(default_path())))
         entries = Entries(portals, ledger)
@@ -221,9 +238,16 @@ async def _serve(config: Config, report: Report, own: OwnPortal) -> None:
                 "portals": [client.url for client in clients],
                 "own_portal": own.is_running,
                 "verify": config.verify.value,
-                "memory_cache": {"size": cache.size, "used": cache.used},
+                "memory_cache": {
+                    "size": cache.size,
+                    "used": cache.used,
+                    "on_its_way": cache.reserved,
+                },
+                "disk_cache": _kept(config, keeper),
+                "fetched": reader.counts,
                 "skylinks": len(slots),
                 "domains": len(domains),
+                "operations": dict(sorted(adapter.counts.items())),
             }
 
         tree = TreeConfig(lookup_grace=config.lookup_grace)
@@ -245,14 +269,15 @@ async def _serve(config: Config, report: Report, own: OwnPortal) -> None:
             partial(_usage, slots, domains),
         )
         mount = fuse.FuseConfig(config.mountpoint, config.allow_other, config.timeout)
+        adapter = fuse.FuseAdapter(operations, mount)
         signals = stack.enter_context(trio.open_signal_receiver(*_stop_signals()))
-        fuse.attach(fuse.FuseAdapter(operations, mount), mount)
+        fuse.attach(adapter, mount)
         try:
             with trio.CancelScope() as scope:
                 nursery.start_soon(_stop_on_signal, signals, scope)
-                nursery.start_soon(_announce, config, mount, report, own)
+                nursery.start_soon(_announce, config, report, own)
                 for client in clients:
-                    nursery.start_soon(client.prepare)
+                    nursery.start_soon(client.connect)
                 await fuse.run()
         finally:
             _notify("STOPPING=1")
@@ -260,6 +285,26 @@ async def _serve(config: Config, report: Report, own: OwnPortal) -> None:
             await _post_the_rest(key_trees)
             nursery.cancel_scope.cancel()
     log.info("%s: unmounted", config.mountpoint)
+
+
+def _open_store(config: Config, buffers: Buffers, report: Report) -> DiskStore | None:
+    """Open the cache on disk; None when there is none to be."""
+    if not config.disk_cache:
+        return None
+    try:
+        return DiskStore.open(diskstore.default_path(), config.disk_cache, buffers)
+    except CacheError as error:
+        warning = f"{error}; nothing is kept on disk"
+        log.warning(warning)
+        trio.from_thread.run_sync(report.warning, warning)
+        return None
+
+
+def _kept(config: Config, keeper: Keeper | None) -> Mapping[str, int]:
+    """Return what status.json says of the cache on disk."""
+    if keeper is None:
+        return {"size": 0}
+    return {"size": config.disk_cache, "waiting": keeper.waiting, **asdict(keeper.counts)}
 
 
 def _usage(*trees: Slots) -> tuple[int, int]:
@@ -305,13 +350,14 @@ def _names_config(config: Config) -> NamesConfig:
     )
 
 
-async def _announce(config: Config, mount: fuse.FuseConfig, report: Report, own: OwnPortal) -> None:
+async def _announce(config: Config, report: Report, own: OwnPortal) -> None:
     """Say that the tree answers, once a stat through the kernel does."""
     warning = await _portal_warning(config, own)
     if warning:
         log.warning(warning)
         report.warning(warning)
-    await trio.to_thread.run_sync(fuse.widen_read_ahead, mount, abandon_on_cancel=True)
+    tune = partial(kernel.tune, config.mountpoint, read_ahead=config.read_ahead)
+    await trio.to_thread.run_sync(tune, abandon_on_cancel=True)
     log.info("%s: mounted, portals: %s", config.mountpoint, " ".join(config.portal_urls))
     _notify(f"READY=1\nSTATUS=mounted at {config.mountpoint}")
     report.ready()

@@ -11,6 +11,7 @@ imports the library. ``fs.fuse`` maps this tree to errno values, ``cli`` maps it
     ├── WrongTypeError            an argument is of a wrong type
     ├── ConfigError               the configuration cannot be used
     ├── MountError                the file system cannot be mounted or unmounted
+    ├── CacheError                the cache on disk cannot be used
     ├── StorageError              the embedded portal's disk store cannot do its work
     ├── KeyringError              the keyring cannot be read, or lacks the key
     └── PortalError               a portal did not give what was asked for
@@ -56,6 +57,10 @@ class ConfigError(SkymountError):
 
 class MountError(SkymountError):
     """The file system cannot be mounted or unmounted; the message says what to do."""
+
+
+class CacheError(SkymountError):
+    """The directory of the cache on disk cannot be used; the message says why."""
 
 
 class StorageError(SkymountError):

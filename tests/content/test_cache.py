@@ -1,17 +1,22 @@
 """Memory for content: the last used stays, the bound holds."""
 
+import trio
+import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skymount.content.cache import MemoryCache
 from skymount.content.skyfile import Skyfile, UnitKey, Verified
-from skymount.wire.metadata import Metadata
 from skymount.wire.skylink import Skylink
+from tests.fakes.skyfiles import listing_of
+
+LISTING = listing_of(b"{}")
 
 
 def key(index: int, root: bytes = bytes(32)) -> UnitKey:
     """Return the key of a unit."""
-    return Skyfile(Skylink.v1(root, 1), Metadata(), 1 << 40, "", Verified.NO).key(index)
+    skyfile = Skyfile(Skylink.v1(root, 1), LISTING, 1 << 40, "", Verified.NO)
+    return (skyfile.identity, skyfile.unit, index)
 
 
 def test_keeps_and_returns():
@@ -36,17 +41,79 @@ def test_oldest_goes_first():
 
 
 def test_one_that_is_too_large():
-    """Of what is larger than the whole cache one is kept, and pushes nothing else out."""
+    """R4: A single unit that is larger than the whole cache is held alone."""
     cache = MemoryCache(30)
     cache.put(key(0), bytes(10))
     cache.put(key(1), bytes(31))
+    assert key(0) not in cache
     assert key(1) in cache
     assert cache.get(key(1)) == bytes(31)
+    assert cache.used == 31
     cache.put(key(2), bytes(99))
     assert key(1) not in cache
     assert cache.get(key(1)) is None
     assert cache.get(key(2)) == bytes(99)
-    assert cache.get(key(0)) == bytes(10)
+    assert cache.used == 99
+    cache.put(key(0), bytes(10))
+    assert key(2) not in cache
+    assert cache.used == 10
+
+
+def test_one_that_is_too_large_makes_room():
+    """R4: What is on its way counts, so what is held alone goes for it, and does not come then."""
+    cache = MemoryCache(30)
+    cache.put(key(1), bytes(31))
+    assert cache.try_reserve(10, 30)
+    assert cache.used == 0
+    cache.put(key(1), bytes(31))
+    assert cache.used == 0
+
+
+async def test_who_waits_first_has_room_first():
+    """R2: One who needs more than all gets its turn, however many small ones come after it."""
+    cache = MemoryCache(30)
+    turns: list[int] = []
+
+    async def wait(size: int) -> None:
+        await cache.reserve(size)
+        turns.append(size)
+
+    await cache.reserve(20)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait, 40)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(wait, 1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert turns == []
+        assert not cache.try_reserve(1, 30)
+        cache.release(20)
+        await trio.testing.wait_all_tasks_blocked()
+        assert turns == [40]
+        cache.release(40)
+    assert turns == [40, 1]
+    assert cache.try_reserve(29, 30)
+
+
+async def test_who_gives_up_lets_the_next_one_go():
+    """R3: One who no longer waits is in nobody's way."""
+    cache = MemoryCache(30)
+    await cache.reserve(20)
+    async with trio.open_nursery() as nursery:
+        impatient = await nursery.start(_reserve_in_scope, cache, 40)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(cache.reserve, 10)
+        await trio.testing.wait_all_tasks_blocked()
+        assert cache.reserved == 20
+        impatient.cancel()
+    assert cache.reserved == 30
+
+
+async def _reserve_in_scope(
+    cache: MemoryCache, size: int, task_status: trio.TaskStatus[trio.CancelScope]
+) -> None:
+    with trio.CancelScope() as scope:
+        task_status.started(scope)
+        await cache.reserve(size)
 
 
 def test_no_memory_at_all():

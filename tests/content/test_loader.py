@@ -64,7 +64,7 @@ async def test_from_the_base_sector(
         assert (found.skylink, found.size) == (skyfile.skylink, len(skyfile.payload))
         assert found.portal == made.portal.url
         assert loaded.payload == (skyfile.payload if inline else None)
-        assert made.portal.asked("HEAD|concat") == []
+        assert made.portal.asked("GET.*concat") == []
 
 
 async def test_one_request_for_small_content(rig: OpenRig):
@@ -72,7 +72,7 @@ async def test_one_request_for_small_content(rig: OpenRig):
     async with rig() as made:
         made.portal.add(INLINE)
         await made.loader.load(INLINE.skylink)
-        assert len(made.portal.requests) == 1
+        assert len(made.portal.asked("GET")) == 1
 
 
 @pytest.mark.parametrize("size", [len(INLINE.base or b"") + 1, 65_536, SECTOR_SIZE])
@@ -203,6 +203,21 @@ async def test_empty_content_is_rebuilt(rig: OpenRig):
         loaded = await made.loader.load(empty.skylink)
         assert (loaded.skyfile.verified, loaded.payload) == (Verified.YES, b"")
         assert made.portal.asked("GET.*concat") == []
+
+
+async def test_small_content_is_rebuilt_file_by_file(rig: OpenRig):
+    """T1: all of it has been checked. So it is also from a portal that knows no ``format=concat``,
+    which is asked for each file by its path.
+    """
+    async with rig() as made:
+        made.portal.add(INLINE)
+        made.portal.base_sectors = made.portal.concat = False
+        loaded = await made.loader.load(INLINE.skylink)
+        assert loaded.skyfile.verified is Verified.YES
+        assert loaded.payload == INLINE.payload
+        assert [request.path.partition("/d/")[2] for request in made.portal.asked("GET.*/d/")] == [
+            "b.txt"
+        ]
 
 
 @pytest.mark.parametrize(
@@ -400,8 +415,8 @@ LIES = {
     "metadata, no JSON": (False, fake.header(b"svc-metadata", b"<html>"), "HEAD"),
     "payload, a bit": (False, fake.flips(10), "GET.*concat"),
     "payload, other bytes": (False, fake.swaps(noise(90_000, 9)), "GET.*concat"),
-    "payload, cut": (False, fake.short(1), "GET.*concat"),
-    "payload, too long": (False, fake.excess(b"!"), "GET.*concat"),
+    "payload, cut": (False, fake.short(1), "GET"),
+    "payload, too long": (False, fake.excess(b"!"), "GET"),
     "skylink": (False, fake.header(b"Svc-Skylink", b"nonsense"), "HEAD"),
 }
 
@@ -420,7 +435,7 @@ async def test_lying_portal_and_an_honest_one(rig: OpenRig, what: str):
         made.portal.fault(lie, where)
         loaded = await made.loader.load(INLINE.skylink)
         assert loaded.payload == INLINE.payload
-        assert loaded.skyfile.metadata.subfiles.keys() == FILES.keys()
+        assert all(map(loaded.skyfile.listing.record, FILES))
         assert loaded.skyfile.portal == made.portals[1].url
         assert loaded.skyfile.verified is Verified.YES
 
@@ -515,3 +530,39 @@ def test_no_such_policy(text: str):
     """Other words are refused, with the ones that there are."""
     with pytest.raises(MalformedError, match="require, available, off"):
         Policy.parse(text)
+
+
+CROWD = {f"d{n // 100}/{n:05}": b"x" for n in range(20_000)}
+"""Files whose metadata is read in a process apart."""
+
+
+@pytest.mark.parametrize("base_sectors", [True, False])
+async def test_large_metadata(rig: OpenRig, base_sectors: bool):
+    """S10: is read by a process apart. It is read as any other is, wherever it comes from."""
+    content = skyfiles.of_files(CROWD) if base_sectors else unverifiable(CROWD)
+    async with rig() as made:
+        made.portal.add(content)
+        made.portal.base_sectors = base_sectors
+        found = (await made.loader.load(content.skylink)).skyfile
+        assert found.verified is (Verified.YES if base_sectors else Verified.NO)
+        assert (found.size, found.listing.records) == (len(CROWD), len(CROWD))
+        assert found.listing.record("d7/00777") == (777, 1, 0o644)
+        assert [path for path, *_ in found.listing.extents_from(0)] == list(CROWD)
+
+
+async def test_large_metadata_that_is_broken(rig: OpenRig):
+    """A portal whose metadata cannot be read is not used: the next one is asked."""
+    content = unverifiable(CROWD)
+    async with rig(portals=2) as made:
+        for portal in made.portals:
+            portal.add(content)
+        broken = content.metadata[:-9].replace(b"00777", b"777")
+        made.portal.fault(fake.header(b"svc-metadata", broken), "^HEAD")
+        found = (await made.loader.load(content.skylink)).skyfile
+        assert found.portal == made.portals[1].url
+        assert found.listing.records == len(CROWD)
+
+
+def unverifiable(files: dict[str, bytes]) -> FakeSkyfile:
+    """Return content of files that nobody can check."""
+    return skyfiles.unverifiable(describe(files), b"".join(files.values()))

@@ -1,48 +1,21 @@
-"""How a range of a payload is asked for: regrouping, and file by file where it must be."""
+"""How a range of a payload is asked for: as one stream, and file by file where it must be."""
 
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
+from contextlib import aclosing
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from skymount.content import payload
+from skymount.content.listing import Listing
 from skymount.content.skyfile import Skyfile, Verified
 from skymount.errors import BadContentError, NotFoundError
 from skymount.portal.client import PortalClient
-from skymount.wire.metadata import Metadata, Subfile, parse_metadata
-from skymount.wire.ranges import ByteRange
+from skymount.portal.reading import PortalReader
+from skymount.wire.metadata import Metadata, Subfile
 from tests.fakes import portal as fake
 from tests.fakes import skyfiles
 from tests.fakes.portal import FakePortal, running
 from tests.fakes.skyfiles import FakeSkyfile, noise
-
-
-async def _of(pieces: list[bytes]) -> AsyncIterator[bytes]:
-    for piece in pieces:
-        yield piece
-
-
-@settings(derandomize=True, database=None, deadline=None)
-@given(pieces=st.lists(st.binary(max_size=40), max_size=20), size=st.integers(1, 50))
-async def test_cut(pieces: list[bytes], size: int):
-    """Whatever the pieces: blocks of exactly the size, the last one shorter, nothing lost."""
-    blocks = [block async for block in payload.cut(_of(pieces), size)]
-    assert b"".join(blocks) == b"".join(pieces)
-    assert all(len(block) == size for block in blocks[:-1])
-    assert all(0 < len(block) <= size for block in blocks)
-
-
-async def test_cut_withholds_the_last_block():
-    """A block is handed out when it is known that it was not followed by too much."""
-
-    async def fails() -> AsyncIterator[bytes]:
-        yield b"abcd"
-        raise BadContentError("too much")
-
-    with pytest.raises(BadContentError):
-        await anext(payload.cut(fails(), 4))
-
 
 # --- file by file
 
@@ -52,8 +25,24 @@ CONTENT = skyfiles.of_files(FILES)
 
 def skyfile_of(content: FakeSkyfile, metadata: Metadata | None = None) -> Skyfile:
     """Return the description of content."""
-    described = metadata or parse_metadata(content.metadata)
+    described = skyfiles.listing_of(metadata or content.metadata, len(content.payload))
     return Skyfile(content.skylink, described, len(content.payload), "", Verified.NO)
+
+
+async def receive(
+    client: PortalReader,
+    skyfile: Skyfile,
+    start: int,
+    sizes: list[int],
+    refused: set[PortalReader] | None = None,
+) -> tuple[list[bytes], list[int]]:
+    """Receive buffers of these sizes; return what they hold, and the numbers that were told."""
+    views = [memoryview(bytearray(size)) for size in sizes]
+    none = set() if refused is None else refused
+    units = payload.receive(client, skyfile, start, views, none)
+    async with aclosing(units):
+        numbers = [number async for number in units]
+    return [bytes(view) for view in views], numbers
 
 
 async def read(
@@ -62,8 +51,7 @@ async def read(
     """Read a range of the content."""
     async with PortalClient(portal.url, retries=0) as client:
         skyfile = skyfile_of(CONTENT, metadata)
-        async with payload.stream(client, skyfile, ByteRange(start, stop)) as pieces:
-            return b"".join([piece async for piece in pieces])
+        return (await receive(client, skyfile, start, [stop - start]))[0][0]
 
 
 @pytest.mark.parametrize(
@@ -77,6 +65,95 @@ async def test_any_range(start: int, stop: int, concat: bool):
         assert await read(portal, start, stop) == CONTENT.payload[start:stop]
         assert len(portal.asked("concat")) == 1
         assert portal.asked("empty") == []
+
+
+@pytest.mark.parametrize("concat", [True, False])
+@pytest.mark.parametrize("sizes", [[1], [1000, 5003], [10, 20, 4000, 1, 1972], [1001] * 5])
+async def test_buffers_are_filled_one_by_one(concat: bool, sizes: list[int]):
+    """Each buffer is told of once it holds its part of the payload, in order."""
+    async with running(FakePortal(concat=concat)) as portal, PortalClient(portal.url) as client:
+        portal.add(CONTENT)
+        found, numbers = await receive(client, skyfile_of(CONTENT), 0, sizes)
+        assert b"".join(found) == CONTENT.payload[: sum(sizes)]
+        assert numbers == list(range(len(sizes)))
+
+
+async def test_last_buffer_waits_for_the_end():
+    """R1: What comes after the last byte, too many of them, is known before the last is told of."""
+    async with running(FakePortal()) as portal, PortalClient(portal.url, retries=0) as client:
+        portal.add(CONTENT)
+        portal.fault(fake.endless_body, "GET")
+        views = [memoryview(bytearray(100)) for _ in range(2)]
+        units = payload.receive(client, skyfile_of(CONTENT), 0, views, set())
+        async with aclosing(units):
+            with pytest.raises(BadContentError):
+                assert [number async for number in units] == [0]
+
+
+async def test_answer_that_does_not_say_how_long_it_is():
+    """R1: No buffer of it is told of before its end is known; each is received in its place."""
+    async with running(FakePortal()) as portal, PortalClient(portal.url, retries=0) as client:
+        portal.add(CONTENT)
+        portal.fault(fake.without_length, "GET")
+        sizes = [10, 20, 4000, 1, 1972]
+        found, numbers = await receive(client, skyfile_of(CONTENT), 0, sizes)
+        assert b"".join(found) == CONTENT.payload
+        assert numbers == list(range(len(sizes)))
+        portal.heal()
+        longer = fake.excess(b"!")
+        portal.fault(lambda asked, reply: fake.without_length(asked, longer(asked, reply)))
+        views = [memoryview(bytearray(3000)), memoryview(bytearray(3003))]
+        units = payload.receive(client, skyfile_of(CONTENT), 0, views, set())
+        async with aclosing(units):
+            with pytest.raises(BadContentError, match="more bytes"):
+                await anext(units)
+
+
+MANY = skyfiles.of_files({f"d/{n:04}": noise(7, n) for n in range(2000)})
+
+
+async def test_many_small_files():
+    """R1: Thousands of files in one read, a request for each, are put together in order."""
+    async with running(FakePortal(concat=False)) as portal, PortalClient(portal.url) as client:
+        portal.add(MANY)
+        found, _ = await receive(client, skyfile_of(MANY), 3, [1000, 1000])
+        assert b"".join(found) == MANY.payload[3:2003]
+        files = -(-2003 // 7) + 1  # one of them lies in both
+        assert len(portal.requests) == 1 + files
+
+
+async def test_failing_file_ends_it_at_once(monkeypatch: pytest.MonkeyPatch):
+    """Files are looked up when their turn comes; when one cannot be had, no other is."""
+    looked_up = 0
+    extents_from = Listing.extents_from
+
+    def counted(listing: Listing, position: int) -> Iterator[tuple[str, int, int]]:
+        nonlocal looked_up
+        for extent in extents_from(listing, position):
+            looked_up += 1
+            yield extent
+
+    monkeypatch.setattr(Listing, "extents_from", counted)
+    async with (
+        running(FakePortal(concat=False)) as portal,
+        PortalClient(portal.url, retries=0) as client,
+    ):
+        portal.add(MANY)
+        portal.fault(fake.status(404), "GET")
+        with pytest.raises(NotFoundError):
+            await receive(client, skyfile_of(MANY), 0, [len(MANY.payload)])
+    assert looked_up <= 2 * 16
+
+
+async def test_portal_without_the_format_is_known_as_one():
+    """A portal that had to be asked by file is not asked for the stream again."""
+    async with running(FakePortal(concat=False)) as portal, PortalClient(portal.url) as client:
+        portal.add(CONTENT)
+        refused: set[PortalReader] = set()
+        for _ in range(3):
+            await receive(client, skyfile_of(CONTENT), 0, [6003], refused)
+        assert refused == {client}
+        assert len(portal.asked("concat")) == 1
 
 
 async def test_portal_that_serves_an_archive_instead():
@@ -95,8 +172,7 @@ async def test_one_file_is_not_asked_for_twice():
         portal.fault(fake.status(400))
         async with PortalClient(portal.url, retries=0) as client:
             with pytest.raises(Exception, match="no"):
-                async with payload.stream(client, skyfile_of(single), ByteRange(0, 5)):
-                    pass
+                await receive(client, skyfile_of(single), 0, [5])
         assert len(portal.requests) == 1
 
 

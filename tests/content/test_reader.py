@@ -20,6 +20,7 @@ from tests.fakes.rig import OpenRig, Rig
 from tests.fakes.skyfiles import FakeSkyfile, describe, noise, unverifiable
 
 MIB = 1 << 20
+PIECE = 32 << 10
 SMALL_UNIT = 4096
 
 
@@ -27,8 +28,12 @@ SMALL_UNIT = 4096
 def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fetch content that is not verified in units of 4 KiB, and look ahead as far in proportion."""
     monkeypatch.setattr("skymount.content.skyfile.BLOCK", SMALL_UNIT)
-    monkeypatch.setattr("skymount.content.prefetch._FIRST_WINDOW", 2 * SMALL_UNIT)
-    monkeypatch.setattr("skymount.content.reader.MAX_WINDOW", 32 * SMALL_UNIT)
+    monkeypatch.setattr("skymount.content.skyfile.PIECE", SMALL_UNIT // 4)
+    monkeypatch.setattr("skymount.content.prefetch._CONTIGUOUS", SMALL_UNIT // 4)
+    monkeypatch.setattr("skymount.content.prefetch._FIRST_REQUEST", SMALL_UNIT)
+    monkeypatch.setattr("skymount.content.prefetch._LEAST_WINDOW", 4 * SMALL_UNIT)
+    monkeypatch.setattr("skymount.content.prefetch.MAX_WINDOW", 32 * SMALL_UNIT)
+    monkeypatch.setattr("skymount.content.reader._SMALL", 2 * SMALL_UNIT)
 
 
 def plain(size: int, seed: int = 1) -> FakeSkyfile:
@@ -49,6 +54,13 @@ async def read_all(
         while slowly and rig.reader._pending:
             await trio.sleep(0.0005)
     return b"".join(parts)
+
+
+def fetched(rig: Rig) -> list[tuple[int, int]]:
+    """Return the ranges that were asked for, each from its first to behind its last byte."""
+    texts = [request.headers["range"] for request in rig.portal.asked("GET.*concat")]
+    spans = [text.removeprefix("bytes=").split("-") for text in texts]
+    return [(int(start), int(last) + 1) for start, last in spans]
 
 
 # --- the right bytes
@@ -155,7 +167,7 @@ async def test_never_a_wrong_byte(rig: OpenRig, cache: int, seed: int):
         async with trio.open_nursery() as nursery:
             for _ in range(4):
                 nursery.start_soon(reads)
-        assert made.cache.used <= cache
+        assert made.cache.used <= max(cache, len(contents[-1].payload))  # which is one unit
         for portal in made.portals:
             portal.heal()
         for content, skyfile in opened:  # and nothing of it is left behind
@@ -213,7 +225,7 @@ async def test_good_units_before_a_bad_one_are_kept(rig: OpenRig):
         made.portal.fault(fake.flips(5 * MIB), "concat", times=1)
         whole = await made.reader.read(found, 0, found.size)
         assert bytes(whole) == skyfile.payload
-        ranges = [request.headers["range"] for request in made.portal.asked("concat")]
+        ranges = [request.headers["range"] for request in made.portal.asked("GET.*concat")]
         assert ranges == ["bytes=0-9437183", "bytes=4194304-9437183"]
 
 
@@ -280,7 +292,7 @@ async def test_unforeseen_error_stays_with_the_read(
         made.portal.add(skyfile)
         found = await made.reader.load(skyfile.skylink)
         with monkeypatch.context() as patch:
-            patch.setattr("skymount.content.payload.cut", lambda *_: 1 // 0)
+            patch.setattr("skymount.content.payload.receive", lambda *_, **__: 1 // 0)
             with pytest.raises(PortalError):
                 await made.reader.read(found, 0, 10)
         assert "ZeroDivisionError" in caplog.text
@@ -319,7 +331,7 @@ async def test_cancelled_reader_leaves_the_fetch_to_others(rig: OpenRig):
     async with rig() as made:
         made.portal.add(skyfile)
         found = await made.reader.load(skyfile.skylink)
-        made.portal.fault(fake.drips(200_000, 0.02), "GET.*concat")
+        made.portal.fault(fake.drips(10_000, 0.01), "GET.*concat")
         scope = trio.CancelScope()
 
         async def gives_up() -> None:
@@ -342,7 +354,10 @@ async def test_end_of_the_reader_ends_its_fetches(rig: OpenRig):
         made.portal.add(skyfile)
         found = await made.reader.load(skyfile.skylink)
         made.portal.fault(fake.stalls_after(10), "GET.*concat")
-        assert made.reader.ready(found, 0, 10) is None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(made.reader.read, found, 0, 10)
+            await wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
         while not made.portal.asked("GET.*concat"):
             await trio.sleep(0.001)
 
@@ -357,38 +372,60 @@ async def test_read_from_memory_needs_no_request(rig: OpenRig):
         made.portal.add(skyfile)
         found = await made.reader.load(skyfile.skylink)
         await made.reader.read(found, 0, 10)
+        while made.reader._pending:
+            await trio.sleep(0.001)
         made.portal.requests.clear()
-        ready = made.reader.ready(found, 500_000, 1000)
+        ready = made.reader.open(found, 0, MIB).ready(500_000, 1000)
         assert ready is not None
         assert bytes(ready) == skyfile.payload[500_000:501_000]
         assert made.portal.requests == []
 
 
 async def test_first_read_fetches_no_more_than_it_must(rig: OpenRig):
-    """Single reads in the middle of a large file ask for their own units, nothing ahead."""
+    """R5: a read fetches what it asks for, in pieces of 32 KiB: single reads in the middle of a
+    large file ask for their own pieces, nothing ahead.
+    """
     skyfile = plain(9 * MIB)
     async with rig() as made:
         made.portal.add(skyfile)
         found = await made.reader.load(skyfile.skylink)
-        for offset in (3 * MIB, 8 * MIB):
-            if made.reader.ready(found, offset, 100) is None:
-                await made.reader.wait(found, offset, 100)
+        for offset in (3 * MIB + 5000, 8 * MIB, 3 * MIB, 5 * MIB - 1):
+            data = await made.reader.read(found, offset, 100)
+            assert bytes(data) == skyfile.payload[offset : offset + 100]
         await wait_all_tasks_blocked()
-        ranges = [request.headers["range"] for request in made.portal.asked("GET.*concat")]
-        assert ranges == ["bytes=3145728-4194303", "bytes=8388608-9437183"]
+        assert fetched(made) == [
+            (3 * MIB, 3 * MIB + PIECE),
+            (8 * MIB, 8 * MIB + PIECE),
+            (5 * MIB - PIECE, 5 * MIB + PIECE),
+        ]
+
+
+@pytest.mark.parametrize("step", [-8192, -PIECE, 100_000, MIB, 3 * MIB])
+async def test_backward_and_strided_reads_fetch_what_they_ask_for(rig: OpenRig, step: int):
+    """R5: What is read at random, backward or in strides is not fetched ahead."""
+    skyfile = plain(40 * MIB)
+    async with rig() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        offset, pieces = 20 * MIB, set()
+        for _ in range(6):
+            await made.reader.read(found, offset, 4096)
+            pieces |= {offset // PIECE, (offset + 4095) // PIECE}
+            offset += step
+        await wait_all_tasks_blocked()
+        assert sum(stop - start for start, stop in fetched(made)) == len(pieces) * PIECE
 
 
 @pytest.mark.usefixtures("small_units")
 async def test_sequential_reads_fetch_each_byte_once(rig: OpenRig):
-    """A file read from start to end is fetched once, in few and growing requests."""
+    """A file read from start to end is fetched once, several units with a request."""
     skyfile = plain(100 * SMALL_UNIT)
     async with rig() as made:
         made.portal.add(skyfile)
         assert await read_all(made, skyfile, SMALL_UNIT) == skyfile.payload
-        ranges = [request.headers["range"] for request in made.portal.asked("GET.*concat")]
-        spans = [tuple(map(int, text.removeprefix("bytes=").split("-"))) for text in ranges]
-        assert sum(stop + 1 - start for start, stop in spans) == 100 * SMALL_UNIT
-        assert len(spans) < 30
+        spans = fetched(made)
+        assert sum(stop - start for start, stop in spans) == 100 * SMALL_UNIT
+        assert len(spans) < 100
 
 
 @pytest.mark.usefixtures("small_units")
@@ -400,14 +437,8 @@ async def test_looking_ahead_is_bounded_by_the_cache(rig: OpenRig, units: int):
     skyfile = plain(30 * SMALL_UNIT)
     async with rig(cache=units * SMALL_UNIT) as made:
         made.portal.add(skyfile)
-        made.reader.opened()
         assert await read_all(made, skyfile, SMALL_UNIT // 8, slowly=True) == skyfile.payload
-        fetched = sum(
-            int(stop) + 1 - int(start)
-            for request in made.portal.asked("GET.*concat")
-            for start, stop in [request.headers["range"].removeprefix("bytes=").split("-")]
-        )
-        assert fetched <= 35 * SMALL_UNIT
+        assert sum(stop - start for start, stop in fetched(made)) <= 35 * SMALL_UNIT
 
 
 async def test_large_chunks_are_not_fetched_over_and_over(rig: OpenRig):
@@ -415,7 +446,6 @@ async def test_large_chunks_are_not_fetched_over_and_over(rig: OpenRig):
     skyfile = skyfiles.of_files({"f": noise(9 * MIB)})
     async with rig(cache=4 * MIB) as made:
         made.portal.add(skyfile)
-        made.reader.opened()
         assert await read_all(made, skyfile, slowly=True) == skyfile.payload
         assert len(made.portal.asked("GET.*concat")) == 3
 
@@ -452,3 +482,126 @@ async def test_nothing_is_left_of_reads_that_ended(rig: OpenRig):
         while made.reader._pending:
             await trio.sleep(0.001)
         assert made.cache.used <= 3 * SMALL_UNIT
+
+
+async def test_first_read_takes_one_request(rig: OpenRig):
+    """R7: The first read of a file costs one round trip beyond the description, which is asked for
+    once.
+    """
+    skyfile = skyfiles.of_files({"f": noise(9 * MIB)})
+    async with rig() as made:
+        made.portal.base_sectors = False
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        asked = sorted(request.method for request in made.portal.requests)
+        assert asked == ["GET", "HEAD"]  # base sector and headers, at once
+        await made.reader.read(found, 0, 4096)
+        assert len(made.portal.requests) == 3
+
+
+async def test_fetches_ahead_end_after_the_last_close(
+    rig: OpenRig, monkeypatch: pytest.MonkeyPatch
+):
+    """R5: When the last of a skylink's files is closed, fetches that nobody waits for are given up;
+    what they would have brought can be read all the same.
+    """
+    monkeypatch.setattr("skymount.content.reader._LINGER", 0.01)
+    skyfile = plain(40 * MIB)
+    async with rig() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        made.portal.fault(fake.drips(4096, 0.05), "GET.*concat")
+        files = [made.reader.open(found, 0, found.size) for _ in range(2)]
+        await files[0].wait(0, 4096)
+        await files[0].wait(4096, 4096)  # in order, so that more is on its way
+        assert made.reader._pending
+        files[0].close()
+        await trio.sleep(0.05)
+        assert made.reader._pending  # the other one is open
+        files[1].close()
+        while made.cache.reserved:
+            await trio.sleep(0.001)
+        assert not made.reader._pending
+        made.portal.heal()
+        assert bytes(await made.reader.read(found, 3 * MIB, 10)) == skyfile.payload[3 * MIB :][:10]
+
+
+async def test_reading_file_by_file_gives_nothing_up(rig: OpenRig, monkeypatch: pytest.MonkeyPatch):
+    """R5: What is fetched ahead is not given up while files are opened now and again, at whatever
+    moment none is open.
+    """
+    monkeypatch.setattr("skymount.content.reader._LINGER", 0.2)
+    skyfile = plain(40 * MIB)
+    async with rig() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        made.portal.fault(fake.drips(4096, 0.05), "GET.*concat")
+        file = made.reader.open(found, 0, found.size)
+        await file.wait(0, 4096)
+        await file.wait(4096, 4096)
+        file.close()
+        on_its_way = dict(made.reader._pending)
+        assert on_its_way
+        for _ in range(12):
+            made.reader.open(found, 0, 4096).close()
+            await trio.sleep(0.05)
+        assert made.reader._pending == on_its_way
+
+
+async def test_reopened_at_once_goes_on(rig: OpenRig, monkeypatch: pytest.MonkeyPatch):
+    """R6: Files that are opened one after another share what is fetched ahead."""
+    monkeypatch.setattr("skymount.content.reader._LINGER", 0.05)
+    files = {f"{n:04}": noise(4096, n) for n in range(1500)}
+    payload = b"".join(files.values())
+    skyfile = unverifiable(describe(files), payload)
+    async with rig() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        for n in range(1500):
+            file = made.reader.open(found, n * 4096, 4096)
+            data = file.ready(0, 4096)
+            if data is None:
+                data = await file.wait(0, 4096)
+            assert bytes(data) == payload[n * 4096 :][:4096]
+            file.close()
+        assert len(fetched(made)) < 20
+        assert sum(stop - start for start, stop in fetched(made)) < 8 * MIB
+
+
+async def test_small_files_in_any_order(rig: OpenRig):
+    """R6: Small files that are read in another order than they lie in take few requests too."""
+    files = {f"{n:04}": noise(4096, n) for n in range(2000)}
+    payload = b"".join(files.values())
+    skyfile = unverifiable(describe(files), payload)
+    order = sorted(range(2000), key=lambda n: str(n)[::-1])
+    async with rig() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        for n in order:
+            file = made.reader.open(found, n * 4096, 4096)
+            data = file.ready(0, 4096)
+            assert bytes(data or await file.wait(0, 4096)) == payload[n * 4096 :][:4096]
+            file.close()
+        assert len(fetched(made)) < 40
+        assert sum(stop - start for start, stop in fetched(made)) < 12 * MIB
+
+
+async def test_fetches_that_nobody_waits_for_make_way(
+    rig: OpenRig, monkeypatch: pytest.MonkeyPatch
+):
+    """R3: What readers that went away had asked for is given up before others have to wait."""
+    monkeypatch.setattr("skymount.content.fetching._PATIENCE", 0.0)
+    monkeypatch.setattr("skymount.content.fetching._FETCHES", 2)
+    slow, quick = plain(40 * MIB, 1), skyfiles.of_files({"f": noise(5 * MIB)})
+    async with rig() as made:
+        made.portal.add(slow, quick)
+        found = await made.reader.load(slow.skylink)
+        wanted = await made.reader.load(quick.skylink)
+        made.portal.fault(fake.drips(1000, 0.05), slow.name)
+        with trio.move_on_after(0.1):
+            async with trio.open_nursery() as nursery:
+                for n in range(6):
+                    nursery.start_soon(made.reader.read, found, n * 5 * MIB, 10)
+        with trio.fail_after(5):
+            data = await made.reader.read(wanted, 0, 10)
+        assert bytes(data) == quick.payload[:10]

@@ -2,9 +2,10 @@
 as a test says, by trio's clock.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import trio
 
@@ -13,15 +14,15 @@ from skymount.errors import NotFoundError
 from skymount.fs import hns
 from skymount.fs.fixed import HNS, SKYLINKS, Fixed
 from skymount.fs.hns import Hns
-from skymount.fs.operations import Operations
+from skymount.fs.operations import Opened, Operations
+from skymount.fs.realm import Child, Entry, settled
 from skymount.fs.skylinks import Skylinks, TreeConfig
 from skymount.fs.slots import Slots, parse_name, space_of
 from skymount.portal.failover import Portals
-from skymount.portal.resolve import Goal, Names, NamesConfig, Resolution
-from skymount.wire.metadata import parse_metadata
+from skymount.portal.resolve import Goal, Names, NamesConfig, Resolution, Way
 from skymount.wire.sector import inline_skylink
 from skymount.wire.skylink import Skylink
-from tests.fakes.skyfiles import describe
+from tests.fakes.skyfiles import describe, listing_of
 
 FILES = {"a.txt": b"hello", "d/b.bin": bytes(range(256)) * 8, "d/empty": b""}
 
@@ -55,32 +56,44 @@ class FakeReader:
             raise NotFoundError("not here")
         files = self.content[skylink]
         size = sum(map(len, files.values()))
-        return Skyfile(skylink, parse_metadata(describe(files)), size, "http://p", Verified.YES)
+        return Skyfile(skylink, listing_of(describe(files)), size, "http://p", Verified.YES)
 
-    def opened(self) -> None:
-        """Count an open file."""
+    def open(self, skyfile: Skyfile, start: int, size: int) -> "FakeExtent":
+        """Open a file."""
         self.open_files += 1
+        return FakeExtent(self, skyfile.skylink, start, size)
 
-    def closed(self) -> None:
-        """Count it off."""
-        self.open_files -= 1
 
-    def ready(self, skyfile: Skyfile, offset: int, length: int) -> bytes | None:
+@dataclass
+class FakeExtent:
+    """An open file of the fake reader."""
+
+    reader: FakeReader
+    skylink: Skylink
+    start: int
+    size: int
+
+    def ready(self, offset: int, length: int) -> bytes | None:
         """Return content, unless reads have to wait."""
+        length = min(length, self.size - offset)
         if length <= 0:
             return b""
-        if self.cold:
+        if self.reader.cold:
             return None
-        files = self.content[skyfile.skylink]
-        return b"".join(files.values())[offset : offset + length]
+        payload = b"".join(self.reader.content[self.skylink].values())
+        return payload[self.start + offset :][:length]
 
-    async def wait(self, skyfile: Skyfile, offset: int, length: int) -> bytes:
+    async def wait(self, offset: int, length: int) -> bytes:
         """Return content after a second."""
         await trio.sleep(1)
-        if skyfile.skylink in self.errors:
-            raise self.errors[skyfile.skylink]
-        self.cold = False
-        return self.ready(skyfile, offset, length) or b""
+        if self.skylink in self.reader.errors:
+            raise self.reader.errors[self.skylink]
+        self.reader.cold = False
+        return self.ready(offset, length) or b""
+
+    def close(self) -> None:
+        """Count it off."""
+        self.reader.open_files -= 1
 
 
 class FakeNames(Names):
@@ -94,7 +107,12 @@ class FakeNames(Names):
         """Seconds that an answer takes."""
         self.asked: list[Goal] = []
 
-    async def _find(self, goal: Goal) -> Resolution:
+    def move(self, goal: Goal, target: Skylink) -> None:
+        """Let a name lead elsewhere, and notice that, as when an entry turns out to be another."""
+        self.leads[goal] = target
+        self._hold(goal).outdate()
+
+    async def _find(self, goal: Goal, way: Way) -> Resolution:
         self.asked.append(goal)
         found = self.leads.get(goal, NotFoundError("no such name"))
         await trio.sleep(self.delays.get(goal, 0))
@@ -103,11 +121,62 @@ class FakeNames(Names):
         return Resolution(found, goal not in self.unproven)
 
 
+class PatientOperations(Operations):
+    """The same operations; whether an answer was there at once or not, it is waited for."""
+
+    async def lookup(self, parent: int, name: bytes) -> Entry:
+        return await settled(super().lookup(parent, name))
+
+    async def getattr(self, inode: int) -> Entry:
+        return await settled(super().getattr(inode))
+
+    async def access(self, inode: int, mode: int) -> bool:
+        return await settled(super().access(inode, mode))
+
+    async def xattrs(self, inode: int) -> Mapping[bytes, bytes]:
+        return await settled(super().xattrs(inode))
+
+    async def opendir(self, inode: int) -> int:
+        return await settled(super().opendir(inode))
+
+    async def open(self, inode: int, flags: int) -> Opened:
+        return await settled(super().open(inode, flags))
+
+    async def read(self, handle: int, offset: int, length: int) -> bytes | memoryview:
+        return await settled(super().read(handle, offset, length))
+
+    async def flush(self, handle: int) -> None:
+        await settled(super().flush(handle))
+
+    async def release(self, handle: int) -> None:
+        await settled(super().release(handle))
+
+
+class Listed(NamedTuple):
+    """A name in a listing."""
+
+    name: bytes
+    inode: int
+    mode: int
+    size: int
+    position: int
+    entry_ttl: float
+    attr_ttl: float
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, child: Child) -> "Listed":
+        """Give its parts their names."""
+        return cls(*child[:5], *child[5])
+
+
 @dataclass
 class Kit:
     """A file system and what is behind it."""
 
-    operations: Operations
+    operations: PatientOperations
+    mounted: Operations
+    """The same file system as a mount has it: what is in memory is answered at once."""
     slots: Slots
     domains: Slots
     reader: FakeReader
@@ -127,11 +196,11 @@ async def open_kit(*, lookup_grace: float = 0.5, ttl: float = 60.0) -> AsyncIter
         config = TreeConfig(lookup_grace=lookup_grace)
         skylinks = Skylinks(reader, slots, config)  # type: ignore[arg-type]
         realms = skylinks, Hns(reader, domains, config)  # type: ignore[arg-type]
-        operations = Operations(
+        parts = (
             Fixed(lambda: b'{"pid": 1}'),
             {SKYLINKS: skylinks, HNS: realms[hns.SPACE]},
             lambda inode: realms[space_of(inode)],
             slots.usage,
         )
-        yield Kit(operations, slots, domains, reader, names)
+        yield Kit(PatientOperations(*parts), Operations(*parts), slots, domains, reader, names)
         nursery.cancel_scope.cancel()

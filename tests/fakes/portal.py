@@ -59,7 +59,7 @@ class Reply:
     whole: bytes = b""
     """All of the content that a range was taken from."""
     length: int | None = None
-    """What Content-Length says, if not the truth."""
+    """What Content-Length says, if not the truth; negative: there is none, the end is the end."""
     sent: int | None = None
     """Bytes of the body that are sent before `then` happens; None: all."""
     then: str = "keep"
@@ -163,6 +163,11 @@ def swaps(body: bytes) -> Fault:
 def body_is(body: bytes) -> Fault:
     """Send this body, with its own length."""
     return lambda _, reply: replace(reply, body=body)
+
+
+def without_length(request: Request, reply: Reply) -> Reply:
+    """Do not say how long the body is, and close behind it."""
+    return replace(reply, length=-1, then="close")
 
 
 def endless_body(request: Request, reply: Reply) -> Reply:
@@ -386,7 +391,7 @@ async def _send(stream: trio.SocketStream, request: Request, reply: Reply) -> bo
         return await _end(stream, reply.then)
     lines = [f"HTTP/1.1 {reply.status} Status".encode()]
     lines += [name + b": " + value for name, value in reply.headers]
-    if not reply.endless:
+    if not reply.endless and (reply.length is None or reply.length >= 0):
         length = len(reply.body) if reply.length is None else reply.length
         lines.append(b"Content-Length: %d" % length)
     while reply.endless_header:

@@ -1,17 +1,25 @@
 """Owns joining portals, clients and a reader as the daemon joins them."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
+
+import trio
 
 from skymount.content.cache import MemoryCache
+from skymount.content.diskstore import DiskStore
+from skymount.content.keeping import Keeper, open_keeper
 from skymount.content.loader import Loader
 from skymount.content.reader import ContentReader, open_reader
+from skymount.content.shelf import Shelf
 from skymount.content.skyfile import Policy
 from skymount.portal.client import PortalClient
 from skymount.portal.failover import Portals
 from skymount.portal.options import PortalOptions
 from tests.fakes.portal import FakePortal, running
+
+_DISK = 1 << 30  # bytes
 
 
 @dataclass
@@ -22,6 +30,12 @@ class Rig:
     loader: Loader
     cache: MemoryCache
     portals: list[FakePortal]
+    keeper: Keeper | None
+
+    async def settled(self) -> None:
+        """Wait until all that was offered to the disk is written."""
+        while self.keeper is not None and self.keeper.waiting:
+            await trio.sleep(0.01)
 
     @property
     def portal(self) -> FakePortal:
@@ -40,17 +54,31 @@ async def open_rig(
     policy: Policy = Policy.AVAILABLE,
     idle: float = 5.0,
     connections: int = 32,
+    disk: Path | None = None,
+    disk_size: int = _DISK,
+    urls: Sequence[str] = (),
 ) -> AsyncIterator[Rig]:
-    """Make a rig with so many portals; `idle` is the time-out between two pieces, in seconds."""
+    """Make a rig with so many portals; `idle` is the time-out between two pieces, in seconds.
+
+    `disk` is where a cache on disk of `disk_size` bytes is; without one nothing outlives the rig.
+    `urls` are those of portals that are there already, to be used instead.
+    """
     async with AsyncExitStack() as stack:
-        fakes, clients = [], []
-        for _ in range(portals):
-            fake = await stack.enter_async_context(running(FakePortal()))
-            options = PortalOptions(fake.url, idle_timeout=idle, connections=connections, retries=0)
-            fakes.append(fake)
+        clients = []
+        fakes = [
+            await stack.enter_async_context(running(FakePortal()))
+            for _ in range(0 if urls else portals)
+        ]
+        for url in urls or [fake.url for fake in fakes]:
+            options = PortalOptions(url, idle_timeout=idle, connections=connections, retries=0)
             clients.append(await stack.enter_async_context(PortalClient.of(options)))
         asked = Portals(clients)
         memory = MemoryCache(cache)
         loader = Loader(asked, policy)
-        reader = await stack.enter_async_context(open_reader(asked, loader, memory))
-        yield Rig(reader, loader, memory, fakes)
+        shelf = keeper = None
+        if disk is not None:
+            store = DiskStore.open(disk, disk_size, memory.buffers)
+            keeper = await stack.enter_async_context(open_keeper(store))
+            shelf = Shelf(keeper, [client.url for client in clients], policy)
+        reader = await stack.enter_async_context(open_reader(asked, loader, memory, shelf))
+        yield Rig(reader, loader, memory, fakes, keeper)

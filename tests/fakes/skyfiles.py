@@ -5,9 +5,11 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from skymount.content import tabulate
+from skymount.content.listing import Listing, unpack
 from skymount.wire import sector
 from skymount.wire.merkle import sector_root
-from skymount.wire.metadata import Metadata, Subfile, encode_metadata
+from skymount.wire.metadata import Metadata, Subfile, encode_metadata, parse_metadata
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 
 SEGMENT = 64  # bytes, how content is spread over data pieces (wire notes 2.3)
@@ -45,6 +47,15 @@ def describe(files: Mapping[str, bytes], filename: str = "site", mode: int = 0o6
         subfiles[path] = Subfile(mode, path, "text/plain", offset, len(content))
         offset += len(content)
     return encode_metadata(Metadata(filename, offset, subfiles=subfiles))
+
+
+def listing_of(metadata: Metadata | bytes, size: int | None = None) -> Listing:
+    """Return the listing of metadata, for a payload of `size` bytes or what the metadata says."""
+    raw = metadata if isinstance(metadata, bytes) else None
+    described = parse_metadata(raw) if raw is not None else metadata
+    assert isinstance(described, Metadata)
+    total = described.payload_size if size is None else size
+    return unpack(tabulate.listing_of(described, total or 0))
 
 
 def of_files(files: Mapping[str, bytes], **shape: object) -> FakeSkyfile:

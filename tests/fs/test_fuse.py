@@ -3,8 +3,9 @@
 import errno
 import inspect
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from types import SimpleNamespace
+from typing import TypeVar
 
 import pyfuse3
 import pytest
@@ -29,6 +30,8 @@ from skymount.fs.fixed import ROOT, SKYLINKS
 from skymount.fs.fuse import ERRNO, FuseAdapter, FuseConfig, errno_of
 from skymount.fs.realm import FOREVER
 from tests.fakes.kit import FILES, Kit, open_kit
+
+T = TypeVar("T")
 
 
 @pytest.mark.parametrize(
@@ -78,7 +81,7 @@ def test_every_error_of_ours_has_an_errno():
 
 def adapter(kit: Kit, deadline: float = 30.0) -> FuseAdapter:
     """Return the border of a file system that is mounted nowhere."""
-    return FuseAdapter(kit.operations, FuseConfig("/nowhere", deadline=deadline))
+    return FuseAdapter(kit.mounted, FuseConfig("/nowhere", deadline=deadline))
 
 
 async def refused(number: int, work: Awaitable[object]) -> None:
@@ -109,7 +112,7 @@ async def test_entries(autojump_clock: object):
 
 @pytest.mark.parametrize(
     "operation",
-    ["lookup", "getattr", "access", "opendir", "open", "getxattr", "listxattr", "statfs", "_read"],
+    ["lookup", "getattr", "access", "opendir", "open", "getxattr", "listxattr", "statfs", "read"],
 )
 @pytest.mark.parametrize(
     "error", [ZeroDivisionError(), KeyError("x"), ExceptionGroup("x", [OSError()])]
@@ -127,17 +130,17 @@ async def test_unforeseen_errors(
 
     async with open_kit() as kit:
         fuse = adapter(kit)
-        for name, member in inspect.getmembers(kit.operations, inspect.ismethod):
+        for name, member in inspect.getmembers(kit.mounted, inspect.ismethod):
             if not name.startswith("_"):
                 replacement = _async(fails) if inspect.iscoroutinefunction(member) else fails
-                monkeypatch.setattr(kit.operations, name, replacement)
+                monkeypatch.setattr(kit.mounted, name, replacement)
         arguments = {
             "lookup": (1, b"x", CTX),
             "access": (1, os.X_OK, CTX),
             "open": (1, 0, CTX),
             "getxattr": (1, b"user.x", CTX),
             "statfs": (CTX,),
-            "_read": (1, 0, 1),
+            "read": (1, 0, 1),
         }.get(operation, (1, CTX))
         await refused(errno.EIO, getattr(fuse, operation)(*arguments))
         assert type(error).__name__ in caplog.text
@@ -299,3 +302,41 @@ async def test_forget_never_raises():
     """Forgetting whatever the kernel names is harmless."""
     async with open_kit() as kit:
         await adapter(kit).forget([(1, 1), (2, 5), (99 << 24, 1), ((1 << 63) - 1, 1 << 40)])
+
+
+def at_once(work: Coroutine[object, object, T]) -> T:
+    """Run a coroutine that does not wait for anything, outside of any event loop."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    raise AssertionError("it waits")
+
+
+async def test_answers_from_memory(autojump_clock: object):
+    """What is asked of a tree that is loaded is answered without waiting, whatever the deadline."""
+    async with open_kit() as kit:
+        fuse = adapter(kit, deadline=0)
+        top = await kit.operations.lookup(SKYLINKS, str(kit.reader.add(FILES)).encode())
+        file = at_once(fuse.lookup(top.inode, b"a.txt", CTX))
+        assert at_once(fuse.lookup(top.inode, b"nothing", CTX)).st_ino == 0
+        assert at_once(fuse.getattr(file.st_ino, CTX)).st_size == 5
+        assert at_once(fuse.access(file.st_ino, os.R_OK, CTX))
+        assert at_once(fuse.getxattr(file.st_ino, b"user.skymount.verified", CTX)) == b"yes"
+        opened = at_once(fuse.open(file.st_ino, os.O_RDONLY, CTX)).fh
+        assert at_once(fuse.read(opened, 0, 4096)) == b"hello"
+        at_once(fuse.flush(opened))
+        at_once(fuse.release(opened))
+        at_once(fuse.releasedir(at_once(fuse.opendir(top.inode, CTX))))
+        assert fuse.counts["lookup"] == 2
+
+
+async def test_only_what_waits_has_a_deadline(autojump_clock: object):
+    """R2: Every operation ends within `timeout`, a read that has to wait as well."""
+    async with open_kit() as kit:
+        fuse = adapter(kit, deadline=0.5)
+        top = await kit.operations.lookup(SKYLINKS, str(kit.reader.add(FILES)).encode())
+        file = await fuse.lookup(top.inode, b"a.txt", CTX)
+        opened = await fuse.open(file.st_ino, os.O_RDONLY, CTX)
+        kit.reader.cold = True
+        await refused(errno.ETIMEDOUT, fuse.read(opened.fh, 0, 4096))

@@ -9,9 +9,8 @@ import trio
 
 from skymount.errors import BadContentError, UnavailableError
 from skymount.fs.fixed import HNS
-from skymount.fs.realm import Entry
-from skymount.portal.resolve import NEGATIVE_TTL
-from tests.fakes.kit import FILES, Kit, open_kit
+from skymount.fs.realm import MOMENT, Entry
+from tests.fakes.kit import FILES, Kit, Listed, open_kit
 from tests.fs.test_operations import listing, lookup, refused
 
 
@@ -26,9 +25,9 @@ async def test_tree_of_a_domain(autojump_clock: object):
         publish(kit)
         file = await lookup(kit, "hns", "example", "d", "b.bin")
         assert (file.mode, file.size) == (stat.S_IFREG | 0o444, 2048)
-        handle, keep = await kit.operations.open(file.inode, os.O_RDONLY)
-        assert keep
-        assert kit.operations.read_now(handle, 0, 4096) == FILES["d/b.bin"]
+        opened = await kit.operations.open(file.inode, os.O_RDONLY)
+        assert opened.keep
+        assert await kit.operations.read(opened.handle, 0, 4096) == FILES["d/b.bin"]
         assert await kit.operations.getattr(file.inode) == file
         assert await kit.operations.getattr(HNS) == Entry(HNS, stat.S_IFDIR | 0o555)
         assert await kit.operations.xattrs(HNS) == {}
@@ -63,11 +62,11 @@ async def test_what_is_no_domain(name: bytes, autojump_clock: object):
 async def test_unknown_domain(autojump_clock: object):
     """H1: Unknown domains are ENOENT, and asked for again after 5 s."""
     async with open_kit() as kit:
-        assert await kit.operations.lookup(HNS, b"new") == Entry(0, entry_ttl=NEGATIVE_TTL)
+        assert await kit.operations.lookup(HNS, b"new") == Entry(0, entry_ttl=MOMENT)
         publish(kit, "new")
-        await trio.sleep(4)
-        assert await kit.operations.lookup(HNS, b"NEW") == Entry(0, entry_ttl=1)
-        await trio.sleep(1)
+        await trio.sleep(4.5)
+        assert await kit.operations.lookup(HNS, b"NEW") == Entry(0, entry_ttl=0.5)
+        await trio.sleep(0.5)
         assert (await lookup(kit, "hns", "new", "a.txt")).size == 5
         assert kit.names.asked == ["new"] * 2
 
@@ -79,9 +78,9 @@ async def test_domain_of_content_that_is_not_there(autojump_clock: object):
         content = dict(kit.reader.content)
         kit.reader.content.clear()
         entry = await kit.operations.lookup(HNS, b"example")
-        assert entry == Entry(0, entry_ttl=NEGATIVE_TTL)
+        assert entry == Entry(0, entry_ttl=MOMENT)
         kit.reader.content |= content
-        assert (await lookup(kit, "hns", "example")).entry_ttl == 60
+        assert (await lookup(kit, "hns", "example")).entry_ttl == MOMENT
         assert kit.names.asked == ["example"]
 
 
@@ -98,9 +97,9 @@ async def test_listing_is_the_domains_used(autojump_clock: object):
         handle = await kit.operations.opendir(HNS)
         slot = kit.domains.point("one").slot
         before = slot.references
-        kit.operations.referred(handle, 0, 2)
+        kit.operations.referred(handle, 0, 2, 2)
         assert slot.references == before + 1
-        for child in kit.operations.readdir(handle, 0):
+        for child in map(Listed.of, kit.operations.readdir(handle, 0)):
             assert child.inode == (await lookup(kit, "hns", child.name.decode())).inode
 
 
@@ -114,7 +113,7 @@ async def test_domain_that_is_gone_is_not_listed(autojump_clock: object):
         del kit.names.leads["one"]
         await trio.sleep(60)
         assert (await kit.operations.lookup(HNS, b"one")).inode == 0
-        assert [child.name for child in kit.operations.readdir(handle, 0)] == [b"two"]
+        assert [name for name, *_ in kit.operations.readdir(handle, 0)] == [b"two"]
 
 
 @pytest.mark.parametrize("error", [UnavailableError("down"), BadContentError("a lie")])
@@ -191,3 +190,42 @@ async def test_skylinks_say_nothing_of_staleness(autojump_clock: object):
     async with open_kit() as kit:
         file = await lookup(kit, "skylinks", str(kit.reader.add(FILES)), "a.txt")
         assert b"user.skymount.stale" not in await kit.operations.xattrs(file.inode)
+
+
+# --- what is learnt before the time is over
+
+
+async def test_name_that_moves_before_its_time(autojump_clock: object):
+    """H5: What this mount learns earlier counts within a second.
+
+    What is open stays on the old tree.
+    """
+    async with open_kit() as kit:
+        publish(kit)
+        old = await lookup(kit, "hns", "example", "a.txt")
+        kit.names.move("example", kit.reader.add({"a.txt": b"another"}))
+        assert (await lookup(kit, "hns", "example", "a.txt")).size == 7
+        assert (await lookup(kit, "hns", "example")).entry_ttl == MOMENT
+        assert await kit.operations.getattr(old.inode) == old
+        assert kit.names.asked == ["example"] * 2
+
+
+async def test_name_that_moves_while_it_is_asked_for(autojump_clock: object):
+    """H5: An answer that was on its way is no better."""
+    async with open_kit(lookup_grace=10) as kit:
+        publish(kit)
+        kit.names.delays["example"] = 5
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lookup, kit, "hns", "example")
+            await trio.sleep(1)
+            kit.names.move("example", kit.reader.add({"a.txt": b"another"}))
+        assert (await lookup(kit, "hns", "example", "a.txt")).size == 7
+        assert kit.names.asked == ["example"] * 2
+
+
+async def test_name_that_moves_while_it_is_not_there(autojump_clock: object):
+    """H5: Also what was not there is looked for again."""
+    async with open_kit() as kit:
+        assert (await kit.operations.lookup(HNS, b"example")).inode == 0
+        kit.names.move("example", kit.reader.add(FILES))
+        assert (await lookup(kit, "hns", "example", "a.txt")).size == 5

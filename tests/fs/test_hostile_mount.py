@@ -443,18 +443,45 @@ def test_file_that_is_also_a_directory(scene: Scene, order: int):
     assert set(scene.hidden(path)) == {"a", "c/d"}
 
 
+def resident(pid: int) -> int:
+    """Return the bytes of memory that a process occupies."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s*(\d+)", status)[1]) << 10  # type: ignore[index]
+
+
 @pytest.mark.slow
 def test_a_million_entries(scene: Scene):
-    """A directory of a million files is listed in full, and its last file is readable."""
+    """A directory of a million files is listed in full, and its last file is readable.
+
+    S10: In memory a file or directory takes 40 bytes and its name.
+    """
     count = 1_000_000
     records = ",".join(f'"{n:07}":{{"offset":{n % 1000},"len":1}}' for n in range(count))
     raw = f'{{"filename":"d","length":1000,"subfiles":{{{records}}}}}'.encode()
     skyfile = skyfiles.of_metadata(raw, bytes(range(250)) * 4)
     path = scene.publish(skyfile)
+    before = resident(scene.mount.process.pid)
     listing = output(["ls", "-f", path], limit=LIMIT).split()
     assert len(listing) == count
     assert scene.read(path / "0999249") == bytes([249])
     assert scene.xattr(path, "hidden") == "0"
+    assert resident(scene.mount.process.pid) - before < 60 * count + (20 << 20)
+
+
+def test_a_hundred_thousand_files(scene: Scene):
+    """S1: Every skylink is a directory. N5: never dropped in silence.
+
+    Many files in many directories are all there, each with its own content, and one that cannot be
+    shown is not lost among them.
+    """
+    files = {f"{n // 1000:03}/{n:06}": b"%06d" % n for n in range(100_000)} | {"000/../x": b"?"}
+    path = scene.publish(skyfiles.of_files(files))
+    found = output(["find", path, "-type", "f", "-printf", "%P\n"], limit=LIMIT).decode().split()
+    assert sorted(found) == sorted(files.keys() - {"000/../x"})
+    assert set(scene.hidden(path)) == {"000/../x"}
+    for name in ("000/000000", "042/042042", "099/099999"):
+        assert scene.read(path / name) == files[name]
+    assert scene.error("cat", path / "042/099999") == ENOENT
 
 
 @pytest.mark.parametrize("size", [60 * MIB, 70 * MIB])

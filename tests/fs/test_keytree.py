@@ -13,7 +13,7 @@ from skymount.errors import FrozenEntryError, StaleEntryError, UnavailableError
 from skymount.fs.fixed import REGISTRY
 from skymount.fs.keynodes import SCRATCH_LIMIT, is_key_node, kind_of
 from skymount.fs.keytree import KeyTree, KeyTreeConfig
-from skymount.fs.realm import Changes, Entry, OpenFile, asker
+from skymount.fs.realm import MOMENT, Changes, Entry, OpenFile, asker, settled
 from skymount.portal.entries import Ref
 from skymount.wire.keys import KeyPair
 from skymount.wire.registry import MAX_REVISION, hash_data_key
@@ -191,14 +191,14 @@ class Kit:
     async def close(self, opened: OpenFile) -> None:
         """Close a file; its last descriptor."""
         try:
-            await opened.flush()
+            await settled(opened.flush())
         finally:
             await self.release(opened)
 
     async def release(self, opened: OpenFile) -> None:
         """Let go of a file."""
         self.open_files.remove(opened)
-        await opened.release()
+        await settled(opened.release())
 
     async def write(self, name: str, data: bytes, flags: int = REWRITE, key: KeyPair = OWN) -> None:
         """Open, write, close: by default as `>` does."""
@@ -214,9 +214,8 @@ class Kit:
     async def read(self, name: str, key: KeyPair = OWN) -> bytes:
         """Open, read, close."""
         opened = await self.open(name, key=key)
-        data = opened.read_now(0, 1000)
+        data = await settled(opened.read(0, 1000))
         await self.release(opened)
-        assert data is not None
         return bytes(data)
 
     async def rename(self, name: str, new_name: str, flags: int = 0) -> None:
@@ -235,7 +234,7 @@ class Kit:
         children = list(opened.readdir(0))
         assert children[1:] == list(opened.readdir(1))
         opened.release()
-        return {child.name.decode(): child.mode for child in children}
+        return {name.decode(): mode for name, _, mode, *_ in children}
 
     async def names(self) -> list[str]:
         """List the own directory."""
@@ -359,11 +358,11 @@ async def test_close_to_open(autojump_clock: object, kit: Kit):
     """G5: An open sees what the portal has at that time; what is open is not changed by that."""
     kit.store.put(ref("x"), b"one")
     first = await kit.open("x")
-    assert first.read_now(0, 100) == b"one"
+    assert first.read(0, 100) == b"one"
     kit.store.put(ref("x"), b"two and more")
-    assert first.read_now(0, 100) == b"one"
+    assert first.read(0, 100) == b"one"
     assert await kit.read("x") == b"two and more"
-    assert first.read_now(1, 100) == b"ne"
+    assert first.read(1, 100) == b"ne"
 
 
 async def test_reading_on(autojump_clock: object, kit: Kit):
@@ -373,19 +372,19 @@ async def test_reading_on(autojump_clock: object, kit: Kit):
     """
     kit.store.put(ref("x"), b"one")
     opened = await kit.open("x")
-    assert opened.read_now(0, 2) == b"on"
+    assert opened.read(0, 2) == b"on"
     kit.store.put(ref("x"), b"one two")
     await kit.read("x")
-    assert opened.read_now(2, 100) == b"e"
-    assert opened.read_now(3, 100) == b" two"
+    assert opened.read(2, 100) == b"e"
+    assert opened.read(3, 100) == b" two"
     kit.store.put(ref("x"), b"something else")
     await kit.read("x")
-    assert opened.read_now(7, 100) == b""
-    assert opened.read_now(0, 100) == b"something else"
+    assert opened.read(7, 100) == b""
+    assert opened.read(0, 100) == b"something else"
     kit.store.put(ref("x"), None)
     with pytest.raises(FileNotFoundError):
         await kit.read("x")
-    assert opened.read_now(0, 100) == b"something else"
+    assert opened.read(0, 100) == b"something else"
 
 
 async def test_age_of_stat(autojump_clock: object, kit: Kit):
@@ -395,7 +394,7 @@ async def test_age_of_stat(autojump_clock: object, kit: Kit):
     """
     kit.store.put(ref("x"), b"one")
     found = await kit.find("x")
-    assert (found.size, found.mtime_ns, found.attr_ttl) == (3, 1000 * 10**9, TTL)
+    assert (found.size, found.mtime_ns, found.attr_ttl) == (3, 1000 * 10**9, MOMENT)
     assert found.entry_ttl == 0
     kit.store.put(ref("x"), b"longer")
     await trio.sleep(1.5)
@@ -403,7 +402,7 @@ async def test_age_of_stat(autojump_clock: object, kit: Kit):
     assert (again.size, again.attr_ttl) == (3, 0.5)
     await trio.sleep(1)
     again = await kit.tree.getattr(found.inode)
-    assert (again.size, again.mtime_ns, again.attr_ttl) == (6, 1001 * 10**9, TTL)
+    assert (again.size, again.mtime_ns, again.attr_ttl) == (6, 1001 * 10**9, MOMENT)
     assert len(kit.store.asked) == 2
 
 
@@ -479,8 +478,8 @@ async def test_write_is_posted_once(autojump_clock: object, kit: Kit):
     opened.write(2, b"llo")
     assert kit.posted == []
     await opened.fsync()
-    await opened.flush()
-    await opened.flush()
+    await settled(opened.flush())
+    await settled(opened.flush())
     await kit.close(opened)
     assert kit.posted == [b"hello"]
     assert await kit.read("x") == b"hello"
@@ -490,7 +489,7 @@ async def test_shells_redirection(autojump_clock: object, kit: Kit):
     """`>` flushes a duplicate before it writes: the truncation alone is not posted then."""
     kit.store.put(ref("x"), b"old")
     opened = await kit.open("x", REWRITE)
-    await opened.flush()
+    await settled(opened.flush())
     opened.write(0, b"new")
     await kit.close(opened)
     assert kit.posted == [b"new"]
@@ -501,7 +500,7 @@ async def test_emptied_file(autojump_clock: object, kit: Kit):
     for way in ("close", "fsync"):
         kit.store.put(ref(way), b"old")
         opened = await kit.open(way, REWRITE)
-        await opened.flush()
+        await settled(opened.flush())
         assert kit.posted == []
         assert await kit.read(way) == b""
         await (opened.fsync() if way == "fsync" else kit.release(opened))
@@ -573,7 +572,7 @@ async def test_append(autojump_clock: object, kit: Kit):
     kit.store.put(ref("x"), b"old")
     opened = await kit.open("x", os.O_WRONLY | os.O_APPEND)
     opened.write(0, b"+new")
-    assert opened.read_now(0, 100) == b"old+new"
+    assert opened.read(0, 100) == b"old+new"
     await kit.close(opened)
     assert kit.posted == [b"old+new"]
 
@@ -584,7 +583,7 @@ async def test_handles_share_their_content(autojump_clock: object, kit: Kit):
     one, two = [await kit.open("x", os.O_RDWR) for _ in range(2)]
     one.write(0, b"a")
     two.write(3, b"b")
-    assert one.read_now(0, 100) == two.read_now(0, 100) == await kit.read("x") == b"a12b"
+    assert one.read(0, 100) == two.read(0, 100) == await kit.read("x") == b"a12b"
     assert (await kit.find("x")).size == 4
     await kit.close(one)
     await kit.close(two)
@@ -683,7 +682,7 @@ async def test_somebody_else_changes_it(autojump_clock: object, kit: Kit):
     editing.write(0, b"!")
     for _ in range(2):
         with pytest.raises(StaleEntryError):
-            await editing.flush()
+            await settled(editing.flush())
     await kit.release(editing)
     assert await kit.read("x") == b"theirs"
     assert kit.posted == [b"mine"]
@@ -772,7 +771,7 @@ async def test_deadline_while_posting(autojump_clock: object, kit: Kit):
     opened.write(0, b"new")
     kit.store.delay = 100
     with trio.move_on_after(30):
-        await opened.flush()
+        await settled(opened.flush())
     await refused(errno.ETIMEDOUT, opened.flush())
     await kit.release(opened)
 
@@ -786,7 +785,7 @@ async def test_written_while_a_post_is_under_way(autojump_clock: object, kit: Ki
         nursery.start_soon(opened.flush)
         await trio.sleep(0.5)
         opened.write(3, b", two")
-        await opened.flush()
+        await settled(opened.flush())
     await kit.close(opened)
     assert kit.posted == [b"one", b"one, two"]
 
@@ -800,7 +799,7 @@ async def test_modification_time_while_open(autojump_clock: object, kit: Kit):
     opened.write(0, b"new")
     entry = await kit.tree.getattr(entry.inode)
     assert entry.mtime_ns == (await kit.tree.getattr(entry.inode)).mtime_ns > 10**18
-    await opened.flush()
+    await settled(opened.flush())
     assert (await kit.tree.getattr(entry.inode)).mtime_ns == 1001 * 10**9
     await kit.close(opened)
     assert (await kit.tree.getattr(entry.inode)).mtime_ns == 1001 * 10**9
@@ -984,11 +983,11 @@ async def test_nothing_is_left_behind(autojump_clock: object, kit: Kit):
     with pytest.raises(UnavailableError):
         await kit.rename("y", "w")
     opened = await kit.tree.opendir(REGISTRY)
-    opened.referred(0, 1)
+    opened.referred(0, 1, 1)
     children = list(opened.readdir(0))
     opened.release()
     assert len(list(kit.tree._nodes)) > 0
-    kit.tree.forget(children[0].inode, 1)
+    kit.tree.forget(children[0][1], 1)
     assert await kit.forget_everything() == 0
 
 

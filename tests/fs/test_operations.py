@@ -10,10 +10,11 @@ import trio
 
 from skymount.errors import AccessDeniedError, BadContentError, UnavailableError
 from skymount.fs.fixed import CONTROL, ROOT, SKYLINKS
-from skymount.fs.realm import FOREVER, Child, Entry
+from skymount.fs.operations import Opened
+from skymount.fs.realm import FOREVER, MOMENT, Entry, is_later, settled
 from skymount.portal.resolve import NEGATIVE_TTL, Goal
 from skymount.wire.skylink import Skylink
-from tests.fakes.kit import FILES, Kit, open_kit
+from tests.fakes.kit import FILES, Kit, Listed, open_kit
 from tests.fakes.skyfiles import resolver
 
 
@@ -26,10 +27,10 @@ async def lookup(kit: Kit, *names: str) -> Entry:
     return entry
 
 
-async def listing(kit: Kit, inode: int, position: int = 0) -> list[Child]:
+async def listing(kit: Kit, inode: int, position: int = 0) -> list[Listed]:
     """List a directory."""
     handle = await kit.operations.opendir(inode)
-    found = list(kit.operations.readdir(handle, position))
+    found = list(map(Listed.of, kit.operations.readdir(handle, position)))
     kit.operations.releasedir(handle)
     return found
 
@@ -177,24 +178,24 @@ async def test_name_that_moves(goal: Goal, autojump_clock: object):
         directory = (await lookup(kit, where)).inode
         kit.names.leads[goal] = kit.reader.add({f"{n:02}": b"old" for n in range(10)})
         entry = await lookup(kit, where, str(goal))
-        assert entry.entry_ttl == 60
+        assert entry.entry_ttl == MOMENT
         file = await lookup(kit, where, str(goal), "05")
-        handle, _ = await kit.operations.open(file.inode, os.O_RDONLY)
+        handle = (await kit.operations.open(file.inode, os.O_RDONLY)).handle
         scan = await kit.operations.opendir(entry.inode)
-        seen = [child.name for child in kit.operations.readdir(scan, 0)][:4]
+        first = list(kit.operations.readdir(scan, 0))[:4]
         kit.names.leads[goal] = kit.reader.add({"newer": b"newer"})
-        await trio.sleep(40)
-        assert (await lookup(kit, where, str(goal))).entry_ttl == 20
+        await trio.sleep(59.5)
+        assert (await lookup(kit, where, str(goal))).entry_ttl == 0.5
         [child] = await listing(kit, directory)
-        assert (child.name.decode(), child.entry_ttl) == (str(goal), 20)
-        await trio.sleep(20)
+        assert (child.name.decode(), child.entry_ttl) == (str(goal), 0.5)
+        await trio.sleep(0.5)
         newer = await lookup(kit, where, str(goal), "newer")
         assert newer.size == 5
         assert newer.inode not in range(entry.inode, entry.inode + 20)
-        assert kit.operations.read_now(handle, 0, 100) == b"old"
+        assert await kit.operations.read(handle, 0, 100) == b"old"
         assert (await kit.operations.getattr(file.inode)).size == 3
-        seen += [child.name for child in kit.operations.readdir(scan, 4)]
-        assert seen == [b"%02d" % n for n in range(10)]
+        rest = list(kit.operations.readdir(scan, first[-1][4]))
+        assert [name for name, *_ in first + rest] == [b"%02d" % n for n in range(10)]
         assert (await kit.operations.lookup(entry.inode, b"07")).size == 3
         stale = b"user.skymount.stale"
         assert (await kit.operations.xattrs(file.inode))[stale] == b"yes"
@@ -219,19 +220,19 @@ async def test_fixed_nodes(autojump_clock: object):
             b"status.json",
         ]
         help_file = await lookup(kit, ".skymount", "help.txt")
-        handle, keep = await kit.operations.open(help_file.inode, os.O_RDONLY)
+        handle, keep, _ = await kit.operations.open(help_file.inode, os.O_RDONLY)
         assert keep
-        text = kit.operations.read_now(handle, 0, 1 << 20)
+        text = await kit.operations.read(handle, 0, 1 << 20)
         assert text is not None
         assert len(text) == help_file.size
         status = await lookup(kit, ".skymount", "status.json")
         assert status.attr_ttl == 0
-        handle, keep = await kit.operations.open(status.inode, os.O_RDONLY)
+        handle, keep, _ = await kit.operations.open(status.inode, os.O_RDONLY)
         assert not keep
-        found = kit.operations.read_now(handle, 0, 1 << 20)
+        found = await kit.operations.read(handle, 0, 1 << 20)
         assert found is not None
         assert json.loads(bytes(found)) == {"pid": 1}
-        assert kit.operations.read_now(handle, 1 << 20, 5) == b""
+        assert await kit.operations.read(handle, 1 << 20, 5) == b""
         assert await kit.operations.lookup(ROOT, b"nothing") == Entry(0)
         await refused(errno.ENOTDIR, kit.operations.lookup(status.inode, b"x"))
 
@@ -287,11 +288,11 @@ async def test_listing_of_skylinks(autojump_clock: object):
             await lookup(kit, "skylinks", name)
         handle = await kit.operations.opendir(SKYLINKS)
         await lookup(kit, "skylinks", names[3])
-        assert [c.name.decode() for c in kit.operations.readdir(handle, 0)] == names[:3]
+        assert [name.decode() for name, *_ in kit.operations.readdir(handle, 0)] == names[:3]
         kit.slots._remove(kit.slots.point(names[1]))
         rest = list(kit.operations.readdir(handle, 1))
-        assert [child.name.decode() for child in rest] == [names[2]]
-        kit.operations.referred(handle, 0, 3)
+        assert [name.decode() for name, *_ in rest] == [names[2]]
+        kit.operations.referred(handle, 0, 3, 3)
         assert kit.slots.point(names[0]).slot.references == 2
         assert len(await listing(kit, SKYLINKS)) == 3
 
@@ -303,7 +304,8 @@ async def test_listing_counts_references(autojump_clock: object):
         slot, _ = kit.slots.of_inode(entry.inode)
         handle = await kit.operations.opendir(entry.inode)
         assert slot.references == 2
-        kit.operations.referred(handle, 0, 2)
+        *_, last = map(Listed.of, kit.operations.readdir(handle, 0))
+        kit.operations.referred(handle, 0, last.position, 2)
         assert slot.references == 4
         kit.operations.releasedir(handle)
         kit.operations.forget(slot.inode(1), 2)
@@ -319,19 +321,54 @@ async def test_reading(autojump_clock: object):
     async with open_kit() as kit:
         link = kit.reader.add(FILES)
         file = await lookup(kit, "skylinks", str(link), "d", "b.bin")
-        handle, keep = await kit.operations.open(file.inode, os.O_RDONLY)
+        handle, keep, _ = await settled(kit.mounted.open(file.inode, os.O_RDONLY))
         assert keep
         assert kit.reader.open_files == 1
         content = FILES["d/b.bin"]
         for offset, length in [(0, 10), (2040, 100), (2048, 10), (5000, 10), (0, 1 << 20), (7, 0)]:
             expected = content[offset : offset + length]
-            assert kit.operations.read_now(handle, offset, length) == expected
+            assert kit.mounted.read(handle, offset, length) == expected
             if expected:
                 kit.reader.cold = True
-                assert kit.operations.read_now(handle, offset, length) is None
-                assert await kit.operations.read(handle, offset, length) == expected
-        await kit.operations.release(handle)
+                answer = kit.mounted.read(handle, offset, length)
+                assert is_later(answer)
+                assert await answer == expected
+        assert kit.mounted.release(handle) is None
         assert kit.reader.open_files == 0
+
+
+async def test_content_with_the_open(autojump_clock: object):
+    """R9: A small file in memory is handed over when it is opened, unless it is open already."""
+    files = {"small": b"x" * (64 << 10), "large": b"y" * ((64 << 10) + 1), "other": b"z"}
+    async with open_kit() as kit:
+        link = str(kit.reader.add(files))
+        small, large, other = [
+            await lookup(kit, "skylinks", link, name) for name in ("small", "large", "other")
+        ]
+
+        async def opened(entry: Entry) -> Opened:
+            return await settled(kit.mounted.open(entry.inode, os.O_RDONLY))
+
+        assert (await opened(large)).content is None
+        first = await opened(small)
+        assert first.content == files["small"]
+        second = await opened(small)
+        assert second.content is None
+        assert (await opened(other)).content == b"z"
+        for handle in (first.handle, second.handle):
+            assert (await opened(small)).content is None
+            await settled(kit.mounted.release(handle))
+
+
+async def test_content_with_the_open_after_the_last_close(autojump_clock: object):
+    """R9: What was open counts no more once it is closed; what is not in memory is not awaited."""
+    async with open_kit() as kit:
+        file = await lookup(kit, "skylinks", str(kit.reader.add(FILES)), "a.txt")
+        for cold in (False, True, False):
+            kit.reader.cold = cold
+            opened = await settled(kit.mounted.open(file.inode, os.O_RDONLY))
+            assert opened.content == (None if cold else b"hello")
+            await settled(kit.mounted.release(opened.handle))
 
 
 async def test_reading_an_empty_file(autojump_clock: object):
@@ -340,8 +377,8 @@ async def test_reading_an_empty_file(autojump_clock: object):
         kit.reader.cold = True
         link = kit.reader.add(FILES)
         file = await lookup(kit, "skylinks", str(link), "d", "empty")
-        handle, _ = await kit.operations.open(file.inode, os.O_RDONLY)
-        assert kit.operations.read_now(handle, 0, 4096) == b""
+        handle = (await kit.operations.open(file.inode, os.O_RDONLY)).handle
+        assert await kit.operations.read(handle, 0, 4096) == b""
 
 
 async def test_failing_read(autojump_clock: object):
@@ -349,7 +386,7 @@ async def test_failing_read(autojump_clock: object):
     async with open_kit() as kit:
         link = kit.reader.add(FILES)
         file = await lookup(kit, "skylinks", str(link), "a.txt")
-        handle, _ = await kit.operations.open(file.inode, os.O_RDONLY)
+        handle = (await kit.operations.open(file.inode, os.O_RDONLY)).handle
         kit.reader.errors[link] = BadContentError("a lie")
         kit.reader.cold = True
         with pytest.raises(BadContentError):
@@ -403,14 +440,14 @@ async def test_open_file_keeps_its_tree(autojump_clock: object):
     async with open_kit() as kit:
         link = str(kit.reader.add(FILES))
         file = await lookup(kit, "skylinks", link, "a.txt")
-        handle, _ = await kit.operations.open(file.inode, os.O_RDONLY)
+        handle = (await kit.operations.open(file.inode, os.O_RDONLY)).handle
         kit.operations.forget(file.inode, 100)
         slot, _ = kit.slots.of_inode(file.inode)
         kit.slots.refer(slot)  # what open counted and the excess of forget took away
         for n in range(500):
             top = await lookup(kit, "skylinks", str(kit.reader.add({"f": str(n).encode()})))
             kit.operations.forget(top.inode, 1)
-        assert kit.operations.read_now(handle, 0, 5) == b"hello"
+        assert await kit.operations.read(handle, 0, 5) == b"hello"
         assert await kit.operations.getattr(file.inode)
         await kit.operations.release(handle)
 

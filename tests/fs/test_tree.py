@@ -1,33 +1,25 @@
 """The tree inside a skyfile: every name that can exist, no other, in a stable order."""
 
 import random
-import time
-import tracemalloc
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skymount.content.skyfile import Skyfile, Verified
-from skymount.fs.tree import (
-    NAME_LIMIT,
-    NODES_LIMIT,
-    PATH_LIMIT,
-    Directory,
-    File,
-    Tree,
-    build_tree,
-)
-from skymount.fs.xattrs import path_of
-from skymount.wire.metadata import Metadata, Subfile, parse_metadata
+from skymount.content.tabulate import NAME_LIMIT, PATH_LIMIT, ROWS_LIMIT
+from skymount.fs.slots import INDEX_BITS
+from skymount.fs.tree import File, Tree
+from skymount.wire.metadata import Metadata, Subfile
 from skymount.wire.skylink import Skylink
+from tests.fakes.skyfiles import listing_of
 
 LINK = Skylink.v1(bytes(32), 1)
 
 
-def skyfile(metadata: Metadata, size: int = 1000) -> Skyfile:
+def skyfile(metadata: Metadata | bytes, size: int = 1000) -> Skyfile:
     """Return a description with that metadata."""
-    return Skyfile(LINK, metadata, size, "http://portal.example", Verified.YES)
+    return Skyfile(LINK, listing_of(metadata, size), size, "http://portal.example", Verified.YES)
 
 
 def tree_of(*paths: str, size: int = 1000) -> Tree:
@@ -35,7 +27,7 @@ def tree_of(*paths: str, size: int = 1000) -> Tree:
     subfiles = {
         path: Subfile(filename=path, offset=n % size, len=1) for n, path in enumerate(paths)
     }
-    return build_tree(skyfile(Metadata("d", size, subfiles=subfiles), size))
+    return Tree(skyfile(Metadata("d", size, subfiles=subfiles), size))
 
 
 def paths_of(tree: Tree) -> list[str]:
@@ -44,16 +36,16 @@ def paths_of(tree: Tree) -> list[str]:
     ahead = [(0, "")]
     while ahead:
         index, path = ahead.pop()
-        node = tree.nodes[index]
-        if isinstance(node, File):
+        if not tree.is_directory(index):
             found.append(path)
             continue
         if index:
             path += "/"
             found.append(path)
-        for name, child in reversed(node.children.items()):
-            assert tree.nodes[child].parent == index
-            ahead.append((child, path + name.decode()))
+        for child in reversed(list(tree.children(index))):
+            assert tree.child(index, tree.name(child)) == child
+            assert tree.path(child) == (path.encode() + tree.name(child))
+            ahead.append((child, path + tree.name(child).decode()))
     return found
 
 
@@ -67,9 +59,9 @@ def test_files_and_directories():
 
 def test_single_file():
     """Content without subfiles is one file under its own name, as large as the content."""
-    tree = build_tree(skyfile(Metadata("page.html", 77, mode=0o600), 1000))
+    tree = Tree(skyfile(Metadata("page.html", 77, mode=0o600), 1000))
     assert paths_of(tree) == ["page.html"]
-    file = tree.nodes[1]
+    file = tree.node(1)
     assert isinstance(file, File)
     assert (file.offset, file.size, file.mode) == (0, 1000, 0o100400)
 
@@ -81,12 +73,12 @@ def test_modes():
     """
     modes = {0: 0o444, 0o644: 0o444, 0o777: 0o555, 0o222: 0o444, 0o4755: 0o555, 0o100: 0o100}
     subfiles = {f"{mode:o}": Subfile(mode=mode) for mode in modes}
-    tree = build_tree(skyfile(Metadata("d", 0, subfiles=subfiles)))
-    root = tree.nodes[0]
-    assert isinstance(root, Directory)
-    assert root.mode == 0o040555
+    tree = Tree(skyfile(Metadata("d", 0, subfiles=subfiles)))
+    assert tree.mode(0) == 0o040555
     for mode, expected in modes.items():
-        assert tree.nodes[root.children[f"{mode:o}".encode()]].mode == 0o100000 | expected
+        index = tree.child(0, f"{mode:o}".encode())
+        assert index is not None
+        assert tree.mode(index) == tree.node(index).mode == 0o100000 | expected
 
 
 @pytest.mark.parametrize(
@@ -160,16 +152,16 @@ def test_names_that_cannot_be(path: str, reason: str):
 def test_odd_names_that_can_be(path: str):
     """Any other path is shown exactly as it is."""
     tree = tree_of(path)
-    assert tree.hidden == ()
+    assert list(tree.hidden) == []
     assert paths_of(tree)[-1] == path
-    assert path_of(tree, len(tree.nodes) - 1) == path
+    assert tree.path(len(tree) - 1).decode() == path
 
 
 def test_ten_thousand_deep():
     """A path of the greatest depth is a chain of directories, and walking it is no recursion."""
     tree = tree_of("d/" * 2047 + "f", "a/" * 10_000 + "f")
-    assert len(tree.nodes) == 2049
-    assert path_of(tree, 2048) == "d/" * 2047 + "f"
+    assert len(tree) == 2049
+    assert tree.path(2048) == b"d/" * 2047 + b"f"
     assert len(tree.hidden) == 1
 
 
@@ -204,7 +196,7 @@ def test_extents(offset: int, length: int, shown: bool):
     A file is shown if its extent lies in the content.
     """
     metadata = Metadata("d", 10, subfiles={"f": Subfile(offset=offset, len=length)})
-    tree = build_tree(skyfile(metadata, 10))
+    tree = Tree(skyfile(metadata, 10))
     assert paths_of(tree) == (["f"] if shown else [])
     assert len(tree.hidden) == (not shown)
 
@@ -215,15 +207,15 @@ def test_overlapping_extents():
     Extents may overlap: each file is what its own says.
     """
     subfiles = {"a": Subfile(offset=0, len=8), "b": Subfile(offset=4, len=6)}
-    tree = build_tree(skyfile(Metadata("d", 10, subfiles=subfiles), 10))
-    files = [node for node in tree.nodes if isinstance(node, File)]
+    tree = Tree(skyfile(Metadata("d", 10, subfiles=subfiles), 10))
+    files = [node for node in map(tree.node, range(len(tree))) if isinstance(node, File)]
     assert [(file.offset, file.size) for file in files] == [(0, 8), (4, 6)]
 
 
 def test_records_that_were_rejected():
     """What the metadata's reader could not understand is hidden too; no file is invented for it."""
     raw = b'{"filename":"site","length":9,"subfiles":{"a":{"offset":-1},"b":5}}'
-    tree = build_tree(skyfile(parse_metadata(raw), 9))
+    tree = Tree(skyfile(raw, 9))
     assert paths_of(tree) == []
     assert sorted(path for path, _ in tree.hidden) == ["a", "b"]
 
@@ -239,7 +231,7 @@ def test_indexes_depend_on_the_metadata_alone():
     luck.shuffle(paths)
     second = tree_of(*paths)
     assert paths_of(first) == paths_of(second)
-    assert [type(node) for node in first.nodes] == [type(node) for node in second.nodes]
+    assert [first.path(n) for n in range(len(first))] == [second.path(n) for n in range(len(first))]
 
 
 def test_limit_of_nodes(monkeypatch: pytest.MonkeyPatch):
@@ -247,10 +239,10 @@ def test_limit_of_nodes(monkeypatch: pytest.MonkeyPatch):
 
     Beyond the limit files are listed as hidden, not dropped.
     """
-    assert NODES_LIMIT < 1 << 24  # what an inode number has room for
-    monkeypatch.setattr("skymount.fs.tree.NODES_LIMIT", 10)
+    assert ROWS_LIMIT < 1 << INDEX_BITS  # what an inode number has room for
+    monkeypatch.setattr("skymount.content.tabulate.ROWS_LIMIT", 10)
     tree = tree_of(*(f"{n:03}" for n in range(30)))
-    assert len(tree.nodes) == 10
+    assert len(tree) == 10
     assert len(tree.hidden) == 21
 
 
@@ -280,38 +272,3 @@ def test_shown_or_hidden(paths: list[str]):
             assert "\0" not in name
             assert len(name.encode()) <= NAME_LIMIT
         assert len(path.encode()) <= PATH_LIMIT
-
-
-def of_many(count: int, path: str) -> Skyfile:
-    """Return a description of so many files."""
-    subfiles = {path.format(n=n, d=n // 100): Subfile(offset=n, len=1) for n in range(count)}
-    return skyfile(Metadata("d", count, subfiles=subfiles), count)
-
-
-MANY = pytest.mark.parametrize("path", ["{n:07}", "d{d}/f{n}"], ids=["flat", "in directories"])
-
-
-@MANY
-def test_memory_of_many_entries(path: str):
-    """A file takes some hundred bytes."""
-    described = of_many(50_000, path)
-    tracemalloc.start()
-    try:
-        tree = build_tree(described)
-        used, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert used < 400 * len(tree.nodes)
-
-
-@MANY
-def test_time_of_many_entries(path: str):
-    """Ten times as many files take ten times as long, or a little more."""
-    times = []
-    for count in (20_000, 200_000):
-        described = of_many(count, path)
-        begun = time.process_time()
-        tree = build_tree(described)
-        times.append(time.process_time() - begun)
-        assert len(tree.nodes) > count
-    assert times[1] < 30 * times[0] + 1

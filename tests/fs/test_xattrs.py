@@ -5,10 +5,11 @@ import json
 import pytest
 
 from skymount.content.skyfile import Skyfile, Verified
-from skymount.fs.tree import Tree, build_tree
-from skymount.fs.xattrs import attributes, path_of
+from skymount.fs.tree import Tree
+from skymount.fs.xattrs import attributes
 from skymount.wire.metadata import Metadata, Subfile
 from skymount.wire.skylink import Skylink
+from tests.fakes.skyfiles import listing_of
 
 LINK = Skylink.v1(bytes(range(32)), 5000)
 
@@ -19,12 +20,12 @@ def tree_of(
     """Return a tree of empty files."""
     subfiles = {path: Subfile(filename=path, contenttype=contenttype) for path in paths}
     metadata = Metadata("d", 0, subfiles=subfiles)
-    return build_tree(Skyfile(LINK, metadata, 0, "https://portal.example", verified))
+    return Tree(Skyfile(LINK, listing_of(metadata), 0, "https://portal.example", verified))
 
 
 def of(tree: Tree, index: int) -> dict[str, str]:
     """Return the attributes of a node."""
-    found = attributes(tree, tree.nodes[index], path_of(tree, index))
+    found = attributes(tree, index)
     return {name.decode(): value.decode() for name, value in found.items()}
 
 
@@ -81,7 +82,7 @@ def test_trust_in_a_name_that_moves(verified: Verified):
     """
     tree = tree_of("f", verified=verified)
     for known, word in ((True, verified.value), (False, "no")):
-        found = attributes(tree, tree.nodes[1], "f", verified=known)
+        found = attributes(tree, 1, verified=known)
         assert found[b"user.skymount.verified"] == word.encode()
 
 
@@ -89,7 +90,7 @@ def test_staleness():
     """H3: and `user.skymount.stale` says so. Of what cannot be stale nothing is said."""
     tree = tree_of("f")
     found = [
-        attributes(tree, tree.nodes[1], "f", stale=stale).get(b"user.skymount.stale")
+        attributes(tree, 1, stale=stale).get(b"user.skymount.stale")
         for stale in (None, False, True)
     ]
     assert found == [None, b"no", b"yes"]
@@ -120,7 +121,7 @@ def test_hostile_values():
     """Types and names with surrogates, control characters or without end are still values."""
     long = of(tree_of("f", contenttype="x" * 1_000_000), 1)
     assert len(long["user.mime_type"]) <= 1000
-    odd = attributes(tree_of("f", contenttype="a\ud800\0"), tree_of("f").nodes[1], "f")
+    odd = attributes(tree_of("f", contenttype="a\ud800\0"), 1)
     assert odd
     top = of(tree_of("\ud800\n", "a\0\nb"), 0)
     assert len(top["user.skymount.hidden_names"].splitlines()) == 2

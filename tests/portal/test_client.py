@@ -3,7 +3,7 @@
 import contextlib
 import random
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,7 @@ from tests.fakes import portal as fake
 from tests.fakes import skyfiles
 from tests.fakes.portal import FakePortal, running
 from tests.fakes.skyfiles import describe, noise, unverifiable
+from tests.portal.ranges import begin, received, rest_of
 
 SECRET = "pass word/of the operator"
 SMALL = skyfiles.of_files({"a.txt": b"hello", "d/b": noise(3000)})
@@ -48,8 +49,7 @@ async def talking(**options: object) -> AsyncIterator[tuple[FakePortal, PortalCl
 async def read(client: PortalClient, start: int = 0, stop: int | None = None) -> bytes:
     """Read a range of the large file."""
     wanted = ByteRange(start, stop or len(LARGE.payload))
-    async with client.stream(LARGE.skylink, "", wanted, len(LARGE.payload)) as pieces:
-        return b"".join([piece async for piece in pieces])
+    return await received(client, LARGE.skylink, "", wanted, len(LARGE.payload))
 
 
 # --- what is asked, and what comes back
@@ -146,8 +146,7 @@ async def test_path_is_encoded():
     content = skyfiles.of_files({path: b"odd", "x": b""})
     async with talking() as (portal, client):
         portal.add(content)
-        async with client.stream(content.skylink, path, ByteRange(0, 3), 3) as pieces:
-            assert b"".join([piece async for piece in pieces]) == b"odd"
+        assert await received(client, content.skylink, path, ByteRange(0, 3), 3) == b"odd"
         assert portal.requests[0].path == f"/{content.name}/{path}"
         assert set(portal.requests[0].query) <= {"no-response-metadata"}
 
@@ -273,6 +272,20 @@ async def test_failure(fault: fake.Fault, error: type[PortalError]):
                 await client.sector(bytes(32), 100)
         portal.heal()
         assert await read(client, 5, 10) == LARGE.payload[5:10]
+
+
+async def test_range_of_something_else():
+    """A portal that does not know the format sends a range of the start page; all that tells is
+    the size of it, which must be there. A file that is asked for by its name may lack it.
+    """
+    async with talking() as (portal, client):
+        portal.fault(fake.header(b"Content-Range", b"bytes 5-9/*"))
+        with pytest.raises(BadContentError, match="asked for"):
+            await read(client, 5, 10)
+        (path,) = LARGE.files
+        size = len(LARGE.payload)
+        found = await received(client, LARGE.skylink, path, ByteRange(5, 10), size)
+        assert found == LARGE.payload[5:10]
 
 
 async def test_limits():
@@ -426,11 +439,10 @@ async def test_cancelled_at_any_await():
                         case 2:
                             await read(client)
                         case 3:
-                            async with client.stream(
+                            async with client.open_range(
                                 LARGE.skylink, "", ByteRange(0, 3_000_000), 3_000_000
-                            ) as pieces:
-                                async for _ in pieces:
-                                    break
+                            ) as body:
+                                await begin(body, 3_000_000)
 
         async with trio.open_nursery() as nursery:
             for _ in range(4):
@@ -466,10 +478,10 @@ async def test_every_connection_busy():
     """Who waits too long for a connection gets a time-out."""
     async with talking(connections=1, idle_timeout=0.2) as (_, client):
         wanted = ByteRange(0, len(LARGE.payload))
-        async with client.stream(LARGE.skylink, "", wanted, len(LARGE.payload)) as pieces:
+        async with client.open_range(LARGE.skylink, "", wanted, len(LARGE.payload)) as body:
             with pytest.raises(PortalTimeoutError, match="busy"):
                 await client.head(SMALL.skylink)
-            assert b"".join([piece async for piece in pieces]) == LARGE.payload
+            assert await rest_of(body, len(wanted)) == LARGE.payload
 
 
 async def test_stream_left_early():
@@ -477,9 +489,8 @@ async def test_stream_left_early():
     async with talking(connections=1) as (_, client):
         for _ in range(3):
             wanted = ByteRange(0, len(LARGE.payload))
-            async with client.stream(LARGE.skylink, "", wanted, len(LARGE.payload)) as pieces:
-                async for _ in pieces:
-                    break
+            async with client.open_range(LARGE.skylink, "", wanted, len(LARGE.payload)) as body:
+                await begin(body, len(wanted))
         with trio.fail_after(5):
             assert await client.raw_metadata(SMALL.skylink) == SMALL.metadata
 
@@ -488,7 +499,7 @@ async def test_error_of_the_caller_passes_through():
     """What the caller raises inside a stream is not translated."""
     async with talking() as (_, client):
         with pytest.raises(ZeroDivisionError):
-            async with client.stream(LARGE.skylink, "", ByteRange(0, 9), 3_000_000):
+            async with client.open_range(LARGE.skylink, "", ByteRange(0, 9), 3_000_000):
                 raise ZeroDivisionError
 
 
@@ -614,3 +625,20 @@ def test_describe_is_what_portals_store():
         b'{"filename":"site","length":1,"subfiles":{"a":{"mode":420,"filename":"a",'
         b'"contenttype":"text/plain","len":1}}}'
     )
+
+
+async def test_too_long_without_a_length():
+    """R1: no buffer of an answer that turns out to be too long may be used."""
+    content = skyfiles.of_files({"f": noise(300_000)})
+    async with running(FakePortal()) as portal:
+        portal.add(content)
+        portal.fault(fake.endless_body)
+        views = [memoryview(bytearray(100_000)) for _ in range(3)]
+        wanted = ByteRange(0, 300_000)
+        async with (
+            PortalClient(portal.url, retries=0) as client,
+            client.open_range(content.skylink, "", wanted, 300_000) as body,
+            aclosing(body.fill_each(views)) as filled,
+        ):
+            with pytest.raises(BadContentError, match="more bytes"):
+                await anext(filled)

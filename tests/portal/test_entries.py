@@ -444,7 +444,7 @@ async def test_names_are_remembered(alone: Entries, one: FakeRegistry, ledger: L
         await alone.read(ref(name))
     await alone.read(ref("resolved"), named=False)
     await alone.write(ref("written"), PAIR, b"x", None)
-    await alone.accept(signed(b"x", 1, "proven"))
+    await alone.accept(signed(b"x", 1, "proven"), 0.0)
     assert {each.data_key for each in await alone.names(PAIR.public_key)} == {"read", "written"}
     await alone.delete(ref("written"), PAIR)
     assert {each.data_key for each in await alone.names(PAIR.public_key)} == {"read"}
@@ -455,15 +455,33 @@ async def test_entry_from_elsewhere_is_held_to_the_same_rules(
     alone: Entries, ledger: Ledger, autojump_clock: object
 ):
     """H4: what a proof shows is verified, raises the mark, and must not be behind it."""
-    await alone.accept(signed(b"new", 5), "http://p")
+    await alone.accept(signed(b"new", 5), 0.0, "http://p")
     assert ledger.highest(PAIR.public_key, ref().tweak) == 5
-    await alone.accept(signed(b"new", 5))
+    await alone.accept(signed(b"new", 5), 0.0)
     with pytest.raises(BadContentError, match="behind revision 5"):
-        await alone.accept(signed(b"old", 4))
+        await alone.accept(signed(b"old", 4), 0.0)
     forged = SignedEntry(OTHER.public_key, Entry(ref().tweak, b"x", 9), bytes(64))
     with pytest.raises(BadContentError, match="signature"):
-        await alone.accept(forged)
+        await alone.accept(forged, 0.0)
     assert ledger.seen(OTHER.public_key, ref().tweak) is None
+
+
+async def test_changes_are_told(alone: Entries, one: FakeRegistry, autojump_clock: object):
+    """H5: when a registry entry is changed, or found changed: then, once, and never otherwise."""
+    told: list[tuple[Ref, bytes | None]] = []
+    alone.watch(lambda which, state: told.append((which, state.data)))
+    one.set(signed(b"first", 1))
+    for _ in range(2):  # nothing was known, then it is as it was
+        await alone.read(ref())
+    assert told == []
+    await alone.accept(signed(b"proven", 2), trio.current_time())
+    await alone.accept(signed(b"proven", 2), trio.current_time())
+    one.set(signed(b"read", 3))
+    for _ in range(2):
+        await alone.read(ref())
+    await alone.write(ref(), PAIR, b"written", None)
+    await alone.delete(ref(), PAIR)
+    assert told == [(ref(), data) for data in (b"proven", b"read", b"written", None)]
 
 
 # writing

@@ -1,4 +1,4 @@
-"""An answer's head has a bound on its lines, wherever they come from."""
+"""An answer's head has bounds on its lines, wherever they come from; long ones go past h11."""
 
 import socket
 from functools import partial
@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from skymount.errors import BadContentError
-from skymount.portal.heads import LINES_LIMIT
+from skymount.portal.heads import LINES_LIMIT, SMALL_LIMIT, HeadBuffer, RawHead
 from skymount.portal.options import PortalOptions
 from skymount.portal.transport import Transport
 from skymount.wire.messages import Request
@@ -70,10 +70,69 @@ async def test_too_many_lines_after_the_body():
         await _fetch(answer + b"\r\n")
 
 
-def test_h11_still_works_like_that():
-    """The method that is replaced is the one that h11 calls."""
-    connection = h11.Connection(h11.CLIENT)
-    connection.send(h11.Request(method="GET", target="/", headers=[("Host", "x")]))
-    connection.receive_data(b"HTTP/1.1 200 OK\r\n" + LINE * (LINES_LIMIT + 1))
-    with pytest.raises(h11.RemoteProtocolError, match="header lines"):
-        connection.next_event()
+STATUS = b"HTTP/1.1 200 OK\r\n"
+MUCH = b"{" + b'"a": "b c",\t' * 3000 + b"}"
+
+
+def _taken(data: bytes, step: int) -> tuple[RawHead, bytes]:
+    """Take one head that comes in pieces of so many bytes; return also what was not of it."""
+    buffer = HeadBuffer(1 << 20)
+    for at in range(0, len(data), step):
+        buffer.add(data[at : at + step])
+        head = buffer.take()
+        if head is not None:
+            return head, buffer.rest + data[at + step :]
+    raise AssertionError("it is not complete")
+
+
+@pytest.mark.parametrize("end", [b"\r\n", b"\n"])
+@pytest.mark.parametrize("step", [1, 2, 7, 16_383, 16_384, 16_385, 65_536])
+def test_long_headers(step: int, end: bytes):
+    """However a head comes, its long headers are set apart as they are; the rest is for h11."""
+    lines = [STATUS[:-2], b"A: b", b"Long:  " + MUCH + b" \t", b"C: d", b"other:" + MUCH, b"", b""]
+    head, rest = _taken(end.join(lines) + b"body", step)
+    assert head.lines == end.join([STATUS[:-2], b"A: b", b"C: d", b"", b""])
+    assert head.long == ((b"Long", MUCH), (b"other", MUCH))
+    assert rest == b"body"
+
+
+@pytest.mark.parametrize("step", [1, 65_536])
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b"Long: " + MUCH + b"\r\n more\r\n\r\n",
+        b"Long: " + MUCH + b"\0" + MUCH + b"\r\n\r\n",
+        b"Long: " + MUCH + b"\r" + MUCH + b"\r\n\r\n",
+        b"Long: " + MUCH + b"\r\r\n\r\n",
+        b"Long : " + MUCH + b"\r\n\r\n",
+        b" Long: " + MUCH + b"\r\n\r\n",
+        b"n" * 200 + b": " + MUCH + b"\r\n\r\n",
+        MUCH.replace(b":", b"-") + b"\r\n\r\n",
+        b"Connection: " + MUCH + b"\r\n\r\n",
+        b"Content-Length: " + b"0" * 20_000 + b"4\r\n\r\n",
+        b"Transfer-encoding: chunked" + b" " * 20_000 + b"\r\n\r\n",
+    ],
+)
+def test_long_lines_that_are_refused(lines: bytes, step: int):
+    """A long line is a header that may be as long, or an error: h11 sees all that frames a body."""
+    with pytest.raises(h11.RemoteProtocolError):
+        _taken(STATUS + lines, step)
+
+
+def test_long_status_line():
+    """A status line is not as long."""
+    with pytest.raises(h11.RemoteProtocolError, match="as long"):
+        _taken(STATUS[:-2] + b" x: " + MUCH + b"\r\n\r\n", 65_536)
+
+
+def test_many_short_lines():
+    """C14: what h11 gets is little, in all heads together, whatever the bound on the head."""
+    line = b"a: " + b"b" * 10_000 + b"\r\n"
+    few, many = SMALL_LIMIT // len(line), SMALL_LIMIT // len(line) + 1
+    assert _taken(STATUS + line * few + b"\r\n", 65_536)[0].long == ()
+    with pytest.raises(h11.RemoteProtocolError, match="short headers"):
+        _taken(STATUS + line * many + b"\r\n", 65_536)
+    buffer = HeadBuffer(1 << 20)
+    buffer.add((STATUS + line + b"\r\n") * many)
+    with pytest.raises(h11.RemoteProtocolError, match="short headers"):
+        list(iter(buffer.take, None))

@@ -72,8 +72,8 @@ LOCAL: dict[str, dict[str, Any]] = {
 """Every call that makes none."""
 
 INNER = {
-    *("aclose", "base_sector", "dialect", "head", "node", "of", "prepare", "raw_metadata"),
-    *("sector", "send_upload", "stream", "url", "db", "registry"),
+    *("aclose", "base_sector", "connect", "dialect", "head", "node", "of", "open_range"),
+    *("raw_metadata", "round_trip", "sector", "send_upload", "url", "db", "registry"),
     *("registry.fetch", "registry.following", "registry.post"),
 }
 """What takes values that were checked before, for the mount and the command line."""

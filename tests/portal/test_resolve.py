@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skymount.errors import BadContentError, NotFoundError, PortalError, UnavailableError
-from skymount.portal.entries import Entries
+from skymount.portal.entries import Entries, Ref
 from skymount.portal.failover import Portals
 from skymount.portal.ledger import Ledger
 from skymount.portal.options import PortalOptions
@@ -51,6 +51,17 @@ def test_answer_holds():
     assert [known.pause(now, 60) for now in (100, 159, 160, 1000)] == [60, 1, 0, 0]
     assert known.answer(159, 60) is FOUND
     assert known.answer(160, 60) is None
+
+
+def test_answer_that_is_outdated():
+    """H5: What this mount learns earlier counts within a second.
+
+    Until then it is stale; when asking fails it is served on, for as long as after any failure.
+    """
+    known = Known(FOUND, asked=100, outdated=True)
+    assert (known.pause(101, 60), known.answer(101, 60), known.stale) == (0, None, True)
+    failed = known.fail(101)
+    assert (failed.pause(101, 60), failed.answer(102, 60), failed.stale) == (2, FOUND, True)
 
 
 def test_absence_holds():
@@ -110,9 +121,18 @@ def test_it_is_always_asked_again(events: list[tuple[str, float]], ttl: float):
 class Rig:
     """Names over fake portals; with or without the registry of this machine."""
 
-    def __init__(self, names: Names, registries: list[FakeRegistry]) -> None:
+    def __init__(
+        self, names: Names, registries: list[FakeRegistry], entries: Entries | None = None
+    ) -> None:
         self.names = names
         self.registries = registries
+        self._entries = entries
+
+    @property
+    def entries(self) -> Entries:
+        """The registry as this machine knows it."""
+        assert self._entries is not None
+        return self._entries
 
     @property
     def registry(self) -> FakeRegistry:
@@ -150,7 +170,8 @@ async def open_rig(
             return
         known = Ledger.open(ledger / "ledger.sqlite3")
         stack.callback(known.close)
-        yield Rig(Names(asked, Entries(asked, known), known, made), registries)
+        entries = Entries(asked, known)
+        yield Rig(Names(asked, entries, known, made), registries, entries)
 
 
 @pytest.fixture(autouse=True)
@@ -166,6 +187,7 @@ def to(skyfile: FakeSkyfile | Skylink, key: str = "key", revision: int = 0) -> S
 
 
 V2 = link_of("key")
+KEY = Ref(OWNER.public_key, hash_data_key("key"))
 
 
 # --- domains
@@ -546,3 +568,76 @@ async def test_entry_that_holds_no_skylink(data: bytes, tmp_path: Path):
         rig.registry.domains["example"] = encode_resolution(record)
         with pytest.raises(BadContentError):
             await rig.resolve("example")
+
+
+# --- entries that change meanwhile
+
+
+async def test_entry_that_changes(tmp_path: Path):
+    """H5: the v2 skylinks and domains that it now leads elsewhere are asked for again.
+
+    Not those that it does not lead anywhere else, nor those that came another way.
+    """
+    async with open_rig(ledger=tmp_path) as rig:
+        rig.registry.set(to(link_of("inner"), "outer"), to(SITE, "inner"), to(SITE))
+        rig.registry.lead("chain", link_of("outer"))
+        rig.registry.lead("direct", SITE.skylink)
+        goals: list[Goal] = ["chain", "direct", link_of("outer"), link_of("inner"), V2]
+        for goal in goals * 2:
+            assert (await rig.resolve(goal))[0] == SITE.skylink
+        by_inner = {"chain", link_of("outer"), link_of("inner")}
+        for content, expected in ((SITE, set[Goal]()), (OTHER, by_inner)):
+            rig.registry.set(to(content, "inner", 1 if content is SITE else 2))
+            await rig.entries.read(replace(KEY, tweak=hash_data_key("inner")))
+            assert {goal for goal in goals if not rig.names.pause(goal)} == expected
+        for goal in goals:
+            target = OTHER if goal in by_inner else SITE
+            assert (await rig.resolve(goal))[0] == target.skylink
+        assert all(rig.names.pause(goal) for goal in goals)
+
+
+@pytest.mark.parametrize("proves", [False, True])
+async def test_entry_of_an_answer_by_a_portal(tmp_path: Path, proves: bool):
+    """H5: a registry entry that is found changed, also where a portal told the way.
+
+    That its proof shows the entry is no change.
+    """
+    async with open_rig(ledger=tmp_path) as rig:
+        rig.registry.set(to(SITE))
+        rig.registry.proves = proves
+        assert await rig.resolve(V2) == (SITE.skylink, proves)
+        await rig.entries.read(KEY)
+        assert rig.names.pause(V2)
+        rig.registry.set(to(OTHER, revision=1))
+        await rig.entries.read(KEY)
+        assert not rig.names.pause(V2)
+        assert (await rig.resolve(V2))[0] == OTHER.skylink
+        assert rig.names.pause(V2)
+
+
+async def test_entry_that_is_deleted(tmp_path: Path):
+    """H5: a name whose entry is deleted is gone, and is there again with the entry."""
+    async with open_rig(ledger=tmp_path) as rig:
+        for revision in (0, 2):
+            rig.registry.set(to(SITE, revision=revision))
+            await rig.entries.read(KEY)
+            assert (await rig.resolve(V2))[0] == SITE.skylink
+            rig.registry.set(signed("key", DELETED, revision + 1))
+            await rig.entries.read(KEY)
+            with pytest.raises(NotFoundError):
+                await rig.resolve(V2)
+
+
+async def test_entry_that_changes_while_the_resolver_fails(tmp_path: Path):
+    """H5: By which entries the tree came that is served then (H3) is still known."""
+    async with open_rig(ledger=tmp_path, ttl=1.0) as rig:
+        rig.registry.set(to(SITE))
+        rig.registry.lead("example", V2)
+        assert await rig.resolve("example") == (SITE.skylink, False)
+        rig.registry.domains["example"] = b"nonsense"
+        await trio.sleep(1)
+        assert await rig.resolve("example") == (SITE.skylink, False)
+        assert rig.names.pause("example")
+        rig.registry.set(to(OTHER, revision=1))
+        await rig.entries.read(KEY)
+        assert not rig.names.pause("example")

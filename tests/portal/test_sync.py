@@ -74,7 +74,7 @@ def test_every_call_is_there(waiting: type, owner: type):
 def test_everything_else_is_there():
     """So has everything else but what makes sense in a trio program only."""
     missing = public(PortalClient) - public(SyncPortalClient)
-    assert missing == {"aclose", "node", "of", "stream"}
+    assert missing == {"aclose", "node", "of"}
     assert public(Registry) == public(SyncRegistry)
     assert public(SkyDB) == public(SyncSkyDB)
 

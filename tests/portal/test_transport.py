@@ -30,6 +30,7 @@ from tests.fakes import portal as fake
 from tests.fakes import skyfiles
 from tests.fakes.portal import FakePortal, running
 from tests.fakes.skyfiles import noise
+from tests.portal.ranges import received
 
 KEY = "pass word/of the operator"
 COOKIE = "skynet-jwt=eyJhbGciOi.secret.token"
@@ -263,13 +264,15 @@ def test_redirect_from_https_to_http():
     """What was asked for in secret is not asked for in public, wherever that is."""
     call = Call(GET, PortalOptions(), "https://portal.example")
     for target, good in [("https://b.example", True), ("http://portal.example", False)]:
-        response = httpx.Response(302, request=httpx.Request("GET", "https://portal.example/a"))
-        response.next_request = httpx.Request("GET", target)
+        before, then = (
+            httpx.Request("GET", "https://portal.example/a"),
+            httpx.Request("GET", target),
+        )
         if good:
-            transport._redirected(call, response, None, frozenset())
+            transport._redirected(call, before, then, 302, None, frozenset())
         else:
             with pytest.raises(BadContentError, match="https to http"):
-                transport._redirected(call, response, None, frozenset())
+                transport._redirected(call, before, then, 302, None, frozenset())
 
 
 # --- repetitions
@@ -373,8 +376,7 @@ async def test_stream_is_repeated_until_its_head(pauses: list[object]):
         portal.fault(fake.resets_after(5000), times=1)
 
         async def read() -> bytes:
-            async with client.stream(CONTENT.skylink, "", wanted, size) as pieces:
-                return b"".join([piece async for piece in pieces])
+            return await received(client, CONTENT.skylink, "", wanted, size)
 
         with pytest.raises(UnavailableError):
             await read()

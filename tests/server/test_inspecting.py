@@ -11,13 +11,13 @@ from skymount.wire.messages import Part
 from skymount.wire.metadata import parse_metadata
 from skymount.wire.sector import (
     check_fanout,
-    chunk_is_authentic,
     parse_base_sector,
     split_body,
 )
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 from tests.portal_process import portal_process
 from tests.server.forms import Client, form, message_of
+from tests.wire.chunks import chunk_is_authentic
 
 
 def _sector(client: httpx.Client, root: bytes, offset: int = 0, length: int = SECTOR_SIZE) -> bytes:

@@ -1,6 +1,6 @@
 """The Merkle root of a sector, held against a tree that is hashed in full.
 
-All of it holds for each form: the plain one, and the compiled one with and without AVX2.
+All of it holds for each form: the plain one, and each of the compiled ones that this CPU can run.
 """
 
 import json
@@ -23,7 +23,14 @@ from hypothesis import strategies as st
 
 import skymount.wire
 from skymount.wire import merkle
-from skymount.wire.merkle import piece_root, plain_root, sector_root
+from skymount.wire.merkle import (
+    joined_root,
+    piece_groups,
+    piece_root,
+    plain_groups,
+    plain_join,
+    sector_root,
+)
 from skymount.wire.skylink import SECTOR_SIZE
 
 try:
@@ -39,28 +46,36 @@ GROUP = 256 * SEGMENT  # what the compiled form hashes at once
 PATTERN = b"".join(blake2b(at.to_bytes(4, "big")).digest() for at in range(SECTOR_SIZE // SEGMENT))
 
 needs_compiled = pytest.mark.skipif(_merkle is None, reason="skymount.wire._merkle is not built")
-needs_avx2 = pytest.mark.skipif(
-    _merkle is None or not _merkle.AVX2, reason="_merkle is not built, or no AVX2 here"
-)
+
+
+def needs_form(name):
+    return pytest.mark.skipif(
+        _merkle is None or name not in _merkle.FORMS, reason=f"_merkle is not built, or no {name}"
+    )
+
 
 COMPILED_FORMS = [
-    pytest.param("portable", marks=needs_compiled),
-    pytest.param("avx2", marks=needs_avx2),
+    pytest.param(name, marks=needs_form(name)) for name in ("portable", "avx2", "avx512")
 ]
 
 
 def form(name):
+    """Return (groups, join) of a form."""
     if name == "plain":
-        return plain_root
-    if name == "avx2":
-        return _merkle.root
-    return lambda data, start, stride: _merkle.root(data, start, stride, True)
+        return plain_groups, plain_join
+    number = _merkle.FORMS.index(name)
+    return (
+        lambda data, start, stride: _merkle.groups(data, start, stride, number),
+        lambda roots: _merkle.join(roots, number),
+    )
 
 
 @pytest.fixture(params=["plain", *COMPILED_FORMS], autouse=True)
 def each_form(request, monkeypatch):
     """Run each test once with every form that there is, unless the test chooses one itself."""
-    monkeypatch.setattr(merkle, "_root", form(request.param))
+    groups, join = form(request.param)
+    monkeypatch.setattr(merkle, "_groups", groups)
+    monkeypatch.setattr(merkle, "_join", join)
 
 
 each_once = pytest.mark.parametrize("each_form", ["plain"], indirect=True)
@@ -166,6 +181,25 @@ def test_piece_root_of_a_full_chunk():
     assert piece_root(chunk, 9, 10) == naive_root(naive_piece(chunk, 9, 10))
 
 
+@pytest.mark.parametrize("size", [0, 1, 4 * GROUP, 4 * GROUP + 1, 100_000])
+@pytest.mark.parametrize("pieces", [1, 2, 10])
+@pytest.mark.parametrize("zeros", [0, GROUP, 3 * GROUP])
+def test_a_root_by_parts(pieces, size, zeros):
+    """Parts of whole groups, each hashed by itself, make the root; also where one is all zeros."""
+    chunk = PATTERN[:size] + bytes(zeros * pieces) + PATTERN[: size // 2]
+    step = 2 * GROUP * pieces
+    parts = [chunk[at : at + step] for at in range(0, len(chunk), step)]
+    for piece in range(pieces):
+        groups = [piece_groups(part, piece, pieces) for part in parts]
+        assert joined_root(groups) == piece_root(chunk, piece, pieces)
+
+
+def test_parts_of_more_than_a_sector_have_no_root():
+    part = piece_groups(PATTERN, 0, 1)
+    with pytest.raises(ValueError, match="more groups"):
+        joined_root([part, part[:32]])
+
+
 @pytest.mark.parametrize("size", [0, 1, 100, GROUP + 100])
 @pytest.mark.parametrize("skip", range(9))
 def test_any_buffer_at_any_address(skip, size):
@@ -207,7 +241,10 @@ def test_the_forms_agree(name, chunk, pieces, data):
     """The compiled form says what the plain one says, for any start, stride and size."""
     start = data.draw(st.integers(0, pieces - 1)) * SEGMENT
     stride = pieces * SEGMENT
-    assert form(name)(chunk, start, stride) == plain_root(chunk, start, stride)
+    groups, join = form(name)
+    expected = plain_groups(chunk, start, stride)
+    assert groups(chunk, start, stride) == expected
+    assert join(expected) == plain_join(expected)
 
 
 @each_once
@@ -221,7 +258,10 @@ def test_the_forms_agree(name, chunk, pieces, data):
 def test_the_forms_agree_on_large_data(name, size, hole, length):
     content = bytearray(PATTERN[:size])
     content[hole : hole + length] = bytes(len(content[hole : hole + length]))
-    assert form(name)(content, 0, SEGMENT) == plain_root(content, 0, SEGMENT)
+    groups, join = form(name)
+    expected = plain_groups(content, 0, SEGMENT)
+    assert groups(content, 0, SEGMENT) == expected
+    assert join(expected) == plain_join(expected)
 
 
 @each_once
@@ -240,7 +280,15 @@ def test_the_forms_agree_on_large_data(name, size, hole, length):
 def test_the_compiled_form_refuses_what_is_no_sector(size, start, stride):
     """It checks for itself what its memory depends on."""
     with pytest.raises(ValueError, match="not those of one sector"):
-        _merkle.root(bytes(size), start, stride)
+        _merkle.groups(bytes(size), start, stride)
+
+
+@each_once
+@needs_compiled
+@pytest.mark.parametrize("size", [1, 31, 33, 257 * 32])
+def test_the_compiled_form_refuses_what_are_no_roots(size):
+    with pytest.raises(ValueError, match="not those of one sector"):
+        _merkle.join(bytes(size))
 
 
 @each_once
@@ -248,17 +296,31 @@ def test_the_compiled_form_refuses_what_is_no_sector(size, start, stride):
 @pytest.mark.parametrize("start", [100, 101, sys.maxsize])
 @pytest.mark.parametrize("stride", [64, sys.maxsize])
 def test_the_compiled_form_finds_nothing_beyond_the_end(start, stride):
-    assert _merkle.root(b"x" * 100, start, stride) == plain_root(b"", 0, SEGMENT)
-    assert _merkle.root(b"x" * 64, 0, stride) == plain_root(b"x" * 64, 0, SEGMENT)
+    assert _merkle.groups(b"x" * 100, start, stride) == b""
+    assert _merkle.groups(b"x" * 64, 0, stride) == plain_groups(b"x" * 64, 0, SEGMENT)
+
+
+@each_once
+@needs_compiled
+def test_the_compiled_form_is_one_of_those_that_run_here():
+    """The fastest one unless told otherwise; what every CPU can run is there, and is the last."""
+    assert _merkle.FORMS[-1] == "portable"
+    for number in (-1, len(_merkle.FORMS)):
+        with pytest.raises(ValueError, match="no such form"):
+            _merkle.groups(b"", 0, SEGMENT, number)
+        with pytest.raises(ValueError, match="no such form"):
+            _merkle.join(b"", number)
 
 
 @each_once
 @needs_compiled
 def test_the_compiled_form_takes_bytes_only():
     with pytest.raises(TypeError):
-        _merkle.root("text", 0, SEGMENT)
+        _merkle.groups("text", 0, SEGMENT)
+    with pytest.raises(TypeError):
+        _merkle.join("text")
     with pytest.raises(OverflowError):
-        _merkle.root(b"", sys.maxsize + 1, SEGMENT)
+        _merkle.groups(b"", sys.maxsize + 1, SEGMENT)
 
 
 @each_once
@@ -280,7 +342,7 @@ def test_the_compiled_form_lets_other_threads_run():
     try:
         gate.release()
         for _ in range(100):
-            _merkle.root(PATTERN, 0, SEGMENT)
+            _merkle.groups(PATTERN, 0, SEGMENT)
             if ran:
                 break
         in_time = bool(ran)
@@ -303,7 +365,8 @@ def test_the_plain_form_serves_where_nothing_was_compiled(monkeypatch):
     monkeypatch.delattr(skymount.wire, "_merkle", raising=False)
     module = runpy.run_path(merkle.__file__)
     assert not module["COMPILED"]
-    assert module["_root"] is module["plain_root"]
+    assert module["_groups"] is module["plain_groups"]
+    assert module["_join"] is module["plain_join"]
     assert module["sector_root"](b"a").hex() == ROOTS["one byte 0x61 then zeros to 4 MiB"]
 
 

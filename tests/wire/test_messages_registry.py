@@ -1,6 +1,7 @@
 """Requests and small bodies of registry, skykeys, names and resolution (contract 5-12)."""
 
 import json
+from functools import partial
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pytest
@@ -26,6 +27,8 @@ TWEAK = b"\7" * 32
 LINK = Skylink.parse("CABAB_1Dt0FJsxqsu_J4TodNCbCGvtFf1Uys_3EgzOlTcg")
 ENTRY = Skylink.v2(bytes(32))
 QUERY = f"publickey=ed25519%3A{KEY.hex()}&datakey={TWEAK.hex()}"
+
+of_content = partial(Request, may_tell_metadata=True)
 
 
 @pytest.mark.parametrize(
@@ -53,10 +56,10 @@ QUERY = f"publickey=ed25519%3A{KEY.hex()}&datakey={TWEAK.hex()}"
             Request("GET", "/skynet/skykey?id=kALkHTYQ44XeQq2oz0mwYA%3D%3D"),
         ),
         (messages.list_skykeys(SVC), Request("GET", "/svc/skykeys")),
-        (messages.hns_download("example.hns"), Request("GET", "/hns/example.hns")),
+        (messages.hns_download("example.hns"), of_content("GET", "/hns/example.hns")),
         (
             messages.hns_download("xn--ls8h", "a b/c+?.txt", timeout=7),
-            Request("GET", "/hns/xn--ls8h/a%20b/c%2B%3F.txt?timeout=7"),
+            of_content("GET", "/hns/xn--ls8h/a%20b/c%2B%3F.txt?timeout=7"),
         ),
         (messages.hns_resolution("example"), Request("GET", "/hnsres/example")),
         (messages.resolve(SKYNET, ENTRY), Request("GET", f"/skynet/resolve/{ENTRY}")),

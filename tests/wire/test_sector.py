@@ -21,7 +21,6 @@ from skymount.wire.sector import (
     build_fanned_out,
     build_inline,
     check_fanout,
-    chunk_is_authentic,
     fits_inline,
     inline_skylink,
     parse_base_sector,
@@ -29,6 +28,7 @@ from skymount.wire.sector import (
     split_body,
 )
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
+from tests.wire.chunks import chunk_is_authentic
 
 VECTORS = json.loads((Path(__file__).parents[1] / "data" / "vectors.json").read_text())
 
@@ -208,7 +208,8 @@ def test_fanned_out_round_trip():
     assert chunk_is_authentic(layout, fanout, 2, chunks[2].ljust(SECTOR_SIZE, b"\0"))
     assert not chunk_is_authentic(layout, fanout, 0, chunks[1])
     assert not chunk_is_authentic(layout, fanout, 2, chunks[2] + b"x")
-    assert not chunk_is_authentic(layout, fanout, 2, chunks[2].ljust(SECTOR_SIZE + 1, b"\0"))
+    with pytest.raises(ValueError, match="more groups"):
+        chunk_is_authentic(layout, fanout, 2, chunks[2].ljust(SECTOR_SIZE + 1, b"\0"))
     assert not chunk_is_authentic(layout, fanout, 3, b"")
 
 
@@ -233,7 +234,8 @@ def test_chunk_of_ten_data_pieces():
         assert chunk_is_authentic(layout, fanout, index, chunk)
         assert not chunk_is_authentic(layout, fanout, 1 - index, chunk)
         assert not chunk_is_authentic(layout, fanout, index, chunk[:700] + b"?" + chunk[701:])
-    assert not chunk_is_authentic(layout, fanout, 0, bytes(10 * SECTOR_SIZE + 1))
+    with pytest.raises(ValueError, match="more groups"):
+        chunk_is_authentic(layout, fanout, 0, bytes(10 * SECTOR_SIZE + 1))
 
 
 @pytest.mark.parametrize(

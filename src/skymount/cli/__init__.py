@@ -34,6 +34,7 @@ _COMMANDS = {
     "key": "skymount.cli.key:key",
     "skykey": "skymount.cli.skykey:skykey",
     "skylink": "skymount.cli.skylink:skylink",
+    "cache": "skymount.cli.cache:cache",
     "portal": "skymount.cli.portal:portal",
 }
 

@@ -27,6 +27,15 @@ _ASK_TIMEOUT = 2.0  # seconds to ask a daemon for its process id
 @click.option("--name", metavar="NAME", help="Use the table [mounts.NAME] of the configuration.")
 @click.option("-f", "--foreground", is_flag=True, help="Stay, and log to stderr.")
 @click.option("--memory-cache", metavar="SIZE", help="Memory for content, like '128 MiB'.")
+@click.option("--disk-cache", metavar="SIZE|off", help="Disk space for content, like '2 GiB'.")
+@click.option(
+    "--no-read-ahead",
+    "read_ahead",
+    flag_value=False,
+    type=bool,
+    default=None,
+    help="Leave the kernel's read-ahead alone.",
+)
 @click.option("--allow-other", is_flag=True, default=None, help="Let other users in.")
 @click.option("--log-file", metavar="FILE", help="Where the daemon logs in the background.")
 def mount(

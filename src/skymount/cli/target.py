@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
@@ -14,10 +13,9 @@ import click
 
 from skymount.cli import EXIT_NOT_FOUND
 from skymount.cli.output import escape, warn
-from skymount.content.loader import off_loop
 from skymount.content.skyfile import Policy, Skyfile, Verified
 from skymount.errors import BadContentError, NotFoundError
-from skymount.fs.tree import NAME_LIMIT, Directory, File, Node, Tree, build_tree
+from skymount.fs.tree import NAME_LIMIT, Directory, File, Node, Tree
 from skymount.portal.reading import PortalReader
 from skymount.wire.skylink import Skylink, split_link
 
@@ -96,7 +94,7 @@ class Target:
     @property
     def node(self) -> Node:
         """What it is."""
-        return self.tree.nodes[self.index]
+        return self.tree.node(self.index)
 
     @property
     def name(self) -> str:
@@ -107,7 +105,7 @@ class Target:
         """
         if self.path:
             return self.path.rpartition(b"/")[2].decode()
-        name = self.tree.skyfile.metadata.filename
+        name = self.tree.skyfile.listing.filename
         try:
             is_long = len(name.encode()) > NAME_LIMIT
         except UnicodeEncodeError:
@@ -123,42 +121,36 @@ class Target:
         """
         if isinstance(self.node, File):
             return self.node
-        metadata, size = self.tree.skyfile.metadata, self.tree.skyfile.size
-        if self.path or metadata.rejected or len(metadata.subfiles) > 1:
+        listing, total = self.tree.skyfile.listing, self.tree.skyfile.size
+        if self.path or listing.rejected or listing.records > 1:
             return None
-        if not metadata.subfiles:
-            return File(0, b"", 0, size, 0o444, "")
-        only = metadata.subfiles.get(metadata.filename)  # as uploads of one file are stored
-        if only is None or only.offset + only.len > size:
+        if not listing.records:
+            return File(0, total, 0o444, "")
+        only = listing.record(listing.filename)  # as uploads of one file are stored
+        if only is None or sum(only[:2]) > total:
             return None
-        return File(0, b"", only.offset, only.len, 0o444, only.contenttype)
+        return File(*only[:2], 0o444, "")
 
     def mode_of(self, path: bytes) -> int:
         """Return the permission bits that the metadata has for a path in the tree, 0 for none.
 
         The empty path stands for the file that the root is.
         """
-        metadata = self.tree.skyfile.metadata
-        found = metadata.subfiles.get(path.decode() or metadata.filename)
-        return (metadata.mode if found is None else found.mode) & 0o777
+        listing = self.tree.skyfile.listing
+        found = listing.record(path.decode() or listing.filename)
+        return (listing.mode if found is None else found[2]) & 0o777
 
     def walk(self) -> Iterator[tuple[bytes, Node]]:
         """Yield all that is below, by path from here, directories before what is in them."""
-        waiting = [(b"", self.index)]
-        while waiting:
-            path, index = waiting.pop()
-            node = self.tree.nodes[index]
-            if path:
-                yield path, node
-            if isinstance(node, Directory):
-                before = path + b"/" if path else b""
-                waiting += [(before + name, at) for name, at in reversed(node.children.items())]
+        skipped = len(self.path) + 1 if self.path else 0
+        for index in self.tree.below(self.index):
+            yield self.tree.path(index)[skipped:], self.tree.node(index)
 
     def children(self) -> Iterator[tuple[bytes, Node]]:
         """Yield what is directly below, by name."""
         if isinstance(self.node, Directory):
-            for name, index in self.node.children.items():
-                yield name, self.tree.nodes[index]
+            for index in self.tree.children(self.index):
+                yield self.tree.name(index), self.tree.node(index)
 
     def files(self) -> Iterator[tuple[bytes, File]]:
         """Yield the files of `walk`."""
@@ -194,11 +186,10 @@ async def open_target(reading: "Reading", link: Link) -> Target:
     skylink, path = await reading.portals.first(link.resolve)
     with naming_what_is_absent(skylink):
         skyfile = await _load(reading, skylink)
-    tree = await off_loop(partial(build_tree, skyfile))
+    tree = Tree(skyfile)
     index = 0
     for element in path.split(b"/") if path else ():
-        node = tree.nodes[index]
-        child = node.children.get(element) if isinstance(node, Directory) else None
+        child = tree.child(index, element)  # a file has none
         if child is None:
             raise _missing(link, tree, path)
         index = child

@@ -7,14 +7,18 @@ header or by its endpoint, and small content is checked by putting the base sect
 """
 
 import os
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import aclosing, suppress
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 import trio
 
-from skymount.content.skyfile import Policy, Skyfile, Verified
+from skymount.content.apart import tabulate_apart
+from skymount.content.listing import Listing, unpack
+from skymount.content.payload import receive
+from skymount.content.skyfile import Loaded, Policy, Skyfile, Verified
+from skymount.content.tabulate import tabulate
 from skymount.errors import (
     BadContentError,
     MalformedError,
@@ -25,8 +29,7 @@ from skymount.errors import (
 from skymount.portal.failover import Portals
 from skymount.portal.reading import Head, PortalReader
 from skymount.wire import merkle, sector
-from skymount.wire.metadata import METADATA_LIMIT, Metadata, parse_metadata
-from skymount.wire.ranges import ByteRange
+from skymount.wire.metadata import METADATA_LIMIT
 from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE, Skylink
 
 T = TypeVar("T")
@@ -43,6 +46,11 @@ _MISSING_WHILE = 300.0
 _HASHING_THREADS = os.cpu_count() or 1
 """Of their own: trio's are shared with name look-ups, which can hang for long."""
 
+_HERE = 16 << 10
+"""Bytes that are hashed or parsed in less time than a first thread takes to start and answer: up to
+a millisecond.
+"""
+
 _FANOUT_LIMIT = 64 << 20
 """Bytes of fan-out; the roots of 8 TiB of content."""
 
@@ -51,17 +59,20 @@ _PARALLEL_SECTORS = 4
 _UNIT_LIMIT = 64 << 20
 """Bytes that must be held to check any of them; real portals need 40 MiB (wire notes 2.3)."""
 
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A skyfile, and its payload when that came along with it."""
-
-    skyfile: Skyfile
-    payload: bytes | None = None
+_SMALL_METADATA = 128 << 10
+"""Bytes of metadata that a thread reads; the loop waits some 10 ms for that, as parsers let no
+other thread run meanwhile. More is for a process apart, whose start costs 0.1 s. What only the
+lenient parser takes cannot be told before; of so many bytes it takes no longer.
+"""
 
 
-async def off_loop(work: "partial[T]") -> T:
-    """Run CPU-bound work in a thread; a caller that is cancelled does not wait for it."""
+async def off_loop(work: "partial[T]", size: int = _HERE + 1) -> T:
+    """Run CPU-bound work in a thread; a caller that is cancelled does not wait for it.
+
+    `size` are the bytes that it is about: for a few it is done at once.
+    """
+    if size <= _HERE:
+        return work()
     return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=_limiter())
 
 
@@ -84,6 +95,8 @@ class Loader:
         self._portals = portals
         self._policy = policy
         self._without_base_sectors: dict[PortalReader, tuple[int, float]] = {}
+        self._with_base_sectors: set[PortalReader] = set()
+        self._apart = trio.CapacityLimiter(1)  # one such process takes a gigabyte
 
     async def load(self, skylink: Skylink) -> Loaded:
         """Describe a v1 skylink; PortalError when no portal can.
@@ -102,7 +115,7 @@ class Loader:
                         return other
         return found
 
-    async def payload(self, skyfile: Skyfile) -> bytes:
+    async def payload(self, skyfile: Skyfile) -> bytes | memoryview:
         """Fetch the payload of an inline skyfile again, checked as it was at first."""
         loaded = await self.load(skyfile.skylink)
         if loaded.payload is None:
@@ -112,17 +125,49 @@ class Loader:
     async def _load_from(self, client: PortalReader, skylink: Skylink) -> Loaded:
         try:
             if not self._wants_base_sector(client, skylink):
-                return await self._from_head(client, skylink)
-            base = await self._base_sector(client, skylink)
+                return await self._from_head(client, skylink, await client.head(skylink))
+            base, head = await self._ask(client, skylink)
             if base is not None and base.layout.is_plain:
                 return await self._from_base_sector(client, skylink, base)
-            loaded = await self._from_head(client, skylink, encrypted=base is not None)
+            if head is None:
+                head = await client.head(skylink)
+            loaded = await self._from_head(client, skylink, head, encrypted=base is not None)
             if base is None:  # the portal has the content, so it was the endpoint that it lacks
                 missing, _ = self._without_base_sectors.get(client, (0, 0.0))
                 self._without_base_sectors[client] = (missing + 1, trio.current_time())
             return loaded
         except MalformedError as error:
             raise BadContentError(str(error), url=client.url) from error
+
+    async def _ask(
+        self, client: PortalReader, skylink: Skylink
+    ) -> tuple[sector.BaseSector | None, Head | None]:
+        """Ask for the base sector, and of a portal that never gave one for the headers as well.
+
+        Both at once: one after the other would cost the first read a round trip more.
+        """
+        if client in self._with_base_sectors:
+            return await self._base_sector(client, skylink), None
+        head: Head | None = None
+        base: sector.BaseSector | None = None
+        failure: PortalError | MalformedError | None = None
+
+        async def ask_head() -> None:
+            nonlocal head
+            with suppress(PortalError):  # it is asked for again, if it is needed at all
+                head = await client.head(skylink)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask_head)
+            try:
+                base = await self._base_sector(client, skylink)
+            except (PortalError, MalformedError) as error:
+                failure = error
+            if base is not None or failure is not None:
+                nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        return base, head
 
     def _wants_base_sector(self, client: PortalReader, skylink: Skylink) -> bool:
         if self._policy is Policy.OFF or skylink.offset:  # a packed one's root proves nothing
@@ -140,12 +185,13 @@ class Loader:
         except (NotFoundError, RequestRefusedError):
             return None
         layout = sector.Layout.parse(data)
-        root = await off_loop(partial(merkle.sector_root, data))
+        root = await off_loop(partial(merkle.sector_root, data), len(data))
         if root != skylink.root and (
             layout.is_plain or await self._differs_encrypted(client, skylink, data)
         ):
             raise BadContentError(f"{skylink}: the base sector is not the content", url=client.url)
         self._without_base_sectors.pop(client, None)
+        self._with_base_sectors.add(client)
         if not layout.is_plain:  # all that could be parsed is encrypted, its own sizes too
             return sector.BaseSector(layout, b"", b"", b"", None)
         return sector.parse_base_sector(data)
@@ -167,19 +213,21 @@ class Loader:
         self, client: PortalReader, skylink: Skylink, base: sector.BaseSector
     ) -> Loaded:
         """Describe it from its base sector, which is authentic."""
-        layout, fanout, raw = base.layout, base.fanout, base.metadata
+        layout, fanout = base.layout, base.fanout
+        raw: bytes | memoryview = base.metadata
         if layout.is_extended:
             body = await self._spilled_body(client, layout, base.roots)
-            fanout, raw = sector.split_body(layout, body)
+            head, raw = sector.split_body(layout, memoryview(body))  # not copied: it may be large
+            fanout = bytes(head)
         if not layout.is_inline:
             sector.check_fanout(layout, fanout)
         checkable = layout.is_inline or layout.chunk_size <= _UNIT_LIMIT
         if not checkable and self._policy is Policy.REQUIRE:
             raise BadContentError(f"{skylink}: its chunks are too large to verify", url=client.url)
-        metadata = await off_loop(partial(parse_metadata, raw))
+        listing = await self._listing(raw, layout.filesize, None)
         skyfile = Skyfile(
             skylink=skylink,
-            metadata=metadata,
+            listing=listing,
             size=layout.filesize,
             portal=client.url,
             verified=Verified.YES if checkable else Verified.PARTLY,
@@ -188,6 +236,16 @@ class Loader:
             inline=layout.is_inline,
         )
         return Loaded(skyfile, base.payload)
+
+    async def _listing(
+        self, raw: bytes | memoryview, size: int | None, answered: int | None
+    ) -> Listing:
+        """Make the listing of metadata; the sizes are those of `tabulate`."""
+        if len(raw) <= _SMALL_METADATA:
+            return await off_loop(partial(_tabulated, bytes(raw), size, answered), len(raw))
+        async with self._apart:
+            packed = await tabulate_apart(raw, size, answered)
+        return await off_loop(partial(unpack, packed))
 
     async def _spilled_body(
         self, client: PortalReader, layout: sector.Layout, roots: bytes
@@ -225,58 +283,57 @@ class Loader:
                 nursery.start_soon(fetch, index)
         if failures:
             raise failures[0]
-        return b"".join(found)
+        return await off_loop(partial(b"".join, found))  # which lets the loop go on
 
     async def _from_head(
-        self, client: PortalReader, skylink: Skylink, *, encrypted: bool = False
+        self, client: PortalReader, skylink: Skylink, head: Head, *, encrypted: bool = False
     ) -> Loaded:
         """Describe it by the portal's word, checked where the content is small.
 
         What the portal decrypts cannot be checked against the hash.
         """
-        head = await client.head(skylink)
         raw = head.metadata if head.metadata is not None else await client.raw_metadata(skylink)
-        metadata = await off_loop(partial(parse_metadata, raw))
-        size = _size(metadata, head)
-        payload = None
-        if self._policy is not Policy.OFF and skylink.offset == 0 and not encrypted:
-            payload = await self._checked_payload(client, skylink, raw, size)
-        if payload is None and self._policy is Policy.REQUIRE:
-            raise BadContentError(f"{skylink}: it cannot be verified", url=client.url)
+        listing = await self._listing(raw, None, head.size)
         skyfile = Skyfile(
             skylink=skylink,
-            metadata=metadata,
-            size=size,
+            listing=listing,
+            size=listing.size,
             portal=client.url,
-            verified=Verified.NO if payload is None else Verified.YES,
-            inline=payload is not None,
+            verified=Verified.NO,
         )
+        payload = None
+        if self._policy is not Policy.OFF and skylink.offset == 0 and not encrypted:
+            payload = await self._checked_payload(client, skyfile, raw)
+        if payload is not None:
+            skyfile = replace(skyfile, verified=Verified.YES, inline=True)
+        elif self._policy is Policy.REQUIRE:
+            raise BadContentError(f"{skylink}: it cannot be verified", url=client.url)
         return Loaded(skyfile, payload)
 
     async def _checked_payload(
-        self, client: PortalReader, skylink: Skylink, raw: bytes, size: int
+        self, client: PortalReader, skyfile: Skyfile, raw: bytes
     ) -> bytes | None:
         """Fetch small content whole and check it; None when it is not of that kind."""
-        used = sector.LAYOUT_SIZE + len(raw) + size
+        skylink = skyfile.skylink
+        used = sector.LAYOUT_SIZE + len(raw) + skyfile.size
         if used > SECTOR_SIZE:
             return None
         if Skylink.v1(skylink.root, used).bitfield != skylink.bitfield:
             raise BadContentError(f"{skylink}: it is not of that size", url=client.url)
-        payload = b""
-        if size:
-            async with client.stream(skylink, "", ByteRange(0, size), size) as pieces:
-                payload = b"".join([piece async for piece in pieces])
+        received = bytearray(skyfile.size)
+        if received:
+            views = [memoryview(received)]
+            async with aclosing(receive(client, skyfile, 0, views, set())) as units:
+                async for _ in units:
+                    pass
+        payload = bytes(received)
         if not await off_loop(partial(_is_authentic, skylink, raw, payload)):
             raise BadContentError(f"{skylink}: it is not the content", url=client.url)
         return payload
 
 
-def _size(metadata: Metadata, head: Head) -> int:
-    """Return the payload's size, by the metadata or else by the length of the answer."""
-    size = metadata.payload_size if metadata.payload_size is not None else head.size
-    if size is None:
-        raise MalformedError("neither the metadata nor the answer tells the size")
-    return size
+def _tabulated(raw: bytes, size: int | None, answered: int | None) -> Listing:
+    return unpack(tabulate(raw, size, answered))
 
 
 def _is_authentic(skylink: Skylink, raw: bytes, payload: bytes) -> bool:

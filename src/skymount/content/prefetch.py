@@ -1,54 +1,166 @@
-"""Owns the guess at what is read next: positions of sequential readers. Pure, no IO.
+"""Owns the guess at what is read next: where sequential readers are, how fast they go, and what to
+fetch ahead of them. Pure, no IO; times in seconds, positions and sizes in bytes.
 
 The kernel sends the reads of one reader out of order and several at once, so a position is a
 high-water mark, and a reader is recognised by being near one, not by its file handle.
 """
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-_BEHIND = 2 << 20  # bytes that a read may lie behind the mark: the kernel's own reordering
-_AHEAD = 4 << 20  # bytes that it may lie beyond: a skip that costs less than starting anew
-_READERS = 8  # positions kept for one skyfile
-_FIRST_WINDOW = 2 << 20  # bytes
-MAX_WINDOW = 32 << 20
-"""Bytes that are fetched ahead of one reader at most."""
+_CONTIGUOUS = 32 << 10
+"""By how much a second read may miss the end of the first one and still continue it."""
+
+_BEHIND = 2 << 20
+"""How far behind the mark a reader may be that is known as one: the kernel's own reordering."""
+
+_AHEAD = 4 << 20
+"""How far beyond the mark it may be: a skip that costs less than starting anew."""
+
+_CURSORS = 8  # positions kept for one skyfile
+
+_FIRST_REQUEST = 256 << 10
+_GROWTH = 3
+"""The window is at most a `_FIRST_REQUEST` for each of the requests at once, and so many times what
+the reader has read, so that what is fetched in vain for one that stops is bounded.
+"""
+
+_LEAST_WINDOW = 4 << 20
+_ROUND_TRIPS = 8
+"""The window is what the reader reads in so many round trips: then it seldom waits for one."""
+
+_REQUESTS = 32
+"""Requests at once for one reader on a way that is long enough to need them; on a short one two."""
+
+_LONG = 0.1
+"""Round trip of a way that needs all of them."""
+
+_REQUEST_TIME = 0.02
+"""What a request is to bring lasts the reader at least so long: else requests are the main work."""
+
+_LARGEST_REQUEST = 8 << 20
+MAX_WINDOW = 64 << 20
+"""Fetched ahead of one reader at most."""
+
+_LARGEST_GROUP = 8  # blocks
+
+_SPAN = 0.25  # over which a reader's rate is measured, and a few round trips at least
 
 
-@dataclass(slots=True)
-class _Reader:
+@dataclass(slots=True, eq=False)
+class Cursor:
+    """A reader's place, and what was asked for ahead of it."""
+
     mark: int
-    window: int = 0
+    """End of what was read."""
+    begun: int
+    """Where it began to read."""
     ahead: int = 0
     """End of what was asked for already."""
+    sequential: bool = False
+    waited: float = -math.inf
+    """When it last had to wait."""
+    _measured: tuple[float, int] = (0.0, 0)
+    _measuring: tuple[float, int] = (0.0, 0)
+
+    def advance(self, stop: int, now: float) -> None:
+        """Take note of a read that ends at `stop`."""
+        if not self.sequential:
+            self.sequential = True
+            self._measured = self._measuring = (now, self.begun)
+        self.mark = max(self.mark, stop)
+
+    def _rate(self, now: float, span: float) -> float | None:
+        """Return how fast it reads lately, in bytes a second; None when it has only begun."""
+        since, position = self._measuring
+        if now - since >= span:
+            self._measured, self._measuring = self._measuring, (now, self.mark)
+        since, position = self._measured
+        return (self.mark - position) / (now - since) if now - since >= span / 2 else None
+
+    def requests(
+        self, unit: int, share: int, round_trip: float, now: float
+    ) -> Iterator[tuple[int, int]]:
+        """Yield the ranges to fetch ahead now, whole units each; none until there is room for one.
+
+        Those that are taken are taken for asked for; `share` is the memory that they may fill.
+        Who had to wait lately was held up by the way: how fast that was is no bound.
+        """
+        span = max(_SPAN, 2 * round_trip)
+        rate = self._rate(now, span)
+        at_once = requests_at_once(round_trip)
+        shown = at_once * _FIRST_REQUEST + _GROWTH * (self.mark - self.begun)
+        bound = min(share, MAX_WINDOW, shown)
+        if rate is not None and now - self.waited > span:
+            bound = min(bound, max(_LEAST_WINDOW, int(_ROUND_TRIPS * round_trip * rate)))
+        size = max(bound // at_once, min(int((rate or 0.0) * _REQUEST_TIME), share // at_once))
+        most = min(_LARGEST_REQUEST, share // 2) // unit
+        size = max(1, min(-(-size // unit), most)) * unit
+        window = min(max(bound, 2 * size), share)
+        self.ahead = max(self.ahead, -(-self.mark // unit) * unit)
+        while self.ahead + size <= self.mark + window:
+            yield self.ahead, self.ahead + size
+            self.ahead += size
+
+
+def requests_at_once(round_trip: float) -> int:
+    """Return how many requests at once one reader needs."""
+    return min(_REQUESTS, 2 + int(_REQUESTS * round_trip / _LONG))
 
 
 @dataclass(slots=True)
-class Readers:
-    """The sequential readers of one skyfile."""
+class Cursors:
+    """The readers of one skyfile."""
 
-    _readers: list[_Reader] = field(default_factory=list)
+    _cursors: list[Cursor] = field(default_factory=list)
 
-    def note(self, start: int, stop: int, max_window: int) -> tuple[int, int] | None:
-        """Record a read of bytes start to stop; return the bytes to fetch ahead, if any.
+    def note(self, start: int, stop: int, now: float) -> Cursor:
+        """Record a read of bytes start to stop, and return the reader that it is of."""
+        cursors = self._cursors
+        if cursors and _continues(cursors[0], start):
+            cursor = cursors[0]
+        else:
+            near = [cursor for cursor in cursors if _continues(cursor, start)]
+            if not near:
+                cursors.insert(0, cursor := Cursor(stop, start))
+                del cursors[_CURSORS:]
+                return cursor
+            cursor = min(near, key=lambda one: abs(one.mark - start))
+            cursors.remove(cursor)
+            cursors.insert(0, cursor)
+        cursor.advance(stop, now)
+        return cursor
 
-        The first read of a place fetches nothing more. From the second on a window is kept ahead,
-        which is refilled when half of it is used up, and doubled each time.
+
+def _continues(cursor: Cursor, start: int) -> bool:
+    """Whether a read at `start` is the next one of a reader."""
+    if cursor.sequential:
+        return cursor.mark - _BEHIND <= start <= cursor.mark + _AHEAD
+    return cursor.mark <= start <= cursor.mark + _CONTIGUOUS
+
+
+@dataclass(slots=True)
+class Neighbours:
+    """Small files that are read in another order than they lie in: where many are read, all are.
+
+    Blocks are counted in groups, whose size doubles with each group that is fetched.
+    """
+
+    group: int = 1
+    """Blocks in a group."""
+    _missed: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def missed(self, block: int) -> tuple[int, int] | None:
+        """Take note of a small file that had to be fetched; return blocks to fetch whole, if any.
+
+        More of them than the group has blocks make it worth that.
         """
-        reader = self._find(start)
-        if reader is None:
-            self._readers.insert(0, _Reader(stop, ahead=stop))
-            del self._readers[_READERS:]
+        key = (self.group, block // self.group)
+        self._missed[key] = count = self._missed.get(key, 0) + 1
+        if count <= self.group:
             return None
-        self._readers.remove(reader)
-        self._readers.insert(0, reader)
-        reader.mark = max(reader.mark, stop)
-        if reader.ahead - reader.mark > reader.window // 2:
-            return None
-        reader.window = min(max_window, max(_FIRST_WINDOW, 2 * reader.window))
-        begin = max(reader.ahead, reader.mark)
-        reader.ahead = reader.mark + reader.window
-        return (begin, reader.ahead) if begin < reader.ahead else None
-
-    def _find(self, start: int) -> _Reader | None:
-        near = [r for r in self._readers if r.mark - _BEHIND <= start <= r.mark + _AHEAD]
-        return min(near, key=lambda reader: abs(reader.mark - start), default=None)
+        self._missed.clear()
+        first, stop = key[1] * self.group, (key[1] + 1) * self.group
+        self.group = min(2 * self.group, _LARGEST_GROUP)
+        return first, stop

@@ -1,245 +1,414 @@
 """Owns reading: bytes of a skyfile by offset, from memory or fetched, each unit once whoever asks.
 
-Fetches run in the daemon's nursery, not in the task of the one who reads: a reader that gives up
-does not end the fetch that others wait for. A run of neighbouring units is one request, whose
-units are handed out one by one as they arrive and are verified.
+Which units a read needs, which are fetched with them, and which ahead of it, is decided here and in
+`prefetch`, without waiting; how they come is the business of `fetching`.
 """
 
-import logging
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
-from functools import partial
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 import trio
 from cachetools import LRUCache
 
-from skymount.content import payload
-from skymount.content.cache import MemoryCache
-from skymount.content.loader import Loaded, Loader, off_loop
-from skymount.content.prefetch import MAX_WINDOW, Readers
+from skymount.content import skyfile as shape
+from skymount.content.cache import Data, MemoryCache
+from skymount.content.fetching import Fetcher, Pending, Run
+from skymount.content.loader import Loader
+from skymount.content.prefetch import Cursor, Cursors, Neighbours
+from skymount.content.shelf import Shelf
 from skymount.content.skyfile import Skyfile, UnitKey
-from skymount.errors import BadContentError, PortalError
+from skymount.errors import PortalError
 from skymount.portal.failover import Portals
 from skymount.portal.reading import PortalReader
-from skymount.wire import sector
-from skymount.wire.ranges import ByteRange
 from skymount.wire.skylink import Skylink
 
-log = logging.getLogger(__name__)
+_TRACKED = 64  # skyfiles whose readers are remembered though no file of them is open
 
-_TRACKED = 64  # skyfiles whose readers are remembered
-_FETCHES = 24  # requests at once for content that somebody waits for
-_PREFETCHES = 16  # requests at once for content that is only likely to be read
+_SMALL = 1 << 20
+"""Bytes of a file that is fetched whole when it is first read."""
+
+_LARGE = 8 << 20
+"""Bytes of a skyfile from which on connections are made before it is known how much is read."""
+
+_LINGER = 1.0
+"""Seconds for which a fetch ahead outlives the last close: a directory is read file by file."""
+
+_ACTIVE = 2.0  # seconds since its last read for which a reader counts as one that shares the memory
 
 
-class _Pending:
-    """A unit that is on its way."""
+class _Source:
+    """A skyfile that is read: what is known of its readers."""
 
-    __slots__ = ("data", "done", "error")
+    __slots__ = (
+        "closed_at",
+        "cursors",
+        "divisible",
+        "identity",
+        "is_watched",
+        "neighbours",
+        "opened",
+        "prepared",
+        "refused",
+        "runs",
+        "skyfile",
+        "unit",
+    )
 
-    def __init__(self) -> None:
-        self.done = trio.Event()
-        self.data: bytes | None = None
-        self.error: PortalError | None = None
+    def __init__(self, skyfile: Skyfile) -> None:
+        self.skyfile = skyfile
+        self.identity = skyfile.identity
+        self.unit = skyfile.unit
+        self.divisible = skyfile.divisible
+        self.cursors = Cursors()
+        self.neighbours = Neighbours()
+        self.opened = 0
+        """Files of it that are open."""
+        self.closed_at = 0.0
+        """When the last one of them was closed, by trio's clock."""
+        self.is_watched = False
+        """Whether a task waits for it to be idle for long enough."""
+        self.prepared = False
+        """Whether connections were made for it."""
+        self.runs: set[Run] = set()
+        """What is fetched of it ahead of need."""
+        self.refused: set[PortalReader] = set()
 
-    def settle(self, data: bytes | None, error: PortalError | None = None) -> None:
-        self.data, self.error = data, error
-        self.done.set()
+    def key(self, index: int, size: int) -> UnitKey:
+        return (self.identity, size, index)
 
-    async def arrival(self) -> bytes:
-        """Wait for the unit; raises what went wrong with it."""
-        await self.done.wait()
-        if self.data is None:
-            raise self.error or PortalError("the reading was stopped")
-        return self.data
+
+class Extent:
+    """A part of a payload that is open for reading: a file. Offsets count from its start."""
+
+    __slots__ = ("_reader", "_source", "_start", "size")
+
+    def __init__(self, reader: "ContentReader", source: _Source, start: int, size: int) -> None:
+        self._reader = reader
+        self._source = source
+        self._start = start
+        self.size = size
+        """Bytes of it."""
+
+    def ready(self, offset: int, length: int) -> Data | None:
+        """Return up to `length` bytes at an offset if they are in memory; None: `wait` for them."""
+        length = min(length, self.size - offset)
+        if length <= 0:
+            return b""
+        return self._reader._ready(self._source, self._start + offset, length)
+
+    async def wait(self, offset: int, length: int) -> Data:
+        """Return what `ready` did not have; PortalError when it cannot be had."""
+        length = min(length, self.size - offset)
+        return await self._reader._wait(
+            self._source, self._start + offset, length, (self._start, self._start + self.size)
+        )
+
+    def close(self) -> None:
+        """Say that no more is read from it."""
+        self._reader._closed(self._source)
 
 
 class ContentReader:
     """Reads skyfiles. Made by `open_reader`, which owns the tasks that fetch."""
 
     def __init__(
-        self, portals: Portals, loader: Loader, cache: MemoryCache, nursery: trio.Nursery
+        self,
+        portals: Portals,
+        loader: Loader,
+        cache: MemoryCache,
+        shelf: Shelf | None,
+        nursery: trio.Nursery,
     ) -> None:
-        self._portals = portals
         self._loader = loader
+        self._shelf = shelf
         self._cache = cache
         self._nursery = nursery
-        self._fetches = trio.CapacityLimiter(_FETCHES)
-        self._prefetches = trio.CapacityLimiter(_PREFETCHES)
-        self._pending: dict[UnitKey, _Pending] = {}
-        self._readers: LRUCache[Skylink, Readers] = LRUCache(_TRACKED)
-        self._open = 0
-
-    async def load(self, skylink: Skylink) -> Skyfile:
-        """Describe a skylink; a payload that came along is kept."""
-        loaded: Loaded = await self._loader.load(skylink)
-        if loaded.payload is not None:
-            self._cache.put(loaded.skyfile.key(0), loaded.payload)
-        return loaded.skyfile
-
-    def opened(self) -> None:
-        """Note that one more file is open: all of them share what may be fetched ahead."""
-        self._open += 1
-
-    def closed(self) -> None:
-        """Note that one of them is closed."""
-        self._open -= 1
+        self._pending: dict[UnitKey, Pending] = {}
+        self._beginning: deque[tuple[_Source, Run]] = deque()
+        """What was given a task that has not begun."""
+        self._fetcher = Fetcher(portals, loader, cache, shelf, self._pending)
+        self._open: dict[str, _Source] = {}
+        self._closed_ones: LRUCache[str, _Source] = LRUCache(_TRACKED)
+        self._active: dict[Cursor, float] = {}
 
     @property
-    def _share(self) -> int:
-        """Bytes of memory that one reader may fill ahead: half of it, shared by the open files."""
-        return self._cache.size // 2 // max(1, self._open)
+    def counts(self) -> Mapping[str, float | None]:
+        """What came from portals: requests for content, bytes of it, and seconds to an answer."""
+        fetcher = self._fetcher
+        return {
+            "requests": fetcher.requests,
+            "bytes": fetcher.fetched,
+            "round_trip": fetcher.measured and round(fetcher.measured, 4),
+        }
 
-    async def read(self, skyfile: Skyfile, offset: int, length: int) -> bytes | memoryview:
+    async def load(self, skylink: Skylink) -> Skyfile:
+        """Describe a skylink, from disk if it can be; a payload that came along is kept."""
+        loaded = None if self._shelf is None else await self._shelf.recall(skylink)
+        if loaded is None:
+            loaded = await self._loader.load(skylink)
+            if self._shelf is not None:
+                await self._shelf.keep(loaded)
+        skyfile = loaded.skyfile
+        if loaded.payload is not None:
+            self._cache.put((skyfile.identity, skyfile.unit, 0), loaded.payload)
+        return skyfile
+
+    def open(self, skyfile: Skyfile, start: int, size: int) -> Extent:
+        """Open a part of a skyfile's payload; the caller closes it."""
+        source = self._source(skyfile)
+        self._open[source.identity] = source
+        source.opened += 1
+        return Extent(self, source, start, size)
+
+    async def read(self, skyfile: Skyfile, offset: int, length: int) -> Data:
         """Return the payload's bytes at offset, all of them; PortalError when they cannot be had.
 
         The range must lie in the payload.
         """
-        ready = self.ready(skyfile, offset, length)
-        return ready if ready is not None else await self.wait(skyfile, offset, length)
-
-    async def wait(self, skyfile: Skyfile, offset: int, length: int) -> bytes | memoryview:
-        """As `read`, for a range of at least one byte that `ready` was just asked for in vain."""
-        stop = offset + length
-        first, last = offset // skyfile.unit, (stop - 1) // skyfile.unit
-        self._start(skyfile, first, last + 1)
-        # Taken hold of before the first wait: a small cache may drop one while another arrives.
-        units = [
-            self._pending.get(key) or self._cache.get(key)
-            for key in map(skyfile.key, range(first, last + 1))
-        ]
-        parts: list[bytes | memoryview] = []
-        for index, unit in enumerate(units, first):
-            assert unit is not None
-            data = await unit.arrival() if isinstance(unit, _Pending) else unit
-            base = index * skyfile.unit
-            parts.append(memoryview(data)[max(0, offset - base) : stop - base])
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def ready(self, skyfile: Skyfile, offset: int, length: int) -> bytes | memoryview | None:
-        """Return the bytes if they are in memory and need no joining; start what is missing."""
         if length <= 0:
             return b""
-        stop = offset + length
-        first, last = offset // skyfile.unit, (stop - 1) // skyfile.unit
-        self._look_ahead(skyfile, offset, stop, first, last)
-        data = self._cache.get(skyfile.key(first)) if first == last else None
+        source = self._source(skyfile)
+        found = self._ready(source, offset, length)
+        if found is None:
+            found = await self._wait(source, offset, length, (0, skyfile.size))
+        return found
+
+    def _source(self, skyfile: Skyfile) -> _Source:
+        identity = skyfile.identity
+        found = self._open.get(identity) or self._closed_ones.get(identity)
+        if found is None or found.unit != skyfile.unit:
+            found = self._closed_ones[identity] = _Source(skyfile)
+        return found
+
+    def _closed(self, source: _Source) -> None:
+        source.opened -= 1
+        if not source.opened:
+            self._open.pop(source.identity, None)
+            self._closed_ones[source.identity] = source
+            source.closed_at = trio.current_time()
+            if source.runs and not source.is_watched:
+                source.is_watched = True
+                self._nursery.start_soon(self._give_up, source)
+
+    async def _give_up(self, source: _Source) -> None:
+        """End the fetches ahead that nobody waits for, unless a file is opened again soon."""
+        await trio.sleep_until(source.closed_at + _LINGER)
+        if not source.opened and source.closed_at + _LINGER > trio.current_time():
+            self._nursery.start_soon(self._give_up, source)  # one was, and is closed again
+            return
+        source.is_watched = False
+        if not source.opened:
+            for run in source.runs:
+                if not run.is_wanted:
+                    self._fetcher.abandon(run)
+                    run.scope.cancel()
+
+    # Reading
+
+    def _ready(self, source: _Source, offset: int, length: int) -> Data | None:
+        """Return the bytes if they are in memory, and look ahead; None if some are missing."""
+        unit, stop = source.unit, offset + length
+        index = offset // unit
+        data = self._cache.get((source.identity, unit, index))
         if data is None:
+            if not source.divisible:
+                return None
+            unit = shape.PIECE
+            index = offset // unit
+            data = self._cache.get((source.identity, unit, index))
+            if data is None:
+                return None
+        end = (index + 1) * unit
+        if stop > end and end // source.unit == (stop - 1) // source.unit == index + 1:
+            return self._of_two(source, data, offset, stop, end)
+        if stop > end:
             return None
-        start = offset - first * skyfile.unit
-        return memoryview(data)[start : start + length]
+        self._look_ahead(source, self._note(source, offset, stop))
+        return memoryview(data)[offset - index * unit : stop - index * unit]
 
-    def _look_ahead(self, skyfile: Skyfile, offset: int, stop: int, first: int, last: int) -> None:
-        """Start fetching what is missing of a read, and what is likely to be read next."""
-        self._start(skyfile, first, last + 1)
-        if skyfile.units == 1 or skyfile.unit > self._share:  # it would push out what is read
-            return
-        readers = self._readers.get(skyfile.skylink)
-        if readers is None:
-            readers = self._readers[skyfile.skylink] = Readers()
-        ahead = readers.note(offset, stop, min(MAX_WINDOW, self._share))
-        if ahead is None or ahead[0] >= skyfile.size:
-            return
-        # None is queued: who comes to need a unit of it would wait behind all that is before it.
-        if self._prefetches.available_tokens >= 1:
-            self._start(
-                skyfile, ahead[0] // skyfile.unit, -(-ahead[1] // skyfile.unit), self._prefetches
-            )
+    def _of_two(
+        self, source: _Source, data: Data, offset: int, stop: int, middle: int
+    ) -> Data | None:
+        """Return bytes that lie in two units, if the second one is in memory as well."""
+        after = self._cache.get((source.identity, source.unit, middle // source.unit))
+        if after is None or middle % source.unit:
+            return None
+        self._look_ahead(source, self._note(source, offset, stop))
+        return b"".join((memoryview(data)[offset - middle :], memoryview(after)[: stop - middle]))
 
-    def _start(
-        self,
-        skyfile: Skyfile,
-        first: int,
-        stop: int,
-        limiter: trio.CapacityLimiter | None = None,
-    ) -> None:
-        """Start one fetch for each run of missing units among first to stop."""
-        run: list[_Pending] = []
-        for index in range(first, min(stop, skyfile.units)):
-            key = skyfile.key(index)
-            if key in self._pending or key in self._cache:
-                self._start_run(skyfile, index - len(run), run, limiter)
-                run = []
-            else:
-                run.append(_Pending())
-                self._pending[key] = run[-1]
-        self._start_run(skyfile, min(stop, skyfile.units) - len(run), run, limiter)
-
-    def _start_run(
-        self,
-        skyfile: Skyfile,
-        first: int,
-        run: list[_Pending],
-        limiter: trio.CapacityLimiter | None,
-    ) -> None:
-        if run:
-            self._nursery.start_soon(self._fetch, skyfile, first, run, limiter or self._fetches)
-
-    async def _fetch(
-        self, skyfile: Skyfile, first: int, run: list[_Pending], limiter: trio.CapacityLimiter
-    ) -> None:
-        """Fetch a run of units and settle each; what fails is the error of all that are left."""
-        arrived = 0
-
-        def settle(data: bytes) -> None:
-            nonlocal arrived
-            key = skyfile.key(first + arrived)
-            self._cache.put(key, data)
-            self._pending.pop(key).settle(data)
-            arrived += 1
-
-        async def ask(client: PortalReader) -> None:
-            if arrived == len(run):  # what failed came after the last byte
-                return
-            units = self._units_from(client, skyfile, first + arrived, first + len(run))
-            async with aclosing(units):
-                async for data in units:
-                    settle(data)
-
-        error: PortalError | None = None
+    async def _wait(
+        self, source: _Source, offset: int, length: int, extent: tuple[int, int]
+    ) -> Data:
+        """Return bytes of which some have to be fetched."""
+        stop = offset + length
+        cursor = self._note(source, offset, stop)
+        keys = self._demand(source, offset, stop, extent, cursor)
+        # Taken hold of before the first wait: a small cache may drop one while another arrives.
+        units = [self._pending.get(key) or self._cache.get(key) for key in keys]
+        cursor.waited = trio.current_time()
+        self._look_ahead(source, cursor)
+        if not source.prepared and source.skyfile.size >= _LARGE:
+            source.prepared = True
+            self._nursery.start_soon(self._fetcher.prepare)
         try:
-            async with limiter:
-                if skyfile.inline:
-                    settle(await self._loader.payload(skyfile))
-                else:
-                    await self._portals.first(ask)
-        except PortalError as problem:
-            error = problem
-            log.warning("%s: reading failed: %s", skyfile.skylink, problem)
-        except Exception as problem:
-            # Nobody foresaw it, but it must not end the tasks of everybody else.
-            error = PortalError(f"reading failed: {problem!r}")
-            log.exception("%s: reading failed", skyfile.skylink)
-        finally:
-            for index in range(first + arrived, first + len(run)):
-                self._pending.pop(skyfile.key(index)).settle(None, error)
+            return await _joined(keys, units, offset, stop)
+        except PortalError:
+            found = await self._kept_pieces(source, offset, stop)
+            if found is None:
+                raise
+            return found
 
-    async def _units_from(
-        self, client: PortalReader, skyfile: Skyfile, first: int, stop: int
-    ) -> AsyncGenerator[bytes, None]:
-        """Yield units first to stop from one portal, each checked if it can be."""
-        wanted = ByteRange(first * skyfile.unit, min(skyfile.size, stop * skyfile.unit))
-        index = first
-        async with (
-            payload.stream(client, skyfile, wanted) as pieces,
-            aclosing(payload.cut(pieces, skyfile.unit)) as cut,
+    async def _kept_pieces(self, source: _Source, offset: int, stop: int) -> Data | None:
+        """Return bytes from pieces on disk, when the block around them cannot be had."""
+        skyfile = source.skyfile
+        if self._shelf is None or not source.divisible:
+            return None
+        if not await self._shelf.has_pieces(skyfile):
+            return None
+        first, last = offset // shape.PIECE, -(-stop // shape.PIECE)
+        pieces = await self._shelf.units(skyfile, shape.PIECE, range(first, last))
+        there = [piece for piece in pieces if piece is not None]
+        if len(there) < len(pieces):
+            return None
+        base = first * shape.PIECE
+        return b"".join(there)[offset - base : stop - base]
+
+    def _demand(
+        self, source: _Source, offset: int, stop: int, extent: tuple[int, int], cursor: Cursor
+    ) -> list[UnitKey]:
+        """Start fetching what is missing of a read; return the units that it consists of."""
+        unit = source.unit
+        keys = self._finest(source, offset, stop) if source.divisible else []
+        if not keys or (
+            self._is_missing(keys) and (cursor.sequential or stop - offset >= unit // 2)
         ):
-            async for unit in cut:
-                if skyfile.layout is not None and not await off_loop(
-                    partial(sector.chunk_is_authentic, skyfile.layout, skyfile.fanout, index, unit)
-                ):
-                    raise BadContentError(
-                        f"{skyfile.skylink}: chunk {index} is not the content", url=client.url
-                    )
-                yield unit
-                index += 1
+            keys = [source.key(n, unit) for n in range(offset // unit, -(-stop // unit))]
+        elif extent[1] - extent[0] <= _SMALL and self._is_missing(keys):
+            self._start(source, self._of_small_file(source, offset, extent))
+            keys = self._finest(source, offset, stop)
+        self._start(source, keys)
+        return keys
+
+    def _of_small_file(
+        self, source: _Source, offset: int, extent: tuple[int, int]
+    ) -> list[UnitKey]:
+        """Return what to fetch for a small file: all of it, or a stretch with its neighbours."""
+        unit = source.unit
+        group = source.neighbours.missed(offset // unit)
+        if group is None or (group[1] - group[0]) * unit > self._cache.size // 4:
+            return self._finest(source, *extent)
+        blocks = range(group[0], min(group[1], -(-source.skyfile.size // unit)))
+        return [source.key(n, unit) for n in blocks]
+
+    def _finest(self, source: _Source, offset: int, stop: int) -> list[UnitKey]:
+        """Return the units of a range: pieces, or whole blocks that are here or on their way."""
+        found: list[UnitKey] = []
+        while offset < stop:
+            key = source.key(offset // source.unit, source.unit)
+            size = source.unit
+            if key not in self._cache and key not in self._pending:
+                size = shape.PIECE
+                key = source.key(offset // size, size)
+            found.append(key)
+            offset = (offset // size + 1) * size
+        return found
+
+    def _is_missing(self, keys: Iterable[UnitKey]) -> bool:
+        return any(key not in self._cache and key not in self._pending for key in keys)
+
+    # Looking ahead
+
+    def _note(self, source: _Source, offset: int, stop: int) -> Cursor:
+        return source.cursors.note(offset, stop, trio.current_time())
+
+    def _look_ahead(self, source: _Source, cursor: Cursor) -> None:
+        """Start fetching what is likely to be read next."""
+        unit, size = source.unit, source.skyfile.size
+        if not cursor.sequential or cursor.ahead >= size > cursor.mark or size <= unit:
+            return
+        now = trio.current_time()
+        share = self._share(cursor, now)
+        if unit > share:  # it would push out what is read
+            return
+        for start, stop in cursor.requests(unit, share, self._fetcher.round_trip, now):
+            if start >= size:
+                return
+            keys = [source.key(n, unit) for n in range(start // unit, -(-min(stop, size) // unit))]
+            if not self._start(source, keys, likely=True):
+                return
+
+    def _share(self, cursor: Cursor, now: float) -> int:
+        """Return the bytes of memory that a reader may fill ahead, which all readers share."""
+        self._active.pop(cursor, None)
+        self._active[cursor] = now  # the one that read last is the last
+        while self._active[oldest := next(iter(self._active))] < now - _ACTIVE:
+            del self._active[oldest]
+        return self._cache.ahead // len(self._active)
+
+    def _start(self, source: _Source, keys: list[UnitKey], *, likely: bool = False) -> bool:
+        """Start one fetch for each run of missing units; False when there was no room for it."""
+        run: list[UnitKey] = []
+        for key in keys:
+            missing = key not in self._pending and key not in self._cache
+            if run and (not missing or key[1:] != (run[-1][1], run[-1][2] + 1)):
+                if not self._start_run(source, run, likely):
+                    return False
+                run = []
+            if missing:
+                run.append(key)
+        return not run or self._start_run(source, run, likely)
+
+    def _start_run(self, source: _Source, keys: list[UnitKey], likely: bool) -> bool:
+        _, size, first = keys[0]
+        run = Run(source.skyfile, size, first, keys, source.refused, likely=likely)
+        if likely and not self._fetcher.admit(run):
+            return False
+        self._pending.update(zip(keys, run.units, strict=True))
+        self._beginning.append((source, run))
+        self._nursery.start_soon(self._fetch_next)
+        return True
+
+    async def _fetch_next(self) -> None:
+        """Fetch the run whose turn it is. Tasks begin in any order; runs do so in the one that they
+        are read in, as the later ones may have to go behind others.
+        """
+        await self._fetch(*self._beginning.popleft())
+
+    async def _fetch(self, source: _Source, run: Run) -> None:
+        if run.likely:
+            source.runs.add(run)
+        try:
+            await self._fetcher.fetch(run)
+        finally:
+            source.runs.discard(run)
+
+
+async def _joined(
+    keys: Sequence[UnitKey], units: Sequence[Pending | Data | None], offset: int, stop: int
+) -> Data:
+    """Return bytes of the payload out of the units that hold them, once all are here."""
+    awaited = [unit for unit in units if isinstance(unit, Pending)]
+    for pending in awaited:
+        pending.waiting += 1
+    parts: list[Data] = []
+    try:
+        for (_, size, index), unit in zip(keys, units, strict=True):
+            assert unit is not None
+            data = await unit.arrival() if isinstance(unit, Pending) else unit
+            base = index * size
+            parts.append(memoryview(data)[max(0, offset - base) : stop - base])
+    finally:
+        for pending in awaited:
+            pending.waiting -= 1
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 @asynccontextmanager
 async def open_reader(
-    portals: Portals, loader: Loader, cache: MemoryCache
+    portals: Portals, loader: Loader, cache: MemoryCache, shelf: Shelf | None = None
 ) -> AsyncIterator[ContentReader]:
     """Make a reader whose fetches end when the block is left."""
     async with trio.open_nursery() as nursery:
-        yield ContentReader(portals, loader, cache, nursery)
+        yield ContentReader(portals, loader, cache, shelf, nursery)
         nursery.cancel_scope.cancel()

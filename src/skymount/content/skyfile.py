@@ -1,15 +1,18 @@
 """Owns the description of what is behind a skylink, and the levels of trust in it. No IO."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
+from skymount.content.listing import Listing
 from skymount.errors import MalformedError
-from skymount.wire.metadata import Metadata
 from skymount.wire.sector import Layout
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 
 BLOCK = 1 << 20
 """Bytes in a unit of content that is not verified: fetched, cached and evicted as a whole."""
+
+PIECE = 32 << 10
+"""Bytes in a smaller unit of it, for what is read at random: a block is whole pieces."""
 
 
 class Policy(Enum):
@@ -48,7 +51,7 @@ class Skyfile:
 
     skylink: Skylink
     """Always a v1 skylink."""
-    metadata: Metadata
+    listing: Listing
     size: int
     """Of the whole payload, all files one after another."""
     portal: str
@@ -60,6 +63,16 @@ class Skyfile:
     """Known when the base sector is; the content is then checked unit by unit."""
     inline: bool = False
     """The payload lies in the base sector: it is one unit, and fetched by fetching that."""
+    identity: str = field(init=False)
+    """Tells this content from any other, and from other descriptions of the same skylink.
+
+    One that was first read without its base sector, from one portal's word, may be described
+    otherwise later; what is not verified is only what that portal says.
+    """
+
+    def __post_init__(self) -> None:
+        source = "" if self.verified is Verified.YES else self.portal
+        object.__setattr__(self, "identity", f"{self.skylink}/{self.size}/{source}")
 
     @property
     def unit(self) -> int:
@@ -71,15 +84,18 @@ class Skyfile:
         return BLOCK
 
     @property
-    def units(self) -> int:
-        """Number of units of the payload."""
-        return -(-self.size // self.unit)
-
-    def key(self, index: int) -> "UnitKey":
-        """Identify a unit of the payload in a cache."""
-        return (self.skylink, self.unit, self.size, index)
+    def divisible(self) -> bool:
+        """Whether less than a unit may be fetched: nothing is checked that needs all of it."""
+        return not self.inline and not self.fanout
 
 
-UnitKey = tuple[Skylink, int, int, int]
-"""(skylink, unit size, payload size, index); the sizes, because a skylink that was first read
-without its base sector, from one portal's word, may be described otherwise later."""
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A skyfile, and its payload when that came along with it."""
+
+    skyfile: Skyfile
+    payload: bytes | memoryview | None = None
+
+
+UnitKey = tuple[str, int, int]
+"""(identity of the skyfile, bytes in a unit, index)."""

@@ -15,6 +15,7 @@ from skymount.fs.realm import (
     OpenDirectory,
     OpenFile,
     Realm,
+    child_of,
     refuse,
 )
 
@@ -92,14 +93,14 @@ class Fixed(Realm):
     def __init__(self, status: Callable[[], bytes]) -> None:
         self._nodes = fixed_nodes(status)
 
-    async def lookup(self, parent: int, name: bytes) -> Entry:
+    def lookup(self, parent: int, name: bytes) -> Entry:
         node = self._node(parent)
         if not isinstance(node, FixedDirectory):
             refuse(errno.ENOTDIR)
         child = node.children.get(name)
         return Entry(0) if child is None else self.entry(child)
 
-    async def getattr(self, inode: int) -> Entry:
+    def getattr(self, inode: int) -> Entry:
         return self.entry(inode)
 
     def entry(self, inode: int) -> Entry:
@@ -110,13 +111,13 @@ class Fixed(Realm):
         ttl = 0.0 if node.changes else FOREVER
         return Entry(inode, node.mode, len(node.content()), attr_ttl=ttl)
 
-    async def opendir(self, inode: int) -> OpenDirectory:
+    def opendir(self, inode: int) -> OpenDirectory:
         node = self._node(inode)
         if not isinstance(node, FixedDirectory):
             refuse(errno.ENOTDIR)
         return _Listing(self, node.children)
 
-    async def open(self, inode: int, flags: int) -> OpenFile:
+    def open(self, inode: int, flags: int) -> OpenFile:
         if flags & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC):
             refuse(errno.EROFS)
         node = self._node(inode)
@@ -124,7 +125,7 @@ class Fixed(Realm):
             refuse(errno.EISDIR)
         return _Bytes(node.content(), keep=not node.changes)
 
-    async def xattrs(self, inode: int) -> Mapping[bytes, bytes]:
+    def xattrs(self, inode: int) -> Mapping[bytes, bytes]:
         self._node(inode)
         return {b"user.skymount.pid": str(os.getpid()).encode()} if inode == ROOT else {}
 
@@ -140,7 +141,7 @@ class _Listing(OpenDirectory):
 
     def readdir(self, position: int) -> Iterator[Child]:
         for at, (name, inode) in enumerate(self._children[position:], position + 1):
-            yield Child.of(name, self._fixed.entry(inode), at)
+            yield child_of(name, self._fixed.entry(inode), at)
 
 
 class _Bytes(OpenFile):
@@ -148,5 +149,5 @@ class _Bytes(OpenFile):
         self._data = data
         self.keep = keep
 
-    def read_now(self, offset: int, length: int) -> bytes:
+    def read(self, offset: int, length: int) -> bytes:
         return self._data[offset : offset + length]

@@ -8,8 +8,9 @@ import logging
 import os
 import stat
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
@@ -26,8 +27,18 @@ from skymount.errors import (
     SkymountError,
     StaleEntryError,
 )
-from skymount.fs.operations import Operations
-from skymount.fs.realm import Changes, Child, Entry, asker
+from skymount.fs.operations import Opened, Operations
+from skymount.fs.realm import (
+    UNCHANGING,
+    Answer,
+    Changes,
+    Entry,
+    Terms,
+    asker,
+    is_later,
+    refuse,
+    settled,
+)
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +50,6 @@ SUBTYPE = "skymount"
 
 _TASKS = 1000
 """Requests handled at once. pyfuse3's own 99 would let slow reads starve a stat from memory."""
-
-READ_AHEAD = 1 << 20
-"""Bytes; a request for more would not fit pyfuse3's buffers."""
 
 _BLOCK_SIZE = 4096  # bytes, of statfs; f_bsize and f_frsize must agree or df misreads them
 _SECTOR = 512  # bytes, the unit of st_blocks
@@ -81,14 +89,15 @@ def errno_of(error: Exception) -> int:
 def _handler(
     work: Callable[Concatenate["FuseAdapter", P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate["FuseAdapter", P], Coroutine[Any, Any, R]]:
-    """Give an operation its deadline, and turn whatever it raises into a FUSEError."""
+    """Count an operation, and turn whatever it raises into a FUSEError."""
+    name = work.__name__
 
     async def handle(self: "FuseAdapter", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        self.counts[name] += 1
         try:
-            with trio.fail_after(self.deadline):
-                return await work(self, *args, **kwargs)
+            return await work(self, *args, **kwargs)
         except Exception as error:  # noqa: BLE001  # pyfuse3 ends the mount on any other
-            raise _refusal(work.__name__, error) from None
+            raise _refusal(name, error) from None
 
     return handle
 
@@ -114,15 +123,36 @@ class FuseAdapter(pyfuse3.Operations):
     def __init__(self, operations: Operations, config: FuseConfig) -> None:
         super().__init__()
         self._operations = operations
-        self.deadline = config.deadline
+        self.counts = Counter[str]()
+        """How many requests of each kind came."""
+        self._deadline = config.deadline
         self._uid, self._gid = os.getuid(), os.getgid()
 
+    async def _answered(self, answer: Answer[R]) -> R:
+        """Return an answer; one that must be waited for has a deadline."""
+        return await self._in_time(answer) if is_later(answer) else answer  # type: ignore[return-value]
+
+    async def _in_time(self, work: Coroutine[Any, Any, R]) -> R:
+        with trio.fail_after(self._deadline):
+            return await work
+
     def _attributes(self, entry: Entry) -> pyfuse3.EntryAttributes:
+        found = self._new_attributes(entry)
+        found.st_ino, found.st_mode, found.st_size = entry.inode, entry.mode, entry.size
+        found.st_blocks = -(-entry.size // _SECTOR)
+        return found
+
+    def _new_attributes(self, terms: Entry | Terms) -> pyfuse3.EntryAttributes:
+        """Return attributes that lack what differs between the children of one directory.
+
+        The number of links is 1, also of a directory: «not counted», so that find looks at each
+        child.
+        """
         found = pyfuse3.EntryAttributes()
-        found.st_nlink = 1  # of a directory: «not counted», so that find looks at each child
         found.st_uid, found.st_gid = self._uid, self._gid
         found.st_blksize = _PREFERRED_IO
-        _fill(found, entry)
+        found.entry_timeout, found.attr_timeout = terms.entry_ttl, terms.attr_ttl
+        found.st_mtime_ns = found.st_ctime_ns = found.st_atime_ns = terms.mtime_ns
         return found
 
     @_handler
@@ -130,15 +160,17 @@ class FuseAdapter(pyfuse3.Operations):
         self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
         asker.set(ctx.pid)
-        return self._attributes(await self._operations.lookup(parent_inode, name))
+        entry = await self._answered(self._operations.lookup(parent_inode, name))
+        return self._attributes(entry)
 
     @_handler
     async def getattr(
         self, inode: int, ctx: pyfuse3.RequestContext | None = None
     ) -> pyfuse3.EntryAttributes:
-        return self._attributes(await self._operations.getattr(inode))
+        return self._attributes(await self._answered(self._operations.getattr(inode)))
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
+        self.counts["forget"] += 1
         for inode, count in inode_list:
             self._operations.forget(inode, count)
 
@@ -146,11 +178,11 @@ class FuseAdapter(pyfuse3.Operations):
     async def access(self, inode: int, mode: int, ctx: pyfuse3.RequestContext) -> bool:
         if mode & os.W_OK:
             self._only_owner(ctx, inode)
-        return await self._operations.access(inode, mode)
+        return await self._answered(self._operations.access(inode, mode))
 
     @_handler
     async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
-        return await self._operations.readlink(inode)
+        return await self._in_time(self._operations.readlink(inode))
 
     def _only_owner(self, ctx: pyfuse3.RequestContext, inode: int) -> None:
         """EACCES for anybody else where one can write: the keys that sign are the owner's."""
@@ -160,9 +192,12 @@ class FuseAdapter(pyfuse3.Operations):
     def _may_write(self, ctx: pyfuse3.RequestContext, inode: int) -> bool:
         return not self._operations.is_writable(inode) or ctx.uid in (self._uid, 0)
 
-    async def _is_for_all(self, inode: int) -> bool:
-        """Whether everybody may read a file: a scratch file is its owner's."""
-        return bool((await self._operations.getattr(inode)).mode & stat.S_IROTH)
+    async def _open_for_anybody(self, inode: int, flags: int) -> Opened:
+        """Open what everybody may read: a scratch file is its owner's."""
+        entry = await settled(self._operations.getattr(inode))
+        if not entry.mode & stat.S_IROTH:
+            refuse(errno.EACCES)
+        return await settled(self._operations.open(inode, flags))
 
     @_handler
     async def setattr(
@@ -175,7 +210,8 @@ class FuseAdapter(pyfuse3.Operations):
     ) -> pyfuse3.EntryAttributes:
         self._only_owner(ctx, inode)
         changes = Changes(attr.st_size if fields.update_size else None)
-        return self._attributes(await self._operations.setattr(inode, changes, fh))
+        entry = await self._in_time(self._operations.setattr(inode, changes, fh))
+        return self._attributes(entry)
 
     @_handler
     async def create(
@@ -187,14 +223,15 @@ class FuseAdapter(pyfuse3.Operations):
         ctx: pyfuse3.RequestContext,
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
         self._only_owner(ctx, parent_inode)
-        entry, handle, keep = await self._operations.create(parent_inode, name, flags)
+        created = self._operations.create(parent_inode, name, flags)
+        entry, handle, keep = await self._in_time(created)
         info = pyfuse3.FileInfo(fh=handle, keep_cache=keep, direct_io=not keep)
         return info, self._attributes(entry)
 
     @_handler
     async def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         self._only_owner(ctx, parent_inode)
-        await self._operations.unlink(parent_inode, name)
+        await self._in_time(self._operations.unlink(parent_inode, name))
 
     @_handler
     async def rename(
@@ -207,7 +244,8 @@ class FuseAdapter(pyfuse3.Operations):
         ctx: pyfuse3.RequestContext,
     ) -> None:
         self._only_owner(ctx, parent_inode_old)
-        await self._operations.rename(parent_inode_old, name_old, parent_inode_new, name_new, flags)
+        old, new = (parent_inode_old, name_old), (parent_inode_new, name_new)
+        await self._in_time(self._operations.rename(*old, *new, flags))
 
     @_handler
     async def mkdir(
@@ -248,23 +286,27 @@ class FuseAdapter(pyfuse3.Operations):
 
     async def _make(self, parent: int, name: bytes) -> NoReturn:
         """Refuse what no part of the tree can hold."""
-        await self._operations.make(parent, name)
+        await self._in_time(self._operations.make(parent, name))
         raise pyfuse3.FUSEError(errno.EPERM)
 
     @_handler
     async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
-        return await self._operations.opendir(inode)
+        return await self._answered(self._operations.opendir(inode))
 
     @_handler
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
-        attributes = self._attributes(Entry(0))
-        reached = start_id
-        for child in self._operations.readdir(fh, start_id):
-            _fill(attributes, child)
-            if not pyfuse3.readdir_reply(token, child.name, attributes, child.position):
+        reached, count = start_id, 0
+        known, attributes = UNCHANGING, self._new_attributes(UNCHANGING)
+        for name, inode, mode, size, position, terms in self._operations.readdir(fh, start_id):
+            if terms is not known:
+                known, attributes = terms, self._new_attributes(terms)
+            attributes.st_ino, attributes.st_mode, attributes.st_size = inode, mode, size
+            attributes.st_blocks = -(-size // _SECTOR)
+            if not pyfuse3.readdir_reply(token, name, attributes, position):
                 break
-            reached = child.position
-        self._operations.referred(fh, start_id, reached)
+            reached = position
+            count += 1
+        self._operations.referred(fh, start_id, reached, count)
 
     @_handler
     async def releasedir(self, fh: int) -> None:
@@ -272,26 +314,24 @@ class FuseAdapter(pyfuse3.Operations):
 
     @_handler
     async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
-        if flags & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC):
+        is_writing = flags & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC)
+        if is_writing:
             self._only_owner(ctx, inode)
-        elif not self._may_write(ctx, inode) and not await self._is_for_all(inode):
-            raise pyfuse3.FUSEError(errno.EACCES)
-        handle, keep = await self._operations.open(inode, flags)
+        if is_writing or self._may_write(ctx, inode):
+            opened = self._operations.open(inode, flags)
+        else:
+            opened = self._open_for_anybody(inode, flags)
+        handle, keep, content = await self._answered(opened)
+        if content:
+            with suppress(OSError):  # it will ask, then
+                pyfuse3.notify_store(inode, 0, content)  # type: ignore[arg-type]  # any buffer
         return pyfuse3.FileInfo(fh=handle, keep_cache=keep, direct_io=not keep)
 
+    @_handler
     async def read(  # type: ignore[override]  # pyfuse3 takes any buffer
         self, fh: int, off: int, size: int
     ) -> bytes | memoryview:
-        """Answer from memory at once; only a read that has to wait needs a deadline."""
-        try:
-            data = self._operations.read_now(fh, off, size)
-        except Exception as error:  # noqa: BLE001  # as above
-            raise _refusal("read", error) from None
-        return data if data is not None else await self._read(fh, off, size)
-
-    @_handler
-    async def _read(self, fh: int, off: int, size: int) -> bytes | memoryview:
-        return await self._operations.read(fh, off, size)
+        return await self._answered(self._operations.read(fh, off, size))
 
     @_handler
     async def write(self, fh: int, off: int, buf: bytes) -> int:
@@ -299,17 +339,17 @@ class FuseAdapter(pyfuse3.Operations):
 
     @_handler
     async def release(self, fh: int) -> None:
-        await self._operations.release(fh)
+        await self._answered(self._operations.release(fh))
 
     @_handler
     async def flush(self, fh: int) -> None:
         """Must exist, also where nothing is ever unwritten: ENOSYS would be remembered for ever."""
-        await self._operations.flush(fh)
+        await self._answered(self._operations.flush(fh))
 
     @_handler
     async def fsync(self, fh: int, datasync: bool) -> None:
         """As flush."""
-        await self._operations.fsync(fh)
+        await self._in_time(self._operations.fsync(fh))
 
     @_handler
     async def fsyncdir(self, fh: int, datasync: bool) -> None:
@@ -320,14 +360,14 @@ class FuseAdapter(pyfuse3.Operations):
         if not name.startswith(b"user."):
             # «not supported» makes ls stop asking for each file's labels and ACLs
             raise pyfuse3.FUSEError(errno.EOPNOTSUPP)
-        value = (await self._operations.xattrs(inode)).get(name)
+        value = (await self._answered(self._operations.xattrs(inode))).get(name)
         if value is None:
             raise pyfuse3.FUSEError(pyfuse3.ENOATTR)
         return value
 
     @_handler
     async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
-        return list(await self._operations.xattrs(inode))
+        return list(await self._answered(self._operations.xattrs(inode)))
 
     @_handler
     async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
@@ -355,17 +395,6 @@ class FuseAdapter(pyfuse3.Operations):
         """Refuse so that programs that copy labels and attributes go on without them."""
         is_read_only = name.startswith(b"user.") and not self._operations.is_writable(inode)
         raise pyfuse3.FUSEError(errno.EROFS if is_read_only else errno.EOPNOTSUPP)
-
-
-def _fill(attributes: pyfuse3.EntryAttributes, entry: Entry | Child) -> None:
-    """Set what differs between the children of one directory."""
-    attributes.st_ino = entry.inode
-    attributes.st_mode = entry.mode
-    attributes.st_size = entry.size
-    attributes.st_blocks = -(-entry.size // _SECTOR)
-    attributes.entry_timeout, attributes.attr_timeout = entry.entry_ttl, entry.attr_ttl
-    if attributes.st_mtime_ns != entry.mtime_ns:
-        attributes.st_mtime_ns = attributes.st_ctime_ns = attributes.st_atime_ns = entry.mtime_ns
 
 
 def attach(adapter: FuseAdapter, config: FuseConfig) -> None:
@@ -400,20 +429,6 @@ def _stderr_to(descriptor: int) -> Iterator[None]:
 async def run() -> None:
     """Answer the kernel until the file system is unmounted or the task is cancelled."""
     await pyfuse3.main(min_tasks=1, max_tasks=_TASKS)
-
-
-def widen_read_ahead(config: FuseConfig) -> None:
-    """Let the kernel ask for 1 MiB at a time instead of 128 KiB, where root may say so.
-
-    Each request costs the same whatever its size, so this halves the cost of reading a file.
-    """
-    device = os.stat(config.mountpoint).st_dev
-    knob = f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb"
-    try:
-        with open(knob, "w") as file:
-            file.write(str(READ_AHEAD >> 10))
-    except OSError as error:
-        log.debug("%s: %s", knob, error.strerror)
 
 
 def stop() -> None:

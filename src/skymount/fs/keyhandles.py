@@ -152,7 +152,7 @@ class Snapshot(OpenFile):
         self._data = data
         self._latest = latest
 
-    def read_now(self, offset: int, length: int) -> bytes:
+    def read(self, offset: int, length: int) -> bytes:
         if offset == 0 or offset >= len(self._data):
             latest = self._latest()
             if latest is not None and (offset == 0 or latest.startswith(self._data)):
@@ -173,7 +173,7 @@ class EntryHandle(OpenFile):
         self._buffer.writers += 1
         node.references += 1
 
-    def read_now(self, offset: int, length: int) -> bytes:
+    def read(self, offset: int, length: int) -> bytes:
         return bytes(self._buffer.data[offset : offset + length])
 
     def write(self, offset: int, data: bytes) -> int:
@@ -216,12 +216,12 @@ class ScratchHandle(OpenFile):
         self._limit = limit
         node.references += 1
 
-    def read_now(self, offset: int, length: int) -> bytes:
+    def read(self, offset: int, length: int) -> bytes:
         return bytes(self._node.data[offset : offset + length])
 
     def write(self, offset: int, data: bytes) -> int:
         self._node.write(offset, data, self._limit)
         return len(data)
 
-    async def release(self) -> None:
+    def release(self) -> None:
         self._release(self._node.inode, 1)

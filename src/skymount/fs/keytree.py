@@ -40,12 +40,22 @@ from skymount.fs.keynodes import (
     Scratch,
 )
 from skymount.fs.keys import Keys
-from skymount.fs.realm import Changes, Child, Entry, OpenDirectory, OpenFile, Realm, asker, refuse
+from skymount.fs.realm import (
+    MOMENT,
+    Changes,
+    Child,
+    Entry,
+    OpenDirectory,
+    OpenFile,
+    Realm,
+    asker,
+    child_of,
+    refuse,
+)
 from skymount.wire.registry import MAX_REVISION
 
 _SLOW = 0.01  # seconds that a lookup waited; from then on others do not queue up behind it
 _BURST = 0.005  # seconds; one that another thread makes so soon after it had been waiting behind it
-_KEYRING_TTL = 1.0  # seconds for which the kernel keeps what depends on the keyring
 _NOREPLACE = 1  # flag of renameat2(2)
 _PUBLIC_KEY = re.compile(rb"[0-9a-f]{64}")
 
@@ -107,10 +117,10 @@ class KeyTree(Realm, Generic[S]):
         match node:
             case KeyLink():
                 size = len(node.target)
-                return Entry(node.inode, _LINK, size, _KEYRING_TTL, _KEYRING_TTL)
+                return Entry(node.inode, _LINK, size, MOMENT, MOMENT)
             case KeyDirectory():
                 mode = _OWN_DIRECTORY if self._keys.pair(node.public_key) else _DIRECTORY
-                return Entry(node.inode, mode, 0, _KEYRING_TTL, _KEYRING_TTL)
+                return Entry(node.inode, mode, 0, MOMENT, MOMENT)
             case Scratch():
                 size = len(node.data)
                 return Entry(node.inode, SCRATCH_MODE, size, 0.0, 0.0, node.changed_ns)
@@ -127,7 +137,7 @@ class KeyTree(Realm, Generic[S]):
             return Entry(node.inode, mode, 0, 0.0, 0.0)
         size = len(state.data or b"")
         # No time to live for the name: the kernel takes an inode along when it is renamed.
-        return Entry(node.inode, mode, size, 0.0, ttl, changed_ns(state))
+        return Entry(node.inode, mode, size, 0.0, min(ttl, MOMENT), changed_ns(state))
 
     def _time_left(self, state: S | None) -> float:
         """Return for how many seconds a state may still be told."""
@@ -234,7 +244,7 @@ class KeyTree(Realm, Generic[S]):
                 refuse(errno.EACCES)
             await self._keys.refresh()
             self._check_owned(self._nodes.get(inode))
-        return not mode & os.X_OK or bool((await self.getattr(inode)).mode & 0o111)
+        return (await self.getattr(inode)).allows(mode)
 
     def _check_owned(self, node: Node) -> None:
         """EACCES for a node of a public key whose private key is not in the keyring."""
@@ -564,9 +574,9 @@ class _Listing(OpenDirectory):
 
     def readdir(self, position: int) -> Iterator[Child]:
         for at, (name, node) in enumerate(self._children[position:], position + 1):
-            yield Child.of(name, self._realm.entry(node), at)
+            yield child_of(name, self._realm.entry(node), at)
 
-    def referred(self, start: int, stop: int) -> None:
+    def referred(self, start: int, stop: int, count: int) -> None:
         for _, node in self._children[start:stop]:
             node.references += 1
 

@@ -2,16 +2,37 @@
 names and bytes in; entries, bytes or an OSError out. Knows nothing of pyfuse3, nothing of URLs.
 
 Promises: docs/semantics.md. What POSIX has a word for is raised as the OSError of that errno,
-what a portal did wrong as the PortalError that it is.
+what a portal did wrong as the PortalError that it is. What can be answered from memory is a plain
+function that returns an `Answer`.
 """
 
 import errno
 from collections.abc import Callable, Iterator, Mapping
-from typing import cast
+from typing import NamedTuple, cast
 
 from skymount.fs.fixed import FIXED_LIMIT
-from skymount.fs.realm import Changes, Child, Entry, OpenDirectory, OpenFile, Realm, refuse
+from skymount.fs.realm import (
+    Answer,
+    Changes,
+    Child,
+    Entry,
+    OpenDirectory,
+    OpenFile,
+    Realm,
+    refuse,
+    then,
+)
 from skymount.fs.tree import NAME_LIMIT
+
+
+class Opened(NamedTuple):
+    """What the kernel is told of a file that was opened."""
+
+    handle: int
+    keep: bool
+    """Whether it may keep the file's pages."""
+    content: bytes | memoryview | None
+    """All of it, to be given to the kernel before it asks; `OpenFile.offer` says when."""
 
 
 class Operations:
@@ -47,24 +68,24 @@ class Operations:
 
     # Names and attributes
 
-    async def lookup(self, parent: int, name: bytes) -> Entry:
+    def lookup(self, parent: int, name: bytes) -> Answer[Entry]:
         """Find a name in a directory, and count the kernel's reference to it."""
         if len(name) > NAME_LIMIT:
             refuse(errno.ENAMETOOLONG)
-        return await self._realm(parent).lookup(parent, name)
+        return self._realm(parent).lookup(parent, name)
 
-    async def getattr(self, inode: int) -> Entry:
+    def getattr(self, inode: int) -> Answer[Entry]:
         """Return the attributes of an inode."""
-        return await self._realm(inode).getattr(inode)
+        return self._realm(inode).getattr(inode)
 
     async def setattr(self, inode: int, changes: Changes, handle: int | None) -> Entry:
         """Change attributes, through an open file where there is one."""
         opened = None if handle is None else cast(OpenFile, self._handles[handle])
         return await self._realm(inode).setattr(inode, changes, opened)
 
-    async def access(self, inode: int, mode: int) -> bool:
+    def access(self, inode: int, mode: int) -> Answer[bool]:
         """Tell whether an inode may be used so (access(2))."""
-        return await self._realm(inode).access(inode, mode)
+        return self._realm(inode).access(inode, mode)
 
     def forget(self, inode: int, count: int) -> None:
         """Take note that the kernel dropped so many references."""
@@ -74,9 +95,9 @@ class Operations:
         """Return where a symbolic link points."""
         return await self._realm(inode).readlink(inode)
 
-    async def xattrs(self, inode: int) -> Mapping[bytes, bytes]:
+    def xattrs(self, inode: int) -> Answer[Mapping[bytes, bytes]]:
         """Return the extended attributes of an inode."""
-        return await self._realm(inode).xattrs(inode)
+        return self._realm(inode).xattrs(inode)
 
     # Making and removing names
 
@@ -108,17 +129,17 @@ class Operations:
 
     # Directories
 
-    async def opendir(self, inode: int) -> int:
+    def opendir(self, inode: int) -> Answer[int]:
         """Open a directory; the listing is of this moment."""
-        return self._new_handle(await self._realm(inode).opendir(inode))
+        return then(self._realm(inode).opendir(inode), self._new_handle)
 
     def readdir(self, handle: int, position: int) -> Iterator[Child]:
         """Yield the listing from a position on; the caller counts references that it passes on."""
         return cast(OpenDirectory, self._handles[handle]).readdir(position)
 
-    def referred(self, handle: int, start: int, stop: int) -> None:
-        """Count the references that a listing gave to the kernel, by their positions."""
-        cast(OpenDirectory, self._handles[handle]).referred(start, stop)
+    def referred(self, handle: int, start: int, stop: int, count: int) -> None:
+        """Note that the kernel got references to so many names, those between two positions."""
+        cast(OpenDirectory, self._handles[handle]).referred(start, stop, count)
 
     def releasedir(self, handle: int) -> None:
         """Close a directory."""
@@ -126,34 +147,32 @@ class Operations:
 
     # Files
 
-    async def open(self, inode: int, flags: int) -> tuple[int, bool]:
-        """Open a file; returns (handle, whether the kernel may keep its pages)."""
-        opened = await self._realm(inode).open(inode, flags)
-        return self._new_handle(opened), opened.keep
+    def open(self, inode: int, flags: int) -> Answer[Opened]:
+        """Open a file."""
+        return then(self._realm(inode).open(inode, flags), self._new_file)
 
-    def read_now(self, handle: int, offset: int, length: int) -> bytes | memoryview | None:
-        """Read what is in memory; None when `read` must wait for it."""
-        return cast(OpenFile, self._handles[handle]).read_now(offset, length)
+    def _new_file(self, opened: OpenFile) -> Opened:
+        return Opened(self._new_handle(opened), opened.keep, opened.offer())
 
-    async def read(self, handle: int, offset: int, length: int) -> bytes | memoryview:
-        """Read what `read_now` did not have; shorter than asked for only at the file's end."""
-        return await cast(OpenFile, self._handles[handle]).read(offset, length)
+    def read(self, handle: int, offset: int, length: int) -> Answer[bytes | memoryview]:
+        """Read; shorter than asked for only at the file's end."""
+        return cast(OpenFile, self._handles[handle]).read(offset, length)
 
     def write(self, handle: int, offset: int, data: bytes) -> int:
         """Take bytes; return how many."""
         return cast(OpenFile, self._handles[handle]).write(offset, data)
 
-    async def flush(self, handle: int) -> None:
+    def flush(self, handle: int) -> Answer[None]:
         """Do what must be done before a close may succeed."""
-        await cast(OpenFile, self._handles[handle]).flush()
+        return cast(OpenFile, self._handles[handle]).flush()
 
     async def fsync(self, handle: int) -> None:
         """Do what must be done before the data counts as stored."""
         await cast(OpenFile, self._handles[handle]).fsync()
 
-    async def release(self, handle: int) -> None:
+    def release(self, handle: int) -> Answer[None]:
         """Close a file."""
-        await cast(OpenFile, self._handles.pop(handle)).release()
+        return cast(OpenFile, self._handles.pop(handle)).release()
 
     def _new_handle(self, opened: OpenDirectory | OpenFile) -> int:
         handle = self._next_handle

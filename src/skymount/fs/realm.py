@@ -6,13 +6,32 @@ do is refused here, with the errno that fits a read-only tree.
 
 import errno
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import NamedTuple, NoReturn
+from types import CoroutineType
+from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeGuard, TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+Answer: TypeAlias = T | Coroutine[Any, Any, T]
+"""The answer itself where it is in memory, else a coroutine that waits for it.
+
+Waiting needs a deadline, which costs as much as all else that is done for a small request: so it is
+for those that wait. A method that always may have to is simply async.
+"""
 
 FOREVER = 365 * 86400.0
 """Seconds for which the kernel keeps what can never change."""
+
+MOMENT = 1.0
+"""Seconds for which the kernel keeps what may change, at most, however long the daemon holds it.
+
+So what the daemon learns earlier is soon seen. It does not tell the kernel to drop a name: that
+waits for the lock of the directory, which a lookup holds until it is answered, and nothing ends
+that wait. A daemon that was killed just then would never be gone, nor whoever looks something up.
+"""
 
 MTIME_NS = 1577836800 * 10**9
 """Nanoseconds since the epoch, 2020-01-01: skylinks carry no time, and tools want a sane one."""
@@ -35,23 +54,32 @@ class Entry(NamedTuple):
     attr_ttl: float = FOREVER
     mtime_ns: int = MTIME_NS
 
+    def allows(self, mode: int) -> bool:
+        """Whether it may be read or executed (access(2)); the same for every user."""
+        return not mode & os.X_OK or bool(self.mode & 0o111)
 
-class Child(NamedTuple):
-    """A name in a directory listing; `position` continues the listing behind it."""
 
-    name: bytes
-    inode: int
-    mode: int
-    size: int
-    position: int
+class Terms(NamedTuple):
+    """How long what is said of a name holds, in seconds, and its time."""
+
     entry_ttl: float = FOREVER
     attr_ttl: float = FOREVER
     mtime_ns: int = MTIME_NS
 
-    @classmethod
-    def of(cls, name: bytes, entry: Entry, position: int) -> "Child":
-        """Put an entry into a listing."""
-        return cls(name, *entry[:3], position, *entry[3:])
+
+UNCHANGING = Terms()
+"""Of what can never change."""
+
+Child: TypeAlias = tuple[bytes, int, int, int, int, Terms]
+"""A name in a directory listing: (name, inode, mode, size, position, terms). The position continues
+the listing behind it. A bare tuple: a listing of 100,000 names is made of as many.
+"""
+
+
+def child_of(name: bytes, entry: Entry, position: int) -> Child:
+    """Put an entry into a listing."""
+    terms = Terms(entry.entry_ttl, entry.attr_ttl, entry.mtime_ns)
+    return name, entry.inode, entry.mode, entry.size, position, terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +91,25 @@ class Changes:
 
     size: int | None = None
     """Bytes to truncate or extend to."""
+
+
+def is_later(answer: Answer[T]) -> TypeGuard[Coroutine[Any, Any, T]]:
+    """Whether an answer is still to be waited for."""
+    return isinstance(answer, CoroutineType)
+
+
+def then(answer: Answer[T], work: Callable[[T], R]) -> Answer[R]:
+    """Do some work on an answer: now if it is there, else once it is."""
+    return _after(answer, work) if is_later(answer) else work(answer)  # type: ignore[arg-type]
+
+
+async def settled(answer: Answer[T]) -> T:
+    """Return an answer, waiting for it if need be."""
+    return await answer if is_later(answer) else answer  # type: ignore[return-value]
+
+
+async def _after(answer: Coroutine[Any, Any, T], work: Callable[[T], R]) -> R:
+    return work(await answer)
 
 
 def os_error(number: int) -> OSError:
@@ -82,8 +129,8 @@ class OpenDirectory:
         """Yield the listing from a position on."""
         raise NotImplementedError
 
-    def referred(self, start: int, stop: int) -> None:
-        """Count the references that the listing gave to the kernel, by their positions."""
+    def referred(self, start: int, stop: int, count: int) -> None:
+        """Note that the kernel got references to so many names, those between two positions."""
 
     def release(self) -> None:
         """Close it."""
@@ -95,25 +142,28 @@ class OpenFile:
     keep = False
     """Whether the kernel may keep its pages beyond this open."""
 
-    def read_now(self, offset: int, length: int) -> bytes | memoryview | None:
-        """Read what is in memory; None when `read` must wait for it."""
-        raise NotImplementedError
+    def offer(self) -> bytes | memoryview | None:
+        """Return all of it, if the kernel is to have it before it asks; called once, at the open.
 
-    async def read(self, offset: int, length: int) -> bytes | memoryview:
-        """Read what `read_now` did not have; shorter than asked for only at the file's end."""
+        Only where nobody else has the file open: giving the kernel a page that it waits for would
+        wait for the answer to that.
+        """
+
+    def read(self, offset: int, length: int) -> Answer[bytes | memoryview]:
+        """Read; shorter than asked for only at the file's end."""
         raise NotImplementedError
 
     def write(self, offset: int, data: bytes) -> int:
         """Take bytes; return how many."""
         refuse(errno.EBADF)
 
-    async def flush(self) -> None:
+    def flush(self) -> Answer[None]:
         """Do what must be done before a close may succeed; called at each close of a duplicate."""
 
     async def fsync(self) -> None:
         """Do what must be done before the data counts as stored."""
 
-    async def release(self) -> None:
+    def release(self) -> Answer[None]:
         """Close it. What goes wrong reaches nobody."""
 
 
@@ -126,26 +176,26 @@ class Realm:
     refusal = errno.EROFS
     """Why nothing can be made or removed here."""
 
-    async def lookup(self, parent: int, name: bytes) -> Entry:
+    def lookup(self, parent: int, name: bytes) -> Answer[Entry]:
         """Find a name in a directory, and count the kernel's reference to it."""
         raise NotImplementedError
 
-    async def getattr(self, inode: int) -> Entry:
+    def getattr(self, inode: int) -> Answer[Entry]:
         """Return the attributes of an inode."""
         raise NotImplementedError
 
     def forget(self, inode: int, count: int) -> None:
         """Take note that the kernel dropped so many references."""
 
-    async def opendir(self, inode: int) -> OpenDirectory:
+    def opendir(self, inode: int) -> Answer[OpenDirectory]:
         """Open a directory; the listing is of this moment."""
         raise NotImplementedError
 
-    async def open(self, inode: int, flags: int) -> OpenFile:
+    def open(self, inode: int, flags: int) -> Answer[OpenFile]:
         """Open a file."""
         raise NotImplementedError
 
-    async def xattrs(self, inode: int) -> Mapping[bytes, bytes]:
+    def xattrs(self, inode: int) -> Answer[Mapping[bytes, bytes]]:
         """Return the extended attributes of an inode by their full names."""
         return {}
 
@@ -153,11 +203,11 @@ class Realm:
         """Return where a symbolic link points."""
         refuse(errno.EINVAL)
 
-    async def access(self, inode: int, mode: int) -> bool:
+    def access(self, inode: int, mode: int) -> Answer[bool]:
         """Tell whether an inode may be used so (access(2))."""
         if mode & os.W_OK:
             refuse(errno.EROFS)
-        return not mode & os.X_OK or bool((await self.getattr(inode)).mode & 0o111)
+        return then(self.getattr(inode), lambda entry: entry.allows(mode))
 
     async def setattr(self, inode: int, changes: Changes, opened: OpenFile | None) -> Entry:
         """Change attributes, through an open file where there is one."""

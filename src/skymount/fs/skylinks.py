@@ -4,16 +4,37 @@ for again, is decided in `slots`; the bytes come from `content`.
 
 import errno
 import os
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain, repeat
+from typing import TypeVar
 
-from skymount.content.reader import ContentReader
+from skymount.content.reader import ContentReader, Extent
 from skymount.errors import MalformedError, NotFoundError
 from skymount.fs import xattrs
 from skymount.fs.fixed import SKYLINKS
-from skymount.fs.realm import Child, Entry, OpenDirectory, OpenFile, Realm, refuse
-from skymount.fs.slots import INDEX_BITS, Point, Slot, Slots
-from skymount.fs.tree import Directory, File, Tree
+from skymount.fs.realm import (
+    MOMENT,
+    UNCHANGING,
+    Answer,
+    Child,
+    Entry,
+    OpenDirectory,
+    OpenFile,
+    Realm,
+    child_of,
+    refuse,
+)
+from skymount.fs.slots import Point, Slot, Slots
+from skymount.fs.tree import Directory, Entries, Tree
+
+R = TypeVar("R")
+
+_OFFERED = 64 << 10
+"""Bytes of the largest file that the kernel is given when it is opened: copying more in vain would
+cost more than the requests that it saves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +46,7 @@ class TreeConfig:
 
 
 def _tree_entry(slot: Slot, tree: Tree, index: int) -> Entry:
-    node = tree.nodes[index]
-    return Entry(slot.inode(index), node.mode, node.size if isinstance(node, File) else 0)
+    return Entry(slot.inode(index), tree.mode(index), tree.size(index))
 
 
 class Skylinks(Realm):
@@ -39,18 +59,22 @@ class Skylinks(Realm):
         self._reader = reader
         self._slots = slots
         self._config = config
+        self._opened = Counter[int]()
+        """Open handles of each file, by its inode number."""
 
     # Names and attributes
 
-    async def lookup(self, parent: int, name: bytes) -> Entry:
+    def lookup(self, parent: int, name: bytes) -> Answer[Entry]:
         if parent == self.directory:
-            return await self._lookup_name(name)
-        slot, tree, directory = await self._directory(parent)
-        index = directory.children.get(name)
-        if index is None:
+            return self._lookup_name(name)
+        return self._at(parent, partial(self._lookup_child, name))
+
+    def _lookup_child(self, name: bytes, slot: Slot, tree: Tree, index: int) -> Entry:
+        child = tree.child(_directory(tree, index), name)
+        if child is None:
             return Entry(0)
         self._slots.refer(slot)
-        return _tree_entry(slot, tree, index)
+        return _tree_entry(slot, tree, child)
 
     async def _lookup_name(self, name: bytes) -> Entry:
         try:
@@ -61,73 +85,96 @@ class Skylinks(Realm):
             # not for long: other lookups stand behind this one
             await self._slots.settle(point, self._config.lookup_grace)
         except NotFoundError:
-            return Entry(0, entry_ttl=self._slots.negative_ttl(point))
+            return Entry(0, entry_ttl=self._kept(point, self._slots.negative_ttl(point)))
         self._slots.refer(point.slot)
         return self.entry(point)
 
     def entry(self, point: Point) -> Entry:
-        """Return the entry of a name, as long-lived as what it stands for."""
+        """Return the entry of a name; one that cannot move lives as long as what it stands for."""
         slot = point.slot
         if slot.tree is None:
             return Entry(slot.inode(), Directory.mode, entry_ttl=0, attr_ttl=0)
-        return Entry(slot.inode(), Directory.mode, entry_ttl=self._slots.ttl(point))
+        ttl = self._kept(point, self._slots.ttl(point))
+        return Entry(slot.inode(), Directory.mode, entry_ttl=ttl)
 
-    async def getattr(self, inode: int) -> Entry:
+    @staticmethod
+    def _kept(point: Point, ttl: float) -> float:
+        """Return the seconds for which the kernel may keep what holds for so many."""
+        return min(MOMENT, ttl) if point.moves else ttl
+
+    def getattr(self, inode: int) -> Answer[Entry]:
         if inode == self.directory:
             return Entry(inode, Directory.mode)
-        try:
-            slot, index = self._slots.of_inode(inode)
-        except KeyError:
-            refuse(errno.ESTALE)
+        slot, index = self._slot(inode)
         if slot.tree is None and index == 0:
             return Entry(inode, Directory.mode, entry_ttl=0, attr_ttl=0)
-        slot, tree, _ = await self._node(inode)
-        return _tree_entry(slot, tree, index)
+        return self._at(inode, _tree_entry)
 
     def forget(self, inode: int, count: int) -> None:
         self._slots.forget(inode, count)
 
     # Directories
 
-    async def opendir(self, inode: int) -> OpenDirectory:
+    def opendir(self, inode: int) -> Answer[OpenDirectory]:
         if inode == self.directory:
             return _Names(self, self._slots)
-        slot, tree, directory = await self._directory(inode)
-        return _Listing(self._slots, slot, tree, directory)
+        return self._at(inode, self._listing)
+
+    def _listing(self, slot: Slot, tree: Tree, index: int) -> OpenDirectory:
+        return _Listing(self._slots, slot, tree, _directory(tree, index))
 
     # Files
 
-    async def open(self, inode: int, flags: int) -> OpenFile:
+    def open(self, inode: int, flags: int) -> Answer[OpenFile]:
         if flags & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC):
             refuse(errno.EROFS)
-        slot, tree, node = await self._node(inode)
-        if not isinstance(node, File):
-            refuse(errno.EISDIR)
-        return _Content(self._reader, self._slots, slot, tree, node)
-
-    async def xattrs(self, inode: int) -> Mapping[bytes, bytes]:
         if inode == self.directory:
-            return {}
-        slot, tree, node = await self._node(inode)
-        path = xattrs.path_of(tree, inode - slot.inode())
+            refuse(errno.EISDIR)
+        return self._at(inode, self._content)
+
+    def _content(self, slot: Slot, tree: Tree, index: int) -> OpenFile:
+        if tree.is_directory(index):
+            refuse(errno.EISDIR)
+        extent = self._reader.open(tree.skyfile, *tree.extent(index))
+        return _Content(self._slots, slot, extent, slot.inode(index), self._opened)
+
+    def xattrs(self, inode: int) -> Answer[Mapping[bytes, bytes]]:
+        return {} if inode == self.directory else self._at(inode, self._attributes)
+
+    def _attributes(self, slot: Slot, tree: Tree, index: int) -> Mapping[bytes, bytes]:
         if not slot.point.moves:
-            return xattrs.attributes(tree, node, path)
+            return xattrs.attributes(tree, index)
         stale = self._slots.is_stale(slot)
-        return xattrs.attributes(tree, node, path, verified=slot.verified, stale=stale)
+        return xattrs.attributes(tree, index, verified=slot.verified, stale=stale)
 
-    async def _node(self, inode: int) -> tuple[Slot, Tree, File | Directory]:
-        if inode == self.directory:
-            refuse(errno.EISDIR)
+    # Trees
+
+    def _at(self, inode: int, work: Callable[[Slot, Tree, int], R]) -> Answer[R]:
+        """Do some work on a node of a tree: now if the tree is there, else once it is loaded."""
+        slot, index = self._slot(inode)
+        tree = slot.tree
+        if tree is None:
+            return self._at_loaded(slot, index, work)
+        return work(slot, tree, _checked(tree, index))
+
+    async def _at_loaded(self, slot: Slot, index: int, work: Callable[[Slot, Tree, int], R]) -> R:
+        tree = await self._slots.tree(slot)
+        return work(slot, tree, _checked(tree, index))
+
+    def _slot(self, inode: int) -> tuple[Slot, int]:
         try:
-            return await self._slots.node(inode)
+            return self._slots.of_inode(inode)
         except KeyError:
             refuse(errno.ESTALE)
 
-    async def _directory(self, inode: int) -> tuple[Slot, Tree, Directory]:
-        slot, tree, node = await self._node(inode)
-        if not isinstance(node, Directory):
-            refuse(errno.ENOTDIR)
-        return slot, tree, node
+
+def _checked(tree: Tree, index: int) -> int:
+    """Return the index of a node; OSError when the tree has none of that number."""
+    return index if index < len(tree) else refuse(errno.ESTALE)
+
+
+def _directory(tree: Tree, index: int) -> int:
+    return index if tree.is_directory(index) else refuse(errno.ENOTDIR)
 
 
 class _Names(OpenDirectory):
@@ -142,9 +189,9 @@ class _Names(OpenDirectory):
         for at, name in enumerate(self._names[position:], position + 1):
             point = self._slots.find(name)
             if point is not None:
-                yield Child.of(name.encode(), self._realm.entry(point), at)
+                yield child_of(name.encode(), self._realm.entry(point), at)
 
-    def referred(self, start: int, stop: int) -> None:
+    def referred(self, start: int, stop: int, count: int) -> None:
         for name in self._names[start:stop]:
             point = self._slots.find(name)
             if point is not None:
@@ -152,27 +199,28 @@ class _Names(OpenDirectory):
 
 
 class _Listing(OpenDirectory):
-    """The listing of a directory in a tree."""
+    """The listing of a directory in a tree. A position is the index of the child after it."""
 
-    def __init__(self, slots: Slots, slot: Slot, tree: Tree, directory: Directory) -> None:
+    def __init__(self, slots: Slots, slot: Slot, tree: Tree, directory: int) -> None:
         self._slots = slots
         self._slot = slot
-        self._nodes = tree.nodes
-        self._children = directory.children
-        self._names = list(directory.children)
+        self._tree = tree
+        self._directory = directory
         slots.refer(slot)
 
     def readdir(self, position: int) -> Iterator[Child]:
-        base, nodes = self._slot.number << INDEX_BITS, self._nodes
-        for at in range(position, len(self._names)):
-            name = self._names[at]
-            index = self._children[name]
-            node = nodes[index]
-            size = node.size if isinstance(node, File) else 0
-            yield Child(name, base | index, node.mode, size, at + 1)
+        runs = self._tree.runs(self._directory, position)
+        return chain.from_iterable(map(self._children, runs))
 
-    def referred(self, start: int, stop: int) -> None:
-        self._slots.refer(self._slot, stop - start)
+    def _children(self, run: Entries) -> Iterator[Child]:
+        root, indexes = self._slot.inode(), run.indexes
+        inodes = range(root + indexes.start, root + indexes.stop)
+        return zip(
+            run.names, inodes, run.modes, run.sizes, run.positions, repeat(UNCHANGING), strict=False
+        )
+
+    def referred(self, start: int, stop: int, count: int) -> None:
+        self._slots.refer(self._slot, count)
 
     def release(self) -> None:
         self._slots.refer(self._slot, -1)
@@ -181,30 +229,34 @@ class _Listing(OpenDirectory):
 class _Content(OpenFile):
     """An open file: an extent of a skyfile's payload."""
 
-    __slots__ = ("_offset", "_reader", "_size", "_skyfile", "_slot", "_slots")
+    __slots__ = ("_extent", "_inode", "_opened", "_slot", "_slots")
 
     keep = True
 
     def __init__(
-        self, reader: ContentReader, slots: Slots, slot: Slot, tree: Tree, file: File
+        self, slots: Slots, slot: Slot, extent: Extent, inode: int, opened: Counter[int]
     ) -> None:
-        self._reader = reader
         self._slots = slots
         self._slot = slot
-        self._skyfile = tree.skyfile
-        self._offset = file.offset
-        self._size = file.size
+        self._extent = extent
+        self._inode = inode
+        self._opened = opened
+        opened[inode] += 1
         slots.refer(slot)
-        reader.opened()
 
-    def read_now(self, offset: int, length: int) -> bytes | memoryview | None:
-        length = min(length, self._size - offset)
-        return self._reader.ready(self._skyfile, self._offset + offset, length)
+    def offer(self) -> bytes | memoryview | None:
+        extent = self._extent
+        if extent.size > _OFFERED or self._opened[self._inode] > 1:
+            return None
+        return extent.ready(0, extent.size)
 
-    async def read(self, offset: int, length: int) -> bytes | memoryview:
-        length = min(length, self._size - offset)
-        return await self._reader.wait(self._skyfile, self._offset + offset, length)
+    def read(self, offset: int, length: int) -> Answer[bytes | memoryview]:
+        data = self._extent.ready(offset, length)
+        return self._extent.wait(offset, length) if data is None else data
 
-    async def release(self) -> None:
+    def release(self) -> None:
+        self._opened[self._inode] -= 1
+        if not self._opened[self._inode]:
+            del self._opened[self._inode]
         self._slots.refer(self._slot, -1)
-        self._reader.closed()
+        self._extent.close()

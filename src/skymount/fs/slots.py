@@ -9,16 +9,14 @@ same after a remount, and no table of them is kept.
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterator
-from functools import partial
 from hashlib import blake2b
 
 import trio
 
-from skymount.content.loader import off_loop
 from skymount.content.skyfile import Skyfile
 from skymount.errors import BadContentError, NotFoundError, PortalError, UnavailableError
 from skymount.fs.realm import FOREVER
-from skymount.fs.tree import Node, Tree, build_tree
+from skymount.fs.tree import Tree
 from skymount.portal.resolve import NEGATIVE_TTL, Goal, Names
 from skymount.wire.skylink import Skylink, parse_skylink
 
@@ -215,20 +213,13 @@ class Slots:
                 raise point.error
         return tree
 
-    async def node(self, inode: int) -> tuple[Slot, Tree, Node]:
-        """Return what an inode number stands for; KeyError when it stands for nothing."""
-        slot, index = self.of_inode(inode)
-        tree = await self.tree(slot)
-        if index >= len(tree.nodes):
-            raise KeyError(inode)
-        return slot, tree, tree.nodes[index]
-
     # References
 
     def refer(self, slot: Slot, count: int = 1) -> None:
         """Count references to a slot, negative to give them back."""
         slot.references += count
-        self._drop_if_unused(slot)
+        if not slot.references:
+            self._drop_if_unused(slot)
 
     def forget(self, inode: int, count: int) -> None:
         """Take note that the kernel dropped so many lookups of an inode."""
@@ -240,7 +231,7 @@ class Slots:
     def usage(self) -> tuple[int, int]:
         """Return (bytes, files and directories) of the trees that names show."""
         trees = [point.slot.tree for point in self if point.slot.tree is not None]
-        return sum(tree.skyfile.size for tree in trees), sum(len(tree.nodes) for tree in trees)
+        return sum(tree.skyfile.size for tree in trees), sum(map(len, trees))
 
     def _drop_if_unused(self, slot: Slot) -> None:
         """Drop a slot that neither a name shows nor anybody refers to."""
@@ -304,8 +295,7 @@ class Slots:
         if slot.tree is None:
             assert slot.target is not None
             try:
-                skyfile = await self._load(slot.target)
-                slot.tree = await off_loop(partial(build_tree, skyfile))
+                slot.tree = Tree(await self._load(slot.target))
             except NotFoundError as error:
                 if point.slot.tree is not None:  # the name is still there, and led elsewhere before
                     raise UnavailableError(f"{slot.target}: {error}") from None

@@ -1,156 +1,142 @@
-"""Owns the directory tree inside one skyfile: which of its names can exist in a POSIX file system,
-and what they are. Pure; no inode numbers, no IO.
+"""Owns how a skyfile's listing looks as a file system: nodes, numbered as the rows of the listing,
+and their ``st_mode``. Pure; no inode numbers, no IO.
 
-What cannot be shown is listed with the reason, never dropped in silence, never altered.
+Which names there are, and which cannot be, is decided in `content.tabulate`.
 """
 
-import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import cache
+from typing import NamedTuple, TypeAlias
 
+from skymount.content.listing import DIRECTORY
 from skymount.content.skyfile import Skyfile
-from skymount.wire.metadata import Metadata, Subfile
+from skymount.content.tabulate import NAME_LIMIT
 
-NAME_LIMIT = 255
-"""Bytes in one name (NAME_MAX)."""
-
-PATH_LIMIT = 4095
-"""Bytes in a path inside a skylink (PATH_MAX); one beyond it could be listed but not opened."""
-
-NODES_LIMIT = 3 << 19
-"""Files and directories of one tree; what is over it is listed as not shown. A node takes up to 400
-bytes of memory, and a few bytes of metadata can ask for two thousand directories.
-"""
+__all__ = ["NAME_LIMIT", "Directory", "File", "Node", "Tree"]
 
 _READ_BITS = 0o444
-_BAD_ELEMENT = re.compile(rb"(?:\A|/)\.{0,2}(?:/|\Z)")
-_LOST = "there is a directory of the same name"
+_SHOWN_BITS = 0o555
+_DIRECTORY_MODE = stat.S_IFDIR | 0o555
 
 
+@dataclass(frozen=True, slots=True)
 class File:
     """A file: an extent of the payload, in bytes, and its ``st_mode``."""
 
-    __slots__ = ("content_type", "mode", "name", "offset", "parent", "size")
-
-    def __init__(
-        self, parent: int, name: bytes, offset: int, size: int, mode: int, content_type: str
-    ) -> None:
-        self.parent = parent
-        self.name = name
-        self.offset = offset
-        self.size = size
-        self.mode = mode
-        self.content_type = content_type
+    offset: int
+    size: int
+    mode: int
+    content_type: str
 
 
+@dataclass(frozen=True, slots=True)
 class Directory:
-    """A directory: its children's indexes by name, in the order of their names."""
+    """A directory; `Tree.children` knows what is in it."""
 
-    __slots__ = ("children", "name", "parent")
-
-    mode = stat.S_IFDIR | 0o555
-
-    def __init__(self, parent: int, name: bytes) -> None:
-        self.parent = parent
-        """Index of the directory above; the root is its own."""
-        self.name = name
-        self.children: dict[bytes, int] = {}
+    mode = _DIRECTORY_MODE
 
 
 Node: TypeAlias = File | Directory
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+class Entries(NamedTuple):
+    """Neighbouring children of a directory, each with as many values as there are indexes."""
+
+    indexes: range
+    names: Iterable[bytes]
+    modes: Iterable[int]
+    """Their ``st_mode``."""
+    sizes: Iterable[int]
+    positions: Iterable[int]
+    """Where to go on behind each of them."""
+
+
 class Tree:
     """The files and directories of a skyfile; node 0 is the root directory.
 
-    The indexes depend on nothing but the metadata, so inode numbers made of them are stable.
+    The indexes depend on nothing but the metadata, so inode numbers made of them are stable. It
+    holds nothing of its own: a node is made when somebody asks for it.
     """
 
-    skyfile: Skyfile
-    nodes: list[Node]
-    hidden: tuple[tuple[str, str], ...]
-    """(path, reason) of each file that cannot be shown."""
+    __slots__ = ("_listing", "skyfile")
+
+    def __init__(self, skyfile: Skyfile) -> None:
+        self.skyfile = skyfile
+        self._listing = skyfile.listing
+
+    def __len__(self) -> int:
+        return len(self._listing)
+
+    @property
+    def hidden(self) -> Sequence[tuple[str, str]]:
+        """(path, reason) of each file that cannot be shown."""
+        return self._listing.hidden
+
+    def node(self, index: int) -> Node:
+        """Return a node; IndexError when there is none."""
+        if self.is_directory(index):
+            return Directory()
+        return File(*self.extent(index), self.mode(index), self._listing.content_type(index))
+
+    def extent(self, index: int) -> tuple[int, int]:
+        """Return (offset, size) of a file in the payload, in bytes."""
+        return self._listing.offsets[index], self._listing.sizes[index]
+
+    def is_directory(self, index: int) -> bool:
+        """Whether a node is a directory."""
+        return self._listing.modes[index] == DIRECTORY
+
+    def mode(self, index: int) -> int:
+        """Return the ``st_mode`` of a node."""
+        return _st_mode(self._listing.modes[index])
+
+    def size(self, index: int) -> int:
+        """Return the size of a file in bytes; 0 for a directory."""
+        found: int = self._listing.sizes[index]
+        return found
+
+    def name(self, index: int) -> bytes:
+        """Return the name of a node; empty for the root."""
+        return self._listing.names[index]
+
+    def path(self, index: int) -> bytes:
+        """Return the path of a node inside its tree; empty for the root."""
+        return self._listing.path(index)
+
+    def child(self, directory: int, name: bytes) -> int | None:
+        """Return the index of a name in a directory."""
+        return self._listing.find(directory, name)
+
+    def children(self, directory: int, start: int = 0) -> Iterator[int]:
+        """Yield the indexes of what a directory holds, by name, from one of them on."""
+        return self._listing.children(directory, start)
+
+    def runs(self, directory: int, start: int) -> Iterator[Entries]:
+        """Yield what a directory holds, from one child on, as runs of neighbours.
+
+        A large directory has a million children, so they are not asked for one by one.
+        """
+        listing = self._listing
+        for run in listing.runs(directory, start):
+            rows = slice(run.start, run.stop)
+            yield Entries(
+                run,
+                listing.names.run(run),
+                map(_st_mode, listing.modes[rows]),
+                listing.sizes[rows],
+                listing.ends[rows],
+            )
+
+    def below(self, index: int) -> range:
+        """Return the indexes of all that a node holds, each directory before what is in it."""
+        return range(index + 1, self._listing.ends[index])
 
 
-def build_tree(skyfile: Skyfile) -> Tree:
-    """Build the tree of a skyfile from its metadata."""
-    nodes: list[Node] = [Directory(0, b"")]
-    hidden = list(skyfile.metadata.rejected)
-    last_parent, last_index = b"", 0  # neighbours mostly share their directory
-    for path, sub in _files(skyfile.metadata, skyfile.size):
-        reason = _objection(path, sub, skyfile.size)
-        if reason is None and len(nodes) >= NODES_LIMIT:
-            reason = f"the tree has more than {NODES_LIMIT} files and directories"
-        if reason is not None:
-            hidden.append((path, reason))
-            continue
-        parent, _, name = path.encode().rpartition(b"/")
-        if parent != last_parent:
-            last_parent, last_index = parent, _directory(nodes, parent, hidden)
-        siblings = _children(nodes, last_index)
-        if name in siblings:
-            hidden.append((path, _LOST))
-            continue
-        siblings[name] = len(nodes)
-        mode = stat.S_IFREG | (sub.mode & 0o777 & ~0o222 or _READ_BITS)
-        nodes.append(File(last_index, name, sub.offset, sub.len, mode, sub.contenttype))
-    return Tree(skyfile, nodes, tuple(hidden))
-
-
-def _files(metadata: Metadata, size: int) -> Iterator[tuple[str, Subfile]]:
-    """Yield each file by its path, those that share a directory one after another.
-
-    Sorted by element: the order of a directory's listing, whatever the order in the JSON.
-    """
-    if not metadata.subfiles:
-        if metadata.rejected:  # there were some, so this is not a single file
-            return
-        yield metadata.filename, Subfile(mode=metadata.mode, filename=metadata.filename, len=size)
-        return
-    for path in sorted(metadata.subfiles, key=lambda path: path.replace("/", "\0")):
-        yield path, metadata.subfiles[path]
-
-
-def _objection(path: str, sub: Subfile, size: int) -> str | None:
-    """Return why a file cannot be shown, by its own path and extent."""
-    if sub.offset + sub.len > size:
-        return "it reaches beyond the content"
-    try:
-        raw = path.encode()
-    except UnicodeEncodeError:
-        return "the path is not valid UTF-8"
-    if len(raw) > PATH_LIMIT:
-        return f"the path is longer than {PATH_LIMIT} bytes"
-    if len(raw) > NAME_LIMIT and max(map(len, raw.split(b"/"))) > NAME_LIMIT:
-        return f"a name in it is longer than {NAME_LIMIT} bytes"
-    if b"\0" in raw:
-        return "the path has a NUL in it"
-    if _BAD_ELEMENT.search(raw):
-        return "the path has an empty, '.' or '..' element"
-    return None
-
-
-def _directory(nodes: list[Node], path: bytes, hidden: list[tuple[str, str]]) -> int:
-    """Return the index of a directory, made with those above it; a file in its place is hidden."""
-    index = 0
-    elements = path.split(b"/") if path else []
-    for depth, element in enumerate(elements, 1):
-        children = _children(nodes, index)
-        child = children.get(element)
-        if child is not None and isinstance(nodes[child], File):
-            hidden.append((b"/".join(elements[:depth]).decode(), _LOST))
-            child = None
-        if child is None:
-            child = children[element] = len(nodes)
-            nodes.append(Directory(index, element))
-        index = child
-    return index
-
-
-def _children(nodes: list[Node], index: int) -> dict[bytes, int]:
-    directory = nodes[index]
-    assert isinstance(directory, Directory)
-    return directory.children
+@cache  # there are few
+def _st_mode(mode: int) -> int:
+    """Return what the kernel is told of a mode in the listing."""
+    if mode == DIRECTORY:
+        return _DIRECTORY_MODE
+    return stat.S_IFREG | (mode & _SHOWN_BITS or _READ_BITS)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 
 from skymount.content.skyfile import Verified
-from skymount.fs.tree import File, Node, Tree
+from skymount.fs.tree import File, Tree
 from skymount.wire.messages import quote_path
 from skymount.wire.registry import SignedEntry, linked_skylink
 
@@ -17,14 +17,14 @@ _NO_TYPE = "application/octet-stream"
 
 
 def attributes(
-    tree: Tree, node: Node, path: str, *, verified: bool = True, stale: bool | None = None
+    tree: Tree, index: int, *, verified: bool = True, stale: bool | None = None
 ) -> Mapping[bytes, bytes]:
     """Return the attributes of a node of a tree by their full names.
 
     `verified` is whether it is so that the name leads to this tree, `stale` whether it may lead
     elsewhere by now; None when it cannot.
     """
-    skyfile = tree.skyfile
+    skyfile, node, path = tree.skyfile, tree.node(index), tree.path(index).decode()
     target = f"{skyfile.skylink}/{quote_path(path)}" if path else str(skyfile.skylink)
     found = {
         "user.skymount.skylink": str(skyfile.skylink),
@@ -75,13 +75,3 @@ def _hidden_names(tree: Tree) -> str:
             break
         lines.append(line)
     return "\n".join(lines)
-
-
-def path_of(tree: Tree, index: int) -> str:
-    """Return the path of a node inside its tree; empty for the root."""
-    names: list[bytes] = []
-    while index:
-        node = tree.nodes[index]
-        names.append(node.name)
-        index = node.parent
-    return b"/".join(reversed(names)).decode()

@@ -4,8 +4,7 @@ Nothing that a caller keeps secret leaves this module but as a header.
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from skymount import __version__
 from skymount.errors import PortalError
@@ -24,7 +23,7 @@ class Call:
     request: messages.Request
     options: PortalOptions
     portal: str
-    more: Mapping[str, str] = field(default_factory=dict)
+    more: tuple[tuple[str, str], ...] = ()
     """Headers that go with the body."""
 
     @property
@@ -48,7 +47,7 @@ class Call:
         common = [("User-Agent", agent)]
         if options.api_key:
             common.append(("Authorization", messages.basic_credentials(options.api_key)))
-        own = [("Accept-Encoding", "identity"), *self.request.headers, *self.more.items()]
+        own = [("Accept-Encoding", "identity"), *self.request.headers, *self.more]
         found = {name.lower(): (name, value) for name, value in (*common, *options.headers, *own)}
         private = {"authorization", "cookie", *(name.lower() for name, _ in options.headers)}
         private -= {"user-agent", *(name.lower() for name, _ in own)}

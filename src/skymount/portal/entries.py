@@ -182,11 +182,19 @@ class Entries:
         self._fresh_for = fresh
         self._clock = clock
         self._states: LRUCache[Ref, State] = LRUCache(_STATES)
+        self._watchers: list[Callable[[Ref, State], None]] = []
         self._complaints: LRUCache[tuple[object, ...], None] = LRUCache(_COMPLAINTS)
         self._unsaved: dict[Ref, Seen] = {}  # marks that the ledger could not take
         self._turns: WeakValueDictionary[Ref, _Turn] = WeakValueDictionary()
         self._writing: WeakValueDictionary[Ref, trio.Lock] = WeakValueDictionary()
         self._threads = trio.CapacityLimiter(_THREADS)
+
+    def watch(self, changed: Callable[[Ref, State], None]) -> None:
+        """Have it called, from the event loop, when an entry turns out to be another than before.
+
+        With what it is now.
+        """
+        self._watchers.append(changed)
 
     async def public_keys(self) -> list[bytes]:
         """Return the keys of which entries were used here, sorted."""
@@ -226,11 +234,11 @@ class Entries:
                 turn.failures, turn.error = turn.failures + 1, copy.copy(error)
                 raise
 
-    async def accept(self, signed: SignedEntry, portal: str = "") -> None:
+    async def accept(self, signed: SignedEntry, asked: float, portal: str = "") -> None:
         """Believe an entry that came in another way, such as in a proof, and remember it.
 
-        BadContentError when its owner did not sign it, or it is rolled back; `portal` is the URL of
-        who sent it.
+        `asked` is when it was asked for, by trio's clock, and `portal` the URL of who sent it.
+        BadContentError when its owner did not sign it, or it is rolled back.
         """
         ref = Ref(signed.public_key, signed.entry.tweak)
         try:
@@ -240,6 +248,7 @@ class Entries:
         mark = await self._in_thread(self._note, ref, signed, False)
         if is_rolled_back(mark, signed.entry):
             raise self._complain(ref, portal, _rolled_back(mark, signed.entry))
+        self._remember(ref, State(signed, asked, mark.at))
 
     async def write(self, ref: Ref, pair: KeyPair, data: bytes, base: State | None) -> State:
         """Sign and post new content; return the state then. It posts also what is there already.
@@ -331,9 +340,13 @@ class Entries:
             raise
 
     def _remember(self, ref: Ref, state: State) -> State:
-        """Remember a state unless a later one is remembered; return the one that was given."""
-        if is_news(self._states.get(ref), state):
+        """Remember a state unless a later one is, and tell of a change; return what was given."""
+        old = self._states.get(ref)
+        if is_news(old, state):
             self._states[ref] = state
+            if old is not None and not is_same(old, state):
+                for changed in self._watchers:
+                    changed(ref, state)
         return state
 
     def _complain(self, ref: Ref, portal: str, reason: str) -> BadContentError:

@@ -1,44 +1,177 @@
-"""Owns the bound on the lines of an answer's head. h11 has one on its bytes only, and takes a
-second for each half megabyte of tiny lines, in which nothing else runs.
+"""Owns the bounds on the head of an answer: a parser gets its short lines whole, and what is long
+goes past it, or all of it is refused.
+
+h11 takes a second for half a megabyte of tiny lines or 80 MB of a long one, in which nothing else
+runs.
 """
 
-from typing import Any
+import io
+import re
+from dataclasses import dataclass
 
 import h11
-from h11._receivebuffer import ReceiveBuffer
 
 LINES_LIMIT = 1000
-"""Header lines of an answer; deployed portals send some thirty. A line may be as long as it likes,
+"""Lines of an answer's head; deployed portals send some thirty. A line may be as long as it likes,
 up to the bound on all of them.
 """
 
-_extract = ReceiveBuffer.maybe_extract_lines
+SMALL_LIMIT = 256 << 10
+"""Bytes of a head in which nothing long is expected, and of any head that a parser gets: three
+milliseconds of its time.
+"""
+
+_LONG = 16 << 10  # bytes of a line that is kept from the parser; only metadata are as long
+_BLANK = re.compile(rb"\n\r?\n")
+_FIRST = 0x21  # no head begins with anything below, and one that does may never end
+_NAME = re.compile(rb"[-!#$%&'*+.^_`|~0-9A-Za-z]{1,100}")
+_FRAMING = (b"connection", b"content-length", b"transfer-encoding")  # h11 must see these
+_ODD = b"\0\v\f\r"  # no value has these (RFC 9110, 5.5); that has no line feeds is certain
+_TAIL = 256  # bytes at the end of a value that are looked at for white space
 
 
-def _extract_few(self: Any) -> Any:
-    """Take the lines up to the blank one, unless there are too many, whether it came or not."""
-    lines = _count(self._data)
-    if lines > LINES_LIMIT:
-        raise h11.RemoteProtocolError(f"more than {LINES_LIMIT} header lines")
-    return _extract(self)
+@dataclass(frozen=True, slots=True)
+class RawHead:
+    """A head that is complete."""
+
+    lines: bytes
+    """What is for the parser, with the blank line."""
+    long: tuple[tuple[bytes, bytes], ...]
+    """Names and values of the headers that are not."""
 
 
-def _count(data: bytearray) -> int:
-    """Count line feeds up to the blank line, and not far beyond the limit."""
-    found, at = 0, 0
-    while found <= LINES_LIMIT:
-        at = data.find(b"\n", at) + 1
-        if not at:
-            break
-        found += 1
-        if data[at : at + 2].startswith((b"\n", b"\r\n")):
-            break
-    return found
-
-
-def bound_lines() -> None:
-    """Make every h11 connection of this process refuse a head of too many lines.
-
-    There is no option for it, so a method of h11's own buffer is replaced.
+class _LongHeader:
+    """A header whose value is collected as it comes, and copied only then: a copy of 64 MiB would
+    hold up everything else.
     """
-    ReceiveBuffer.maybe_extract_lines = _extract_few  # type: ignore[method-assign]
+
+    def __init__(self, beginning: bytes) -> None:
+        self.name, colon, value = beginning.partition(b":")
+        if not colon or not _NAME.fullmatch(self.name) or self.name.lower() in _FRAMING:
+            raise h11.RemoteProtocolError("a line that cannot be as long")
+        self._value = io.BytesIO()
+        self._odd = 0
+        self.add(value.lstrip(b" \t"))
+
+    def add(self, part: bytes) -> None:
+        """Append what has come of it."""
+        self._odd += len(part) - len(part.translate(None, _ODD))
+        self._value.write(part)
+
+    def value(self) -> bytes:
+        """Return the value of a line that is complete; RemoteProtocolError if it can be none."""
+        end = self._value.tell()
+        self._value.seek(max(0, end - _TAIL))
+        tail = self._value.read()
+        if self._odd > tail.endswith(b"\r\n"):
+            raise h11.RemoteProtocolError(f"illegal header value of {self.name!r}")
+        self._value.truncate(end - len(tail) + len(tail.rstrip(b" \t\r\n")))
+        return self._value.getvalue()
+
+
+class HeadBuffer:
+    """Collects what comes until a head is complete. The bounds are those of all heads together:
+    any number of them may go before the answer's own (100 Continue).
+
+    Each step takes time for what was added, never for what was there.
+    """
+
+    def __init__(self, limit: int) -> None:
+        """`limit` is in bytes."""
+        self.rest = b""
+        """What has come beyond the heads that were taken."""
+        self._limit = limit
+        self._size = 0
+        self._count = 0
+        self._parsed = 0
+        self._lines = bytearray()
+        self._line = bytearray()
+        self._long: _LongHeader | None = None
+        self._found: list[tuple[bytes, bytes]] = []
+
+    def add(self, data: bytes) -> None:
+        """Append what has come."""
+        self.rest += data
+
+    def take(self) -> RawHead | None:
+        """Return the next head, None while it is not complete.
+
+        RemoteProtocolError of h11 for one of too many lines or bytes and for what can be no head,
+        whether it is complete or not.
+        """
+        if not (self._lines or self._line or self._long):
+            found = _BLANK.search(self.rest, 0, _LONG)
+            if found:  # nearly always
+                return self._take_short(found.end())
+        data, at = self.rest, 0
+        while at < len(data):
+            end = data.find(b"\n", at) + 1
+            stop = end or len(data)
+            self._extend(data[at:stop])
+            at = stop
+            if end and self._end_line():
+                head = RawHead(bytes(self._lines), tuple(self._found))
+                self.rest = data[at:]
+                self._lines.clear()
+                self._found.clear()
+                return head
+        self.rest = b""
+        return None
+
+    def _take_short(self, stop: int) -> RawHead:
+        """Take a head that is here as a whole and has no long line."""
+        head, self.rest = self.rest[:stop], self.rest[stop:]
+        self._check_first(head)
+        self._note_size(len(head))
+        self._note_lines(head.count(b"\n"), is_blank=True)
+        self._note_parsed(len(head))
+        return RawHead(head, ())
+
+    def _extend(self, part: bytes) -> None:
+        """Append to the line that has begun."""
+        if not (self._lines or self._line or self._long):
+            self._check_first(part)
+        self._note_size(len(part))
+        if self._long is not None:
+            self._long.add(part)
+            return
+        self._line += part
+        if len(self._line) > _LONG:
+            self._long = _LongHeader(bytes(self._line))
+            self._line.clear()
+
+    def _end_line(self) -> bool:
+        """Put the line that is complete where it belongs; return whether it is the blank one."""
+        is_blank = bytes(self._line[:3]) in (b"\n", b"\r\n")
+        self._note_lines(1, is_blank=is_blank)
+        if self._long is not None:
+            self._found.append((self._long.name, self._long.value()))
+            self._long = None
+            return False
+        if self._found and self._line.startswith((b" ", b"\t")):  # it may belong to one of those
+            raise h11.RemoteProtocolError("a long header is continued on another line")
+        self._note_parsed(len(self._line))
+        self._lines += self._line
+        self._line.clear()
+        return is_blank
+
+    def _check_first(self, data: bytes) -> None:
+        """RemoteProtocolError for the beginning of what can be no head."""
+        if data[0] < _FIRST:
+            raise h11.RemoteProtocolError("no response line received")
+
+    def _note_size(self, size: int) -> None:
+        self._size += size
+        if self._size > self._limit:
+            raise h11.RemoteProtocolError(f"more than {self._limit} bytes of headers")
+
+    def _note_lines(self, lines: int, *, is_blank: bool) -> None:
+        """Count lines, of which the last is no header if it is blank."""
+        self._count += lines
+        if self._count - is_blank > LINES_LIMIT:
+            raise h11.RemoteProtocolError(f"more than {LINES_LIMIT} header lines")
+
+    def _note_parsed(self, size: int) -> None:
+        self._parsed += size
+        if self._parsed > SMALL_LIMIT:
+            raise h11.RemoteProtocolError(f"more than {SMALL_LIMIT} bytes of short headers")

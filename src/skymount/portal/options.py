@@ -29,7 +29,7 @@ CONNECTIONS = 32
 """Connections to one portal at a time; a public portal refuses far more (wire notes 9)."""
 
 HEADER_LIMIT = 64 << 20
-"""Bytes of response headers; a directory's metadata may travel in one (wire notes 5)."""
+"""Bytes of response headers where a directory's metadata may travel in one (wire notes 5)."""
 
 
 RETRIES = 3

@@ -4,9 +4,10 @@ Connections, redirects, repetitions and failures are the business of ``portal.tr
 the bytes are the right ones is for ``content`` to find out.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from types import TracebackType
 from typing import Self, Unpack
 
@@ -23,6 +24,8 @@ from skymount.wire.skylink import SECTOR_SIZE, Skylink
 
 _PARTIAL_CONTENT = 206
 _CLOSING = 2.0  # seconds that closing all connections may take
+_ADDRESSES = 64  # of content that is asked for range by range
+_FIRST_CONNECTIONS = 2  # one for the base sector, one for the headers: they are asked for at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,34 @@ class Head:
     content_type: str
     proof: bytes | None = None
     """Of where a v2 skylink leads (wire notes 1.4); not looked at yet."""
+
+
+class Body:
+    """Content that is on its way, received into buffers of the caller's."""
+
+    def __init__(self, transport: Transport, answer: OpenAnswer) -> None:
+        self._transport = transport
+        self._answer = answer
+
+    async def fill(self, view: memoryview) -> None:
+        """Fill a buffer with all of the body; PortalError if that is longer, or cannot be had."""
+        await self._transport.fill(self._answer, view)
+        await self._transport.finish(self._answer)
+
+    async def fill_each(self, views: Sequence[memoryview]) -> AsyncGenerator[int, None]:
+        """Fill buffers, together as long as the body; yields the number of each that may be used.
+
+        The last one may be when it is known that nothing follows. Of an answer that does not say
+        how long it is only the end tells whether it is what was asked for: none may be used before.
+        """
+        is_sized = self._answer.headers.length is not None
+        for number, view in enumerate(views[:-1]):
+            await self._transport.fill(self._answer, view)
+            if is_sized:
+                yield number
+        await self.fill(views[-1])
+        for number in range(len(views) - 1 if is_sized else 0, len(views)):
+            yield number
 
 
 class PortalReader:
@@ -112,9 +143,14 @@ class PortalReader:
             if self._node is not None:
                 await self._node.aclose()
 
-    async def prepare(self) -> None:
-        """Do now what the first request would otherwise wait for. No network traffic."""
-        await self.transport.prepare()
+    @property
+    def round_trip(self) -> float | None:
+        """Seconds from a request to the first of its answer, of late at best; None before any."""
+        return self.transport.round_trip
+
+    async def connect(self, count: int = _FIRST_CONNECTIONS) -> None:
+        """Have connections stand, as many as the first description of a skylink needs or more."""
+        await self.transport.connect(count)
 
     async def head(self, skylink: Skylink, **options: Unpack[CommonOptions]) -> Head:
         """Ask for the headers of a whole skylink (endpoint 4).
@@ -161,35 +197,42 @@ class PortalReader:
         return answer.body
 
     @asynccontextmanager
-    async def stream(
+    async def open_range(
         self,
         skylink: Skylink,
         path: str,
         byte_range: ByteRange,
         size: int,
+        *,
+        patient: bool = False,
         **options: Unpack[CommonOptions],
-    ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Open a byte range of content of `size` bytes; yields an iterator of its pieces.
+    ) -> AsyncIterator[Body]:
+        """Open a byte range of content of `size` bytes, once the answer is known to be one of it.
 
-        An empty path selects the whole payload, all files one after another. Pieces add up to
-        exactly the range, or the iterator raises BadContentError.
+        An empty path selects the whole payload, all files one after another. Who is `patient` may
+        get it after another on its connection.
         """
-        request = messages.download(
-            skylink,
-            path,
-            byte_range=byte_range,
-            archive="" if path else "concat",
-            with_metadata=False,
-        )
-        async with self.transport.open(request, self.options.overridden(**options)) as answer:
-            _check_range(answer, byte_range, size)
-            pieces = self.transport.pieces(answer, len(byte_range))
-            async with aclosing(pieces):
-                yield pieces
+        call = self.options.overridden(**options)
+        request = _content(skylink, path)
+        opened = self.transport.open(request, call, byte_range=byte_range, patient=patient)
+        async with opened as answer:
+            _check_range(answer, byte_range, size, named=bool(path))
+            yield Body(self.transport, answer)
 
 
-def _check_range(answer: OpenAnswer, asked: ByteRange, size: int) -> None:
-    """BadContentError unless the answer holds exactly the range, of content of `size` bytes."""
+@lru_cache(_ADDRESSES)
+def _content(skylink: Skylink, path: str) -> messages.Request:
+    """Return the request for a file, or for the whole payload."""
+    archive = "" if path else "concat"
+    return messages.download(skylink, path, archive=archive, with_metadata=False)
+
+
+def _check_range(answer: OpenAnswer, asked: ByteRange, size: int, *, named: bool) -> None:
+    """BadContentError unless the answer holds exactly the range, of content of `size` bytes.
+
+    A file that was `named` may keep its size to itself. The whole payload may not: only by its
+    size is it known from the start page that a portal sends if it does not know ``format``.
+    """
     length = answer.headers.length
     if answer.status == _PARTIAL_CONTENT:
         text = answer.headers.get("content-range", "")
@@ -197,7 +240,8 @@ def _check_range(answer: OpenAnswer, asked: ByteRange, size: int) -> None:
             given, total = ByteRange.parse_content_range(text)
         except MalformedError as error:
             raise answer.bad(str(error)) from None
-        if given != asked or total not in (None, size) or length not in (None, len(asked)):
+        sizes = (None, size) if named else (size,)
+        if given != asked or total not in sizes or length not in (None, len(asked)):
             raise answer.bad(f"asked for {asked.content_range(size)}, got {text[:80]}")
     elif asked != ByteRange(0, size) or length not in (None, size):
         raise answer.bad("the portal ignores byte ranges")

@@ -1,8 +1,9 @@
 """Owns what a name that moves leads to now: a domain or a v2 skylink, to a v1 skylink.
 
 How long an answer holds, when to ask again after a failure and what is served meanwhile is decided
-by `Known`, a plain value; `Names` asks, one request per name whoever wants it. What is behind the
-v1 skylink is not known here.
+by `Known`, a plain value; `Names` asks, one request per name whoever wants it. An answer ends early
+when a registry entry that it came by turns out to lead elsewhere. What is behind the v1 skylink is
+not known here.
 """
 
 import logging
@@ -33,13 +34,16 @@ from skymount.wire.registry import SignedEntry, entry_link, linked_skylink
 from skymount.wire.skylink import Skylink
 
 if TYPE_CHECKING:
-    from skymount.portal.entries import Entries
+    from skymount.portal.entries import Entries, Ref, State
     from skymount.portal.ledger import Ledger
 
 log = logging.getLogger(__name__)
 
 Goal = Skylink | str
 """What can move: a v2 skylink, or a domain in the form of `wire.hns.parse_domain`."""
+
+Way = dict[Skylink, Skylink | None]
+"""The registry entries by which an answer came, as v2 skylinks, and where each led, if anywhere."""
 
 NEGATIVE_TTL = 5.0
 """Seconds for which «not found» holds: the name may be made any moment."""
@@ -84,14 +88,18 @@ class Known:
     """In a row, since that answer."""
     failed: float = 0.0
     """When the last of them was."""
+    outdated: bool = False
+    """Whether it is known to have changed since."""
 
     @property
     def stale(self) -> bool:
         """Whether the last good answer is served though it may have changed."""
-        return self.found is not None and self.failures > 0
+        return self.found is not None and (self.failures > 0 or self.outdated)
 
     def pause(self, now: float, ttl: float) -> float:
         """Return the seconds until the name is to be asked for again; 0: now."""
+        if self.outdated:
+            return 0.0
         if self.failures:
             until = self.failed + min(ttl, _FIRST_PAUSE * 2.0 ** min(self.failures - 1, 32))
         elif self.absent:
@@ -112,7 +120,8 @@ class Known:
 
     def fail(self, now: float) -> "Known":
         """Return what is known after a failure: «not found» is not believed any longer."""
-        return replace(self, absent=False, failures=self.failures + 1, failed=now)
+        failures = self.failures + 1
+        return replace(self, absent=False, failures=failures, failed=now, outdated=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +141,16 @@ class _Held:
     """A name: what is known of it, and who may ask."""
 
     known: Known = field(default_factory=Known)
+    way: Way = field(default_factory=dict)
+    """Of the last good answer, or as far as the request under way has come."""
+    outdated: bool = False
+    """Whether one of these entries has changed since."""
     asking: trio.Lock = field(default_factory=trio.Lock)
+
+    def outdate(self) -> None:
+        """End what is known, and what a request under way will bring."""
+        self.outdated = True
+        self.known = replace(self.known, outdated=True)
 
 
 class Names:
@@ -156,6 +174,16 @@ class Names:
         self._held: LRUCache[Goal, _Held] = LRUCache(_KEPT)
         self._keys: LRUCache[Skylink, tuple[bytes, bytes]] = LRUCache(_KEPT)
         self._marks: LRUCache[Skylink, int] = LRUCache(_KEPT)
+        if entries is not None:
+            entries.watch(self._entry_changed)
+
+    def _entry_changed(self, ref: "Ref", state: "State") -> None:
+        """End what is known of each name that came by an entry when that led elsewhere."""
+        link = entry_link(ref.public_key, ref.tweak)
+        leads_to = None if state.data is None else linked_skylink(state.data)
+        for held in self._held.values():
+            if held.way.get(link, leads_to) != leads_to:
+                held.outdate()
 
     def known(self, goal: Goal) -> Known:
         """Return what is known of a name."""
@@ -190,12 +218,14 @@ class Names:
 
     async def _ask(self, goal: Goal, held: _Held) -> Resolution:
         now = trio.current_time()
+        before, held.way, held.outdated = held.way, {}, False
         try:
-            found = replace(await self._find(goal), at=now)
+            found = replace(await self._find(goal, held.way), at=now)
         except NotFoundError:
-            held.known = Known(absent=True, asked=now)
+            held.known = Known(absent=True, asked=now, outdated=held.outdated)
             raise
         except (PortalError, StorageError) as error:
+            held.way = before | held.way
             held.known = held.known.fail(trio.current_time())
             if held.known.found is not None:
                 log.warning("%s: the last good answer is served: %s", goal, error)
@@ -203,37 +233,37 @@ class Names:
             if isinstance(error, StorageError):  # what was rolled back could not be told
                 raise UnavailableError(str(error)) from None
             raise
-        held.known = Known(found, asked=now)
+        held.known = Known(found, asked=now, outdated=held.outdated)
         return found
 
-    async def _find(self, goal: Goal) -> Resolution:
+    async def _find(self, goal: Goal, way: Way) -> Resolution:
         if isinstance(goal, Skylink):
-            return await self._follow(goal)
+            return await self._follow(goal, way)
         if self._config.require:
             raise BadContentError(f"{goal}: what a domain leads to is not verified")
         record = await self._portals.first(partial(self._record, domain=goal))
         if isinstance(record, RegistryRecord):
             self._keys[record.skylink] = record.public_key, record.tweak
-        return replace(await self._follow(record.skylink), verified=False)
+        return replace(await self._follow(record.skylink, way), verified=False)
 
     @staticmethod
     async def _record(client: PortalReader, domain: str) -> Record:
         return (await names.resolve(client.transport, domain, client.options)).record
 
-    async def _follow(self, link: Skylink) -> Resolution:
-        """Follow a skylink of any version."""
+    async def _follow(self, link: Skylink, way: Way) -> Resolution:
+        """Follow a skylink of any version, and note the way."""
         for _ in range(HOPS + 1):
             if link.version == 1:
                 return Resolution(link, verified=True)
-            following = await self._following(link)
+            following = await self._following(link, way)
             if following is None:
-                return await self._by_portal(link)
+                return await self._by_portal(link, way)
             link = following
         raise BadContentError(f"{link}: more registry entries than {HOPS} are on the way")
 
     # By the registry
 
-    async def _following(self, link: Skylink) -> Skylink | None:
+    async def _following(self, link: Skylink, way: Way) -> Skylink | None:
         """Read the entry that a v2 skylink names; None where only a portal can tell.
 
         What a portal forged or rolled back is an error: its word would be no better.
@@ -254,6 +284,7 @@ class Names:
             return None
         if state.signed is None:  # or the portals have no registry, and still know the way
             return None
+        way[link] = None if state.data is None else linked_skylink(state.data)
         return _linked(link, state.signed)
 
     async def _search(self, link: Skylink) -> tuple[bytes, bytes] | None:
@@ -270,42 +301,50 @@ class Names:
 
     # By a portal's word and proof
 
-    async def _by_portal(self, link: Skylink) -> Resolution:
+    async def _by_portal(self, link: Skylink, way: Way) -> Resolution:
         """Let a portal follow a v2 skylink, one that proves its answer if there is such a one."""
-        found, portal = await self._portals.first(partial(self._head, link=link))
+        way[link] = None
+        found, portal = await self._portals.first(partial(self._head, link=link, way=way))
         if found.verified or not self._config.check:
             return found
         for client in self._portals.ranked():
             if client is not portal:
                 with trio.move_on_after(_PROOF_WAIT), suppress(PortalError):
-                    other, _ = await self._head(client, link)
+                    other, _ = await self._head(client, link, way)
                     if other.verified:
                         return other
         return found
 
-    async def _head(self, client: PortalReader, link: Skylink) -> tuple[Resolution, PortalReader]:
+    async def _head(
+        self, client: PortalReader, link: Skylink, way: Way
+    ) -> tuple[Resolution, PortalReader]:
+        asked = trio.current_time()
         head = await client.head(link)
         if head.skylink is None or head.skylink.version != 1:
             raise BadContentError("the portal does not say what it resolved to", url=client.url)
         proven = False
         if self._config.check and head.proof is not None:
             try:
-                await self._accept(_proven(link, head.skylink, head.proof), client.url)
+                hops = _proven(link, head.skylink, head.proof)
+                way.update((hop.link, linked_skylink(hop.entry.data)) for hop in hops)
+                await self._accept(hops, asked, client.url)
             except MalformedError as error:
                 raise BadContentError(f"{link}: {error}", url=client.url) from None
             proven = True
         if self._config.require and not proven:
             raise BadContentError(f"{link}: where it leads is not verified", url=client.url)
+        if not proven:
+            way[link] = head.skylink
         return Resolution(head.skylink, proven), client
 
-    async def _accept(self, hops: Sequence[SignedEntry], portal: str) -> None:
+    async def _accept(self, hops: Sequence[SignedEntry], asked: float, portal: str) -> None:
         """Take note of entries that are proven.
 
         RevisionError or BadContentError when one of them was rolled back.
         """
         for hop in hops:
             if self._entries is not None:
-                await self._entries.accept(hop, portal)
+                await self._entries.accept(hop, asked, portal)
             else:
                 mark = self._marks.get(hop.link)
                 if mark is not None and hop.entry.revision < mark:

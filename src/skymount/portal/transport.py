@@ -1,31 +1,26 @@
-"""Owns the connections to one portal; the only importer of httpx.
+"""Owns the exchanges with one portal, and lends its connections to them.
 
 Sends the requests of ``wire.messages`` and hands on answers of success, whose form is checked
 (status, lengths, limits, rate). Redirects, repetitions and the translation of every failure into a
 `PortalError` are here and nowhere else. What an answer means is not known here.
 """
 
+import io
 import logging
-import math
-import ssl
 from collections.abc import (
     AsyncGenerator,
-    AsyncIterable,
     AsyncIterator,
     Awaitable,
     Callable,
     Iterator,
     Mapping,
 )
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, suppress
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
-from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Self, TypeVar
+from functools import lru_cache, partial
+from typing import TypeVar
 
-import httpcore
 import httpx
 import trio
 
@@ -45,32 +40,25 @@ from skymount.portal.answers import (
     pause_before,
 )
 from skymount.portal.calls import Call
-from skymount.portal.heads import bound_lines
-from skymount.portal.options import HEADER_LIMIT, PortalOptions, is_local
+from skymount.portal.channel import Channel, ChannelMaker
+from skymount.portal.connection import Arrived, NoTurnError
+from skymount.portal.heads import SMALL_LIMIT
+from skymount.portal.options import HEADER_LIMIT, PortalOptions
+from skymount.portal.patience import Content, Pace, until_the_head
 from skymount.wire import messages
+from skymount.wire.ranges import ByteRange
 
-# httpcore has no option for either (its class attributes are the documented way round): it refuses
-# headers over 100 KB, and receives in 64 KiB pieces, which costs two thirds of the throughput.
-httpcore.AsyncHTTP11Connection.MAX_INCOMPLETE_EVENT_SIZE = HEADER_LIMIT
-httpcore.AsyncHTTP11Connection.READ_NUM_BYTES = 1 << 20
-bound_lines()
-
-# httpx logs the address of every request, with its query. Ours stay out of the log, whoever keeps
-# it; requests that the program makes with httpx by itself are not touched.
-_sending: ContextVar[bool] = ContextVar("sending", default=False)
-logging.getLogger("httpx").addFilter(lambda _: not _sending.get())
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Content = bytes | AsyncIterable[bytes]
-"""A request's body. To be sent again after a redirect it must begin anew at each iteration."""
 
+_FORGETTING = 1.02
+"""By which the shortest round trip seen grows with each answer, so that it is forgotten."""
+
+_MANY = 16  # connections that are busy before a patient request goes behind another
+_WRITTEN = 64  # requests that stay written: content is asked for range by range
 _REDIRECTS = 5  # followed for one request
-_KEPT = 60.0  # seconds that an idle connection is kept; servers commonly close theirs after 75
-_SLOWEST = 8 << 10  # bytes a second; a portal that drips more slowly counts as silent
-_CLOSING = 1.0  # seconds that closing an answer may take, also when its reader was cancelled
-
-_AS_IT_IS = httpx.Auth()  # else httpx takes credentials from the address that a redirect names
-
+_ACCEPT = (b"Accept", b"*/*")
 _BROKEN = (
     httpx.NetworkError,
     httpx.ProxyError,
@@ -91,18 +79,65 @@ class _Heard:
     retry_after: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class OpenAnswer:
-    """An answer of success whose body is still to come; read it with `Transport.pieces`."""
+    """An answer of success whose body is still to come; read it with `Transport.pieces`, or into
+    buffers with `Transport.fill`.
+    """
 
-    status: int
-    headers: Headers
-    _call: Call = field(repr=False)
-    _response: httpx.Response = field(repr=False)
+    __slots__ = ("_body", "_closed", "_pace", "call", "headers", "is_behind", "status")
+
+    def __init__(
+        self, arrived: Arrived, call: Call, closed: Callable[[], None], *, is_behind: bool
+    ) -> None:
+        """`closed` is called once, when the body is not read any more; `is_behind` is whether it
+        was asked for behind another on its connection.
+        """
+        self.is_behind = is_behind
+        self.status = arrived.status
+        self.headers = Headers(arrived.headers)
+        self.call = call
+        self._body = arrived.body
+        self._pace = Pace(call.options.idle_timeout)
+        self._closed = closed
+
+    def __repr__(self) -> str:
+        return f"OpenAnswer({self.status}, {self.headers!r})"
 
     def bad(self, message: str) -> PortalError:
         """Make the error that this answer is not what was asked for."""
-        return self._call.error(BadContentError, message)
+        return self.call.error(BadContentError, message)
+
+    async def receive(self) -> bytes:
+        """Return what comes next of the body, b"" at its end; not too slowly."""
+        begun = trio.current_time()
+        try:
+            piece = await self._body.receive()
+        except httpx.HTTPError as error:
+            raise _translation(self.call, error) from error
+        self._note(begun, len(piece))
+        return piece
+
+    async def receive_into(self, view: memoryview) -> int:
+        """Put what comes next of the body into a buffer; return how much, 0 at its end."""
+        begun = trio.current_time()
+        try:
+            received = await self._body.receive_into(view)
+        except httpx.HTTPError as error:
+            raise _translation(self.call, error) from error
+        self._note(begun, received)
+        return received
+
+    async def aclose(self) -> None:
+        """Free the connection."""
+        try:
+            await self._body.aclose()
+        finally:
+            self._closed()
+
+    def _note(self, begun: float, received: int) -> None:
+        wrong = self._pace.note(trio.current_time() - begun, received)
+        if wrong:
+            raise self.call.error(PortalTimeoutError, wrong)
 
 
 class Transport:
@@ -114,11 +149,22 @@ class Transport:
     def __init__(self, url: str, options: PortalOptions) -> None:
         self.url = url
         self.options = options
-        self._tls: ssl.SSLContext | None = None
-        self._opening = trio.Lock()
+        self._maker = ChannelMaker(url)
         self._free = trio.Semaphore(options.connections)
-        self._idle: list[httpx.AsyncClient] = []  # the one that was used last is the next
-        self._lent: set[httpx.AsyncClient] = set()
+        self._idle: list[Channel] = []
+        """The last one is the next: the one that was used last, of those that still stand."""
+        self._lent: dict[Channel, int] = {}
+        """How many requests are on each; the one that was lent first is the first."""
+        self._changed = trio.lowlevel.ParkingLot()
+        """Where those wait who want to go behind another request."""
+        self.round_trip: float | None = None
+        """Seconds from a request to the first of its answer, of late at best; None before any."""
+        self._goes_on: bool | None = None
+        """Whether the portal's last answer let another follow, so the next one is likely to; None
+        before any.
+        """
+        self._is_orderly = True
+        """Whether the portal answers what is sent behind another request."""
         self._closings = 0
 
     def __repr__(self) -> str:
@@ -127,11 +173,10 @@ class Transport:
     async def aclose(self) -> None:
         """Close every connection. A further request opens new ones; those under way fail."""
         self._closings += 1
-        clients = [*self._idle, *self._lent]
+        channels = [*self._idle, *self._lent]
         self._idle.clear()
-        self._lent.clear()
-        for client in clients:
-            await client.aclose()
+        for channel in channels:
+            await channel.aclose()
 
     def bad(
         self, request: messages.Request, options: PortalOptions, text: str, status: int | None
@@ -139,14 +184,28 @@ class Transport:
         """Make the error that the answer to a request is not what was asked for."""
         return Call(request, options, self.url).error(BadContentError, text, status)
 
-    async def prepare(self) -> None:
-        """Do now what the first request would otherwise wait for. No network traffic.
+    async def connect(self, count: int = 1) -> None:
+        """Have up to `count` connections in all before they are needed.
 
         What goes wrong is the error of each request, not of this.
         """
-        with suppress(PortalError):
-            async with self._client():
-                pass
+        url = httpx.URL(self.url)
+
+        async def open_one() -> None:
+            try:
+                self._free.acquire_nowait()
+            except trio.WouldBlock:
+                return
+            with suppress(PortalError, httpx.HTTPError, UnicodeError):
+                channel = await self._new()
+                try:
+                    await channel.connect(url, self.options.connect_timeout)
+                finally:
+                    self._take_back(channel)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(len(self._idle) + len(self._lent), count):
+                nursery.start_soon(open_one)
 
     # --- requests
 
@@ -157,20 +216,35 @@ class Transport:
         options: PortalOptions | None = None,
         *,
         headers: Mapping[str, str] | None = None,
+        byte_range: ByteRange | None = None,
         content: Content | None = None,
+        patient: bool = False,
     ) -> AsyncIterator[OpenAnswer]:
         """Send a request and yield its answer once the head is there; success only.
 
-        `options` are those of this call, `headers` the ones that go with `content`. Until there
-        is an answer a request that is safe is repeated, `options.retries` times at most.
+        `options` are those of this call, `headers` the ones that go with `content`, and
+        `byte_range` is the part of the answer's content that is wanted. A `patient` request may
+        go behind another on its connection when many are busy; it has no content. Until there is
+        an answer a request that is safe is repeated, `options.retries` times at most.
         """
-        call = Call(request, options or self.options, self.url, headers or {})
-        async with AsyncExitStack() as stack:
+        call = self._call(request, options, headers)
 
-            async def attempt(heard: _Heard) -> OpenAnswer:
-                return await stack.enter_async_context(self._exchange(call, content, heard))
+        async def attempt(heard: _Heard) -> OpenAnswer:
+            if patient and content is None:
+                answer = await self._exchange_behind(call, heard, byte_range)
+                if answer is not None:
+                    return answer
+            return await self._exchange(call, heard, byte_range, content)
 
-            yield await self._repeat(call, content, attempt)
+        answer = await self._repeat(call, content, attempt)
+        try:
+            yield answer
+        except BadContentError as error:
+            if answer.is_behind:  # it may be the answer to another request
+                self._distrust(error)
+            raise
+        finally:
+            await answer.aclose()
 
     async def fetch(
         self,
@@ -185,18 +259,21 @@ class Transport:
 
         A safe request is also repeated when the answer breaks off.
         """
-        call = Call(request, options or self.options, self.url, headers or {})
+        call = self._call(request, options, headers)
 
         async def attempt(heard: _Heard) -> Answer:
-            async with self._exchange(call, content, heard) as answer:
+            async with aclosing(await self._exchange(call, heard, content=content)) as answer:
                 return Answer(answer.status, answer.headers, await self.body(answer, limit))
 
         return await self._repeat(call, content, attempt)
 
     async def body(self, answer: OpenAnswer, limit: int) -> bytes:
         """Read a body of at most `limit` bytes; a longer one is a portal's fault."""
+        found = io.BytesIO()  # which copies nothing at the end, as a list of pieces would have to
         async with aclosing(self.pieces(answer, limit=limit)) as pieces:
-            return b"".join([piece async for piece in pieces])
+            async for piece in pieces:
+                found.write(piece)
+        return found.getvalue()
 
     async def pieces(
         self, answer: OpenAnswer, length: int | None = None, *, limit: int | None = None
@@ -207,16 +284,28 @@ class Transport:
         is not waited for longer than silence is.
         """
         arrived = 0
-        async with aclosing(_raw(answer._call, answer._response)) as pieces:
-            async for piece in pieces:
-                arrived += len(piece)
-                if limit is not None and arrived > limit:
-                    raise answer.bad(f"answer is longer than {limit} bytes")
-                if length is not None and arrived > length:
-                    raise answer.bad("more bytes than asked for")
-                yield piece
+        while piece := await answer.receive():
+            arrived += len(piece)
+            if limit is not None and arrived > limit:
+                raise answer.bad(f"answer is longer than {limit} bytes")
+            if length is not None and arrived > length:
+                raise answer.bad("more bytes than asked for")
+            yield piece
         if length is not None and arrived < length:
             raise answer.bad(f"{length - arrived} bytes too few")
+
+    async def fill(self, answer: OpenAnswer, view: memoryview) -> None:
+        """Fill a buffer with what comes next of a body; BadContentError when it ends before."""
+        while view:
+            received = await answer.receive_into(view)
+            if not received:
+                raise answer.bad(f"{len(view)} bytes too few")
+            view = view[received:]
+
+    async def finish(self, answer: OpenAnswer) -> None:
+        """Make sure that a body is at its end; BadContentError when something follows."""
+        if await answer.receive_into(memoryview(bytearray(1))):
+            raise answer.bad("more bytes than asked for")
 
     async def _repeat(
         self, call: Call, content: Content | None, attempt: Callable[[_Heard], Awaitable[T]]
@@ -241,87 +330,157 @@ class Transport:
                     raise
             await trio.sleep(pause)
 
-    @asynccontextmanager
+    def _call(
+        self,
+        request: messages.Request,
+        options: PortalOptions | None,
+        headers: Mapping[str, str] | None,
+    ) -> Call:
+        more = tuple(headers.items()) if headers else ()
+        return Call(request, options or self.options, self.url, more)
+
     async def _exchange(
-        self, call: Call, content: Content | None, heard: _Heard
-    ) -> AsyncIterator[OpenAnswer]:
-        """Make one attempt, and translate what httpx says of it and of reading the answer."""
+        self,
+        call: Call,
+        heard: _Heard,
+        byte_range: ByteRange | None = None,
+        content: Content | None = None,
+    ) -> OpenAnswer:
+        """Make one attempt, and translate what httpx says of it; who gets the answer closes it."""
+        with _translated(call):
+            channel = await self._lend(call.options.idle_timeout, heard.closings)
+            try:
+                with until_the_head(call.options, content) as watched:
+                    begun = trio.current_time()
+                    arrived = await _send(channel, call, byte_range, watched)
+                    self._note(trio.current_time() - begun)
+            except BaseException:
+                self._take_back(channel)
+                raise
+        return await self._begun(channel, call, heard, arrived)
+
+    def _note(self, seconds: float) -> None:
+        """Take note of how long an answer took."""
+        self.round_trip = min(seconds, (self.round_trip or seconds) * _FORGETTING)
+
+    async def _exchange_behind(
+        self, call: Call, heard: _Heard, byte_range: ByteRange | None
+    ) -> OpenAnswer | None:
+        """Make an attempt behind another request, so that the connection does not idle between the
+        two; None when that cannot be had, which is no failure.
+        """
+        request, _ = _written(call)
+        channel = await self._with_room_behind(request)
+        if channel is None:
+            return None
+        self._lent[channel] += 1
+        part = b"" if byte_range is None else byte_range.header().encode()
         try:
-            async with self._turn(call.options.idle_timeout):
-                if heard.closings != self._closings:
-                    raise httpx.NetworkError("the client was closed")
-                async with self._client() as http:
-                    with _patience(call.options, content) as watched:
-                        response = await _send(http, call, watched)
-                    try:
-                        heard.head = True
-                        yield await _accepted(call, response, heard)
-                    finally:
-                        await _close(response)
-        except httpx.TimeoutException as error:
-            detail = str(error) or type(error).__name__
-            raise call.error(PortalTimeoutError, f"no answer in time: {detail}") from error
-        except httpx.RemoteProtocolError as error:
-            raise call.error(BadContentError, str(error)) from error
+            arrived = await channel.exchange_behind(request, part)
+        except NoTurnError:
+            self._take_back(channel)
+            return None
         except httpx.HTTPError as error:
-            detail = str(error) or type(error).__name__
-            raise call.error(UnavailableError, f"cannot be reached: {detail}") from error
-        except httpx.InvalidURL as error:
-            raise call.error(RequestRefusedError, str(error)) from None
+            self._take_back(channel)
+            self._distrust(error)
+            return None
+        except BaseException:
+            self._take_back(channel)
+            raise
+        if 300 <= arrived.status < 400:
+            await arrived.body.aclose()
+            self._take_back(channel)
+            return None
+        return await self._begun(channel, call, heard, arrived, is_behind=True)
 
-    @asynccontextmanager
-    async def _client(self) -> AsyncIterator[httpx.AsyncClient]:
-        """Lend an HTTP client to one request at a time.
+    def _distrust(self, error: Exception) -> None:
+        """Send no request behind another any more."""
+        if self._is_orderly:
+            self._is_orderly = False
+            self._changed.unpark_all()
+            log.info("%s: requests are sent one at a time from now on: %s", self.url, error)
 
-        Each has a connection of its own: httpcore's pool offers one connection to several requests
-        that wait, all but one of which begin again, and looks through all of them each time. With
-        32 connections that takes as long as everything else.
+    async def _with_room_behind(self, request: httpx.Request) -> Channel | None:
+        """Return the connection that has been busy for longest, among those with room; None while
+        few are busy, or when answers let no other follow. When all of many wait for the heads of
+        their answers one is waited for.
         """
-        client = self._idle.pop() if self._idle else await self._new_client()
-        self._lent.add(client)
-        try:
-            yield client
-        finally:
-            if client in self._lent:  # or else it was closed meanwhile
-                self._lent.remove(client)
-                self._idle.append(client)
+        while self._is_orderly and self._goes_on is not False and len(self._lent) >= _MANY:
+            early = bool(self._goes_on)
+            found = (one for one in self._lent if one.has_room_behind(request, early=early))
+            channel = next(found, None)
+            if channel is not None:
+                return channel
+            await self._changed.park()
+        return None
 
-    async def _new_client(self) -> httpx.AsyncClient:
-        """Make an HTTP client; what is slow about TLS happens once, and off the event loop."""
-        environment = not is_local(self.url)  # a proxy cannot reach our own loopback
-        create = partial(httpx.create_ssl_context, trust_env=environment)
+    async def _begun(
+        self,
+        channel: Channel,
+        call: Call,
+        heard: _Heard,
+        arrived: Arrived,
+        *,
+        is_behind: bool = False,
+    ) -> OpenAnswer:
+        """Return an answer whose head is there, if it is one of success."""
+        heard.head = True
+        self._goes_on = arrived.goes_on
+        self._changed.unpark_all()
+        answer = OpenAnswer(arrived, call, partial(self._take_back, channel), is_behind=is_behind)
         try:
-            async with self._opening:
-                if self._tls is None:
-                    self._tls = await trio.to_thread.run_sync(create)
-            return httpx.AsyncClient(
-                verify=self._tls,
-                limits=httpx.Limits(max_keepalive_connections=1, keepalive_expiry=_KEPT),
-                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # none are kept
-                trust_env=environment,
-            )
-        except httpx.InvalidURL:  # of a proxy; what is wrong may be part of a password
-            raise UnavailableError(
-                "the address of a proxy in the environment is not valid", url=self.url
-            ) from None
-        except Exception as error:  # a proxy or a certificate file in the environment
-            raise UnavailableError(
-                f"the HTTP client cannot be set up: {error}", url=self.url
-            ) from error
+            await _check(answer, heard)
+        except BaseException:
+            await answer.aclose()
+            raise
+        return answer
 
-    @asynccontextmanager
-    async def _turn(self, limit: float) -> AsyncIterator[None]:
-        """Wait for one of the connections. httpcore's own bound loses one for good when a request
-        is cancelled while it waits.
+    async def _lend(self, limit: float, closings: int) -> Channel:
+        """Lend a connection to one request, which waits for one so many seconds at most, and gets
+        none if the connections were closed more often than `closings` by then.
+
+        Each has a client of its own, behind a proxy too: httpcore's pool offers one connection
+        to several requests that wait, all but one of which begin again, and looks through all of
+        them each time. With 32 connections that takes as long as everything else.
         """
-        with trio.move_on_after(limit) as scope:
-            await self._free.acquire()
-        if scope.cancelled_caught:
-            raise httpx.PoolTimeout(f"every connection is busy for {limit:g} s")
         try:
-            yield
-        finally:
+            self._free.acquire_nowait()
+        except trio.WouldBlock:
+            with trio.move_on_after(limit) as scope:
+                await self._free.acquire()
+            if scope.cancelled_caught:
+                text = f"every connection is busy for {limit:g} s"
+                raise httpx.PoolTimeout(text) from None
+        if closings != self._closings:
             self._free.release()
+            raise httpx.NetworkError("the client was closed")
+        if self._idle:
+            channel = self._idle.pop()
+            self._lent[channel] = 1
+            return channel
+        return await self._new()
+
+    async def _new(self) -> Channel:
+        """Lend a new connection, for which there is room."""
+        try:
+            channel = await self._maker.make()
+        except BaseException:
+            self._free.release()
+            raise
+        self._lent[channel] = 1
+        return channel
+
+    def _take_back(self, channel: Channel) -> None:
+        """Have a connection for the next request, once none is on it."""
+        self._lent[channel] -= 1
+        if not self._lent[channel]:
+            del self._lent[channel]
+            self._free.release()
+            self._changed.unpark_all()
+            if channel.stands:
+                self._idle.append(channel)
+            elif not channel.is_closed:
+                self._idle.insert(0, channel)
 
 
 def _is_passing(error: PortalError, heard: _Heard) -> bool:
@@ -333,87 +492,54 @@ def _is_passing(error: PortalError, heard: _Heard) -> bool:
     return isinstance(error.__cause__, _BROKEN)
 
 
-@contextmanager
-def _patience(options: PortalOptions, content: Content | None) -> Iterator[Content | None]:
-    """Bound the time until the headers are there, however slowly they drip in.
-
-    Yields the content to send: what is not in memory takes as long as it takes, and the time begins
-    when it is sent.
-    """
-    limit = options.connect_timeout + 2 * options.idle_timeout
-    uploading = content is not None and not isinstance(content, bytes)
-    try:
-        with trio.fail_after(math.inf if uploading else limit) as scope:
-            if content is None or isinstance(content, bytes):
-                yield content
-            else:
-                kind = _Once if isinstance(content, AsyncIterator) else _Timed
-                yield kind(content, scope, limit)
-    except trio.TooSlowError:
-        raise httpx.ReadTimeout(f"no headers in {limit:g} s") from None
-
-
-class _Timed:
-    """A body that starts the time of a scope when it is sent, and stops it when sent again."""
-
-    def __init__(
-        self, content: AsyncIterable[bytes], scope: trio.CancelScope, limit: float
-    ) -> None:
-        self._content = content
-        self._scope = scope
-        self._limit = limit
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return _Once(aiter(self._content), self._scope, self._limit)
-
-
-class _Once(_Timed):
-    """The same of a body that can be read only once. No generator: httpx does not close one."""
-
-    _content: AsyncIterator[bytes]
-
-    def __aiter__(self) -> Self:
-        self._scope.deadline = math.inf
-        return self
-
-    async def __anext__(self) -> bytes:
-        try:
-            return await anext(self._content)
-        except StopAsyncIteration:
-            self._scope.deadline = trio.current_time() + self._limit
-            raise
-
-
-async def _send(http: httpx.AsyncClient, call: Call, content: Content | None) -> httpx.Response:
+async def _send(
+    channel: Channel, call: Call, byte_range: ByteRange | None, content: Content | None
+) -> Arrived:
     """Send, and follow redirects without reading their bodies, as httpx would."""
-    options = call.options
-    headers, private = call.headers()
-    request = http.build_request(
-        call.request.method,
-        call.address,
-        headers=headers,
-        content=content,
-        timeout=httpx.Timeout(options.idle_timeout, connect=options.connect_timeout),
-    )
+    request, private = _written(call) if content is None else _new_request(call, content)
+    part = b"" if byte_range is None else byte_range.header().encode()
     for _ in range(_REDIRECTS + 1):
-        if http.is_closed:
-            raise httpx.NetworkError("the client was closed")
-        silenced = _sending.set(True)
         try:
-            response = await http.send(request, stream=True, auth=_AS_IT_IS)
+            arrived = await channel.exchange(request, part)
         except UnicodeError as error:  # of a host's name, at last when it is looked up
             raise call.error(BadContentError, f"no host can have this name: {error}") from None
-        finally:
-            _sending.reset(silenced)
-        if response.next_request is None:
-            return response
-        await _close(response)
-        request = _redirected(call, response, content, private)
+        if arrived.next_request is None:
+            return arrived
+        await arrived.body.aclose()
+        request = _redirected(call, request, arrived.next_request, arrived.status, content, private)
+        part = b""  # it is among the headers by now
     raise call.error(BadContentError, f"more than {_REDIRECTS} redirects")
 
 
+def _new_request(call: Call, content: Content | None) -> tuple[httpx.Request, frozenset[bytes]]:
+    """Make a request as httpx writes it, and the names of the headers that are private."""
+    options = call.options
+    headers, private = call.headers()
+    timeout = httpx.Timeout(options.idle_timeout, connect=options.connect_timeout)
+    limit = HEADER_LIMIT if call.request.may_tell_metadata else SMALL_LIMIT
+    request = httpx.Request(
+        call.request.method,
+        call.address,
+        headers=[*headers, _ACCEPT],
+        content=content,
+        extensions={"timeout": timeout.as_dict(), "head_limit": limit},
+    )
+    return request, private
+
+
+@lru_cache(_WRITTEN)
+def _written(call: Call) -> tuple[httpx.Request, frozenset[bytes]]:
+    """Return a request without a body; for each range of some content it is the same."""
+    return _new_request(call, None)
+
+
 def _redirected(
-    call: Call, response: httpx.Response, content: Content | None, private: frozenset[bytes]
+    call: Call,
+    before: httpx.Request,
+    then: httpx.Request,
+    status: int,
+    content: Content | None,
+    private: frozenset[bytes],
 ) -> httpx.Request:
     """Return the request that follows a redirect; an error when it must not be followed.
 
@@ -421,9 +547,6 @@ def _redirected(
     GET. httpx takes only the Authorization header off a request to another origin; here nothing of
     the user's but the user agent goes there.
     """
-    before, then = response.request, response.next_request
-    assert then is not None
-    status = response.status_code
     if before.url.scheme == "https" and then.url.scheme != "https":
         raise call.error(BadContentError, "a redirect from https to http is not followed", status)
     if then.method == before.method and isinstance(content, AsyncIterator):
@@ -446,51 +569,42 @@ def _origin(url: httpx.URL) -> tuple[str, str, int | None]:
     return url.scheme, url.host, url.port
 
 
-async def _accepted(call: Call, response: httpx.Response, heard: _Heard) -> OpenAnswer:
-    """Return an answer of success; raise the error that any other status stands for."""
-    headers = Headers(response.headers.raw)
-    status = response.status_code
-    if not response.is_success:
+async def _check(answer: OpenAnswer, heard: _Heard) -> None:
+    """Raise the error that any status but that of success stands for."""
+    status, headers = answer.status, answer.headers
+    if not 200 <= status < 300:
         heard.retry_after = parse_retry_after(headers.get("retry-after", ""), datetime.now(UTC))
-        words = messages.parse_error(await _beginning(call, response))
-        raise call.error(error_for(status), words or f"HTTP status {status}", status)
+        words = messages.parse_error(await _beginning(answer))
+        raise answer.call.error(error_for(status), words or f"HTTP status {status}", status)
     if headers.get("content-encoding", "identity") != "identity":
-        raise call.error(BadContentError, "the portal encoded the content", status)
-    return OpenAnswer(status, headers, call, response)
+        raise answer.call.error(BadContentError, "the portal encoded the content", status)
 
 
-async def _beginning(call: Call, response: httpx.Response) -> bytes:
+async def _beginning(answer: OpenAnswer) -> bytes:
     """Read an error's body as far as it comes and is looked at: the status says enough."""
-    body = b""
-    with suppress(httpx.HTTPError, PortalError):
-        async with aclosing(_raw(call, response)) as pieces:
-            async for piece in pieces:
-                body += piece
-                if len(body) > messages.ANSWER_LIMIT:
-                    break
-    return body
+    beginning = b""
+    with suppress(PortalError):
+        while len(beginning) <= messages.ANSWER_LIMIT and (piece := await answer.receive()):
+            beginning += piece
+    return beginning
 
 
-async def _raw(call: Call, response: httpx.Response) -> AsyncGenerator[bytes, None]:
-    """Yield a body as it comes; one that drips is not waited for longer than silence is."""
-    waited, arrived = 0.0, 0
-    body = response.aiter_raw()
-    while True:
-        begun = trio.current_time()
-        piece = await anext(body, None)
-        if piece is None:
-            return
-        waited += trio.current_time() - begun
-        arrived += len(piece)
-        yield piece
-        if waited > call.options.idle_timeout:
-            if arrived < _SLOWEST * waited:
-                slow = f"only {arrived} bytes in {waited:.0f} s"
-                raise call.error(PortalTimeoutError, slow)
-            waited, arrived = 0.0, 0
+@contextmanager
+def _translated(call: Call) -> Iterator[None]:
+    """Translate what httpx says of a request."""
+    try:
+        yield
+    except httpx.HTTPError as error:
+        raise _translation(call, error) from error
+    except httpx.InvalidURL as error:
+        raise call.error(RequestRefusedError, str(error)) from None
 
 
-async def _close(response: httpx.Response) -> None:
-    """Close an answer, also when its reader was cancelled."""
-    with trio.CancelScope(shield=True, deadline=trio.current_time() + _CLOSING):
-        await response.aclose()
+def _translation(call: Call, error: httpx.HTTPError) -> PortalError:
+    """Return what is meant by an error of httpx."""
+    detail = str(error) or type(error).__name__
+    if isinstance(error, httpx.TimeoutException):
+        return call.error(PortalTimeoutError, f"no answer in time: {detail}")
+    if isinstance(error, httpx.RemoteProtocolError):
+        return call.error(BadContentError, detail)
+    return call.error(UnavailableError, f"cannot be reached: {detail}")

@@ -1,8 +1,9 @@
 from typing import Final
 
-AVX2: Final[bool]
-"""Whether this CPU has it, and so `root` uses it."""
+Data = bytes | bytearray | memoryview
 
-def root(
-    data: bytes | bytearray | memoryview, start: int, stride: int, portable: bool = False, /
-) -> bytes: ...
+FORMS: Final[tuple[str, ...]]
+"""The forms of the code that this CPU can run, the fastest first."""
+
+def groups(data: Data, start: int, stride: int, form: int = 0, /) -> bytes: ...
+def join(roots: Data, form: int = 0, /) -> bytes: ...

@@ -1,17 +1,21 @@
 """Owns the Merkle root of a sector: blake2b-256 over a perfect tree of 65,536 leaves of 64 bytes.
 
-Rule: wire notes 2.4. The compiled form (_merkle.c) is used where it could be built; it is some ten
-times faster and lets other threads run. The plain form here gives the same answers. Both keep the
-roots of all-zero subtrees, so short data costs only the leaves that it fills.
+Rule: wire notes 2.4. The compiled form (_merkle.c) is used where it could be built; it is ten to
+thirty times faster and lets other threads run. The plain form here gives the same answers. Both
+keep the roots of all-zero subtrees, so short data costs only the leaves that it fills.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 
-from skymount.wire.skylink import SECTOR_SIZE
+from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE
 
 LEAF_SIZE = 64
 DEPTH = (SECTOR_SIZE // LEAF_SIZE).bit_length() - 1
+
+_STEP = 8
+GROUP = 1 << _STEP
+"""Leaves that are hashed together; their roots make that of the sector, whatever comes between."""
 
 Data = bytes | bytearray | memoryview
 
@@ -39,29 +43,44 @@ def _zero_roots() -> tuple[bytes, ...]:
 _ZERO = _zero_roots()
 
 
-def plain_root(data: Data, start: int, stride: int) -> bytes:
-    """Return the root of the blocks of `data` at start, start + stride, ..., then zeros."""
-    used = bytes(data).rstrip(b"\0")
-    used += bytes(-len(used) % LEAF_SIZE)
-    level = _hash_blocks(_LEAF, used, start, stride)
-    for height in range(DEPTH):
-        if len(level) % (2 * len(_ZERO[0])):
-            level += _ZERO[height]
+def _climbed(level: bytes, height: int, top: int) -> bytes:
+    """Return the level `top` above one that begins with these hashes, as far as they reach."""
+    for at in range(height, top):
+        if len(level) % (2 * ROOT_SIZE):
+            level += _ZERO[at]
         level = _hash_blocks(_NODE, level)
-    return level or _ZERO[DEPTH]
+    return level
 
 
-def _fastest_root() -> Callable[[Data, int, int], bytes]:
+def plain_groups(data: Data, start: int, stride: int) -> bytes:
+    """Return the joined roots of each `GROUP` of the blocks of `data` at start, start + stride, ...
+
+    The last one may have fewer: zeros follow.
+    """
+    data = bytes(data)
+    used = data.rstrip(b"\0")
+    used += bytes(-len(used) % LEAF_SIZE)
+    found = _climbed(_hash_blocks(_LEAF, used, start, stride), 0, _STEP)
+    size = -(-len(range(start, len(data), stride)) // GROUP) * ROOT_SIZE
+    return found + _ZERO[_STEP] * ((size - len(found)) // ROOT_SIZE)
+
+
+def plain_join(roots: Data) -> bytes:
+    """Return the root of a sector that begins with these groups; zeros follow."""
+    return _climbed(bytes(roots), _STEP, DEPTH) or _ZERO[DEPTH]
+
+
+def _fastest() -> tuple[Callable[[Data, int, int], bytes], Callable[[Data], bytes]]:
     try:
-        from skymount.wire._merkle import root
+        from skymount.wire import _merkle
     except ImportError:  # installed without a C compiler
-        return plain_root
-    return root
+        return plain_groups, plain_join
+    return _merkle.groups, _merkle.join
 
 
-_root = _fastest_root()
+_groups, _join = _fastest()
 
-COMPILED = _root is not plain_root
+COMPILED = _join is not plain_join
 """Whether the compiled form is in use."""
 
 
@@ -80,9 +99,29 @@ def piece_root(chunk: Data, piece: int, pieces: int) -> bytes:
     notes 2.3); with one piece the chunk is the sector. The chunk may be short: zeros follow.
     ValueError when it is larger than its sectors, or there is no such piece.
     """
+    return joined_root([piece_groups(chunk, piece, pieces)])
+
+
+def piece_groups(part: Data, piece: int, pieces: int) -> bytes:
+    """Return what `joined_root` needs of a part of a chunk, for one of its pieces.
+
+    Each part but the last one has a multiple of `GROUP` leaves of each piece. ValueError as for
+    `piece_root`.
+    """
     if not 0 <= piece < pieces:
         raise ValueError(f"no piece {piece} of {pieces}")
-    size = memoryview(chunk).nbytes
+    size = memoryview(part).nbytes
     if size > pieces * SECTOR_SIZE:
         raise ValueError(f"{size} bytes do not fit {pieces} * {SECTOR_SIZE}")
-    return _root(chunk, piece * LEAF_SIZE, pieces * LEAF_SIZE)
+    return _groups(part, piece * LEAF_SIZE, pieces * LEAF_SIZE)
+
+
+def joined_root(parts: Iterable[bytes]) -> bytes:
+    """Return the root of a piece by what `piece_groups` says of each part, in order.
+
+    ValueError when they are more than a sector.
+    """
+    roots = b"".join(parts)
+    if len(roots) > SECTOR_SIZE // LEAF_SIZE // GROUP * ROOT_SIZE:
+        raise ValueError("more groups than a sector has")
+    return _join(roots)

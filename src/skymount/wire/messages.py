@@ -14,7 +14,6 @@ import msgspec
 
 from skymount.errors import MalformedError
 from skymount.wire.dialect import SVC, Dialect
-from skymount.wire.ranges import ByteRange
 from skymount.wire.skylink import ROOT_SIZE, Skylink
 
 ANSWER_LIMIT = 64 << 10
@@ -38,6 +37,8 @@ class Request:
     headers: tuple[tuple[str, str], ...] = ()
     repeatable: bool = False
     """Whether sending it twice is the same as sending it once, whatever its method."""
+    may_tell_metadata: bool = False
+    """Whether a header of the answer may be the metadata of a whole skylink, megabytes long."""
 
     @property
     def is_safe(self) -> bool:
@@ -66,7 +67,6 @@ def download(
     path: str = "",
     *,
     method: str = "GET",
-    byte_range: ByteRange | None = None,
     archive: str = "",
     attachment: bool = False,
     timeout: int | None = None,
@@ -91,8 +91,7 @@ def download(
         query.append(("no-response-metadata", "true"))
     query += _skykey(skykey_name, skykey_id)
     target = f"/{skylink}" + (f"/{quote_path(path)}" if path else "")
-    headers = (("Range", byte_range.header()),) if byte_range is not None else ()
-    return Request(method, _target(target, query), headers)
+    return Request(method, _target(target, query), may_tell_metadata=True)
 
 
 def _skykey(name: str, key_id: str) -> list[tuple[str, str]]:
@@ -192,7 +191,8 @@ def hns_download(
         query.append(("timeout", str(timeout)))
     query += _skykey(skykey_name, skykey_id)
     target = f"/hns/{quote(domain, safe='', errors='surrogatepass')}"
-    return Request("GET", _target(target + (f"/{quote_path(path)}" if path else ""), query))
+    target = _target(target + (f"/{quote_path(path)}" if path else ""), query)
+    return Request("GET", target, may_tell_metadata=True)
 
 
 def hns_resolution(domain: str) -> Request:

@@ -6,12 +6,15 @@ their Merkle roots (again and again, until they fit) stand in the base sector in
 """
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeVar
 
 from skymount.errors import MalformedError
 from skymount.wire import merkle
 from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE, Skylink
+
+Body = TypeVar("Body", bytes, memoryview)
 
 LAYOUT_SIZE = 99
 CIPHER_PLAIN = b"\0\0\0\0\0\0\0\1"
@@ -19,6 +22,11 @@ CIPHER_LEGACY_PLAIN = bytes(8)
 """What uploads before April 2020 hold; readers take it as plain (wire notes 2.1)."""
 
 KEY_DATA_SIZE = 64
+
+_PARTS = 4
+"""Of a chunk that somebody waits for: most of it is hashed while the rest arrives. Each costs a
+turn of a thread.
+"""
 
 _LAYOUT = struct.Struct(f"<BQQQBB8s{KEY_DATA_SIZE}s")
 _VERSION = 1
@@ -157,7 +165,7 @@ def spill_sizes(body_size: int) -> list[int]:
     return sizes
 
 
-def split_body(layout: Layout, body: bytes) -> tuple[bytes, bytes]:
+def split_body(layout: Layout, body: Body) -> tuple[Body, Body]:
     """Return (fan-out, metadata) of the part that follows the layout."""
     if len(body) < layout.body_size:
         raise MalformedError("the base sector is shorter than its layout says")
@@ -197,18 +205,32 @@ def check_fanout(layout: Layout, fanout: bytes) -> None:
         raise MalformedError("the fan-out does not match the size of the content")
 
 
-def chunk_is_authentic(layout: Layout, fanout: bytes, index: int, chunk: bytes) -> bool:
-    """Whether `chunk` is the payload's chunk of that index, by the roots in the fan-out.
+def part_size(layout: Layout) -> int:
+    """Return the bytes of the parts in which a chunk may be hashed; the last may be shorter."""
+    return layout.chunk_size // _PARTS
 
-    The last chunk may come without its zero padding, so whether `chunk` has the length that was
-    asked for is for the caller to check: what was cut off could have been zeros.
+
+def hash_part(layout: Layout, part: bytes | memoryview) -> tuple[bytes, ...]:
+    """Return what `is_authentic` needs of a part of a chunk: a hash for each data piece."""
+    pieces = layout.data_pieces
+    return tuple(merkle.piece_groups(part, piece, pieces) for piece in range(pieces))
+
+
+def is_authentic(
+    layout: Layout, fanout: bytes, index: int, parts: Sequence[tuple[bytes, ...]]
+) -> bool:
+    """Whether parts, hashed by `hash_part`, make the payload's chunk of that index by the fan-out.
+
+    The last chunk may come without its zero padding, so whether the parts have the length that was
+    asked for is for the caller to check: what was cut off could have been zeros. ValueError when
+    they are more than a chunk.
     """
-    if layout.data_pieces < 1 or len(chunk) > layout.chunk_size:
+    if layout.data_pieces < 1:
         return False
     start = index * layout.roots_per_chunk * ROOT_SIZE
     roots = fanout[start : start + layout.data_pieces * ROOT_SIZE]
     return len(roots) == layout.data_pieces * ROOT_SIZE and all(
-        merkle.piece_root(chunk, piece, layout.data_pieces)
+        merkle.joined_root(part[piece] for part in parts)
         == roots[piece * ROOT_SIZE : (piece + 1) * ROOT_SIZE]
         for piece in range(layout.data_pieces)
     )

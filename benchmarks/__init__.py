@@ -1,0 +1,1 @@
+"""Owns the benchmarks: what is measured, beside whom, and how it is told (`benchmarks/run`)."""

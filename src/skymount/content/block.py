@@ -1,0 +1,80 @@
+"""Owns the form of a block on disk: the name of its file, and the seal behind its content. No IO.
+
+    <content> <"skyblock"> <length of the content: 8 bytes> <identity: 32> <checksum: 16>
+
+The checksum is XXH3's of 128 bits, over all the rest. It finds damage, not forgery: what others
+could write to is not read at all.
+"""
+
+import struct
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import xxhash
+
+SEAL = 64
+"""Bytes of a seal. It stands at the end, so that the content begins at a page boundary."""
+
+MAX_BLOCK = 512 << 20
+"""Bytes; metadata at its largest has 256 MiB (docs/semantics.md, N6), a chunk 64 MiB."""
+
+_MAGIC = b"skyblock"
+_CLAIM = struct.Struct(">8sQ32s")
+_IDENTITY = 32  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class BlockKey:
+    """What a block is."""
+
+    skylink: str
+    unit: int
+    """Bytes of content that are cached together; 0 is the description of the skylink."""
+    size: int
+    """Of the skylink's whole payload, in bytes."""
+    index: int
+    """Of the unit."""
+    source: str = ""
+    """Address of the portal whose word this is; empty when it was verified."""
+
+    @property
+    def length(self) -> int:
+        """Bytes that a unit of content has, whole; of anything else the number means nothing."""
+        return min(self.unit, self.size - self.index * self.unit)
+
+    @property
+    def identity(self) -> bytes:
+        """A hash of it, by which its file is called. No two keys make the same text."""
+        text = f"{self.unit} {self.size} {self.index} {len(self.skylink)} {self.skylink}"
+        whole = f"{text}{self.source}".encode(errors="surrogatepass")
+        return blake2b(whole, digest_size=_IDENTITY).digest()
+
+
+def file_name(identity: bytes) -> tuple[str, str]:
+    """Return the names of a block's directory and file."""
+    name = identity.hex()
+    return name[:2], name
+
+
+def identity_of(directory: str, name: str) -> bytes | None:
+    """Return the identity that a file's names stand for; None when it is no block's."""
+    if len(name) != 2 * _IDENTITY or name[:2] != directory or not name.isascii():
+        return None
+    try:
+        identity = bytes.fromhex(name)
+    except ValueError:
+        return None
+    return identity if identity.hex() == name else None
+
+
+def claim(identity: bytes, length: int) -> bytes:
+    """Return the beginning of a seal: what can be told without the content."""
+    return _CLAIM.pack(_MAGIC, length, identity)
+
+
+def seal(identity: bytes, data: bytes | memoryview) -> bytes:
+    """Return what stands behind the content of a block."""
+    said = claim(identity, len(data))
+    checksum = xxhash.xxh3_128(data)
+    checksum.update(said)
+    return said + checksum.digest()

@@ -1,0 +1,91 @@
+"""Memory for content: at page boundaries, used again when nobody looks at it any more."""
+
+import ctypes
+import mmap
+import threading
+
+import pytest
+
+from skymount.content.buffers import Buffers
+
+MIB = 1 << 20
+
+
+def address(view: memoryview) -> int:
+    """Return where memory begins."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(view))
+
+
+@pytest.mark.parametrize("size", [256 << 10, MIB, MIB + 1, 40 * MIB])
+def test_begins_at_a_page_boundary(size: int) -> None:
+    """R5: copies of what is read in order are not slow."""
+    memory = Buffers().take(size)
+    assert len(memory) == size
+    assert address(memory) % mmap.PAGESIZE == 0
+
+
+@pytest.mark.parametrize("size", [0, 1, 32 << 10])
+def test_small_ones(size: int) -> None:
+    assert len(Buffers().take(size)) == size
+
+
+def test_used_again_when_the_last_view_is_gone() -> None:
+    """R1: what somebody still reads stays as it is."""
+    buffers = Buffers()
+    memory = buffers.take(MIB)
+    where = address(memory)
+    part = memory[10:20].toreadonly()
+    buffers.give_back(memory)
+    del memory
+    other = buffers.take(MIB)
+    assert address(other) != where
+    buffers.give_back(part)
+    del part
+    assert address(buffers.take(MIB)) == where
+
+
+def test_odd_sizes_do_not_displace_what_comes_again() -> None:
+    """R4: what is kept for its next use has a bound, and goes by age; what hardly comes again is
+    not kept.
+    """
+    buffers = Buffers()
+    for size in (MIB + 1, 32 * MIB):
+        buffers.give_back(buffers.take(size))
+    assert buffers.idle == 0
+    old = [buffers.take(MIB) for _ in range(16)]
+    for memory in old:
+        buffers.give_back(memory)
+    assert buffers.idle == 16 * MIB
+    new = [buffers.take(4 * MIB) for _ in range(3)]
+    for memory in new:
+        buffers.give_back(memory)
+    buffers.give_back(new[0])  # twice is once
+    assert buffers.idle == 16 * MIB
+    places = {address(memory) for memory in new}
+    del new, memory
+    assert {address(each) for each in [buffers.take(4 * MIB) for _ in range(3)]} == places
+
+
+def test_threads_never_share_memory() -> None:
+    """R1: whichever thread takes it, and whichever gives it back."""
+    buffers = Buffers()
+    mixed: list[int] = []
+
+    def use(number: int) -> None:
+        for turn in range(300):
+            memory = buffers.take(MIB)
+            mark = (number * 1000 + turn).to_bytes(4, "big")
+            memory[:4] = mark
+            again = buffers.take(MIB)
+            again[:4] = bytes(4)
+            if memory[:4] != mark:
+                mixed.append(turn)
+            buffers.give_back(again)
+            buffers.give_back(memory)
+
+    threads = [threading.Thread(target=use, args=(number,)) for number in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not mixed

@@ -1,0 +1,30 @@
+"""Owns receiving a range of content as one value."""
+
+from contextlib import aclosing
+
+from skymount.portal.reading import Body, PortalReader
+from skymount.wire.ranges import ByteRange
+from skymount.wire.skylink import Skylink
+
+
+async def received(
+    client: PortalReader, skylink: Skylink, path: str, wanted: ByteRange, size: int
+) -> bytes:
+    """Receive a range of content of `size` bytes."""
+    async with client.open_range(skylink, path, wanted, size) as body:
+        return await rest_of(body, len(wanted))
+
+
+async def rest_of(body: Body, length: int) -> bytes:
+    """Receive a body of so many bytes."""
+    found = bytearray(length)
+    await body.fill(memoryview(found))
+    return bytes(found)
+
+
+async def begin(body: Body, length: int) -> None:
+    """Receive the first byte of a body of so many, and leave the rest."""
+    view = memoryview(bytearray(length))
+    async with aclosing(body.fill_each([view[:1], view[1:]])) as told:
+        async for _ in told:
+            break
