@@ -66,7 +66,7 @@ def loaded(module: str, more: str = "") -> set[str]:
 
 def test_mount_command_is_light():
     """What `skymount mount` imports has neither the web stack nor the terminal's."""
-    found = loaded("mount", "from skymount import config, daemon")
+    found = loaded("mount", "from skymount.daemon import background")
     assert {"pyfuse3", "trio", "httpx"} <= found
     assert not found & (HEAVY | {"nacl", "sqlite3"})
 
@@ -77,7 +77,7 @@ def test_mount_command_loads_before_garbage_is_looked_for():
         "import gc; gc.disable()\n"
         "from skymount.__main__ import GARBAGE\n"
         "from skymount.cli import mount\n"
-        "from skymount import config, daemon\n"
+        "from skymount.daemon import background\n"
         "print(gc.get_count()[0] < GARBAGE)"
     )
     assert run("-c", code).stdout == "True\n"

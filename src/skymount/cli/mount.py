@@ -57,7 +57,10 @@ def mount(
       skymount mount ~/sky --portal https://portal.example
       skymount mount --name home --foreground
     """
-    from skymount import config, daemon
+    from skymount import config
+    from skymount.daemon.background import run_in_background
+    from skymount.daemon.serving import run
+    from skymount.daemon.starting import Report
     from skymount.fs import mountpoint as place
 
     settings = flags.load(name or "", mountpoint=mountpoint, **more)
@@ -69,14 +72,14 @@ def mount(
     if foreground:
         logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT, stream=sys.stderr)
         logging.getLogger("httpx").setLevel(logging.WARNING)
-        daemon.run(settings, daemon.Report(ready=lambda: None, warning=lambda text: None))
+        run(settings, Report(ready=lambda: None, warning=lambda text: None))
         return
     place.check(settings.mountpoint, allow_other=settings.allow_other)
     log_file = _writable(
         settings.log_file or config.default_log_file(settings.mountpoint),
         is_default=not settings.log_file,
     )
-    for warning in daemon.run_in_background(settings, lambda: _log_to(log_file)):
+    for warning in run_in_background(settings, lambda: _log_to(log_file)):
         warn(warning)
 
 

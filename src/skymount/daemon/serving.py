@@ -1,24 +1,19 @@
-"""Owns the life of a mount: builds every part and joins them, the nursery they run in, signals,
-readiness, and the end. Decides nothing about files.
+"""Owns the life of a mount: builds every part and joins them, the nursery they run in, signals, and
+the end. Decides nothing about files.
 """
 
-import contextlib
-import errno
 import gc
 import json
 import logging
 import os
 import signal
-import socket
-import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
 import trio
 
@@ -34,8 +29,10 @@ from skymount.content.loader import Loader
 from skymount.content.reader import open_reader
 from skymount.content.shelf import Shelf
 from skymount.content.skyfile import Policy
+from skymount.daemon.own_portal import OwnPortal, answers
+from skymount.daemon.starting import Report, announce, notify
 from skymount.errors import CacheError, MountError
-from skymount.fs import fuse, hns, kernel, mountpoint
+from skymount.fs import fuse, hns, mountpoint
 from skymount.fs.fixed import HNS, REGISTRY, SKYDB, SKYLINKS, Fixed
 from skymount.fs.hns import Hns
 from skymount.fs.keynodes import is_key_node, kind_of
@@ -56,26 +53,12 @@ from skymount.portal.resolve import Names, NamesConfig
 
 log = logging.getLogger(__name__)
 
-_PROBE = 0.3
-"""Seconds to find out whether a portal answers; only a warning hangs on it."""
-
-_PORTAL_START = 15.0  # seconds that our own portal may take to listen
-_PORTAL_CHECK = 2.0  # seconds between two looks at whether a portal is at the default address
-_PORTAL_PAUSE = 60.0  # seconds between two attempts at most to start one that does not start
 _STOP_GRACE = 2.0  # seconds that operations under way may take after a signal
 _SILENCES = 3
 """Portals that may be silent one after another within the time that an operation may take."""
 
 _SWITCH_INTERVAL = 0.0005
 """Seconds after which a hashing thread hands the interpreter to the event loop."""
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """How the daemon tells its starter what happens; called from the event loop."""
-
-    ready: Callable[[], None]
-    warning: Callable[[str], None]
 
 
 def run(config: Config, report: Report) -> None:
@@ -85,7 +68,7 @@ def run(config: Config, report: Report) -> None:
     sys.setswitchinterval(_SWITCH_INTERVAL)
     gc.freeze()  # what is there now stays: it is not looked through again for garbage
     own = OwnPortal()
-    if not config.portals and not _answers(DEFAULT_PORTAL_URL):
+    if not config.portals and not answers(DEFAULT_PORTAL_URL):
         own.start()
     try:
         trio.run(partial(_serve, config, report, own))
@@ -102,100 +85,6 @@ def _only_cause(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
-
-
-def _answers(url: str) -> bool:
-    """Whether something listens at a portal's address."""
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    try:
-        socket.create_connection((parts.hostname or "", port), timeout=_PROBE).close()
-    except OSError:
-        return False
-    return True
-
-
-class OwnPortal:
-    """The embedded portal as a child process; it ends when we do, however that happens."""
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def is_running(self) -> bool:
-        """Whether there is such a child now."""
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def was_started(self) -> bool:
-        """Whether there is or has been one."""
-        return self._process is not None
-
-    def start(self) -> None:
-        """Start it at the default address. The end of its standard input ends it.
-
-        MountError when there is no starting it.
-        """
-        self.stop()
-        address = urlsplit(DEFAULT_PORTAL_URL).netloc
-        command = [sys.executable, "-P", "-m", "skymount", "portal", "serve", "--listen", address]
-        try:
-            self._process = subprocess.Popen(
-                [*command, "--until-eof"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                start_new_session=True,  # a Ctrl-C in our terminal is not for it
-            )
-        except OSError as error:
-            raise MountError(
-                f"{sys.executable}: the embedded portal cannot be started: {error.strerror}; "
-                "name a portal with --portal URL"
-            ) from None
-
-    async def is_listening(self) -> bool:
-        """Wait until it listens; False when it ended, or took too long."""
-        process = self._process
-        if process is None or process.stdout is None:
-            return False
-        with trio.move_on_after(_PORTAL_START):
-            line = await trio.to_thread.run_sync(process.stdout.readline, abandon_on_cancel=True)
-            return b"listening on" in line
-        return False
-
-    async def keep(self) -> None:
-        """Start one whenever none answers at the default address.
-
-        The one that was there may have been another mount's, and have ended with it.
-        """
-        pause = _PORTAL_CHECK
-        while True:
-            await trio.sleep(pause)
-            if self.is_running or await trio.to_thread.run_sync(
-                _answers, DEFAULT_PORTAL_URL, abandon_on_cancel=True
-            ):
-                continue
-            log.warning("no portal answers at %s any more, starting one", DEFAULT_PORTAL_URL)
-            try:
-                await trio.to_thread.run_sync(self.start)
-                pause = _PORTAL_CHECK if await self.is_listening() else pause * 2
-            except MountError as error:
-                log.warning("%s", error)
-                pause *= 2
-            pause = min(pause, _PORTAL_PAUSE)
-
-    def stop(self) -> None:
-        """End it, if it is there, and wait for that."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        assert process.stdin is not None and process.stdout is not None
-        process.stdin.close()
-        try:
-            process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        process.stdout.close()
 
 
 async def _serve(config: Config, report: Report, own: OwnPortal) -> None:
@@ -275,12 +164,12 @@ async def _serve(config: Config, report: Report, own: OwnPortal) -> None:
         try:
             with trio.CancelScope() as scope:
                 nursery.start_soon(_stop_on_signal, signals, scope)
-                nursery.start_soon(_announce, config, report, own)
+                nursery.start_soon(announce, config, report, own)
                 for client in clients:
                     nursery.start_soon(client.connect)
                 await fuse.run()
         finally:
-            _notify("STOPPING=1")
+            notify("STOPPING=1")
             fuse.detach()
             await _post_the_rest(key_trees)
             nursery.cancel_scope.cancel()
@@ -350,43 +239,6 @@ def _names_config(config: Config) -> NamesConfig:
     )
 
 
-async def _announce(config: Config, report: Report, own: OwnPortal) -> None:
-    """Say that the tree answers, once a stat through the kernel does."""
-    warning = await _portal_warning(config, own)
-    if warning:
-        log.warning(warning)
-        report.warning(warning)
-    tune = partial(kernel.tune, config.mountpoint, read_ahead=config.read_ahead)
-    await trio.to_thread.run_sync(tune, abandon_on_cancel=True)
-    log.info("%s: mounted, portals: %s", config.mountpoint, " ".join(config.portal_urls))
-    _notify(f"READY=1\nSTATUS=mounted at {config.mountpoint}")
-    report.ready()
-    if not config.portals:
-        await own.keep()
-
-
-async def _portal_warning(config: Config, own: OwnPortal) -> str:
-    """Return what is to be said of the portals that do not answer, if anything."""
-    started = own.was_started
-    if started and await own.is_listening():
-        return ""
-    silent = list(config.portal_urls)
-
-    async def probe(url: str) -> None:
-        if await trio.to_thread.run_sync(_answers, url, abandon_on_cancel=True):
-            silent.remove(url)
-
-    # a limit of its own: finding the address of a host has none
-    with trio.move_on_after(2 * _PROBE):
-        async with trio.open_nursery() as probes:
-            for url in config.portal_urls:
-                probes.start_soon(probe, url)
-    if not silent:
-        return ""
-    failed = "our own portal did not start, see the log; " if started else ""
-    return f"{failed}{' '.join(silent)} does not answer yet; the tree works once it does"
-
-
 def _stop_signals() -> list[signal.Signals]:
     """Return the signals that end a mount; nohup, which ignores one of them, is heeded."""
     hang_up = signal.SIGHUP
@@ -402,76 +254,3 @@ async def _stop_on_signal(signals: AsyncIterator[int], scope: trio.CancelScope) 
             scope.cancel()
         fuse.stop()
         scope.deadline = trio.current_time() + _STOP_GRACE
-
-
-def _notify(state: str) -> None:
-    """Tell systemd, if it asked to be told (sd_notify(3))."""
-    address = os.environ.get("NOTIFY_SOCKET", "")
-    if not address:
-        return
-    if address.startswith("@"):
-        address = "\0" + address[1:]
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as notify:
-            notify.sendto(state.encode(), address)
-    except OSError as error:
-        log.warning("NOTIFY_SOCKET: %s", error.strerror or errno.errorcode.get(error.errno or 0))
-
-
-def run_in_background(config: Config, log_to: Callable[[], None]) -> list[str]:
-    """Fork a daemon that runs the mount; return its warnings once the tree answers.
-
-    MountError carries what the daemon failed on. No thread may have been started before.
-    """
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(reading)
-        _become_daemon(config, log_to, writing)
-    os.close(writing)
-    warnings: list[str] = []
-    with os.fdopen(reading, encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            kind, text = line[0], line[1:].rstrip("\n")
-            if kind == "R":
-                return warnings
-            if kind == "E":
-                os.waitpid(pid, 0)
-                raise MountError(text)
-            warnings.append(text)
-    raise MountError(f"{config.mountpoint}: the daemon ended before the tree answered; see its log")
-
-
-def _become_daemon(config: Config, log_to: Callable[[], None], starter: int) -> None:
-    """Leave the terminal, run the mount, and never return."""
-    listening = True
-
-    def tell(kind: str, text: str = "") -> None:
-        message = f"{kind}{' '.join(text.split())}\n"
-        if listening:  # afterwards the descriptor's number belongs to somebody else
-            with contextlib.suppress(BrokenPipeError):  # the starter was interrupted
-                os.write(starter, message.encode("utf-8", "backslashreplace"))
-
-    def ready() -> None:
-        nonlocal listening
-        tell("R")
-        listening = False
-        os.close(starter)
-
-    status = 1
-    try:
-        os.setsid()
-        os.chdir("/")
-        os.umask(0o077)  # the log names skylinks, and who knows one may read it
-        log_to()
-        run(config, Report(ready=ready, warning=partial(tell, "W")))
-        status = 0
-    except MountError as error:
-        log.error("%s", error)
-        tell("E", str(error))
-    except BaseException as error:
-        log.exception("the daemon failed")
-        tell("E", f"{config.mountpoint}: {error!r}")
-    finally:
-        logging.shutdown()
-        os._exit(status)
