@@ -75,7 +75,8 @@ class PortalError(SkymountError):
     """A portal did not give what was asked for.
 
     ``status`` is the HTTP status code or None when there was no answer; ``url`` never holds
-    credentials; ``attempts`` is how often the request was sent.
+    credentials; ``attempts`` is how often the request was sent; ``unreached`` is None unless no
+    connection to the portal could be made, else the seconds that it took to find out.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class PortalError(SkymountError):
         self.method = method
         self.url = url
         self.attempts = 1
+        self.unreached: float | None = None
 
     def __str__(self) -> str:
         where = " ".join(filter(None, (self.method, self.url)))

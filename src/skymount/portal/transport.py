@@ -349,6 +349,7 @@ class Transport:
         """Make one attempt, and translate what httpx says of it; who gets the answer closes it."""
         with _translated(call):
             channel = await self._lend(call.options.idle_timeout, heard.closings)
+        with _translated(call):
             try:
                 with until_the_head(call.options, content) as watched:
                     begun = trio.current_time()
@@ -591,9 +592,14 @@ async def _beginning(answer: OpenAnswer) -> bytes:
 
 @contextmanager
 def _translated(call: Call) -> Iterator[None]:
-    """Translate what httpx says of a request."""
+    """Translate what httpx says of a request, which begins now."""
+    begun = trio.current_time()
     try:
         yield
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        translation = _translation(call, error)
+        translation.unreached = trio.current_time() - begun
+        raise translation from error
     except httpx.HTTPError as error:
         raise _translation(call, error) from error
     except httpx.InvalidURL as error:
