@@ -314,6 +314,30 @@ def test_a_portal_that_is_away_is_a_warning(sandbox: Sandbox, site: Site) -> Non
         assert output(["cmp", file, site.source / BIG]) == b""
 
 
+def test_a_disk_cache_of_no_use(sandbox: Sandbox, site: Site) -> None:
+    """K3: a mount that has less than 32 MiB warns."""
+    options = ("--portal", site.portal, "--disk-cache")
+    with sandbox.mounted(*options, "4 KiB") as mount:
+        assert mount.warnings == (
+            "skymount: warning: disk_cache: hardly anything fits; "
+            "give it 32 MiB or more, or turn it off\n"
+        )
+    for size in ("32 MiB", "off"):
+        with sandbox.mounted(*options, size) as mount:
+            assert mount.warnings == ""
+
+
+def test_all_bytes_that_came_are_counted(sandbox: Sandbox, site: Site) -> None:
+    """The status counts also what came in a base sector, whole small files among them."""
+    with sandbox.mounted("--portal", site.portal) as mount:
+        assert mount.status()["fetched"]["bytes"] == 0
+        output(["ls", mount.skylink(site.skylink)])
+        described = mount.status()["fetched"]["bytes"]
+        assert described > 0
+        output(["cat", mount.skylink(site.skylink) / BIG])
+        assert mount.status()["fetched"]["bytes"] >= (site.source / BIG).stat().st_size
+
+
 def test_a_portal_that_takes_connections_but_is_silent(sandbox: Sandbox, site: Site) -> None:
     """Mounting does not wait for its answer; what is asked of it times out."""
     with proxy_to(site.portal) as proxy:
