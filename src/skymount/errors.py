@@ -23,6 +23,7 @@ imports the library. ``fs.fuse`` maps this tree to errno values, ``cli`` maps it
         ├── UnavailableError      it cannot be reached, or fails (5xx, 429)
         │   └── PortalTimeoutError    it did not answer in time
         └── BadContentError       its answer is not the content that was asked for
+            ├── RolledBackError       a registry entry is older than one that was seen before
             └── NoDocumentError       a registry entry leads to no JSON document
 """
 
@@ -125,6 +126,10 @@ class PortalTimeoutError(UnavailableError):
 
 class BadContentError(PortalError):
     """The portal's answer is not the content that was asked for."""
+
+
+class RolledBackError(BadContentError):
+    """The portal's registry entry is older than one that was seen before."""
 
 
 class NoDocumentError(BadContentError):

@@ -461,6 +461,21 @@ def test_rolled_back(owner: Owner, registries: list[FakeRegistry]) -> None:
         assert read(files / "x") == b"newer"
 
 
+def test_owner_sets_a_portal_right(owner: Owner, registries: list[FakeRegistry]) -> None:
+    """G4: A portal that lost what it had is set right by the owner, with whole new content or rm."""
+    lost, _ = registries
+    lost.set(owner.signed("x", b"new", 7))
+    with owner.mounted(portal=lost.portal.url) as files:
+        assert read(files / "x") == b"new"
+        lost.set(owner.signed("x", b"old", 5))
+        assert error_of("cat", files / "x") == "Input/output error"
+        output(["sh", "-c", f"printf anew > {files}/x"])
+        assert read(files / "x") == b"anew"
+        lost.set(owner.signed("x", b"old", 6))
+        output(["rm", "-f", files / "x"])
+        assert error_of("cat", files / "x") == "No such file or directory"
+
+
 def test_deleted_key_makes_the_tree_read_only(owner: Owner) -> None:
     """G7: A file can be written if the keyring holds the private key, for as long as it does."""
     owner.put("x", b"data")
