@@ -23,6 +23,7 @@ imports the library. ``fs.fuse`` maps this tree to errno values, ``cli`` maps it
         ├── UnavailableError      it cannot be reached, or fails (5xx, 429)
         │   └── PortalTimeoutError    it did not answer in time
         └── BadContentError       its answer is not the content that was asked for
+            ├── RolledBackError       a registry entry is older than one that was seen before
             └── NoDocumentError       a registry entry leads to no JSON document
 """
 
@@ -75,7 +76,8 @@ class PortalError(SkymountError):
     """A portal did not give what was asked for.
 
     ``status`` is the HTTP status code or None when there was no answer; ``url`` never holds
-    credentials; ``attempts`` is how often the request was sent.
+    credentials; ``attempts`` is how often the request was sent; ``unreached`` is None unless no
+    connection to the portal could be made, else the seconds that it took to find out.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class PortalError(SkymountError):
         self.method = method
         self.url = url
         self.attempts = 1
+        self.unreached: float | None = None
 
     def __str__(self) -> str:
         where = " ".join(filter(None, (self.method, self.url)))
@@ -123,6 +126,10 @@ class PortalTimeoutError(UnavailableError):
 
 class BadContentError(PortalError):
     """The portal's answer is not the content that was asked for."""
+
+
+class RolledBackError(BadContentError):
+    """The portal's registry entry is older than one that was seen before."""
 
 
 class NoDocumentError(BadContentError):

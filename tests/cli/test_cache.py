@@ -37,7 +37,7 @@ def test_info(sandbox: Sandbox, store: DiskStore) -> None:
     """K1: how much of what may be kept is kept, and where."""
     assert sandbox.succeed("cache", "info").splitlines() == [
         str(store.root),
-        "3 blocks, 3 MiB of 2 GiB",
+        "3 blocks, 3 MiB of 2 GiB (as configured)",
     ]
     assert json.loads(sandbox.succeed("cache", "info", "--json")) == {
         "path": str(store.root),
@@ -46,7 +46,7 @@ def test_info(sandbox: Sandbox, store: DiskStore) -> None:
         "bytes": 3 * ((1 << 20) + 4096),
     }
     smaller = sandbox.with_env(SKYMOUNT_DISK_CACHE="10 MiB")
-    assert smaller.succeed("cache", "info").endswith("3 MiB of 10 MiB\n")
+    assert smaller.succeed("cache", "info").endswith("3 MiB of 10 MiB (as configured)\n")
     without = sandbox.with_env(SKYMOUNT_DISK_CACHE="off")
     assert without.succeed("cache", "info").endswith("3 MiB (disk_cache is off)\n")
 

@@ -3,12 +3,8 @@
 import mmap
 import os
 import resource
-import shlex
-import shutil
 import signal
-import subprocess
 import sys
-import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -269,22 +265,3 @@ def test_other_threads_run_meanwhile(path: Path) -> None:
         sys.setswitchinterval(interval)
         thread.join()
     assert in_time
-
-
-def test_the_source_compiles_without_a_warning(tmp_path: Path) -> None:
-    """It gives the compiler nothing to say."""
-    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
-    include = Path(sysconfig.get_path("include"))
-    if shutil.which(compiler[0]) is None or not (include / "Python.h").exists():
-        pytest.skip("no C compiler, or no headers of Python")
-    done = subprocess.run(
-        [
-            *(*compiler, "-std=c11", "-O3", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-I{include}"),
-            *("-c", Path(pages.__file__).with_name("_pages.c"), "-o", tmp_path / "pages.o"),
-        ],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr

@@ -7,6 +7,7 @@ import socket
 import stat
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import httpx
 import pytest
 
 from skymount.keyring import Keyring
+from skymount.portal.ledger import Ledger
 from skymount.wire.keys import KeyPair
 from skymount.wire.registry import MAX_REVISION, SignedEntry
 from skymount.wire.skylink import Skylink
@@ -459,6 +461,23 @@ def test_rolled_back(owner: Owner, registries: list[FakeRegistry]) -> None:
     honest.set(owner.signed("x", b"newer", 8))
     with owner.mounted("--portal", honest.portal.url, portal=liar.portal.url) as files:
         assert read(files / "x") == b"newer"
+
+
+def test_owner_sets_a_portal_right(owner: Owner) -> None:
+    """G4: A portal that lost what it had is set right by the owner: whole new content, and rm."""
+    owner.put("x", b"old")
+    with (
+        owner.mounted() as files,
+        closing(Ledger.open(owner.sandbox.root / "state/skymount/ledger.sqlite3")) as ledger,
+    ):
+        ledger.note(owner.signed("x", b"lost", 7), "x")
+        assert error_of("cat", files / "x") == "Input/output error"
+        output(["sh", "-c", f"printf anew > {files}/x"])
+        assert (read(files / "x"), owner.revision("x")) == (b"anew", 8)
+        ledger.note(owner.signed("x", b"lost again", 20), "x")
+        output(["rm", files / "x"])
+        assert error_of("cat", files / "x") == "No such file or directory"
+        assert owner.pending() == []
 
 
 def test_deleted_key_makes_the_tree_read_only(owner: Owner) -> None:

@@ -296,7 +296,8 @@ def test_the_log_lies_in_the_state_directory(sandbox: Sandbox, portal: str) -> N
 def test_a_portal_that_is_away_is_a_warning(sandbox: Sandbox, site: Site) -> None:
     """M3: a portal that does not answer is a warning, and the tree works once it does.
 
-    The tree works once it comes, without a new mount.
+    The tree works once it comes, without a new mount; also right after it was asked
+    for in vain (R10).
     """
     with (
         proxy_to(site.portal, is_open=False) as proxy,
@@ -306,10 +307,35 @@ def test_a_portal_that_is_away_is_a_warning(sandbox: Sandbox, site: Site) -> Non
             f"skymount: warning: {proxy.url} does not answer yet; the tree works once it does\n"
         )
         file = mount.skylink(site.skylink) / BIG
-        done = run(["cat", file], env=ENV)
-        assert "Input/output error" in done.stderr
+        for _ in range(3):
+            done = run(["cat", file], env=ENV)
+            assert "Input/output error" in done.stderr
         proxy.open()
         assert output(["cmp", file, site.source / BIG]) == b""
+
+
+def test_a_disk_cache_of_no_use(sandbox: Sandbox, site: Site) -> None:
+    """K3: a mount that has less than 32 MiB warns."""
+    options = ("--portal", site.portal, "--disk-cache")
+    with sandbox.mounted(*options, "4 KiB") as mount:
+        assert mount.warnings == (
+            "skymount: warning: disk_cache: hardly anything fits; "
+            "give it 32 MiB or more, or turn it off\n"
+        )
+    for size in ("32 MiB", "off"):
+        with sandbox.mounted(*options, size) as mount:
+            assert mount.warnings == ""
+
+
+def test_all_bytes_that_came_are_counted(sandbox: Sandbox, site: Site) -> None:
+    """The status counts also what came in a base sector, whole small files among them."""
+    with sandbox.mounted("--portal", site.portal) as mount:
+        assert mount.status()["fetched"]["bytes"] == 0
+        output(["ls", mount.skylink(site.skylink)])
+        described = mount.status()["fetched"]["bytes"]
+        assert described > 0
+        output(["cat", mount.skylink(site.skylink) / BIG])
+        assert mount.status()["fetched"]["bytes"] >= (site.source / BIG).stat().st_size
 
 
 def test_a_portal_that_takes_connections_but_is_silent(sandbox: Sandbox, site: Site) -> None:

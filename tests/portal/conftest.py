@@ -1,8 +1,11 @@
-"""A real portal for the tests of the client library."""
+"""A real portal for the tests of the client library, and both sides of TLS."""
 
+import ssl
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
+import trustme
 
 from tests.portal_process import PortalProcess, portal_process
 
@@ -12,3 +15,25 @@ def portal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PortalProcess]:
     """A portal that all tests share."""
     with portal_process(tmp_path_factory.mktemp("portal") / "data") as running:
         yield running
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """Both sides of TLS."""
+
+    client: ssl.SSLContext
+    server: ssl.SSLContext
+
+    async def trusted(self) -> ssl.SSLContext:
+        return self.client
+
+
+@pytest.fixture(scope="session")
+def contexts() -> Contexts:
+    """A certificate, and an authority for it that only the client trusts."""
+    authority = trustme.CA()
+    client = ssl.create_default_context()
+    authority.configure_trust(client)
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1", "localhost").configure_cert(server)
+    return Contexts(client, server)

@@ -10,6 +10,7 @@ import trio
 import trio.testing
 
 from skymount.errors import BadContentError
+from skymount.portal import channel as channels
 from skymount.portal import connection as connections
 from skymount.portal import transport as transports
 from skymount.portal.connection import Arrived, Connection, NoTurnError
@@ -20,6 +21,7 @@ from skymount.wire.messages import Request
 from skymount.wire.ranges import ByteRange
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 from tests.fakes.skyfiles import noise
+from tests.portal.conftest import Contexts
 
 CONTENT = noise(400_000)
 LINK = Skylink.v1(bytes(32), SECTOR_SIZE)
@@ -48,7 +50,7 @@ class Server:
         """The ranges, in the order in which they came."""
         self.allowed = trio.Semaphore(0)
 
-    async def talk(self, stream: trio.SocketStream) -> None:
+    async def talk(self, stream: trio.abc.Stream) -> None:
         self.accepted += 1
         send, receive = trio.open_memory_channel[tuple[bool, bytes]](100)
         waiting: list[bytes] = []
@@ -71,7 +73,7 @@ class Server:
 
     async def _answer_all(
         self,
-        stream: trio.SocketStream,
+        stream: trio.abc.Stream,
         parts: "trio.MemoryReceiveChannel[tuple[bool, bytes]]",
         waiting: list[bytes],
         scope: trio.CancelScope,
@@ -93,22 +95,39 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(answer: Answer = right) -> AsyncIterator[Server]:
+async def serving(answer: Answer = right, tls: Contexts | None = None) -> AsyncIterator[Server]:
     """Run a server that closes the connection after an answer that is none."""
     server = Server(answer)
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    server.url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+    scheme = "https" if tls else "http"
+    server.url = f"{scheme}://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+
+    async def talk(stream: trio.SocketStream) -> None:
+        secured = tls and trio.SSLStream(
+            stream, tls.server, server_side=True, https_compatible=True
+        )
+        await server.talk(secured or stream)
+
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(trio.serve_listeners, server.talk, listeners)
+        nursery.start_soon(trio.serve_listeners, talk, listeners)
         yield server
         nursery.cancel_scope.cancel()
+
+
+@pytest.fixture(params=["plain", "tls"])
+def tls(
+    request: pytest.FixtureRequest, contexts: Contexts, monkeypatch: pytest.MonkeyPatch
+) -> Contexts | None:
+    """The contexts of a connection with TLS, None for one without."""
+    monkeypatch.setattr(channels, "_new_context", lambda _: contexts.client)
+    return contexts if request.param == "tls" else None
 
 
 class Pair:
     """One connection, and a request for it."""
 
-    def __init__(self, url: str) -> None:
-        self.connection = Connection(no_tls, 60)
+    def __init__(self, url: str, tls: Contexts | None) -> None:
+        self.connection = Connection(tls.trusted if tls else no_tls, 60)
         timeout = httpx.Timeout(20).as_dict()
         self.request = httpx.Request("GET", url, extensions={"timeout": timeout})
 
@@ -127,9 +146,11 @@ class Pair:
 
 
 @asynccontextmanager
-async def talking(answer: Answer = right) -> AsyncIterator[tuple[Server, Pair]]:
-    async with serving(answer) as server:
-        pair = Pair(server.url)
+async def talking(
+    answer: Answer = right, tls: Contexts | None = None
+) -> AsyncIterator[tuple[Server, Pair]]:
+    async with serving(answer, tls) as server:
+        pair = Pair(server.url, tls)
         yield server, pair
         await pair.connection.aclose()
 
@@ -148,9 +169,9 @@ def of(part: ByteRange) -> bytes:
     return CONTENT[part.start : part.stop]
 
 
-async def test_answers_come_in_turn():
+async def test_answers_come_in_turn(tls: Contexts | None):
     """Each request is on its way before the answer to the one before is read, and gets its own."""
-    async with talking() as (server, pair), trio.open_nursery() as nursery:
+    async with talking(tls=tls) as (server, pair), trio.open_nursery() as nursery:
         server.allow(3)
         found = []
 
@@ -175,9 +196,9 @@ async def test_answers_come_in_turn():
         assert server.accepted == 1
 
 
-async def test_before_the_first_head():
+async def test_before_the_first_head(tls: Contexts | None):
     """Where the portal is known a request need not wait for the head of the answer before."""
-    async with talking() as (server, pair), trio.open_nursery() as nursery:
+    async with talking(tls=tls) as (server, pair), trio.open_nursery() as nursery:
         found: dict[int, bytes] = {}
 
         async def ask(number: int) -> None:
@@ -199,9 +220,9 @@ async def test_before_the_first_head():
         assert server.accepted == 1
 
 
-async def test_the_first_is_given_up():
+async def test_the_first_is_given_up(tls: Contexts | None):
     """Who gives up an answer takes the connection from who is behind, who is told so."""
-    async with talking() as (server, pair), trio.open_nursery() as nursery:
+    async with talking(tls=tls) as (server, pair), trio.open_nursery() as nursery:
         server.allow(1)
         arrived = await pair.first()
 
@@ -214,9 +235,9 @@ async def test_the_first_is_given_up():
         await arrived.body.aclose()
 
 
-async def test_the_second_is_given_up():
+async def test_the_second_is_given_up(tls: Contexts | None):
     """Nobody reads the answer to a request that was given up: the connection is not used again."""
-    async with talking() as (server, pair):
+    async with talking(tls=tls) as (server, pair):
         server.allow(10)
         arrived = await pair.first()
         async with trio.open_nursery() as nursery:
@@ -258,9 +279,9 @@ async def test_server_says_that_no_more_follows():
         server.allow(1)
 
 
-async def test_an_answer_on_a_link_that_was_replaced():
+async def test_an_answer_on_a_link_that_was_replaced(tls: Contexts | None):
     """It does not concern the requests on the new one, whose answers nobody else gets."""
-    async with talking() as (server, pair):
+    async with talking(tls=tls) as (server, pair):
         server.allow(2)
         before = await pair.first(PARTS[0])
         async with trio.open_nursery() as nursery:
@@ -299,11 +320,13 @@ async def test_an_answer_on_a_link_that_was_replaced():
     ],
     ids=["closes", "junk", "half a head", "never keeps one"],
 )
-async def test_server_that_cannot(answer: Answer, monkeypatch: pytest.MonkeyPatch):
+async def test_server_that_cannot(
+    answer: Answer, tls: Contexts | None, monkeypatch: pytest.MonkeyPatch
+):
     """A server that does not answer what is behind costs a repetition on another connection."""
     monkeypatch.setattr(transports, "_MANY", 1)
     monkeypatch.setattr(connections, "_PROMPT", 0.2)
-    async with serving(answer) as server:
+    async with serving(answer, tls) as server:
         server.allow(1000)
         transport = Transport(server.url, PortalOptions.parse(server.url, retries=0))
         for _ in range(2):
@@ -322,10 +345,39 @@ async def _check(transport: Transport, part: ByteRange) -> None:
     assert view == of(part)
 
 
-async def test_patient_requests_share_connections(monkeypatch: pytest.MonkeyPatch):
+async def test_answer_that_breaks_off_before(tls: Contexts | None, monkeypatch: pytest.MonkeyPatch):
+    """Whose answer breaks off in the middle is told so; who is behind gets its own bytes."""
+    monkeypatch.setattr(transports, "_MANY", 1)
+    first, second = ByteRange(0, 2000), ByteRange(2000, 4000)
+
+    def breaks_off(_: object, part: bytes) -> bytes:
+        return right(0, part)[: 999 if part == of(first) else None]
+
+    async with serving(breaks_off, tls) as server:
+        transport = Transport(server.url, PortalOptions.parse(server.url, retries=0))
+        server.allow(1)
+        async with (
+            trio.open_nursery() as nursery,
+            transport.open(GET, byte_range=first, patient=True) as answer,
+        ):
+            nursery.start_soon(_check, transport, second)
+            while len(server.asked) < 2:
+                await trio.testing.wait_all_tasks_blocked()
+            server.allow(1)
+            with pytest.raises(BadContentError):
+                await transport.fill(answer, memoryview(bytearray(2000)))
+        told = second.header().removeprefix("bytes")
+        assert [asked.endswith(told) for asked in server.asked] == [False, True, True]
+        assert server.accepted == 2
+        await transport.aclose()
+
+
+async def test_patient_requests_share_connections(
+    tls: Contexts | None, monkeypatch: pytest.MonkeyPatch
+):
     """When many connections are busy a patient request goes behind another; any other does not."""
     monkeypatch.setattr(transports, "_MANY", 1)
-    async with serving() as server:
+    async with serving(tls=tls) as server:
         transport = Transport(server.url, PortalOptions.parse(server.url, retries=0))
         server.allow(100)
         opened = transport.open(GET, byte_range=PARTS[0], patient=True)
@@ -354,7 +406,7 @@ async def test_nobody_waits_where_nothing_may_follow(monkeypatch: pytest.MonkeyP
 
 
 async def test_answers_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch):
-    """The answer to another request is no content, and no request goes behind another any more."""
+    """The answer to another request is no content, and no request goes behind another then."""
     monkeypatch.setattr(transports, "_MANY", 1)
     async with serving(
         lambda is_behind, part: right(0, of(PARTS[0]) if is_behind else part)
@@ -377,3 +429,40 @@ async def test_answers_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch):
             nursery.start_soon(ask)
         assert len(seen) == 1
         assert not client.transport._is_orderly
+
+
+async def test_server_that_could_not_once(
+    monkeypatch: pytest.MonkeyPatch, mock_clock: trio.testing.MockClock
+):
+    """R5: a portal that does not answer both is asked for one at a time in the next five minutes.
+
+    Then a request goes behind another again.
+    """
+    monkeypatch.setattr(transports, "_MANY", 1)
+    behind: list[bytes] = []
+
+    def closes_once(is_behind: bool, part: bytes) -> bytes:
+        if is_behind:
+            behind.append(part)
+        return b"" if is_behind and len(behind) == 1 else right(0, part)
+
+    async with serving(closes_once) as server:
+        server.allow(1000)
+        transport = Transport(server.url, PortalOptions.parse(server.url, retries=0))
+
+        async def ask_two() -> None:
+            opened = transport.open(GET, byte_range=PARTS[0], patient=True)
+            async with trio.open_nursery() as nursery, opened as answer:
+                nursery.start_soon(_check, transport, PARTS[1])
+                await trio.testing.wait_all_tasks_blocked()
+                await transport.fill(answer, memoryview(bytearray(100_000)))
+
+        await ask_two()
+        assert behind == [of(PARTS[1])]
+        mock_clock.jump(299)
+        await ask_two()
+        assert len(behind) == 1
+        mock_clock.jump(1)
+        await ask_two()
+        assert len(behind) == 2
+        await transport.aclose()

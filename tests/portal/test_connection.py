@@ -11,7 +11,6 @@ import httpx
 import pytest
 import trio
 import trio.testing
-import trustme
 
 from skymount.errors import BadContentError, PortalTimeoutError
 from skymount.portal.bodies import Body
@@ -23,6 +22,7 @@ from skymount.wire.messages import Request
 from tests.fakes import portal as fake
 from tests.fakes.portal import FakePortal, running
 from tests.fakes.skyfiles import noise
+from tests.portal.conftest import Contexts
 
 GET = Request("GET", "/")
 CONTENT = Request("GET", "/", may_tell_metadata=True)
@@ -178,27 +178,6 @@ def sized(body: bytes, *, length: int | None = None, more: bytes = b"") -> bytes
     """Return an answer with that body."""
     declared = len(body) if length is None else length
     return b"HTTP/1.1 200 OK\r\n%sContent-Length: %d\r\n\r\n%s" % (more, declared, body)
-
-
-@dataclass(frozen=True, slots=True)
-class Contexts:
-    """Both sides of TLS."""
-
-    client: ssl.SSLContext
-    server: ssl.SSLContext
-
-    async def trusted(self) -> ssl.SSLContext:
-        return self.client
-
-
-@pytest.fixture(scope="module")
-def contexts() -> Contexts:
-    authority = trustme.CA()
-    client = ssl.create_default_context()
-    authority.configure_trust(client)
-    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert("127.0.0.1", "localhost").configure_cert(server)
-    return Contexts(client, server)
 
 
 # --- framing

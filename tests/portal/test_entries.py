@@ -16,6 +16,7 @@ from skymount.errors import (
     MalformedError,
     PortalError,
     RevisionConflictError,
+    RolledBackError,
     StaleEntryError,
     StorageError,
     UnavailableError,
@@ -251,6 +252,38 @@ async def test_roll_back_is_refused_after_a_restart(
     with pytest.raises(BadContentError):
         await Entries(portals_of([one]), second).read(ref())
     second.close()
+
+
+async def test_owner_replaces_what_was_rolled_back(
+    alone: Entries, one: FakeRegistry, ledger: Ledger, autojump_clock: object
+):
+    """G4: the owner's next whole rewrite, or deletion, goes above what was seen."""
+    ledger.note(signed(b"lost", 7), "a")
+    one.set(signed(b"old", 3))
+    written = await alone.write(ref(), PAIR, b"anew", None)
+    assert (written.data, written.revision) == (b"anew", 8)
+    assert (await alone.read(ref())).data == b"anew"
+    ledger.note(signed(b"lost again", 20), "a")
+    assert (await alone.delete(ref(), PAIR)).revision == 21
+    assert (await alone.read(ref())).data is None
+    assert pending(ledger) == []
+
+
+async def test_change_of_what_was_rolled_back_is_refused(
+    alone: Entries, one: FakeRegistry, ledger: Ledger, autojump_clock: object
+):
+    """G4: a change of what a portal shows no more is kept; to overwrite sends it all the same."""
+    one.set(signed(b"seen", 7))
+    base = await alone.read(ref())
+    ledger.note(signed(b"lost", 8), "a")
+    with pytest.raises(RolledBackError):
+        await alone.write(ref(), PAIR, b"seen, and more", base)
+    assert pending(ledger) == [(b"seen, and more", None)]
+    (kept,) = ledger.pending()
+    with pytest.raises(RolledBackError):
+        await alone.send(kept, PAIR)
+    assert (await alone.send(kept, PAIR, overwrite=True)).revision == 9
+    assert pending(ledger) == []
 
 
 async def test_equal_revision_with_less_work_is_rolled_back(

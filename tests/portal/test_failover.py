@@ -1,6 +1,7 @@
 """The choice between portals: order, rounds, and what their answers together mean. No sockets."""
 
 import gc
+import socket
 import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -18,7 +19,8 @@ from skymount.errors import (
     UnavailableError,
 )
 from skymount.portal.client import PortalClient
-from skymount.portal.failover import BACKOFF, ROUNDS, Portals
+from skymount.portal.failover import AWAY, BACKOFF, LONG, REST, ROUNDS, Portals
+from skymount.wire.skylink import Skylink
 
 NOT_FOUND = NotFoundError("not here")
 REFUSED = AccessDeniedError("blocked")
@@ -224,3 +226,152 @@ async def test_cancelled_in_a_pause(autojump_clock: object):
     with trio.move_on_after(BACKOFF / 4) as scope:
         await asked.first(Script(asked, [DOWN]))
     assert scope.cancelled_caught
+
+
+def unreached(seconds: float = 0.0) -> PortalError:
+    """Return the error that no connection could be made."""
+    error = UnavailableError("cannot be reached")
+    error.unreached = seconds
+    return error
+
+
+class Away:
+    """A portal that no connection can be made to, until it is `back`."""
+
+    def __init__(self, takes: float = 0.0) -> None:
+        self.takes = takes
+        """Seconds until that is known."""
+        self.tried = 0
+        self.back = False
+
+    async def __call__(self, client: PortalClient) -> object:
+        self.tried += 1
+        await trio.sleep(self.takes)
+        if not self.back:
+            raise unreached(self.takes)
+        return "back"
+
+
+async def fails(asked: Portals, script: Callable[[PortalClient], Awaitable[object]]) -> float:
+    """Ask in vain; return the seconds that it took."""
+    begun = trio.current_time()
+    with pytest.raises(UnavailableError, match="cannot be reached"):
+        await ask(asked, script)
+    return trio.current_time() - begun
+
+
+async def test_portal_that_is_away_is_tried_once(autojump_clock: object):
+    """R10: each further operation tries it once, without pauses."""
+    asked, away = portals(1), Away()
+    await fails(asked, away)
+    assert away.tried == ROUNDS
+    for more in range(1, 100):
+        assert await fails(asked, away) == 0
+        assert away.tried == ROUNDS + more
+
+
+async def test_away_for_a_while(autojump_clock: object):
+    """R10: a portal counts as away for 5 s; then there are rounds again."""
+    asked, away = portals(1), Away()
+    await fails(asked, away)
+    await trio.sleep(AWAY)
+    assert await fails(asked, away) > 0
+    assert away.tried == 2 * ROUNDS
+
+
+async def test_portal_that_is_back_is_used_at_once(autojump_clock: object):
+    """R10: what needs a portal works as soon as one is back, and then has its rounds again."""
+    asked, away = portals(1), Away()
+    await fails(asked, away)
+    away.back = True
+    assert await ask(asked, away) == "back"
+    assert away.tried == ROUNDS + 1
+    away.back = False
+    await fails(asked, away)
+    assert away.tried == 2 * ROUNDS + 1
+
+
+@pytest.mark.parametrize("word", [DOWN, SLOW, LIE, NOT_FOUND, REFUSED])
+async def test_portal_that_answers_is_not_away(word: PortalError, autojump_clock: object):
+    """R10: only a portal to which no connection could be made counts as away."""
+    asked, away = portals(1), Away()
+    await fails(asked, away)
+    with pytest.raises(type(word)):
+        await ask(asked, Script(asked, [word]))
+    away.tried = 0
+    await fails(asked, away)
+    assert away.tried == ROUNDS
+
+
+async def test_last_round_counts(autojump_clock: object):
+    """A portal that was reached in the last round is not away."""
+    asked = portals(1)
+    script = Script(asked, [unreached(), unreached(), DOWN])
+    for _ in range(2):
+        with pytest.raises(UnavailableError):
+            await ask(asked, script)
+    assert script.counts == {0: 2 * ROUNDS}
+
+
+async def test_portal_whose_absence_takes_long(autojump_clock: object):
+    """R10: a long attempt is the only one, and the next is made 2 s later."""
+    asked, away = portals(1), Away(takes=10 * LONG)
+    assert await fails(asked, away) == 10 * LONG
+    assert away.tried == 1
+    await trio.sleep(REST * 0.9)
+    assert await fails(asked, away) == 0
+    assert away.tried == 1
+    away.back = True
+    await trio.sleep(REST * 0.1)
+    assert await ask(asked, away) == "back"
+
+
+async def test_only_the_portal_that_is_away_is_tried_once(autojump_clock: object):
+    """Of several portals the one that is there has its rounds."""
+    asked = portals(2)
+    away, there = asked.clients
+    tried: list[str] = []
+
+    async def try_one(client: PortalClient) -> object:
+        tried.append(client.url)
+        raise unreached() if client is away else DOWN
+
+    for _ in range(2):
+        with pytest.raises(UnavailableError):
+            await ask(asked, try_one)
+    assert Counter(tried) == {away.url: ROUNDS + 1, there.url: 2 * ROUNDS}
+
+
+async def test_one_portal_is_away_and_the_other_has_nothing(autojump_clock: object):
+    """L4: not ENOENT, unless all of them say so; also while one of them is not tried at all."""
+    asked = portals(2)
+    away, _ = asked.clients
+
+    async def try_one(client: PortalClient) -> object:
+        if client is away:
+            await trio.sleep(LONG)
+            raise unreached(LONG)
+        raise NOT_FOUND
+
+    for _ in range(2):
+        with pytest.raises(UnavailableError):
+            await ask(asked, try_one)
+
+
+async def test_refused_connection_counts_as_away():
+    """R10 with sockets: nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        host, port = listener.getsockname()
+    async with PortalClient(f"http://{host}:{port}", retries=0) as client:
+        asked = Portals([client])
+        tried = []
+
+        async def head(client: PortalClient) -> object:
+            tried.append(client)
+            return await client.head(Skylink.v1(bytes(32), 1))
+
+        for _ in range(2):
+            with pytest.raises(UnavailableError) as caught:
+                await ask(asked, head)
+            assert caught.value.unreached is not None
+        assert len(tried) == ROUNDS + 1

@@ -4,13 +4,8 @@ All of it holds for each form: the plain one, and each of the compiled ones that
 """
 
 import json
-import os
 import runpy
-import shlex
-import shutil
-import subprocess
 import sys
-import sysconfig
 import threading
 import time
 from functools import partial
@@ -368,23 +363,3 @@ def test_the_plain_form_serves_where_nothing_was_compiled(monkeypatch):
     assert module["_groups"] is module["plain_groups"]
     assert module["_join"] is module["plain_join"]
     assert module["sector_root"](b"a").hex() == ROOTS["one byte 0x61 then zeros to 4 MiB"]
-
-
-@each_once
-def test_the_source_compiles_without_a_warning(tmp_path):
-    """Neither form of the code gives the compiler anything to say."""
-    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
-    include = Path(sysconfig.get_path("include"))
-    if shutil.which(compiler[0]) is None or not (include / "Python.h").exists():
-        pytest.skip("no C compiler, or no headers of Python")
-    done = subprocess.run(
-        [
-            *(*compiler, "-std=c11", "-O3", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-I{include}"),
-            *("-c", Path(merkle.__file__).with_name("_merkle.c"), "-o", tmp_path / "merkle.o"),
-        ],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr

@@ -17,7 +17,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 def cache() -> None:
     """Look after the content that mounts keep on disk. Mounts may run meanwhile.
 
-    How much they may keep is the configuration's disk_cache.
+    How much they may keep is disk_cache, of the configuration or of each mount.
 
     \b
     Examples:
@@ -31,6 +31,9 @@ def cache() -> None:
 def info(as_json: bool) -> None:
     """Say where the cache is, how much is in it, and how much may be.
 
+    The bound is the configuration's. A mount may have been given another one: that is in its
+    .skymount/status.json, as the size of disk_cache.
+
     \b
     Example:
       skymount cache info --json | jq .bytes
@@ -41,7 +44,7 @@ def info(as_json: bool) -> None:
         emit(fact, as_json, [_NOTHING])
         return
     found = store.info()
-    bound = f"of {_readable(size)}" if size else "(disk_cache is off)"
+    bound = f"of {_readable(size)} (as configured)" if size else "(disk_cache is off)"
     emit(
         _facts(store, size=size, blocks=found.blocks, bytes=found.bytes),
         as_json,

@@ -47,7 +47,7 @@ def download(
     A file goes to DEST, or into DEST if that is a directory, or to stdout if it is '-'. A directory
     becomes DEST, or is added to it if it exists. Without DEST the name in the skylink counts, in
     the working directory; the skylink itself where that begins with a dot. Files appear when all
-    of them are complete and verified.
+    of them are complete and verified. What mounts keep on disk is read without a portal.
 
     \b
     Examples:

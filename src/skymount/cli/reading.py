@@ -33,7 +33,7 @@ def ls(link: str, is_long: bool, recursive: bool, as_json: bool, flags: PortalFl
 
     LINK is a skylink or a name (hns://NAME) in any form, with a path if wanted, in which special
     characters are percent-encoded. A directory's name ends with a slash. What no file system can
-    show is named on stderr.
+    show is named on stderr. What mounts keep on disk is known without a portal.
 
     \b
     Examples:
@@ -95,7 +95,8 @@ def _lines(found: Sequence[tuple[bytes, "Node"]], is_long: bool) -> Iterator[str
 def cat(links: tuple[str, ...], flags: PortalFlags) -> None:
     """Write the content of each LINK to stdout.
 
-    LINK leads to a file, or to a directory with a single file in it.
+    LINK leads to a file, or to a directory with a single file in it. What mounts keep on disk is
+    read without a portal.
 
     \b
     Examples:

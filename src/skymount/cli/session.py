@@ -9,7 +9,7 @@ What goes wrong leaves both functions as it is, never in an exception group.
 import logging
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeVar
@@ -17,12 +17,19 @@ from typing import TYPE_CHECKING, TypeVar
 import trio
 
 from skymount.config import Config
-from skymount.errors import AccessDeniedError, FrozenEntryError, PortalError, UnavailableError
+from skymount.errors import (
+    AccessDeniedError,
+    CacheError,
+    FrozenEntryError,
+    PortalError,
+    UnavailableError,
+)
 from skymount.portal.client import PortalClient
 from skymount.portal.options import PortalOptions
 
 if TYPE_CHECKING:
     from skymount.content.reader import ContentReader
+    from skymount.content.shelf import Shelf
     from skymount.content.skyfile import Policy
     from skymount.portal.entries import Entries, Ref, State
     from skymount.portal.failover import Portals
@@ -35,6 +42,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _LEAST_CACHE = 1 << 20  # bytes; with none at all, each part of a unit would fetch the whole of it
+
+_ADDED = 0  # bytes of the cache on disk that a command may fill: mounts share it
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +168,32 @@ async def _open_reading(settings: Config) -> AsyncIterator[Reading]:
     from skymount.content.loader import Loader
     from skymount.content.reader import open_reader
 
-    async with _open_portals(settings) as portals:
+    async with _open_portals(settings) as portals, _open_shelf(settings) as shelf:
         cache = MemoryCache(max(settings.memory_cache, _LEAST_CACHE))
         loader = Loader(portals, settings.verify)
-        async with open_reader(portals, loader, cache) as reader:
+        async with open_reader(portals, loader, cache, shelf) as reader:
             yield Reading(portals, reader, settings.verify)
+
+
+@asynccontextmanager
+async def _open_shelf(settings: Config) -> "AsyncIterator[Shelf | None]":
+    """Open what mounts keep on disk, to read it; a command adds nothing. None when there is none.
+
+    One that cannot be used is not needed: `skymount cache info` says what is wrong with it.
+    """
+    from skymount.content.diskstore import DiskStore, default_path
+    from skymount.content.keeping import open_keeper
+    from skymount.content.shelf import Shelf
+
+    store = None
+    if settings.disk_cache:
+        with suppress(CacheError):
+            store = DiskStore.existing(default_path(), _ADDED)
+    if store is None:
+        yield None
+        return
+    async with open_keeper(store) as keeper:
+        yield Shelf(keeper, settings.portal_urls, settings.verify)
 
 
 def _run(settings: Config, main: Callable[[], Awaitable[T]]) -> T:

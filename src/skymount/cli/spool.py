@@ -48,7 +48,8 @@ def retry(numbers: tuple[int, ...], overwrite: bool, flags: PortalFlags, as_json
     """Post what is pending: the very same bytes, or signed now if no revision was taken.
 
     Without numbers everything is. What was changed since is refused, and stays pending, unless it
-    is to be overwritten: then it gets the next revision.
+    is to be overwritten: then it gets the next revision. It goes to the portals of this command; if
+    the mount was given others, name them here too: `pending` shows which one failed.
 
     \b
     Examples:

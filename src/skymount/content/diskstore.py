@@ -33,6 +33,11 @@ VERSION = "v1"
 PAUSE = 60.0
 """Seconds for which nothing is stored after the disk refused it."""
 
+LEAST = 32 << 20
+"""Bytes of a store that is of use: no block takes more than a quarter of it, and content commonly
+comes in chunks of 4 MiB.
+"""
+
 _LOCK = "lock"
 _OPEN_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _AHEAD = 60.0  # seconds that the clocks of file systems may differ

@@ -97,6 +97,8 @@ class Loader:
         self._without_base_sectors: dict[PortalReader, tuple[int, float]] = {}
         self._with_base_sectors: set[PortalReader] = set()
         self._apart = trio.CapacityLimiter(1)  # one such process takes a gigabyte
+        self.fetched = 0
+        """Bytes that came from portals: descriptions, and small content along with them."""
 
     async def load(self, skylink: Skylink) -> Loaded:
         """Describe a v1 skylink; PortalError when no portal can.
@@ -184,6 +186,7 @@ class Loader:
             data = await client.base_sector(skylink)
         except (NotFoundError, RequestRefusedError):
             return None
+        self.fetched += len(data)
         layout = sector.Layout.parse(data)
         root = await off_loop(partial(merkle.sector_root, data), len(data))
         if root != skylink.root and (
@@ -206,6 +209,7 @@ class Loader:
             whole = await client.sector(skylink.root, SECTOR_SIZE)
         except (NotFoundError, RequestRefusedError):
             return False
+        self.fetched += len(whole)
         root = await off_loop(partial(merkle.sector_root, whole))
         return root != skylink.root or not whole.startswith(data)
 
@@ -271,6 +275,7 @@ class Loader:
             try:
                 async with limiter:
                     data = await client.sector(root, length)
+                    self.fetched += len(data)
                     if await off_loop(partial(merkle.sector_root, data)) != root:
                         raise BadContentError("a sector is not the content", url=client.url)
                     found[index] = data
@@ -293,6 +298,7 @@ class Loader:
         What the portal decrypts cannot be checked against the hash.
         """
         raw = head.metadata if head.metadata is not None else await client.raw_metadata(skylink)
+        self.fetched += len(raw)
         listing = await self._listing(raw, None, head.size)
         skyfile = Skyfile(
             skylink=skylink,
@@ -326,6 +332,7 @@ class Loader:
             async with aclosing(receive(client, skyfile, 0, views, set())) as units:
                 async for _ in units:
                     pass
+        self.fetched += len(received)
         payload = bytes(received)
         if not await off_loop(partial(_is_authentic, skylink, raw, payload)):
             raise BadContentError(f"{skylink}: it is not the content", url=client.url)

@@ -134,11 +134,13 @@ class ContentReader:
 
     @property
     def counts(self) -> Mapping[str, float | None]:
-        """What came from portals: requests for content, bytes of it, and seconds to an answer."""
+        """What came from portals: requests for ranges of content, bytes in all with those of
+        descriptions, and seconds to an answer.
+        """
         fetcher = self._fetcher
         return {
             "requests": fetcher.requests,
-            "bytes": fetcher.fetched,
+            "bytes": fetcher.fetched + self._loader.fetched,
             "round_trip": fetcher.measured and round(fetcher.measured, 4),
         }
 

@@ -180,13 +180,18 @@ def _open_store(config: Config, buffers: Buffers, report: Report) -> DiskStore |
     """Open the cache on disk; None when there is none to be."""
     if not config.disk_cache:
         return None
+    store = warning = None
     try:
-        return DiskStore.open(diskstore.default_path(), config.disk_cache, buffers)
+        store = DiskStore.open(diskstore.default_path(), config.disk_cache, buffers)
+        if config.disk_cache < diskstore.LEAST:
+            least = f"{diskstore.LEAST >> 20} MiB"
+            warning = f"disk_cache: hardly anything fits; give it {least} or more, or turn it off"
     except CacheError as error:
         warning = f"{error}; nothing is kept on disk"
+    if warning:
         log.warning(warning)
         trio.from_thread.run_sync(report.warning, warning)
-        return None
+    return store
 
 
 def _kept(config: Config, keeper: Keeper | None) -> Mapping[str, int]:

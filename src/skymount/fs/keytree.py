@@ -17,7 +17,7 @@ from typing import Any, Generic
 
 import trio
 
-from skymount.errors import PortalError, SkymountError
+from skymount.errors import PortalError, RolledBackError, SkymountError
 from skymount.fs.buffer import Buffer
 from skymount.fs.keyhandles import (
     SCRATCH_SIZE,
@@ -410,7 +410,8 @@ class KeyTree(Realm, Generic[S]):
         with self._entry_file(directory, name, errno.ENOENT) as node:
             async with node.lock:
                 if not await self._is_local(node):
-                    await self._present(node, self._config.ttl)
+                    with suppress(RolledBackError):  # it is there, and can be deleted
+                        await self._present(node, self._config.ttl)
                     await self._store.delete(node.ref, pair)
                 _cut_off(node)
 

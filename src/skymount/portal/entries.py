@@ -25,6 +25,7 @@ from skymount.errors import (
     PortalError,
     RevisionConflictError,
     RevisionError,
+    RolledBackError,
     SkymountError,
     StaleEntryError,
     StorageError,
@@ -247,7 +248,7 @@ class Entries:
             raise self._complain(ref, portal, str(error)) from None
         mark = await self._in_thread(self._note, ref, signed, False)
         if is_rolled_back(mark, signed.entry):
-            raise self._complain(ref, portal, _rolled_back(mark, signed.entry))
+            raise self._complain(ref, portal, _rolled_back(mark, signed.entry), RolledBackError)
         self._remember(ref, State(signed, asked, mark.at))
 
     async def write(self, ref: Ref, pair: KeyPair, data: bytes, base: State | None) -> State:
@@ -264,7 +265,10 @@ class Entries:
     async def delete(self, ref: Ref, pair: KeyPair) -> State:
         """Post the deletion of an entry; nothing is posted when it is absent or deleted already."""
         async with self._changing(ref, pair):
-            current = await self._ask(ref)
+            try:
+                current = await self._ask(ref)
+            except RolledBackError:
+                return await self._write(ref, pair, DELETED, None)
             if current.data is None:
                 return current
             return await self._write(ref, pair, DELETED, None, known=current)
@@ -281,7 +285,7 @@ class Entries:
         async with self._changing(ref, pair):
             if not overwrite and pending.signed is not None:
                 return await self._send_again(ref, pending.id, pending.signed)
-            current = await self._ask(ref)
+            current = await (self._ask_to_replace(ref) if overwrite else self._ask(ref))
             if current.signed is not None and current.signed.entry.data == pending.data:
                 await self._in_thread(self._ledger.drop, pending.id)
                 return current
@@ -326,7 +330,8 @@ class Entries:
             if not is_rolled_back(mark, signed.entry):
                 return State(signed, asked, mark.at)
             if mark.at < begun or race == _RACES:
-                raise self._complain(ref, portal.url, _rolled_back(mark, signed.entry))
+                behind = _rolled_back(mark, signed.entry)
+                raise self._complain(ref, portal.url, behind, RolledBackError)
         raise NotFoundError("there is no such registry entry", status=404, url=portal.url)
 
     async def _fetch(self, portal: PortalReader, ref: Ref) -> SignedEntry | None:
@@ -339,6 +344,16 @@ class Entries:
             self._complain(ref, portal.url, error.message)
             raise
 
+    async def _ask_to_replace(self, ref: Ref) -> State:
+        """Ask for who replaces whatever is there: what is behind counts as nothing.
+
+        A portal may have lost the entry, and have an old one back; its owner can set it right.
+        """
+        try:
+            return await self._ask(ref)
+        except RolledBackError:
+            return State(None, trio.current_time(), self._clock())
+
     def _remember(self, ref: Ref, state: State) -> State:
         """Remember a state unless a later one is, and tell of a change; return what was given."""
         old = self._states.get(ref)
@@ -349,10 +364,12 @@ class Entries:
                     changed(ref, state)
         return state
 
-    def _complain(self, ref: Ref, portal: str, reason: str) -> BadContentError:
+    def _complain(
+        self, ref: Ref, portal: str, reason: str, kind: type[BadContentError] = BadContentError
+    ) -> BadContentError:
         """Log, once, why a portal is not believed; return the error that says so."""
         self._log_once("%s: registry entry %s is not believed: %s", portal, ref, reason)
-        return BadContentError(f"registry entry: {reason}", url=portal)
+        return kind(f"registry entry: {reason}", url=portal)
 
     def _log_once(self, text: str, *values: object) -> None:
         if (text, *values) not in self._complaints:
@@ -384,10 +401,11 @@ class Entries:
         """
         if known is None and base is None:
             known = self._fresh(ref)
+        ask = self._ask_to_replace if base is None else self._ask
         try:
             for attempt in range(CONFLICTS):
                 await trio.sleep(_PAUSE * attempt)
-                current = known if known and not attempt else await self._ask(ref)
+                current = known if known and not attempt else await ask(ref)
                 if not check_base(base, current, data):
                     if spooled is not None:
                         await self._in_thread(self._ledger.drop, spooled)

@@ -2,6 +2,8 @@
 together mean. Knows nothing of what is asked.
 """
 
+import copy
+import math
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -37,21 +39,62 @@ FAULT_MEMORY = 30.0
 
 _FAULTS = 6  # in a row that are told apart: half an hour of memory is enough
 
+AWAY = 5.0
+"""Seconds for which a portal that could not be reached in all rounds of a request is tried once
+for each further one.
+"""
+
+LONG = 1.0
+"""Seconds after which one attempt to reach a portal in vain was enough: the pauses between the
+rounds are shorter.
+"""
+
+REST = 2.0
+"""Seconds for which a portal is not tried at all after such an attempt."""
+
 
 @dataclass
 class _Standing:
-    """How a portal has done lately; the fewer faults in a row, the earlier it is asked."""
+    """How a portal has done lately. Times are seconds of one clock."""
 
     faults: int = 0
+    """In a row; the fewer, the earlier it is asked."""
     last: float = 0.0
+    """When the last of them was."""
+    away: float = -math.inf
+    """Until when it counts as away."""
+    rest: float = -math.inf
+    """Until when it is not tried."""
+    error: PortalError | None = None
+    """Why it could not be reached."""
 
-    def failed(self, now: float) -> None:
-        """Record a fault."""
+    def succeeded(self) -> None:
+        """Record a good answer."""
+        self.faults, self.away = 0, -math.inf
+
+    def failed(self, error: PortalError, now: float, *, is_last: bool) -> None:
+        """Record a fault; `is_last` is whether the rounds of the request are over."""
         self.faults, self.last = min(self.faults + 1, _FAULTS), now
+        if error.unreached is None:
+            self.away = -math.inf
+            return
+        took_long = error.unreached >= LONG
+        if took_long or is_last:
+            self.away = now + AWAY
+        if took_long:
+            self.error, self.rest = copy.copy(error), now + REST
 
     def counted(self, now: float) -> int:
         """Return the faults in a row, none once they are long enough ago."""
         return self.faults if now < self.last + FAULT_MEMORY * 2 ** (self.faults - 1) else 0
+
+    def is_away(self, now: float) -> bool:
+        """Whether a further round would be in vain."""
+        return now < self.away
+
+    def resting(self, now: float) -> PortalError | None:
+        """Return why it cannot be reached, while it is not to be tried."""
+        return self.error if self.is_away(now) and now < self.rest else None
 
 
 @dataclass(frozen=True)
@@ -70,37 +113,50 @@ class Portals:
     def _of(self, client: PortalReader) -> _Standing:
         return self._standing.setdefault(client, _Standing())
 
+    def _resting(self) -> dict[PortalReader, PortalError]:
+        """Return the portals that are not to be tried now, and why they could not be reached."""
+        now = trio.current_time()
+        known = ((client, self._of(client).resting(now)) for client in self.clients)
+        return {client: error for client, error in known if error is not None}
+
     async def first(self, ask: Callable[[PortalReader], Awaitable[T]]) -> T:
         """Return the first good answer.
 
         A portal that fails or sends wrong content makes room for the next one, round after round.
+        One that could not be reached in the rounds of another request just now is tried once.
         A refusal or a «not found» is a portal's last word, so it is not asked again; it is
         the result only if no portal is left that might answer otherwise. Otherwise the worst that
         happened is raised: content that was wrong, else the last failure.
         """
-        silent: set[PortalReader] = set()
+        resting = self._resting()
+        done = set(resting)
         refusal: PortalError | None = None
-        failure: PortalError | None = None
+        failure = next(map(copy.copy, resting.values()), None)
         for turn in range(self.rounds):
             if turn:
                 pause = BACKOFF * 2 ** (turn - 1)
                 await trio.sleep(pause * random.uniform(0.5, 1.5))
             for client in self.ranked():
-                if client in silent:
+                if client in done:
                     continue
+                standing = self._of(client)
                 try:
                     answer = await ask(client)
                 except (UnavailableError, BadContentError) as error:
-                    self._of(client).failed(trio.current_time())
+                    now = trio.current_time()
+                    standing.failed(error, now, is_last=turn == self.rounds - 1)
+                    if standing.is_away(now):
+                        done.add(client)
                     if not isinstance(failure, BadContentError):
                         failure = _bare(error)
                 except PortalError as error:
-                    silent.add(client)
+                    standing.away = -math.inf
+                    done.add(client)
                     if refusal is None or isinstance(refusal, NotFoundError):
                         refusal = _bare(error)
                 else:
-                    self._of(client).faults = 0
+                    standing.succeeded()
                     return answer
-            if len(silent) == len(self.clients):
+            if len(done) == len(self.clients):
                 break
         raise failure or refusal or UnavailableError("no portal is configured")

@@ -7,6 +7,7 @@ Sends the requests of ``wire.messages`` and hands on answers of success, whose f
 
 import io
 import logging
+import math
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -54,6 +55,11 @@ T = TypeVar("T")
 
 _FORGETTING = 1.02
 """By which the shortest round trip seen grows with each answer, so that it is forgotten."""
+
+_ALONE = 300.0
+"""Seconds for which no request goes behind another after a portal did not answer one: it may have
+been slow, or have closed a connection at its end. A portal that never does costs little.
+"""
 
 _MANY = 16  # connections that are busy before a patient request goes behind another
 _WRITTEN = 64  # requests that stay written: content is asked for range by range
@@ -163,8 +169,8 @@ class Transport:
         """Whether the portal's last answer let another follow, so the next one is likely to; None
         before any.
         """
-        self._is_orderly = True
-        """Whether the portal answers what is sent behind another request."""
+        self._alone = -math.inf
+        """Until when no request goes behind another, by trio's clock."""
         self._closings = 0
 
     def __repr__(self) -> str:
@@ -349,6 +355,7 @@ class Transport:
         """Make one attempt, and translate what httpx says of it; who gets the answer closes it."""
         with _translated(call):
             channel = await self._lend(call.options.idle_timeout, heard.closings)
+        with _translated(call):
             try:
                 with until_the_head(call.options, content) as watched:
                     begun = trio.current_time()
@@ -393,12 +400,17 @@ class Transport:
             return None
         return await self._begun(channel, call, heard, arrived, is_behind=True)
 
+    @property
+    def _is_orderly(self) -> bool:
+        """Whether the portal answers what is sent behind another request, as far as is known."""
+        return trio.current_time() >= self._alone
+
     def _distrust(self, error: Exception) -> None:
-        """Send no request behind another any more."""
+        """Send no request behind another for a while."""
         if self._is_orderly:
-            self._is_orderly = False
             self._changed.unpark_all()
-            log.info("%s: requests are sent one at a time from now on: %s", self.url, error)
+            log.info("%s: requests are sent one at a time for %g s: %s", self.url, _ALONE, error)
+        self._alone = trio.current_time() + _ALONE
 
     async def _with_room_behind(self, request: httpx.Request) -> Channel | None:
         """Return the connection that has been busy for longest, among those with room; None while
@@ -591,9 +603,14 @@ async def _beginning(answer: OpenAnswer) -> bytes:
 
 @contextmanager
 def _translated(call: Call) -> Iterator[None]:
-    """Translate what httpx says of a request."""
+    """Translate what httpx says of a request, which begins now."""
+    begun = trio.current_time()
     try:
         yield
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        translation = _translation(call, error)
+        translation.unreached = trio.current_time() - begun
+        raise translation from error
     except httpx.HTTPError as error:
         raise _translation(call, error) from error
     except httpx.InvalidURL as error:
