@@ -130,7 +130,9 @@ class Stage:
         self.url = portal
         home = root / "sandbox"
         self.sandbox = Sandbox(home) if home.exists() else Sandbox.make(home)
-        self.log = root / f"notes-{time.monotonic_ns()}{'.steps' if os.environ.get('STEPS') else ''}"
+        self.log = (
+            root / f"notes-{time.monotonic_ns()}{'.steps' if os.environ.get('STEPS') else ''}"
+        )
         self.arguments = arguments
 
     def __enter__(self) -> "Stage":
@@ -224,7 +226,10 @@ def trees(million: int) -> Iterator[Figure]:
             with Stage(root) as stage:
                 stage.portal.add(big)
                 link = stage.skylink(big.name)
-                yield f"{count} files: loaded", stage.measured(lambda: shell("test", "!", "-e", link / "x"), 3)
+                yield (
+                    f"{count} files: loaded",
+                    stage.measured(lambda: shell("test", "!", "-e", link / "x"), 3),
+                )
                 yield "  listed", stage.measured(lambda: shell("find", link, "-name", "nothing"))
                 yield "  forgotten", stage.measured(lambda: forget_all(stage))
                 yield "  ls -l", stage.measured(lambda: shell("ls", "-l", link))
@@ -242,7 +247,10 @@ def trees(million: int) -> Iterator[Figure]:
             with Stage(root) as stage:
                 stage.portal.add(big)
                 link = stage.skylink(big.name)
-                yield "  loaded from disk", stage.measured(lambda: shell("test", "!", "-e", link / "x"), 2)
+                yield (
+                    "  loaded from disk",
+                    stage.measured(lambda: shell("test", "!", "-e", link / "x"), 2),
+                )
 
 
 def heads(million: int) -> Iterator[Figure]:
@@ -278,7 +286,10 @@ def moving(million: int) -> Iterator[Figure]:
             stage.portal.add(first, second)
             registry.set(signed("key", bytes(first.skylink)))
             link = stage.skylink(link_of("key"))
-            yield f"{million} files, v2: loaded", stage.measured(lambda: shell("test", "!", "-e", link / "x"))
+            yield (
+                f"{million} files, v2: loaded",
+                stage.measured(lambda: shell("test", "!", "-e", link / "x")),
+            )
             shell("ls", "-U", link)
             registry.set(signed("key", bytes(second.skylink), 1))
 
@@ -293,9 +304,8 @@ def moving(million: int) -> Iterator[Figure]:
 
 def metadata(million: int) -> Iterator[Figure]:
     """Metadata that are read by the mount itself."""
-    from tests.fakes import skyfiles
-
     from skymount.wire.metadata import Metadata, encode_metadata
+    from tests.fakes import skyfiles
 
     size = 127 << 10
     plain = skyfile_of(1050)
@@ -307,7 +317,9 @@ def metadata(million: int) -> Iterator[Figure]:
             "subfiles": {f"{n:x}": {"offset": "a", "x": []} for n in range(3600)},
         }
     ).encode()
-    lists = b'{"filename":"x","length":3,"y":"","mode":"","x":[' + b"[]," * (size // 3 - 30) + b"[]]}"
+    lists = (
+        b'{"filename":"x","length":3,"y":"","mode":"","x":[' + b"[]," * (size // 3 - 30) + b"[]]}"
+    )
     dicts = (
         b'{"filename":"x","length":3,"mode":"","x":['
         + b",".join(b'{"%x":{}}' % n for n in range(size // 13))
@@ -345,13 +357,17 @@ def metadata(million: int) -> Iterator[Figure]:
                 stage.portal.add(one)
                 worst.append(
                     stage.measured(
-                        lambda one=one: shell("stat", stage.skylink(one.name)), 0.2  # type: ignore[misc]
+                        lambda one=one: shell("stat", stage.skylink(one.name)),
+                        0.2,  # type: ignore[misc]
                     )
                 )
             title = f"metadata of {len(raw) >> 10} KiB, {title}"
             details = "\n".join(each.details for each in worst)
-            yield title, Stalls(
-                max(each.worst for each in worst), sum(each.count for each in worst), details
+            yield (
+                title,
+                Stalls(
+                    max(each.worst for each in worst), sum(each.count for each in worst), details
+                ),
             )
 
 
@@ -377,12 +393,16 @@ def lines(million: int) -> Iterator[Figure]:
                 stage.portal.add(one)
                 worst.append(
                     stage.measured(
-                        lambda one=one: shell("stat", stage.skylink(one.name)), 0.2  # type: ignore[misc]
+                        lambda one=one: shell("stat", stage.skylink(one.name)),
+                        0.2,  # type: ignore[misc]
                     )
                 )
             details = "\n".join(each.details for each in worst)
-            yield f"a head of {title}", Stalls(
-                max(each.worst for each in worst), sum(each.count for each in worst), details
+            yield (
+                f"a head of {title}",
+                Stalls(
+                    max(each.worst for each in worst), sum(each.count for each in worst), details
+                ),
             )
 
 
@@ -408,8 +428,9 @@ def documents(million: int) -> Iterator[Figure]:
                     f"document of {len(text) / (1 << 20):.1f} MiB: written",
                     stage.measured(lambda: shell("cp", source, file), 1),
                 )
-                yield "  appended to", stage.measured(
-                    lambda: shell("sh", "-c", f"echo >> {file}"), 1
+                yield (
+                    "  appended to",
+                    stage.measured(lambda: shell("sh", "-c", f"echo >> {file}"), 1),
                 )
             with Stage(root, portal=portal) as stage:
                 file = stage.path / "skydb/home" / f"doc{mib}.json"
@@ -435,16 +456,16 @@ def registry(million: int) -> Iterator[Figure]:
             database = sqlite3.connect(path)
             database.executemany(
                 "INSERT INTO entries (public_key, tweak, data_key, named) VALUES (?, ?, ?, 1)",
-                (
-                    (pair.public_key, hash_data_key(f"key {n}"), b"key %d" % n)
-                    for n in range(count)
-                ),
+                ((pair.public_key, hash_data_key(f"key {n}"), b"key %d" % n) for n in range(count)),
             )
             database.commit()
             database.close()
             with stage:
                 directory = stage.path / "registry" / pair.public_key.hex()
-                yield f"{count} entries: listed", stage.measured(lambda: shell("ls", "-U", directory))
+                yield (
+                    f"{count} entries: listed",
+                    stage.measured(lambda: shell("ls", "-U", directory)),
+                )
                 yield "  again", stage.measured(lambda: shell("ls", "-U", directory))
                 yield "  forgotten", stage.measured(lambda: forget_all(stage))
 

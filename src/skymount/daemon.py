@@ -69,6 +69,11 @@ _SILENCES = 3
 _SWITCH_INTERVAL = 0.0005
 """Seconds after which a hashing thread hands the interpreter to the event loop."""
 
+_GARBAGE = (10_000, 4)
+"""New objects after which garbage is looked for among them, and how often until it is among the
+older ones too: a millisecond and five, in which nothing else runs.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -84,6 +89,7 @@ def run(config: Config, report: Report) -> None:
         log.warning("%s: the mount of a skymount that is gone was cleared", config.mountpoint)
     sys.setswitchinterval(_SWITCH_INTERVAL)
     gc.freeze()  # what is there now stays: it is not looked through again for garbage
+    gc.set_threshold(*_GARBAGE)
     own = OwnPortal()
     if not config.portals and not _answers(DEFAULT_PORTAL_URL):
         own.start()

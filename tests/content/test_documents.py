@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skymount.content.cache import MemoryCache
-from skymount.content.documents import Documents, as_text, as_upload
+from skymount.content.documents import Documents
 from skymount.content.loader import Loader
 from skymount.content.reader import open_reader
 from skymount.content.skyfile import Policy
+from skymount.content.texts import as_text, as_upload
 from skymount.errors import BadContentError, MalformedError, StaleEntryError
 from skymount.portal.client import PortalClient
 from skymount.portal.entries import Entries, Ref
@@ -188,7 +189,7 @@ def test_any_document(document: object):
 
 def test_deeply_nested(monkeypatch: pytest.MonkeyPatch):
     """D1: Indentation does not make a document too long to be shown: then it has one line."""
-    monkeypatch.setattr("skymount.content.documents.DOCUMENT_LIMIT", 1 << 20)
+    monkeypatch.setattr("skymount.content.texts.DOCUMENT_LIMIT", 1 << 20)
     document: list[object] = [1] * 2000
     for _ in range(300):
         document = [document]

@@ -14,14 +14,9 @@ from typing import TypeVar
 
 import trio
 
-from skymount.content.apart import (
-    MemoryFile,
-    in_thread,
-    open_memory_file,
-    tabulate_apart,
-    tabulate_file,
-)
+from skymount.content.apart import tabulate_apart, tabulate_file
 from skymount.content.listing import Listing, unpack
+from skymount.content.memory import MemoryFile, in_thread, open_memory_file
 from skymount.content.payload import receive
 from skymount.content.skyfile import Loaded, Policy, Skyfile, Verified
 from skymount.content.tabulate import tabulate

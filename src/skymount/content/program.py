@@ -1,5 +1,5 @@
-"""Owns what the programs have in common that run in a process apart: how each takes and gives bytes,
-how it says what is wrong, and how much of the machine it may take. `apart` runs them.
+"""Owns what the programs have in common that run in a process apart: how each takes and gives
+bytes, says what is wrong, and how much of the machine it may take. `apart` runs them.
 """
 
 import sys

@@ -39,6 +39,7 @@ from skymount.fs.realm import (
     refuse,
     settled,
 )
+from skymount.fs.turns import in_turns
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ SUBTYPE = "skymount"
 _TASKS = 1000
 """Requests handled at once. pyfuse3's own 99 would let slow reads starve a stat from memory."""
 
+_FORGOTTEN = 1000  # inodes that are forgotten in one go; each takes a microsecond
 _BLOCK_SIZE = 4096  # bytes, of statfs; f_bsize and f_frsize must agree or df misreads them
 _SECTOR = 512  # bytes, the unit of st_blocks
 _PREFERRED_IO = 128 << 10  # bytes, st_blksize: what the kernel asks for at a time
@@ -171,7 +173,7 @@ class FuseAdapter(pyfuse3.Operations):
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         self.counts["forget"] += 1
-        for inode, count in inode_list:
+        async for inode, count in in_turns(inode_list, _FORGOTTEN):  # they may be thousands
             self._operations.forget(inode, count)
 
     @_handler
