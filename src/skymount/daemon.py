@@ -69,9 +69,9 @@ _SILENCES = 3
 _SWITCH_INTERVAL = 0.0005
 """Seconds after which a hashing thread hands the interpreter to the event loop."""
 
-_GARBAGE = (10_000, 4)
+_GARBAGE = (5_000, 4)
 """New objects after which garbage is looked for among them, and how often until it is among the
-older ones too: a millisecond and five, in which nothing else runs.
+older ones too: half a millisecond and three, in which nothing else runs.
 """
 
 

@@ -18,6 +18,7 @@ from skymount.content.memory import MemoryFile, in_thread, open_memory_file
 from skymount.content.reader import ContentReader
 from skymount.content.skyfile import Skyfile
 from skymount.content.texts import READING, WRITING, as_text, split, written
+from skymount.content.turns import in_turns
 from skymount.errors import BadContentError, MalformedError, SkymountError
 from skymount.portal.entries import Entries, Ref, State
 from skymount.portal.failover import Portals
@@ -89,12 +90,12 @@ class Documents:
         What is not known of them is asked for, but not for long.
         """
         found = await self._entries.names(public_key)
-        unknown = [ref for ref in found if self._entries.recall(ref) is None][:_ASKED]
+        unknown = [ref async for ref in in_turns(found) if self._entries.recall(ref) is None]
         with trio.move_on_after(_ASKING):
             async with trio.open_nursery() as nursery:
-                for ref in unknown:
+                for ref in unknown[:_ASKED]:
                     nursery.start_soon(self._ask, ref)
-        return [ref for ref in found if self._may_be_document(ref)]
+        return [ref async for ref in in_turns(found) if self._may_be_document(ref)]
 
     async def _ask(self, ref: Ref) -> None:
         with suppress(SkymountError):  # what fails here is reported where the file is used

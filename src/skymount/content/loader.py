@@ -60,8 +60,8 @@ _PARALLEL_SECTORS = 4
 _UNIT_LIMIT = 64 << 20
 """Bytes that must be held to check any of them; real portals need 40 MiB (wire notes 2.3)."""
 
-_SMALL_METADATA = 128 << 10
-"""Bytes of metadata that a thread reads; the loop waits some 10 ms for that, as parsers let no
+_SMALL_METADATA = 96 << 10
+"""Bytes of metadata that a thread reads; the loop waits up to 5 ms for that, as parsers let no
 other thread run meanwhile. More is for a process apart, whose start costs 0.1 s. What only the
 lenient parser takes cannot be told before; of so many bytes it takes no longer.
 """

@@ -17,6 +17,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 import pyfuse3
 import trio
 
+from skymount.content.turns import in_turns
 from skymount.errors import (
     AccessDeniedError,
     BadContentError,
@@ -39,7 +40,7 @@ from skymount.fs.realm import (
     refuse,
     settled,
 )
-from skymount.fs.turns import in_turns
+from skymount.fs.slots import merged
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,6 @@ SUBTYPE = "skymount"
 _TASKS = 1000
 """Requests handled at once. pyfuse3's own 99 would let slow reads starve a stat from memory."""
 
-_FORGOTTEN = 1000  # inodes that are forgotten in one go; each takes a microsecond
 _BLOCK_SIZE = 4096  # bytes, of statfs; f_bsize and f_frsize must agree or df misreads them
 _SECTOR = 512  # bytes, the unit of st_blocks
 _PREFERRED_IO = 128 << 10  # bytes, st_blksize: what the kernel asks for at a time
@@ -128,6 +128,7 @@ class FuseAdapter(pyfuse3.Operations):
         self.counts = Counter[str]()
         """How many requests of each kind came."""
         self._deadline = config.deadline
+        self._forgetting = trio.Lock()
         self._uid, self._gid = os.getuid(), os.getgid()
 
     async def _answered(self, answer: Answer[R]) -> R:
@@ -173,8 +174,9 @@ class FuseAdapter(pyfuse3.Operations):
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         self.counts["forget"] += 1
-        async for inode, count in in_turns(inode_list, _FORGOTTEN):  # they may be thousands
-            self._operations.forget(inode, count)
+        async with self._forgetting:  # one after another, or all of them would have a turn in each
+            async for inode, count in in_turns(merged(inode_list)):
+                self._operations.forget(inode, count)
 
     @_handler
     async def access(self, inode: int, mode: int, ctx: pyfuse3.RequestContext) -> bool:

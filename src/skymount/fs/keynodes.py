@@ -98,8 +98,14 @@ class EntryFile(Node):
     """There while it is open for writing."""
     is_new: bool = False
     """Whether it was made here and nothing of it is known to be stored."""
-    lock: trio.Lock = field(default_factory=trio.Lock)
-    """Held while its content is posted."""
+    _lock: trio.Lock | None = None
+
+    @property
+    def lock(self) -> trio.Lock:
+        """Held while its content is posted. There are many entries, and few get any."""
+        if self._lock is None:
+            self._lock = trio.Lock()
+        return self._lock
 
 
 @dataclass(eq=False, slots=True)

@@ -17,6 +17,7 @@ from typing import Any, Generic
 
 import trio
 
+from skymount.content.turns import copied, in_order, in_turns
 from skymount.errors import PortalError, SkymountError
 from skymount.fs.buffer import Buffer, Data
 from skymount.fs.keyhandles import (
@@ -52,7 +53,6 @@ from skymount.fs.realm import (
     child_of,
     refuse,
 )
-from skymount.fs.turns import in_order, in_turns
 from skymount.wire.registry import MAX_REVISION
 
 _SLOW = 0.01  # seconds that a lookup waited; from then on others do not queue up behind it
@@ -349,7 +349,10 @@ class KeyTree(Realm, Generic[S]):
             refuse(errno.EPERM)
         if state is not None and state.data is None and not whole:
             refuse(errno.ESTALE)  # the kernel looks it up again, and makes it if that is wanted
-        return self._buffer(state)
+        buffer = self._buffer(state)
+        if not whole:  # a part of it is about to be changed
+            buffer.data, buffer.is_lent = await copied(buffer.data), False
+        return buffer
 
     def _buffer(self, state: S | None) -> Buffer[S]:
         stored = None if state is None else state.data

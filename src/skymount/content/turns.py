@@ -11,6 +11,7 @@ T = TypeVar("T")
 TURN = 512
 """Things that are done in one go; each takes some microseconds."""
 
+_COPIED = 1 << 20  # bytes that are copied in one go: half a millisecond
 _SORTED = 4096  # names that are sorted in one go: a millisecond
 
 
@@ -38,3 +39,12 @@ async def in_order(names: Iterable[bytes]) -> list[bytes]:
         if len(ordered) % TURN == 0:
             await trio.lowlevel.checkpoint()
     return ordered
+
+
+async def copied(data: bytes | bytearray) -> bytearray:
+    """Return a copy, which can be changed, of what does not change meanwhile."""
+    copy = bytearray(data[:_COPIED])
+    for at in range(_COPIED, len(data), _COPIED):
+        await trio.lowlevel.checkpoint()
+        copy += data[at : at + _COPIED]
+    return copy
