@@ -48,5 +48,5 @@ async def test_copied(size: int):
         copy = await copied(data)
         assert isinstance(copy, bytearray)
         assert copy == data
-        assert others[0] >= size >> 20
+        assert others[0] >= (size >> 20) - 1
         stop.set()
