@@ -69,9 +69,10 @@ _SILENCES = 3
 _SWITCH_INTERVAL = 0.0005
 """Seconds after which a hashing thread hands the interpreter to the event loop."""
 
-_GARBAGE = (5_000, 4)
-"""New objects after which garbage is looked for among them, and how often until it is among the
-older ones too: half a millisecond and three, in which nothing else runs.
+_GARBAGE = (2_000, 4, 25)
+"""New objects after which garbage is looked for among them, how often until it is among somewhat
+older ones too, and how often that until it is among all. Nothing else runs meanwhile, so few at a
+time: two milliseconds for ten thousand.
 """
 
 
