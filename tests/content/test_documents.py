@@ -2,20 +2,24 @@
 
 import errno
 import json
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skymount.content.apart import run_apart
 from skymount.content.cache import MemoryCache
-from skymount.content.documents import Documents, as_text, as_upload
+from skymount.content.documents import Documents
 from skymount.content.loader import Loader
 from skymount.content.reader import open_reader
 from skymount.content.skyfile import Policy
+from skymount.content.texts import as_text, as_upload
 from skymount.errors import BadContentError, MalformedError, StaleEntryError
 from skymount.portal.client import PortalClient
 from skymount.portal.entries import Entries, Ref
@@ -177,6 +181,66 @@ async def test_deleted(portal: str, tmp_path: Path):
         assert recalled.data is None
 
 
+LARGE = json.dumps([{"n": n, "é": "x" * 50} for n in range(5000)]).encode()
+
+
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What processes apart were started for."""
+    started: list[str] = []
+
+    async def run(program: str, what: str, *rest: Any, **more: Any) -> None:
+        started.append(rest[2])
+        await run_apart(program, what, *rest, **more)
+
+    monkeypatch.setattr("skymount.content.documents.run_apart", run)
+    return started
+
+
+async def test_large_document(portal: str, tmp_path: Path, apart: list[str]):
+    """D4: A document of more than 128 KiB is read and written by a process apart; a small one is
+    not.
+    """
+    text = as_text(as_upload(LARGE), "x")
+    odd = Ref(PAIR.public_key, hash_data_key("\0\n é"), "\0\n é")
+    async with open_kit(portal, tmp_path) as kit:
+        await kit.documents.write(ref("small"), PAIR, b"[]", None)
+        assert apart == []
+        for each in (ref("large"), odd):
+            written = await kit.documents.write(each, PAIR, bytearray(LARGE), None)
+            assert written.data == text
+        assert apart == ["write", "write"]
+    async with open_kit(portal, tmp_path) as kit:
+        assert (await kit.documents.read(ref("large"))).data == text
+        assert (await kit.documents.read(odd)).data == text
+        assert apart[2:] == ["read", "read"]
+        assert (await kit.documents.read(ref("small"))).data == b"[]\n"
+
+
+async def test_large_text_that_is_no_document(portal: str, tmp_path: Path, apart: list[str]):
+    """D2: EINVAL at close, and then nothing is sent; what is no document cannot be read."""
+    (tmp_path / "text").write_bytes(LARGE[:-1])
+    async with open_kit(portal, tmp_path) as kit, PortalClient(portal) as client:
+        with pytest.raises(OSError) as caught:
+            await kit.documents.write(ref("large text"), PAIR, LARGE[:-1], None)
+        assert caught.value.errno == errno.EINVAL
+        assert (await kit.documents.read(ref("large text"))).data is None
+        skylink = await client.upload_file(tmp_path / "text")
+        await kit.entries.write(ref("large text"), PAIR, bytes(_link(skylink)), None)
+        with pytest.raises(BadContentError, match="not JSON"):
+            await kit.documents.read(ref("large text"))
+    assert apart == ["write", "read"]
+
+
+async def test_process_that_fails(portal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Whatever becomes of the process, nothing is stored, and there is an error."""
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    async with open_kit(portal, tmp_path) as kit:
+        with pytest.raises(BadContentError, match="status 1"):
+            await kit.documents.write(ref("failing"), PAIR, LARGE, None)
+        assert (await kit.documents.read(ref("failing"))).data is None
+
+
 @given(st.lists(JSON) | st.dictionaries(st.text(), JSON))
 def test_any_document(document: object):
     """D1: as stored: what is shown says what was written."""
@@ -188,7 +252,7 @@ def test_any_document(document: object):
 
 def test_deeply_nested(monkeypatch: pytest.MonkeyPatch):
     """D1: Indentation does not make a document too long to be shown: then it has one line."""
-    monkeypatch.setattr("skymount.content.documents.DOCUMENT_LIMIT", 1 << 20)
+    monkeypatch.setattr("skymount.content.texts.DOCUMENT_LIMIT", 1 << 20)
     document: list[object] = [1] * 2000
     for _ in range(300):
         document = [document]

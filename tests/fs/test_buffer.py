@@ -201,3 +201,22 @@ def test_behaves_as_a_file(steps: list[tuple[int, bytes] | int]):
             overflowed = overflowed or not isinstance(step, int)
         assert bytes(buffer.data) == model
         assert buffer.overflowed == overflowed
+
+
+def test_what_was_lent_does_not_change():
+    """What is written while content is posted goes into a copy."""
+    buffer = opened(b"old")
+    assert buffer.lend() == b"old"
+    taken = buffer.take()
+    buffer.write(0, b"new")
+    assert (taken, buffer.data) == (b"old", b"new")
+    taken = buffer.take()
+    buffer.resize(5)
+    assert (taken, buffer.data) == (b"new", b"new\0\0")
+    taken = buffer.lend()
+    buffer.resize(0)
+    buffer.write(0, b"x")
+    assert (taken, buffer.data) == (b"new\0\0", b"x")
+    buffer.replaced("base", taken)
+    buffer.write(0, b"N")
+    assert (buffer.stored, buffer.data) == (b"new\0\0", b"New\0\0")

@@ -1143,3 +1143,35 @@ async def test_write_after_a_rename_that_failed(autojump_clock: object, kit: Kit
     opened.write(4, b" more")
     await kit.close(opened)
     assert await kit.read(name) == b"data more"
+
+
+async def test_listing_of_many_entries(kit: Kit):
+    """Names are listed a part at a time, and what nobody refers to is not kept."""
+    names = [f"key {n:04}" for n in range(1000)]
+    kit.store.known = [ref(name) for name in reversed(names)]
+    opened = await kit.tree.opendir(await kit.directory())
+    found, position = [], 0
+    while children := list(opened.readdir(position)):
+        assert len(children) < 200
+        assert len(list(kit.tree._nodes)) < 200
+        found += [name.decode() for name, *_ in children]
+        position = children[-1][4]
+    assert found == names
+    first = next(iter(opened.readdir(0)))
+    opened.referred(0, first[4], 1)
+    opened.release()
+    kit.tree.forget(first[1], 1)
+    assert await kit.forget_everything() == 0
+
+
+async def test_scratch_file_that_is_gone_while_listed(kit: Kit):
+    """What was removed since the directory was opened is not listed any more."""
+    kit.store.known = [ref("x")]
+    parent = await kit.directory()
+    entry, handle = await kit.tree.create(parent, b".x.swp", os.O_RDWR)
+    kit.references[entry.inode] = 1
+    opened = await kit.tree.opendir(parent)
+    handle.release()
+    await kit.tree.unlink(parent, b".x.swp")
+    assert [name for name, *_ in opened.readdir(0)] == [b"x"]
+    opened.release()

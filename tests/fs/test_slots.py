@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from skymount.errors import BadContentError, MalformedError, NotFoundError, UnavailableError
-from skymount.fs.slots import INDEX_BITS, Point, Slot, space_of
+from skymount.fs.slots import INDEX_BITS, Point, Slot, merged, space_of
 from skymount.portal.resolve import Goal
 from skymount.wire.skylink import Skylink
 from tests.fakes.kit import FILES, Kit, open_kit
@@ -627,3 +627,12 @@ async def test_one_request_for_many(autojump_clock: object):
             for _ in range(50):
                 nursery.start_soon(shown, kit, "example")
         assert kit.names.asked == ["example"]
+
+
+def test_references_given_back_together():
+    """Those to a slot's files become one; those of other realms stay as they are."""
+    slot, other = 5 << INDEX_BITS, ((1 << 37) + 5) << INDEX_BITS
+    key = 1 << 62 | 77
+    found = merged([(slot | 1, 2), (key, 1), (slot, 1), (other | 9, 4), (slot | 2, 1), (key, 3)])
+    assert sorted(found) == [(slot, 4), (other, 4), (key, 1), (key, 3)]
+    assert merged([]) == []

@@ -22,7 +22,12 @@ from skymount.errors import (
     WrongTypeError,
 )
 from skymount.portal import JSONResult, PortalClient, RegistryEntry, gen_key_pair_from_seed
-from skymount.portal.skydb import DOCUMENT_LIMIT, decode_document, document_name, encode_document
+from skymount.wire.document import (
+    DOCUMENT_LIMIT,
+    decode_document,
+    document_name,
+    encode_document,
+)
 from skymount.wire.keys import KeyPair
 from skymount.wire.registry import DELETED, MAX_REVISION, Entry, hash_data_key
 from skymount.wire.skylink import Skylink

@@ -156,9 +156,9 @@ def _set_next(
     """Store a document, whatever is there; return the entry's revision and the document's link."""
     from skymount.cli.owner import entry_of
     from skymount.cli.session import run_with_entries
-    from skymount.portal.skydb import document_name, encode_document
     from skymount.portal.sources import Source
     from skymount.portal.upload import FILE_FIELD, UploadBody
+    from skymount.wire.document import document_name, encode_document
 
     ref = entry_of(pair, data_key, hashed=hashed)
     name = document_name(data_key, hashed)
@@ -192,7 +192,7 @@ def _set_revision(
 
 def _document(file: Path) -> Any:
     from skymount.errors import MalformedError
-    from skymount.portal.skydb import DOCUMENT_LIMIT
+    from skymount.wire.document import DOCUMENT_LIMIT
 
     name = str(file)
     if name == "-":

@@ -8,6 +8,7 @@ That what is read is what was written is for others to find out; here it only ha
 import struct
 
 from skymount.content.listing import Packed, unpack
+from skymount.content.memory import joined
 from skymount.content.skyfile import Loaded, Skyfile, Verified
 from skymount.errors import MalformedError
 from skymount.wire.sector import LAYOUT_SIZE, Layout
@@ -22,8 +23,8 @@ _KEPT_ALIVE = 2
 _TRUST = (Verified.NO, Verified.PARTLY, Verified.YES)
 
 
-def pack(loaded: Loaded) -> bytes:
-    """Return what `restore` reads."""
+def parts(loaded: Loaded) -> list[Packed]:
+    """Return what `restore` reads once it is joined."""
     skyfile, payload = loaded.skyfile, loaded.payload
     layout = b"" if skyfile.layout is None else bytes(skyfile.layout)
     portal = skyfile.portal.encode()
@@ -37,7 +38,7 @@ def pack(loaded: Loaded) -> bytes:
         len(layout),
         len(portal),
     )
-    return b"".join((head, skyfile.listing.packed, payload or b"", skyfile.fanout, layout, portal))
+    return [head, skyfile.listing.packed, payload or b"", skyfile.fanout, layout, portal]
 
 
 def restore(skylink: Skylink, data: memoryview) -> Loaded:
@@ -49,11 +50,11 @@ def restore(skylink: Skylink, data: memoryview) -> Loaded:
     lengths[1] = max(0, lengths[1])
     if trust >= len(_TRUST) or _HEAD.size + sum(lengths) != len(data):
         raise MalformedError("a description has an impossible head")
-    parts, at = [], _HEAD.size
+    found, at = [], _HEAD.size
     for length in lengths:
-        parts.append(data[at : at + length])
+        found.append(data[at : at + length])
         at += length
-    listing, payload, fanout, layout, portal = parts
+    listing, payload, fanout, layout, portal = found
     try:
         address = str(portal, "utf-8")
     except UnicodeDecodeError:
@@ -77,4 +78,4 @@ def _detached(part: memoryview, whole: memoryview) -> Packed:
     """Return a part of what was read; a copy, if with it much more would stay in memory."""
     if len(whole) <= _KEPT_ALIVE * len(part):
         return part
-    return b"".join((part,))  # which lets the loop go on
+    return joined([part])

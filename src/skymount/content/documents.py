@@ -3,37 +3,43 @@ write, verified like all content.
 """
 
 import errno
-import json
 import math
 import os
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from io import StringIO
 
 import trio
 from cachetools import LRUCache
 
+from skymount.content.apart import run_apart
+from skymount.content.memory import MemoryFile, in_thread, open_memory_file
 from skymount.content.reader import ContentReader
+from skymount.content.skyfile import Skyfile
+from skymount.content.texts import READING, WRITING, as_text, split, written
+from skymount.content.turns import in_turns
 from skymount.errors import BadContentError, MalformedError, SkymountError
 from skymount.portal.entries import Entries, Ref, State
 from skymount.portal.failover import Portals
 from skymount.portal.reading import PortalReader
-from skymount.portal.skydb import (
-    DOCUMENT_LIMIT,
-    decode_document,
-    document_name,
-    encode_document,
-)
 from skymount.portal.sources import Source
 from skymount.portal.upload import FILE_FIELD, UploadBody, send
+from skymount.wire.document import DOCUMENT_LIMIT, document_name
 from skymount.wire.keys import KeyPair
 from skymount.wire.registry import linked_skylink
 from skymount.wire.skylink import Skylink
 
 _ASKED = 256  # entries of a listing of which nothing is known that are asked for
 _ASKING = 2.0  # seconds that this may take
-_THREADS = 1  # of their own: a document takes up to a second, in which json lets nobody else run
+_TEXTS = "skymount.content.texts"
+_PIECE = 1 << 20  # bytes of a document that are read at once
+
+_SMALL = 128 << 10
+"""Bytes of a document that a thread takes: json lets nobody else run meanwhile, for 2 ms. More is
+for a process apart, whose start costs 0.1 s.
+"""
+
 _CACHE = 64 << 20  # bytes of documents' text that are kept in memory
 
 
@@ -61,43 +67,6 @@ class Document:
         return self.entry.changed
 
 
-def as_text(body: bytes, data_key: str) -> bytes:
-    """Return the text of a document from the upload that holds it; MalformedError if it is none."""
-    document = decode_document(body, data_key)
-    try:
-        text = _over_lines(document)
-    except RecursionError as error:
-        raise MalformedError(f"not shown: {error}") from None
-    return text.encode(errors="backslashreplace")
-
-
-def _over_lines(document: object) -> str:
-    """Write a document over several lines, or on one if that would be too long.
-
-    What is nested deeply would get hundreds of times as long by its indentation.
-    """
-    text, length = StringIO(), 0
-    for piece in json.JSONEncoder(ensure_ascii=False, indent=2).iterencode(document):
-        length += text.write(piece)
-        if length >= DOCUMENT_LIMIT:
-            return json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n"
-    return text.getvalue() + "\n"
-
-
-def as_upload(text: bytes) -> bytes:
-    """Return what is uploaded for a document; MalformedError when the text is not JSON.
-
-    An object or an array: the SDKs take nothing else for a document.
-    """
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise MalformedError(f"not JSON: {error}") from None
-    if not isinstance(document, dict | list):
-        raise MalformedError("a document must be an object or an array")
-    return encode_document(document)
-
-
 class Documents:
     """The documents of all registry keys."""
 
@@ -109,7 +78,7 @@ class Documents:
         self._reader = reader
         self._portals = portals
         self._texts: LRUCache[Skylink, bytes] = LRUCache(_CACHE, getsizeof=len)
-        self._threads = trio.CapacityLimiter(_THREADS)
+        self._turn = trio.CapacityLimiter(1)  # a large document takes a gigabyte, and a processor
 
     async def public_keys(self) -> list[bytes]:
         """Return the keys of which entries were used here."""
@@ -121,12 +90,12 @@ class Documents:
         What is not known of them is asked for, but not for long.
         """
         found = await self._entries.names(public_key)
-        unknown = [ref for ref in found if self._entries.recall(ref) is None][:_ASKED]
+        unknown = [ref async for ref in in_turns(found) if self._entries.recall(ref) is None]
         with trio.move_on_after(_ASKING):
             async with trio.open_nursery() as nursery:
-                for ref in unknown:
+                for ref in unknown[:_ASKED]:
                     nursery.start_soon(self._ask, ref)
-        return [ref for ref in found if self._may_be_document(ref)]
+        return [ref async for ref in in_turns(found) if self._may_be_document(ref)]
 
     async def _ask(self, ref: Ref) -> None:
         with suppress(SkymountError):  # what fails here is reported where the file is used
@@ -167,28 +136,49 @@ class Documents:
         skyfile = await self._reader.load(skylink)
         if skyfile.size > DOCUMENT_LIMIT:
             raise BadContentError(f"the document of {ref} is longer than {DOCUMENT_LIMIT} bytes")
-        body = await self._reader.read(skyfile, 0, skyfile.size) if skyfile.size else b""
         try:
-            work = partial(as_text, bytes(body), str(ref))
-            text = await trio.to_thread.run_sync(
-                work, abandon_on_cancel=True, limiter=self._threads
-            )
+            text = await self._text(skyfile, ref)
         except MalformedError as error:
             raise BadContentError(str(error)) from None
         self._keep(skylink, text)
         return text
 
+    async def _text(self, skyfile: Skyfile, ref: Ref) -> bytes:
+        """Return the text of what was uploaded."""
+        if skyfile.size <= _SMALL:
+            body = await self._reader.read(skyfile, 0, skyfile.size) if skyfile.size else b""
+            async with self._turn:
+                return await in_thread(partial(as_text, bytes(body), str(ref)))
+        async with open_memory_file() as file:
+            for at in range(0, skyfile.size, _PIECE):
+                size = min(_PIECE, skyfile.size - at)
+                piece = await self._reader.read(skyfile, at, size)
+                await in_thread(partial(file.put, piece, at))
+            async with self._apart(file, READING, ref) as found:
+                return await in_thread(partial(found.get, 0, len(found)))
+
+    @asynccontextmanager
+    async def _apart(self, given: MemoryFile, work: str, ref: Ref) -> AsyncIterator[MemoryFile]:
+        """Yield what a process apart makes of what is in a file."""
+        name = str(ref).encode("unicode_escape").decode()
+        async with open_memory_file() as output:
+            async with self._turn:
+                await run_apart(_TEXTS, "the document", given, output, work, name)
+            yield output
+
     def _keep(self, skylink: Skylink, text: bytes) -> None:
         if len(text) <= _CACHE:
             self._texts[skylink] = text
 
-    async def write(self, ref: Ref, pair: KeyPair, data: bytes, base: Document | None) -> Document:
+    async def write(
+        self, ref: Ref, pair: KeyPair, data: bytes | bytearray, base: Document | None
+    ) -> Document:
         """Upload a document, then point its entry at it; as `Entries.write`.
 
         OSError (EINVAL) when it is not JSON, and then nothing is sent.
         """
         try:
-            body = await trio.to_thread.run_sync(as_upload, data, limiter=self._threads)
+            body, text = await self._written(ref, data)
         except MalformedError:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL)) from None
         hashed = ref.data_key is None
@@ -203,9 +193,19 @@ class Documents:
         state = await self._entries.write(
             ref, pair, bytes(skylink), None if base is None else base.entry
         )
-        text = await trio.to_thread.run_sync(as_text, body, str(ref), limiter=self._threads)
         self._keep(skylink, text)
         return Document(state, text)
+
+    async def _written(self, ref: Ref, data: bytes | bytearray) -> tuple[bytes, bytes]:
+        """Return what is uploaded for a text, and how that is shown."""
+        if len(data) <= _SMALL:
+            async with self._turn:
+                both = await in_thread(partial(written, data, str(ref)))
+            return split(lambda start, size: both[start : start + size], len(both))
+        async with open_memory_file() as file:
+            await in_thread(partial(file.put, data))
+            async with self._apart(file, WRITING, ref) as found:
+                return await in_thread(partial(split, found.get, len(found)))
 
     async def delete(self, ref: Ref, pair: KeyPair) -> State:
         """Delete a document's entry."""

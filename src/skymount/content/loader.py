@@ -14,8 +14,9 @@ from typing import TypeVar
 
 import trio
 
-from skymount.content.apart import tabulate_apart
+from skymount.content.apart import tabulate_apart, tabulate_file
 from skymount.content.listing import Listing, unpack
+from skymount.content.memory import MemoryFile, in_thread, open_memory_file
 from skymount.content.payload import receive
 from skymount.content.skyfile import Loaded, Policy, Skyfile, Verified
 from skymount.content.tabulate import tabulate
@@ -59,8 +60,8 @@ _PARALLEL_SECTORS = 4
 _UNIT_LIMIT = 64 << 20
 """Bytes that must be held to check any of them; real portals need 40 MiB (wire notes 2.3)."""
 
-_SMALL_METADATA = 128 << 10
-"""Bytes of metadata that a thread reads; the loop waits some 10 ms for that, as parsers let no
+_SMALL_METADATA = 96 << 10
+"""Bytes of metadata that a thread reads; the loop waits up to 5 ms for that, as parsers let no
 other thread run meanwhile. More is for a process apart, whose start costs 0.1 s. What only the
 lenient parser takes cannot be told before; of so many bytes it takes no longer.
 """
@@ -218,17 +219,16 @@ class Loader:
     ) -> Loaded:
         """Describe it from its base sector, which is authentic."""
         layout, fanout = base.layout, base.fanout
-        raw: bytes | memoryview = base.metadata
         if layout.is_extended:
-            body = await self._spilled_body(client, layout, base.roots)
-            head, raw = sector.split_body(layout, memoryview(body))  # not copied: it may be large
-            fanout = bytes(head)
-        if not layout.is_inline:
-            sector.check_fanout(layout, fanout)
-        checkable = layout.is_inline or layout.chunk_size <= _UNIT_LIMIT
-        if not checkable and self._policy is Policy.REQUIRE:
-            raise BadContentError(f"{skylink}: its chunks are too large to verify", url=client.url)
-        listing = await self._listing(raw, layout.filesize, None)
+            async with open_memory_file() as body:
+                await self._spilled_body(client, layout, base.roots, body)
+                fanout = await in_thread(partial(body.get, 0, layout.fanout_size))
+                _check_usable(client, skylink, layout, fanout, self._policy)
+                listing = await self._spilled_listing(body, layout)
+        else:
+            _check_usable(client, skylink, layout, fanout, self._policy)
+            listing = await self._listing(base.metadata, layout.filesize, None)
+        checkable = _is_checkable(layout)
         skyfile = Skyfile(
             skylink=skylink,
             listing=listing,
@@ -251,21 +251,36 @@ class Loader:
             packed = await tabulate_apart(raw, size, answered)
         return await off_loop(partial(unpack, packed))
 
+    async def _spilled_listing(self, body: MemoryFile, layout: sector.Layout) -> Listing:
+        """Make the listing of metadata that were spilled."""
+        if layout.metadata_size <= _SMALL_METADATA:
+            raw = body.get(layout.fanout_size, layout.metadata_size)
+            return await self._listing(raw, layout.filesize, None)
+        async with self._apart:
+            packed = await tabulate_file(body, layout.fanout_size, layout.filesize, None)
+        return await off_loop(partial(unpack, packed))
+
     async def _spilled_body(
-        self, client: PortalReader, layout: sector.Layout, roots: bytes
-    ) -> bytes:
+        self, client: PortalReader, layout: sector.Layout, roots: bytes, body: MemoryFile
+    ) -> None:
         """Fetch what did not fit the base sector, level by level, each sector checked."""
         if layout.metadata_size > METADATA_LIMIT or layout.fanout_size > _FANOUT_LIMIT:
             raise MalformedError("the metadata or the fan-out is over its limit")
         level = roots
-        for size in sector.spill_sizes(layout.body_size)[1:]:
-            level = await self._sectors(client, level, size)
-        return level
+        *above, last = sector.spill_sizes(layout.body_size)[1:]
+        for size in above:
+            async with open_memory_file() as file:
+                await self._sectors(client, level, size, file)
+                level = await in_thread(partial(file.get, 0, size))
+        await self._sectors(client, level, last, body)
 
-    async def _sectors(self, client: PortalReader, roots: bytes, size: int) -> bytes:
-        """Fetch the sectors with these joined roots, `size` bytes in all, a few at a time."""
+    async def _sectors(
+        self, client: PortalReader, roots: bytes, size: int, file: MemoryFile
+    ) -> None:
+        """Fetch the sectors with these joined roots, `size` bytes in all, a few at a time, into a
+        file: there is no memory of the mount's that all of them fill.
+        """
         count = len(roots) // ROOT_SIZE
-        found: list[bytes] = [b""] * count
         failures: list[PortalError] = []
         limiter = trio.CapacityLimiter(_PARALLEL_SECTORS)
 
@@ -278,7 +293,7 @@ class Loader:
                     self.fetched += len(data)
                     if await off_loop(partial(merkle.sector_root, data)) != root:
                         raise BadContentError("a sector is not the content", url=client.url)
-                    found[index] = data
+                    await in_thread(partial(file.put, data, index * SECTOR_SIZE))
             except PortalError as error:
                 failures.append(error)
                 nursery.cancel_scope.cancel()
@@ -288,7 +303,6 @@ class Loader:
                 nursery.start_soon(fetch, index)
         if failures:
             raise failures[0]
-        return await off_loop(partial(b"".join, found))  # which lets the loop go on
 
     async def _from_head(
         self, client: PortalReader, skylink: Skylink, head: Head, *, encrypted: bool = False
@@ -337,6 +351,21 @@ class Loader:
         if not await off_loop(partial(_is_authentic, skylink, raw, payload)):
             raise BadContentError(f"{skylink}: it is not the content", url=client.url)
         return payload
+
+
+def _is_checkable(layout: sector.Layout) -> bool:
+    """Whether the content can be checked unit by unit."""
+    return layout.is_inline or layout.chunk_size <= _UNIT_LIMIT
+
+
+def _check_usable(
+    client: PortalReader, skylink: Skylink, layout: sector.Layout, fanout: bytes, policy: Policy
+) -> None:
+    """Raise what is wrong with content for which the fan-out stands."""
+    if not layout.is_inline:
+        sector.check_fanout(layout, fanout)
+    if policy is Policy.REQUIRE and not _is_checkable(layout):
+        raise BadContentError(f"{skylink}: its chunks are too large to verify", url=client.url)
 
 
 def _tabulated(raw: bytes, size: int | None, answered: int | None) -> Listing:

@@ -17,6 +17,7 @@ from skymount.content.block import BlockKey
 from skymount.content.cache import Data
 from skymount.content.keeping import Keeper
 from skymount.content.loader import off_loop
+from skymount.content.memory import joined
 from skymount.content.skyfile import Loaded, Policy, Skyfile, Verified
 from skymount.errors import MalformedError
 from skymount.wire.skylink import Skylink
@@ -64,8 +65,8 @@ class Shelf:
     async def keep(self, loaded: Loaded) -> None:
         """Keep a description, and the payload that came along."""
         skyfile = loaded.skyfile
-        size = len(skyfile.listing.packed) + len(skyfile.fanout) + len(loaded.payload or b"")
-        packed = await off_loop(partial(description.pack, loaded), size)
+        parts = description.parts(loaded)
+        packed = await off_loop(partial(joined, parts), sum(map(len, parts)))
         self._keeper.offer(self._described(skyfile), packed)
 
     def _described(self, skyfile: Skyfile) -> BlockKey:

@@ -8,7 +8,7 @@ import re
 import sys
 from array import array
 from collections.abc import Iterable
-from contextlib import suppress
+from functools import partial
 
 from skymount.content.listing import (
     DIRECTORY,
@@ -19,6 +19,7 @@ from skymount.content.listing import (
     encode,
     pack,
 )
+from skymount.content.program import run
 from skymount.errors import MalformedError
 from skymount.wire.metadata import INTEGER_LIMIT, Metadata, Subfile, parse_metadata
 
@@ -32,16 +33,6 @@ ROWS_LIMIT = 3 << 19
 """Files and directories of one listing; what is over it is listed as not shown. A few bytes of
 metadata can ask for two thousand directories.
 """
-
-MEMORY_LIMIT = 4 << 30
-"""Bytes of address space of a process that does this. Metadata of the greatest length that is read,
-256 MiB with two million records, takes 1.6 GB, and malformed metadata twice that."""
-
-_SECONDS = 60
-"""Of processor time; the greatest metadata takes ten."""
-
-MALFORMED = 65
-"""Exit status that says so (EX_DATAERR)."""
 
 _BAD_ELEMENT = re.compile(rb"(?:\A|/)\.{0,2}(?:/|\Z)")
 _LOST = "there is a directory of the same name"
@@ -245,38 +236,9 @@ def _cover(offsets: Numbers, sizes: Numbers) -> Numbers:
 
 
 def main() -> int:
-    """Read metadata from stdin, write its listing to stdout; arguments are those of `tabulate`.
-
-    What is wrong with the metadata is a line on stderr, and the status `MALFORMED`.
-    """
-    _limit_resources()
+    """Read metadata from stdin, write its listing to stdout; arguments are those of `tabulate`."""
     size, answered = (int(text) if text else None for text in sys.argv[1:3])
-    try:
-        packed = tabulate(sys.stdin.buffer.read(), size, answered)
-    except MalformedError as error:
-        sys.stderr.write(f"{error}\n")
-        return MALFORMED
-    except MemoryError:
-        sys.stderr.write("reading the metadata takes too much memory\n")
-        return MALFORMED
-    sys.stdout.buffer.write(packed)
-    return 0
-
-
-def _limit_resources() -> None:
-    """Bound memory and time, and be the first to go when the machine is out of memory."""
-    import resource  # the mount, which reads small metadata itself, has no need of it
-
-    for kind, limit in (
-        (resource.RLIMIT_AS, MEMORY_LIMIT),
-        (resource.RLIMIT_CPU, _SECONDS),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        hard = resource.getrlimit(kind)[1]
-        bound = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-        resource.setrlimit(kind, (bound, bound))
-    with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:
-        score.write("1000")
+    return run(partial(tabulate, size=size, answered=answered), "reading the metadata")
 
 
 if __name__ == "__main__":

@@ -60,6 +60,12 @@ _SILENCES = 3
 _SWITCH_INTERVAL = 0.0005
 """Seconds after which a hashing thread hands the interpreter to the event loop."""
 
+_GARBAGE = (2_000, 4, 25)
+"""New objects after which garbage is looked for among them, how often until it is among somewhat
+older ones too, and how often that until it is among all. Nothing else runs meanwhile, so few at a
+time: two milliseconds for ten thousand.
+"""
+
 
 def run(config: Config, report: Report) -> None:
     """Mount and serve until unmounted or told to stop; MountError when that cannot be done."""
@@ -67,6 +73,7 @@ def run(config: Config, report: Report) -> None:
         log.warning("%s: the mount of a skymount that is gone was cleared", config.mountpoint)
     sys.setswitchinterval(_SWITCH_INTERVAL)
     gc.freeze()  # what is there now stays: it is not looked through again for garbage
+    gc.set_threshold(*_GARBAGE)
     own = OwnPortal()
     if not config.portals and not answers(DEFAULT_PORTAL_URL):
         own.start()

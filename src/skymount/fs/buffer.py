@@ -9,6 +9,8 @@ from typing import Generic, TypeVar
 
 from skymount.fs.realm import refuse
 
+Data = bytes | bytearray
+
 B = TypeVar("B")
 
 
@@ -27,10 +29,11 @@ class Buffer(Generic[B]):
 
     limit: int
     """Bytes that it may hold."""
-    data: bytearray
+    data: Data
+    """Somebody else's as well while it `is_lent`: to copy a large document would hold all up."""
     base: B | None
     """What it was made from; None when it replaces whatever there is."""
-    stored: bytes | None
+    stored: Data | None
     """The content that was stored when it was last asked for, None when there was none."""
     written: bool = False
     """Whether bytes were written since it was last posted."""
@@ -44,6 +47,8 @@ class Buffer(Generic[B]):
     """Whether its file was removed or renamed: it stands for nothing any more."""
     writers: int = 0
     """Handles that share it."""
+    is_lent: bool = False
+    """Whether somebody else has the content, so that a write goes into a copy."""
     changed_ns: int = 0
     """When its content changed, in nanoseconds since 1970."""
 
@@ -55,9 +60,10 @@ class Buffer(Generic[B]):
         if stop > self.limit or self.overflowed:
             self.overflowed = True
             refuse(errno.EFBIG)
-        if offset > len(self.data):
-            self.data.extend(bytes(offset - len(self.data)))
-        self.data[offset:stop] = data
+        own = self._own()
+        if offset > len(own):
+            own.extend(bytes(offset - len(own)))
+        own[offset:stop] = data
         self.written, self.error = True, None
         return len(data)
 
@@ -72,8 +78,23 @@ class Buffer(Generic[B]):
         elif size != len(self.data):
             self.written = True
         self.error = None
-        del self.data[size:]
-        self.data.extend(bytes(size - len(self.data)))
+        if size == 0:
+            self.data = b""
+        elif size != len(self.data):
+            own = self._own()
+            del own[size:]
+            own.extend(bytes(size - len(own)))
+
+    def _own(self) -> bytearray:
+        """Return the content, which is nobody else's from now on."""
+        if self.is_lent or not isinstance(self.data, bytearray):
+            self.data, self.is_lent = bytearray(self.data), False
+        return self.data
+
+    def lend(self) -> Data:
+        """Return the content, which does not change any more, whatever is written from now on."""
+        self.is_lent = True
+        return self.data
 
     @property
     def due(self) -> Due:
@@ -84,16 +105,22 @@ class Buffer(Generic[B]):
         if self.overflowed or self.is_cut_off:
             return Due.NOTHING
         if self.written:
-            unchanged = self.base is not None and self.stored == bytes(self.data)
+            unchanged = self.base is not None and self.stored == self.data
             return Due.NOTHING if unchanged else Due.NOW
         return Due.AT_RELEASE if self.emptied else Due.NOTHING
 
-    def take(self) -> bytes:
+    def take(self) -> Data:
         """Return the content, to be posted; what is written from now on is due anew."""
         self.written = self.emptied = False
-        return bytes(self.data)
+        return self.lend()
 
-    def posted(self, base: B, data: bytes) -> None:
+    def replaced(self, base: B, data: Data) -> None:
+        """Take note that other content is stored now, which is the content from now on."""
+        self.data, self.is_lent = data, True
+        self.written = self.emptied = False
+        self.posted(base, data)
+
+    def posted(self, base: B, data: Data) -> None:
         """Take note that this content is stored, as `base`."""
         self.base, self.stored = base, data
 

@@ -17,6 +17,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 import pyfuse3
 import trio
 
+from skymount.content.turns import in_turns
 from skymount.errors import (
     AccessDeniedError,
     BadContentError,
@@ -39,6 +40,7 @@ from skymount.fs.realm import (
     refuse,
     settled,
 )
+from skymount.fs.slots import merged
 
 log = logging.getLogger(__name__)
 
@@ -126,6 +128,7 @@ class FuseAdapter(pyfuse3.Operations):
         self.counts = Counter[str]()
         """How many requests of each kind came."""
         self._deadline = config.deadline
+        self._forgetting = trio.Lock()
         self._uid, self._gid = os.getuid(), os.getgid()
 
     async def _answered(self, answer: Answer[R]) -> R:
@@ -171,8 +174,9 @@ class FuseAdapter(pyfuse3.Operations):
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         self.counts["forget"] += 1
-        for inode, count in inode_list:
-            self._operations.forget(inode, count)
+        async with self._forgetting:  # one after another, or all of them would have a turn in each
+            async for inode, count in in_turns(merged(inode_list)):
+                self._operations.forget(inode, count)
 
     @_handler
     async def access(self, inode: int, mode: int, ctx: pyfuse3.RequestContext) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import trio
 
 from skymount.errors import PortalError, SkymountError
-from skymount.fs.buffer import Buffer, Due
+from skymount.fs.buffer import Buffer, Data, Due
 from skymount.fs.keynodes import EntryFile, Nodes, Scratch
 from skymount.fs.keys import Keys
 from skymount.fs.realm import OpenFile, os_error, refuse
@@ -60,7 +60,7 @@ class Store(Protocol[S]):
     async def read(self, ref: Ref, max_age: float = 0.0) -> S:
         """Return a file's state, asked for now or at most so many seconds ago."""
 
-    async def write(self, ref: Ref, pair: KeyPair, data: bytes, base: S | None) -> S:
+    async def write(self, ref: Ref, pair: KeyPair, data: Data, base: S | None) -> S:
         """Store content made from `base`, or replacing whatever there is."""
 
     async def delete(self, ref: Ref, pair: KeyPair) -> object:
@@ -110,7 +110,7 @@ class Poster(Generic[S]):
             buffer.posted(state, data)
             buffer.changed_ns = changed_ns(state)
 
-    async def replace(self, node: EntryFile, data: bytes) -> None:
+    async def replace(self, node: EntryFile, data: Data) -> None:
         """Let an entry have this content, whatever it has now; its open handles see that."""
         async with node.lock:
             pair = self.pair(node.ref.public_key)
@@ -119,13 +119,11 @@ class Poster(Generic[S]):
             node.is_new = False
             buffer = node.buffer
             if buffer is not None:
-                buffer.data[:] = data
-                buffer.take()
-                buffer.posted(state, data)
+                buffer.replaced(state, data)
                 buffer.changed_ns = changed_ns(state)
 
     async def _put(
-        self, ref: Ref, pair: KeyPair, data: bytes, base: S | None, stored: bytes | None
+        self, ref: Ref, pair: KeyPair, data: Data, base: S | None, stored: Data | None
     ) -> S:
         """Store content, unless a rewrite finds it there; `stored` is what was there lately."""
         if base is None and stored == data:
@@ -148,16 +146,18 @@ class Snapshot(OpenFile):
     since, as `tail` does; never does a reader get a part of one content and a part of another.
     """
 
-    def __init__(self, data: bytes, latest: Callable[[], bytes | None]) -> None:
+    def __init__(self, data: Data, latest: Callable[[], Data | None]) -> None:
         self._data = data
         self._latest = latest
 
     def read(self, offset: int, length: int) -> bytes:
         if offset == 0 or offset >= len(self._data):
             latest = self._latest()
-            if latest is not None and (offset == 0 or latest.startswith(self._data)):
+            if latest is self._data:  # nearly always, and a document is long to compare
+                pass
+            elif latest is not None and (offset == 0 or latest.startswith(self._data)):
                 self._data = latest
-        return self._data[offset : offset + length]
+        return bytes(self._data[offset : offset + length])
 
 
 class EntryHandle(OpenFile):

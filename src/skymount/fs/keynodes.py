@@ -13,7 +13,7 @@ from typing import Any
 import trio
 
 from skymount.errors import MalformedError
-from skymount.fs.buffer import Buffer
+from skymount.fs.buffer import Buffer, Data
 from skymount.fs.keynames import Names
 from skymount.fs.realm import refuse
 from skymount.portal.entries import Ref
@@ -62,7 +62,7 @@ class Scratch(Node):
     is_moving: bool = False
     """Whether its content is being posted, to become an entry: the same."""
 
-    def write(self, offset: int, data: bytes, limit: int) -> None:
+    def write(self, offset: int, data: Data, limit: int) -> None:
         """Put bytes at an offset; OSError as of `resize`."""
         self.check_writable()
         if offset + len(data) > len(self.data):
@@ -98,8 +98,14 @@ class EntryFile(Node):
     """There while it is open for writing."""
     is_new: bool = False
     """Whether it was made here and nothing of it is known to be stored."""
-    lock: trio.Lock = field(default_factory=trio.Lock)
-    """Held while its content is posted."""
+    _lock: trio.Lock | None = None
+
+    @property
+    def lock(self) -> trio.Lock:
+        """Held while its content is posted. There are many entries, and few get any."""
+        if self._lock is None:
+            self._lock = trio.Lock()
+        return self._lock
 
 
 @dataclass(eq=False, slots=True)

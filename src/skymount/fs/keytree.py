@@ -9,7 +9,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -17,8 +17,9 @@ from typing import Any, Generic
 
 import trio
 
+from skymount.content.turns import copied, in_order, in_turns
 from skymount.errors import PortalError, RolledBackError, SkymountError
-from skymount.fs.buffer import Buffer
+from skymount.fs.buffer import Buffer, Data
 from skymount.fs.keyhandles import (
     SCRATCH_SIZE,
     EntryHandle,
@@ -56,6 +57,7 @@ from skymount.wire.registry import MAX_REVISION
 
 _SLOW = 0.01  # seconds that a lookup waited; from then on others do not queue up behind it
 _BURST = 0.005  # seconds; one that another thread makes so soon after it had been waiting behind it
+_LISTED = 128  # names that are listed at once: making their nodes takes two milliseconds
 _NOREPLACE = 1  # flag of renameat2(2)
 _PUBLIC_KEY = re.compile(rb"[0-9a-f]{64}")
 
@@ -274,32 +276,35 @@ class KeyTree(Realm, Generic[S]):
     async def opendir(self, inode: int) -> OpenDirectory:
         await self._keys.refresh()
         if inode == self._config.root:
-            return _Listing(self, await self._keys_listed())
-        return _Listing(self, await self._entries_listed(self._nodes.directory(inode)))
+            return _Listing(self, await in_order(await self._keys_listed()), self._key)
+        directory = self._nodes.directory(inode)
+        names = await in_order(await self._entries_listed(directory))
+        return _Listing(self, names, partial(self._child, directory))
 
-    async def _keys_listed(self) -> list[tuple[bytes, Node]]:
-        known = {*await self._store.public_keys(), *self._keys.public_keys()}
-        names = {public_key.hex().encode() for public_key in known} | self._nodes.directory_names
-        found: dict[bytes, Node] = {name: self._nodes.key_directory(name) for name in names}
-        for name in self._keys.names():
-            link = self._key(name)
-            if link is not None:
-                found[name] = link
-        return sorted(found.items())
+    async def _keys_listed(self) -> set[bytes]:
+        found = self._nodes.directory_names | set(self._keys.names())
+        async for public_key in in_turns(await self._store.public_keys()):
+            found.add(public_key.hex().encode())
+        return found | {public_key.hex().encode() for public_key in self._keys.public_keys()}
 
-    async def _entries_listed(self, directory: KeyDirectory) -> list[tuple[bytes, Node]]:
-        found: dict[bytes, Node] = dict(directory.scratch)
-        for ref in await self._store.names(directory.public_key):
+    async def _entries_listed(self, directory: KeyDirectory) -> set[bytes]:
+        found: set[bytes] = set()
+        async for ref in in_turns(await self._store.names(directory.public_key)):
             name = self._names.of(ref.data_key, ref.tweak)
             state = self._store.recall(ref)
             if name not in directory.moved and (state is None or state.data is not None):
-                found[name] = self._nodes.entry_file(directory, name) or refuse(errno.EIO)
-        being_written = {
-            name: node
-            for name, node in directory.files.items()
-            if node.is_new or node.buffer is not None
-        }
-        return sorted((found | being_written).items())
+                found.add(name)
+        found.update(directory.scratch)
+        found.update(
+            name for name, node in directory.files.items() if node.is_new or node.buffer is not None
+        )
+        return found
+
+    def _child(self, directory: KeyDirectory, name: bytes) -> Node | None:
+        """Return the node of a name that was listed."""
+        if is_scratch(name):
+            return directory.scratch.get(name)
+        return self._nodes.entry_file(directory, name)
 
     # Files
 
@@ -317,10 +322,10 @@ class KeyTree(Realm, Generic[S]):
             return await self._open_for_writing(node, flags)
         return Snapshot(await self._content(node), partial(self._latest, node))
 
-    def _latest(self, node: EntryFile) -> bytes | None:
+    def _latest(self, node: EntryFile) -> Data | None:
         """Return the content as far as is known without asking; None when there is none."""
         if node.buffer is not None:
-            return bytes(node.buffer.data)
+            return node.buffer.lend()
         state = self._store.recall(node.ref)
         return None if state is None else state.data
 
@@ -344,12 +349,15 @@ class KeyTree(Realm, Generic[S]):
             refuse(errno.EPERM)
         if state is not None and state.data is None and not whole:
             refuse(errno.ESTALE)  # the kernel looks it up again, and makes it if that is wanted
-        return self._buffer(state)
+        buffer = self._buffer(state)
+        if not whole:  # a part of it is about to be changed
+            buffer.data, buffer.is_lent = await copied(buffer.data), False
+        return buffer
 
     def _buffer(self, state: S | None) -> Buffer[S]:
         stored = None if state is None else state.data
-        limit, data = self._store.limit, bytearray(stored or b"")
-        return Buffer(limit, data, state, stored, changed_ns=changed_ns(state))
+        limit, changed = self._store.limit, changed_ns(state)
+        return Buffer(limit, stored or b"", state, stored, is_lent=True, changed_ns=changed)
 
     async def create(self, parent: int, name: bytes, flags: int) -> tuple[Entry, OpenFile]:
         directory = self._directory(parent)
@@ -472,13 +480,13 @@ class KeyTree(Realm, Generic[S]):
             refuse(errno.EBUSY)
         scratch.is_moving = True  # what is written meanwhile would be lost
         try:
-            await self._let_have(directory, new_name, bytes(scratch.data), is_new=True)
+            await self._let_have(directory, new_name, scratch.data, is_new=True)
         finally:
             scratch.is_moving = False
         self._drop_scratch(directory, scratch)
 
     async def _let_have(
-        self, directory: KeyDirectory, name: bytes, data: bytes, *, is_new: bool
+        self, directory: KeyDirectory, name: bytes, data: Data, *, is_new: bool
     ) -> None:
         """Post content for an entry, whatever it has; none that `is_new` stays local where it can.
 
@@ -503,9 +511,9 @@ class KeyTree(Realm, Generic[S]):
                 directory.moved.add(name)
             _cut_off(node)
 
-    async def _content(self, node: EntryFile) -> bytes:
+    async def _content(self, node: EntryFile) -> Data:
         if node.buffer is not None:
-            return bytes(node.buffer.data)
+            return node.buffer.lend()
         if await self._is_local(node):
             return b""
         return (await self._present(node)).data or b""
@@ -567,20 +575,35 @@ def _cut_off(node: EntryFile) -> None:
 
 
 class _Listing(OpenDirectory):
-    def __init__(self, realm: KeyTree[Any], children: list[tuple[bytes, Node]]) -> None:
+    """The listing of names, which may be very many: each gets its node when its turn comes."""
+
+    def __init__(
+        self, realm: KeyTree[Any], names: Sequence[bytes], node_of: Callable[[bytes], Node | None]
+    ) -> None:
         self._realm = realm
-        self._children = children
-        for _, node in children:
-            node.references += 1
+        self._names = names
+        self._node_of = node_of
+        self._held: dict[int, Node] = {}
+        """What was listed last, by position: it stays until the kernel has its references."""
 
     def readdir(self, position: int) -> Iterator[Child]:
-        for at, (name, node) in enumerate(self._children[position:], position + 1):
-            yield child_of(name, self._realm.entry(node), at)
+        self.release()
+        for at in range(position, len(self._names)):
+            if len(self._held) == _LISTED:
+                return
+            name = self._names[at]
+            node = self._node_of(name)
+            if node is not None:  # else it is gone by now
+                node.references += 1
+                self._held[at] = node
+                yield child_of(name, self._realm.entry(node), at + 1)
 
     def referred(self, start: int, stop: int, count: int) -> None:
-        for _, node in self._children[start:stop]:
-            node.references += 1
+        for at, node in self._held.items():
+            if start <= at < stop:
+                node.references += 1
 
     def release(self) -> None:
-        for _, node in self._children:
+        for node in self._held.values():
             self._realm.forget(node.inode, 1)
+        self._held.clear()

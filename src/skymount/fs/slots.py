@@ -8,7 +8,7 @@ same after a remount, and no table of them is kept.
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from hashlib import blake2b
 
 import trio
@@ -34,6 +34,23 @@ SPACES = 2
 def space_of(inode: int) -> int:
     """Return which `Slots` an inode number belongs to."""
     return inode >> (INDEX_BITS + _NUMBER_BITS) & SPACES - 1
+
+
+def merged(inodes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return references to inodes that are given back with those to a slot's files as one.
+
+    The kernel gives back thousands at a time, and all of them are the slot's.
+    """
+    found: list[tuple[int, int]] = []
+    counts: dict[int, int] = {}
+    for inode, count in inodes:
+        number = inode >> INDEX_BITS
+        if number >> _NUMBER_BITS < SPACES:
+            counts[number] = counts.get(number, 0) + count
+        else:  # another realm's
+            found.append((inode, count))
+    found.extend((number << INDEX_BITS, count) for number, count in counts.items())
+    return found
 
 
 class Slot:

@@ -203,7 +203,10 @@ class Entries:
 
     async def names(self, public_key: bytes) -> list[Ref]:
         """Return the entries of a key that were used here, less those known to be deleted."""
-        names = await self._in_thread(self._ledger.names, public_key)
+        return await self._in_thread(self._names, public_key)
+
+    def _names(self, public_key: bytes) -> list[Ref]:
+        names = self._ledger.names(public_key)
         return [Ref(public_key, name.tweak, name.data_key) for name in names]
 
     def recall(self, ref: Ref) -> State | None:
@@ -251,13 +254,16 @@ class Entries:
             raise self._complain(ref, portal, _rolled_back(mark, signed.entry), RolledBackError)
         self._remember(ref, State(signed, asked, mark.at))
 
-    async def write(self, ref: Ref, pair: KeyPair, data: bytes, base: State | None) -> State:
+    async def write(
+        self, ref: Ref, pair: KeyPair, content: bytes | bytearray, base: State | None
+    ) -> State:
         """Sign and post new content; return the state then. It posts also what is there already.
 
         With a `base` the content is a change of that state: StaleEntryError when the portal has
         another one. Without, it replaces whatever is there. FrozenEntryError when no revision is
         left. Unless it is a StorageError, whatever is raised leaves the content in the spool.
         """
+        data = bytes(content)
         Entry(ref.tweak, data, 0)  # MalformedError for too much data
         async with self._changing(ref, pair):
             return await self._write(ref, pair, data, base)

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 import h11
 
-LINES_LIMIT = 1000
+LINES_LIMIT = 250
 """Lines of an answer's head; deployed portals send some thirty. A line may be as long as it likes,
 up to the bound on all of them.
 """
 
-SMALL_LIMIT = 256 << 10
-"""Bytes of a head in which nothing long is expected, and of any head that a parser gets: three
-milliseconds of its time.
+SMALL_LIMIT = 128 << 10
+"""Bytes of a head in which nothing long is expected, and of any head that a parser gets: with all
+the lines that there may be, three milliseconds of its time.
 """
 
 _LONG = 16 << 10  # bytes of a line that is kept from the parser; only metadata are as long

@@ -3,17 +3,16 @@
 An entry's data is the skylink of an upload that holds the document.
 """
 
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, NoReturn, Unpack
+from typing import Any, Unpack
 from weakref import WeakValueDictionary
 
 import trio
 
-from skymount.errors import MalformedError, NoDocumentError, PortalError, WrongTypeError
+from skymount.errors import MalformedError, NoDocumentError, PortalError
 from skymount.portal import inputs
 from skymount.portal.calls import Call
 from skymount.portal.options import CallOptions, CommonOptions, PortalOptions
@@ -22,13 +21,14 @@ from skymount.portal.sources import Source
 from skymount.portal.transport import Transport
 from skymount.portal.upload import FILE_FIELD, UploadBody, send
 from skymount.wire import messages
+from skymount.wire.document import (
+    DOCUMENT_LIMIT,
+    decode_document,
+    document_name,
+    encode_document,
+)
 from skymount.wire.registry import DELETED, Entry, linked_skylink
 from skymount.wire.skylink import Skylink
-
-DOCUMENT_LIMIT = 64 << 20
-"""Bytes of one document as JSON."""
-
-_VERSION = 2  # of the wrapping in which the SDKs store a document
 
 _Writer = tuple[bytes, bytes]  # public key and tweak of an entry
 
@@ -42,55 +42,6 @@ class JSONResult:
     """Of the registry entry; known for deleted documents too."""
     data_link: str | None = None
     """``<scheme>://<skylink>`` of the upload that holds it."""
-
-
-def encode_document(document: object) -> bytes:
-    """Write the JSON that is uploaded: the document, wrapped as the SDKs do.
-
-    Not worth a thread, nor is reading it: `json` does not let another run meanwhile.
-
-    WrongTypeError for what JSON cannot hold, MalformedError when it is too long.
-    """
-    if not isinstance(document, dict | list):
-        raise WrongTypeError(f"json must be a dict or a list, not {type(document).__name__}")
-    wrapped = {"_data": document, "_v": _VERSION}
-    try:
-        body = json.dumps(wrapped, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        encoded = body.encode(errors="backslashreplace")  # of half a surrogate pair, as JSON has it
-    except TypeError as error:
-        raise WrongTypeError(f"json: {error}") from None
-    except (ValueError, RecursionError) as error:
-        raise MalformedError(f"json: {error}") from None
-    if len(encoded) > DOCUMENT_LIMIT:
-        raise MalformedError(f"json is too big: {len(encoded)} > {DOCUMENT_LIMIT} bytes")
-    return encoded
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-def decode_document(body: bytes, data_key: str) -> Any:
-    """Return the document in a download: unwrapped, or as it is when it never was wrapped."""
-    try:
-        found = json.loads(body, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict | list):
-        raise MalformedError(f"File data for the entry at data key '{data_key}' is not JSON.")
-    if isinstance(found, dict) and _counts(found.get("_data")) and _counts(found.get("_v")):
-        return found["_data"]
-    return found
-
-
-def _counts(value: Any) -> bool:
-    """Whether JavaScript takes a value for true: an empty object or list too (wire notes 10)."""
-    return value not in (None, False, 0, "")
-
-
-def document_name(data_key: str, hashed: bool) -> str:
-    """Return the file name under which the SDKs upload a document."""
-    return f"dk:{data_key if hashed else data_key.encode().hex()}"
 
 
 class SkyDB:

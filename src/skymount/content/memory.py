@@ -1,0 +1,88 @@
+"""Owns memory by the many megabytes: how it is shared with a process apart, copied, and given back,
+while the interpreter runs other threads. `bytes` and memoryviews copy each other without letting
+them, and give thousands of small pages back one by one.
+"""
+
+import mmap
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, closing, suppress
+from typing import TypeVar
+
+import trio
+
+from skymount.errors import UnavailableError
+
+T = TypeVar("T")
+
+_LITTLE = 1 << 20  # bytes that are copied in less time than it takes to make a file
+
+
+class MemoryFile:
+    """A file that is nothing but memory. Its functions are for threads."""
+
+    def __init__(self) -> None:
+        self.descriptor = os.memfd_create("skymount")
+
+    def __len__(self) -> int:
+        return os.fstat(self.descriptor).st_size
+
+    def put(self, data: bytes | bytearray | memoryview, at: int = 0) -> None:
+        """Write at an offset."""
+        left = memoryview(data)
+        while left:
+            written = os.pwrite(self.descriptor, left, at)
+            left, at = left[written:], at + written
+
+    def get(self, start: int, size: int) -> bytes:
+        """Return what lies at an offset."""
+        return os.pread(self.descriptor, size, start)
+
+    def content(self) -> memoryview:
+        """Return a copy of all, in large pages if those can be had: few to give back."""
+        length = len(self)
+        if not length:
+            return memoryview(b"")
+        memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        view, at = memoryview(memory), 0
+        while at < length:
+            at += os.preadv(self.descriptor, [view[at:]], at)
+        return view.toreadonly()
+
+    def close(self) -> None:
+        """Give the memory back, unless another process has the file too."""
+        os.close(self.descriptor)
+
+
+@asynccontextmanager
+async def open_memory_file() -> AsyncIterator[MemoryFile]:
+    """Make such a file, whose memory is given back at the end; UnavailableError without any."""
+    try:
+        made = MemoryFile()
+    except OSError as error:
+        raise UnavailableError(f"no memory can be had: {error.strerror}") from error
+    try:
+        yield made
+    finally:
+        with trio.CancelScope(shield=True):
+            await in_thread(made.close)
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Do in a thread what lets others run meanwhile, such as to copy much."""
+    return await trio.to_thread.run_sync(work, limiter=trio.CapacityLimiter(1))
+
+
+def joined(parts: Sequence[bytes | memoryview]) -> bytes | memoryview:
+    """Return parts in one piece; for a thread where they are long."""
+    if sum(map(len, parts)) <= _LITTLE:
+        return b"".join(parts)
+    with suppress(OSError), closing(MemoryFile()) as file:
+        at = 0
+        for part in parts:
+            file.put(part, at)
+            at += len(part)
+        return file.content()
+    return b"".join(parts)

@@ -1,0 +1,81 @@
+"""Owns the text in which a mount shows a document of SkyDB, and takes one: out of what is uploaded
+and into it. Pure, but for `main`, with which it is a program of its own.
+"""
+
+import json
+import struct
+import sys
+from collections.abc import Callable
+from functools import partial
+from io import StringIO
+
+from skymount.content.program import run
+from skymount.errors import MalformedError
+from skymount.wire.document import DOCUMENT_LIMIT, decode_document, encode_document
+
+READING, WRITING = "read", "write"
+"""What the program does."""
+
+_LENGTH = struct.Struct("<Q")
+
+
+def as_text(body: bytes, data_key: str) -> bytes:
+    """Return the text of a document from the upload that holds it; MalformedError if it is none."""
+    document = decode_document(body, data_key)
+    try:
+        text = _over_lines(document)
+    except RecursionError as error:
+        raise MalformedError(f"not shown: {error}") from None
+    return text.encode(errors="backslashreplace")
+
+
+def _over_lines(document: object) -> str:
+    """Write a document over several lines, or on one if that would be too long.
+
+    What is nested deeply would get hundreds of times as long by its indentation.
+    """
+    text, length = StringIO(), 0
+    for piece in json.JSONEncoder(ensure_ascii=False, indent=2).iterencode(document):
+        length += text.write(piece)
+        if length >= DOCUMENT_LIMIT:
+            return json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n"
+    return text.getvalue() + "\n"
+
+
+def as_upload(text: bytes | bytearray) -> bytes:
+    """Return what is uploaded for a document; MalformedError when the text is not JSON.
+
+    An object or an array: the SDKs take nothing else for a document.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise MalformedError(f"not JSON: {error}") from None
+    if not isinstance(document, dict | list):
+        raise MalformedError("a document must be an object or an array")
+    return encode_document(document)
+
+
+def written(text: bytes | bytearray, data_key: str) -> bytes:
+    """Return what `split` takes apart: what is uploaded for a text, and how that is shown."""
+    body = as_upload(text)
+    return b"".join((_LENGTH.pack(len(body)), body, as_text(body, data_key)))
+
+
+def split(get: Callable[[int, int], bytes], size: int) -> tuple[bytes, bytes]:
+    """Return both out of so many bytes; `get` returns them by offset and number."""
+    start = _LENGTH.size
+    (length,) = _LENGTH.unpack(get(0, start))
+    stop = start + length
+    return get(start, length), get(stop, size - stop)
+
+
+def main() -> int:
+    """Read from stdin, write to stdout; arguments are what to do, and the data key."""
+    what, data_key = sys.argv[1:3]
+    work = as_text if what == READING else written
+    return run(partial(work, data_key=data_key), "reading the document")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
