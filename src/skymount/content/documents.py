@@ -137,33 +137,31 @@ class Documents:
         if skyfile.size > DOCUMENT_LIMIT:
             raise BadContentError(f"the document of {ref} is longer than {DOCUMENT_LIMIT} bytes")
         try:
-            text = await self._text(skyfile, ref)
+            text = await self._text(skyfile)
         except MalformedError as error:
-            raise BadContentError(str(error)) from None
+            raise BadContentError(f"the document of {ref}: {error}") from None
         self._keep(skylink, text)
         return text
 
-    async def _text(self, skyfile: Skyfile, ref: Ref) -> bytes:
+    async def _text(self, skyfile: Skyfile) -> bytes:
         """Return the text of what was uploaded."""
         if skyfile.size <= _SMALL:
             body = await self._reader.read(skyfile, 0, skyfile.size) if skyfile.size else b""
-            async with self._turn:
-                return await in_thread(partial(as_text, bytes(body), str(ref)))
+            return await in_thread(partial(as_text, bytes(body)))
         async with open_memory_file() as file:
             for at in range(0, skyfile.size, _PIECE):
                 size = min(_PIECE, skyfile.size - at)
                 piece = await self._reader.read(skyfile, at, size)
                 await in_thread(partial(file.put, piece, at))
-            async with self._apart(file, READING, ref) as found:
+            async with self._apart(file, READING) as found:
                 return await in_thread(partial(found.get, 0, len(found)))
 
     @asynccontextmanager
-    async def _apart(self, given: MemoryFile, work: str, ref: Ref) -> AsyncIterator[MemoryFile]:
+    async def _apart(self, given: MemoryFile, work: str) -> AsyncIterator[MemoryFile]:
         """Yield what a process apart makes of what is in a file."""
-        name = str(ref).encode("unicode_escape").decode()
         async with open_memory_file() as output:
             async with self._turn:
-                await run_apart(_TEXTS, "the document", given, output, work, name)
+                await run_apart(_TEXTS, "the document", given, output, work)
             yield output
 
     def _keep(self, skylink: Skylink, text: bytes) -> None:
@@ -178,7 +176,7 @@ class Documents:
         OSError (EINVAL) when it is not JSON, and then nothing is sent.
         """
         try:
-            body, text = await self._written(ref, data)
+            body, text = await self._written(data)
         except MalformedError:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL)) from None
         hashed = ref.data_key is None
@@ -196,15 +194,14 @@ class Documents:
         self._keep(skylink, text)
         return Document(state, text)
 
-    async def _written(self, ref: Ref, data: bytes | bytearray) -> tuple[bytes, bytes]:
+    async def _written(self, data: bytes | bytearray) -> tuple[bytes, bytes]:
         """Return what is uploaded for a text, and how that is shown."""
         if len(data) <= _SMALL:
-            async with self._turn:
-                both = await in_thread(partial(written, data, str(ref)))
+            both = await in_thread(partial(written, data))
             return split(lambda start, size: both[start : start + size], len(both))
         async with open_memory_file() as file:
             await in_thread(partial(file.put, data))
-            async with self._apart(file, WRITING, ref) as found:
+            async with self._apart(file, WRITING) as found:
                 return await in_thread(partial(split, found.get, len(found)))
 
     async def delete(self, ref: Ref, pair: KeyPair) -> State:

@@ -6,7 +6,6 @@ import json
 import struct
 import sys
 from collections.abc import Callable
-from functools import partial
 from io import StringIO
 
 from skymount.content.program import run
@@ -19,13 +18,13 @@ READING, WRITING = "read", "write"
 _LENGTH = struct.Struct("<Q")
 
 
-def as_text(body: bytes, data_key: str) -> bytes:
+def as_text(body: bytes) -> bytes:
     """Return the text of a document from the upload that holds it; MalformedError if it is none."""
-    document = decode_document(body, data_key)
+    document = decode_document(body)
     try:
         text = _over_lines(document)
     except RecursionError as error:
-        raise MalformedError(f"not shown: {error}") from None
+        raise MalformedError(f"too deep to be shown: {error}") from None
     return text.encode(errors="backslashreplace")
 
 
@@ -56,10 +55,10 @@ def as_upload(text: bytes | bytearray) -> bytes:
     return encode_document(document)
 
 
-def written(text: bytes | bytearray, data_key: str) -> bytes:
+def written(text: bytes | bytearray) -> bytes:
     """Return what `split` takes apart: what is uploaded for a text, and how that is shown."""
     body = as_upload(text)
-    return b"".join((_LENGTH.pack(len(body)), body, as_text(body, data_key)))
+    return b"".join((_LENGTH.pack(len(body)), body, as_text(body)))
 
 
 def split(get: Callable[[int, int], bytes], size: int) -> tuple[bytes, bytes]:
@@ -71,10 +70,9 @@ def split(get: Callable[[int, int], bytes], size: int) -> tuple[bytes, bytes]:
 
 
 def main() -> int:
-    """Read from stdin, write to stdout; arguments are what to do, and the data key."""
-    what, data_key = sys.argv[1:3]
-    work = as_text if what == READING else written
-    return run(partial(work, data_key=data_key), "reading the document")
+    """Read from stdin, write to stdout; the argument is what to do."""
+    work = as_text if sys.argv[1] == READING else written
+    return run(work, "reading the document")
 
 
 if __name__ == "__main__":

@@ -89,9 +89,10 @@ class SkyDB:
         request = messages.download(skylink, with_metadata=False)
         answer = await self._transport.fetch(request, DOCUMENT_LIMIT, call)
         try:
-            return decode_document(answer.body, data_key)
-        except MalformedError as error:
-            raise self._bad_answer(str(error), request, call) from None
+            return decode_document(answer.body)
+        except MalformedError:
+            text = f"File data for the entry at data key '{data_key}' is not JSON."
+            raise self._bad_answer(text, request, call) from None
 
     def _bad_answer(self, text: str, request: messages.Request, call: PortalOptions) -> PortalError:
         return Call(request, call, self._transport.url).error(NoDocumentError, text, HTTPStatus.OK)

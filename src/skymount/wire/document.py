@@ -38,14 +38,17 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def decode_document(body: bytes, data_key: str) -> Any:
-    """Return the document in a download: unwrapped, or as it is when it never was wrapped."""
+def decode_document(body: bytes) -> Any:
+    """Return the document in a download: unwrapped, or as it is when it never was wrapped.
+
+    MalformedError when there is none.
+    """
     try:
         found = json.loads(body, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict | list):
-        raise MalformedError(f"File data for the entry at data key '{data_key}' is not JSON.")
+        raise MalformedError("neither an object nor an array of JSON")
     if isinstance(found, dict) and _counts(found.get("_data")) and _counts(found.get("_v")):
         return found["_data"]
     return found
