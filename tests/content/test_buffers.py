@@ -53,17 +53,32 @@ def test_odd_sizes_do_not_displace_what_comes_again() -> None:
         buffers.give_back(buffers.take(size))
     assert buffers.idle == 0
     old = [buffers.take(MIB) for _ in range(16)]
-    for memory in old:
-        buffers.give_back(memory)
+    while old:
+        buffers.give_back(old.pop())
     assert buffers.idle == 16 * MIB
     new = [buffers.take(4 * MIB) for _ in range(3)]
-    for memory in new:
-        buffers.give_back(memory)
-    buffers.give_back(new[0])  # twice is once
-    assert buffers.idle == 16 * MIB
     places = {address(memory) for memory in new}
-    del new, memory
+    while new:
+        buffers.give_back(new[-1])
+        buffers.give_back(new.pop())  # twice is once
+        assert buffers.idle == 16 * MIB
     assert {address(each) for each in [buffers.take(4 * MIB) for _ in range(3)]} == places
+
+
+def test_what_is_looked_at_displaces_nothing() -> None:
+    """R5: what waits to be written to disk is used again after that, however much it is."""
+    buffers = Buffers()
+    buffers.give_back(buffers.take(MIB))
+    queue = [buffers.take(MIB) for _ in range(40)]
+    for memory in queue:
+        buffers.give_back(memory)
+    assert buffers.idle == 0
+    places = {address(memory) for memory in queue}
+    del queue, memory
+    assert buffers.idle == 40 * MIB
+    buffers.give_back(mine := buffers.take(MIB))
+    assert buffers.idle == 15 * MIB
+    assert address(mine) in places
 
 
 def test_threads_never_share_memory() -> None:

@@ -1,6 +1,7 @@
 """Looking ahead: readers in order are recognised, everything else fetches nothing more."""
 
 import itertools
+from collections.abc import Iterable
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,6 +99,46 @@ def test_several_requests_on_a_long_way_few_on_a_short_one():
     assert 2 * MIB <= asked[-1][1] - asked[-1][0] <= 8 * MIB
     asked, _ = read_on(1e9, QUICK, seconds=0.6)
     assert asked[-1][1] - asked[-1][0] == 8 * MIB
+
+
+def test_no_further_ahead_than_a_short_way_needs():
+    """R5: On a short way no more is ahead than the requests under way bring."""
+    for waits in (False, True):
+        cursors = Cursors()
+        for n in range(2000):
+            cursor = cursors.note(n * READ, (n + 1) * READ, n / 10_000)
+            cursor.waited = n / 10_000 if waits else cursor.waited
+            ahead(cursor, n / 10_000)
+            assert cursor.ahead - cursor.mark <= 16 * MIB
+
+
+def left_behind(cursors: Cursors, reads: Iterable[int], unit: int = MIB) -> list[int]:
+    """Return the units that are left behind by reads of so many places, each of 128 KiB."""
+    return [
+        index
+        for n in reads
+        for index in cursors.note(n * READ, (n + 1) * READ, 0.0).left_behind(unit)
+    ]
+
+
+def test_what_was_read_is_left_behind():
+    """R4: What is read in order without a gap is left behind unit by unit, each once, but not so
+    soon that the kernel's own reordering comes back to it.
+    """
+    assert left_behind(Cursors(), range(80)) == list(range(8))
+    assert left_behind(Cursors(), range(4, 80)) == list(range(1, 8))
+    pairs = [0, 1, *(n ^ 1 for n in range(2, 80))]
+    assert left_behind(Cursors(), pairs) == list(range(8))
+    assert left_behind(Cursors(), range(80), 4 * MIB) == [0, 1]
+    assert left_behind(Cursors(), range(16)) == []
+
+
+def test_who_skips_leaves_nothing_behind():
+    """R4: Who passed something by may come back for it."""
+    assert left_behind(Cursors(), range(0, 80, 2)) == []
+    cursors = Cursors()
+    left_behind(cursors, range(40))
+    assert left_behind(cursors, range(41, 80)) == []
 
 
 def test_random_reads_fetch_nothing():

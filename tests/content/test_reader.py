@@ -441,6 +441,22 @@ async def test_looking_ahead_is_bounded_by_the_cache(rig: OpenRig, units: int):
         assert sum(stop - start for start, stop in fetched(made)) <= 35 * SMALL_UNIT
 
 
+async def test_reading_in_order_pushes_nothing_out(rig: OpenRig):
+    """R4: What else was read stays in memory while something far larger is read in order, of which
+    little stays.
+    """
+    other, large = plain(MIB, 5), plain(40 * MIB, 6)
+    async with rig(cache=24 * MIB) as made:
+        made.portal.add(other, large)
+        assert await read_all(made, other) == other.payload
+        assert await read_all(made, large) == large.payload
+        assert made.cache.used <= 5 * MIB
+        count = len(made.portal.requests)
+        found = await made.reader.load(other.skylink)
+        assert await made.reader.read(found, 0, MIB) == other.payload
+        assert not [request for request in made.portal.requests[count:] if request.method == "GET"]
+
+
 async def test_large_chunks_are_not_fetched_over_and_over(rig: OpenRig):
     """With a cache of one chunk, reading a verified file in small steps fetches each chunk once."""
     skyfile = skyfiles.of_files({"f": noise(9 * MIB)})

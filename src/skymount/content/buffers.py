@@ -11,7 +11,9 @@ import sys
 import threading
 
 _KEPT = 16 << 20
-"""Bytes of buffers that are kept for their next use."""
+"""Bytes of buffers that are kept for their next use. Those that are still looked at do not count:
+they are somebody's memory all the same.
+"""
 
 _LEAST = 256 << 10
 """Bytes from which on a buffer has pages of its own."""
@@ -27,13 +29,13 @@ class Buffers:
 
     def __init__(self) -> None:
         self._idle: list[mmap.mmap] = []  # what came back first is the first
-        self._held = 0
         self._lock = threading.Lock()  # held for some microseconds, so that the loop may wait
 
     @property
     def idle(self) -> int:
-        """Bytes that are kept for their next use."""
-        return self._held
+        """Bytes that are kept for their next use, and that nobody looks at."""
+        with self._lock:
+            return self._unused()
 
     def take(self, size: int) -> memoryview:
         """Return a writable buffer of `size` bytes; what it holds is anything."""
@@ -42,8 +44,7 @@ class Buffers:
         with self._lock:
             idle = self._idle
             for at in reversed(range(len(idle))):
-                if len(idle[at]) == size and sys.getrefcount(idle[at]) == _REFERENCES:
-                    self._held -= size
+                if len(idle[at]) == size and self._is_free(at):
                     return memoryview(idle.pop(at))
         return memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
@@ -59,7 +60,21 @@ class Buffers:
         with self._lock:
             if any(each is owner for each in self._idle):
                 return
+            self._let_go(_KEPT - len(owner))
             self._idle.append(owner)
-            self._held += len(owner)
-            while self._held > _KEPT:
-                self._held -= len(self._idle.pop(0))
+
+    def _let_go(self, limit: int) -> None:
+        """Free those that wait for longest, until no more than so many bytes are kept."""
+        held, at = self._unused(), 0
+        while held > limit:
+            if self._is_free(at):
+                held -= len(self._idle.pop(at))
+            else:
+                at += 1
+
+    def _unused(self) -> int:
+        return sum(len(self._idle[at]) for at in range(len(self._idle)) if self._is_free(at))
+
+    def _is_free(self, at: int) -> bool:
+        """Whether nobody looks at one of those that came back."""
+        return sys.getrefcount(self._idle[at]) == _REFERENCES

@@ -59,6 +59,12 @@ class MemoryCache:
         elif not self._reserved:
             self._oversized = (key, data)
 
+    def drop(self, key: UnitKey) -> None:
+        """Keep a unit no longer, if it is there."""
+        data = self._units.pop(key, None)
+        if data is not None:
+            self._give_back(data)
+
     def __contains__(self, key: UnitKey) -> bool:
         return key in self._units or (self._oversized is not None and self._oversized[0] == key)
 

@@ -1,5 +1,6 @@
-"""Owns the guess at what is read next: where sequential readers are, how fast they go, and what to
-fetch ahead of them. Pure, no IO; times in seconds, positions and sizes in bytes.
+"""Owns the guess at what is read next: where sequential readers are, how fast they go, what to
+fetch ahead of them, and what they leave behind. Pure, no IO; times in seconds, positions and sizes
+in bytes.
 
 The kernel sends the reads of one reader out of order and several at once, so a position is a
 high-water mark, and a reader is recognised by being near one, not by its file handle.
@@ -41,7 +42,9 @@ _REQUEST_TIME = 0.02
 
 _LARGEST_REQUEST = 8 << 20
 MAX_WINDOW = 64 << 20
-"""Fetched ahead of one reader at most."""
+"""Fetched ahead of one reader at most, and a `_LARGEST_REQUEST` for each of the requests at once:
+on a short way more would only leave the processor's cache before its turn.
+"""
 
 _LARGEST_GROUP = 8  # blocks
 
@@ -56,20 +59,37 @@ class Cursor:
     """End of what was read."""
     begun: int
     """Where it began to read."""
+    taken: int = 0
+    """Bytes that it has read."""
     ahead: int = 0
     """End of what was asked for already."""
     sequential: bool = False
     waited: float = -math.inf
     """When it last had to wait."""
+    behind: int = 0
+    """End of what it left behind."""
     _measured: tuple[float, int] = (0.0, 0)
     _measuring: tuple[float, int] = (0.0, 0)
 
-    def advance(self, stop: int, now: float) -> None:
-        """Take note of a read that ends at `stop`."""
+    def advance(self, start: int, stop: int, now: float) -> None:
+        """Take note of a read of bytes start to stop."""
         if not self.sequential:
             self.sequential = True
             self._measured = self._measuring = (now, self.begun)
         self.mark = max(self.mark, stop)
+        self.taken += stop - start
+
+    def left_behind(self, unit: int) -> range:
+        """Return the units that it has read to the end and left behind since this was asked last.
+
+        None of one that skips: who knows what it comes back for.
+        """
+        stop = (self.mark - _BEHIND) // unit
+        if stop * unit <= self.behind or self.taken < self.mark - self.begun:
+            return range(0)
+        first = -(-max(self.behind, self.begun) // unit)
+        self.behind = stop * unit
+        return range(first, stop)
 
     def _rate(self, now: float, span: float) -> float | None:
         """Return how fast it reads lately, in bytes a second; None when it has only begun."""
@@ -91,7 +111,7 @@ class Cursor:
         rate = self._rate(now, span)
         at_once = requests_at_once(round_trip)
         shown = at_once * _FIRST_REQUEST + _GROWTH * (self.mark - self.begun)
-        bound = min(share, MAX_WINDOW, shown)
+        bound = min(share, MAX_WINDOW, at_once * _LARGEST_REQUEST, shown)
         if rate is not None and now - self.waited > span:
             bound = min(bound, max(_LEAST_WINDOW, int(_ROUND_TRIPS * round_trip * rate)))
         size = max(bound // at_once, min(int((rate or 0.0) * _REQUEST_TIME), share // at_once))
@@ -123,13 +143,13 @@ class Cursors:
         else:
             near = [cursor for cursor in cursors if _continues(cursor, start)]
             if not near:
-                cursors.insert(0, cursor := Cursor(stop, start))
+                cursors.insert(0, cursor := Cursor(stop, start, stop - start))
                 del cursors[_CURSORS:]
                 return cursor
             cursor = min(near, key=lambda one: abs(one.mark - start))
             cursors.remove(cursor)
             cursors.insert(0, cursor)
-        cursor.advance(stop, now)
+        cursor.advance(start, stop, now)
         return cursor
 
 

@@ -325,8 +325,10 @@ class ContentReader:
         return source.cursors.note(offset, stop, trio.current_time())
 
     def _look_ahead(self, source: _Source, cursor: Cursor) -> None:
-        """Start fetching what is likely to be read next."""
+        """Start fetching what is likely to be read next, and drop what was left behind."""
         unit, size = source.unit, source.skyfile.size
+        for index in cursor.left_behind(unit):
+            self._cache.drop(source.key(index, unit))
         if not cursor.sequential or cursor.ahead >= size > cursor.mark or size <= unit:
             return
         now = trio.current_time()
