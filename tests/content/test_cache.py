@@ -40,6 +40,34 @@ def test_oldest_goes_first():
     assert [n for n in range(4) if key(n) in cache] == [0, 2, 3]
 
 
+def test_what_was_left_goes_first():
+    """R4: Where room is needed, what was read in order goes first, as the kernel has it."""
+    cache = MemoryCache(40)
+    for n in range(4):
+        cache.put(key(n), bytes(10))
+    cache.leave(key(2))
+    cache.leave(key(1))
+    cache.leave(key(9))
+    assert cache.used == 40
+    cache.put(key(4), bytes(10))
+    cache.put(key(5), bytes(10))
+    assert [n for n in range(6) if key(n) in cache] == [0, 3, 4, 5]
+    cache.put(key(6), bytes(10))
+    assert key(0) not in cache
+
+
+def test_what_was_left_and_is_used_again():
+    """R4: What is read again stays."""
+    cache = MemoryCache(30)
+    for n in range(3):
+        cache.put(key(n), bytes([n] * 10))
+        cache.leave(key(n))
+    assert cache.get(key(0)) == bytes(10)
+    cache.put(key(3), bytes(10))
+    cache.put(key(4), bytes(10))
+    assert [n for n in range(5) if key(n) in cache] == [0, 3, 4]
+
+
 def test_one_that_is_too_large():
     """R4: A single unit that is larger than the whole cache is held alone."""
     cache = MemoryCache(30)
@@ -125,18 +153,20 @@ def test_no_memory_at_all():
 
 
 @settings(derandomize=True, database=None, deadline=None)
-@given(puts=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 60)), max_size=60))
-def test_bound(puts: list[tuple[int, int]]):
+@given(puts=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 60), st.booleans()), max_size=60))
+def test_bound(puts: list[tuple[int, int, bool]]):
     """R4: `memory_cache` (128 MiB) bounds the content held in memory.
 
     Whatever is put, the bound holds and what is found is what was put last.
     """
     cache = MemoryCache(100)
     last: dict[int, bytes] = {}
-    for index, size in puts:
+    for index, size, is_left in puts:
         data = bytes([index]) * size
         cache.put(key(index), data)
         last[index] = data
+        if is_left:
+            cache.leave(key(index))
         assert cache.used <= 100
         found = cache.get(key(index))
         assert found == data

@@ -201,7 +201,7 @@ async def test_large_document(portal: str, tmp_path: Path, apart: list[str]):
     """D4: A document of more than 128 KiB is read and written by a process apart; a small one is
     not.
     """
-    text = as_text(as_upload(LARGE), "x")
+    text = as_text(as_upload(LARGE))
     odd = Ref(PAIR.public_key, hash_data_key("\0\n é"), "\0\n é")
     async with open_kit(portal, tmp_path) as kit:
         await kit.documents.write(ref("small"), PAIR, b"[]", None)
@@ -244,10 +244,10 @@ async def test_process_that_fails(portal: str, tmp_path: Path, monkeypatch: pyte
 @given(st.lists(JSON) | st.dictionaries(st.text(), JSON))
 def test_any_document(document: object):
     """D1: as stored: what is shown says what was written."""
-    text = as_text(as_upload(json.dumps(document).encode()), "x")
+    text = as_text(as_upload(json.dumps(document).encode()))
     assert json.loads(text) == document
     assert text.endswith(b"\n")
-    assert as_text(as_upload(text), "x") == text
+    assert as_text(as_upload(text)) == text
 
 
 def test_deeply_nested(monkeypatch: pytest.MonkeyPatch):
@@ -256,7 +256,7 @@ def test_deeply_nested(monkeypatch: pytest.MonkeyPatch):
     document: list[object] = [1] * 2000
     for _ in range(300):
         document = [document]
-    text = as_text(json.dumps(document).encode(), "x")
+    text = as_text(json.dumps(document).encode())
     assert text.count(b"\n") == 1
     assert len(text) < 10_000
     assert json.loads(text) == document
@@ -265,7 +265,7 @@ def test_deeply_nested(monkeypatch: pytest.MonkeyPatch):
 @given(st.binary(max_size=200))
 def test_any_bytes(body: bytes):
     """What is no document is refused, whatever it is."""
-    for function in (as_upload, lambda body: as_text(body, "x")):
+    for function in (as_upload, as_text):
         try:
             found = function(body)
         except MalformedError:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skymount.content.prefetch import MAX_WINDOW, Cursor, Cursors, Neighbours
+from skymount.content.prefetch import MAX_WINDOW, Cursor, Cursors, Neighbours, Shares
 
 KIB, MIB = 1 << 10, 1 << 20
 READ = 128 * KIB
@@ -15,9 +15,9 @@ QUICK, SLOW = 0.001, 0.1
 """Seconds of a round trip."""
 
 
-def ahead(cursor: Cursor, now: float, trip: float = QUICK, share: int = SHARE, unit: int = MIB):
+def ahead(cursor: Cursor, now: float, trip: float = QUICK, share: int = SHARE):
     """Return what is to be fetched ahead of a reader."""
-    return list(cursor.requests(unit, share, trip, now)) if cursor.sequential else []
+    return list(cursor.requests(MIB, share, trip, now)) if cursor.goes_on else []
 
 
 def read_on(rate: float, trip: float, *, seconds: float = 3.0, share: int = SHARE):
@@ -38,13 +38,26 @@ def test_first_read_fetches_nothing():
     assert ahead(cursors.note(9 * MIB, 9 * MIB + READ, 0.0), 0.0) == []
 
 
+def test_large_first_read_at_the_start():
+    """R5: In order is what follows on a read before it; a first read of 128 KiB or more at the
+    beginning of a file of 8 MiB or more counts as well, for at most eight times as much.
+    """
+    for size, trip in itertools.product((128 * KIB, 256 * KIB, MIB), (QUICK, SLOW)):
+        cursor = Cursors().note(0, size, 0.0, at_start=True)
+        asked = ahead(cursor, 0.0, trip)
+        assert asked[0][0] == MIB
+        assert asked[-1][1] - MIB <= max(8 * size, 3 * MIB)
+        assert not cursor.sequential
+    assert ahead(Cursors().note(0, 64 * KIB, 0.0, at_start=True), 0.0, SLOW) == []
+
+
 def test_second_read_opens_a_window():
     """R5: What is read in order is fetched ahead: whole units, from the one after the read on."""
     cursors = Cursors()
     cursors.note(0, READ, 0.0)
     asked = ahead(cursors.note(READ, 2 * READ, 0.0), 0.0)
-    assert asked == [(MIB, 2 * MIB), (2 * MIB, 3 * MIB)][: len(asked)]
-    assert asked
+    assert asked[0][0] == MIB
+    assert asked[-1][1] <= 3 * MIB
 
 
 @given(rate=st.sampled_from([1e6, 1e7, 1e8, 1e9]), trip=st.sampled_from([QUICK, SLOW]))
@@ -65,9 +78,10 @@ def test_window_is_what_is_read_in_a_few_round_trips():
 
 def test_window_grows_with_what_was_read():
     """What is fetched in vain for one that stops is bounded by what it has used."""
-    _, leads = read_on(1e9, SLOW, seconds=0.2)
-    for n, lead in enumerate(leads):
-        assert lead <= 9 * MIB + 3 * (n + 1) * READ + MIB
+    for trip, first, growth in ((QUICK, 2 * MIB, 3), (SLOW, 9 * MIB, 8)):
+        _, leads = read_on(1e9, trip, seconds=0.2)
+        for n, lead in enumerate(leads):
+            assert lead <= first + growth * (n + 1) * READ + MIB
 
 
 def test_who_has_to_wait_is_not_slow():
@@ -82,6 +96,18 @@ def test_who_has_to_wait_is_not_slow():
         windows.append(cursor.ahead - cursor.mark)
     assert windows[0] <= 6 * MIB
     assert windows[1] > 30 * MIB
+
+
+def test_two_requests_are_enough_on_a_short_way():
+    """R5: On a short way no more is fetched ahead than two requests bring, also for one that waits:
+    the memory is others'.
+    """
+    cursors = Cursors()
+    for n in range(1000):
+        cursor = cursors.note(n * READ, (n + 1) * READ, n / 5000)
+        cursor.waited = n / 5000
+        ahead(cursor, n / 5000)
+        assert cursor.ahead - cursor.mark <= 16 * MIB
 
 
 @given(share=st.integers(0, 80 * MIB), rate=st.sampled_from([1e7, 1e9]))
@@ -139,6 +165,17 @@ def test_who_skips_leaves_nothing_behind():
     cursors = Cursors()
     left_behind(cursors, range(40))
     assert left_behind(cursors, range(41, 80)) == []
+
+
+def test_each_connection_has_enough_to_do_on_a_long_way():
+    """R5: Over several connections: once there is enough for all of them, none gets so little that
+    it would be done before the next request can reach the portal.
+    """
+    cursors = Cursors()
+    cursors.note(0, MIB, 0.0, at_start=True)
+    asked = ahead(cursors.note(MIB, 2 * MIB, 0.0), 0.0, SLOW)
+    assert {stop - start for start, stop in asked} == {2 * MIB}
+    assert len(asked) >= 10
 
 
 def test_random_reads_fetch_nothing():
@@ -206,6 +243,66 @@ def test_skip_beyond_the_window():
     start = 4 * MIB
     asked = ahead(cursors.note(start, start + READ, 0.0), 0.0)
     assert asked[0][0] == 5 * MIB
+
+
+def fill(shares: Shares, cursor: Cursor, now: float, most: int = 1 << 40) -> int:
+    """Have a reader ask for as much ahead as it may; return how much that is."""
+    share = min(shares.take_out(cursor, now), most)
+    cursor.ahead = max(cursor.ahead, cursor.mark + share)
+    shares.put_back(cursor, now)
+    return cursor.ahead - cursor.mark
+
+
+def test_one_reader_may_fill_nearly_all():
+    """R5: As far as the memory allows: one reader alone gets all but a part for who begins."""
+    shares, one, two = Shares(90 * MIB), Cursor(0, 0), Cursor(0, 0)
+    assert fill(shares, one, 0.0) == 80 * MIB
+    assert 0 < fill(shares, two, 0.0) < 10 * MIB
+
+
+def test_many_readers_share_the_memory():
+    """R5: Readers share it: who reads on asks for less until all have about the same, and together
+    they never ask for more than there is.
+    """
+    shares, readers = Shares(90 * MIB), [Cursor(0, 0) for _ in range(10)]
+    for step in range(200):
+        for reader in readers:
+            reader.mark = min(reader.mark + MIB, reader.ahead)
+            fill(shares, reader, step / 100)
+            assert sum(one.ahead - one.mark for one in readers) <= 90 * MIB
+    leads = [reader.ahead - reader.mark for reader in readers]
+    assert min(leads) > 7 * MIB
+    assert max(leads) < 11 * MIB
+
+
+def test_who_reads_little_leaves_its_share_to_others():
+    """R5: A reader that needs only a little does not cost the others more than that."""
+    shares, one = Shares(90 * MIB), Cursor(0, 0)
+    for _ in range(10):
+        fill(shares, Cursor(0, 0), 0.0, most=MIB)
+    assert fill(shares, one, 0.0) > 70 * MIB
+
+
+def test_readers_that_are_gone_fill_nothing():
+    """R5: Who closed its file, or has not read for two seconds, counts no more."""
+    shares, cursors, one = Shares(90 * MIB), Cursors(), Cursor(0, 0)
+    fill(shares, cursors.note(0, MIB, 0.0), 0.0)
+    shares.forget(cursors)
+    assert fill(shares, one, 0.0) == 80 * MIB
+    assert fill(shares, Cursor(0, 0), 2.0) < 10 * MIB
+    assert fill(shares, Cursor(0, 0), 4.5) == 80 * MIB
+
+
+def test_what_is_ahead_of_a_reader():
+    """R4: what is fetched ahead stays, for as long as somebody is likely to come for it."""
+    cursors = Cursors()
+    cursors.note(0, READ, 0.0)
+    cursor = cursors.note(READ, 2 * READ, 0.0)
+    ahead(cursor, 0.0, SLOW)
+    assert cursors.is_ahead(2 * MIB, 1.0)
+    assert not cursors.is_ahead(0, 1.0)
+    assert not cursors.is_ahead(cursor.ahead, 1.0)
+    assert not cursors.is_ahead(2 * MIB, 2.5)
 
 
 def test_small_files_in_any_order():

@@ -1,5 +1,6 @@
 """Reading by offset: each byte is the right one, or there is an error; nothing is fetched twice."""
 
+import itertools
 import random
 
 import pytest
@@ -30,6 +31,8 @@ def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skymount.content.skyfile.BLOCK", SMALL_UNIT)
     monkeypatch.setattr("skymount.content.skyfile.PIECE", SMALL_UNIT // 4)
     monkeypatch.setattr("skymount.content.prefetch._CONTIGUOUS", SMALL_UNIT // 4)
+    monkeypatch.setattr("skymount.content.prefetch._BEHIND", 2 * SMALL_UNIT)
+    monkeypatch.setattr("skymount.content.prefetch._AHEAD", 4 * SMALL_UNIT)
     monkeypatch.setattr("skymount.content.prefetch._FIRST_REQUEST", SMALL_UNIT)
     monkeypatch.setattr("skymount.content.prefetch._LEAST_WINDOW", 4 * SMALL_UNIT)
     monkeypatch.setattr("skymount.content.prefetch.MAX_WINDOW", 32 * SMALL_UNIT)
@@ -455,6 +458,87 @@ async def test_reading_in_order_pushes_nothing_out(rig: OpenRig):
         found = await made.reader.load(other.skylink)
         assert await made.reader.read(found, 0, MIB) == other.payload
         assert not [request for request in made.portal.requests[count:] if request.method == "GET"]
+
+
+@pytest.mark.usefixtures("small_units")
+async def test_what_is_fetched_ahead_stays(rig: OpenRig, monkeypatch: pytest.MonkeyPatch):
+    """R5: nothing is fetched twice for want of memory: what was just read goes before what is
+    fetched ahead, however long that has been here.
+    """
+    monkeypatch.setattr("skymount.content.prefetch._LEAST_WINDOW", 32 * SMALL_UNIT)
+    skyfile = plain(200 * SMALL_UNIT)
+    async with rig(cache=40 * SMALL_UNIT) as made:
+        made.portal.add(skyfile)
+        assert await read_all(made, skyfile, SMALL_UNIT // 2, slowly=True) == skyfile.payload
+        assert sum(stop - start for start, stop in fetched(made)) == 200 * SMALL_UNIT
+
+
+@pytest.mark.usefixtures("small_units")
+async def test_what_is_read_at_random_stays(rig: OpenRig):
+    """R4: what is read again or at random stays while another file is read through."""
+    skyfile, other = plain(200 * SMALL_UNIT), plain(40 * SMALL_UNIT, 2)
+    places = [n * SMALL_UNIT for n in (3, 30, 11, 22)]
+    async with rig(cache=40 * SMALL_UNIT) as made:
+        made.portal.add(skyfile, other)
+        found = await made.reader.load(other.skylink)
+        for place in places:
+            await made.reader.read(found, place, 100)
+        await read_all(made, skyfile, SMALL_UNIT // 2, slowly=True)
+        made.portal.requests.clear()
+        for place in places:
+            data = await made.reader.read(found, place, 100)
+            assert bytes(data) == other.payload[place : place + 100]
+        assert fetched(made) == []
+
+
+@pytest.mark.usefixtures("small_units")
+async def test_second_reader_finds_what_the_first_has_read(rig: OpenRig):
+    """R4: One that reads the same file a little later in the same order finds what the first one
+    has left, from when it began: only what was dropped before is fetched twice.
+    """
+    skyfile = plain(200 * SMALL_UNIT)
+    async with rig(cache=40 * SMALL_UNIT) as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        for unit in range(-8, 200):
+            for place in (unit, unit + 8):
+                if 0 <= place < 200:
+                    start = place * SMALL_UNIT
+                    data = await made.reader.read(found, start, SMALL_UNIT)
+                    assert bytes(data) == skyfile.payload[start : start + SMALL_UNIT]
+            while made.reader._pending:
+                await trio.sleep(0.0005)
+        assert sum(stop - start for start, stop in fetched(made)) <= 208 * SMALL_UNIT
+
+
+async def test_large_first_read_at_the_start_is_read_on(rig: OpenRig):
+    """R5: a first read of 128 KiB or more at the beginning of a file of 8 MiB or more counts as
+    well: what follows is fetched ahead.
+    """
+    skyfile = plain(9 * MIB)
+    async with rig() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        await made.reader.read(found, 0, MIB)
+        while made.reader._pending:
+            await trio.sleep(0.001)
+        spans = sorted(fetched(made))
+        assert all(one[1] == two[0] for one, two in itertools.pairwise(spans))
+        assert spans[0] == (0, MIB)
+        assert spans[-1][1] > MIB
+
+
+async def test_looks_at_the_start_fetch_what_they_ask_for(rig: OpenRig):
+    """R5: a read fetches what it asks for: a look at the start of a large file takes no more, and
+    neither does a large read of a smaller one.
+    """
+    large, small = plain(9 * MIB), plain(7 * MIB, 2)
+    async with rig() as made:
+        made.portal.add(large, small)
+        await made.reader.read(await made.reader.load(large.skylink), 0, 16 << 10)
+        await made.reader.read(await made.reader.load(small.skylink), 0, 128 << 10)
+        await wait_all_tasks_blocked()
+        assert sorted(fetched(made)) == [(0, PIECE), (0, 4 * PIECE)]
 
 
 async def test_large_chunks_are_not_fetched_over_and_over(rig: OpenRig):

@@ -1,5 +1,6 @@
-"""Owns the memory that content may take: an LRU of units, and the room for those on their way,
-bounded in bytes together.
+"""Owns the memory that content may take: the units that were used last, and the room for those on
+their way, bounded in bytes together. What was read in order goes first, then what was used longest
+ago.
 """
 
 import trio
@@ -16,13 +17,13 @@ class MemoryCache:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.ahead = size // 2
-        """Bytes that may be filled with what is only likely to be read. With more of it, what was
-        just read, and so used last, would push it out before its turn.
-        """
+        self.ahead = size * 7 // 8
+        """Bytes that may be filled with what is only likely to be read."""
         self.buffers = Buffers()
         self._oversized: tuple[UnitKey, Data] | None = None
         self._units: LRUCache[UnitKey, Data] = LRUCache(size, getsizeof=len)
+        self._left: LRUCache[UnitKey, Data] = LRUCache(size, getsizeof=len)
+        """Those that are not likely to be used again."""
         self._reserved = 0
         self._first = trio.StrictFIFOLock()
         """Held by the first of those who wait for room; the others stand behind it."""
@@ -32,7 +33,7 @@ class MemoryCache:
     def used(self) -> int:
         """Bytes held now."""
         oversized = 0 if self._oversized is None else len(self._oversized[1])
-        return int(self._units.currsize) + oversized
+        return int(self._units.currsize + self._left.currsize) + oversized
 
     @property
     def reserved(self) -> int:
@@ -42,9 +43,19 @@ class MemoryCache:
     def get(self, key: UnitKey) -> Data | None:
         """Return a unit and make it the most recently used."""
         found = self._units.get(key)
+        if found is None and (found := self._left.pop(key, None)) is not None:
+            self._units[key] = found
         if found is None and self._oversized is not None and self._oversized[0] == key:
             return self._oversized[1]
         return found
+
+    def leave(self, key: UnitKey) -> None:
+        """Let a unit go before all others, unless it is used again: who reads in order has read it,
+        and the kernel has its pages. Else what was just read would push out what is read next.
+        """
+        data = self._units.pop(key, None)
+        if data is not None:
+            self._left[key] = data
 
     def put(self, key: UnitKey, data: Data) -> None:
         """Keep a unit; one that is larger than the whole cache alone, until anything needs room.
@@ -55,18 +66,23 @@ class MemoryCache:
             return
         self._make_room(len(data))
         if len(data) <= self.size:
+            self._left.pop(key, None)
             self._units[key] = data
         elif not self._reserved:
             self._oversized = (key, data)
 
     def drop(self, key: UnitKey) -> None:
         """Keep a unit no longer, if it is there."""
-        data = self._units.pop(key, None)
+        data = self._left.pop(key, None) or self._units.pop(key, None)
         if data is not None:
             self._give_back(data)
 
     def __contains__(self, key: UnitKey) -> bool:
-        return key in self._units or (self._oversized is not None and self._oversized[0] == key)
+        return (
+            key in self._units
+            or key in self._left
+            or (self._oversized is not None and self._oversized[0] == key)
+        )
 
     # What is on its way
 
@@ -105,8 +121,10 @@ class MemoryCache:
         self._released.unpark_all()
 
     def _make_room(self, size: int) -> None:
-        """Drop what was used longest ago until so many bytes more fit."""
+        """Drop what was left or used longest ago until so many bytes more fit."""
         size += self._reserved
+        while self._left and self._left.currsize + self._units.currsize + size > self.size:
+            self._give_back(self._left.popitem()[1])
         while self._units and self._units.currsize + size > self.size:
             self._give_back(self._units.popitem()[1])
         if self._oversized is not None and size:

@@ -6,8 +6,8 @@ does not end the fetch that others wait for. Which units are wanted is not decid
 """
 
 import logging
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 
 import trio
 
@@ -193,7 +193,7 @@ class Fetcher:
                     await self._bring(run)
                 else:
                     self._make_way(run)
-                    async with self._fetches:
+                    async with self._turn():
                         await self._cache.reserve(run.bytes_left)
                         held = True
                         await self._bring(run)
@@ -212,6 +212,20 @@ class Fetcher:
             self.abandon(run)
             for unit in run.units[run.arrived :]:
                 unit.settle(None, error)
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Hold one of the places for what somebody waits for; a free one is taken at once, or what
+        is likely would be asked for before it.
+        """
+        try:
+            self._fetches.acquire_nowait()
+        except trio.WouldBlock:
+            await self._fetches.acquire()
+        try:
+            yield
+        finally:
+            self._fetches.release()
 
     def _make_way(self, run: Run) -> None:
         """Give up a fetch that nobody waits for any more, if it is in the way of this one."""

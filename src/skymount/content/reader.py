@@ -15,7 +15,7 @@ from skymount.content import skyfile as shape
 from skymount.content.cache import Data, MemoryCache
 from skymount.content.fetching import Fetcher, Pending, Run
 from skymount.content.loader import Loader
-from skymount.content.prefetch import Cursor, Cursors, Neighbours
+from skymount.content.prefetch import Cursor, Cursors, Neighbours, Shares
 from skymount.content.shelf import Shelf
 from skymount.content.skyfile import Skyfile, UnitKey
 from skymount.errors import PortalError
@@ -33,8 +33,6 @@ _LARGE = 8 << 20
 
 _LINGER = 1.0
 """Seconds for which a fetch ahead outlives the last close: a directory is read file by file."""
-
-_ACTIVE = 2.0  # seconds since its last read for which a reader counts as one that shares the memory
 
 
 class _Source:
@@ -130,7 +128,7 @@ class ContentReader:
         self._fetcher = Fetcher(portals, loader, cache, shelf, self._pending)
         self._open: dict[str, _Source] = {}
         self._closed_ones: LRUCache[str, _Source] = LRUCache(_TRACKED)
-        self._active: dict[Cursor, float] = {}
+        self._shares = Shares(cache.ahead)
 
     @property
     def counts(self) -> Mapping[str, float | None]:
@@ -187,6 +185,7 @@ class ContentReader:
         source.opened -= 1
         if not source.opened:
             self._open.pop(source.identity, None)
+            self._shares.forget(source.cursors)
             self._closed_ones[source.identity] = source
             source.closed_at = trio.current_time()
             if source.runs and not source.is_watched:
@@ -226,7 +225,7 @@ class ContentReader:
             return self._of_two(source, data, offset, stop, end)
         if stop > end:
             return None
-        self._look_ahead(source, self._note(source, offset, stop))
+        self._go_on(source, self._note(source, offset, stop), offset, stop)
         return memoryview(data)[offset - index * unit : stop - index * unit]
 
     def _of_two(
@@ -236,7 +235,7 @@ class ContentReader:
         after = self._cache.get((source.identity, source.unit, middle // source.unit))
         if after is None or middle % source.unit:
             return None
-        self._look_ahead(source, self._note(source, offset, stop))
+        self._go_on(source, self._note(source, offset, stop), offset, stop)
         return b"".join((memoryview(data)[offset - middle :], memoryview(after)[: stop - middle]))
 
     async def _wait(
@@ -244,7 +243,8 @@ class ContentReader:
     ) -> Data:
         """Return bytes of which some have to be fetched."""
         stop = offset + length
-        cursor = self._note(source, offset, stop)
+        at_start = offset == extent[0] and extent[1] - offset >= _LARGE
+        cursor = self._note(source, offset, stop, at_start=at_start)
         keys = self._demand(source, offset, stop, extent, cursor)
         # Taken hold of before the first wait: a small cache may drop one while another arrives.
         units = [self._pending.get(key) or self._cache.get(key) for key in keys]
@@ -254,7 +254,9 @@ class ContentReader:
             source.prepared = True
             self._nursery.start_soon(self._fetcher.prepare)
         try:
-            return await _joined(keys, units, offset, stop)
+            data = await _joined(keys, units, offset, stop)
+            self._leave(source, cursor, offset, stop)
+            return data
         except PortalError:
             found = await self._kept_pieces(source, offset, stop)
             if found is None:
@@ -321,40 +323,51 @@ class ContentReader:
 
     # Looking ahead
 
-    def _note(self, source: _Source, offset: int, stop: int) -> Cursor:
-        return source.cursors.note(offset, stop, trio.current_time())
+    def _note(self, source: _Source, offset: int, stop: int, *, at_start: bool = False) -> Cursor:
+        return source.cursors.note(offset, stop, trio.current_time(), at_start=at_start)
+
+    def _go_on(self, source: _Source, cursor: Cursor, offset: int, stop: int) -> None:
+        self._leave(source, cursor, offset, stop)
+        self._look_ahead(source, cursor)
+
+    def _leave(self, source: _Source, cursor: Cursor, offset: int, stop: int) -> None:
+        """Let units that a reader in order has passed go first, and drop those far enough behind
+        it, unless another one is about to read them.
+        """
+        if not cursor.sequential:
+            return
+        unit, now = source.unit, trio.current_time()
+        is_at_end = cursor.mark >= source.skyfile.size
+        passed = stop if is_at_end else min(stop, cursor.mark // unit * unit)
+        for index in range(offset // unit, -(-passed // unit)):
+            if not source.cursors.is_ahead(index * unit, now):
+                self._cache.leave(source.key(index, unit))
+        for index in cursor.left_behind(unit):
+            if not source.cursors.is_ahead(index * unit, now):
+                self._cache.drop(source.key(index, unit))
 
     def _look_ahead(self, source: _Source, cursor: Cursor) -> None:
-        """Start fetching what is likely to be read next, and drop what was left behind."""
+        """Start fetching what is likely to be read next."""
         unit, size = source.unit, source.skyfile.size
-        for index in cursor.left_behind(unit):
-            self._cache.drop(source.key(index, unit))
-        if not cursor.sequential or cursor.ahead >= size > cursor.mark or size <= unit:
+        if not cursor.goes_on or size <= unit:
             return
         now = trio.current_time()
-        share = self._share(cursor, now)
-        if unit > share:  # it would push out what is read
-            return
-        for start, stop in cursor.requests(unit, share, self._fetcher.round_trip, now):
-            if start >= size:
-                return
-            keys = [source.key(n, unit) for n in range(start // unit, -(-min(stop, size) // unit))]
-            if not self._start(source, keys, likely=True):
-                return
-
-    def _share(self, cursor: Cursor, now: float) -> int:
-        """Return the bytes of memory that a reader may fill ahead, which all readers share."""
-        self._active.pop(cursor, None)
-        self._active[cursor] = now  # the one that read last is the last
-        while self._active[oldest := next(iter(self._active))] < now - _ACTIVE:
-            del self._active[oldest]
-        return self._cache.ahead // len(self._active)
+        share = self._shares.take_out(cursor, now)
+        if unit <= share:  # or it would push out what is read
+            trip = self._fetcher.round_trip
+            for start, stop in cursor.requests(unit, share, trip, now):
+                if start >= size:
+                    break
+                indexes = range(start // unit, -(-min(stop, size) // unit))
+                if not self._start(source, [source.key(n, unit) for n in indexes], likely=True):
+                    break
+        self._shares.put_back(cursor, now)
 
     def _start(self, source: _Source, keys: list[UnitKey], *, likely: bool = False) -> bool:
         """Start one fetch for each run of missing units; False when there was no room for it."""
         run: list[UnitKey] = []
         for key in keys:
-            missing = key not in self._pending and key not in self._cache
+            missing = key not in self._pending and self._cache.get(key) is None
             if run and (not missing or key[1:] != (run[-1][1], run[-1][2] + 1)):
                 if not self._start_run(source, run, likely):
                     return False
