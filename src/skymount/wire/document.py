@@ -48,7 +48,7 @@ def decode_document(body: bytes) -> Any:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict | list):
-        raise MalformedError("neither an object nor an array of JSON")
+        raise MalformedError("not JSON, or neither an object nor an array")
     if isinstance(found, dict) and _counts(found.get("_data")) and _counts(found.get("_v")):
         return found["_data"]
     return found
