@@ -53,7 +53,7 @@ portal, over a long way: with less it idles.
 """
 
 _LARGEST_REQUEST = 8 << 20
-MAX_WINDOW = 64 << 20
+MAX_WINDOW = 96 << 20
 """Fetched ahead of one reader at most, and a `_LARGEST_REQUEST` for each of the requests at once:
 on a short way more would only leave the processor's cache before its turn.
 """
@@ -138,7 +138,7 @@ class Cursor:
         bound = min(share, MAX_WINDOW, at_once * _LARGEST_REQUEST, self._shown(at_once))
         if rate is not None and now - self.waited > span:
             bound = min(bound, max(_LEAST_WINDOW, int(_ROUND_TRIPS * round_trip * rate)))
-        lasting = min(int((rate or 0.0) * _REQUEST_TIME), share // at_once)
+        lasting = min(int((rate or 0.0) * _REQUEST_TIME), min(share, MAX_WINDOW) // at_once)
         filling = min(_FULL_REQUEST, 2 * bound // at_once)  # half as many that idle less
         most = min(_LARGEST_REQUEST, share // 2) // unit
         size = max(1, min(-(-max(bound // at_once, lasting, filling) // unit), most)) * unit
