@@ -34,10 +34,10 @@ def serving(plan: Plan, *skyfiles: Skyfile) -> Iterator[Site]:
             yield site
 
 
-def cold(plan: Plan, portal: str, skyfile: Skyfile, name: str) -> Figure:
+def cold(plan: Plan, portal: str, skyfile: Skyfile, name: str, **settings: str) -> Figure:
     """Read a file that nobody has read, in a new mount."""
     make_cold(skyfile)
-    with mounts.skymount(plan.work, portal) as mounted:
+    with mounts.skymount(plan.work, portal, **settings) as mounted:
         return rate(name, skyfile.size, machine.read_cold(mounted.file(skyfile), skyfile.size))
 
 
@@ -85,17 +85,20 @@ def _cold(plan: Plan, site: Site, big: Skyfile) -> Iterator[Figure]:
         seconds = machine.read_cold(mounted.file(big), big.size)
         ours = rate("skymount, cold", big.size, seconds)
         most = mounted.memory[1]
+    alone = cold(plan, site.url, big, "skymount, cold, without a cache on disk", disk_cache="off")
     shape = Shape(1, 1, big.size)
     with mounts.bare(plan.work, shape) as zeros:
         seconds = machine.read_cold(zeros.place / next(shape.paths()), big.size)
         bare = rate("bare pyfuse3, zeros from memory", big.size, seconds)
-    yield from (by_curl, bare, *peers.values(), ours)
+    yield from (by_curl, bare, *peers.values(), ours, alone)
     yield Figure("memory at most while reading (cache: 128 MiB)", (most,), "MB")
     if "rclone" in peers:
         yield ratio("cold: skymount / rclone", ours, peers["rclone"], at_least=2.5)
+        yield ratio("cold, without a cache on disk: skymount / rclone", alone, peers["rclone"])
     if "httpdirfs" in peers:
         yield ratio("cold: skymount / httpdirfs", ours, peers["httpdirfs"])
     yield ratio("cold: skymount / curl", ours, by_curl, at_least=0.85)
+    yield ratio("cold, without a cache on disk: skymount / curl", alone, by_curl)
 
 
 # --- warm
