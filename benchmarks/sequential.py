@@ -34,10 +34,10 @@ def serving(plan: Plan, *skyfiles: Skyfile) -> Iterator[Site]:
             yield site
 
 
-def cold(plan: Plan, portal: str, skyfile: Skyfile, name: str, **settings: str) -> Figure:
+def cold(plan: Plan, portal: str, skyfile: Skyfile, name: str) -> Figure:
     """Read a file that nobody has read, in a new mount."""
     make_cold(skyfile)
-    with mounts.skymount(plan.work, portal, **settings) as mounted:
+    with mounts.skymount(plan.work, portal) as mounted:
         return rate(name, skyfile.size, machine.read_cold(mounted.file(skyfile), skyfile.size))
 
 
@@ -85,7 +85,10 @@ def _cold(plan: Plan, site: Site, big: Skyfile) -> Iterator[Figure]:
         seconds = machine.read_cold(mounted.file(big), big.size)
         ours = rate("skymount, cold", big.size, seconds)
         most = mounted.memory[1]
-    alone = cold(plan, site.url, big, "skymount, cold, without a cache on disk", disk_cache="off")
+    make_cold(big)
+    with mounts.skymount(plan.work, site.url, disk_cache="off") as mounted:
+        seconds = machine.read_cold(mounted.file(big), big.size)
+        alone = rate("skymount, cold, without a cache on disk", big.size, seconds)
     shape = Shape(1, 1, big.size)
     with mounts.bare(plan.work, shape) as zeros:
         seconds = machine.read_cold(zeros.place / next(shape.paths()), big.size)

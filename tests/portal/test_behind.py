@@ -12,7 +12,7 @@ import trio.testing
 from skymount.errors import BadContentError
 from skymount.portal import channel as channels
 from skymount.portal import connection as connections
-from skymount.portal import transport as transports
+from skymount.portal import pool as pools
 from skymount.portal.connection import Arrived, Connection, NoTurnError
 from skymount.portal.options import PortalOptions
 from skymount.portal.reading import PortalReader
@@ -324,7 +324,7 @@ async def test_server_that_cannot(
     answer: Answer, tls: Contexts | None, monkeypatch: pytest.MonkeyPatch
 ):
     """A server that does not answer what is behind costs a repetition on another connection."""
-    monkeypatch.setattr(transports, "_MANY", 1)
+    monkeypatch.setattr(pools, "_MANY", 1)
     monkeypatch.setattr(connections, "_PROMPT", 0.2)
     async with serving(answer, tls) as server:
         server.allow(1000)
@@ -347,7 +347,7 @@ async def _check(transport: Transport, part: ByteRange) -> None:
 
 async def test_answer_that_breaks_off_before(tls: Contexts | None, monkeypatch: pytest.MonkeyPatch):
     """Whose answer breaks off in the middle is told so; who is behind gets its own bytes."""
-    monkeypatch.setattr(transports, "_MANY", 1)
+    monkeypatch.setattr(pools, "_MANY", 1)
     first, second = ByteRange(0, 2000), ByteRange(2000, 4000)
 
     def breaks_off(_: object, part: bytes) -> bytes:
@@ -376,7 +376,7 @@ async def test_patient_requests_share_connections(
     tls: Contexts | None, monkeypatch: pytest.MonkeyPatch
 ):
     """When many connections are busy a patient request goes behind another; any other does not."""
-    monkeypatch.setattr(transports, "_MANY", 1)
+    monkeypatch.setattr(pools, "_MANY", 1)
     async with serving(tls=tls) as server:
         transport = Transport(server.url, PortalOptions.parse(server.url, retries=0))
         server.allow(100)
@@ -393,7 +393,7 @@ async def test_patient_requests_share_connections(
 
 async def test_nobody_waits_where_nothing_may_follow(monkeypatch: pytest.MonkeyPatch):
     """A portal that keeps no connection, or one behind a proxy, is asked on as many as before."""
-    monkeypatch.setattr(transports, "_MANY", 1)
+    monkeypatch.setattr(pools, "_MANY", 1)
     async with serving(lambda _, part: right(0, part, b"Connection: close\r\n")) as server:
         transport = Transport(server.url, PortalOptions.parse(server.url, retries=0))
         server.allow(2)
@@ -407,7 +407,7 @@ async def test_nobody_waits_where_nothing_may_follow(monkeypatch: pytest.MonkeyP
 
 async def test_answers_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch):
     """The answer to another request is no content, and no request goes behind another then."""
-    monkeypatch.setattr(transports, "_MANY", 1)
+    monkeypatch.setattr(pools, "_MANY", 1)
     async with serving(
         lambda is_behind, part: right(0, of(PARTS[0]) if is_behind else part)
     ) as server:
@@ -428,7 +428,7 @@ async def test_answers_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch):
             nursery.start_soon(ask)
             nursery.start_soon(ask)
         assert len(seen) == 1
-        assert not client.transport._is_orderly
+        assert not client.transport._pool.is_orderly
 
 
 async def test_server_that_could_not_once(
@@ -438,7 +438,7 @@ async def test_server_that_could_not_once(
 
     Then a request goes behind another again.
     """
-    monkeypatch.setattr(transports, "_MANY", 1)
+    monkeypatch.setattr(pools, "_MANY", 1)
     behind: list[bytes] = []
 
     def closes_once(is_behind: bool, part: bytes) -> bytes:

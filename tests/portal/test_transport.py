@@ -18,7 +18,7 @@ from skymount.errors import (
     RequestRefusedError,
     UnavailableError,
 )
-from skymount.portal import answers, transport
+from skymount.portal import answers, sending, transport
 from skymount.portal.calls import Call
 from skymount.portal.client import PortalClient
 from skymount.portal.options import PortalOptions
@@ -269,10 +269,10 @@ def test_redirect_from_https_to_http():
             httpx.Request("GET", target),
         )
         if good:
-            transport._redirected(call, before, then, 302, None, frozenset())
+            sending._redirected(call, before, then, 302, None, frozenset())
         else:
             with pytest.raises(BadContentError, match="https to http"):
-                transport._redirected(call, before, then, 302, None, frozenset())
+                sending._redirected(call, before, then, 302, None, frozenset())
 
 
 # --- repetitions
@@ -525,8 +525,7 @@ async def test_closed_under_way():
                 await trio.testing.wait_all_tasks_blocked()
                 await client.aclose()
         assert ended == [1, 1]
-        assert not client.transport._idle
-        assert not client.transport._lent
+        assert not len(client.transport._pool)
 
 
 @pytest.mark.parametrize("read_once", [False, True])
