@@ -249,7 +249,7 @@ def fill(shares: Shares, cursor: Cursor, now: float, most: int = 1 << 40) -> int
     """Have a reader ask for as much ahead as it may; return how much that is."""
     share = min(shares.take_out(cursor, now), most)
     cursor.ahead = max(cursor.ahead, cursor.mark + share)
-    shares.put_back(cursor, now)
+    shares.put_back(cursor, 1, now)
     return cursor.ahead - cursor.mark
 
 
@@ -291,6 +291,14 @@ def test_readers_that_are_gone_fill_nothing():
     assert fill(shares, one, 0.0) == 80 * MIB
     assert fill(shares, Cursor(0, 0), 2.0) < 10 * MIB
     assert fill(shares, Cursor(0, 0), 4.5) == 80 * MIB
+
+
+def test_unit_that_is_read_counts():
+    """R5: A reader holds all of the unit that it reads, whatever of it is read."""
+    shares, one = Shares(90 * MIB), Cursor(41 * MIB, 0)
+    shares.take_out(one, 0.0)
+    shares.put_back(one, 40 * MIB, 0.0)
+    assert shares.take_out(Cursor(0, 0), 0.0) == 50 * MIB * 8 // 9
 
 
 def test_what_is_ahead_of_a_reader():

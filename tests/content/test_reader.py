@@ -705,3 +705,28 @@ async def test_fetches_that_nobody_waits_for_make_way(
         with trio.fail_after(5):
             data = await made.reader.read(wanted, 0, 10)
         assert bytes(data) == quick.payload[:10]
+
+
+@pytest.mark.parametrize("cache", range(4, 17))
+@pytest.mark.parametrize("readers", [1, 2])
+async def test_chunks_of_which_few_fit_are_fetched_once(rig: OpenRig, cache: int, readers: int):
+    """Neither what is read nor what was fetched ahead of it pushes out the other, but once when
+    another reader begins.
+    """
+    skyfiles_ = [skyfiles.of_files({"big": noise(16 * MIB + 17, n)}) for n in range(readers)]
+    step = 128 << 10
+    async with rig(cache=max(cache, 4 * readers) * MIB) as made:
+        files = []
+        for skyfile in skyfiles_:
+            made.portal.add(skyfile)
+            files.append(await made.reader.load(skyfile.skylink))
+        for offset in range(0, files[0].size, step):
+            for found, skyfile in zip(files, skyfiles_, strict=True):
+                size = min(step, found.size - offset)
+                data = await made.reader.read(found, offset, size)
+                assert data == skyfile.payload[offset : offset + size]
+                while made.reader._pending:
+                    await trio.sleep(0.0005)
+        spans = fetched(made)
+    again = sum(stop - start for start, stop in spans) - sum(found.size for found in files)
+    assert again <= 2 * 4 * MIB * (readers - 1)

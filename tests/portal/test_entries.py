@@ -1079,3 +1079,28 @@ async def test_real_portal(portal: PortalProcess, ledger: Ledger):
 def test_module_logs_under_its_name():
     """Its log can be silenced and found."""
     assert module._log.name == "skymount.portal.entries"
+
+
+async def test_rewrite_waits_for_a_portal_that_may_have_something_newer(
+    both: Entries, one: FakeRegistry, two: FakeRegistry, ledger: Ledger, autojump_clock: object
+):
+    """G4: a portal that is behind does not speak for one that cannot be asked."""
+    one.set(signed(b"old", 3))
+    two.set(signed(b"newer, by another machine", 9))
+    ledger.note(signed(b"seen", 4), "a")
+    two.always = "down"
+    with pytest.raises(PortalError):
+        await both.write(ref(), PAIR, b"mine", None)
+    assert [data for data, _ in pending(ledger)] == [b"mine"]
+
+
+async def test_deletion_waits_for_a_portal_that_may_have_something_newer(
+    both: Entries, one: FakeRegistry, two: FakeRegistry, ledger: Ledger, autojump_clock: object
+):
+    """G4: the same for a deletion."""
+    one.set(signed(b"old", 3))
+    two.set(signed(b"newer, by another machine", 9))
+    ledger.note(signed(b"seen", 4), "a")
+    two.always = "down"
+    with pytest.raises(PortalError):
+        await both.delete(ref(), PAIR)

@@ -375,3 +375,29 @@ async def test_refused_connection_counts_as_away():
                 await ask(asked, head)
             assert caught.value.unreached is not None
         assert len(tried) == ROUNDS + 1
+
+
+async def test_portal_that_answers_is_not_away_for_one_connection(autojump_clock: object):
+    """R10: a connection that cannot be made, while others answer, is no reason to rest."""
+    asked = portals(1)
+
+    async def no_connection(_: PortalClient) -> object:
+        await trio.sleep(10)
+        error = UnavailableError("no connection")
+        error.unreached = 10.0
+        raise error
+
+    async def answer(_: PortalClient) -> object:
+        return "answer"
+
+    async def one_more_connection() -> None:
+        with pytest.raises(UnavailableError):
+            await asked.first(no_connection)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one_more_connection)
+        await trio.sleep(9.9)
+        assert await asked.first(answer) == "answer"
+        await trio.sleep(0.2)
+        assert await asked.first(answer) == "answer"
+        nursery.cancel_scope.cancel()

@@ -199,7 +199,10 @@ class Cursors:
 
 
 class Shares:
-    """What the readers of all skyfiles have asked for ahead and not read yet, together."""
+    """What the readers of all skyfiles hold together: the unit that each reads, and what it has
+    asked for ahead and not read yet. Were the former not counted, one would push out the other
+    where few fit, and both be fetched again and again.
+    """
 
     def __init__(self, room: int) -> None:
         """`room` are the bytes of memory that they may fill."""
@@ -209,7 +212,8 @@ class Shares:
         """What each fills, and when it read last; the one that read last is the last."""
 
     def take_out(self, cursor: Cursor, now: float) -> int:
-        """Return what a reader may fill, until it is put back: most of what the others leave.
+        """Return what a reader may fill, until it is put back: most of what the others leave. The
+        unit that it reads is part of that.
 
         So one alone has nearly all, many have about the same, and who reads slowly leaves its part
         to others. A part stays free for who begins.
@@ -222,9 +226,9 @@ class Shares:
             self._forget(oldest)
         return max(0, self._room - self._filled) * _SHARED // (_SHARED + 1)
 
-    def put_back(self, cursor: Cursor, now: float) -> None:
+    def put_back(self, cursor: Cursor, unit: int, now: float) -> None:
         """Count what a reader fills."""
-        filled = max(0, cursor.ahead - cursor.mark)
+        filled = max(cursor.ahead, -(-cursor.mark // unit) * unit) - cursor.mark // unit * unit
         self._filled += filled
         self._readers[cursor] = filled, now
 

@@ -352,7 +352,7 @@ class ContentReader:
         if not cursor.goes_on or size <= unit:
             return
         now = trio.current_time()
-        share = self._shares.take_out(cursor, now)
+        share = self._shares.take_out(cursor, now) - cursor.mark % unit
         if unit <= share:  # or it would push out what is read
             trip = self._fetcher.round_trip
             for start, stop in cursor.requests(unit, share, trip, now):
@@ -361,7 +361,7 @@ class ContentReader:
                 indexes = range(start // unit, -(-min(stop, size) // unit))
                 if not self._start(source, [source.key(n, unit) for n in indexes], likely=True):
                     break
-        self._shares.put_back(cursor, now)
+        self._shares.put_back(cursor, unit, now)
 
     def _start(self, source: _Source, keys: list[UnitKey], *, likely: bool = False) -> bool:
         """Start one fetch for each run of missing units; False when there was no room for it."""

@@ -353,12 +353,22 @@ class Entries:
     async def _ask_to_replace(self, ref: Ref) -> State:
         """Ask for who replaces whatever is there: what is behind counts as nothing.
 
-        A portal may have lost the entry, and have an old one back; its owner can set it right.
+        A portal may have lost the entry, and have an old one back; its owner can set it right. It
+        does not speak for others, which may have something newer: those must have answered too.
         """
+        begun = trio.current_time()
+
+        async def ask(portal: PortalReader) -> State:
+            try:
+                return await self._ask_one(portal, ref, True)
+            except RolledBackError as error:
+                raise NotFoundError(error.message, url=error.url) from error
+
         try:
-            return await self._ask(ref)
-        except RolledBackError:
-            return State(None, trio.current_time(), self._clock())
+            state = await self._portals.first(ask)
+        except NotFoundError:
+            return State(None, begun, self._clock())
+        return self._remember(ref, state)
 
     def _remember(self, ref: Ref, state: State) -> State:
         """Remember a state unless a later one is, and tell of a change; return what was given."""

@@ -61,6 +61,8 @@ class _Standing:
     """In a row; the fewer, the earlier it is asked."""
     last: float = 0.0
     """When the last of them was."""
+    answered: float = -math.inf
+    """When it last answered."""
     away: float = -math.inf
     """Until when it counts as away."""
     rest: float = -math.inf
@@ -68,14 +70,22 @@ class _Standing:
     error: PortalError | None = None
     """Why it could not be reached."""
 
-    def succeeded(self) -> None:
+    def succeeded(self, now: float) -> None:
         """Record a good answer."""
-        self.faults, self.away = 0, -math.inf
+        self.faults = 0
+        self.refused(now)
+
+    def refused(self, now: float) -> None:
+        """Record an answer, whichever."""
+        self.answered, self.away = now, -math.inf
 
     def failed(self, error: PortalError, now: float, *, is_last: bool) -> None:
-        """Record a fault; `is_last` is whether the rounds of the request are over."""
+        """Record a fault; `is_last` is whether the rounds of the request are over.
+
+        It is not away for one connection more that cannot be made while it answers on others.
+        """
         self.faults, self.last = min(self.faults + 1, _FAULTS), now
-        if error.unreached is None:
+        if error.unreached is None or self.answered > now - error.unreached:
             self.away = -math.inf
             return
         took_long = error.unreached >= LONG
@@ -150,12 +160,12 @@ class Portals:
                     if not isinstance(failure, BadContentError):
                         failure = _bare(error)
                 except PortalError as error:
-                    standing.away = -math.inf
+                    standing.refused(trio.current_time())
                     done.add(client)
                     if refusal is None or isinstance(refusal, NotFoundError):
                         refusal = _bare(error)
                 else:
-                    standing.succeeded()
+                    standing.succeeded(trio.current_time())
                     return answer
             if len(done) == len(self.clients):
                 break
