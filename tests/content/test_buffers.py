@@ -81,6 +81,18 @@ def test_what_is_looked_at_displaces_nothing() -> None:
     assert address(mine) in places
 
 
+def test_what_was_looked_at_is_freed_in_the_end() -> None:
+    """Who looked at many of them last can have all but those that are kept freed."""
+    buffers = Buffers()
+    views = [buffers.take(MIB) for _ in range(40)]
+    for view in views:
+        buffers.give_back(view)
+    views.clear()
+    del view
+    buffers.trim()
+    assert buffers.idle == 16 * MIB
+
+
 def test_threads_never_share_memory() -> None:
     """R1: whichever thread takes it, and whichever gives it back."""
     buffers = Buffers()

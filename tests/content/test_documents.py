@@ -250,9 +250,8 @@ def test_any_document(document: object):
     assert as_text(as_upload(text)) == text
 
 
-def test_deeply_nested(monkeypatch: pytest.MonkeyPatch):
-    """D1: Indentation does not make a document too long to be shown: then it has one line."""
-    monkeypatch.setattr("skymount.content.texts.DOCUMENT_LIMIT", 1 << 20)
+def test_deeply_nested():
+    """D1: What would be little else than its indentation has one line."""
     document: list[object] = [1] * 2000
     for _ in range(300):
         document = [document]
@@ -260,6 +259,14 @@ def test_deeply_nested(monkeypatch: pytest.MonkeyPatch):
     assert text.count(b"\n") == 1
     assert len(text) < 10_000
     assert json.loads(text) == document
+
+
+def test_text_that_grows(monkeypatch: pytest.MonkeyPatch):
+    """D1: A text is no longer than a document may be, whatever it was made of."""
+    monkeypatch.setattr("skymount.content.texts.DOCUMENT_LIMIT", 1 << 20)
+    body = b"[" + b",".join([b"1e15"] * 100_000) + b"]"
+    with pytest.raises(MalformedError, match="too long"):
+        as_text(body)
 
 
 @given(st.binary(max_size=200))

@@ -63,6 +63,11 @@ class Buffers:
             self._let_go(_KEPT - len(owner))
             self._idle.append(owner)
 
+    def trim(self) -> None:
+        """Free what is more than is kept: for who was the last to look at buffers given back."""
+        with self._lock:
+            self._let_go(_KEPT)
+
     def _let_go(self, limit: int) -> None:
         """Free those that wait for longest, until no more than so many bytes are kept."""
         held, at = self._unused(), 0

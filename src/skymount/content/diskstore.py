@@ -155,6 +155,10 @@ class DiskStore:
             self._refused = 0
         return stored
 
+    def rest(self) -> None:
+        """Give memory back that was used for writing; for when nothing more waits to be written."""
+        self._buffers.trim()
+
     # --- all of them ---------------------------------------------------------
 
     def info(self) -> Stock:

@@ -145,6 +145,8 @@ class Keeper:
                 self._not_stored += not is_stored
                 self._done_bytes += len(data)
             del item, data  # the memory is not held while the queue is empty
+            if self._queue.empty():
+                self._store.rest()
 
 
 def _get_all(store: DiskStore, keys: Sequence[BlockKey]) -> list[memoryview | None]:

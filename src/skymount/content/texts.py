@@ -15,28 +15,34 @@ from skymount.wire.document import DOCUMENT_LIMIT, decode_document, encode_docum
 READING, WRITING = "read", "write"
 """What the program does."""
 
+_INDENTED = 1 << 20
+_INDENTED_TIMES = 16
+"""Over several lines a text may be so many bytes long, or so many times as long as what was
+uploaded: beyond, it is little else than its indentation.
+"""
+
 _LENGTH = struct.Struct("<Q")
 
 
 def as_text(body: bytes) -> bytes:
     """Return the text of a document from the upload that holds it; MalformedError if it is none."""
     document = decode_document(body)
+    limit = min(DOCUMENT_LIMIT, max(_INDENTED, _INDENTED_TIMES * len(body)))
     try:
-        text = _over_lines(document)
+        text = _over_lines(document, limit).encode(errors="backslashreplace")
     except RecursionError as error:
         raise MalformedError(f"too deep to be shown: {error}") from None
-    return text.encode(errors="backslashreplace")
+    if len(text) > DOCUMENT_LIMIT:
+        raise MalformedError(f"too long to be shown: {len(text)} > {DOCUMENT_LIMIT} bytes")
+    return text
 
 
-def _over_lines(document: object) -> str:
-    """Write a document over several lines, or on one if that would be too long.
-
-    What is nested deeply would get hundreds of times as long by its indentation.
-    """
+def _over_lines(document: object, limit: int) -> str:
+    """Write a document over several lines, or on one if that would be longer than a limit."""
     text, length = StringIO(), 0
     for piece in json.JSONEncoder(ensure_ascii=False, indent=2).iterencode(document):
         length += text.write(piece)
-        if length >= DOCUMENT_LIMIT:
+        if length >= limit:
             return json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n"
     return text.getvalue() + "\n"
 
