@@ -112,7 +112,7 @@ def _refusal(operation: str, error: Exception) -> pyfuse3.FUSEError:
     if not isinstance(error, SkymountError | OSError | trio.TooSlowError):
         log.error("%s failed", operation, exc_info=error)
     elif number not in (errno.ENOENT, errno.EROFS):
-        log.warning("%s: %s", operation, str(error) or type(error).__name__)
+        log.warning("%s: %s", operation, str(error) or os.strerror(number))
     return pyfuse3.FUSEError(number)
 
 

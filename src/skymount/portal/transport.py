@@ -426,9 +426,10 @@ def _translated(call: Call) -> Iterator[None]:
 
 def _translation(call: Call, error: httpx.HTTPError) -> PortalError:
     """Return what is meant by an error of httpx."""
-    detail = str(error) or type(error).__name__
     if isinstance(error, httpx.TimeoutException):
-        return call.error(PortalTimeoutError, f"no answer in time: {detail}")
+        detail = f": {error}" if str(error) else ""
+        return call.error(PortalTimeoutError, f"no answer in time{detail}")
+    detail = str(error) or type(error).__name__
     if isinstance(error, httpx.RemoteProtocolError):
         return call.error(BadContentError, detail)
     return call.error(UnavailableError, f"cannot be reached: {detail}")
