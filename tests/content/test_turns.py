@@ -22,7 +22,7 @@ async def test_in_turns(count: int):
         others, stop = [0], trio.Event()
         nursery.start_soon(turns_of_others, others, stop)
         assert [one async for one in in_turns(range(count))] == list(range(count))
-        assert others[0] >= (count - 1) // TURN
+        assert others[0] >= (count - 1) // TURN - 1  # whose turn is first, trio leaves to chance
         stop.set()
 
 
