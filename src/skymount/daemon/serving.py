@@ -231,7 +231,7 @@ def _key_trees(
         documents,
         keys,
         KeyTreeConfig(SKYDB, kind=1, suffix=b".json", ttl=ttl, grace=grace),
-        lambda document: of_entry(document.entry),
+        lambda document: {**of_entry(document.entry), "verified": document.verified.value},
     )
     return registry, skydb
 

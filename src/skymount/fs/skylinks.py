@@ -100,7 +100,7 @@ class Skylinks(Realm):
     @staticmethod
     def _kept(point: Point, ttl: float) -> float:
         """Return the seconds for which the kernel may keep what holds for so many."""
-        return min(MOMENT, ttl) if point.moves else ttl
+        return min(MOMENT, ttl) if point.moves or point.slot.is_provisional else ttl
 
     def getattr(self, inode: int) -> Answer[Entry]:
         if inode == self.directory:
@@ -231,11 +231,10 @@ class _Content(OpenFile):
 
     __slots__ = ("_extent", "_inode", "_opened", "_slot", "_slots")
 
-    keep = True
-
     def __init__(
         self, slots: Slots, slot: Slot, extent: Extent, inode: int, opened: Counter[int]
     ) -> None:
+        self.keep = not slot.was_provisional
         self._slots = slots
         self._slot = slot
         self._extent = extent
@@ -246,7 +245,7 @@ class _Content(OpenFile):
 
     def offer(self) -> bytes | memoryview | None:
         extent = self._extent
-        if extent.size > _OFFERED or self._opened[self._inode] > 1:
+        if not self.keep or extent.size > _OFFERED or self._opened[self._inode] > 1:
             return None
         return extent.ready(0, extent.size)
 
