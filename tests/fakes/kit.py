@@ -15,9 +15,10 @@ from skymount.fs import hns
 from skymount.fs.fixed import HNS, SKYLINKS, Fixed
 from skymount.fs.hns import Hns
 from skymount.fs.operations import Opened, Operations
+from skymount.fs.points import space_of
 from skymount.fs.realm import Child, Entry, settled
 from skymount.fs.skylinks import Skylinks, TreeConfig
-from skymount.fs.slots import Slots, parse_name, space_of
+from skymount.fs.slots import Slots, parse_name
 from skymount.portal.failover import Portals
 from skymount.portal.resolve import Goal, Names, NamesConfig, Resolution, Way
 from skymount.wire.sector import inline_skylink

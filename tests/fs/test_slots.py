@@ -7,8 +7,8 @@ import pytest
 import trio
 
 from skymount.errors import BadContentError, MalformedError, NotFoundError, UnavailableError
+from skymount.fs.points import INDEX_BITS, Point, Slot, merged, space_of
 from skymount.fs.realm import FOREVER
-from skymount.fs.slots import INDEX_BITS, Point, Slot, merged, space_of
 from skymount.portal.resolve import Goal
 from skymount.wire.skylink import Skylink
 from tests.fakes.kit import FILES, Kit, open_kit
@@ -189,7 +189,7 @@ async def test_inode_and_back(autojump_clock: object):
 
 async def test_colliding_numbers(monkeypatch: pytest.MonkeyPatch, autojump_clock: object):
     """Names whose hashes collide get numbers of their own."""
-    monkeypatch.setattr("skymount.fs.slots._NUMBER_BITS", 4)
+    monkeypatch.setattr("skymount.fs.slots.NUMBER_BITS", 4)
     async with open_kit() as kit:
         slots = [at(kit, link).slot for link in links(kit, 15)]
         assert {slot.number for slot in slots} == set(range(1, 16))

@@ -15,6 +15,7 @@ from skymount.content.reader import ContentReader, Extent
 from skymount.errors import MalformedError, NotFoundError
 from skymount.fs import xattrs
 from skymount.fs.fixed import SKYLINKS
+from skymount.fs.points import Point, Slot
 from skymount.fs.realm import (
     MOMENT,
     UNCHANGING,
@@ -27,7 +28,7 @@ from skymount.fs.realm import (
     child_of,
     refuse,
 )
-from skymount.fs.slots import Point, Slot, Slots
+from skymount.fs.slots import Slots
 from skymount.fs.tree import Directory, Entries, Tree
 
 R = TypeVar("R")

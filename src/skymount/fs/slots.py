@@ -1,14 +1,10 @@
 """Owns the names that the mount knows in a directory of trees: which are loaded, loading or needed
-no more, which of its trees a name that moves shows now, and how inode numbers stand for files.
-
-An inode number is the slot's number, then the node's index in its tree: 38 and 24 bits. The slot's
-number is a hash of the name, and of what it leads to where that can change, so the numbers are the
-same after a remount, and no table of them is kept.
+no more, and which of its trees a name that moves, or is provisional, shows now.
 """
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from hashlib import blake2b
 
@@ -17,6 +13,7 @@ import trio
 from skymount.content.loader import off_loop
 from skymount.content.skyfile import Skyfile
 from skymount.errors import BadContentError, NotFoundError, PortalError, UnavailableError
+from skymount.fs.points import INDEX_BITS, NUMBER_BITS, Point, Slot
 from skymount.fs.realm import FOREVER
 from skymount.fs.tree import Tree
 from skymount.portal.resolve import NEGATIVE_TTL, Goal, Names
@@ -24,133 +21,14 @@ from skymount.wire.skylink import Skylink, parse_skylink
 
 log = logging.getLogger(__name__)
 
-INDEX_BITS = 24
-_NUMBER_BITS = 37
 _LOGGED = 200  # characters of a path in the log
+_KEPT = 64  # trees kept though nothing refers to them: what was just looked at is looked at again
+
 _PROVISIONAL = 30.0
 """Seconds for which a provisional tree is shown without being asked for again."""
 
 _PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)
 """Seconds before each further load of what is provisional; the last one again and again."""
-
-_KEPT = 64  # trees kept though nothing refers to them: what was just looked at is looked at again
-
-SPACES = 2
-"""How many `Slots` can have inode numbers of their own."""
-
-
-def space_of(inode: int) -> int:
-    """Return which `Slots` an inode number belongs to."""
-    return inode >> (INDEX_BITS + _NUMBER_BITS) & SPACES - 1
-
-
-def merged(inodes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return references to inodes that are given back with those to a slot's files as one.
-
-    The kernel gives back thousands at a time, and all of them are the slot's.
-    """
-    found: list[tuple[int, int]] = []
-    counts: dict[int, int] = {}
-    for inode, count in inodes:
-        number = inode >> INDEX_BITS
-        if number >> _NUMBER_BITS < SPACES:
-            counts[number] = counts.get(number, 0) + count
-        else:  # another realm's
-            found.append((inode, count))
-    found.extend((number << INDEX_BITS, count) for number, count in counts.items())
-    return found
-
-
-class Slot:
-    """A name and one tree that it leads to, once that is known."""
-
-    __slots__ = (
-        "changed",
-        "expires",
-        "number",
-        "point",
-        "references",
-        "target",
-        "tree",
-        "verified",
-        "was_provisional",
-    )
-
-    tree: Tree | None
-
-    def __init__(self, point: "Point", number: int, target: Skylink | None) -> None:
-        self.point = point
-        self.number = number
-        self.target = target
-        """The v1 skylink of the tree; None until a name that moves is resolved."""
-        self.tree = None
-        self.verified = True
-        """Whether it is verified that the name leads here; a domain's record does not count."""
-        self.references = 0
-        """Lookups that the kernel has not forgotten, and open handles."""
-        self.expires = math.inf
-        """Until when a provisional tree may be shown, by trio's clock."""
-        self.was_provisional = False
-        """Whether it shows or showed a provisional tree: the kernel may keep none of its pages."""
-        self.changed = False
-        """Whether its tree turned out to be another than it showed while that was provisional."""
-
-    @property
-    def is_provisional(self) -> bool:
-        """Whether a portal that failed might prove something else (docs/semantics.md, T6)."""
-        return self.tree is not None and self.tree.skyfile.provisional != 0
-
-    def inode(self, index: int = 0) -> int:
-        """Return the inode number of a node of its tree; the root is 0."""
-        return self.number << INDEX_BITS | index
-
-
-class Point:
-    """A name, and the slot that it shows now."""
-
-    __slots__ = (
-        "error",
-        "goal",
-        "loading",
-        "name",
-        "provisional",
-        "repeating",
-        "repetitions",
-        "seen",
-        "slot",
-        "slow",
-        "used",
-        "waiting",
-    )
-
-    slot: Slot
-
-    def __init__(self, name: str, goal: Goal) -> None:
-        self.name = name
-        self.goal = goal
-        self.error: PortalError | None = None
-        """Why there is nothing to show."""
-        self.loading: trio.Event | None = None
-        """Set when the load that is under way ends."""
-        self.waiting = 0
-        """Tasks that wait for the load, and will refer to the slot."""
-        self.slow = False
-        """Whether a lookup has already waited for this load for as long as it may."""
-        self.seen = 0.0
-        """When the resolution was asked for that was looked at last, by trio's clock."""
-        self.provisional: list[Slot] = []
-        """The slots that show the provisional tree of its present target."""
-        self.repetitions = 0
-        """How often that was asked for again."""
-        self.repeating = False
-        """Whether a task waits to do so."""
-        self.used = False
-        """Whether it was used since then."""
-
-    @property
-    def moves(self) -> bool:
-        """Whether what it leads to can change."""
-        return not isinstance(self.goal, Skylink) or self.goal.version == 2
 
 
 class Slots:
@@ -480,13 +358,13 @@ class Slots:
         """Hash a name, with what it leads to where that can change."""
         text = f"{point.name}\0{target or ''}" if point.moves else point.name
         digest = blake2b(text.encode(), digest_size=8).digest()
-        return self._in_space(int.from_bytes(digest, "big") >> (64 - _NUMBER_BITS))
+        return self._in_space(int.from_bytes(digest, "big") >> (64 - NUMBER_BITS))
 
     def _next_number(self, number: int) -> int:
-        return self._in_space(number + 1 & (1 << _NUMBER_BITS) - 1)
+        return self._in_space(number + 1 & (1 << NUMBER_BITS) - 1)
 
     def _in_space(self, number: int) -> int:
-        return self._space << _NUMBER_BITS | number
+        return self._space << NUMBER_BITS | number
 
     # Keeping and dropping
 
