@@ -8,8 +8,8 @@ import pytest
 from tests.skymount_process import output, run
 
 _HANDLERS = """
-import signal
-print(*(signal.getsignal(number) is not signal.SIG_IGN for number in (signal.SIGINT, signal.SIGHUP)))
+from signal import SIG_IGN, SIGHUP, SIGINT, getsignal
+print(getsignal(SIGINT) is not SIG_IGN, getsignal(SIGHUP) is not SIG_IGN)
 """
 
 
