@@ -6,12 +6,13 @@ import re
 import select
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.mount.keys import Owner, needs
-from tests.skymount_process import LIMIT, Sandbox, output, run
+from tests.skymount_process import LIMIT, Sandbox, end, output, run
 
 
 @pytest.fixture(scope="module")
@@ -133,11 +134,15 @@ class Terminal:
         self.shown += piece
         return piece
 
-    def end(self) -> None:
+    def wait(self) -> None:
         """Wait for its end."""
         while self._read():
             pass
         assert self.process.wait(LIMIT) == 0
+
+    def close(self) -> None:
+        """End it, if it has not ended."""
+        end(self.process)
         os.close(self._master)
 
 
@@ -147,11 +152,12 @@ def test_nano(owner: Owner, files: Path, options: list[str]) -> None:
     """G8: posted, once, by nano; with a backup file and a lock file too."""
     name = "nano" + "".join(options)
     owner.put(name, b"old\n")
-    nano = Terminal(["nano", "--ignorercfiles", *options, name], owner, files)
-    nano.type_after(b"old", b"new \x0f")
-    nano.type_after(b"File Name to Write|Write to File", b"\r")  # nano 7, nano 8
-    nano.type_after(b"Wrote", b"\x18")
-    nano.end()
+    command = ["nano", "--ignorercfiles", *options, name]
+    with closing(Terminal(command, owner, files)) as nano:
+        nano.type_after(b"old", b"new \x0f")
+        nano.type_after(b"File Name to Write|Write to File", b"\r")  # nano 7, nano 8
+        nano.type_after(b"Wrote", b"\x18")
+        nano.wait()
     assert (owner.data(name), owner.revision(name)) == (b"new old\n", 1)
     left = [found for found in output(["ls", "-A"], cwd=files).decode().split() if name in found]
     assert left == ([name, f"{name}~"] if "--backup" in options else [name])
