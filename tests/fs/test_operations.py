@@ -465,8 +465,8 @@ async def test_nothing_is_left_of_what_was_released(autojump_clock: object):
         help_file = await lookup(kit, ".skymount", "help.txt")
         directories = [ROOT, CONTROL, SKYLINKS, top.inode]
         opened = [await kit.operations.opendir(inode) for inode in directories]
-        for inode in (file.inode, file.inode, help_file.inode):
-            opened.append((await kit.operations.open(inode, os.O_RDONLY)).handle)
+        files = [file.inode, file.inode, help_file.inode]
+        opened += [(await kit.operations.open(inode, os.O_RDONLY)).handle for inode in files]
         assert len(set(opened)) == len(opened)
         kit.names.move(name, other)
         assert (await lookup(kit, "skylinks", str(name))).inode != top.inode
