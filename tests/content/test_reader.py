@@ -208,6 +208,24 @@ async def test_lying_portal_alone(rig: OpenRig, lie: fake.Fault, shape: str):
         assert await read_all(made, skyfile) == skyfile.payload
 
 
+async def test_lie_in_any_of_ten_pieces(rig: OpenRig):
+    """T2: the content chunk by chunk, also where the portal spreads it over ten sectors: a wrong
+    byte is found whichever of them it lies in.
+    """
+    payload = noise(5 * MIB, 12)
+    skyfile = skyfiles.of_metadata(describe({"f": payload}), payload, pieces=10)
+    async with rig() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        assert found.verified is Verified.YES
+        for piece in range(10):
+            made.portal.fault(fake.flips(MIB // 640 * 640 + 64 * piece))
+            with pytest.raises(BadContentError):
+                await made.reader.read(found, 0, 1000)
+            made.portal.heal()
+        assert bytes(await made.reader.read(found, 0, found.size)) == payload
+
+
 @pytest.mark.parametrize("lie", LIES)
 async def test_lying_portal_first(rig: OpenRig, lie: fake.Fault):
     """With an honest portal behind the lying one the bytes are right."""
