@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import socket
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -331,6 +332,26 @@ async def test_nobody_there():
         async with PortalClient(url, connect_timeout=5, retries=0) as client:
             with pytest.raises(UnavailableError, match="cannot be reached"):
                 await client.head(SMALL.skylink)
+
+
+async def test_nobody_picks_up():
+    """A connection that is not made within `connect_timeout` seconds is given up."""
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=0) as listener,
+        contextlib.ExitStack() as ours,
+    ):
+        address = listener.getsockname()
+        for _ in range(3):  # as many as the system keeps for who does not accept them, and more
+            waiting = ours.enter_context(socket.socket())
+            waiting.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                waiting.connect(address)
+        url = f"http://127.0.0.1:{address[1]}"
+        async with PortalClient(url, connect_timeout=0.2, retries=0) as client:
+            with trio.fail_after(5), pytest.raises(UnavailableError) as caught:
+                await client.head(SMALL.skylink)
+        assert caught.value.unreached is not None
+        assert caught.value.unreached >= 0.2
 
 
 async def test_body_after_a_head():
