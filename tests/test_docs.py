@@ -38,6 +38,24 @@ def test_every_configuration_key_is_documented() -> None:
     assert sorted(rows) == sorted(item.name for item in fields(Config))
 
 
+def test_defaults_of_the_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """docs/configuration.md names the default of each key; L1, G5, H2 and R2 name theirs too."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    text = (ROOT / "docs/configuration.md").read_text()
+    said = dict(
+        re.findall(r"^\| `(\w+)` \|[^|]*(?:\\\|[^|]*)*\| `([^`<]+)` \|", text, re.MULTILINE)
+    )
+    assert {"lookup_grace", "registry_ttl", "hns_ttl", "timeout", "memory_cache"} <= said.keys()
+    plain = re.compile(r"true|false|[\d.]+")
+    lines = (f"{k} = {v}" if plain.fullmatch(v) else f'{k} = "{v}"' for k, v in said.items())
+    file = tmp_path / "config.toml"
+    file.write_text("\n".join(lines))
+    assert load({}, file=str(file), environ={}) == Config()
+    promises = (ROOT / "docs/semantics.md").read_text()
+    for key in ("lookup_grace", "registry_ttl", "hns_ttl", "timeout"):
+        assert f"`{key}` ({said[key]} s)" in promises
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     """A relative link in a page names a file that is there."""

@@ -20,11 +20,12 @@ PART = part_size(LAYOUT)
 
 
 class Source:
-    """Sends content into buffers; breaks off before one of the parts if told to."""
+    """Sends content into buffers; breaks off before one of the parts, or falls silent, if told."""
 
-    def __init__(self, content: bytes, stop: int | None = None) -> None:
+    def __init__(self, content: bytes, stop: int | None = None, silent: int | None = None) -> None:
         self.content = content
         self.stop = stop
+        self.silent = silent
         self.ended = False
 
     async def receive(self, views: Sequence[memoryview]) -> AsyncGenerator[int, None]:
@@ -34,6 +35,8 @@ class Source:
                 await trio.lowlevel.checkpoint()
                 if number == self.stop:
                     raise UnavailableError("broken off")
+                if number == self.silent:
+                    await trio.sleep_forever()
                 view[:] = self.content[at : at + len(view)]
                 at += len(view)
                 yield number
@@ -75,6 +78,15 @@ async def test_a_chunk_that_is_another_ends_it(place: int) -> None:
     with pytest.raises(BadContentError, match="chunk 1"):
         await receive_chunks(LAYOUT, PART, views(), source.receive, checked.check)
     assert checked.found == [0]
+    assert source.ended
+
+
+async def test_a_chunk_that_is_another_ends_it_at_once() -> None:
+    """Nothing more is waited for from who sent it."""
+    content = b"?" + b"".join(CONTENT)[1:]
+    source, checked = Source(content, silent=SECTOR_SIZE // PART), Checked()
+    with trio.fail_after(10), pytest.raises(BadContentError, match="chunk 0"):
+        await receive_chunks(LAYOUT, PART, views(), source.receive, checked.check)
     assert source.ended
 
 

@@ -517,7 +517,7 @@ def test_a_disk_that_refuses(
 def test_a_disk_that_refused_is_left_alone_for_a_while(
     store: DiskStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K4: a full disk is not tried again for each block."""
+    """K4: a full disk is not tried again for each block, but each minute."""
     with monkeypatch.context() as patch:
 
         def refuse(fd: int, data: memoryview) -> int:
@@ -526,9 +526,10 @@ def test_a_disk_that_refused_is_left_alone_for_a_while(
         patch.setattr("skymount.content.blockfile._write_all", refuse)
         assert not store.put(key(1), b"x")
     assert not store.put(key(1), b"x")
-    later = time.monotonic() + 61
-    monkeypatch.setattr(time, "monotonic", lambda: later)
-    assert store.put(key(1), b"x")
+    refused = time.monotonic()
+    for later, stored in ((50, False), (61, True)):
+        monkeypatch.setattr(time, "monotonic", lambda now=refused + later: now)
+        assert store.put(key(1), b"x") is stored
 
 
 # --- whose it is ----------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from skymount.content.skyfile import Policy, Verified
+from skymount.content.skyfile import Policy, Skyfile, Verified
 from skymount.errors import (
     BadContentError,
     NotFoundError,
@@ -17,6 +17,7 @@ from skymount.errors import (
 )
 from tests.fakes import portal as fake
 from tests.fakes import skyfiles
+from tests.fakes.portal import FakePortal, running
 from tests.fakes.rig import OpenRig, Rig
 from tests.fakes.skyfiles import FakeSkyfile, describe, noise, unverifiable
 
@@ -207,6 +208,24 @@ async def test_lying_portal_alone(rig: OpenRig, lie: fake.Fault, shape: str):
         assert await read_all(made, skyfile) == skyfile.payload
 
 
+async def test_lie_in_any_of_ten_pieces(rig: OpenRig):
+    """T2: the content chunk by chunk, also where the portal spreads it over ten sectors: a wrong
+    byte is found whichever of them it lies in.
+    """
+    payload = noise(5 * MIB, 12)
+    skyfile = skyfiles.of_metadata(describe({"f": payload}), payload, pieces=10)
+    async with rig() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        assert found.verified is Verified.YES
+        for piece in range(10):
+            made.portal.fault(fake.flips(MIB // 640 * 640 + 64 * piece))
+            with pytest.raises(BadContentError):
+                await made.reader.read(found, 0, 1000)
+            made.portal.heal()
+        assert bytes(await made.reader.read(found, 0, found.size)) == payload
+
+
 @pytest.mark.parametrize("lie", LIES)
 async def test_lying_portal_first(rig: OpenRig, lie: fake.Fault):
     """With an honest portal behind the lying one the bytes are right."""
@@ -351,18 +370,33 @@ async def test_cancelled_reader_leaves_the_fetch_to_others(rig: OpenRig):
 
 
 async def test_end_of_the_reader_ends_its_fetches(rig: OpenRig):
-    """Leaving the reader cancels what is under way, and leaves no connection behind."""
-    skyfile = plain(MIB)
-    async with rig() as made:
-        made.portal.add(skyfile)
-        found = await made.reader.load(skyfile.skylink)
-        made.portal.fault(fake.stalls_after(10), "GET.*concat")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(made.reader.read, found, 0, 10)
-            await wait_all_tasks_blocked()
-            nursery.cancel_scope.cancel()
-        while not made.portal.asked("GET.*concat"):
-            await trio.sleep(0.001)
+    """Leaving the reader cancels what is under way, whether somebody waits for it or not, and
+    leaves no connection behind.
+    """
+    skyfile = plain(40 * MIB)
+    stall = fake.stalls_after(10)
+
+    def stalls_behind_the_start(request: fake.Request, reply: fake.Reply) -> fake.Reply:
+        return reply if request.headers["range"].startswith("bytes=0-") else stall(request, reply)
+
+    async def waits(made: Rig, found: Skyfile) -> None:
+        with pytest.raises(PortalError):
+            await made.reader.read(found, 30 * MIB, 10)
+
+    with trio.fail_after(10):
+        async with running(FakePortal()) as portal, trio.open_nursery() as nursery:
+            portal.add(skyfile)
+            portal.fault(stalls_behind_the_start, "GET.*concat")
+            async with rig(urls=[portal.url], idle=100) as made:
+                found = await made.reader.load(skyfile.skylink)
+                await made.reader.read(found, 0, MIB)  # the next bytes are fetched ahead
+                nursery.start_soon(waits, made, found)
+                with trio.move_on_after(0.05):
+                    await made.reader.read(found, 20 * MIB, 10)
+                while len(portal.asked("GET.*concat")) < 4:
+                    await trio.sleep(0.001)
+            while portal.connections:
+                await trio.sleep(0.001)
 
 
 # --- memory and looking ahead
@@ -622,8 +656,9 @@ async def test_fetches_ahead_end_after_the_last_close(
         await trio.sleep(0.05)
         assert made.reader._pending  # the other one is open
         files[1].close()
-        while made.cache.reserved:
-            await trio.sleep(0.001)
+        with trio.fail_after(5):  # what is on its way would take 13 s
+            while made.cache.reserved:
+                await trio.sleep(0.001)
         assert not made.reader._pending
         made.portal.heal()
         assert bytes(await made.reader.read(found, 3 * MIB, 10)) == skyfile.payload[3 * MIB :][:10]

@@ -15,6 +15,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -614,6 +615,33 @@ def test_portal_that_says_nothing_at_all(hasty: Scene):
     begun = time.monotonic()
     assert hasty.error("ls", unknown) == ETIMEDOUT
     assert time.monotonic() - begun < 6
+
+
+def test_portal_that_is_silent_before_one_that_is_not(tmp_path: Path):
+    """R2: A portal that says nothing for a third of that time has failed, and the next one is
+    asked: what needs them is done within `timeout`.
+    """
+    with contextmanager(_scene)(tmp_path / "box", 2, "--timeout", "9") as made:
+        content = noise(5 * MIB, 43)
+        directory = made.publish(skyfiles.of_files({"f": content}))
+        small = made.publish(skyfiles.of_files({"g": b"small"}))
+        made.portal.fault(fake.stalls_after(-1))
+        begun = time.monotonic()
+        assert made.names(small) == ["g"]
+        assert time.monotonic() - begun >= 3
+        assert made.names(directory) == ["f"]
+        assert made.read(directory / "f") == content
+
+
+def test_lookup_does_not_wait_for_a_silent_portal(tmp_path: Path):
+    """L1: A lookup in `skylinks` waits for a portal at most `lookup_grace` (0.5 s)."""
+    with contextmanager(_scene)(tmp_path / "box", 1) as made:
+        made.portal.fault(fake.stalls_after(-1))
+        for number in range(3):
+            path = made.publish(skyfiles.of_files({"f": b"%d" % number}))
+            begun = time.monotonic()
+            assert output(["stat", "--format=%F", path]) == b"directory\n"
+            assert time.monotonic() - begun < 5
 
 
 READER = """

@@ -452,6 +452,41 @@ async def test_open_file_keeps_its_tree(autojump_clock: object):
         await kit.operations.release(handle)
 
 
+async def test_nothing_is_left_of_what_was_released(autojump_clock: object):
+    """A handle ends with its release, and so does what it holds: an open file of the reader, and,
+    once the name leads elsewhere, the tree.
+    """
+    async with open_kit() as kit:
+        link, other = kit.reader.add(FILES), kit.reader.add({"other": b"x"})
+        name = resolver()
+        kit.names.leads[name] = link
+        top = await lookup(kit, "skylinks", str(name))
+        file = await lookup(kit, "skylinks", str(name), "a.txt")
+        help_file = await lookup(kit, ".skymount", "help.txt")
+        directories = [ROOT, CONTROL, SKYLINKS, top.inode]
+        opened = [await kit.operations.opendir(inode) for inode in directories]
+        files = [file.inode, file.inode, help_file.inode]
+        opened += [(await kit.operations.open(inode, os.O_RDONLY)).handle for inode in files]
+        assert len(set(opened)) == len(opened)
+        kit.names.move(name, other)
+        assert (await lookup(kit, "skylinks", str(name))).inode != top.inode
+        kit.operations.forget(top.inode, 3)
+        assert (await kit.operations.getattr(file.inode)).size == 5  # it is held by its handles
+        for number, handle in enumerate(opened):
+            if number < len(directories):
+                kit.operations.releasedir(handle)
+            else:
+                await kit.operations.release(handle)
+            with pytest.raises(KeyError):
+                await kit.operations.flush(handle)
+            with pytest.raises(KeyError):
+                next(kit.operations.readdir(handle, 0))
+        assert kit.reader.open_files == 0
+        await refused(errno.ESTALE, kit.operations.getattr(file.inode))
+        again = await kit.operations.open(help_file.inode, os.O_RDONLY)
+        assert again.handle not in opened
+
+
 async def test_usage(autojump_clock: object):
     """Bytes and files of what is known are counted."""
     async with open_kit() as kit:

@@ -165,13 +165,15 @@ def test_our_own_portal_that_does_not_start_is_a_warning(alone: Sandbox) -> None
 def test_a_mount_whose_portal_ends_with_another_mount_starts_its_own(
     alone: Sandbox, namespace: Namespace
 ) -> None:
-    """M5: A second mount without a portal uses the same one, and starts its own when that ends."""
+    """M5: A second mount without a portal uses the same one, and starts its own within seconds when
+    that ends.
+    """
     with ExitStack() as first:
         first.enter_context(alone.mounted())
         with alone.mounted(at=alone.directory("second")) as second:
             assert read_status(second.path, alone.prefix)["own_portal"] is False
             first.close()
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 15
             while not read_status(second.path, alone.prefix)["own_portal"] or not answers(
                 namespace
             ):

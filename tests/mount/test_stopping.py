@@ -4,14 +4,32 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
+from tests.fakes import portal as fake
+from tests.fakes.portal import FakePortal, in_thread
+from tests.fakes.skyfiles import describe, noise, unverifiable
 from tests.mount.proxy import Proxy
 from tests.mount.site import BIG, Site
 from tests.skymount_process import Sandbox, end, mounts_at, output, run
 
 ENV = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
+
+READ_ONCE = """
+import os, sys
+
+file = os.open(sys.argv[1], os.O_RDONLY)
+os.write(1, os.pread(file, 1 << 20, 0))
+"""
+
+PATIENT = """
+from skymount.__main__ import main
+
+serving._STOP_GRACE = 100.0  # seconds
+main()
+"""
 
 HOLD = "import sys; file = open(sys.argv[1], 'rb'); print(flush=True); sys.stdin.read()"
 
@@ -126,6 +144,72 @@ def test_a_signal_unmounts_while_a_read_hangs(
         finally:
             end(reader)
         assert "Traceback" not in mount.log.read_text()
+
+
+def test_operations_under_way_have_two_seconds(sandbox: Sandbox, site: Site, proxy: Proxy) -> None:
+    """M6: operations under way have 2 s to end; not less, and hardly more."""
+    with sandbox.foreground("--portal", proxy.url, "--timeout", "300") as mount:
+        file = mount.path / "skylinks" / site.skylink / BIG
+        output(["stat", file])
+        proxy.stalling = True
+        reader = subprocess.Popen(["cat", file], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            assert proxy.stalled.wait(30)
+            begun = time.monotonic()
+            mount.process.send_signal(signal.SIGTERM)
+            assert mount.wait(8) == 0
+            assert time.monotonic() - begun >= 2
+            assert reader.communicate(timeout=30)[0] == b""
+        finally:
+            end(reader)
+
+
+def test_an_operation_under_way_ends_as_if_nothing_was(sandbox: Sandbox) -> None:
+    """M6: operations under way have 2 s to end: what takes less gets what it asked for."""
+    payload = noise(32 << 10)
+    content = unverifiable(describe({"f": payload}), payload)
+    with in_thread(FakePortal()) as portal, sandbox.foreground("--portal", portal.url) as mount:
+        portal.add(content)
+        file = mount.path / "skylinks" / content.name / "f"
+        output(["stat", file])
+        portal.fault(fake.drips(8 << 10, 0.1), "GET.*concat")
+        reader = subprocess.Popen(
+            [sys.executable, "-c", READ_ONCE, file], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        try:
+            while not portal.asked("GET.*concat"):
+                assert reader.poll() is None
+                time.sleep(0.005)
+            mount.process.send_signal(signal.SIGTERM)
+            assert reader.communicate(timeout=30) == (payload, b"")
+            assert mount.wait() == 0
+        finally:
+            end(reader)
+
+
+def test_a_second_signal_ends_at_once(sandbox: Sandbox, site: Site, proxy: Proxy) -> None:
+    """M6: who sends a second signal does not wait for what is under way."""
+    patient = [sys.executable, "-c", f"from skymount.daemon import serving\n{PATIENT}"]
+    path = sandbox.directory()
+    with sandbox.foreground(
+        command=[*patient, "mount", "--foreground", "--timeout", "300", "--portal", proxy.url, path]
+    ) as mount:
+        file = mount.path / "skylinks" / site.skylink / BIG
+        output(["stat", file])
+        proxy.stalling = True
+        reader = subprocess.Popen(["cat", file], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            assert proxy.stalled.wait(30)
+            mount.process.send_signal(signal.SIGTERM)
+            while "SIGTERM: unmounting" not in mount.log.read_text():
+                assert mount.process.poll() is None
+                time.sleep(0.01)
+            mount.process.send_signal(signal.SIGTERM)
+            assert mount.wait(20) == 0
+            assert mounts_at(mount.path) == []
+            assert reader.communicate(timeout=30)[0] == b""
+        finally:
+            end(reader)
 
 
 def test_a_signal_unmounts_while_a_lookup_hangs(sandbox: Sandbox, site: Site, proxy: Proxy) -> None:

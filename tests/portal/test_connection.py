@@ -446,6 +446,18 @@ async def test_body_that_is_not_read():
         assert server.accepted == 2
 
 
+@pytest.mark.parametrize("framing", [b"Transfer-Encoding: chunked", b"Content-Length: 150"])
+async def test_body_of_which_more_comes(framing: bytes):
+    """What comes of a body after its reader has left is never taken for the next answer."""
+    beginning = b"HTTP/1.1 200 OK\r\n%s\r\n\r\n96\r\nhel" % framing
+    more = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwrong"
+    async with talking(Reply([beginning, more]), HELLO) as (server, transport):
+        async with transport.open(GET) as answer:
+            assert await answer.receive()
+        assert await fetched(transport) == b"hello"
+        assert server.accepted == 2
+
+
 async def test_redirect_on_the_same_connection():
     """A redirect whose body came along is followed on the same connection, without cookies."""
     redirect = (

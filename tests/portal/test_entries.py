@@ -135,6 +135,7 @@ def test_later_state_is_remembered_whatever_the_order_of_answers():
     assert not is_news(state(old, 5.0), state(None, 1.0))
     assert is_news(state(None, 5.0), state(old, 1.0))
     assert is_news(state(None, 1.0), state(None, 5.0))
+    assert not is_news(state(None, 5.0), state(None, 1.0))
     less, more, *_ = by_work(3)
     assert is_news(state(less, 5.0), state(more, 1.0))
     assert not is_news(state(more, 1.0), state(less, 5.0))

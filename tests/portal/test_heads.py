@@ -104,6 +104,8 @@ def test_long_headers(step: int, end: bytes):
         b"Long: " + MUCH + b"\0" + MUCH + b"\r\n\r\n",
         b"Long: " + MUCH + b"\r" + MUCH + b"\r\n\r\n",
         b"Long: " + MUCH + b"\r\r\n\r\n",
+        b"Long: " + MUCH + b"\0" + MUCH + b"\n\n",
+        b"Long: " + MUCH + b"\r" + MUCH + b"\n\n",
         b"Long : " + MUCH + b"\r\n\r\n",
         b" Long: " + MUCH + b"\r\n\r\n",
         b"n" * 200 + b": " + MUCH + b"\r\n\r\n",
@@ -117,6 +119,51 @@ def test_long_lines_that_are_refused(lines: bytes, step: int):
     """A long line is a header that may be as long, or an error: h11 sees all that frames a body."""
     with pytest.raises(h11.RemoteProtocolError):
         _taken(STATUS + lines, step)
+
+
+def _fed(buffer: HeadBuffer, data: bytes, step: int) -> list[RawHead]:
+    """Return the heads in what comes in pieces of so many bytes."""
+    found = []
+    for at in range(0, len(data), step):
+        buffer.add(data[at : at + step])
+        found += iter(buffer.take, None)
+    return found
+
+
+@pytest.mark.parametrize("step", [1, 1000, 65_536])
+def test_bytes_of_all_heads_together(step: int):
+    """C14: a head has as many bytes as its bound says and not one more, with those before it."""
+    early, end = b"HTTP/1.1 100 Continue\r\n\r\n", STATUS + b"\r\n"
+    answers = early + STATUS + b"Long: " + MUCH + b"\r\n\r\n"
+    heads = [RawHead(early, ()), RawHead(end, ((b"Long", MUCH),))]
+    assert _fed(HeadBuffer(len(answers)), answers, step) == heads
+    limit = len(answers) - 1
+    with pytest.raises(h11.RemoteProtocolError, match=f"more than {limit} bytes"):
+        _fed(HeadBuffer(limit), answers, step)
+    with pytest.raises(h11.RemoteProtocolError, match=f"more than {limit} bytes"):
+        _fed(HeadBuffer(limit), answers[:-4] + b"more", step)  # before it comes to its end
+
+
+def test_headers_of_an_earlier_head():
+    """What stood in a head before the answer's own is not taken for a header of the answer."""
+    early = b"HTTP/1.1 103 Early Hints\r\nLong: " + MUCH + b"\r\n\r\n"
+    answer = STATUS + b"Other: " + MUCH[1:] + b"\r\n\r\n"
+    buffer = HeadBuffer(1 << 20)
+    buffer.add(early + answer)
+    first, second = buffer.take(), buffer.take()
+    assert first is not None
+    assert first.long == ((b"Long", MUCH),)
+    assert second == RawHead(STATUS + b"\r\n", ((b"Other", MUCH[1:]),))
+
+
+@pytest.mark.parametrize("beginning", [b"\r", b"\n", b" ", b"\0", b"\t"])
+@pytest.mark.parametrize("rest", [b"", STATUS + b"\r\n"])
+def test_what_begins_no_head(beginning: bytes, rest: bytes):
+    """What cannot be the beginning of a head is refused at its first byte."""
+    buffer = HeadBuffer(1 << 20)
+    buffer.add(beginning + rest)
+    with pytest.raises(h11.RemoteProtocolError, match="no response line"):
+        buffer.take()
 
 
 def test_long_status_line():

@@ -123,11 +123,13 @@ def test_parsed_options():
 
 
 def test_defaults():
-    """Without options: the default portal, the default names, three repetitions."""
+    """Without options: the default portal, the default names, and the numbers of the docs."""
     options = PortalOptions.parse()
     assert options == PortalOptions()
     assert (options.url, options.dialect, options.retries) == (DEFAULT_PORTAL_URL, SVC, RETRIES)
     assert PortalClient().url == PortalClient("").url == DEFAULT_PORTAL_URL
+    assert (options.connect_timeout, options.idle_timeout) == (10, 35)  # as docs/library.md says
+    assert (options.connections, options.retries) == (32, 3)
 
 
 @pytest.mark.parametrize(

@@ -76,27 +76,53 @@ def test_content_survives_kill_9(tmp_path: Path) -> None:
     assert kept == {"lock", "base", "payload", "entries.sqlite3"}
 
 
-def test_killed_at_any_moment_an_upload_is_whole_or_absent(tmp_path: Path) -> None:
-    """Kill it at growing delays into the same upload; all that is found afterwards is right."""
-    content = b"k" * (5 << 20)
-    found = set()
-    for delay in (0.0, 0.02, 0.05, 0.1, 0.2, 0.4):
-        with (
-            portal_process(tmp_path) as portal,
-            _begin_upload(portal.url, len(content), len(content)),
-        ):
-            time.sleep(delay)
-            portal.kill()
-        with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
-            expected = client.upload_file("probe", b"p", dryrun="1")
-            assert client.get(f"/{expected}").status_code == 404
-            link = client.post(
-                "/svc/skyfile?filename=a&dryrun=1", content=content, headers=_RAW
-            ).json()["skylink"]
+_KILLER = """
+import os, signal, sys
+
+left = int(os.environ["KILLED_AT"])
+EVENTS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir"}
+begun = False
+
+def look(event, args):
+    global left, begun
+    if event in EVENTS and any("/v1/" in str(arg) for arg in args[:2]):
+        begun = begun or event == "os.mkdir" and "/incoming/" in str(args[0])
+        left -= begun
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(look)
+"""
+"""Kills a portal before it touches a file of its store, for the n-th time since an upload began."""
+
+
+def test_killed_at_any_moment_an_upload_is_whole_or_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kill it before each step of the same upload on the disk: after none is there half of it."""
+    content, upload = b"k" * (5 << 20), "/svc/skyfile?filename=a"
+    (tmp_path / "sitecustomize.py").write_text(_KILLER)
+    data = tmp_path / "data"
+    with portal_process(data) as portal, Client(base_url=portal.url) as client:
+        answer = client.post(f"{upload}&dryrun=1", content=content, headers=_RAW)
+        link = answer.json()["skylink"]
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    found = []
+    for step in range(50):
+        monkeypatch.setenv("KILLED_AT", str(step))
+        with portal_process(data) as portal, Client(base_url=portal.url) as client:
             answer = client.get(f"/{link}")
-            found.add(answer.status_code)
+            found.append(answer.status_code)
             assert answer.status_code == 404 or answer.content == content
-    assert found <= {200, 404}
+            try:
+                assert client.post(upload, content=content, headers=_RAW).status_code == 200
+            except httpx.TransportError:
+                assert portal.process.wait(_PATIENCE) == -signal.SIGKILL
+            else:
+                break
+    assert len(found) > 5
+    assert found == sorted(found, reverse=True)
+    assert set(found) == {404, 200}
 
 
 def test_a_broken_off_upload_leaves_nothing(client: Client, portal: PortalProcess) -> None:

@@ -1,7 +1,8 @@
 """The portal inside a process: the interface that the daemon uses."""
 
+import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,21 +75,127 @@ async def test_it_listens_on_ipv6(config: PortalConfig) -> None:
             assert (await client.get(url)).status_code == 404
 
 
-async def test_a_client_that_pauses_is_dropped(config: PortalConfig) -> None:
-    """408 when the body does not come in time, and nothing is kept."""
+async def _connected(url: str) -> trio.SocketStream:
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    return await trio.open_tcp_stream(host, int(port))
 
-    async with _serving(replace(config, body_timeout=0.2)) as url:
-        host, _, port = url.removeprefix("http://").rpartition(":")
-        async with await trio.open_tcp_stream(host, int(port)) as stream:
-            head = (
-                b"POST /svc/skyfile?filename=a HTTP/1.1\r\nHost: localhost\r\n"
-                b"Content-Length: 9999999\r\n"
-                b"Content-Type: a/b\r\n\r\n"
-            )
-            await stream.send_all(head + b"x" * (5 << 20))
-            answer = await stream.receive_some()
-        assert answer.startswith(b"HTTP/1.1 408 ")
-        assert not list((config.data / "v1" / "incoming").iterdir())
+
+def _head(length: int, kind: str = "a/b") -> bytes:
+    """Return the head of an upload."""
+    return (
+        "POST /svc/skyfile?filename=a HTTP/1.1\r\nHost: localhost\r\n"
+        f"Content-Length: {length}\r\nContent-Type: {kind}\r\n\r\n"
+    ).encode()
+
+
+def test_times_of_the_docs(tmp_path: Path) -> None:
+    """docs/portal.md names these."""
+    config = PortalConfig(tmp_path)
+    assert (config.body_timeout, config.idle_timeout, config.send_timeout) == (60, 75, 600)
+    assert config.grace == 1
+
+
+@pytest.mark.parametrize("kind", ["a/b", "multipart/form-data; boundary=b"])
+async def test_a_client_that_pauses_is_dropped(config: PortalConfig, kind: str) -> None:
+    """408 when the body does not come in time, and nothing is kept."""
+    beginning = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+    with trio.fail_after(10):
+        async with _serving(replace(config, body_timeout=0.2)) as url:
+            async with await _connected(url) as stream:
+                await stream.send_all(_head(9_999_999, kind) + beginning + b"x" * (5 << 20))
+                answer = await stream.receive_some()
+            assert answer.startswith(b"HTTP/1.1 408 ")
+            assert not list((config.data / "v1" / "incoming").iterdir())
+
+
+async def test_a_slow_client_is_not_dropped(config: PortalConfig) -> None:
+    """What counts is each pause, not how long the whole takes."""
+    async with _serving(replace(config, body_timeout=1.0)) as url, await _connected(url) as stream:
+        await stream.send_all(_head(6))
+        for _ in range(6):
+            await trio.sleep(0.25)
+            await stream.send_all(b"x")
+        assert (await stream.receive_some()).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(
+    ("sent", "again"),
+    [
+        (b"", b""),
+        (b"GET /svc/stats HTTP/1.1\r\nHost: localhost\r\n\r\n", b""),
+        (b"GET /svc/stats HTTP/1.1\r\nHost:", b""),
+        (b"GET /svc/stats HTTP/1.1\r\nA: ", b"x"),
+    ],
+    ids=["nothing", "one request", "half a head", "a head in single bytes"],
+)
+async def test_an_idle_connection_is_closed(
+    config: PortalConfig, sent: bytes, again: bytes
+) -> None:
+    """Between requests, before the first one, and while a head does not come to its end."""
+
+    async def trickle(stream: trio.SocketStream) -> None:
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            while again:
+                await stream.send_all(again)
+                await trio.sleep(0.05)
+
+    async with (
+        _serving(replace(config, idle_timeout=0.3)) as url,
+        await _connected(url) as stream,
+        trio.open_nursery() as nursery,
+    ):
+        await stream.send_all(sent)
+        nursery.start_soon(trickle, stream)
+        with trio.fail_after(4), suppress(trio.BrokenResourceError):  # hypercorn's own are 5 s
+            while await stream.receive_some():
+                pass
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_client_that_does_not_read_is_cut_off(config: PortalConfig) -> None:
+    """Its connection and the file that it was given are closed after a while."""
+    size = 64 << 20
+    async with _serving(config) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
+        answer = await client.post("/svc/skyfile?filename=a", content=bytes(size), headers=_RAW)
+    request = f"GET /{answer.json()['skylink']} HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    async with _serving(replace(config, send_timeout=0.5)) as url:
+        before = len(os.listdir("/proc/self/fd"))
+        async with await _connected(url) as stream:
+            await stream.send_all(request.encode())
+            received = len(await stream.receive_some(100))
+            assert len(os.listdir("/proc/self/fd")) > before + 1
+            with trio.fail_after(30):
+                while len(os.listdir("/proc/self/fd")) > before + 1:  # our own end
+                    await trio.sleep(0.05)
+            with suppress(trio.BrokenResourceError):
+                while data := await stream.receive_some():
+                    received += len(data)
+            assert received < size
+
+
+async def test_a_stop_lets_requests_end(config: PortalConfig) -> None:
+    """What is under way ends as if nothing was, and then nothing is waited for."""
+    stop = trio.Event()
+    urls: list[str] = []
+
+    async def serving(task_status: trio.TaskStatus[None]) -> None:
+        def on_listening(url: str) -> None:
+            urls.append(url)
+            task_status.started()
+
+        await serve(replace(config, grace=100), on_listening=on_listening, shutdown=stop)
+
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serving)
+            async with await _connected(urls[0]) as stream:
+                await stream.send_all(_head(10 << 20) + bytes(6 << 20))
+                while not list((config.data / "v1" / "incoming").iterdir()):
+                    await trio.sleep(0.01)
+                stop.set()
+                await trio.sleep(0.05)
+                await stream.send_all(bytes(4 << 20))
+                assert (await stream.receive_some()).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_a_bug_ends_one_connection(

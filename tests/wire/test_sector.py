@@ -233,7 +233,9 @@ def test_chunk_of_ten_data_pieces():
     for index, chunk in enumerate(chunks):
         assert chunk_is_authentic(layout, fanout, index, chunk)
         assert not chunk_is_authentic(layout, fanout, 1 - index, chunk)
-        assert not chunk_is_authentic(layout, fanout, index, chunk[:700] + b"?" + chunk[701:])
+        for at in range(700, 1340, 64):  # in each piece once
+            changed = chunk[:at] + b"?" + chunk[at + 1 :]
+            assert not chunk_is_authentic(layout, fanout, index, changed), at
     with pytest.raises(ValueError, match="more groups"):
         chunk_is_authentic(layout, fanout, 0, bytes(10 * SECTOR_SIZE + 1))
 
@@ -262,6 +264,14 @@ def test_fanout_of_another_size_is_malformed(filesize, extra):
     if right + extra >= 0:
         with pytest.raises(MalformedError):
             check_fanout(layout, bytes(right + extra))
+
+
+def test_spilled_metadata_without_a_fanout_leave_no_room_for_the_payload():
+    """A small file whose metadata fill the base sector does not lie in it."""
+    assert Layout(1, 100).is_inline
+    layout = Layout(1, SECTOR_SIZE)
+    assert layout.is_extended
+    assert not layout.is_inline
 
 
 def test_no_data_pieces_prove_nothing():
