@@ -38,6 +38,9 @@ RETRIES = 3
 _MOST_RETRIES = 10  # with the longest pauses that is ten minutes
 _MOST_CONNECTIONS = 1000
 
+_URL_LIMIT = 2048  # characters of an address; host names have 253
+_SHOWN = 80  # characters of what is refused that its message repeats
+
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _BAD_IN_VALUE = re.compile(r"[^\x20-\x7e\xa0-\xff]")
 
@@ -109,7 +112,9 @@ def parse_portal_url(text: str) -> str:
     """
     if "@" in text:  # nowhere else in an address, and what stands before it is not repeated
         raise MalformedError("bad portal URL: it must not hold credentials, use api_key for them")
-    shown = repr(text.partition("?")[0])
+    shown = repr(text.partition("?")[0][:_SHOWN])
+    if len(text) > _URL_LIMIT:
+        raise MalformedError(f"bad portal URL {shown}: it has more than {_URL_LIMIT} characters")
     try:
         parts = urlsplit(text.strip())
         host, port = parts.hostname, parts.port
@@ -238,13 +243,14 @@ def _headers(name: str, value: object) -> tuple[tuple[str, str], ...]:
     found: dict[str, tuple[str, str]] = {}
     for header, content in value.items():
         key = _text("the name of a header", header).lower()
+        shown = header[:_SHOWN]
         if not _HEADER_NAME.fullmatch(header):
-            raise MalformedError(f"{header[:80]!r} is not the name of a header")
+            raise MalformedError(f"{shown!r} is not the name of a header")
         if key in _OWN_HEADERS:
-            raise MalformedError(f"the header {header} is the client's own to set")
+            raise MalformedError(f"the header {shown} is the client's own to set")
         if key in found:
-            raise MalformedError(f"the header {header} is given twice")
-        found[key] = (header, _header_value(f"the header {header}", content))
+            raise MalformedError(f"the header {shown} is given twice")
+        found[key] = (header, _header_value(f"the header {shown}", content))
     return tuple(found.values())
 
 
