@@ -44,6 +44,7 @@ _SHOWN = 80  # characters of what is refused that its message repeats
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _BAD_IN_VALUE = re.compile(r"[^\x20-\x7e\xa0-\xff]")
 
+_NUMERIC = re.compile(r"[0-9]+(\.[0-9]+){3}|.*:.*")
 _BAD_IN_URL = re.compile(r"[\x00-\x20\x7f\\<>\"^`{|}\ud800-\udfff]")
 
 # Of one connection (RFC 9110, 7.6.1), of the message's frame, or of what is asked for: the client
@@ -119,7 +120,7 @@ def parse_portal_url(text: str) -> str:
         parts = urlsplit(text.strip())
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise MalformedError(f"bad portal URL {shown}: {error}") from None
+        raise MalformedError(f"bad portal URL {shown}: {str(error)[:_SHOWN]}") from None
     if parts.query or parts.fragment:
         raise MalformedError(f"bad portal URL {shown}: it must not have a query or fragment")
     if _BAD_IN_URL.search(text.strip()) or not _is_host(host):
@@ -130,10 +131,13 @@ def parse_portal_url(text: str) -> str:
 
 
 def _is_host(host: str | None) -> bool:
-    """Whether the name of a host can be looked up: each label has at most 63 characters."""
+    """Whether it is an address, or a name that can be looked up: labels of up to 63 characters."""
+    host = host or ""
     try:
-        (host or "").encode("idna")
-    except UnicodeError:
+        host.encode("idna")
+        if _NUMERIC.fullmatch(host):
+            ip_address(host)
+    except ValueError:
         return False
     return True
 
