@@ -44,6 +44,7 @@ _SHOWN = 80  # characters of what is refused that its message repeats
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _BAD_IN_VALUE = re.compile(r"[^\x20-\x7e\xa0-\xff]")
 
+_NETLOC = re.compile(r"(\[[^\[\]]*\]|[^\[\]:]*)(:[0-9]*)?")
 _NUMERIC = re.compile(r"[0-9]+(\.[0-9]+){3}|.*:.*")
 _BAD_IN_URL = re.compile(r"[\x00-\x20\x7f\\<>\"^`{|}\ud800-\udfff]")
 
@@ -120,10 +121,12 @@ def parse_portal_url(text: str) -> str:
         parts = urlsplit(text.strip())
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise MalformedError(f"bad portal URL {shown}: {str(error)[:_SHOWN]}") from None
+        reason = ascii(str(error)[:_SHOWN])[1:-1]
+        raise MalformedError(f"bad portal URL {shown}: {reason}") from None
     if parts.query or parts.fragment:
         raise MalformedError(f"bad portal URL {shown}: it must not have a query or fragment")
-    if _BAD_IN_URL.search(text.strip()) or not _is_host(host):
+    is_sound = _NETLOC.fullmatch(parts.netloc) and _is_host(host)
+    if _BAD_IN_URL.search(text.strip()) or not is_sound:
         raise MalformedError(f"bad portal URL {shown}: no address has such characters")
     if parts.scheme not in ("http", "https") or not host or port == 0:
         raise MalformedError(f"bad portal URL {shown}: it looks like https://portal.example")
