@@ -28,6 +28,11 @@ in time takes longer than it may.
 
 _MESSAGE = 1000  # characters of an error's message
 
+SHORT = 8 << 10
+"""Bytes of the longest input of a parser that is not ours and not fast, for what only its user
+writes.
+"""
+
 said: list[str] = []
 """What was refused since it was last emptied, and why: what the loop takes for a new way through
 the code.
@@ -66,6 +71,15 @@ def target(
         return check
 
     return register
+
+
+def refusal_of(function: Callable[..., Any], *args: Any) -> str | None:
+    """Return the reason why a parser calls its input malformed; None when it does not."""
+    try:
+        function(*args)
+    except MalformedError as error:
+        return str(error)
+    return None
 
 
 def attempt(
@@ -134,8 +148,12 @@ def mutate(random: Random, seeds: list[bytes] | tuple[bytes, ...], tokens: Any) 
 
 
 def pieces(data: bytes, steps: bytes) -> list[bytes]:
-    """Cut data into pieces whose sizes go by some other bytes, again and again."""
-    sizes = [1 + step * step for step in steps] or [1]
+    """Cut data into pieces whose sizes go by some other bytes, again and again.
+
+    They may be single bytes, unless there are very many of them.
+    """
+    least = 1 + (len(data) >> 11)
+    sizes = [least + step * step for step in steps] or [least]
     found, at, turn = [], 0, 0
     while at < len(data):
         size = sizes[turn % len(sizes)]

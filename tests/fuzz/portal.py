@@ -20,14 +20,10 @@ from tests.fuzz.engine import attempt, pieces, target
 from tests.fuzz.wire import text_of
 
 HELLO = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
-CHUNKED = (
-    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;x=y\r\nlo\r\n0\r\nT: r\r\n\r\n"
-)
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;x=y\r\nlo\r\n0\r\nT: r\r\n\r\n"
 ENDLESS = b"HTTP/1.0 200 OK\r\nA: b\r\n\r\nhello"
 CONTINUED = b"HTTP/1.1 100 Continue\r\n\r\n" + HELLO
-LONG = (
-    b"HTTP/1.1 200 OK\nsvc-metadata: {" + b'"a": "b c",\t' * 1500 + b"}\nContent-Length: 2\n\nok"
-)
+LONG = b"HTTP/1.1 200 OK\nsvc-metadata: {" + b'"a": "b c",\t' * 1500 + b"}\nContent-Length: 2\n\nok"
 BARE = b"HTTP/1.1 204 No Content\r\n\r\n" + HELLO
 MANY = b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * (LINES_LIMIT - 1) + b"\r\n"
 ANSWERS = (
@@ -38,8 +34,25 @@ ANSWERS = (
     b"\x02\x03" + CHUNKED + HELLO,
 )
 HEAD_TOKENS = (
-    *(b"\r\n", b"\n", b"\r", b":", b" ", b"\t", b"\0", b"HTTP/1.1 ", b"HTTP/1.0 ", b"200 OK", b"\xff"),
-    *(b"304 x\r\n", b"100 Continue\r\n\r\n", b"101 Switching Protocols\r\n", b"Connection: close\r\n"),
+    *(
+        b"\r\n",
+        b"\n",
+        b"\r",
+        b":",
+        b" ",
+        b"\t",
+        b"\0",
+        b"HTTP/1.1 ",
+        b"HTTP/1.0 ",
+        b"200 OK",
+        b"\xff",
+    ),
+    *(
+        b"304 x\r\n",
+        b"100 Continue\r\n\r\n",
+        b"101 Switching Protocols\r\n",
+        b"Connection: close\r\n",
+    ),
     *(b"Content-Length: 5\r\n", b"Content-Length: 5, 5\r\n", b"Transfer-Encoding: chunked\r\n"),
     *(b"Transfer-Encoding: gzip, chunked\r\n", b"Connection: keep-alive\r\n", b"\r\n\r\n", b"\n\n"),
     *(b"0\r\n\r\n", b"5\r\nhello\r\n", b"ffffffffffffffff\r\n", b"1;x\r\n", b"A: b\r\n c\r\n"),
@@ -271,7 +284,8 @@ def portal_address(data: bytes) -> None:
     assert found.startswith(("http://", "https://"))
     assert not set(found) & set("@?#\\ \r\n\0")
     assert isinstance(is_local(found), bool)
-    httpx.URL(found)
+    if found.isascii():  # IDNA has two versions, and httpx knows the newer one
+        httpx.URL(found)
 
 
 @target(

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz import engine
 from tests.fuzz.all import TARGETS
 from tests.fuzz.engine import LONGEST, execute, mutate
 
-few = settings(derandomize=True, database=None, deadline=None, max_examples=150)
+few = settings(derandomize=True, database=None, deadline=None, max_examples=100)
 each = pytest.mark.parametrize("name", list(TARGETS))
 
 

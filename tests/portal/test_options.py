@@ -250,7 +250,7 @@ def test_nothing_secret_is_shown():
     ],
 )
 def test_address_that_no_request_can_have(url: str):
-    """C3: what would fail with the first request is refused before it, and not repeated at length."""
+    """C3: what would fail with the first request is refused before it, and not repeated whole."""
     with pytest.raises(MalformedError) as caught:
         parse_portal_url(url)
     assert len(str(caught.value)) < 300
