@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import math
 import multiprocessing
 import random
 import re
@@ -22,25 +23,30 @@ CORPUS = 2000  # inputs that further ones are made of
 _NOT_NEW = re.compile(r"'.*'|\".*\"|[0-9]+")
 
 
-def run(found: Target, executions: int, seed: int) -> bytes | None:
-    """Execute a target on made-up inputs; return the first at which it fails.
+def run(
+    found: Target, executions: int, seed: int, seconds: float = math.inf
+) -> tuple[int, bytes | None]:
+    """Execute a target on made-up inputs; return how many there were, and at which it failed.
 
     An input that is refused for a new reason is made use of: it took another way.
     """
+    end = time.monotonic() + seconds
     luck = random.Random(f"{seed} {found.name}")
     corpus, seen = list(found.seeds), set[str]()
-    for _ in range(executions):
+    for number in range(1, executions + 1):
         data = engine.mutate(luck, corpus, found.tokens)
         engine.said.clear()
         try:
             engine.execute(found, data)
         except Exception:  # this is what is looked for
-            return data
+            return number, data
         reasons = _NOT_NEW.sub("", " / ".join(engine.said))
         if reasons not in seen and len(corpus) < CORPUS:
             seen.add(reasons)
             corpus.append(data[: engine.LENGTH])
-    return None
+        if time.monotonic() > end:
+            return number, None
+    return executions, None
 
 
 def shortest(found: Target, data: bytes) -> bytes:
@@ -66,13 +72,13 @@ def _fails(found: Target, data: bytes) -> bool:
     return False
 
 
-def _fuzz(name: str, executions: int, seed: int) -> tuple[str, bool]:
+def _fuzz(name: str, executions: int, seed: int, seconds: float) -> tuple[str, bool]:
     """Fuzz one target; return what to print, and whether it held."""
     found, began = TARGETS[name], time.monotonic()
-    data = run(found, executions, seed)
+    done, data = run(found, executions, seed, seconds)
     if data is None:
         took = time.monotonic() - began
-        return f"{name}: {executions} executions in {took:.0f} s, nothing found", True
+        return f"{name}: {done} executions in {took:.0f} s, nothing found", True
     data = shortest(found, data)
     return f"{name}: fails at {data!r}\n{_trace(found, data)}", False
 
@@ -90,6 +96,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/fuzz", description=__doc__)
     parser.add_argument("targets", nargs="*", metavar="TARGET", help="all, if none is named")
     parser.add_argument("--executions", type=int, default=EXECUTIONS, help="of each target")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="for each at most")
     parser.add_argument("--seed", type=int, default=None, help="the same one, the same inputs")
     parser.add_argument("--jobs", type=int, default=1, help="targets at a time")
     parser.add_argument("--list", action="store_true", help="name the targets")
@@ -112,7 +119,9 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     held = True
     with multiprocessing.Pool(given.jobs, maxtasksperchild=1) as pool:
-        tasks = [pool.apply_async(_fuzz, (name, given.executions, seed)) for name in names]
+        tasks = [
+            pool.apply_async(_fuzz, (name, given.executions, seed, given.seconds)) for name in names
+        ]
         for task in tasks:
             text, good = task.get()
             print(text, flush=True)

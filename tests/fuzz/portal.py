@@ -20,7 +20,10 @@ from tests.fuzz.engine import attempt, pieces, target
 from tests.fuzz.wire import text_of
 
 HELLO = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
-CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;x=y\r\nlo\r\n0\r\nT: r\r\n\r\n"
+CHUNKED = (
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"3\r\nhel\r\n2;x=y\r\nlo\r\n0\r\nT: r\r\n\r\n"
+)
 ENDLESS = b"HTTP/1.0 200 OK\r\nA: b\r\n\r\nhello"
 CONTINUED = b"HTTP/1.1 100 Continue\r\n\r\n" + HELLO
 LONG = b"HTTP/1.1 200 OK\nsvc-metadata: {" + b'"a": "b c",\t' * 1500 + b"}\nContent-Length: 2\n\nok"
