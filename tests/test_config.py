@@ -237,6 +237,26 @@ def test_a_directory_is_no_file(tmp_path: Path) -> None:
         load({}, environ=NOWHERE, file=str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{'x' * 5000} = 1",
+        f"memory_cache = '{'x' * 5000}'",
+        f"portals = ['http://{'x' * 5000}']",
+        f"[mounts.'{'x' * 5000}']\nx = 1",
+        '["mounts"."a\\u001b[2J\\n"]\nx = 1',
+        '"a\\u001b[2J" = 1',
+        'dialect = "a\\nb"',
+        f"timeout = {'9' * 5000}",
+    ],
+)
+def test_a_message_is_one_short_line(text: str) -> None:
+    """Whatever is wrong, and however long: nothing in it moves a terminal's cursor."""
+    said = refused(text)
+    assert said.isprintable()
+    assert len(said) < 1000
+
+
 def test_what_is_not_toml() -> None:
     assert "line 2" in refused("timeout = 1\ntimeout =\n")
 
@@ -315,6 +335,7 @@ def test_an_unknown_key_in_a_table_that_is_not_used() -> None:
         ("timeout = 0", "not a time"),
         ("timeout = -1", "not a time"),
         ("timeout = 3601", "not a time"),
+        (f"timeout = {'9' * 400}", "not a time"),
         ("timeout = nan", "not a time"),
         ("timeout = inf", "not a time"),
         ("timeout = true", "not a time"),

@@ -30,6 +30,13 @@ _LOG_NAME = 200  # characters of a mount point in the name of its log
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 _SIZE = re.compile(r"(\d{1,15})\s*([a-z]*)", re.ASCII | re.IGNORECASE)
 _SECONDS_LIMIT = 3600.0
+_SHOWN = 200  # characters of what is wrong that a message repeats
+
+
+def _shown(text: object) -> str:
+    """Return a part of a message: of one line, not long, and nothing that a terminal obeys."""
+    found = str(text)[:_SHOWN]
+    return found if found.isprintable() else ascii(found)[1:-1]
 
 
 def parse_size(value: object) -> int:
@@ -39,7 +46,7 @@ def parse_size(value: object) -> int:
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
     unit = _UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None:
-        raise ConfigError(f"not a size: {value!r}; write it like 128 MiB")
+        raise ConfigError(f"not a size: {_shown(repr(value))}; write it like 128 MiB")
     return int(match[1]) * unit
 
 
@@ -57,7 +64,7 @@ def _seconds(value: object) -> float:
         value = None
     try:
         seconds = float(value) if isinstance(value, int | float | str) else -1.0
-    except ValueError:
+    except (ValueError, OverflowError):
         seconds = -1.0
     if not 0 < seconds <= _SECONDS_LIMIT:
         raise ConfigError(f"not a time in seconds: {value!r}")
@@ -191,13 +198,13 @@ def _merged(config: Config, settings: Mapping[str, object], origin: str) -> Conf
     unknown = sorted(set(settings) - set(_PARSERS))
     if unknown:
         known = ", ".join(_PARSERS)
-        raise ConfigError(f"{origin}: unknown key {unknown[0]!r}; known ones: {known}")
+        raise ConfigError(f"{origin}: unknown key '{_shown(unknown[0])}'; known ones: {known}")
     parsed: dict[str, Any] = {}
     for key, value in settings.items():
         try:
             parsed[key] = _PARSERS[key](value)
         except (ConfigError, MalformedError, WrongTypeError) as error:
-            raise ConfigError(f"{origin}: {key}: {error}") from None
+            raise ConfigError(f"{origin}: {key}: {_shown(error)}") from None
     return replace(config, **parsed)
 
 
@@ -237,8 +244,8 @@ def _read_file(path: Path, required: bool) -> dict[str, Any]:
         raise ConfigError(f"{path}: larger than {_FILE_LIMIT} bytes")
     try:
         return tomllib.loads(raw.decode())
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path}: {error}") from None
+    except (ValueError, RecursionError) as error:  # also for a number of thousands of digits
+        raise ConfigError(f"{path}: {_shown(error)}") from None
 
 
 def load(
@@ -260,11 +267,11 @@ def load(
         raise ConfigError(f"{path}: mounts: not tables like [mounts.home]")
     config = _merged(Config(), settings, str(path))
     for each, table in mounts.items():
-        named = _merged(config, table, f"{path}: [mounts.{each}]")
+        named = _merged(config, table, f"{path}: [mounts.{_shown(each)}]")
         if each == name:
             config = _without_foreign_credentials(config, named, table)
     if name and name not in mounts:
-        known = ", ".join(sorted(mounts)) or "there is none"
+        known = _shown(", ".join(sorted(mounts))) or "there is none"
         raise ConfigError(f"{path}: no table [mounts.{name}]; known ones: {known}")
     from_environment = {
         key: environ[ENVIRONMENT_PREFIX + key.upper()]

@@ -323,7 +323,8 @@ def _parse(name: str, body: bytes) -> StoredKey:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise MalformedError("damaged: not a key file") from None
     if found.version != VERSION:
-        raise MalformedError(f"of version {found.version}, which this skymount does not know")
+        version = str(found.version)[:20]
+        raise MalformedError(f"of version {version}, which this skymount does not know")
     pair = KeyPair.from_private_hex(found.private_key)
     if pair.public_hex != found.public_key:
         raise MalformedError("damaged: the public key is not that of the private key")

@@ -19,7 +19,7 @@ from skymount.content.documents import Documents
 from skymount.content.loader import Loader
 from skymount.content.reader import open_reader
 from skymount.content.skyfile import Policy, Verified
-from skymount.content.texts import as_text, as_upload
+from skymount.content.texts import as_text, as_upload, split, written
 from skymount.errors import BadContentError, MalformedError, StaleEntryError
 from skymount.portal.client import PortalClient
 from skymount.portal.entries import Entries, Ref
@@ -274,12 +274,9 @@ def test_text_that_grows(monkeypatch: pytest.MonkeyPatch):
         as_text(body)
 
 
-@given(st.binary(max_size=200))
-def test_any_bytes(body: bytes):
-    """What is no document is refused, whatever it is."""
-    for function in (as_upload, as_text):
-        try:
-            found = function(body)
-        except MalformedError:
-            continue
-        assert isinstance(found, bytes)
+@pytest.mark.parametrize("size", [0, 7, 8, 20])
+def test_what_is_written_apart_is_cut_off(size: int):
+    """What a process apart has not written to its end is not used."""
+    both = written(b'{"a": "long enough"}')[:size]
+    with pytest.raises(BadContentError, match="cut off"):
+        split(lambda start, length: both[start : start + length], len(both))

@@ -1,6 +1,7 @@
 """The table of a skyfile's files: what went in comes out, and damage is found, never believed."""
 
 import json
+import zlib
 from bisect import bisect_right
 
 import pytest
@@ -146,6 +147,19 @@ def test_garbage(data: bytes):
     for wrong in (data, PACKED + (data or b"\0"), PACKED[:24] + data):
         with pytest.raises(MalformedError):
             unpack(wrong)
+
+
+@pytest.mark.parametrize("at", range(64, 64 + 20 * 8, 8), ids=lambda at: f"column {(at - 64) // 8}")
+def test_senseless(at: int):
+    """One that makes no sense is refused, also with a checksum that is right."""
+    for length in (1, 7, 1 << 40):
+        senseless = bytearray(PACKED)
+        senseless[at : at + 8] = length.to_bytes(8, "little")
+        senseless[20:24] = zlib.crc32(senseless[24:]).to_bytes(4, "little")
+        try:
+            unpack(bytes(senseless))
+        except MalformedError:
+            pass
 
 
 @pytest.mark.parametrize("path", ["{n:07}.jpeg", "d{d}/f{n}"], ids=["flat", "in directories"])

@@ -247,12 +247,24 @@ def test_nothing_secret_is_shown():
     [
         *("http://exa mple", "http://h\x00st", "http://h\\x", "http://h/\ud800", "http://h/a\tb"),
         *("http://a..b", f"http://{'a' * 64}.example", "http://<h>"),
+        *("http://1.2.3.256", "http://01.2.3.4", "http://[::g]", "http://h/" + "a" * 3000),
+        *("http://h:" + "x" * 1000, "http://[::1]p", "http://h[1]", "http://\0\u2100"),
     ],
 )
 def test_address_that_no_request_can_have(url: str):
-    """C3: what would fail with the first request is refused before it."""
-    with pytest.raises(MalformedError):
+    """C3: what would fail with the first request is refused before it, and not repeated whole."""
+    with pytest.raises(MalformedError) as caught:
         parse_portal_url(url)
+    assert len(str(caught.value)) < 300
+    assert str(caught.value).isprintable()
+
+
+def test_names_of_headers_are_not_repeated_at_length():
+    """C3: nor is the name of a header."""
+    for headers in ({"a " * 1000: "x"}, {"a" * 2000: "\n"}, {"a" * 2000: "x", "A" * 2000: "x"}):
+        with pytest.raises(MalformedError) as caught:
+            PortalOptions.parse(headers=headers)
+        assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize("name", ["timeout", "connect_timeout"])

@@ -83,6 +83,10 @@ def test_origins() -> None:
     for text in ("", "example.org", "http://", "http://a/b", "http://a@b", "http://a b", "*.a"):
         with pytest.raises(MalformedError):
             parse_origin(text)
+    for text in ("x://:", "http://:80", "http://a:", "http://a:80:80", "http://a:x", "http://[a"):
+        with pytest.raises(MalformedError):  # no browser says so: they would allow nothing
+            parse_origin(text)
+    assert parse_origin("https://[::1]:8080") == "https://[::1]:8080"
 
 
 def _secret(directory: Path, content: bytes, mode: int = 0o600) -> Path:

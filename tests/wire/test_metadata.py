@@ -230,7 +230,8 @@ def test_subfiles_of_a_wrong_type_are_reported():
 
 @pytest.mark.parametrize("extra", [b"", b',"filename":7'], ids=["typed decoder", "lenient reader"])
 @pytest.mark.parametrize(
-    ("mode", "kept"), [(420, 0o644), (0o120777, 0o777), (-1, 0), (0o7777, 0o7777)]
+    ("mode", "kept"),
+    [(420, 0o644), (0o120777, 0o777), (-1, 0), (0o7777, 0o7777), (1 << 63 | 1, 0), (10**41 - 1, 0)],
 )
 def test_modes_hold_permission_bits_only(mode, kept, extra):
     """Type bits in a mode cannot make a subfile anything but a file."""

@@ -322,10 +322,13 @@ def unpack(data: Packed) -> Listing:
         raise MalformedError("a listing is damaged")
     lengths = _LENGTHS.unpack_from(view, _CHECKED.size + _NUMBERS.size)
     at, columns = _START, []
-    for kind, length in zip(_COLUMNS, lengths, strict=True):
-        columns.append(view[at : at + length].cast(kind))
-        at += length + -length % 8
-    return _listing(view, (size, records, rejected, mode), columns)
+    try:
+        for kind, length in zip(_COLUMNS, lengths, strict=True):
+            columns.append(view[at : at + length].cast(kind))
+            at += length + -length % 8
+        return _listing(view, (size, records, rejected, mode), columns)
+    except (TypeError, ValueError):  # half a number in a column, a file name that is no text
+        raise MalformedError("a listing makes no sense") from None
 
 
 def _listing(

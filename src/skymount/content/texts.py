@@ -9,7 +9,7 @@ from collections.abc import Callable
 from io import StringIO
 
 from skymount.content.program import run
-from skymount.errors import MalformedError
+from skymount.errors import BadContentError, MalformedError
 from skymount.wire.document import DOCUMENT_LIMIT, decode_document, encode_document
 
 READING, WRITING = "read", "write"
@@ -68,11 +68,15 @@ def written(text: bytes | bytearray) -> bytes:
 
 
 def split(get: Callable[[int, int], bytes], size: int) -> tuple[bytes, bytes]:
-    """Return both out of so many bytes; `get` returns them by offset and number."""
+    """Return both out of so many bytes; `get` returns them by offset and number.
+
+    BadContentError when they are not whole.
+    """
     start = _LENGTH.size
-    (length,) = _LENGTH.unpack(get(0, start))
-    stop = start + length
-    return get(start, length), get(stop, size - stop)
+    stop = start + (_LENGTH.unpack(get(0, start))[0] if size >= start else 0)
+    if not start < stop <= size:
+        raise BadContentError("what was written of the document is cut off")
+    return get(start, stop - start), get(stop, size - stop)
 
 
 def main() -> int:

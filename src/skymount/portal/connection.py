@@ -37,6 +37,7 @@ _PORTS = {"http": 80, "https": 443}
 _ANY_REQUEST = h11.Request(method="GET", target="/", headers=[("Host", "any")])
 
 Tls = Callable[[], Awaitable[ssl.SSLContext]]
+Dial = Callable[[str, int, ssl.SSLContext | None, float | None], Awaitable[Link]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +74,14 @@ class _Turn:
 class Connection:
     """A connection to one origin at a time. The answers to its requests come one after another."""
 
-    def __init__(self, tls: Tls, kept: float) -> None:
-        """`tls` makes the context when it is needed; `kept` are the seconds that it stays idle."""
+    def __init__(self, tls: Tls, kept: float, dial: Dial = open_link) -> None:
+        """`tls` makes the context when it is needed; `kept` are the seconds that it stays idle.
+
+        `dial` opens a link to host and port, with that context or none, in so many seconds.
+        """
         self._tls = tls
         self._kept = kept
+        self._dial = dial
         self._link: Link | None = None
         self._origin: tuple[str, str, int] | None = None
         self._idle_since: float | None = None
@@ -193,7 +198,7 @@ class Connection:
         self._opening = trio.CancelScope()
         if not self.is_closed:
             with self._opening:
-                self._link = await open_link(host, port, context, timeout)
+                self._link = await self._dial(host, port, context, timeout)
                 self._origin = origin
                 return self._link
         raise httpx.ConnectError("the connection was closed")

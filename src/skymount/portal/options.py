@@ -38,9 +38,14 @@ RETRIES = 3
 _MOST_RETRIES = 10  # with the longest pauses that is ten minutes
 _MOST_CONNECTIONS = 1000
 
+_URL_LIMIT = 2048  # characters of an address; host names have 253
+_SHOWN = 80  # characters of what is refused that its message repeats
+
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _BAD_IN_VALUE = re.compile(r"[^\x20-\x7e\xa0-\xff]")
 
+_NETLOC = re.compile(r"(\[[^\[\]]*\]|[^\[\]:]*)(:[0-9]*)?")
+_NUMERIC = re.compile(r"[0-9]+(\.[0-9]+){3}|.*:.*")
 _BAD_IN_URL = re.compile(r"[\x00-\x20\x7f\\<>\"^`{|}\ud800-\udfff]")
 
 # Of one connection (RFC 9110, 7.6.1), of the message's frame, or of what is asked for: the client
@@ -109,15 +114,19 @@ def parse_portal_url(text: str) -> str:
     """
     if "@" in text:  # nowhere else in an address, and what stands before it is not repeated
         raise MalformedError("bad portal URL: it must not hold credentials, use api_key for them")
-    shown = repr(text.partition("?")[0])
+    shown = repr(text.partition("?")[0][:_SHOWN])
+    if len(text) > _URL_LIMIT:
+        raise MalformedError(f"bad portal URL {shown}: it has more than {_URL_LIMIT} characters")
     try:
         parts = urlsplit(text.strip())
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise MalformedError(f"bad portal URL {shown}: {error}") from None
+        reason = ascii(str(error)[:_SHOWN])[1:-1]
+        raise MalformedError(f"bad portal URL {shown}: {reason}") from None
     if parts.query or parts.fragment:
         raise MalformedError(f"bad portal URL {shown}: it must not have a query or fragment")
-    if _BAD_IN_URL.search(text.strip()) or not _is_host(host):
+    is_sound = _NETLOC.fullmatch(parts.netloc) and _is_host(host)
+    if _BAD_IN_URL.search(text.strip()) or not is_sound:
         raise MalformedError(f"bad portal URL {shown}: no address has such characters")
     if parts.scheme not in ("http", "https") or not host or port == 0:
         raise MalformedError(f"bad portal URL {shown}: it looks like https://portal.example")
@@ -125,10 +134,13 @@ def parse_portal_url(text: str) -> str:
 
 
 def _is_host(host: str | None) -> bool:
-    """Whether the name of a host can be looked up: each label has at most 63 characters."""
+    """Whether it is an address, or a name that can be looked up: labels of up to 63 characters."""
+    host = host or ""
     try:
-        (host or "").encode("idna")
-    except UnicodeError:
+        host.encode("idna")
+        if _NUMERIC.fullmatch(host):
+            ip_address(host)
+    except ValueError:
         return False
     return True
 
@@ -238,13 +250,14 @@ def _headers(name: str, value: object) -> tuple[tuple[str, str], ...]:
     found: dict[str, tuple[str, str]] = {}
     for header, content in value.items():
         key = _text("the name of a header", header).lower()
+        shown = header[:_SHOWN]
         if not _HEADER_NAME.fullmatch(header):
-            raise MalformedError(f"{header[:80]!r} is not the name of a header")
+            raise MalformedError(f"{shown!r} is not the name of a header")
         if key in _OWN_HEADERS:
-            raise MalformedError(f"the header {header} is the client's own to set")
+            raise MalformedError(f"the header {shown} is the client's own to set")
         if key in found:
-            raise MalformedError(f"the header {header} is given twice")
-        found[key] = (header, _header_value(f"the header {header}", content))
+            raise MalformedError(f"the header {shown} is given twice")
+        found[key] = (header, _header_value(f"the header {shown}", content))
     return tuple(found.values())
 
 

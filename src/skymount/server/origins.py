@@ -22,8 +22,10 @@ _EXPOSED = ", ".join(
         *("Accept-Ranges", "Content-Disposition", "Content-Length", "Content-Range", "ETag"),
     ]
 )
-_DEFAULT_PORTS = {"http": "80", "https": "443"}
-_ORIGIN = re.compile(r"([a-z][a-z0-9+.-]{0,31})://([^/?#@\s]{1,300})/?")
+_DEFAULT_PORTS = {"http": ":80", "https": ":443"}
+_ORIGIN = re.compile(
+    r"([a-z][a-z0-9+.-]{0,31})://([^/?#@:\[\]\s]{1,300}|\[[0-9a-f:.]{2,80}\])(:[0-9]{1,5})?/?"
+)
 _ASKED_HEADERS = re.compile(r"[A-Za-z0-9_-]{1,64}( ?, ?[A-Za-z0-9_-]{1,64}){0,63}")
 
 Headers = list[tuple[str, str]]
@@ -36,8 +38,8 @@ def parse_origin(text: str) -> str:
     found = _ORIGIN.fullmatch(text.lower())
     if found is None:
         raise MalformedError(f"not an origin like https://example.org: {text[:80]!r}")
-    scheme, authority = found[1], found[2]
-    return f"{scheme}://{authority.removesuffix(':' + _DEFAULT_PORTS.get(scheme, ''))}"
+    scheme, host, port = found[1], found[2], found[3] or ""
+    return f"{scheme}://{host}{'' if port == _DEFAULT_PORTS.get(scheme) else port}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ def _parse_file(raw: bytes) -> tuple[Skykey, ...]:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise MalformedError("it is not a list of skykeys") from None
     if found.version != _VERSION:
-        raise MalformedError(f"its version is {found.version}, not {_VERSION}")
+        raise MalformedError(f"its version is {str(found.version)[:20]}, not {_VERSION}")
     return tuple(map(Skykey.parse, found.skykeys))
 
 

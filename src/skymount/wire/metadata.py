@@ -192,7 +192,7 @@ def _text(value: Any) -> str:
 
 
 def _mode(value: Any) -> int:
-    return value & _MODE_BITS if type(value) is int and value > 0 else 0
+    return value & _MODE_BITS if type(value) is int and 0 < value < INTEGER_LIMIT else 0
 
 
 def _size_or_none(value: Any) -> int | None:

@@ -1,0 +1,562 @@
+"""What clients, web pages and uploaders send to the embedded portal, and what its user writes."""
+
+import atexit
+import re
+import shutil
+import tempfile
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import trio
+from starlette.types import ASGIApp, Message
+
+from skymount.errors import MalformedError
+from skymount.server.app import build
+from skymount.server.catalog import Stored
+from skymount.server.conditions import Plan, is_unchanged, plan
+from skymount.server.config import PortalConfig
+from skymount.server.content_type import disposition, sniff, stored_or_guessed
+from skymount.server.downloading import cut
+from skymount.server.entries import Entries
+from skymount.server.guard import Rules
+from skymount.server.hosts import Host, is_loopback, parse_name
+from skymount.server.multipart import FormReader, PartBegins
+from skymount.server.origins import page_of, parse_origin
+from skymount.server.params import boolean, decode_path, number, parse_query
+from skymount.server.password import carries
+from skymount.server.refusal import Refusal
+from skymount.server.selection import AddSlash, Asked, Choice, DownloadQuery, choose
+from skymount.server.skykeys import Skykeys
+from skymount.server.store import Extent, Skyfile, Store
+from skymount.server.upload import PartList, UploadQuery
+from skymount.server.zone import RECORDS_LIMIT, Zone, parse_value
+from skymount.wire.dialect import SKYNET, SVC
+from skymount.wire.hns import parse_domain
+from skymount.wire.messages import Part, encode_error
+from skymount.wire.metadata import parse_metadata
+from skymount.wire.ranges import ByteRange
+from skymount.wire.sector import Layout
+from tests.fuzz.engine import attempt, pieces, target
+from tests.fuzz.wire import (
+    JSON,
+    KEYS,
+    LINK,
+    LINKS,
+    MEMBERS,
+    METADATA,
+    PAIR,
+    TEXT,
+    TWEAK,
+    UPDATE,
+    text_of,
+)
+from tests.server.forms import BOUNDARY, FORM_TYPE, form
+
+PORTAL = PortalConfig(data=Path("/nonexistent"), max_parts=100, metadata_limit=4 << 10)
+
+
+def _refused(function: Any, *args: Any) -> Any:
+    """Return what a decision is, or None for a refusal: an answer of a status of 4xx."""
+    refusal = None
+    try:
+        return function(*args)
+    except MalformedError as error:
+        encode_error(str(error))
+    except Refusal as error:
+        refusal = error
+    if refusal is not None:
+        assert 400 <= refusal.status < 500
+        encode_error(refusal.message)
+        assert not any(set(value) & set("\r\n\0") for _, value in refusal.headers)
+    return None
+
+
+# --- forms and queries -----------------------------------------------------------
+
+FORM = form((Part("file", "a/b.txt", "text/plain", 0o644), b"hello"), (Part("files[]", "c"), b""))
+_MARK = BOUNDARY.encode()
+
+
+def _parts(stream: list[bytes]) -> list[tuple[Part, bytes]] | str:
+    """Return the parts of a form with their content; what is wrong with it if it is none."""
+    found: list[tuple[Part, bytes]] = []
+    try:
+        reader = FormReader(FORM_TYPE.encode())
+        for data in stream:
+            for events in reader.events(data):
+                for event in events:
+                    if isinstance(event, PartBegins):
+                        found.append((event.part, b""))
+                    else:
+                        found[-1] = (found[-1][0], found[-1][1] + event.data)
+        reader.finish()
+    except MalformedError as error:
+        return re.sub(r"[0-9]+", "", str(error))
+    return found
+
+
+@target(
+    b"\x02\x05" + FORM,
+    b"\x01\x01" + FORM.replace(b"\r\n\r\n", b"\r\nMode: 7\r\n\r\n"),
+    b"\x00\x00--" + _MARK + b"--\r\n",
+    tokens=(
+        *(b"\r\n", b"\n", b"\r", b"--", b"--" + _MARK, b"\r\n--" + _MARK, _MARK, b"--\r\n", b":"),
+        *(b"Content-Disposition: form-data; ", b'name="file"', b'; filename="x"', b"Mode: 644\r\n"),
+        *(b"\r\n\r\n", b"x" * 70_000, b"A: b\r\n" * 40, b"filename*=UTF-8''%41", b"\0", b"\xff"),
+    ),
+)
+def form_body(data: bytes) -> None:
+    """A form has the same parts however it comes, and their content is what was between them."""
+    stream = data[2:]
+    whole = _parts([stream])
+    if whole != _parts(pieces(stream, data[:2])):
+        assert isinstance(whole, str)
+        assert isinstance(_parts(pieces(stream, data[:2])), str)
+    if isinstance(whole, str):
+        return
+    assert sum(len(content) for _, content in whole) <= len(stream)
+    assert all(content in stream for _, content in whole)
+    listed = PartList(PORTAL)
+    query = UploadQuery.parse({"filename": "x"}, multipart=True, force_disabled=False)
+    size = 0
+    for part, content in whole:
+        if _refused(listed.begin, part, size) is None and listed._current is None:
+            return
+        size += len(content)
+    raw = _refused(listed.metadata, query, size)
+    if raw is not None:
+        metadata = parse_metadata(raw)
+        assert not metadata.rejected
+        assert metadata.length == size
+        for path in metadata.subfiles:
+            assert not path.startswith("/")
+            assert not {"", ".", ".."} & set(path.split("/"))
+
+
+@target(
+    b"multipart/form-data; boundary=abc",
+    b'multipart/form-data; boundary="a b"; x=y',
+    b"Multipart/Form-Data;boundary*=UTF-8''abc",
+    tokens=(b";", b"=", b'"', b"boundary", b"\\", b"\xff", b"*0=", b"''", b" ", b"a" * 300, b"\0"),
+)
+def form_type(data: bytes) -> None:
+    """A Content-Type names a boundary, or is malformed."""
+    attempt(FormReader, data)
+
+
+_DOWNLOAD = b"format=zip&attachment=true&timeout=30&start=0&end=4&no-response-metadata=1"
+_UPLOAD = (
+    b"filename=a&mode=644&dryrun=true&tryfiles=%5B%22a%22%5D&errorpages=%7B%22404%22%3A%22%2Fa%22%7D"
+    b"&skykeyname=x"
+)
+
+
+@target(
+    _DOWNLOAD,
+    _UPLOAD,
+    b"defaultpath=/a&disabledefaultpath=f",
+    b"a=b&a=c&=&%ff=%00",
+    tokens=(
+        *(
+            b"&",
+            b"=",
+            b"%",
+            b"%22",
+            b"%5B",
+            b"%ff",
+            b"+",
+            b";",
+            b"true",
+            b"T",
+            b"-1",
+            b"\xff",
+            b"0x1",
+        ),
+        *(
+            b"format=",
+            b"timeout=",
+            b"start=",
+            b"end=",
+            b"mode=",
+            b"force=",
+            b"errorpages=",
+            b"&a" * 99,
+        ),
+        *(b"tryfiles=", b"skykeyid=", b"skykeyname=", b"basechunkredundancy=", b"convertpath="),
+    ),
+)
+def query(data: bytes) -> None:
+    """A query is what an endpoint takes, or it is refused with a reason."""
+    params = _refused(parse_query, data)
+    if params is None:
+        return
+    for name in params:
+        _refused(boolean, params, name)
+        for base in (8, 10):
+            found = _refused(lambda n=name, b=base: number(params, n, base=b))
+            assert found is None or 0 <= found < 10**18
+    for has_range in (False, True):
+        asked = _refused(lambda h=has_range: DownloadQuery.parse(params, has_range=h))
+        if asked is not None and asked.range_header:
+            assert not has_range
+            assert asked.range_header.startswith("bytes=")
+    for multipart in (False, True):
+        upload = _refused(
+            lambda m=multipart: UploadQuery.parse(params, multipart=m, force_disabled=True)
+        )
+        if upload is not None:
+            assert 0 <= upload.mode < 1 << 32
+            assert not (upload.defaultpath and upload.disabledefaultpath)
+            assert not (upload.skykey_name and upload.skykey_id)
+
+
+@target(b"a/b%20c+d", b"%ff", b"%2e%2e/%00", tokens=(b"%", b"+", b"%c3%a9", b"/"))
+def url_path(data: bytes) -> None:
+    """A path in a URL is text, or it is refused."""
+    found = _refused(decode_path, data.decode("latin-1"))
+    assert found is None or found.encode().decode() == found
+
+
+# --- downloads -------------------------------------------------------------------
+
+_TAG = '"' + "5" * 64 + '"'
+
+
+@target(
+    b"100\nbytes=0-4,10-19\n",
+    b'100\nbytes=0-\n"x", ' + _TAG.encode(),
+    b"0\nbytes=0-0\n*",
+    b"100\nbytes=0-4\n\n" + _TAG.encode(),
+    tokens=(b"bytes=", b"-", b",", b"\n", b"W/", _TAG.encode(), b"*", b" ", b'"', b"0-0,"),
+)
+def conditions(data: bytes) -> None:
+    """An answer holds bytes of the content that there are, and not more of them than there are."""
+    first, asked, none_match, if_range, *_ = [*data.split(b"\n", 3), b"", b"", b""]
+    size = int(first[:12]) if first[:12].isdigit() else 100
+    headers = {"if-none-match": text_of(none_match)} if none_match else {}
+    headers |= {"if-range": text_of(if_range)} if if_range else {}
+    assert is_unchanged(headers, _TAG) in (False, True)
+    _refused(is_unchanged, {"if-match": text_of(none_match)}, _TAG)
+    found = _refused(plan, headers, text_of(asked), _TAG, "text/plain", size)
+    if not isinstance(found, Plan):
+        return
+    ranges = [one for one in found.segments if isinstance(one, ByteRange)]
+    assert found.status in (200, 206)
+    assert all(0 <= one.start < one.stop <= size for one in ranges)
+    assert sum(map(len, ranges)) <= size
+    assert found.length == sum(map(len, found.segments))
+    if found.status == 200:
+        assert found.length == size
+    extents = ((5, size // 2), (1000, size - size // 2))
+    for one in ranges:
+        assert sum(length for _, length in cut(extents, one)) == len(one)
+
+
+def _stored(raw: bytes) -> Stored | None:
+    metadata = attempt(parse_metadata, raw)
+    if metadata is None:
+        return None
+    nothing = Extent(Path("/nonexistent"), 0, 0)
+    layout = Layout(metadata.payload_size or 0, len(raw))
+    skyfile = Skyfile(LINK, layout, nothing, nothing, nothing, nothing)
+    return Stored(skyfile, raw, metadata, None)
+
+
+@target(
+    *(b"\n" + raw for raw in METADATA),
+    b"a\n" + METADATA[1],
+    b"a/b?format=concat\n" + METADATA[1],
+    b"x?format=tar\n" + METADATA[1],
+    tokens=(b"\n", b"?format=zip", b"/", b"index.html", *JSON, *MEMBERS),
+)
+def selection(data: bytes) -> None:
+    """What a path serves are files that the metadata have, whatever they are."""
+    line, _, raw = data.partition(b"\n")
+    path, _, asked = line.partition(b"?")
+    stored = _stored(raw)
+    params = _refused(parse_query, asked)
+    if stored is None or params is None:
+        return
+    found = _refused(lambda: DownloadQuery.parse(params, has_range=False))
+    if found is None:
+        return
+    choice = _refused(choose, stored, Asked(text_of(path), found, True), 1 << 20)
+    if isinstance(choice, Choice):
+        extents = {(sub.offset, sub.len) for sub in stored.metadata.subfiles.values()}
+        whole = (0, stored.skyfile.layout.filesize)
+        assert set(choice.extents) <= extents | {whole}
+        assert {(one.offset, one.length) for one in choice.members} <= extents | {whole}
+        assert choice.status == 200 or choice.status >= 400
+    else:
+        assert choice is None or isinstance(choice, AddSlash)
+
+
+@target(
+    b'a"b\n\xc3\xbc.html\n<!DOCTYPE html>',
+    b"a\r\nX: y\ntext/plain\r\nX: y\n%PDF-",
+    tokens=(
+        b"\n",
+        b'"',
+        b"\\",
+        b"\r",
+        b"\0",
+        b"\xff",
+        b".tar.gz",
+        b".png",
+        b"RIFF....WEBPVP",
+        b"<",
+    ),
+)
+def type_and_name(data: bytes) -> None:
+    """Whatever a file is called, headers can say it, and say nothing else."""
+    name, stored, start = [*data.split(b"\n", 2), b"", b""][:3]
+    try:
+        texts = [name.decode(), stored.decode()]
+    except UnicodeDecodeError:
+        return
+    for value in (
+        disposition(texts[0], attachment=bool(stored)),
+        stored_or_guessed(texts[1], texts[0]),
+        sniff(start),
+    ):
+        assert not set(value) & set("\r\n\0")
+    assert disposition(texts[0], attachment=False).isascii()
+
+
+# --- who asks --------------------------------------------------------------------
+
+
+@target(
+    b"localhost:4280",
+    b"[::1]:80",
+    b"a.localhost.",
+    LINK.base32.encode() + b".portal.example",
+    b"blog.example.hns.portal.example:1",
+    b"http://127.0.0.1:4280/",
+    b"https://user@host",
+    tokens=(b":", b".", b"[", b"]", b".hns.", b"://", b"null", b"*", b"\xff", b"/", b"@", b"127.1"),
+)
+def host_and_origin(data: bytes) -> None:
+    """A host is read as it is written; a page that is not allowed is not."""
+    text = data.decode("latin-1")
+    host = attempt(Host.parse, text)
+    if host is not None:
+        is_loopback(host.name)
+        assert Host.parse(host.authority, {host.name}) == Host(host.name, host.port)
+        assert host.content == "" or host.content.startswith("/")
+        assert not set(host.name) & set("/@?#\\ ")
+    name = attempt(parse_name, text) if text else None
+    assert name is None or parse_name(name) == name
+    origin = attempt(parse_origin, text)
+    assert origin is None or parse_origin(origin) == origin
+    page = page_of({"origin": text}, "http://localhost:4280", frozenset({"https://app.example"}))
+    assert page is not None
+    assert page.is_allowed == (text == "https://app.example")
+
+
+@target(
+    b"Basic OmEgcGFzc3dvcmQ=",
+    b"basic  OmE=",
+    tokens=(b"Basic ", b"=", b":", b"\xff", b" ", b"\n", b"OmEgcGFzc3dvcmQ="),
+)
+def credentials(data: bytes) -> None:
+    """Nothing but the password is the password."""
+    text = data.decode("latin-1")
+    assert not carries(text, b"another password that is not guessed")
+    if carries(text, b"a password"):
+        assert "OmEgcGFzc3dvcmQ=" in text or ":" not in text
+
+
+# --- the zone --------------------------------------------------------------------
+
+_ENTRY = f"skyns://ed25519%3A{PAIR.public_hex}/{TWEAK.hex()}".encode()
+_ZONE = (
+    b"# names\nexample  svc://" + TEXT + b"/docs # ours\r\nblog.example " + _ENTRY + b"\n\nx y\n"
+)
+
+
+@target(
+    _ZONE,
+    "\ufeffbücher.example ".encode() + TEXT,
+    b"# caf\xe9\na \xff\xfe\n",
+    b"a b\n" * 50,
+    tokens=(b"#", b" #", b"\n", b"\r", b" ", b"\t", b"\xff", b"a ", b"example", _ENTRY, *LINKS),
+)
+def zone_file(data: bytes) -> None:
+    """A zone is written as it was read; what is set in it is found, and the rest stays."""
+    read = attempt(Zone.parse, data)
+    if read is None:
+        return
+    expected = data.removeprefix("\ufeff".encode())
+    assert read.encode() == expected.removesuffix(b"\n") + (b"\n" if expected else b"")
+    assert len(read.domains) <= RECORDS_LIMIT
+    problems = list(read.problems())
+    assert all(problem.isprintable() and len(problem) < 300 for problem in problems)
+    for domain in read.domains:
+        assert parse_domain(domain) == domain
+        assert isinstance(read.value(domain), str)
+        assert attempt(read.find, domain) is not None or problems
+    changed = Zone.parse(read.with_record("set.here", f"svc://{LINK}").encode())
+    assert changed.value("set.here") == f"svc://{LINK}"
+    assert set(read.domains) <= set(changed.domains)
+    assert "set.here" not in changed.without("set.here").domains
+
+
+@target(
+    TEXT,
+    b"sia://" + TEXT + b"/a b?c",
+    PAIR.public_hex.encode() + b"/" + TWEAK.hex().encode(),
+    _ENTRY,
+    tokens=(*LINKS, b"skyns://", b"ed25519:", b"ed25519%3A", TWEAK.hex().encode()),
+)
+def zone_value(data: bytes) -> None:
+    """What a user writes is a value that a zone keeps, or is refused."""
+    for dialect in (SVC, SKYNET):
+        value = attempt(parse_value, text_of(data), dialect)
+        if value is not None:
+            kept = Zone.parse(Zone().with_record("a", value).encode())
+            assert kept.value("a") == value
+            assert kept.find("a") is not None
+
+
+# --- whole requests --------------------------------------------------------------
+
+
+@lru_cache
+def _portal() -> ASGIApp:
+    """Make a portal without a socket, which is there until the process ends."""
+    data = Path(tempfile.mkdtemp(prefix="skymount-fuzz-"))
+    atexit.register(shutil.rmtree, data, ignore_errors=True)
+    config = PortalConfig(data=data, max_upload=1 << 20, max_parts=20)
+    store, entries = Store.open(data), Entries.open(data)
+    atexit.register(store.close)
+    atexit.register(entries.close)
+    rules = Rules.of(config, on_loopback=True)
+    skykeys = Skykeys(data / "skykeys.json", tuple(KEYS.values())[:1])
+    (data / "hns.zone").write_bytes(_ZONE)
+    return build(config, store, skykeys, entries, rules)
+
+
+async def _answered(method: str, url: bytes, headers: Any, body: list[bytes]) -> list[Message]:
+    path, _, asked = url.partition(b"?")
+    sent: list[Message] = []
+    left = list(body) or [b""]
+
+    async def receive() -> Message:
+        await trio.lowlevel.checkpoint()
+        if not left:
+            return {"type": "http.disconnect"}
+        return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
+
+    async def send(message: Message) -> None:
+        await trio.lowlevel.checkpoint()
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": "",
+        "raw_path": path,
+        "query_string": asked,
+        "root_path": "",
+        "headers": headers,
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 4280),
+        "state": {},
+        "extensions": {},
+    }
+    with trio.fail_after(20):
+        await _portal()(scope, receive, send)
+    return sent
+
+
+_NAMED = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_TYPE = b"content-type: " + FORM_TYPE.encode()
+REQUESTS = (
+    b"GET /" + TEXT + b"/a?format=zip\nrange: bytes=0-\n\n",
+    b"POST /svc/skyfile?filename=x&dryrun=true\n" + _TYPE + b"\n\n" + FORM,
+    b"POST /skynet/registry\ncontent-type: application/json\n\n" + UPDATE,
+    b"GET /svc/registry?publickey=" + PAIR.public_hex.encode() + b"&datakey=" + b"0" * 64 + b"\n\n",
+    b"GET /hns/example/x\naccept: */*\n\n",
+    b"GET /hnsres/blog.example\n\n",
+    b"HEAD /svc/metadata/" + TEXT + b"\norigin: https://a\n\n",
+    b"OPTIONS /svc/skykeys\norigin: http://a\naccess-control-request-method: POST\n\n",
+    b"GET /svc/root?root=" + b"0" * 64 + b"&offset=0&length=64\n\n",
+    b"GET /svc/skykey?name=holidays\n\n",
+    b"GET /svc/stats\nservice-worker: script\n\n",
+)
+
+
+@target(
+    *REQUESTS,
+    tokens=(
+        *(
+            b"\n",
+            b"/",
+            b"?",
+            b"&",
+            b"%2F",
+            b"%",
+            b"%ff",
+            b"..",
+            b"//",
+            b": ",
+            b"\xff",
+            TEXT,
+            b"/svc",
+        ),
+        *(b"/skynet", b"/skyfile", b"/file/", b"/hns/", b"host: a", b"origin: null", b"range: "),
+        *(
+            b"if-match: *\n",
+            b"if-range: x\n",
+            b"if-none-match: *\n",
+            b"sec-fetch-site: cross-site\n",
+        ),
+        *(b"host: " + LINK.base32.encode() + b".localhost\n", b"authorization: Basic Og==\n"),
+        *(
+            b"content-length: 99999999999\n",
+            b"/pin/",
+            b"/resolve/",
+            b"/basesector/",
+            b"dryrun=true",
+        ),
+    ),
+)
+def portal_request(data: bytes) -> None:
+    """Each request has one answer, never a fault of ours, and its headers can be sent."""
+    head, _, body = data.partition(b"\n\n")
+    line, *rest = head.split(b"\n")
+    method, _, url = line.partition(b" ")
+    if not url.startswith(b"/") or not method.isalpha() or not method.isascii():
+        return
+    if not url.isascii() or re.search(rb"[\x00-\x20\x7f]", url):
+        return
+    headers = [(b"host", b"localhost:4280")]
+    for text in rest:
+        name, _, value = text.partition(b":")
+        if _NAMED.fullmatch(name) and not re.search(rb"[\x00-\x08\x0a-\x1f\x7f]", value):
+            headers.append((name.lower(), value.strip()))
+    if dict(headers).get(b"content-length", b"0")[20:]:
+        return  # h11 refuses it
+    headers.sort(key=lambda item: item[0] != b"host")
+    sent = trio.run(_answered, method.decode().upper(), url, headers, pieces(body, b"\x09\x20"))
+    starts = [message for message in sent if message["type"] == "http.response.start"]
+    assert len(starts) <= 1
+    if not starts:  # the client went away within its body
+        return
+    assert starts[0]["status"] < 500 or b"skykey" in url or b"hns" in url, (sent, url)
+    for name, value in starts[0]["headers"]:
+        assert _NAMED.fullmatch(name)
+        assert not re.search(rb"[\x00\r\n]", value)
+    lengths = [int(value) for name, value in starts[0]["headers"] if name == b"content-length"]
+    given = sum(len(message.get("body", b"")) for message in sent)
+    if lengths and method.upper() != b"HEAD" and starts[0]["status"] != 304:
+        assert lengths == [given]
+    ends = [not message.get("more_body", False) for message in sent if message not in starts]
+    assert ends[-1:] == [True]
+    assert not any(first for first, _ in pairwise(ends))
