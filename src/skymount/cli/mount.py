@@ -101,19 +101,9 @@ def _writable(path: str, *, is_default: bool) -> str:
 
 
 def _log_to(path: str) -> None:
-    """Send the log, and whatever else is printed, to a file that does not grow without bound."""
-    from logging.handlers import RotatingFileHandler
+    from skymount.daemon.log import log_to  # not before the fork: the starter has no need of it
 
-    handler = RotatingFileHandler(path, maxBytes=1 << 20, backupCount=1)
-    logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT, handlers=[handler])
-    logging.getLogger("httpx").setLevel(logging.WARNING)
-    log = handler.stream
-    assert log is not None
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 0)
-    os.dup2(nothing, 1)
-    os.dup2(log.fileno(), 2)
-    os.close(nothing)
+    log_to(path)
 
 
 @click.command()
