@@ -192,6 +192,7 @@ def test_a_user_without_rights(tmp_path: Path) -> None:
     assert done.stderr == ""
     assert done.stdout.splitlines() == [
         "True True",
-        f"{foreign}/cache: not usable as a cache: it belongs to another user",
+        f"{foreign}/cache: not usable as a cache: "
+        "it belongs to the user with the number 0, not you",
         f"{closed}/cache: not usable as a cache: Permission denied",
     ]

@@ -10,7 +10,6 @@ import errno
 import fcntl
 import logging
 import os
-import stat
 import threading
 import time
 from collections import defaultdict
@@ -21,6 +20,7 @@ from heapq import heapify, heappop
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from skymount import private
 from skymount.content import block, blockfile
 from skymount.content.block import BlockKey
 from skymount.content.buffers import Buffers
@@ -106,11 +106,10 @@ class DiskStore:
         """
         place = path / "content" / VERSION
         try:
-            blockfile.make_private(place)
+            private.make_directory(place)
             for each in (path, place.parent, place):
                 blockfile.check_private(each)
-            if stat.S_IMODE(place.stat().st_mode) & 0o077:
-                place.chmod(0o700)  # who can look for names can find out what was read
+            private.close_directory(place)  # names tell what was read
         except OSError as error:
             where = error.filename or place
             raise CacheError(f"{where}: not usable as a cache: {error.strerror}") from None
@@ -256,7 +255,7 @@ class DiskStore:
         try:
             fd = os.open(path, _OPEN_LOCK, 0o600)
         except FileNotFoundError:
-            blockfile.make_private(self.root)
+            private.make_directory(self.root)
             fd = os.open(path, _OPEN_LOCK, 0o600)
         try:
             try:
