@@ -60,6 +60,11 @@ def test_files_are_made_private(tmp_path: Path) -> None:
     for name in ("file", "link"):
         with pytest.raises(FileExistsError):
             private.create(tmp_path / name)
+    for name in ("file", "other"):
+        os.close(private.open_or_create(tmp_path / name))
+        assert _mode(tmp_path / name) == 0o600
+    with pytest.raises(OSError):
+        private.open_or_create(tmp_path / "link")
     assert not (tmp_path / "elsewhere").exists()
 
 

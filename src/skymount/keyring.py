@@ -213,7 +213,7 @@ class Keyring:
         with self._reading() as directory:
             if directory is None:
                 raise KeyringError(f"{self.path}: gone while it was used")
-            lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | _OPEN, 0o600, dir_fd=directory)
+            lock = private.open_or_create(_LOCK, directory)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 yield directory

@@ -18,7 +18,7 @@ ANY_USE = 0o077
 WRITING = 0o022
 """Of these, those that change something."""
 
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN = os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def make_directory(path: "Path") -> None:
@@ -41,7 +41,12 @@ def close_directory(path: "Path") -> None:
 
 def create(path: "str | Path", within: int | None = None) -> int:
     """Make a file that nobody else may use; return its descriptor, for writing."""
-    return os.open(path, _NEW, 0o600, dir_fd=within)
+    return os.open(path, _OPEN | os.O_EXCL | os.O_WRONLY, 0o600, dir_fd=within)
+
+
+def open_or_create(path: "str | Path", within: int | None = None) -> int:
+    """Open a file, made as `create` does if it is missing, for reading and writing."""
+    return os.open(path, _OPEN | os.O_RDWR, 0o600, dir_fd=within)
 
 
 def objection(path: "str | Path", found: os.stat_result, others: int = ANY_USE) -> str:

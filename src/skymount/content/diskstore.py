@@ -39,7 +39,6 @@ comes in chunks of 4 MiB.
 """
 
 _LOCK = "lock"
-_OPEN_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _AHEAD = 60.0  # seconds that the clocks of file systems may differ
 _ABANDONED = 600.0  # seconds after which a temporary file is nobody's any more
 _PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN}
@@ -253,10 +252,10 @@ class DiskStore:
         """Keep other processes from making room meanwhile; False when one does so."""
         path = self.root / _LOCK
         try:
-            fd = os.open(path, _OPEN_LOCK, 0o600)
+            fd = private.open_or_create(path)
         except FileNotFoundError:
             private.make_directory(self.root)
-            fd = os.open(path, _OPEN_LOCK, 0o600)
+            fd = private.open_or_create(path)
         try:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -142,8 +142,7 @@ class Store:
         with _translated(f"use the data directory {root}"):
             private.make_directory(root)
             _check_own(root)
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            lock = os.open(root / "lock", flags, 0o600)
+            lock = private.open_or_create(root / "lock")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
