@@ -10,7 +10,6 @@ import itertools
 import os
 import re
 import secrets
-import shlex
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from skymount import private
 from skymount.errors import KeyringError, MalformedError
 
 if TYPE_CHECKING:  # PyNaCl is loaded when there is a key to read
@@ -200,7 +200,7 @@ class Keyring:
                     raise KeyringError(f"{self.path}: not a directory, or a link to one") from None
                 raise
             try:
-                _check_private(os.fstat(directory), self.path, "700")
+                _check_private(os.fstat(directory), self.path)
                 yield directory
             finally:
                 os.close(directory)
@@ -209,11 +209,11 @@ class Keyring:
     def _writing(self) -> Iterator[int]:
         """Hold a descriptor of the directory, made when absent, and the lock of its writers."""
         with self._translated():
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private.make_directory(self.path)
         with self._reading() as directory:
             if directory is None:
                 raise KeyringError(f"{self.path}: gone while it was used")
-            lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | _OPEN, 0o600, dir_fd=directory)
+            lock = private.open_or_create(_LOCK, directory)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 yield directory
@@ -270,15 +270,10 @@ def _is_name(name: str) -> bool:
     return False
 
 
-def _check_private(status: os.stat_result, path: Path, mode: str) -> None:
+def _check_private(status: os.stat_result, path: Path) -> None:
     """Refuse what others own, or could read or change."""
-    if status.st_uid != os.geteuid():
-        raise KeyringError(f"{path}: belongs to the user with the number {status.st_uid}, not you")
-    found = stat.S_IMODE(status.st_mode)
-    if found & 0o077:
-        raise KeyringError(
-            f"{path}: its mode {found:o} lets others in; run: chmod {mode} {shlex.quote(str(path))}"
-        )
+    if objection := private.objection(path, status):
+        raise KeyringError(f"{path}: {objection}")
 
 
 def _read_private(directory: int, name: str, path: Path) -> bytes:
@@ -289,7 +284,7 @@ def _read_private(directory: int, name: str, path: Path) -> bytes:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
             raise KeyringError(f"{path}: not a file")
-        _check_private(status, path, "600")
+        _check_private(status, path)
         with open(file, "rb", closefd=False) as opened:
             return opened.read(FILE_LIMIT + 1)
     finally:
@@ -299,7 +294,7 @@ def _read_private(directory: int, name: str, path: Path) -> bytes:
 def _write_new(directory: int, body: bytes) -> None:
     with suppress(FileNotFoundError):  # of a writer that was killed
         os.unlink(_NEW, dir_fd=directory)
-    file = os.open(_NEW, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN, 0o600, dir_fd=directory)
+    file = private.create(_NEW, directory)
     with open(file, "wb") as opened:
         os.fchmod(file, 0o600)  # whatever the umask
         opened.write(body)

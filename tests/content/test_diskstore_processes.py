@@ -190,8 +190,9 @@ def test_a_user_without_rights(tmp_path: Path) -> None:
         env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(SOURCE)}
         done = run([*prefix, sys.executable, "-c", OPEN, own, foreign, closed], env=env)
     assert done.stderr == ""
+    unusable = "not usable as a cache"
     assert done.stdout.splitlines() == [
         "True True",
-        f"{foreign}/cache: not usable as a cache: it belongs to another user",
-        f"{closed}/cache: not usable as a cache: Permission denied",
+        f"{foreign}/cache: {unusable}: it belongs to the user with the number 0, not you",
+        f"{closed}/cache: {unusable}: Permission denied",
     ]

@@ -3,6 +3,7 @@
 Each test has a network of its own, in which the default port is free.
 """
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -159,7 +160,19 @@ def test_our_own_portal_that_does_not_start_is_a_warning(alone: Sandbox) -> None
     (alone.root / "data/skymount/portal").write_text("in the way")
     with alone.mounted(clean=False) as mount:
         assert "our own portal did not start, see the log" in mount.warnings
-        assert "portal" in alone.log.read_text()
+        assert " WARNING portal: skymount: Invalid value for '--data'" in alone.log.read_text()
+
+
+def test_what_our_own_portal_says_is_in_the_log(alone: Sandbox) -> None:
+    """By way of the daemon: the log becomes another file when it has grown."""
+    with alone.mounted() as mount:
+        portal = portal_of(mount)
+        (alone.root / "data/skymount/portal/hns.zone").write_text("example nonsense\n" * 3)
+        alone.run("ls", mount.path / "hns/example")
+        said = [line for line in alone.log.read_text().splitlines() if "hns.zone" in line]
+        assert len(said) == 3
+        assert all(" WARNING portal: WARNING: " in line for line in said)
+        assert os.readlink(f"/proc/{portal.pid}/fd/2").startswith("pipe:")
 
 
 def test_a_mount_whose_portal_ends_with_another_mount_starts_its_own(

@@ -87,6 +87,17 @@ def test_the_unit_leaves_fusermount3_its_privilege(unit: _Unit) -> None:
     assert not [key for key in service if key.startswith(("Protect", "Private", "Restrict"))]
 
 
+def test_the_unit_bounds_what_a_mount_takes(unit: _Unit) -> None:
+    """Modes and cores as the daemon has them by itself (M8); memory for all its processes."""
+    service = unit["Service"]
+    assert (service["UMask"], service["LimitCORE"]) == ("0077", "0")
+    assert service["MemoryHigh"] == "2G"
+    assert service["TasksMax"] == "512"
+    said = (UNIT.parents[1] / "docs/configuration.md").read_text()
+    assert "| MemoryHigh | 2 GiB |" in said
+    assert "| TasksMax | 512 |" in said
+
+
 def test_the_unit_starts_and_stops_a_mount(sandbox: Sandbox, site: Site, unit: _Unit) -> None:
     """M7: Under systemd (`Type=notify`) the unit is started.
 

@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skymount.server.guard import needs_agent, needs_password
+from skymount.server.config import PortalConfig
+from skymount.server.guard import Rules, needs_agent, needs_password
+from skymount.server.refusal import Refusal
 from skymount.wire.dialect import PRESETS
 from skymount.wire.skylink import Skylink
 from tests.portal_process import (
@@ -250,6 +252,39 @@ def test_content_hosts(client: Client) -> None:
     assert answer.status_code == 405
 
 
+def test_no_service_worker_of_the_portals_origin(stranger: Client, owner: Client) -> None:
+    """403 by every path that serves content, to allowed pages and with the password too.
+
+    An upload would stand between the browser and every other page, uploads to come included.
+    """
+    link = owner.upload({"sw.js": b"// worker", "index.html": b"start"})
+    worker = {"Service-Worker": "script", "Sec-Fetch-Dest": "serviceworker"}
+    below = ("", "/sw.js")
+    paths = [f"/{link}{path}" for path in below] + [f"/file/{link}{path}" for path in below]
+    paths += [f"/{prefix}/skylink/{link}/sw.js" for prefix in _PREFIXES]
+    paths += ["/hns/example/sw.js", f"/{Skylink.parse(link).base32}/sw.js", "/"]
+    for path in paths:
+        for more in ({}, {"Origin": _OWN_PAGE}, {"Sec-Fetch-Site": "same-origin"}):
+            answer = stranger.get(path, headers=worker | more)
+            assert answer.status_code == 403, path
+            assert "Service Worker" in message_of(answer)
+        assert owner.get(path, headers=worker).status_code == 403
+        assert stranger.get(path, headers={"Service-Worker": "Script"}).status_code == 403
+        assert stranger.get(path, headers=worker | {"Host": "portal.example"}).status_code == 403
+    assert stranger.get(f"/{link}/sw.js").content == b"// worker"
+
+
+def test_a_service_worker_under_the_host_of_its_content(client: Client) -> None:
+    """It is served, and may not reach further than the browser lets it by itself."""
+    link = client.upload({"sw.js": b"// worker", "index.html": b"start"})
+    host = {"Host": f"{Skylink.parse(link).base32}.localhost", "Service-Worker": "script"}
+    answer = client.get("/sw.js", headers=host)
+    assert (answer.status_code, answer.content) == (200, b"// worker")
+    assert "service-worker-allowed" not in answer.headers
+    answer = client.get("/sw.js", headers=host | {"Host": "example.hns.localhost"})
+    assert answer.status_code == 404
+
+
 def test_every_answer_names_the_portal(client: Client, portal: PortalProcess) -> None:
     """The address as the client wrote it, in every dialect, errors included."""
     for path in ("/", "/svc/stats", "/" + _LINK):
@@ -393,16 +428,50 @@ def test_it_does_not_listen_in_public_without_a_password(tmp_path: Path) -> None
         said = _fails("--listen", address, "--data", str(tmp_path))
         assert "--password-file" in said
         assert "--insecure" in said
+
+
+_ADDRESSES = ("0.0.0.0", "10.1.2.3:80", "127.0.0.1", "[::1]:4280", "[2001:db8::1]", "localhost")
+
+
+def _status(portal: PortalProcess, host: str) -> int:
+    url = f"http://127.0.0.1:{urlsplit(portal.url).port}/svc/skykeys"
+    return httpx.get(url, headers={"Host": host}).status_code
+
+
+def test_names_in_public_without_a_password(tmp_path: Path) -> None:
+    """Addresses, loopback names and given ones: a page could make any other name lead here."""
     with portal_process(tmp_path, "--listen", "0.0.0.0:0", "--insecure") as portal:
-        port = urlsplit(portal.url).port
-        url = f"http://127.0.0.1:{port}/svc/stats"
-        for host in ("any.example", "0.0.0.0"):
-            assert httpx.get(url, headers={"Host": host}).status_code != 421
+        for host in _ADDRESSES:
+            assert _status(portal, host) == 200, host
+        for host in ("evil.example", "127.0.0.1.evil.example", "1.2.3", "0x7f.1", "1.2.3.4.5"):
+            assert _status(portal, host) == 421, host
     flags = ["--listen", "0.0.0.0:0", "--insecure", "--allow-host", "portal.example"]
     with portal_process(tmp_path, *flags) as portal:
-        url = f"http://127.0.0.1:{urlsplit(portal.url).port}/svc/stats"
-        assert httpx.get(url, headers={"Host": "any.example"}).status_code == 421
-        assert httpx.get(url, headers={"Host": "portal.example"}).status_code != 421
+        for host in ("portal.example", *_ADDRESSES):
+            assert _status(portal, host) == 200, host
+        assert _status(portal, "evil.example") == 421
+
+
+def test_names_in_public_with_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every name, as a page does not have the password; unless some are given."""
+    monkeypatch.setenv("SKYMOUNT_PORTAL_PASSWORD", _PASSWORD)
+    with portal_process(tmp_path, "--listen", "0.0.0.0:0", "--insecure") as portal:
+        for host in ("any.example", *_ADDRESSES):
+            assert _status(portal, host) == 401, host
+    flags = ["--listen", "0.0.0.0:0", "--allow-host", "portal.example"]
+    with portal_process(tmp_path, *flags) as portal:
+        assert _status(portal, "any.example") == 421
+        for host in ("portal.example", *_ADDRESSES):
+            assert _status(portal, host) == 401, host
+
+
+def test_the_name_to_listen_at_is_the_portals(tmp_path: Path) -> None:
+    """Whatever kind of address it leads to."""
+    config = PortalConfig(tmp_path, host="Portal.Example", insecure=True)
+    rules = Rules.of(config, on_loopback=False)
+    assert rules.host({"host": "portal.example:80"}).name == "portal.example"
+    with pytest.raises(Refusal):
+        rules.host({"host": "other.example"})
 
 
 def test_unusable_flags_are_told(tmp_path: Path) -> None:

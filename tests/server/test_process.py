@@ -205,6 +205,16 @@ def test_hostile_forms_are_refused(client: Client, content_type: str, body: byte
     assert message_of(answer).startswith("failed to upload file: ")
 
 
+def test_malformed_forms_leave_no_word(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Who has sent one is told; anybody could fill the log otherwise."""
+    bodies = (b"no boundary at all", b"--b\r\nA \0: b\r\n\r\n--b--", b"--b--\r\nmore", b"--b\r\n")
+    with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
+        for body in bodies:
+            headers = {"Content-Type": "multipart/form-data; boundary=b"}
+            assert client.post("/svc/skyfile", content=body, headers=headers).status_code == 400
+    assert capfd.readouterr().err == ""
+
+
 def test_forms_may_be_cut_anywhere(client: Client) -> None:
     """A body that arrives byte by byte is the same body."""
     parts = [(Part("files[]", "ä\r\nb"), b"\r\n--almost"), (Part("files[]", "c"), b"-" * 50)]

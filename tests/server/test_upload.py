@@ -263,6 +263,8 @@ _TWO = [(Part("files[]", "a"), b"x"), (Part("files[]", "index.html"), b"y")]
         ({"errorpages": "[]"}, "invalid 'errorpages' parameter: invalid errorpages value"),
         ({"errorpages": '{"x":"/a"}'}, "invalid 'errorpages' parameter"),
         ({"errorpages": '{"399":"/a"}'}, "overriding status codes under 400 is not supported"),
+        ({"errorpages": '{"600":"/a"}'}, "overriding status codes over 599 is not supported"),
+        ({"errorpages": '{"99999999999":"/a"}'}, "overriding status codes over 599"),
         ({"errorpages": '{"404":"a"}'}, "all errorpages need to have absolute paths"),
         ({"errorpages": '{"404":"/nope"}'}, "all errorpage files must exist"),
         ({f"p{n}": "" for n in range(200)}, "failed to parse query params"),

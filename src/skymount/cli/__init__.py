@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import click
 
-from skymount import __version__
+from skymount import __version__, private
 from skymount.errors import (
     ConfigError,
     FrozenEntryError,
@@ -102,6 +102,7 @@ def cli() -> None:
 def main() -> None:
     """Run the command line; exit codes are listed in docs/cli.md."""
     _open_standard_streams()
+    private.leave_no_core()
     try:
         _run()
     finally:

@@ -8,9 +8,11 @@ import signal
 import sys
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import click
 
+from skymount import private
 from skymount.cli.options import PortalFlags, mount_options
 from skymount.cli.output import warn
 from skymount.errors import ConfigError, MountError
@@ -91,7 +93,9 @@ def _writable(path: str, *, is_default: bool) -> str:
     path = os.path.abspath(os.path.expanduser(path))
     try:
         if is_default:
-            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            for each in (Path(path).parents[1], Path(path).parent):
+                private.make_directory(each)
+                private.close_directory(each)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         return path
     except OSError as error:
@@ -101,19 +105,9 @@ def _writable(path: str, *, is_default: bool) -> str:
 
 
 def _log_to(path: str) -> None:
-    """Send the log, and whatever else is printed, to a file that does not grow without bound."""
-    from logging.handlers import RotatingFileHandler
+    from skymount.daemon.log import log_to  # not before the fork: the starter has no need of it
 
-    handler = RotatingFileHandler(path, maxBytes=1 << 20, backupCount=1)
-    logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT, handlers=[handler])
-    logging.getLogger("httpx").setLevel(logging.WARNING)
-    log = handler.stream
-    assert log is not None
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 0)
-    os.dup2(nothing, 1)
-    os.dup2(log.fileno(), 2)
-    os.close(nothing)
+    log_to(path)
 
 
 @click.command()

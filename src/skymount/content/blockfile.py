@@ -18,6 +18,7 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
+from skymount import private
 from skymount.content import block, pages
 from skymount.content.buffers import Buffers
 from skymount.content.pages import PAGE
@@ -32,7 +33,6 @@ _DISK_BLOCK = 4096  # bytes; file systems that pack or compress may say less, un
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _OURS = secrets.token_hex(8)  # in the names of the files that this process writes
 _numbers = count()
-_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def is_own(found: os.stat_result) -> bool:
@@ -140,7 +140,7 @@ def write(path: str, identity: bytes, data: bytes | memoryview) -> int | None:
         try:
             return _write(path, identity, data)
         except FileNotFoundError:
-            make_private(Path(path).parent)
+            private.make_directory(Path(path).parent)
             return _write(path, identity, data)
     except IsADirectoryError:
         remove(path)
@@ -159,7 +159,7 @@ def _write(path: str, identity: bytes, data: bytes | memoryview) -> int:
 def _write_step_by_step(
     temporary: str, path: str, identity: bytes, data: bytes | memoryview
 ) -> int:
-    fd = os.open(temporary, _WRITE, 0o600)
+    fd = private.create(temporary)
     try:
         if not _write_pages(fd, identity, data):
             _write_all(fd, data)
@@ -218,20 +218,10 @@ def remove(path: str) -> bool:
     return True
 
 
-def make_private(path: Path) -> None:
-    """Make a directory, and those above it that are missing, for the owner alone."""
-    for each in (*reversed(path.parents), path):
-        if not each.is_dir():
-            with suppress(FileExistsError):
-                each.mkdir(mode=0o700)
-
-
 def check_private(path: Path) -> None:
     """CacheError unless a directory is the user's own, and nobody else can write to it."""
     found = path.stat()
     if not stat.S_ISDIR(found.st_mode):
         raise CacheError(f"{path}: not usable as a cache: it is no directory")
-    if found.st_uid != os.geteuid():
-        raise CacheError(f"{path}: not usable as a cache: it belongs to another user")
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise CacheError(f"{path}: not usable as a cache: others can write to it (chmod go-w)")
+    if objection := private.objection(path, found, private.WRITING):
+        raise CacheError(f"{path}: not usable as a cache: {objection}")

@@ -10,7 +10,6 @@ import errno
 import fcntl
 import logging
 import os
-import stat
 import threading
 import time
 from collections import defaultdict
@@ -21,6 +20,7 @@ from heapq import heapify, heappop
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from skymount import private
 from skymount.content import block, blockfile
 from skymount.content.block import BlockKey
 from skymount.content.buffers import Buffers
@@ -39,7 +39,6 @@ comes in chunks of 4 MiB.
 """
 
 _LOCK = "lock"
-_OPEN_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _AHEAD = 60.0  # seconds that the clocks of file systems may differ
 _ABANDONED = 600.0  # seconds after which a temporary file is nobody's any more
 _PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN}
@@ -106,11 +105,10 @@ class DiskStore:
         """
         place = path / "content" / VERSION
         try:
-            blockfile.make_private(place)
+            private.make_directory(place)
             for each in (path, place.parent, place):
                 blockfile.check_private(each)
-            if stat.S_IMODE(place.stat().st_mode) & 0o077:
-                place.chmod(0o700)  # who can look for names can find out what was read
+            private.close_directory(place)  # names tell what was read
         except OSError as error:
             where = error.filename or place
             raise CacheError(f"{where}: not usable as a cache: {error.strerror}") from None
@@ -254,10 +252,10 @@ class DiskStore:
         """Keep other processes from making room meanwhile; False when one does so."""
         path = self.root / _LOCK
         try:
-            fd = os.open(path, _OPEN_LOCK, 0o600)
+            fd = private.open_or_create(path)
         except FileNotFoundError:
-            blockfile.make_private(self.root)
-            fd = os.open(path, _OPEN_LOCK, 0o600)
+            private.make_directory(self.root)
+            fd = private.open_or_create(path)
         try:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
+from skymount import private
 from skymount.errors import MalformedError
 
 MALFORMED = 65
@@ -41,10 +42,10 @@ def _limit_resources() -> None:
     """Bound memory and time, and be the first to go when the machine is out of memory."""
     import resource  # the mount, which reads what is small itself, has no need of it
 
+    private.be_a_service()
     for kind, limit in (
         (resource.RLIMIT_AS, MEMORY_LIMIT),
         (resource.RLIMIT_CPU, _SECONDS),
-        (resource.RLIMIT_CORE, 0),
     ):
         hard = resource.getrlimit(kind)[1]
         bound = limit if hard == resource.RLIM_INFINITY else min(limit, hard)

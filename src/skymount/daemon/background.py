@@ -58,7 +58,6 @@ def _become_daemon(config: Config, log_to: Callable[[], None], starter: int) -> 
     try:
         os.setsid()
         os.chdir("/")
-        os.umask(0o077)  # the log names skylinks, and who knows one may read it
         log_to()
         run(config, Report(ready=ready, warning=partial(tell, "W")))
         status = 0

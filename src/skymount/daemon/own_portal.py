@@ -4,6 +4,9 @@ import logging
 import socket
 import subprocess
 import sys
+import threading
+from functools import partial
+from typing import IO
 from urllib.parse import urlsplit
 
 import trio
@@ -18,6 +21,7 @@ PROBE = 0.3
 
 _PORTAL_START = 15.0  # seconds that our own portal may take to listen
 _PORTAL_CHECK = 2.0  # seconds between two looks at whether a portal is at the default address
+_LINE = 4096  # bytes of what it says that are taken for one line
 _PORTAL_PAUSE = 60.0  # seconds between two attempts at most to start one that does not start
 
 
@@ -37,6 +41,7 @@ class OwnPortal:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._listening_to = threading.Thread()
 
     @property
     def is_running(self) -> bool:
@@ -61,6 +66,7 @@ class OwnPortal:
                 [*command, "--until-eof"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,  # not our log itself, which becomes another file
                 start_new_session=True,  # a Ctrl-C in our terminal is not for it
             )
         except OSError as error:
@@ -68,6 +74,10 @@ class OwnPortal:
                 f"{sys.executable}: the embedded portal cannot be started: {error.strerror}; "
                 "name a portal with --portal URL"
             ) from None
+        self._listening_to = threading.Thread(
+            target=_log_lines, args=(self._process.stderr,), daemon=True
+        )
+        self._listening_to.start()
 
     async def is_listening(self) -> bool:
         """Wait until it listens; False when it ended, or took too long."""
@@ -76,6 +86,8 @@ class OwnPortal:
             return False
         with trio.move_on_after(_PORTAL_START):
             line = await trio.to_thread.run_sync(process.stdout.readline, abandon_on_cancel=True)
+            if not line:
+                await trio.to_thread.run_sync(self._listening_to.join, abandon_on_cancel=True)
             return b"listening on" in line
         return False
 
@@ -112,4 +124,12 @@ class OwnPortal:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        self._listening_to.join(5)
         process.stdout.close()
+
+
+def _log_lines(said: IO[bytes]) -> None:
+    """Log what a process says on standard error, until it ends."""
+    with said:
+        for line in iter(partial(said.readline, _LINE), b""):
+            log.warning("portal: %s", line.decode("utf-8", "backslashreplace").rstrip())

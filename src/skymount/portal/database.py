@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, TypeVar
 
+from skymount import private
 from skymount.errors import MalformedError, StorageError
 
 _BUSY_TIME = 10.0  # seconds to wait for other processes; each holds the lock for milliseconds
@@ -52,7 +53,8 @@ class Database:
     def open(cls, path: Path, form: Format) -> Self:
         """Open a database, made when absent with its directory, for this user alone."""
         with _translated(path, "use"):
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private.make_directory(path.parent)
+            private.close_directory(path.parent)
             if not path.exists():
                 _create(path, form)
             os.chmod(path, 0o600)  # SQLite gives its other files the same mode
@@ -139,8 +141,7 @@ def _create(path: Path, form: Format) -> None:
         stale = [Path(f"{file}{suffix}") for file in (path, new) for suffix in _BESIDE]
         for leftover in (new, *stale):  # of a database that was removed, or a maker that died
             leftover.unlink(missing_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        file = os.open(new, flags, 0o600)
+        file = private.create(new)
         try:
             _fill(new, form)
             os.fsync(file)

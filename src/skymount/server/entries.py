@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import trio
 
+from skymount import private
 from skymount.errors import MalformedError, RevisionError, StorageError
 from skymount.server.store import sync_directory
 from skymount.wire.registry import Entry, SignedEntry, check_update, entry_id
@@ -138,8 +139,7 @@ class Entries:
         """
         path = root / FILE
         with _translated(f"use the registry {path}"):
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            fd = os.open(path, flags, 0o600)  # SQLite gives its other files the same mode
+            fd = private.open_or_create(path)  # SQLite gives its other files the same mode
             try:
                 os.fchmod(fd, 0o600)
             finally:

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from skymount.errors import ConfigError, MalformedError
 from skymount.server import answers
 from skymount.server.config import PortalConfig
-from skymount.server.hosts import Host, is_loopback, parse_name
+from skymount.server.hosts import Host, is_address, is_loopback, parse_name
 from skymount.server.origins import Headers, Page, page_of, parse_origin
 from skymount.server.password import carries
 from skymount.server.refusal import Refusal
@@ -28,6 +28,7 @@ _AGENTS = tuple(dialect.agent for dialect in PRESETS.values())
 _SKYKEYS = frozenset({"createskykey", "addskykey", "skykey", "skykeys", "deleteskykey"})
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 _CONTENT = frozenset({"file", "hns", "hnsres"})  # first segments of what browsers open
+_WORKER = "service-worker"  # the header of every request for the script of one
 _BROWSER = "Mozilla/"  # begins the User-Agent of every browser
 _WRONG_AGENT = (
     "Browser access disabled due to security vulnerability. "
@@ -68,7 +69,9 @@ class Rules:
     password: bytes = field(repr=False)
     """Empty: there is none."""
     require_agent: bool
-    any_host: bool
+    any_address: bool
+    """Every IP address names the portal; no page can make one its own name."""
+    any_name: bool
     names: frozenset[str]
     """Host names of the portal beside the loopback ones."""
     origins: frozenset[str]
@@ -82,10 +85,17 @@ class Rules:
             origins = frozenset(parse_origin(origin) for origin in config.allow_origins)
         except MalformedError as error:
             raise ConfigError(str(error)) from None
-        any_host = not on_loopback and not names
+        any_name = not on_loopback and bool(config.password) and not names
         with suppress(MalformedError):  # an address of a form that no Host header has
             names |= {parse_name(config.host)}
-        return cls(config.password, config.require_agent, any_host, names, origins)
+        return cls(
+            password=config.password,
+            require_agent=config.require_agent,
+            any_address=not on_loopback,
+            any_name=any_name,
+            names=names,
+            origins=origins,
+        )
 
     def host(self, headers: Mapping[str, str]) -> Host:
         """Return the host that a request is addressed to; Refusal when it is not this portal.
@@ -97,7 +107,9 @@ class Rules:
             host = Host.parse(text, self.names)
         except MalformedError as error:
             raise Refusal(400, str(error)) from None
-        if self.any_host or host.name in self.names or is_loopback(host.name):
+        if self.any_name or host.name in self.names or is_loopback(host.name):
+            return host
+        if self.any_address and is_address(host.name):
             return host
         raise Refusal(421, f"this portal is not {host.name[:80]!r} (start it with --allow-host)")
 
@@ -119,6 +131,15 @@ class Rules:
             )
         if self.password and needs_password(method, path):
             raise Refusal(401, "API authentication failed.", _challenge(headers))
+
+
+def _check_worker(host: Host, headers: Mapping[str, str]) -> None:
+    """Refuse the script of a Service Worker that would rule over the portal's own origin.
+
+    Browsers mark the request for it. It is somebody's upload, and would see every other one.
+    """
+    if _WORKER in headers and not host.content:
+        raise Refusal(403, "a Service Worker is only served under a host that selects its content")
 
 
 def _is_sensitive(method: str, path: str) -> bool:
@@ -161,6 +182,7 @@ class Guard:
             host = self._rules.host(headers)
             own = f"{scope['scheme']}://{host.authority}"
             added += _own_headers(own)
+            _check_worker(host, headers)
             page = page_of(headers, own, self._rules.origins)
             scope = _rewritten(scope, host)
             method, path = _asked(scope, headers)

@@ -57,14 +57,15 @@ def parse_name(text: str) -> str:
 def _split(text: str) -> tuple[str, str]:
     """Return name and port of ``name[:port]``."""
     found = _HOST.fullmatch(text.lower()) if len(text) <= _LIMIT else None
-    if found is None or (found[1][0] == "[" and not _is_address(found[1][1:-1])):
+    if found is None or (found[1][0] == "[" and not is_address(found[1])):
         raise MalformedError(f"not a host name or address: {text[:80]!r}")
     return found[1].removesuffix("."), found[2] or ""
 
 
-def _is_address(text: str) -> bool:
+def is_address(name: str) -> bool:
+    """Whether a host name is an IP address; IPv6 may be in brackets."""
     try:
-        ipaddress.ip_address(text)
+        ipaddress.ip_address(name.strip("[]"))
     except ValueError:
         return False
     return True

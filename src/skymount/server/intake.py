@@ -12,6 +12,7 @@ from typing import TypeVar, TypeVarTuple
 
 import trio
 
+from skymount import private
 from skymount.errors import SkymountError, StorageError
 from skymount.server.store import PAYLOAD, Store
 from skymount.wire import merkle
@@ -94,8 +95,7 @@ class Intake:
     def _open_payload(self) -> None:
         self._directory = self._store.begin()
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            self._file = os.open(self._directory / PAYLOAD, flags, 0o600)
+            self._file = private.create(self._directory / PAYLOAD)
         except OSError as error:
             raise StorageError(f"cannot write an upload: {error.strerror}") from error
 

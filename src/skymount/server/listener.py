@@ -5,7 +5,7 @@ import socket
 from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import h11
 import trio
@@ -21,6 +21,7 @@ from skymount.errors import ConfigError
 from skymount.server.app import build
 from skymount.server.config import PortalConfig
 from skymount.server.entries import Entries
+from skymount.server.framing import StrictConnection
 from skymount.server.guard import Rules
 from skymount.server.hosts import is_loopback
 from skymount.server.skykeys import Skykeys
@@ -97,8 +98,14 @@ class _Http1(H11Protocol):
     """hypercorn's HTTP/1.1 without the ways out of it, to WebSocket and to HTTP/2.
 
     No endpoint needs them, and hypercorn fails on requests of theirs that it should refuse. An
-    upgrade is ignored, as any server may; what begins as HTTP/2 gets an error.
+    upgrade is ignored, as any server may; what begins as HTTP/2 gets an error, and so does a
+    request of doubtful end.
     """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        limit = self.config.h11_max_incomplete_size
+        self.connection = StrictConnection(h11.SERVER, max_incomplete_event_size=limit)
 
     async def _check_protocol(self, event: h11.Request) -> None:
         pass

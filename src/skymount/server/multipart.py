@@ -4,6 +4,7 @@ Turns pieces of a body into events: a part begins, some of its bytes, its end. W
 is `upload`'s matter.
 """
 
+import logging
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 
 from skymount.errors import MalformedError
 from skymount.wire.messages import PART_HEADER_LIMIT, Part
+
+# What it would log of each malformed form is in the answer to who has sent it.
+logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
 
 MANY_EVENTS = 16
 """From so many events in a slice on, the event loop deserves a turn before the next one."""

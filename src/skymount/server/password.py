@@ -4,10 +4,10 @@ import base64
 import binascii
 import hmac
 import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from skymount import private
 from skymount.errors import ConfigError
 
 ENVIRONMENT = b"SKYMOUNT_PORTAL_PASSWORD"
@@ -39,12 +39,8 @@ def _read_private(file: Path) -> bytes:
     """Read a file that only its owner may use; at most a little over the limit."""
     try:
         with file.open("rb") as opened:
-            mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
-            if mode & 0o077:
-                raise ConfigError(
-                    f"password file {file} has mode {mode:04o}: others may use it; "
-                    "run chmod 600 on it"
-                )
+            if objection := private.objection(file, os.fstat(opened.fileno())):
+                raise ConfigError(f"password file {file} cannot be used: {objection}")
             return opened.read(_LIMIT + 2)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 import trio
 
+from skymount import private
 from skymount.errors import SkymountError
 from skymount.server.config import PortalConfig
 from skymount.server.listener import serve
@@ -17,6 +18,7 @@ _SWITCH_INTERVAL = 0.0005  # seconds that hashing threads may keep the event loo
 
 def run(config: PortalConfig, *, on_listening: Callable[[str], None], until_eof: bool) -> None:
     """Serve until SIGTERM or SIGINT, or with `until_eof` also until standard input ends."""
+    private.be_a_service()
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     sys.setswitchinterval(_SWITCH_INTERVAL)
     trio.run(_run, config, on_listening, until_eof)

@@ -16,6 +16,7 @@ import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
+from skymount import private
 from skymount.errors import MalformedError, StorageError
 from skymount.server import answers
 from skymount.server.bodies import read_body
@@ -42,7 +43,6 @@ KEYS_LIMIT = 1000
 _VERSION = 1
 _FILE_LIMIT = 1 << 20  # bytes; 1000 keys of the longest names take under half of it
 _BODY_LIMIT = 64 << 10  # bytes of a form; a skykey's text has at most 4 KiB
-_OTHERS = 0o077  # permissions of everybody but the owner
 
 _NOT_BOTH = "you must specify either the name or ID of the skykey, not both"
 _NEITHER = "you must specify the name or ID of the skykey"
@@ -70,10 +70,8 @@ def _read_file(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     with open(fd, "rb") as file:
-        if os.fstat(fd).st_mode & _OTHERS:
-            raise StorageError(
-                f"others than its owner may use {path}, which holds keys; run: chmod 600 {path}"
-            )
+        if objection := private.objection(path, os.fstat(fd)):
+            raise StorageError(f"{path}, which holds keys, cannot be used: {objection}")
         raw = file.read(_FILE_LIMIT + 1)
     if len(raw) > _FILE_LIMIT:
         raise StorageError(f"{path} is over {_FILE_LIMIT} bytes")
@@ -84,8 +82,7 @@ def _replace_file(path: Path, raw: bytes) -> None:
     """Write a file anew in one step; a crash leaves the old one or the new one."""
     temporary = path.with_name(f"{path.name}.new")
     temporary.unlink(missing_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    with open(os.open(temporary, flags, 0o600), "wb") as file:
+    with open(private.create(temporary), "wb") as file:
         file.write(raw)
         file.flush()
         os.fsync(file.fileno())

@@ -18,12 +18,15 @@ import errno
 import fcntl
 import os
 import secrets
+import shlex
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from skymount import private
 from skymount.errors import MalformedError, StorageError
 from skymount.wire.cipher import SkyfileKey, is_encrypted
 from skymount.wire.sector import LAYOUT_SIZE, Layout, spill_sizes
@@ -86,8 +89,26 @@ def sync_directory(path: Path) -> None:
         os.close(fd)
 
 
+def _check_own(path: Path) -> None:
+    """StorageError unless a directory is the user's own, and nobody else can change what it holds,
+    or put another one in its place.
+    """
+    link, found = path.lstat(), path.stat()
+    if link.st_uid not in (found.st_uid, 0):
+        raise StorageError(f"{path} cannot be used: it is a link of another user")
+    if objection := private.objection(path, found, private.WRITING):
+        raise StorageError(f"{path} cannot be used: {objection}")
+    for above in path.resolve().parents:
+        mode = above.stat().st_mode
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise StorageError(
+                f"{path} cannot be used: everybody can put another one in its place; "
+                f"run: chmod o-w {shlex.quote(str(above))}"
+            )
+
+
 def _write_synced(path: Path, data: bytes) -> None:
-    with open(path, "xb") as file:
+    with open(private.create(path), "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -115,11 +136,13 @@ class Store:
     def open(cls, root: Path) -> "Store":
         """Take the directory, creating it when absent, and remove broken-off uploads.
 
-        StorageError when it cannot be used or another portal runs on it.
+        StorageError when it cannot be used, others could change what is in it, or another portal
+        runs on it.
         """
         with _translated(f"use the data directory {root}"):
-            root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            private.make_directory(root)
+            _check_own(root)
+            lock = private.open_or_create(root / "lock")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -135,8 +158,10 @@ class Store:
         return store
 
     def _prepare(self, root: Path) -> None:
-        for directory in (self._incoming, self._skyfiles):
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for directory in (self._skyfiles.parent, self._incoming, self._skyfiles):
+            private.make_directory(directory)
+            _check_own(directory)
+            private.close_directory(directory)
         for first_byte in range(256):
             (self._skyfiles / f"{first_byte:02x}").mkdir(mode=0o700, exist_ok=True)
         for directory in (self._skyfiles, self._skyfiles.parent, root):

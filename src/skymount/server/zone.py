@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import unquote
 
+from skymount import private
 from skymount.errors import MalformedError, StorageError
 from skymount.wire.dialect import PRESETS, Dialect
 from skymount.wire.hns import Record, RegistryRecord, parse_domain, parse_txt, pick_record
@@ -242,7 +243,7 @@ def change(data: Path, edit: Callable[[Zone], Zone]) -> None:
     when it cannot be read or written; what `edit` raises passes through.
     """
     try:
-        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private.make_directory(data)
         path = (data / FILE).resolve()
         with _locked(path.parent):
             raw, state = _read(path)
@@ -255,7 +256,7 @@ def change(data: Path, edit: Callable[[Zone], Zone]) -> None:
 def _replace(path: Path, raw: bytes, mode: int) -> None:
     temporary = path.with_name(f"{path.name}.new")
     temporary.unlink(missing_ok=True)
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    with open(private.create(temporary), "wb") as file:
         file.write(raw)
         file.flush()
         os.fchmod(file.fileno(), mode)

@@ -1,0 +1,41 @@
+"""The log of a daemon in the background."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from skymount.daemon.log import SIZE
+from tests.portal_process import portal_environment
+
+_PRINTS = """
+import logging, os, sys
+from skymount.daemon.log import log_to
+log_to(sys.argv[1])
+os.write(2, b"printed first\\n")
+for _ in range(2):
+    logging.info("x" * int(sys.argv[2]))
+os.write(2, b"printed later\\n")
+os.write(1, b"nowhere\\n")
+raise ValueError("a bug")
+"""
+
+
+def test_what_is_printed_is_in_the_log_also_when_a_new_file_has_begun(tmp_path: Path) -> None:
+    """Tracebacks and the words of libraries are never in a file that nobody sees."""
+    path = tmp_path / "daemon.log"
+    done = subprocess.run(
+        [sys.executable, "-c", _PRINTS, path, str(SIZE // 2)],
+        env=portal_environment(),
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (1, b"", b"")
+    assert sorted(os.listdir(tmp_path)) == ["daemon.log", "daemon.log.1"]
+    before, now = path.with_name("daemon.log.1").read_text(), path.read_text()
+    assert "printed first" in before
+    assert "printed later" not in before
+    assert "printed later" in now
+    assert "ValueError: a bug" in now
+    assert "nowhere" not in before + now

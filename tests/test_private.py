@@ -1,0 +1,295 @@
+"""What keeps other users out: modes, owners, and what a process leaves."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from skymount import private
+from tests.portal_process import portal_command, portal_environment
+from tests.skymount_process import SKYMOUNT, Sandbox, end
+
+_NOBODY = 65534
+_WIDE = ("sh", "-c", 'umask 0; ulimit -c unlimited; exec "$@"', "-")
+
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+
+
+@pytest.fixture
+def no_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def _mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def _too_wide(below: Path) -> list[Path]:
+    return [path for path in (below, *below.rglob("*")) if _mode(path) & 0o077]
+
+
+@pytest.mark.usefixtures("no_umask")
+def test_directories_are_made_private(tmp_path: Path) -> None:
+    """Those above as well; what is there stays as it is."""
+    tmp_path.chmod(0o755)
+    private.make_directory(tmp_path / "a/b/c")
+    assert [_mode(tmp_path / each) for each in ("a", "a/b", "a/b/c")] == [0o700] * 3
+    assert _mode(tmp_path) == 0o755
+    private.make_directory(tmp_path)
+    assert _mode(tmp_path) == 0o755
+    private.close_directory(tmp_path)
+    assert _mode(tmp_path) == 0o700
+
+
+@pytest.mark.usefixtures("no_umask")
+def test_files_are_made_private(tmp_path: Path) -> None:
+    """And only where nothing is, no link either."""
+    os.close(private.create(tmp_path / "file"))
+    assert _mode(tmp_path / "file") == 0o600
+    (tmp_path / "link").symlink_to("elsewhere")
+    for name in ("file", "link"):
+        with pytest.raises(FileExistsError):
+            private.create(tmp_path / name)
+    for name in ("file", "other"):
+        os.close(private.open_or_create(tmp_path / name))
+        assert _mode(tmp_path / name) == 0o600
+    with pytest.raises(OSError):
+        private.open_or_create(tmp_path / "link")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_objections(tmp_path: Path) -> None:
+    """To what others may read, or only to what they may change; with the command that helps."""
+    path = tmp_path / "a file"
+    path.touch()
+    for mode, others, expected in (
+        (0o600, private.ANY_USE, ""),
+        (0o700, private.ANY_USE, ""),
+        (0o640, private.ANY_USE, f"its mode 640 lets others in; run: chmod 600 '{path}'"),
+        (0o701, private.ANY_USE, f"its mode 701 lets others in; run: chmod 600 '{path}'"),
+        (0o755, private.WRITING, ""),
+        (0o720, private.WRITING, f"others can write to it; run: chmod go-w '{path}'"),
+        (0o702, private.WRITING, f"others can write to it; run: chmod go-w '{path}'"),
+    ):
+        path.chmod(mode)
+        assert private.objection(path, path.stat(), others) == expected
+
+
+@as_root
+def test_what_belongs_to_somebody_else(tmp_path: Path) -> None:
+    os.chown(tmp_path, _NOBODY, _NOBODY)
+    tmp_path.chmod(0o755)
+    expected = "it belongs to the user with the number 65534, not you"
+    assert private.objection(tmp_path, tmp_path.stat(), private.WRITING) == expected
+    private.close_directory(tmp_path)
+    assert _mode(tmp_path) == 0o755
+
+
+@contextmanager
+def _portal(data: Path, *flags: str) -> Iterator[tuple[str, int]]:
+    """Run a portal of somebody with the widest umask; yields its URL and process id."""
+    process = subprocess.Popen(
+        [*_WIDE, *portal_command("serve", "--listen", "127.0.0.1:0", "--data", str(data), *flags)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=portal_environment(),
+    )
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().decode().split()[-1], process.pid
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    finally:
+        end(process)
+
+
+def test_what_a_portal_keeps(tmp_path: Path) -> None:
+    """Data, registry, skykeys and names, and the directories above that were missing."""
+    above = tmp_path / "new"
+    data = above / "portal/data"
+    with _portal(data) as (url, _):
+        headers = {"Content-Type": "a/b"}
+        for size in (10, 5 << 20):
+            posted = httpx.post(
+                f"{url}/svc/skyfile?filename=a", content=bytes(size), headers=headers
+            )
+            assert posted.status_code == 200
+        made = httpx.post(f"{url}/svc/createskykey?name=n&type=private-id")
+        assert made.status_code == 200
+        link = posted.json()["skylink"]
+        command = [*_WIDE, *portal_command("hns", "set", "a", link, "--data", str(data))]
+        subprocess.run(command, env=portal_environment(), check=True, timeout=60)
+        assert _too_wide(above) == []
+    assert _too_wide(above) == []
+    names = {path.name for path in data.rglob("*")}
+    assert {"base", "payload", "entries.sqlite3", "skykeys.json", "hns.zone", "lock"} <= names
+
+
+def test_names_may_be_the_first_that_is_kept(tmp_path: Path) -> None:
+    """The command that sets one makes the directories as the portal does."""
+    link = "AABsdvY0MzM9fsdHVWdqiw1Rj4Kp9KAZwYNbHO-ksMFHkg"
+    data = tmp_path / "new/portal"
+    command = [*_WIDE, *portal_command("hns", "set", "a", link, "--data", str(data))]
+    subprocess.run(command, env=portal_environment(), check=True, timeout=60)
+    assert _too_wide(tmp_path / "new") == []
+
+
+def _refused(*flags: str | Path) -> str:
+    """Run a portal that must not start; return its one line."""
+    command = portal_command("serve", "--listen", "127.0.0.1:0", *map(str, flags))
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env=portal_environment(),
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o702, 0o777, 0o1777])
+@pytest.mark.parametrize("inside", ["", "v1", "v1/skyfiles", "v1/incoming"])
+def test_a_data_directory_that_others_can_write_to(tmp_path: Path, inside: str, mode: int) -> None:
+    """It is refused: what is in it may be anybody's."""
+    place = tmp_path / "data" / inside
+    place.mkdir(parents=True)
+    place.chmod(mode)
+    said = _refused("--data", tmp_path / "data")
+    assert f"{place} cannot be used: others can write to it; run: chmod go-w {place}" in said
+    assert _mode(place) == mode
+
+
+def test_a_data_directory_that_everybody_can_replace(tmp_path: Path) -> None:
+    """It is refused, unless only its owner can rename it, as in /tmp."""
+    above, data = tmp_path / "above", tmp_path / "above/below/data"
+    data.mkdir(parents=True)
+    above.chmod(0o777)
+    assert f"run: chmod o-w {above}" in _refused("--data", data)
+    above.chmod(0o1777)
+    with _portal(data):
+        pass
+
+
+def test_a_data_directory_that_others_can_read(tmp_path: Path) -> None:
+    """It stays as it is; what is in it is closed."""
+    (tmp_path / "data/v1").mkdir(parents=True)
+    for path in (tmp_path / "data", tmp_path / "data/v1"):
+        path.chmod(0o755)
+    with _portal(tmp_path / "data"):
+        pass
+    assert _too_wide(tmp_path / "data") == [tmp_path / "data"]
+
+
+@as_root
+def test_a_data_directory_of_somebody_else(tmp_path: Path) -> None:
+    """It is refused, and so is one by way of somebody's link."""
+    foreign, own, link = (tmp_path / name for name in ("foreign", "own", "link"))
+    for path in (foreign, own):
+        path.mkdir(0o700)
+    os.chown(foreign, _NOBODY, _NOBODY)
+    said = _refused("--data", foreign)
+    assert f"{foreign} cannot be used: it belongs to the user with the number 65534" in said
+    link.symlink_to(own)
+    with _portal(link):
+        pass
+    os.chown(link, _NOBODY, _NOBODY, follow_symlinks=False)
+    assert f"{link} cannot be used: it is a link of another user" in _refused("--data", link)
+    assert list(foreign.iterdir()) == []
+
+
+def test_a_lock_that_leads_elsewhere(tmp_path: Path) -> None:
+    """A link in the place of a file is not followed."""
+    data = tmp_path / "data"
+    data.mkdir(0o700)
+    (data / "lock").symlink_to(tmp_path / "elsewhere")
+    assert "data directory" in _refused("--data", data)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@as_root
+def test_files_of_somebody_else(tmp_path: Path) -> None:
+    """Neither a password nor skykeys are taken from them."""
+    data = tmp_path / "data"
+    data.mkdir(0o700)
+    secret, keys = tmp_path / "secret", data / "skykeys.json"
+    secret.write_text("password")
+    keys.write_text('{"version":1,"skykeys":[]}')
+    for path in (secret, keys):
+        path.chmod(0o600)
+        os.chown(path, _NOBODY, _NOBODY)
+    expected = "cannot be used: it belongs to the user with the number 65534"
+    assert f"password file {secret} {expected}" in _refused("--password-file", secret)
+    assert expected in _refused("--data", data)
+
+
+def _eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def _leaves_no_core(pid: int) -> bool:
+    limits = Path(f"/proc/{pid}/limits").read_text().splitlines()
+    (core,) = (line for line in limits if line.startswith("Max core file size"))
+    return core.split()[4:6] == ["0", "0"]
+
+
+def _has_private_umask(pid: int) -> bool:
+    return "Umask:\t0077\n" in Path(f"/proc/{pid}/status").read_text()
+
+
+def test_a_portal_is_a_service(tmp_path: Path) -> None:
+    with _portal(tmp_path / "data") as (_, pid):
+        assert _leaves_no_core(pid)
+        assert _has_private_umask(pid)
+
+
+@contextmanager
+def _waiting(*command: str, env: dict[str, str]) -> Iterator[int]:
+    """Run a command that waits for its standard input; yields its process id."""
+    process = subprocess.Popen(
+        [*_WIDE, *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=env,
+    )
+    try:
+        yield process.pid
+    finally:
+        end(process)
+
+
+@pytest.mark.parametrize("program", ["tabulate", "texts"])
+def test_a_process_apart_is_a_service(program: str) -> None:
+    """It reads what a portal has sent."""
+    command = [sys.executable, "-m", f"skymount.content.{program}", "", ""]
+    with _waiting(*command, env=portal_environment()) as pid:
+        _eventually(lambda: _leaves_no_core(pid) and _has_private_umask(pid))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["key", "import", "work"], ["skykey", "add"], ["registry", "set", "home", "key", "-"]],
+    ids=" ".join,
+)
+def test_commands_that_know_secrets_leave_no_core(sandbox: Sandbox, command: list[str]) -> None:
+    """The umask is the user's."""
+    sandbox.succeed("key", "generate", "home")
+    with _waiting(*SKYMOUNT, *command, env=sandbox.env) as pid:
+        _eventually(lambda: _leaves_no_core(pid))
+        assert "Umask:\t0000\n" in Path(f"/proc/{pid}/status").read_text()
