@@ -157,10 +157,10 @@ class PortalOptions:
     connections: int = CONNECTIONS
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     node_url: str = ""
-    redirect_hosts: tuple[tuple[str, int | None], ...] = ()
-    """(name in lower case, port or None for the default one)"""
     retries: int = RETRIES
     on_upload_progress: OnUploadProgress | None = None
+    redirect_hosts: tuple[tuple[str, int | None], ...] = ()
+    """(name in lower case, port or None for the default one)"""
 
     @property
     def is_local(self) -> bool:
