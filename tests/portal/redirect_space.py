@@ -46,7 +46,7 @@ class Case:
     """The addresses of names: the first one for the first question, and so on."""
 
 
-class _Names(trio.abc.HostnameResolver):
+class Names(trio.abc.HostnameResolver):
     """Answers differently each time, as a hostile name server would."""
 
     def __init__(self, names: dict[str, list[str]]) -> None:
@@ -79,7 +79,7 @@ async def _outcome(case: Case) -> tuple[str, int]:
     """Return what a client says, "" for success, and how many connections the target got."""
     portal, target = FakePortal(host=None, port=9001), FakePortal(host=None, port=9002)
     async with running(portal), running(target):
-        trio.socket.set_custom_hostname_resolver(_Names(case.names))
+        trio.socket.set_custom_hostname_resolver(Names(case.names))
         target.add(CONTENT)
         portal.fault(fake.redirects(f"http://{case.target}:{target.port}/{CONTENT.name}", 307))
         target.fault(lambda _, __: fake.Reply(200, (), CONTENT.metadata))
