@@ -327,6 +327,7 @@ class Sandbox:
         path = self.root / "config/skymount/config.toml"
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
+        path.chmod(0o600)
         return path
 
     def directory(self, name: str = "mnt") -> Path:

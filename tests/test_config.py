@@ -10,7 +10,7 @@ import pytest
 from skymount.config import Config, default_log_file, default_path, load, parse_size
 from skymount.content.skyfile import Policy
 from skymount.errors import ConfigError
-from skymount.portal.options import PortalOptions
+from skymount.portal.options import DEFAULT_PORTAL_URL, PortalOptions
 
 NOWHERE: dict[str, str] = {}
 
@@ -71,6 +71,7 @@ def test_every_key_can_be_set_in_the_file() -> None:
         user_agent = "Agent/1"
         headers = { Cookie = "a=b", X-Token = "t" }
         node_url = "https://node.example/"
+        redirect_hosts = ["upload.example", "127.0.0.1:81"]
         mountpoint = "~/sky"
         allow_other = true
         verify = "require"
@@ -92,6 +93,7 @@ def test_every_key_can_be_set_in_the_file() -> None:
         user_agent="Agent/1",
         headers=(("Cookie", "a=b"), ("X-Token", "t")),
         node_url="https://node.example",
+        redirect_hosts=("upload.example", "127.0.0.1:81"),
         mountpoint="~/sky",
         allow_other=True,
         verify=Policy.REQUIRE,
@@ -113,6 +115,16 @@ def test_a_key_goes_with_a_single_portal() -> None:
     with pytest.raises(ConfigError, match="api_key: name a single portal"):
         load({}, environ=NOWHERE)
     assert load({"portals": ("https://one.example",)}, environ=NOWHERE).api_key == "secret"
+
+
+def test_redirect_hosts_go_with_a_single_portal() -> None:
+    """They are named for one portal; another one may not redirect there."""
+    write('portals = ["https://one.example", "https://two.example"]\nredirect_hosts = ["a"]\n')
+    with pytest.raises(ConfigError, match="redirect_hosts: name a single portal"):
+        load({}, environ=NOWHERE)
+    assert load({"portals": ("https://one.example",)}, environ=NOWHERE).redirect_hosts == ("a",)
+    environ = {"SKYMOUNT_REDIRECT_HOSTS": " a  b:81\n"}
+    assert load({"portals": ("http://c",)}, environ=environ).redirect_hosts == ("a", "b:81")
 
 
 def test_headers_go_with_a_single_portal() -> None:
@@ -321,6 +333,11 @@ def test_an_unknown_key_in_a_table_that_is_not_used() -> None:
         ('headers = { Cookie = "secret\\n" }', "a character that a header cannot carry"),
         ('node_url = "node.example"', "it looks like https://"),
         ('node_url = "http://me:secret@node.example"', "must not hold credentials"),
+        ("redirect_hosts = 1", "must be a list of hosts"),
+        ("redirect_hosts = [1]", "must be a string"),
+        ('redirect_hosts = ["https://upload.example"]', "neither host nor host:port"),
+        ('redirect_hosts = ["upload.example/path"]', "neither host nor host:port"),
+        ('redirect_hosts = ["me:secret@upload.example"]', "must not hold credentials"),
         ('mountpoint = "a\\u0000b"', "not a text"),
         ("allow_other = 2", "neither true nor false"),
         ('allow_other = "perhaps"', "neither true nor false"),
@@ -408,25 +425,97 @@ def test_it_cannot_be_changed_later() -> None:
         Config().timeout = 1  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("key", ["api_key", "headers"])
-def test_credentials_stay_with_their_portal(tmp_path: Path, key: str):
+OF_A_PORTAL = {
+    "api_key": ('"secret"', "x"),
+    "headers": ('{ Cookie = "secret" }', "Cookie: x"),
+    "node_url": ('"http://node"', "http://mine"),
+    "redirect_hosts": ('["there"]', "here"),
+}
+"""Keys that belong to a portal, with a value in the file and one in the environment."""
+
+
+@pytest.mark.parametrize("key", OF_A_PORTAL)
+def test_what_belongs_to_a_portal_stays_with_it(tmp_path: Path, key: str):
     """What the file has for its portal is not sent to one that is named elsewhere."""
-    value = {"api_key": '"secret"', "headers": '{ Cookie = "secret" }'}[key]
+    value, mine = OF_A_PORTAL[key]
     file = tmp_path / "config.toml"
     file.write_text(f"""
         portals = ["http://a"]
         {key} = {value}
         [mounts.other]
         portals = ["http://b"]
+        [mounts.default]
+        portals = []
         [mounts.same]
         verify = "off"
     """)
     read = partial(load, file=str(file))
+    variable = f"SKYMOUNT_{key.upper()}"
     assert getattr(read({}, environ={}), key)
     assert getattr(read({}, environ={}, name="same"), key)
     assert getattr(read({"portals": ["http://a"]}, environ={}), key)
     assert not getattr(read({}, environ={}, name="other"), key)
+    assert not getattr(read({}, environ={}, name="default"), key)
     assert not getattr(read({"portals": ["http://b"]}, environ={}), key)
     assert not getattr(read({}, environ={"SKYMOUNT_PORTALS": "http://b"}), key)
-    mine = {"SKYMOUNT_API_KEY": "x", "SKYMOUNT_HEADERS": "Cookie: x"}
-    assert getattr(read({"portals": ["http://b"]}, environ=mine), key)
+    assert getattr(read({"portals": ["http://b"]}, environ={variable: mine}), key)
+
+
+@pytest.mark.parametrize("key", OF_A_PORTAL)
+def test_what_a_file_without_portals_has_belongs_to_the_default_one(key: str):
+    """It is not sent to a portal that is named elsewhere, nor a mount's to another mount's."""
+    value, _ = OF_A_PORTAL[key]
+    write(f"""
+        {key} = {value}
+        [mounts.same]
+        verify = "off"
+        [mounts.other]
+        portals = ["http://b"]
+    """)
+    default = DEFAULT_PORTAL_URL
+    assert getattr(load({}, environ=NOWHERE), key)
+    assert getattr(load({}, environ=NOWHERE, name="same"), key)
+    assert getattr(load({"portals": (default,)}, environ=NOWHERE), key)
+    assert getattr(load({}, environ={"SKYMOUNT_PORTALS": default}), key)
+    assert not getattr(load({"portals": ("http://b",)}, environ=NOWHERE), key)
+    assert not getattr(load({"portals": (default, "http://b")}, environ=NOWHERE), key)
+    assert not getattr(load({}, environ={"SKYMOUNT_PORTALS": "http://b"}), key)
+    assert not getattr(load({}, environ=NOWHERE, name="other"), key)
+    write(f"[mounts.home]\n{key} = {value}\n")
+    assert getattr(load({}, environ=NOWHERE, name="home"), key)
+    assert not getattr(load({"portals": ("http://b",)}, environ=NOWHERE, name="home"), key)
+
+
+@pytest.mark.parametrize("key", OF_A_PORTAL)
+def test_what_the_environment_has_belongs_to_its_portal_or_to_any(key: str):
+    """Beside SKYMOUNT_PORTALS it is that one's; without, it is for whichever is used."""
+    _, mine = OF_A_PORTAL[key]
+    environ = {f"SKYMOUNT_{key.upper()}": mine}
+    one, other = {"portals": ("http://a",)}, {"portals": ("http://b",)}
+    assert all(getattr(load(flags, environ=environ), key) for flags in ({}, one, other))
+    environ["SKYMOUNT_PORTALS"] = "http://a"
+    assert all(getattr(load(flags, environ=environ), key) for flags in ({}, one))
+    assert not getattr(load(other, environ=environ), key)
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "is_warned"),
+    [
+        ('api_key = "secret"', 0o644, True),
+        ('api_key = "secret"', 0o640, True),
+        ('api_key = "secret"', 0o602, True),
+        ('api_key = "secret"', 0o600, False),
+        ('headers = { Cookie = "secret" }', 0o604, True),
+        ('[mounts.any]\napi_key = "secret"', 0o604, True),
+        ('api_key = ""\nheaders = {}\ntimeout = 1', 0o666, False),
+    ],
+)
+def test_a_file_with_secrets_that_others_can_read_is_warned_of(
+    text: str, mode: int, is_warned: bool
+) -> None:
+    path = write(text)
+    path.chmod(mode)
+    said: list[str] = []
+    load({}, environ=NOWHERE, warn=said.append)
+    warning = f"{path}: others can read or change it, and it holds secrets; `chmod 600 {path}`"
+    assert said == ([warning] if is_warned else [])

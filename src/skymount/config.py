@@ -4,9 +4,11 @@ The file is TOML; a key that is not known is an error, so that a typing error is
 default. docs/configuration.md lists every key.
 """
 
+import os
 import re
+import stat
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from skymount.wire.dialect import dialect_named
 ENVIRONMENT_PREFIX = "SKYMOUNT_"
 
 _FILE_LIMIT = 1 << 20  # bytes
+_OTHERS = 0o066  # permission bits: who is not the owner reads or writes
 _LOG_NAME = 200  # characters of a mount point in the name of its log
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 _SIZE = re.compile(r"(\d{1,15})\s*([a-z]*)", re.ASCII | re.IGNORECASE)
@@ -109,6 +112,12 @@ def _node_url(value: object) -> str:
     return PortalOptions.parse(node_url=_text(value)).node_url
 
 
+def _redirect_hosts(value: object) -> tuple[str, ...]:
+    hosts: Any = value.split() if isinstance(value, str) else value
+    PortalOptions.parse(redirect_hosts=hosts)
+    return tuple(hosts)
+
+
 def _policy(value: object) -> Policy:
     return Policy.parse(_text(value))
 
@@ -119,6 +128,12 @@ def _boolean(value: object) -> bool:
     if found is None:
         raise ConfigError(f"neither true nor false: {value!r}")
     return found
+
+
+class PortalSettings(CallOptions, total=False):
+    """What is the same for every client of the portals, whatever it is for."""
+
+    redirect_hosts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +150,8 @@ class Config:
     """(name, value) of those that go with each request; they may hold secrets."""
     node_url: str = ""
     """Where the skykeys are kept; empty: at the portal."""
+    redirect_hosts: tuple[str, ...] = ()
+    """Where the portal may redirect what is sent."""
     mountpoint: str = ""
     allow_other: bool = False
     verify: Policy = Policy.AVAILABLE
@@ -159,17 +176,20 @@ class Config:
         return self.portals or (DEFAULT_PORTAL_URL,)
 
     @property
-    def client_options(self) -> CallOptions:
+    def client_options(self) -> PortalSettings:
         """What every client is made with."""
         return {
             "dialect": self.dialect,
             "api_key": self.api_key,
             "custom_user_agent": self.user_agent,
             "headers": dict(self.headers),
+            "redirect_hosts": self.redirect_hosts,
         }
 
 
-_CREDENTIALS = ("api_key", "headers")
+_SECRETS = ("api_key", "headers")
+_OF_ONE_PORTAL = (*_SECRETS, "redirect_hosts")
+_OF_PORTALS = frozenset({*_OF_ONE_PORTAL, "node_url"})
 
 _PARSERS: Mapping[str, Any] = {
     "portals": _portals,
@@ -178,6 +198,7 @@ _PARSERS: Mapping[str, Any] = {
     "user_agent": _user_agent,
     "headers": _headers,
     "node_url": _node_url,
+    "redirect_hosts": _redirect_hosts,
     "mountpoint": _text,
     "allow_other": _boolean,
     "verify": _policy,
@@ -208,15 +229,24 @@ def _merged(config: Config, settings: Mapping[str, object], origin: str) -> Conf
     return replace(config, **parsed)
 
 
-def _without_foreign_credentials(before: Config, after: Config, given: Iterable[str]) -> Config:
-    """Return `after` without what only the portals of `before` may know, if it names another one.
+class _Owners:
+    """To which portals the settings belong that only they may know, or that only they may set."""
 
-    Credentials that came along with the new portals (`given`) are theirs.
-    """
-    if not before.portals or set(after.portals) <= set(before.portals):
-        return after
-    dropped = {key for key in _CREDENTIALS if key not in given}
-    return replace(after, **{key: getattr(Config(), key) for key in dropped})
+    def __init__(self) -> None:
+        self._portals: dict[str, tuple[str, ...]] = {}
+
+    def note(self, settings: Iterable[str], config: Config, *, of_any: bool = False) -> None:
+        """Take note of keys that were just set: they belong to the portals of this configuration,
+        or to whichever are used in the end.
+        """
+        for key in _OF_PORTALS.intersection(settings):
+            self._portals[key] = () if of_any else config.portal_urls
+
+    def kept(self, config: Config) -> Config:
+        """Return the configuration without what belongs to other portals than its own."""
+        used = set(config.portal_urls)
+        foreign = [key for key, owners in self._portals.items() if owners and used - set(owners)]
+        return replace(config, **{key: getattr(Config(), key) for key in foreign})
 
 
 def default_path() -> Path:
@@ -230,20 +260,23 @@ def default_log_file(mountpoint: str) -> str:
     return str(platformdirs.user_log_path("skymount") / f"{name}.log")
 
 
-def _read_file(path: Path, required: bool) -> dict[str, Any]:
+def _read_file(path: Path, required: bool) -> tuple[dict[str, Any], bool]:
+    """Return what is in the file, and whether others than its owner can read or change it."""
     try:
         with path.open("rb") as file:
             raw = file.read(_FILE_LIMIT + 1)
+            found = os.fstat(file.fileno())
     except FileNotFoundError:
         if required:
             raise ConfigError(f"{path}: no such file") from None
-        return {}
+        return {}, False
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
     if len(raw) > _FILE_LIMIT:
         raise ConfigError(f"{path}: larger than {_FILE_LIMIT} bytes")
+    is_open = stat.S_ISREG(found.st_mode) and bool(found.st_mode & _OTHERS)
     try:
-        return tomllib.loads(raw.decode())
+        return tomllib.loads(raw.decode()), is_open
     except (ValueError, RecursionError) as error:  # also for a number of thousands of digits
         raise ConfigError(f"{path}: {_shown(error)}") from None
 
@@ -254,37 +287,47 @@ def load(
     environ: Mapping[str, str],
     file: str = "",
     name: str = "",
+    warn: Callable[[str], None] = lambda text: None,
 ) -> Config:
     """Read the configuration; flags that are None were not given.
 
     `file` replaces the default path and must then exist; `name` selects a table ``[mounts.NAME]``
-    whose keys override the file's own. ConfigError says where a bad value stands.
+    whose keys override the file's own. ConfigError says where a bad value stands. `warn` is called
+    with what is no error.
     """
     path = Path(file) if file else default_path()
-    settings = _read_file(path, required=bool(file))
+    settings, is_open = _read_file(path, required=bool(file))
     mounts = settings.pop("mounts", {})
     if not isinstance(mounts, dict) or not all(isinstance(m, dict) for m in mounts.values()):
         raise ConfigError(f"{path}: mounts: not tables like [mounts.home]")
-    config = _merged(Config(), settings, str(path))
+    owners = _Owners()
+    config = of_file = _merged(Config(), settings, str(path))
+    owners.note(settings, config)
     for each, table in mounts.items():
-        named = _merged(config, table, f"{path}: [mounts.{_shown(each)}]")
+        named = _merged(of_file, table, f"{path}: [mounts.{_shown(each)}]")
         if each == name:
-            config = _without_foreign_credentials(config, named, table)
+            config = named
+            owners.note(table, config)
     if name and name not in mounts:
         known = _shown(", ".join(sorted(mounts))) or "there is none"
         raise ConfigError(f"{path}: no table [mounts.{name}]; known ones: {known}")
+    if is_open and any(
+        table.get(key) for table in (settings, *mounts.values()) for key in _SECRETS
+    ):
+        warn(f"{path}: others can read or change it, and it holds secrets; `chmod 600 {path}`")
     from_environment = {
         key: environ[ENVIRONMENT_PREFIX + key.upper()]
         for key in _PARSERS
         if environ.get(ENVIRONMENT_PREFIX + key.upper())
     }
-    from_file = config
     for key, value in from_environment.items():
         config = _merged(config, {key: value}, ENVIRONMENT_PREFIX + key.upper())
+    owners.note(from_environment, config, of_any="portals" not in from_environment)
     given = {key: value for key, value in flags.items() if value is not None}
     config = _merged(config, given, "command line")
-    config = _without_foreign_credentials(from_file, config, {*from_environment, *given})
-    for key in _CREDENTIALS:  # what one may know is no business of another
+    owners.note(given, config)
+    config = owners.kept(config)
+    for key in _OF_ONE_PORTAL:  # what one may know is no business of another
         if getattr(config, key) and len(config.portals) > 1:
-            raise ConfigError(f"{key}: name a single portal with it, which it is sent to")
+            raise ConfigError(f"{key}: name a single portal with it, which it belongs to")
     return config

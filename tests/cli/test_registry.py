@@ -10,6 +10,7 @@ from skymount.wire.keys import KeyPair
 from skymount.wire.registry import MAX_REVISION, Entry, entry_link, hash_data_key
 from skymount.wire.skylink import Skylink
 from tests.cli.piping import piped_badly, piped_well
+from tests.fakes.portal import FakePortal, in_thread, redirects
 from tests.skymount_process import LIMIT, SKYMOUNT, Sandbox
 
 A = "AABsdvY0MzM9fsdHVWdqiw1Rj4Kp9KAZwYNbHO-ksMFHkg"
@@ -207,3 +208,19 @@ def test_wrong_use(box: Sandbox, owner: str, arguments: list[str]) -> None:
 
 def test_input_over_the_limit(box: Sandbox, owner: str) -> None:
     assert "too big" in piped_badly(box, b"x" * 5000, "registry", "set", "home", "key")
+
+
+def test_a_portal_that_redirects_elsewhere(box: Sandbox, owner: str, portal: str) -> None:
+    """C7: what is posted does not leave its origin: a portal cannot have a skykey of another
+    deleted, and nothing counts as done.
+    """
+    box.succeed("skykey", "create", "survivor")
+    target = f"{portal}/svc/deleteskykey?name=survivor"
+    for code in (307, 308, 301, 302, 303):
+        with in_thread(FakePortal()) as liar:
+            liar.fault(redirects(target, code), "POST /svc/registry")
+            said = box.fail("registry", "set", "--portal", liar.url, "home", "key", "text")
+            assert f"redirected ({code}) from {liar.url} to {portal}" in said
+            assert "kept, see `skymount registry pending`" in said
+        assert "survivor" in box.succeed("skykey", "list")
+    box.succeed("skykey", "delete", "survivor")

@@ -7,6 +7,7 @@ is a function from (request, honest reply) to the reply that is sent instead.
 import json
 import re
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -214,6 +215,10 @@ class FakePortal:
     accepted: int = 0
     """Opened so far."""
     url: str = ""
+    host: str | None = "127.0.0.1"
+    """Where it listens; None: at every address."""
+    port: int = 0
+    tls: ssl.SSLContext | None = None
     _content: dict[Skylink, FakeSkyfile] = field(default_factory=dict)
     _rules: list[_Rule] = field(default_factory=list)
 
@@ -325,15 +330,21 @@ class FakePortal:
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Listen on a free port and serve until cancelled."""
-        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        self.url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+        listeners = await trio.open_tcp_listeners(self.port, host=self.host)
+        self.port = listeners[0].socket.getsockname()[1]
+        host = f"[{self.host}]" if ":" in (self.host or "") else self.host
+        self.url = f"http{'s' if self.tls else ''}://{host}:{self.port}"
         await trio.serve_listeners(self._serve, listeners, task_status=_Started(task_status))
 
     async def _serve(self, stream: trio.SocketStream) -> None:
         self.connections += 1
         self.accepted += 1
         try:
-            await self._converse(stream)
+            if self.tls is None:
+                await self._converse(stream)
+            else:
+                secure = trio.SSLStream(stream, self.tls, server_side=True)
+                await self._converse(secure)  # type: ignore[arg-type]
         except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
             pass
         finally:

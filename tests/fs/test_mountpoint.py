@@ -8,7 +8,7 @@ import pytest
 
 from skymount.errors import MountError
 from skymount.fs import mountpoint
-from skymount.fs.mountpoint import Mounted, mounted_at, resolve
+from skymount.fs.mountpoint import Mounted, is_served_by, mounted_at, resolve
 
 
 @pytest.fixture
@@ -76,6 +76,23 @@ def test_owner(table: list[bytes], monkeypatch: pytest.MonkeyPatch):
         else:
             with pytest.raises(MountError, match="1000"):
                 found.check_owner(place)
+
+
+def test_connection(table: list[bytes]):
+    """The number of a mount's FUSE connection is that of its device."""
+    table.append(b"45 27 0:39 / /mnt rw - fuse.skymount skymount rw,user_id=0")
+    found = mounted_at("/mnt")
+    assert found is not None
+    assert found.connection == "39"
+
+
+def test_who_serves_a_mount():
+    """M6: a process serves none unless its owner is the mount's and it holds the connection."""
+    for user in (os.getuid(), os.getuid() + 1, None):
+        assert not is_served_by(Mounted("fuse.skymount", "skymount", user, "1"), os.getpid())
+    assert not is_served_by(Mounted("fuse.skymount", "skymount", 0, "1"), 1 << 30)
+    with open("/dev/null", "rb"):
+        assert not is_served_by(Mounted("fuse.skymount", "skymount", os.getuid(), "0"), os.getpid())
 
 
 def test_topmost_mount(table: list[bytes]):

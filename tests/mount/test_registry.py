@@ -19,7 +19,7 @@ from skymount.portal.ledger import Ledger
 from skymount.wire.keys import KeyPair
 from skymount.wire.registry import MAX_REVISION, SignedEntry
 from skymount.wire.skylink import Skylink
-from tests.fakes.portal import FakePortal, in_thread
+from tests.fakes.portal import FakePortal, in_thread, redirects
 from tests.fakes.resolving import FakeRegistry
 from tests.mount.keys import HOME, Owner, program, until
 from tests.mount.namespaces import NOBODY, Namespace
@@ -489,3 +489,22 @@ def test_deleted_key_makes_the_tree_read_only(owner: Owner) -> None:
         Keyring(owner.sandbox.root / "data/skymount/keys").remove(HOME)
         until(lambda: output(["stat", "-c", "%a", place]) == b"444\n")
         assert error_of("sh", "-c", f"echo x > {place}") == "Permission denied"
+
+
+def test_a_portal_that_redirects_elsewhere(owner: Owner) -> None:
+    """C7: what is posted does not leave its origin. close(2) fails with EIO, another portal's
+    skykey is still there, and G12: what could not be posted is kept.
+    """
+    there = owner.sandbox.with_env(SKYMOUNT_PORTALS=owner.portal)
+    there.succeed("skykey", "create", "survivor")
+    with in_thread(FakePortal()) as liar, owner.mounted(portal=liar.url) as files:
+        liar.fault(redirects(f"{owner.portal}/svc/deleteskykey?name=survivor", 307), "POST")
+        with program(files) as tool:
+            assert tool.do(REWRITE) == "None"
+            assert tool.do("os.write(f, b'data')") == "4"
+            assert tool.do("os.close(f)") == "EIO"
+    assert "survivor" in there.succeed("skykey", "list")
+    assert [kept.data for kept in owner.pending()] == [b"data"]
+    said = there.succeed("registry", "pending")
+    assert f"redirected (307) from {liar.url} to {owner.portal}" in said
+    there.succeed("skykey", "delete", "survivor")

@@ -145,6 +145,22 @@ def test_mounted_already(sandbox: Sandbox, portal: str) -> None:
     assert mounts_at(mount.path) == []
 
 
+def test_mounted_already_by_a_daemon_that_is_stopped(sandbox: Sandbox, portal: str) -> None:
+    """M4: A mount of ours whose daemon is gone is cleared away; one whose daemon is stopped is not,
+    and goes on when that does.
+    """
+    with sandbox.mounted("--portal", portal) as mount:
+        mount.daemon.signal(signal.SIGSTOP)
+        try:
+            said = sandbox.fail("mount", mount.path, "--portal", portal)
+            assert "skymount is mounted there already" in said
+            assert mounts_at(mount.path) == ["fuse.skymount"]
+        finally:
+            mount.daemon.signal(signal.SIGCONT)
+        assert mount.status()["pid"] == mount.daemon.pid
+        assert not mount.daemon.ended
+
+
 def test_inside_another_mount(sandbox: Sandbox, site: Site) -> None:
     with sandbox.mounted("--portal", site.portal) as mount:
         inside = mount.skylink(site.skylink) / "names"

@@ -5,15 +5,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from tests.fakes import portal as fake
 from tests.fakes.portal import FakePortal, in_thread
 from tests.fakes.skyfiles import describe, noise, unverifiable
+from tests.mount.namespaces import NOBODY, Namespace
 from tests.mount.proxy import Proxy
 from tests.mount.site import BIG, Site
-from tests.skymount_process import Sandbox, end, mounts_at, output, run
+from tests.skymount_process import LIMIT, Sandbox, clear_mounts, end, mounts_at, output, run
 
 ENV = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
 
@@ -298,3 +301,72 @@ def test_a_daemon_that_is_killed_leaves_an_error_not_a_hang(sandbox: Sandbox, si
         mount.daemon.wait()
         done = run(["cat", mount.skylink(site.skylink) / "text.txt"], env=ENV)
         assert "not connected" in done.stderr
+
+
+# --- another user's mount
+
+
+def _let_others_in(sandbox: Sandbox, space: Namespace) -> None:
+    """Let users who are not root say --allow-other."""
+    conf = sandbox.root / "fuse.conf"
+    conf.write_text("user_allow_other\n")
+    space.do("touch", "/etc/fuse.conf")
+    space.do("mount", "--bind", conf, "/etc/fuse.conf")
+
+
+def _another(space: Namespace) -> Sequence[str]:
+    """Return the prefix of commands of yet another user."""
+    number = NOBODY - 1
+    return [*space.prefix, "setpriv", f"--reuid={number}", f"--regid={number}", "--clear-groups"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be someone else")
+def test_another_user_s_mount(sandbox: Sandbox, portal: str, mount_namespace: Namespace) -> None:
+    """M6: Another user's mount is left alone, but by root, who waits for its daemon too."""
+    nobody = sandbox.within(mount_namespace.as_nobody(sandbox.root))
+    _let_others_in(sandbox, mount_namespace)
+    path = sandbox.directory_of(NOBODY)
+    with nobody.mounted("--portal", portal, "--allow-other", at=path) as mount:
+        other = sandbox.within(_another(mount_namespace))
+        said = f"{path}: the user with id {NOBODY} has mounted there, not you"
+        assert other.fail("umount", path, cwd=Path("/")) == said
+        assert other.fail("umount", "--lazy", path, cwd=Path("/")) == said
+        assert other.fail("mount", path, "--portal", portal, cwd=Path("/")) == said
+        assert mount.status()["pid"] == mount.daemon.pid
+        assert sandbox.within(mount_namespace.prefix).succeed("umount", path) == ""
+        assert mount.daemon.ended
+        assert mounts_at(path, mount_namespace.prefix) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be someone else")
+@pytest.mark.parametrize("owner_of_victim", ["root", "nobody"])
+@pytest.mark.parametrize("by", ["root", "nobody"])
+def test_a_mount_that_names_another_process(
+    sandbox: Sandbox, mount_namespace: Namespace, owner_of_victim: str, by: str
+) -> None:
+    """M6: Only a process that serves this mount and belongs to its owner is waited for and
+    signalled, whatever a mount says, and whoever unmounts.
+    """
+    nobody = mount_namespace.as_nobody(sandbox.root)
+    _let_others_in(sandbox, mount_namespace)
+    path = sandbox.directory_of(NOBODY)
+    prefixes = {"root": mount_namespace.prefix, "nobody": nobody}
+    victim = subprocess.Popen([*prefixes[owner_of_victim], "sleep", "600"])
+    program = [sys.executable, Path(__file__).with_name("impostor.py"), path, str(victim.pid)]
+    impostor = subprocess.Popen([*nobody, *program], stdout=subprocess.PIPE)
+    try:
+        assert impostor.stdout is not None
+        assert impostor.stdout.readline() == b"mounted\n"
+        done = sandbox.within(prefixes[by]).skymount("umount", path)
+        assert (done.returncode, done.stdout) == (0, "")
+        assert done.stderr == (
+            f"skymount: warning: {path}: it names process {victim.pid}, which does not serve this "
+            "mount for its owner; its daemon is not waited for\n"
+        )
+        assert mounts_at(path, mount_namespace.prefix) == []
+        assert impostor.wait(LIMIT) == 0
+        assert victim.poll() is None
+    finally:
+        clear_mounts(path, mount_namespace.prefix)
+        end(victim)
+        end(impostor)

@@ -401,9 +401,12 @@ async def test_redirects_are_bounded():
 
 
 async def test_upload_is_redirected_elsewhere(tmp_path: Path):
-    """Content that is being published may go to another origin, the password may not."""
+    """Content may go to a host that the user has named, the password may not."""
     (tmp_path / "f").write_bytes(b"to be published")
-    async with talking() as (portal, client), running(FakePortal()) as other:
+    async with (
+        running(FakePortal()) as other,
+        talking(redirect_hosts=(("127.0.0.1", int(other.url[17:])),)) as (portal, client),
+    ):
         other.add(SMALL)
         portal.fault(fake.redirects(f"{other.url}/svc/skyfile", 307))
         result = await client.send_upload(UploadBody.of_path(tmp_path / "f"))

@@ -102,6 +102,7 @@ def test_parsed_options():
         timeout=3,
         dialect="skynet",
         node_url="http://node.example/",
+        redirect_hosts=["Upload.example", "[::1]:81", "127.0.0.1", "bücher.example:443"],
         connections=2,
         connect_timeout=1.5,
         retries=0,
@@ -119,6 +120,12 @@ def test_parsed_options():
         "http://node.example",
         0,
         print,
+        (
+            ("upload.example", None),
+            ("::1", 81),
+            ("127.0.0.1", None),
+            ("xn--bcher-kva.example", 443),
+        ),
     )
 
 
@@ -148,6 +155,9 @@ def test_defaults():
         ("timeout", None),
         ("dialect", 5),
         ("node_url", None),
+        ("redirect_hosts", None),
+        ("redirect_hosts", "upload.example"),
+        ("redirect_hosts", [5]),
         ("connections", 1.5),
         ("connections", True),
         ("connect_timeout", "1"),
@@ -203,6 +213,13 @@ def test_wrong_type_of_an_address(url: object):
         ("timeout", 10**400),
         ("dialect", "unknown"),
         ("node_url", "http://me:secret@host"),
+        ("redirect_hosts", ["me:secret@host"]),
+        ("redirect_hosts", [""]),
+        ("redirect_hosts", ["http://host"]),
+        ("redirect_hosts", ["host/path"]),
+        ("redirect_hosts", ["host:0"]),
+        ("redirect_hosts", ["host?secret"]),
+        ("redirect_hosts", ["a b"]),
         ("connections", 0),
         ("connections", 10**6),
         ("connect_timeout", 0),
@@ -228,7 +245,9 @@ def test_overridden():
     assert options.api_key == "one"
 
 
-@pytest.mark.parametrize("name", ["retries", "connections", "node_url", "connect_timeout", "url"])
+@pytest.mark.parametrize(
+    "name", ["retries", "connections", "node_url", "redirect_hosts", "connect_timeout", "url"]
+)
 def test_not_for_one_call(name: str):
     """What belongs to the connections cannot be changed for one call."""
     with pytest.raises(WrongTypeError, match=name):

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 import h11
 import pytest
+import trio
 
 from skymount.errors import BadContentError, PortalError
 from skymount.portal import proxied
@@ -16,6 +17,7 @@ from tests.fakes import skyfiles
 from tests.fakes.portal import FakePortal, Reply, Request, running
 from tests.fakes.skyfiles import noise
 from tests.portal.ranges import received
+from tests.portal.redirect_space import Names
 
 CONTENT = skyfiles.of_files({"f": noise(300_000)})
 NAME = "http://portal.example"
@@ -65,6 +67,64 @@ async def test_redirect(monkeypatch: pytest.MonkeyPatch):
         proxy.fault(fake.redirects(f"/svc/metadata/{CONTENT.name}?again"), times=1)
         assert await client.raw_metadata(CONTENT.skylink) == CONTENT.metadata
         assert len(proxy.requests) == 2
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "2130706433", "localhost", "a.localhost", "[::1]"])
+async def test_redirect_to_this_machine(monkeypatch: pytest.MonkeyPatch, host: str):
+    """C7: what a proxy cannot reach for us either is not asked for: numbers and localhost."""
+    async with talking(monkeypatch) as (proxy, client):
+        proxy.fault(fake.redirects(f"http://{host}/"))
+        with pytest.raises(BadContentError, match="from a public to a loopback address"):
+            await client.raw_metadata(CONTENT.skylink)
+        assert len(proxy.requests) == 1
+
+
+async def test_update_goes_nowhere_else(monkeypatch: pytest.MonkeyPatch):
+    """C7: nor does what is sent go to another origin behind a proxy."""
+    async with talking(monkeypatch) as (proxy, client):
+        proxy.fault(fake.redirects("http://other.example/", 307))
+        with pytest.raises(BadContentError, match="another origin"):
+            await client.delete_skykey(name="name")
+        assert len(proxy.requests) == 1
+
+
+INSIDE = "inside.example"
+
+
+@pytest.mark.parametrize(
+    ("addresses", "connections"), [(["127.0.0.1"] * 2, 0), (["9.9.9.9", "127.0.0.1"], 1)]
+)
+async def test_redirect_past_the_proxy(
+    monkeypatch: pytest.MonkeyPatch, addresses: list[str], connections: int
+):
+    """C7: an address that is connected to without the proxy is checked as anywhere, before a byte
+    is sent.
+    """
+    async with talking(monkeypatch) as (proxy, _), running(FakePortal()) as other:
+        trio.socket.set_custom_hostname_resolver(Names({INSIDE: addresses}))
+        monkeypatch.setenv("NO_PROXY", INSIDE)
+        proxy.fault(fake.redirects(f"http://{INSIDE}:{other.port}/"))
+        async with PortalClient(NAME, retries=0) as client:
+            with pytest.raises(BadContentError, match="from a public to a loopback address"):
+                await client.raw_metadata(CONTENT.skylink)
+        assert (other.accepted, other.requests) == (connections, [])
+
+
+async def test_portal_past_the_proxy(monkeypatch: pytest.MonkeyPatch):
+    """C7: the address of a portal that is asked without the proxy is known, and it may redirect to
+    itself.
+    """
+    async with talking(monkeypatch) as (proxy, _), running(FakePortal()) as portal:
+        portal.add(CONTENT)
+        trio.socket.set_custom_hostname_resolver(Names({INSIDE: ["127.0.0.1"] * 9}))
+        monkeypatch.setenv("NO_PROXY", INSIDE)
+        url = f"http://{INSIDE}:{portal.port}"
+        where = ((b"Location", f"{url}/svc/metadata/{CONTENT.name}?again".encode()),)
+        portal.fault(lambda *_: Reply(307, where, then="close"), times=1)
+        async with PortalClient(url, retries=0) as client:
+            assert await client.raw_metadata(CONTENT.skylink) == CONTENT.metadata
+        assert portal.accepted == 2
+        assert proxy.requests == []
 
 
 async def test_too_many_lines(monkeypatch: pytest.MonkeyPatch):

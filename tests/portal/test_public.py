@@ -312,7 +312,9 @@ async def test_secrets_stay_with_the_portal(name: str, tmp_path: Path):
     async with (
         running(FakePortal()) as portal,
         running(FakePortal()) as other,
-        PortalClient(portal.url, retries=0) as client,
+        PortalClient(
+            portal.url, retries=0, redirect_hosts=[other.url.removeprefix("http://")]
+        ) as client,
     ):
         portal.fault(fake.redirects(f"{other.url}/elsewhere", 307))
         other.fault(fake.status(418))

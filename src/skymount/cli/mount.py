@@ -9,6 +9,7 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +17,9 @@ from skymount import private
 from skymount.cli.options import PortalFlags, mount_options
 from skymount.cli.output import warn
 from skymount.errors import ConfigError, MountError
+
+if TYPE_CHECKING:
+    from skymount.fs.mountpoint import Mounted
 
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 _GONE_GRACE = 5.0  # seconds that a daemon may take to end by itself after it was unmounted
@@ -129,7 +133,7 @@ def umount(mountpoint: str, lazy: bool) -> None:
     if not mounted.is_ours:
         raise MountError(f"{path}: {mounted.kind} is mounted there, not skymount")
     mounted.check_owner(path)
-    daemon = _daemon_of(path)
+    daemon = _daemon_of(path, mounted)
     place.unmount(path, lazy=lazy)
     if daemon is None or lazy or _has_ended(daemon, _GONE_GRACE):
         return
@@ -144,16 +148,36 @@ def _has_ended(process: int, limit: float) -> bool:
     return bool(select.select([process], [], [], limit)[0])
 
 
-def _daemon_of(path: str) -> int | None:
-    """Return a descriptor of the process behind a mount; None when it does not answer."""
+def _daemon_of(path: str, mounted: "Mounted") -> int | None:
+    """Return a descriptor of the process behind a mount; None when it does not answer, or names a
+    process that is not its daemon.
+    """
+    from skymount.fs.mountpoint import is_served_by
+
+    pid = _pid_named_by(path)
+    if pid is None:
+        return None
+    try:
+        process = os.pidfd_open(pid)  # first: the number may become another's
+    except (OSError, OverflowError):
+        return None
+    if is_served_by(mounted, pid) or _has_ended(process, 0):
+        return process
+    os.close(process)
+    warn(
+        f"{path}: it names process {pid}, which does not serve this mount for its owner; "
+        "its daemon is not waited for"
+    )
+    return None
+
+
+def _pid_named_by(path: str) -> int | None:
+    """Return the process that a mount says is behind it; None when it does not answer."""
     answer: list[int] = []
 
     def ask() -> None:
-        try:
-            pid = int(os.getxattr(path, "user.skymount.pid"))
-            answer.append(os.pidfd_open(pid))
-        except (OSError, ValueError):
-            pass
+        with contextlib.suppress(OSError, ValueError):
+            answer.append(int(os.getxattr(path, "user.skymount.pid")))
 
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()

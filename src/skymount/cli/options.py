@@ -32,6 +32,7 @@ class PortalFlags:
         `name` selects a mount's table. ConfigError says what is wrong.
         """
         from skymount import config
+        from skymount.cli.output import warn
 
         given = {
             "portals": self.portals or None,
@@ -41,7 +42,9 @@ class PortalFlags:
             "verify": self.verify,
             **more,
         }
-        return config.load(given, environ=os.environ, file=self.config_file or "", name=name)
+        return config.load(
+            given, environ=os.environ, file=self.config_file or "", name=name, warn=warn
+        )
 
 
 _FLAGS = tuple(item.name for item in fields(PortalFlags))

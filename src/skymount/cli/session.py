@@ -253,7 +253,7 @@ def _advised(settings: Config, error: BaseException) -> BaseException:
         advice = (
             "the api_key is wrong"
             if settings.api_key
-            else "set api_key in the configuration, or SKYMOUNT_API_KEY"
+            else "set api_key in the configuration, or SKYMOUNT_API_KEY, for this portal"
         )
         error.message = f"{error.message.rstrip('.')}; {advice}"
         return error

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from skymount.errors import MountError
@@ -21,6 +21,8 @@ _ANSWER_LIMIT = 2.0  # seconds that a daemon may take to show that it is alive
 _LINKS_LIMIT = 40  # symbolic links that are followed, as the kernel does
 
 _USER_ID = re.compile(r"\buser_id=(\d+)")
+_UIDS = re.compile(r"^Uid:\s+(.+)$", re.MULTILINE)
+_CONNECTION = re.compile(r"^fuse_connection:\s+(\d+)$", re.MULTILINE)
 _OCTAL = re.compile(r"\\([0-7]{3})")  # how mountinfo writes blanks and backslashes
 _FUSE_CONF = Path("/etc/fuse.conf")
 
@@ -33,6 +35,8 @@ class Mounted:
     source: str
     user_id: int | None = None
     """Known for FUSE mounts."""
+    connection: str = field(default="", compare=False)
+    """The number of its FUSE connection, which is that of its device."""
 
     @property
     def is_ours(self) -> bool:
@@ -60,8 +64,38 @@ def mounted_at(path: str) -> Mounted | None:
             if place == path:
                 kind, source, options = fields[fields.index("-") + 1 :][:3]
                 user = _USER_ID.search(options)
-                found = Mounted(kind, source, int(user[1]) if user else None)
+                number = fields[2].partition(":")[2]
+                found = Mounted(kind, source, int(user[1]) if user else None, number)
     return found
+
+
+def is_served_by(mounted: Mounted, pid: int) -> bool:
+    """Whether a process belongs to the one who mounted, in all its user ids, and serves the mount.
+
+    Linux before 6.17 does not tell which connection a descriptor of the device is for: any will do.
+    """
+    process = Path(f"/proc/{pid}")
+    try:
+        users = _UIDS.search((process / "status").read_text(errors="replace"))
+        if users is None or set(users[1].split()) != {str(mounted.user_id)}:
+            return False
+        descriptors = os.listdir(process / "fd")
+    except OSError:
+        return False
+    return any(_is_connection(process, each, mounted.connection) for each in descriptors)
+
+
+def _is_connection(process: Path, descriptor: str, number: str) -> bool:
+    """Whether a descriptor of a process is the daemon's end of a FUSE connection. The file that it
+    stands for is not touched: it may be one that does not answer.
+    """
+    try:
+        if os.readlink(process / "fd" / descriptor) != FUSE_DEVICE:
+            return False
+        told = _CONNECTION.search((process / "fdinfo" / descriptor).read_text())
+    except OSError:
+        return False
+    return told is None or told[1] == number
 
 
 def resolve(text: str) -> str:

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from contextvars import ContextVar
 from dataclasses import replace
 from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import TYPE_CHECKING
 from urllib.request import getproxies
 
 import httpx
@@ -17,6 +18,9 @@ from skymount.errors import UnavailableError
 from skymount.portal.bodies import IteratedBody
 from skymount.portal.connection import Arrived, Connection
 from skymount.portal.options import is_local
+
+if TYPE_CHECKING:
+    from skymount.portal.proxied import DirectConnections
 
 # httpx logs the address of every request, with its query. Ours stay out of the log, whoever keeps
 # it; requests that the program makes with httpx by itself are not touched.
@@ -112,8 +116,9 @@ class _Direct(Channel):
 class _Proxied(Channel):
     """A client of httpx."""
 
-    def __init__(self, http: httpx.AsyncClient) -> None:
+    def __init__(self, http: httpx.AsyncClient, direct: "DirectConnections") -> None:
         self._http = http
+        self._direct = direct
 
     @property
     def is_closed(self) -> bool:
@@ -122,10 +127,12 @@ class _Proxied(Channel):
     async def exchange(self, request: httpx.Request, byte_range: bytes) -> Arrived:
         if self.is_closed:
             raise httpx.NetworkError("the client was closed")
-        response = await _sent(self._http, _with_range(request, byte_range))
+        watched = self._direct.watched(_with_range(request, byte_range))
+        response = await _sent(self._http, watched)
         body = _ProxiedBody(response)
         headers = [(name.lower(), value) for name, value in response.headers.raw]
-        return Arrived(response.status_code, headers, body, False, response.next_request)
+        peer = self._direct.peer(response)
+        return Arrived(response.status_code, headers, body, False, response.next_request, peer)
 
     async def aclose(self) -> None:
         await self._http.aclose()
@@ -207,14 +214,14 @@ class ChannelMaker:
     async def _proxied_channel(self) -> Channel:
         context = await self._context()
         try:
-            http = await trio.to_thread.run_sync(_new_proxied_client, context)
+            channel = await trio.to_thread.run_sync(_new_proxied_channel, context)
         except httpx.InvalidURL:  # what is wrong may be part of a password
             raise UnavailableError(
                 "the address of a proxy in the environment is not valid", url=self._url
             ) from None
         except Exception as error:
             raise self._unusable(error) from error
-        return _Proxied(http)
+        return channel
 
     async def _context(self) -> ssl.SSLContext:
         """Return what TLS needs. To make it is slow: it happens once, and off the event loop."""
@@ -240,7 +247,7 @@ def _new_context(environment: bool) -> ssl.SSLContext:
     return context
 
 
-def _new_proxied_client(context: ssl.SSLContext) -> httpx.AsyncClient:
-    from skymount.portal.proxied import new_client  # rarely needed, and slow to import
+def _new_proxied_channel(context: ssl.SSLContext) -> Channel:
+    from skymount.portal.proxied import DirectConnections, new_client  # rarely needed, and slow
 
-    return new_client(context, _no_cookies(), _KEPT)
+    return _Proxied(new_client(context, _no_cookies(), _KEPT), DirectConnections())

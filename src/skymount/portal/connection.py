@@ -18,7 +18,7 @@ import trio
 
 from skymount.portal.bodies import RECEIVED, Body, ChunkedBody, SizedBody
 from skymount.portal.heads import SMALL_LIMIT, HeadBuffer
-from skymount.portal.link import Link, open_link
+from skymount.portal.link import CheckAddress, Link, open_link
 
 _JOINED = 64 << 10  # bytes of a request's body that travel in one piece with its head
 _INCOMPLETE = 4 << 10  # bytes of a chunk's head or of trailers; portals send neither
@@ -37,7 +37,9 @@ _PORTS = {"http": 80, "https": 443}
 _ANY_REQUEST = h11.Request(method="GET", target="/", headers=[("Host", "any")])
 
 Tls = Callable[[], Awaitable[ssl.SSLContext]]
-Dial = Callable[[str, int, ssl.SSLContext | None, float | None], Awaitable[Link]]
+Dial = Callable[
+    [str, int, ssl.SSLContext | None, float | None, CheckAddress | None], Awaitable[Link]
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class Arrived:
     """Whether it says where it ends and lets another follow."""
     next_request: httpx.Request | None = None
     """The one that follows, of a redirect."""
+    peer: str | None = None
+    """The numeric address that it came from; None if it is not known, as behind a proxy."""
 
 
 class NoTurnError(httpx.NetworkError):
@@ -77,7 +81,7 @@ class Connection:
     def __init__(self, tls: Tls, kept: float, dial: Dial = open_link) -> None:
         """`tls` makes the context when it is needed; `kept` are the seconds that it stays idle.
 
-        `dial` opens a link to host and port, with that context or none, in so many seconds.
+        `dial` opens a link as `open_link` does.
         """
         self._tls = tls
         self._kept = kept
@@ -101,10 +105,12 @@ class Connection:
 
         The same request may be sent for each range of some content: `byte_range` is the value of
         its Range header. The extension "head_limit" of a request bounds the bytes of the answer's
-        head. Errors are those of httpx.
+        head, and "check_address" an address that is connected to anew. Errors are those of httpx,
+        and what the check raises.
         """
         timeouts = request.extensions.get("timeout", {})
-        link = await self._connected(request.url, timeouts.get("connect"))
+        check = request.extensions.get("check_address")
+        link = await self._connected(request.url, timeouts.get("connect"), check)
         self._idle_since = None
         with self._ending_on_error(link), _translated():
             reusable = await _send(link, request, byte_range, timeouts.get("write"))
@@ -165,7 +171,7 @@ class Connection:
             body = ChunkedBody(link, buffer.rest, parser, timeout, release)
         else:
             body = SizedBody(link, buffer.rest, size, timeout, release)
-        return Arrived(head.status_code, headers + list(long), body, self._goes_on)
+        return Arrived(head.status_code, headers + list(long), body, self._goes_on, peer=link.peer)
 
     @property
     def stands(self) -> bool:
@@ -184,7 +190,9 @@ class Connection:
         if self._link is not None:
             self._link.close()
 
-    async def _connected(self, url: httpx.URL, timeout: float | None) -> Link:
+    async def _connected(
+        self, url: httpx.URL, timeout: float | None, check: CheckAddress | None = None
+    ) -> Link:
         """Return the link to an origin: the one that was kept, or a new one in its place."""
         origin = _origin(url)
         if self._link is not None:
@@ -198,7 +206,7 @@ class Connection:
         self._opening = trio.CancelScope()
         if not self.is_closed:
             with self._opening:
-                self._link = await self._dial(host, port, context, timeout)
+                self._link = await self._dial(host, port, context, timeout, check)
                 self._origin = origin
                 return self._link
         raise httpx.ConnectError("the connection was closed")

@@ -28,10 +28,22 @@ _GATHERING = 0.02
 """Seconds that they may take: on a slower way whatever has come is taken."""
 
 
+class NotFollowedError(Exception):
+    """A redirect must not be followed; the text says what is wrong with where it leads."""
+
+
+CheckAddress = Callable[[str], None]
+"""NotFollowedError for a numeric address that a redirect may not lead to."""
+
+
 class Link(ABC):
     """A stream that stands. One task at a time sends and one receives; any may close it, which ends
     that.
     """
+
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
+        """The numeric address of the other end."""
 
     @property
     @abstractmethod
@@ -64,16 +76,26 @@ class Link(ABC):
 
 
 async def open_link(
-    host: str, port: int, context: ssl.SSLContext | None, timeout: float | None
+    host: str,
+    port: int,
+    context: ssl.SSLContext | None,
+    timeout: float | None,
+    check: CheckAddress | None = None,
 ) -> Link:
-    """Connect, with TLS if there is a context, to whichever address answers first."""
+    """Connect, with TLS if there is a context, to whichever address answers first.
+
+    Nothing is sent to one that does not pass the check; without one each will do.
+    """
     with trio.move_on_after(_seconds(timeout)):
         try:
+            if check is not None:
+                await check_addresses(host, port, check)
             stream = await trio.open_tcp_stream(host, port)
+            peer = _checked_peer(stream, check)
         except OSError as error:
             raise httpx.ConnectError(str(error)) from error
         if context is None:
-            return _Plain(stream)
+            return _Plain(stream, peer)
         tls = trio.SSLStream(stream, context, server_hostname=host, https_compatible=True)
         try:
             await tls.do_handshake()
@@ -83,8 +105,26 @@ async def open_link(
         except BaseException:
             stream.socket.close()
             raise
-        return _Secure(stream, tls)
+        return _Secure(stream, tls, peer)
     raise httpx.ConnectTimeout("")
+
+
+async def check_addresses(host: str, port: int, check: CheckAddress) -> None:
+    """Check every address that a host has; OSError when none can be found."""
+    for found in await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM):
+        check(str(found[4][0]))
+
+
+def _checked_peer(stream: trio.SocketStream, check: CheckAddress | None) -> str:
+    """Return the address of the other end: the name's may have changed since they were checked."""
+    try:
+        peer: str = stream.socket.getpeername()[0]
+        if check is not None:
+            check(peer)
+    except BaseException:
+        stream.socket.close()
+        raise
+    return peer
 
 
 class _Plain(Link):
@@ -96,7 +136,8 @@ class _Plain(Link):
     costs as much as receiving 100 KiB, and the sender is woken for what room it makes.
     """
 
-    def __init__(self, stream: trio.SocketStream) -> None:
+    def __init__(self, stream: trio.SocketStream, peer: str) -> None:
+        super().__init__(peer)
         self._socket = socket.socket(fileno=stream.socket.detach())
         self._socket.setblocking(False)
         self._is_emptied = False
@@ -182,7 +223,10 @@ class _Plain(Link):
 class _Secure(Link):
     """A TLS stream."""
 
-    def __init__(self, stream: trio.SocketStream, tls: trio.SSLStream[trio.SocketStream]) -> None:
+    def __init__(
+        self, stream: trio.SocketStream, tls: trio.SSLStream[trio.SocketStream], peer: str
+    ) -> None:
+        super().__init__(peer)
         self._socket = stream.socket
         self._tls = tls
         self._has_received = False

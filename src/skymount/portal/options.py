@@ -5,7 +5,7 @@ The TypedDicts are what callers write, `PortalOptions` is what they are parsed i
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from typing import Any, Self, TypedDict, Unpack
@@ -99,6 +99,8 @@ class ClientOptions(CommonOptions, total=False):
 
     node_url: str
     """Where the skykey calls go; empty: to the portal."""
+    redirect_hosts: Sequence[str]
+    """Hosts, as ``host`` or ``host:port``, to which the portal may redirect what is sent."""
     connections: int
     """Connections to the portal at a time."""
     connect_timeout: float
@@ -169,6 +171,8 @@ class PortalOptions:
     node_url: str = ""
     retries: int = RETRIES
     on_upload_progress: OnUploadProgress | None = None
+    redirect_hosts: tuple[tuple[str, int | None], ...] = ()
+    """(name in lower case, port or None for the default one)"""
 
     @property
     def is_local(self) -> bool:
@@ -276,6 +280,19 @@ def _node_url(name: str, value: object) -> str:
     return parse_portal_url(text) if text else ""
 
 
+def _redirect_hosts(name: str, value: object) -> tuple[tuple[str, int | None], ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise WrongTypeError(f"{name} must be a list of hosts, not {type(value).__name__}")
+    return tuple(_redirect_host(name, _text(f"each of {name}", each)) for each in value)
+
+
+def _redirect_host(name: str, text: str) -> tuple[str, int | None]:
+    parts = urlsplit(parse_portal_url(f"http://{text}"))
+    if parts.path or not parts.hostname:
+        raise MalformedError(f"{name}: {text[:80]!r} is neither host nor host:port")
+    return parts.hostname.encode("idna").decode(), parts.port
+
+
 _Parser = Callable[[str, object], object]
 
 _COMMON_OPTIONS: Mapping[str, tuple[str, _Parser]] = {
@@ -290,6 +307,7 @@ _COMMON_OPTIONS: Mapping[str, tuple[str, _Parser]] = {
 _CLIENT_OPTIONS: Mapping[str, tuple[str, _Parser]] = {
     **_COMMON_OPTIONS,
     "node_url": ("node_url", _node_url),
+    "redirect_hosts": ("redirect_hosts", _redirect_hosts),
     "connections": ("connections", lambda name, value: _count(name, value, 1, _MOST_CONNECTIONS)),
     "connect_timeout": ("connect_timeout", _seconds),
     "retries": ("retries", lambda name, value: _count(name, value, 0, _MOST_RETRIES)),

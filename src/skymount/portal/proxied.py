@@ -5,6 +5,7 @@ with bounds on heads. A proxy costs more than it loses.
 import ssl
 from http.cookiejar import CookieJar
 from typing import Any
+from weakref import WeakSet
 
 import h11
 import httpcore
@@ -13,6 +14,7 @@ from h11._receivebuffer import ReceiveBuffer
 
 from skymount.portal.bodies import PIECE
 from skymount.portal.heads import LINES_LIMIT
+from skymount.portal.link import CheckAddress, check_addresses
 
 _HEAD_LIMIT = 4 << 20  # bytes; here h11 gets all of a head, and nothing runs in its 13 ms for a MiB
 
@@ -22,6 +24,8 @@ httpcore.AsyncHTTP11Connection.MAX_INCOMPLETE_EVENT_SIZE = _HEAD_LIMIT
 httpcore.AsyncHTTP11Connection.READ_NUM_BYTES = PIECE
 
 _extract = ReceiveBuffer.maybe_extract_lines
+
+_CONNECTED = ("connection.connect_tcp.complete", "connection.start_tls.complete")
 
 
 def new_client(context: ssl.SSLContext, cookies: CookieJar, kept: float) -> httpx.AsyncClient:
@@ -34,6 +38,60 @@ def new_client(context: ssl.SSLContext, cookies: CookieJar, kept: float) -> http
         cookies=cookies,
         limits=httpx.Limits(max_keepalive_connections=1, keepalive_expiry=kept),
     )
+
+
+class DirectConnections:
+    """The connections of a client that go through no proxy, as some may (NO_PROXY, or a proxy for
+    https alone): only of these is it known, and checked, which address they lead to.
+    """
+
+    def __init__(self) -> None:
+        self._streams: WeakSet[httpcore.AsyncNetworkStream] = WeakSet()
+
+    def watched(self, request: httpx.Request) -> httpx.Request:
+        """Return the same request, for which an address that is connected to is checked."""
+        host = request.url.raw_host.decode("ascii")
+        check = request.extensions.get("check_address")
+        is_direct = False
+
+        async def trace(event: str, info: dict[str, Any]) -> None:
+            nonlocal is_direct
+            if event == "connection.connect_tcp.started":
+                is_direct = info["host"] == host  # else it is the proxy's
+                if is_direct and check is not None:
+                    await _check_addresses(host, info["port"], check)
+            elif is_direct and event in _CONNECTED:
+                stream: httpcore.AsyncNetworkStream = info["return_value"]
+                self._streams.add(stream)
+                if check is not None:
+                    try:
+                        check(stream.get_extra_info("server_addr")[0])
+                    except BaseException:
+                        await stream.aclose()
+                        raise
+
+        return httpx.Request(
+            request.method,
+            request.url,
+            headers=request.headers.raw,
+            stream=request.stream,
+            extensions={**request.extensions, "trace": trace},
+        )
+
+    def peer(self, response: httpx.Response) -> str | None:
+        """Return the address that an answer came from; None when that was a proxy."""
+        stream = response.extensions["network_stream"]
+        if stream not in self._streams:
+            return None
+        address: str = stream.get_extra_info("server_addr")[0]
+        return address
+
+
+async def _check_addresses(host: str, port: int, check: CheckAddress) -> None:
+    try:
+        await check_addresses(host, port, check)
+    except OSError as error:
+        raise httpx.ConnectError(str(error)) from error
 
 
 def _extract_few(self: Any) -> Any:

@@ -37,6 +37,8 @@ class Request:
     headers: tuple[tuple[str, str], ...] = ()
     repeatable: bool = False
     """Whether sending it twice is the same as sending it once, whatever its method."""
+    is_answered: bool = False
+    """Of a POST: whether the content of the answer says that it was done, not the status alone."""
     may_tell_metadata: bool = False
     """Whether a header of the answer may be the metadata of a whole skylink, megabytes long."""
 
@@ -132,7 +134,7 @@ def upload(
     """
     named = [("filename", filename)] if filename else []
     path = dialect.path("skyfile", *([quote_path(file_path)] if file_path else []))
-    return Request("POST", _target(path, [*named, *query]))
+    return Request("POST", _target(path, [*named, *query]), is_answered=True)
 
 
 def registry_get(
@@ -152,7 +154,7 @@ def registry_post(dialect: Dialect) -> Request:
 
 def create_skykey(dialect: Dialect) -> Request:
     """Make a skykey: endpoint 7, with `form` (name, type) as the body."""
-    return Request("POST", dialect.path("createskykey"), FORM_HEADERS)
+    return Request("POST", dialect.path("createskykey"), FORM_HEADERS, is_answered=True)
 
 
 def add_skykey(dialect: Dialect) -> Request:
