@@ -16,12 +16,13 @@ import trio
 
 from skymount.content.apart import tabulate_apart, tabulate_file
 from skymount.content.listing import Listing, unpack
-from skymount.content.memory import MemoryFile, in_thread, open_memory_file
+from skymount.content.memory import Inflow, MemoryFile, in_thread, open_memory_file
 from skymount.content.payload import receive
 from skymount.content.skyfile import Loaded, Policy, Skyfile, Verified
 from skymount.content.tabulate import tabulate
 from skymount.errors import (
     BadContentError,
+    HeadTooLongError,
     MalformedError,
     NotFoundError,
     PortalError,
@@ -126,14 +127,17 @@ class Loader:
         return loaded.payload
 
     async def _load_from(self, client: PortalReader, skylink: Skylink) -> Loaded:
+        return await self._portals.budget.run(partial(self._described_by, client, skylink))
+
+    async def _described_by(self, client: PortalReader, skylink: Skylink) -> Loaded:
         try:
             if not self._wants_base_sector(client, skylink):
-                return await self._from_head(client, skylink, await client.head(skylink))
+                return await self._from_head(client, skylink, await _head(client, skylink))
             base, head = await self._ask(client, skylink)
             if base is not None and base.layout.is_plain:
                 return await self._from_base_sector(client, skylink, base)
             if head is None:
-                head = await client.head(skylink)
+                head = await _head(client, skylink)
             loaded = await self._from_head(client, skylink, head, encrypted=base is not None)
             if base is None:  # the portal has the content, so it was the endpoint that it lacks
                 missing, _ = self._without_base_sectors.get(client, (0, 0.0))
@@ -158,7 +162,7 @@ class Loader:
         async def ask_head() -> None:
             nonlocal head
             with suppress(PortalError):  # it is asked for again, if it is needed at all
-                head = await client.head(skylink)
+                head = await _head(client, skylink)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask_head)
@@ -224,7 +228,7 @@ class Loader:
                 await self._spilled_body(client, layout, base.roots, body)
                 fanout = await in_thread(partial(body.get, 0, layout.fanout_size))
                 _check_usable(client, skylink, layout, fanout, self._policy)
-                listing = await self._spilled_listing(body, layout)
+                listing = await self._listing_in(body, layout.fanout_size, layout.filesize, None)
         else:
             _check_usable(client, skylink, layout, fanout, self._policy)
             listing = await self._listing(base.metadata, layout.filesize, None)
@@ -251,13 +255,15 @@ class Loader:
             packed = await tabulate_apart(raw, size, answered)
         return await off_loop(partial(unpack, packed))
 
-    async def _spilled_listing(self, body: MemoryFile, layout: sector.Layout) -> Listing:
-        """Make the listing of metadata that were spilled."""
-        if layout.metadata_size <= _SMALL_METADATA:
-            raw = body.get(layout.fanout_size, layout.metadata_size)
-            return await self._listing(raw, layout.filesize, None)
+    async def _listing_in(
+        self, file: MemoryFile, start: int, size: int | None, answered: int | None
+    ) -> Listing:
+        """The same of metadata that lie in a file, from an offset on."""
+        length = len(file) - start
+        if length <= _SMALL_METADATA:
+            return await self._listing(file.get(start, length), size, answered)
         async with self._apart:
-            packed = await tabulate_file(body, layout.fanout_size, layout.filesize, None)
+            packed = await tabulate_file(file, start, size, answered)
         return await off_loop(partial(unpack, packed))
 
     async def _spilled_body(
@@ -311,9 +317,12 @@ class Loader:
 
         What the portal decrypts cannot be checked against the hash.
         """
-        raw = head.metadata if head.metadata is not None else await client.raw_metadata(skylink)
-        self.fetched += len(raw)
-        listing = await self._listing(raw, None, head.size)
+        raw = head.metadata
+        if raw is not None:
+            self.fetched += len(raw)
+            listing = await self._listing(raw, None, head.size)
+        else:
+            raw, listing = await self._from_endpoint(client, skylink, head.size)
         skyfile = Skyfile(
             skylink=skylink,
             listing=listing,
@@ -322,13 +331,28 @@ class Loader:
             verified=Verified.NO,
         )
         payload = None
-        if self._policy is not Policy.OFF and skylink.offset == 0 and not encrypted:
+        if raw and self._policy is not Policy.OFF and skylink.offset == 0 and not encrypted:
             payload = await self._checked_payload(client, skyfile, raw)
         if payload is not None:
             skyfile = replace(skyfile, verified=Verified.YES, inline=True)
         elif self._policy is Policy.REQUIRE:
             raise BadContentError(f"{skylink}: it cannot be verified", url=client.url)
         return Loaded(skyfile, payload)
+
+    async def _from_endpoint(
+        self, client: PortalReader, skylink: Skylink, answered: int | None
+    ) -> tuple[bytes | None, Listing]:
+        """Return metadata and their listing; None for what no base sector has room for."""
+        async with open_memory_file() as file:
+            inflow = Inflow(file)
+            try:
+                await client.metadata_into(skylink, inflow)
+            except NotFoundError as error:  # it has the content, and keeps this to itself
+                raise BadContentError(f"no metadata: {error}", url=client.url) from error
+            inflow.finish()
+            self.fetched += inflow.size
+            listing = await self._listing_in(file, 0, None, answered)
+            return file.get(0, inflow.size) if inflow.size <= SECTOR_SIZE else None, listing
 
     async def _checked_payload(
         self, client: PortalReader, skyfile: Skyfile, raw: bytes
@@ -351,6 +375,14 @@ class Loader:
         if not await off_loop(partial(_is_authentic, skylink, raw, payload)):
             raise BadContentError(f"{skylink}: it is not the content", url=client.url)
         return payload
+
+
+async def _head(client: PortalReader, skylink: Skylink) -> Head:
+    """Ask for the headers; the metadata endpoint has what they are too long for."""
+    try:
+        return await client.head(skylink)
+    except HeadTooLongError:
+        return Head(None, None, None, "")
 
 
 def _is_checkable(layout: sector.Layout) -> bool:

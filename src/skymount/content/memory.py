@@ -15,6 +15,8 @@ from skymount.errors import UnavailableError
 
 T = TypeVar("T")
 
+_WINDOW = 1 << 20  # bytes of a file that are mapped at a time
+
 _LITTLE = 1 << 20  # bytes that are copied in less time than it takes to make a file
 
 
@@ -51,9 +53,54 @@ class MemoryFile:
             at += os.preadv(self.descriptor, [view[at:]], at)
         return view.toreadonly()
 
+    def truncate(self, size: int) -> None:
+        """Give it a length; what is behind that is given back."""
+        os.ftruncate(self.descriptor, size)
+
+    def window(self, at: int) -> memoryview:
+        """Return memory of the file itself to write to, from an offset on; it is mapped as long as
+        anybody looks at it.
+        """
+        start = at // _WINDOW * _WINDOW
+        if len(self) < start + _WINDOW:
+            self.truncate(start + _WINDOW)
+        return memoryview(mmap.mmap(self.descriptor, _WINDOW, offset=start))[at - start :]
+
     def close(self) -> None:
         """Give the memory back, unless another process has the file too."""
         os.close(self.descriptor)
+
+
+class Inflow:
+    """Lets what comes from a socket go into a file, past all memory of the mount's own."""
+
+    def __init__(self, file: MemoryFile) -> None:
+        self._file = file
+        self._window = memoryview(b"")
+        self.size = 0
+        """Bytes that have come."""
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.finish()
+        self._file.truncate(0)
+        self.size = 0
+
+    def room(self) -> memoryview:
+        """Return where the next bytes go."""
+        if not self._window:
+            self._window = self._file.window(self.size)
+        return self._window
+
+    def filled(self, size: int) -> None:
+        """Take note that so many bytes have come."""
+        self._window = self._window[size:]
+        self.size += size
+
+    def finish(self) -> None:
+        """Let the file end with what has come."""
+        self._window = memoryview(b"")
+        self._file.truncate(self.size)
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ import trio
 
 from skymount.errors import MalformedError
 from skymount.portal.options import ClientOptions, CommonOptions, PortalOptions
-from skymount.portal.transport import OpenAnswer, Transport
+from skymount.portal.transport import Destination, OpenAnswer, Transport
 from skymount.wire import messages
 from skymount.wire.dialect import Dialect
 from skymount.wire.metadata import METADATA_LIMIT
@@ -179,6 +179,14 @@ class PortalReader:
         call = self.options.overridden(**options)
         request = messages.metadata(call.dialect, skylink)
         return (await self.transport.fetch(request, METADATA_LIMIT, call)).body
+
+    async def metadata_into(
+        self, skylink: Skylink, into: Destination, **options: Unpack[CommonOptions]
+    ) -> None:
+        """The same, straight to where so much is kept."""
+        call = self.options.overridden(**options)
+        request = messages.metadata(call.dialect, skylink)
+        await self.transport.fetch_into(request, METADATA_LIMIT, into, call)
 
     async def base_sector(self, skylink: Skylink, **options: Unpack[CommonOptions]) -> bytes:
         """Fetch the used bytes of a base sector (wire notes 4.7)."""
