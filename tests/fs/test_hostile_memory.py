@@ -2,13 +2,12 @@
 memory, and whether it answers others meanwhile.
 """
 
-import os
 import random
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -107,7 +106,9 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     portal = FakePortal()
     with (
         in_thread(portal),
-        Sandbox.make(tmp_path / "box").foreground("--portal", portal.url, "--timeout", "110") as mount,
+        Sandbox.make(tmp_path / "box").foreground(
+            "--portal", portal.url, "--timeout", "110"
+        ) as mount,
     ):
         small = skyfiles.of_files({"f": b"small"})
         portal.add(small)
@@ -225,7 +226,9 @@ def test_many_listings(scene: Scene):
     """S10: directories of many files, all of them in use."""
     scene.portal.metadata_header = False
     content = many_files(0)
-    contents = [replace(content, skylink=skyfiles.unverifiable(b"", b"", n).skylink) for n in range(16)]
+    contents = [
+        replace(content, skylink=skyfiles.unverifiable(b"", b"", n).skylink) for n in range(16)
+    ]
     with scene.watched():
         for said in scene.list_all(contents):
             assert said.startswith("000000x")

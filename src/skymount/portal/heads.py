@@ -30,7 +30,6 @@ _ODD = b"\0\v\f\r"  # no value has these (RFC 9110, 5.5); that has no line feeds
 _TAIL = 256  # bytes at the end of a value that are looked at for white space
 
 
-
 class TooLongError(h11.RemoteProtocolError):
     """A head has more bytes or lines than are read."""
 
@@ -46,8 +45,8 @@ class RawHead:
 
 
 class _LongHeader:
-    """A header whose value is collected as it comes, and copied only then: a copy of all that there is
-    each time would hold up everything else.
+    """A header whose value is collected as it comes, and copied only then: to copy megabytes again
+    and again would hold up everything else.
     """
 
     def __init__(self, beginning: bytes) -> None:
