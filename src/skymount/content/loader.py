@@ -15,7 +15,7 @@ from typing import TypeVar
 import trio
 
 from skymount.content.apart import tabulate_apart, tabulate_file
-from skymount.content.listing import Listing, unpack
+from skymount.content.listing import Listing, Packed, unpack
 from skymount.content.memory import Inflow, MemoryFile, in_thread, open_memory_file
 from skymount.content.payload import receive
 from skymount.content.skyfile import Loaded, Policy, Skyfile, Verified
@@ -222,13 +222,15 @@ class Loader:
         self, client: PortalReader, skylink: Skylink, base: sector.BaseSector
     ) -> Loaded:
         """Describe it from its base sector, which is authentic."""
-        layout, fanout = base.layout, base.fanout
+        layout = base.layout
+        fanout: Packed = base.fanout
         if layout.is_extended:
             async with open_memory_file() as body:
                 await self._spilled_body(client, layout, base.roots, body)
-                fanout = await in_thread(partial(body.get, 0, layout.fanout_size))
-                _check_usable(client, skylink, layout, fanout, self._policy)
                 listing = await self._listing_in(body, layout.fanout_size, layout.filesize, None)
+                await in_thread(partial(body.truncate, layout.fanout_size))
+                fanout = body.content()
+                _check_usable(client, skylink, layout, fanout, self._policy)
         else:
             _check_usable(client, skylink, layout, fanout, self._policy)
             listing = await self._listing(base.metadata, layout.filesize, None)
@@ -253,7 +255,7 @@ class Loader:
             return await off_loop(partial(_tabulated, bytes(raw), size, answered), len(raw))
         async with self._apart:
             packed = await tabulate_apart(raw, size, answered)
-        return await off_loop(partial(unpack, packed))
+        return await off_loop(partial(unpack, packed, is_checked=True))
 
     async def _listing_in(
         self, file: MemoryFile, start: int, size: int | None, answered: int | None
@@ -264,7 +266,7 @@ class Loader:
             return await self._listing(file.get(start, length), size, answered)
         async with self._apart:
             packed = await tabulate_file(file, start, size, answered)
-        return await off_loop(partial(unpack, packed))
+        return await off_loop(partial(unpack, packed, is_checked=True))
 
     async def _spilled_body(
         self, client: PortalReader, layout: sector.Layout, roots: bytes, body: MemoryFile
@@ -391,7 +393,7 @@ def _is_checkable(layout: sector.Layout) -> bool:
 
 
 def _check_usable(
-    client: PortalReader, skylink: Skylink, layout: sector.Layout, fanout: bytes, policy: Policy
+    client: PortalReader, skylink: Skylink, layout: sector.Layout, fanout: Packed, policy: Policy
 ) -> None:
     """Raise what is wrong with content for which the fan-out stands."""
     if not layout.is_inline:

@@ -208,8 +208,6 @@ def _is_sound(sub: Subfile) -> bool:
 
 def _parse_leniently(raw: bytes) -> Metadata:
     """Read what can be read of metadata that the typed decoder refuses."""
-    if len(raw) > _LENIENT_LIMIT or raw.count(b"[") > _LENIENT_LISTS:
-        raise MalformedError("metadata is malformed, and too large to look for what is not")
     found = _load_leniently(raw)
     if not isinstance(found, dict):
         raise MalformedError("metadata is not a JSON object")
@@ -243,6 +241,9 @@ def _parse_leniently(raw: bytes) -> Metadata:
 
 
 def _load_leniently(raw: bytes) -> Any:
+    """Read JSON of any form, if it is not too much."""
+    if len(raw) > _LENIENT_LIMIT or raw.count(b"[") > _LENIENT_LISTS:
+        raise MalformedError("metadata is malformed, and too large to look for what is not")
     try:
         return json.loads(raw.decode("utf-8", "surrogateescape"), parse_int=_integer)
     except (ValueError, RecursionError) as error:
