@@ -96,9 +96,12 @@ class Inflow:
         self.size = 0
 
     def room(self) -> memoryview:
-        """Return where the next bytes go."""
+        """Return where the next bytes go; UnavailableError when there is no memory."""
         if not self._window:
-            self._window = self._file.window(self.size)
+            try:
+                self._window = self._file.window(self.size)
+            except OSError as error:
+                raise _no_memory(error) from error
         return self._window
 
     def filled(self, size: int) -> None:
@@ -118,12 +121,16 @@ async def open_memory_file() -> AsyncIterator[MemoryFile]:
     try:
         made = MemoryFile()
     except OSError as error:
-        raise UnavailableError(f"no memory can be had: {error.strerror}") from error
+        raise _no_memory(error) from error
     try:
         yield made
     finally:
         with trio.CancelScope(shield=True):
             await in_thread(made.close)
+
+
+def _no_memory(error: OSError) -> UnavailableError:
+    return UnavailableError(f"no memory can be had: {error.strerror}")
 
 
 def let_go() -> bool:

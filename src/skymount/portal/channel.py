@@ -15,7 +15,7 @@ import trio
 
 from skymount.errors import UnavailableError
 from skymount.portal.bodies import IteratedBody
-from skymount.portal.connection import Arrived, Connection
+from skymount.portal.connection import Arrived, Connection, HeadTooLongError
 from skymount.portal.options import is_local
 
 # httpx logs the address of every request, with its query. Ours stay out of the log, whoever keeps
@@ -122,7 +122,14 @@ class _Proxied(Channel):
     async def exchange(self, request: httpx.Request, byte_range: bytes) -> Arrived:
         if self.is_closed:
             raise httpx.NetworkError("the client was closed")
-        response = await _sent(self._http, _with_range(request, byte_range))
+        from skymount.portal.proxied import is_too_long  # there is such a client, so it is imported
+
+        try:
+            response = await _sent(self._http, _with_range(request, byte_range))
+        except httpx.RemoteProtocolError as error:
+            if is_too_long(error):
+                raise HeadTooLongError(str(error)) from error
+            raise
         body = _ProxiedBody(response)
         headers = [(name.lower(), value) for name, value in response.headers.raw]
         return Arrived(response.status_code, headers, body, False, response.next_request)
