@@ -23,6 +23,7 @@ imports the library. ``fs.fuse`` maps this tree to errno values, ``cli`` maps it
         ├── UnavailableError      it cannot be reached, or fails (5xx, 429)
         │   └── PortalTimeoutError    it did not answer in time
         └── BadContentError       its answer is not the content that was asked for
+            ├── HeadTooLongError      the headers of its answer are too long
             ├── RolledBackError       a registry entry is older than one that was seen before
             └── NoDocumentError       a registry entry leads to no JSON document
 """
@@ -126,6 +127,10 @@ class PortalTimeoutError(UnavailableError):
 
 class BadContentError(PortalError):
     """The portal's answer is not the content that was asked for."""
+
+
+class HeadTooLongError(BadContentError):
+    """The headers of the answer are longer, or more, than are read."""
 
 
 class RolledBackError(BadContentError):

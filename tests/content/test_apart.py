@@ -4,6 +4,7 @@ Python is replaced by shell scripts here, which do what the real one would hardl
 """
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,9 @@ import pytest
 import trio
 
 from skymount.content import apart
-from skymount.content.apart import tabulate_apart
+from skymount.content.apart import tabulate_apart, tabulate_file
 from skymount.content.listing import unpack
+from skymount.content.memory import open_memory_file
 from skymount.content.tabulate import tabulate
 from skymount.errors import BadContentError, MalformedError, UnavailableError
 from tests.fakes.skyfiles import describe
@@ -51,6 +53,25 @@ async def test_malformed():
         with pytest.raises(MalformedError) as found:
             await tabulate_apart(raw, None, None)
         assert str(found.value) == str(expected.value)[:300]
+
+
+@pytest.mark.parametrize("skipped", [0, 1, 4096, 5000])
+async def test_from_an_offset(skipped: int):
+    """Metadata may lie behind something else."""
+    async with open_memory_file() as file:
+        file.put(b"x" * skipped + RAW)
+        assert bytes(await tabulate_file(file, skipped, None, None)) == tabulate(RAW)
+
+
+def test_bound_on_memory():
+    """S10: That process takes 1 GiB of memory at most."""
+    text = (
+        "import resource; from skymount.content import program; "
+        "program.run(lambda _: [str(resource.getrlimit(resource.RLIMIT_AS)).encode()], 'it', "
+        "program.METADATA_MEMORY)"
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, check=True)
+    assert done.stdout == b"(1073741824, 1073741824)"
 
 
 async def test_out_of_memory(interpreter: Interpreter):

@@ -1,10 +1,19 @@
 """Memory by the megabyte: what goes in comes out."""
 
+import mmap
 import os
+from pathlib import Path
 
 import pytest
 
-from skymount.content.memory import MemoryFile, in_thread, joined, open_memory_file
+from skymount.content.memory import (
+    Inflow,
+    MemoryFile,
+    in_thread,
+    joined,
+    let_go,
+    open_memory_file,
+)
 from skymount.errors import UnavailableError
 from tests.fakes.skyfiles import noise
 
@@ -23,6 +32,52 @@ async def test_file():
         assert file.get(999_999, 2) == MUCH[999_999:1_000_001]
         assert file.content().readonly
     assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_inflow():
+    """S11: What comes goes into the file, wherever a piece of it ends; it may begin anew."""
+    file = MemoryFile()
+    inflow = Inflow(file)
+    for content in (MUCH[::-1], MUCH):
+        inflow.clear()
+        at = 0
+        while at < len(content):
+            room = inflow.room()[:700_001]
+            size = min(len(room), len(content) - at)
+            room[:size] = content[at : at + size]
+            inflow.filled(size)
+            at += size
+        inflow.finish()
+        assert (inflow.size, len(file)) == (len(content), len(content))
+        assert file.content() == content
+    file.close()
+
+
+def test_inflow_without_memory(monkeypatch: pytest.MonkeyPatch):
+    """Without memory there is an error that says so."""
+    file = MemoryFile()
+    monkeypatch.setattr(os, "ftruncate", _full)
+    with pytest.raises(UnavailableError, match="no memory"):
+        Inflow(file).room()
+    file.close()
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+def test_let_go():
+    """S10: What was looked at of a file does not stay with the mount, and is still there."""
+    file = MemoryFile()
+    file.put(MUCH * 50)
+    before = _resident()
+    content = file.content()
+    file.close()
+    assert content == MUCH * 50
+    assert _resident() - before > 100_000_000
+    assert let_go()
+    assert _resident() - before < 50_000_000
+    assert content[140_000_000:] == (MUCH * 50)[140_000_000:]
 
 
 @pytest.mark.parametrize("parts", [[], [b""], [b"a", b"", b"bc"], [MUCH, b"", memoryview(MUCH)]])

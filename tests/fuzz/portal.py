@@ -103,6 +103,7 @@ class _Stream(Link):
     """A connection on which a server sends pieces and then closes it, whatever it is asked."""
 
     def __init__(self, parts: Sequence[bytes]) -> None:
+        super().__init__("192.0.2.1")
         self._parts = deque(parts)
         self._is_closed = False
 

@@ -13,6 +13,7 @@ import trio
 from skymount.errors import (
     AccessDeniedError,
     BadContentError,
+    HeadTooLongError,
     MalformedError,
     NotFoundError,
     PortalError,
@@ -634,12 +635,14 @@ async def test_upload_cancelled(tmp_path: Path):
 
 
 async def test_large_header():
-    """A metadata header of 20 MiB is read."""
-    raw = b'{"filename":"' + b"x" * (20 << 20) + b'"}'
-    content = unverifiable(raw, b"x", 9)
+    """S11: A metadata header of 7 MiB is read, one of 9 MiB refused with an error of its own."""
+    contents = [unverifiable(b"x" * (size << 20), b"x", size) for size in (7, 9)]
     async with talking() as (portal, client):
-        portal.add(content)
-        assert (await client.head(content.skylink)).metadata == raw
+        portal.add(*contents)
+        assert (await client.head(contents[0].skylink)).metadata == contents[0].metadata
+        with pytest.raises(HeadTooLongError, match="bytes of headers"):
+            await client.head(contents[1].skylink)
+        assert len(portal.asked(contents[1].name)) == 1
 
 
 def test_describe_is_what_portals_store():

@@ -178,6 +178,17 @@ async def test_metadata_by_endpoint(portal: PortalProcess):
             await other.get_metadata(str(result), path="none")
 
 
+async def test_metadata_too_long_for_a_header():
+    """S11: Headers of more than 8 MiB are not read: the metadata endpoint is asked instead."""
+    raw = b'{"filename":"%s"}' % (b"x" * (9 << 20))
+    async with talking() as (portal, client):
+        portal.fault(fake.header(b"svc-metadata", raw), "HEAD ")
+        portal.fault(fake.body_is(raw), "/metadata/")
+        found = await client.get_metadata(LINK)
+        assert len(found.metadata["filename"]) == 9 << 20
+        assert found.skylink.endswith(SMALL.name)
+
+
 async def test_endpoint_of_nonsense():
     """C5: a metadata endpoint that sends something else is an error of the portal."""
     async with talking() as (portal, client):

@@ -7,7 +7,7 @@ import h11
 import pytest
 import trio
 
-from skymount.errors import BadContentError, PortalError
+from skymount.errors import BadContentError, HeadTooLongError
 from skymount.portal import proxied
 from skymount.portal.client import PortalClient
 from skymount.portal.heads import LINES_LIMIT
@@ -132,7 +132,7 @@ async def test_too_many_lines(monkeypatch: pytest.MonkeyPatch):
     async with talking(monkeypatch) as (proxy, client):
         lines = ((b"a", b"b"),) * LINES_LIMIT
         proxy.fault(lambda *_: fake.Reply(200, lines))
-        with pytest.raises(BadContentError, match="header lines"):
+        with pytest.raises(HeadTooLongError, match="header lines"):
             await client.raw_metadata(CONTENT.skylink)
 
 
@@ -143,7 +143,7 @@ async def test_large_header(monkeypatch: pytest.MonkeyPatch):
         assert await client.raw_metadata(CONTENT.skylink) == b"x"
         proxy.heal()
         proxy.fault(fake.endless_header)
-        with pytest.raises(PortalError):
+        with pytest.raises(HeadTooLongError):
             await client.raw_metadata(CONTENT.skylink)
 
 

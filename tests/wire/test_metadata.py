@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from skymount.wire.metadata import (
     check_path,
     encode_metadata,
     fits_header,
+    outline_metadata,
     parse_metadata,
     select,
     subpath_metadata,
@@ -378,6 +380,76 @@ def test_no_subfile_is_dropped_in_silence(raw):
     listed = json.loads(raw.decode("utf-8", "surrogateescape")).get("subfiles")
     if isinstance(listed, dict):
         assert set(meta.subfiles) | {path for path, _ in meta.rejected} == set(listed)
+
+
+@given(st.binary() | near_valid | mutated)
+@example(b'{"subfiles":{"a":{"len":1},"a":{"len":-1}}}')
+@example(b'{"subfiles":{"a":{"filename":7,"len":1},"b":{"len":1,"len":"x"}}}')
+def test_outline_agrees_with_the_whole(raw):
+    """What a listing needs is what all of it says."""
+    try:
+        meta = parse_metadata(raw)
+    except MalformedError:
+        return  # an outline may have more of it: what it needs not is not read
+    outline = outline_metadata(memoryview(raw))
+    assert (outline.filename, outline.length, outline.mode) == (
+        meta.filename,
+        meta.length,
+        meta.mode,
+    )
+    assert _without_names(dict(outline.files)) == _without_names(
+        meta.subfiles | dict(meta.rejected)
+    )
+
+
+def _without_names(files):
+    """Return files without what a listing does not look at."""
+    return {
+        path: sub if isinstance(sub, str) else msgspec.structs.replace(sub, filename="")
+        for path, sub in files.items()
+    }
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        b'"tryfiles":[%s""]' % (b'"",' * 100_000),
+        b'"errorpages":{%s"":""}' % (b'"404":"/x",' * 100_000),
+        b'"tryfiles":{"deep":' + b"[" * 500 + b"]" * 500 + b"}",
+        b'"errorpages":7,"tryfiles":"x","defaultpath":[]',
+    ],
+    ids=["wide list", "wide object", "deep", "wrong types"],
+)
+def test_outline_skips_what_only_portals_use(extra, monkeypatch):
+    """S11: Of what a listing does not need nothing is decoded, whatever it is."""
+    monkeypatch.setattr(module, "_parse_leniently", None)
+    outline = outline_metadata(b'{"filename":"f",%s,"subfiles":{"a":{"len":1}}}' % extra)
+    assert (outline.filename, dict(outline.files)) == ("f", {"a": Subfile(len=1)})
+
+
+def test_outline_lets_go_of_records():
+    """S10: A record takes no memory once it was had, nor do the bytes when all were."""
+    raw = bytearray(b'{"subfiles":{"a":{"len":1},"b":{"len":"x"}}}')
+    outline = outline_metadata(memoryview(raw))
+    with pytest.raises(BufferError):
+        raw.clear()
+    assert [path for path, _ in outline.files] == ["a", "b"]
+    raw.clear()
+
+
+def test_outline_keeps_to_the_limits(monkeypatch):
+    """N6: is larger than 256 MiB, or has more than 2,097,152 records."""
+    monkeypatch.setattr(module, "SUBFILES_LIMIT", 10)
+    records = b",".join(b'"%d":{"x":"%s"}' % (n, b"x" * 400_000) for n in range(11))
+    with pytest.raises(MalformedError, match="more than 10 records"):
+        outline_metadata(memoryview(b'{"subfiles":{%s}}' % records))
+    monkeypatch.setattr(module, "METADATA_LIMIT", 10)
+    with pytest.raises(MalformedError, match="over the limit"):
+        outline_metadata(b'{"mode":10}')
+    monkeypatch.setattr(module, "METADATA_LIMIT", 1000)
+    monkeypatch.setattr(module, "_LENIENT_LISTS", 2)
+    with pytest.raises(MalformedError, match="too large"):
+        dict(outline_metadata(b'{"subfiles":{"a":[[[1]]]}}').files)
 
 
 # --- paths

@@ -8,7 +8,7 @@ That what is read is what was written is for others to find out; here it only ha
 import struct
 
 from skymount.content.listing import Packed, unpack
-from skymount.content.memory import joined
+from skymount.content.memory import is_much, joined
 from skymount.content.skyfile import Loaded, Skyfile, Verified
 from skymount.errors import MalformedError
 from skymount.wire.sector import LAYOUT_SIZE, Layout
@@ -65,7 +65,7 @@ def restore(skylink: Skylink, data: memoryview) -> Loaded:
         size=size,
         portal=address,
         verified=_TRUST[trust],
-        fanout=bytes(fanout),
+        fanout=_detached(fanout, data),
         layout=Layout.parse(bytes(layout)) if len(layout) == LAYOUT_SIZE else None,
         inline=inline,
     )
@@ -75,7 +75,9 @@ def restore(skylink: Skylink, data: memoryview) -> Loaded:
 
 
 def _detached(part: memoryview, whole: memoryview) -> Packed:
-    """Return a part of what was read; a copy, if with it much more would stay in memory."""
-    if len(whole) <= _KEPT_ALIVE * len(part):
+    """Return a part of what was read; a copy, if with it much more would stay in memory. What is
+    much goes where other large descriptions are.
+    """
+    if len(whole) <= _KEPT_ALIVE * len(part) and not is_much(len(part)):
         return part
     return joined([part])

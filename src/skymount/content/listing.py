@@ -11,7 +11,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Literal, TypeAlias, overload
 
 from skymount.errors import MalformedError
@@ -45,7 +45,7 @@ _SHORTEST_RUN, _RUN_GROWTH, _LONGEST_RUN = 8, 4, 512
 """Rows that are listed together; the kernel takes 20 to 500 names at a time."""
 
 Numbers: TypeAlias = "array[int]"
-Column: TypeAlias = "bytes | array[int]"
+Column: TypeAlias = "bytes | bytearray | array[int]"
 Packed: TypeAlias = bytes | memoryview
 
 
@@ -262,18 +262,31 @@ class Listing:
 
 
 class TextColumn:
-    """Texts that are being collected."""
+    """Texts that are being collected, one after another: as objects they would take far more."""
 
     def __init__(self) -> None:
-        self.texts: list[bytes] = []
+        self._blob = bytearray()
+        self._starts: Numbers = array("I", [0])
 
-    def starts(self) -> Numbers:
-        """Return where each of them begins, and where the last one ends."""
-        return array("I", accumulate(map(len, self.texts), initial=0))
+    def __len__(self) -> int:
+        return len(self._starts) - 1
 
-    def numbers(self) -> tuple[bytes, Numbers]:
+    def __getitem__(self, index: int) -> bytes:
+        return bytes(self._blob[self._starts[index] : self._starts[index + 1]])
+
+    def append(self, text: bytes) -> None:
+        """Add a text."""
+        self._blob += text
+        self._starts.append(len(self._blob))
+
+    def pop(self) -> None:
+        """Take the last one out."""
+        self._starts.pop()
+        del self._blob[self._starts[-1] :]
+
+    def numbers(self) -> tuple[bytearray, Numbers]:
         """Return the two columns that hold them."""
-        return b"".join(self.texts), self.starts()
+        return self._blob, self._starts
 
 
 class DistinctTexts(TextColumn):
@@ -287,13 +300,15 @@ class DistinctTexts(TextColumn):
         """Return the number of a text, a new one if it is new."""
         found = self._numbers.get(text)
         if found is None:
-            found = self._numbers[text] = len(self.texts)
-            self.texts.append(encode(text))
+            found = self._numbers[text] = len(self)
+            self.append(encode(text))
         return found
 
 
-def pack(size: int, records: int, rejected: int, mode: int, columns: Sequence[Column]) -> bytes:
-    """Join columns, in the order of `unpack`, to what that reads."""
+def pack(
+    size: int, records: int, rejected: int, mode: int, columns: Sequence[Column]
+) -> list[Column]:
+    """Return the parts of what `unpack` reads, which are to be joined; columns in its order."""
     parts: list[Column] = []
     lengths = [memoryview(column).nbytes for column in columns]
     for column, length in zip(columns, lengths, strict=True):
@@ -303,13 +318,14 @@ def pack(size: int, records: int, rejected: int, mode: int, columns: Sequence[Co
     check = zlib.crc32(head)
     for part in parts:
         check = zlib.crc32(part, check)
-    return b"".join([_CHECKED.pack(_MAGIC, check), head, *parts])
+    return [_CHECKED.pack(_MAGIC, check), head, *parts]
 
 
-def unpack(data: Packed) -> Listing:
+def unpack(data: Packed, *, is_checked: bool = False) -> Listing:
     """Read a packed listing, which stays in use; MalformedError when it is damaged or another's.
 
-    Takes time for the check sum, 50 ms for a million files, in which other threads go on.
+    Takes time for the check sum, 50 ms for a million files, in which other threads go on; none for
+    what `is_checked` already, or was never out of our hands.
     """
     view = memoryview(data).toreadonly().cast("B")
     if len(view) < _START:
@@ -318,7 +334,7 @@ def unpack(data: Packed) -> Listing:
     if magic != _MAGIC:
         raise MalformedError("it is no listing, or one of another version")
     total, size, records, rejected, mode = _NUMBERS.unpack_from(view, _CHECKED.size)
-    if total != len(view) or zlib.crc32(view[_CHECKED.size :]) != check:
+    if total != len(view) or not (is_checked or zlib.crc32(view[_CHECKED.size :]) == check):
         raise MalformedError("a listing is damaged")
     lengths = _LENGTHS.unpack_from(view, _CHECKED.size + _NUMBERS.size)
     at, columns = _START, []

@@ -19,8 +19,8 @@ import trio
 from cachetools import LRUCache
 
 from skymount.content.apart import tabulate_apart, tabulate_file
-from skymount.content.listing import Listing, unpack
-from skymount.content.memory import MemoryFile, in_thread, open_memory_file
+from skymount.content.listing import Listing, Packed, unpack
+from skymount.content.memory import Inflow, MemoryFile, in_thread, open_memory_file
 from skymount.content.payload import receive
 from skymount.content.skyfile import Loaded, Policy, Skyfile, Verified
 from skymount.content.tabulate import tabulate
@@ -146,6 +146,9 @@ class Loader:
         return loaded.payload
 
     async def _load_from(self, client: PortalReader, skylink: Skylink) -> Loaded:
+        return await self._portals.budget.run(partial(self._described_by, client, skylink))
+
+    async def _described_by(self, client: PortalReader, skylink: Skylink) -> Loaded:
         try:
             base: sector.BaseSector | None = None
             head: Head | None = None
@@ -228,13 +231,15 @@ class Loader:
         self, client: PortalReader, skylink: Skylink, base: sector.BaseSector
     ) -> Loaded:
         """Describe it from its base sector, which is authentic."""
-        layout, fanout = base.layout, base.fanout
+        layout = base.layout
+        fanout: Packed = base.fanout
         if layout.is_extended:
             async with open_memory_file() as body:
                 await self._spilled_body(client, layout, base.roots, body)
-                fanout = await in_thread(partial(body.get, 0, layout.fanout_size))
+                listing = await self._listing_in(body, layout.fanout_size, layout.filesize, None)
+                await in_thread(partial(body.truncate, layout.fanout_size))
+                fanout = body.content()
                 _check_usable(client, skylink, layout, fanout, self._policy)
-                listing = await self._spilled_listing(body, layout)
         else:
             _check_usable(client, skylink, layout, fanout, self._policy)
             listing = await self._listing(base.metadata, layout.filesize, None)
@@ -259,16 +264,18 @@ class Loader:
             return await off_loop(partial(_tabulated, bytes(raw), size, answered), len(raw))
         async with self._apart:
             packed = await tabulate_apart(raw, size, answered)
-        return await off_loop(partial(unpack, packed))
+        return await off_loop(partial(unpack, packed, is_checked=True))
 
-    async def _spilled_listing(self, body: MemoryFile, layout: sector.Layout) -> Listing:
-        """Make the listing of metadata that were spilled."""
-        if layout.metadata_size <= _SMALL_METADATA:
-            raw = body.get(layout.fanout_size, layout.metadata_size)
-            return await self._listing(raw, layout.filesize, None)
+    async def _listing_in(
+        self, file: MemoryFile, start: int, size: int | None, answered: int | None
+    ) -> Listing:
+        """The same of metadata that lie in a file, from an offset on."""
+        length = len(file) - start
+        if length <= _SMALL_METADATA:
+            return await self._listing(file.get(start, length), size, answered)
         async with self._apart:
-            packed = await tabulate_file(body, layout.fanout_size, layout.filesize, None)
-        return await off_loop(partial(unpack, packed))
+            packed = await tabulate_file(file, start, size, answered)
+        return await off_loop(partial(unpack, packed, is_checked=True))
 
     async def _spilled_body(
         self, client: PortalReader, layout: sector.Layout, roots: bytes, body: MemoryFile
@@ -321,9 +328,12 @@ class Loader:
 
         What the portal decrypts cannot be checked against the hash.
         """
-        raw = head.metadata if head.metadata is not None else await client.raw_metadata(skylink)
-        self.fetched += len(raw)
-        listing = await self._listing(raw, None, head.size)
+        raw = head.metadata
+        if raw is not None:
+            self.fetched += len(raw)
+            listing = await self._listing(raw, None, head.size)
+        else:
+            raw, listing = await self._from_endpoint(client, skylink, head.size)
         skyfile = Skyfile(
             skylink=skylink,
             listing=listing,
@@ -332,13 +342,28 @@ class Loader:
             verified=Verified.NO,
         )
         payload = None
-        if self._policy is not Policy.OFF and skylink.offset == 0 and not encrypted:
+        if raw and self._policy is not Policy.OFF and skylink.offset == 0 and not encrypted:
             payload = await self._checked_payload(client, skyfile, raw)
         if payload is not None:
             skyfile = replace(skyfile, verified=Verified.YES, inline=True)
         elif self._policy is Policy.REQUIRE:
             raise BadContentError(f"{skylink}: it cannot be verified", url=client.url)
         return Loaded(skyfile, payload)
+
+    async def _from_endpoint(
+        self, client: PortalReader, skylink: Skylink, answered: int | None
+    ) -> tuple[bytes | None, Listing]:
+        """Return metadata and their listing; None for what no base sector has room for."""
+        async with open_memory_file() as file:
+            inflow = Inflow(file)
+            try:
+                await client.metadata_into(skylink, inflow)
+            except NotFoundError as error:  # it has the content, and keeps this to itself
+                raise BadContentError(f"no metadata: {error}", url=client.url) from error
+            inflow.finish()
+            self.fetched += inflow.size
+            listing = await self._listing_in(file, 0, None, answered)
+            return file.get(0, inflow.size) if inflow.size <= SECTOR_SIZE else None, listing
 
     async def _checked_payload(
         self, client: PortalReader, skyfile: Skyfile, raw: bytes
@@ -373,7 +398,7 @@ def _is_checkable(layout: sector.Layout) -> bool:
 
 
 def _check_usable(
-    client: PortalReader, skylink: Skylink, layout: sector.Layout, fanout: bytes, policy: Policy
+    client: PortalReader, skylink: Skylink, layout: sector.Layout, fanout: Packed, policy: Policy
 ) -> None:
     """Raise what is wrong with content for which the fan-out stands."""
     if not layout.is_inline:

@@ -15,6 +15,7 @@ from skymount.content import skyfile as shape
 from skymount.content.cache import Data, MemoryCache
 from skymount.content.fetching import Fetcher, Pending, Run
 from skymount.content.loader import Loader
+from skymount.content.memory import in_thread, is_much, let_go
 from skymount.content.prefetch import Cursor, Cursors, Neighbours, Shares
 from skymount.content.shelf import Shelf
 from skymount.content.skyfile import Skyfile, UnitKey
@@ -30,6 +31,9 @@ _SMALL = 1 << 20
 
 _LARGE = 8 << 20
 """Bytes of a skyfile from which on connections are made before it is known how much is read."""
+
+_LOOKED_AT = 0.5
+"""Seconds after which it is looked how much memory large descriptions take."""
 
 _LINGER = 1.0
 """Seconds for which a fetch ahead outlives the last close: a directory is read file by file."""
@@ -129,6 +133,7 @@ class ContentReader:
         self._open: dict[str, _Source] = {}
         self._closed_ones: LRUCache[str, _Source] = LRUCache(_TRACKED)
         self._shares = Shares(cache.ahead)
+        self._is_letting_go = False
 
     @property
     def counts(self) -> Mapping[str, float | None]:
@@ -150,9 +155,21 @@ class ContentReader:
             if self._shelf is not None:
                 await self._shelf.keep(loaded)
         skyfile = loaded.skyfile
+        is_large = is_much(len(skyfile.listing.packed) + len(skyfile.fanout))
+        if is_large and not self._is_letting_go:
+            self._is_letting_go = True
+            self._nursery.start_soon(self._let_go)
         if loaded.payload is not None:
             self._cache.put((skyfile.identity, skyfile.unit, 0), loaded.payload)
         return skyfile
+
+    async def _let_go(self) -> None:
+        """See to it that large descriptions take no memory of the mount's while nobody looks."""
+        while True:
+            if not await in_thread(let_go):
+                break
+            await trio.sleep(_LOOKED_AT)
+        self._is_letting_go = False
 
     def open(self, skyfile: Skyfile, start: int, size: int) -> Extent:
         """Open a part of a skyfile's payload; the caller closes it."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
-from skymount.content.listing import Listing
+from skymount.content.listing import Listing, Packed
 from skymount.errors import MalformedError
 from skymount.wire.sector import Layout
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
@@ -57,7 +57,7 @@ class Skyfile:
     portal: str
     """Address of the portal that described it."""
     verified: Verified
-    fanout: bytes = b""
+    fanout: Packed = b""
     """Roots of the payload's chunks, when they are known and the payload is large."""
     layout: Layout | None = None
     """Known when the base sector is; the content is then checked unit by unit."""

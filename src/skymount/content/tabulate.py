@@ -7,7 +7,7 @@ What cannot be shown is listed with the reason, never dropped in silence, never 
 import re
 import sys
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from skymount.content.listing import (
@@ -19,9 +19,16 @@ from skymount.content.listing import (
     encode,
     pack,
 )
-from skymount.content.program import run
+from skymount.content.program import METADATA_MEMORY, run
 from skymount.errors import MalformedError
-from skymount.wire.metadata import INTEGER_LIMIT, Metadata, Subfile, parse_metadata
+from skymount.wire.metadata import (
+    INTEGER_LIMIT,
+    Metadata,
+    Outline,
+    Subfile,
+    outline_metadata,
+    outline_of,
+)
 
 NAME_LIMIT = 255
 """Bytes in one name (NAME_MAX)."""
@@ -44,47 +51,96 @@ def tabulate(raw: bytes, size: int | None = None, answered: int | None = None) -
     `size` is the payload's when that is known, `answered` what it is believed to be where the
     metadata does not say.
     """
-    metadata = parse_metadata(raw)
+    return b"".join(_packed(lambda: raw, size, answered))
+
+
+def _packed(
+    read: Callable[[], bytes | memoryview], size: int | None, answered: int | None
+) -> list[Column]:
+    """Return the same in parts. Nobody else must hold on to what is read: it is let go of early."""
+    outline = outline_metadata(read())
+    files = _Files(outline.files)
     if size is None:
-        size = metadata.payload_size if metadata.payload_size is not None else answered
+        size = files.end if files.has_any and not outline.length else outline.length
+    if size is None:
+        size = answered
     if size is None:
         raise MalformedError("neither the metadata nor the answer tells the size")
     if size >= INTEGER_LIMIT:
         raise MalformedError("a size that no file can have")
-    return listing_of(metadata, size)
+    return _listed(outline, files, size)
 
 
 def listing_of(metadata: Metadata, size: int) -> bytes:
     """Return the packed listing of metadata, and a payload of `size` bytes."""
-    rows = _Rows(size)
-    for path, reason in metadata.rejected:
-        rows.hide(path, reason)
-    for path, sub in _files(metadata, size):
-        rows.add(path, sub)
-    return rows.pack(metadata)
+    outline = outline_of(metadata)
+    return b"".join(_listed(outline, _Files(outline.files), size))
 
 
-def _files(metadata: Metadata, size: int) -> Iterable[tuple[str, Subfile]]:
-    """Return each file by its path, those that share a directory one after another.
+def _listed(outline: Outline, files: "_Files", size: int) -> list[Column]:
+    rows = _Rows(size, files.type_names)
+    records = len(files.paths) + len(files.odd) + len(files.rejected)
+    for path, reason in files.rejected:
+        rows.hide(encode(path), reason)
+    if not records:
+        files.add(outline.filename, Subfile(mode=outline.mode, len=size))
+    for path, reason, sub in files.odd:
+        rows.hide(encode(path), reason, sub.offset, sub.len, sub.mode)
+    rows.add_all(files)
+    return rows.parts(outline, records, len(files.rejected))
 
-    Sorted by element: the order of a directory's listing, whatever the order in the JSON.
-    """
-    if metadata.subfiles:
-        return sorted(metadata.subfiles.items(), key=lambda item: item[0].replace("/", "\0"))
-    if metadata.rejected:  # there were some, so this is not a single file
-        return []
-    name = metadata.filename
-    return [(name, Subfile(mode=metadata.mode, filename=name, len=size))]
+
+class _Files:
+    """The files of metadata, in columns: as objects they would take three times the memory."""
+
+    def __init__(self, found: Iterable[tuple[str, Subfile | str]]) -> None:
+        self.paths: list[bytes | None] = []
+        """With a NUL for each slash, so that they sort as a directory is listed: by element."""
+        self.modes: Numbers = array("H")
+        self.types: Numbers = array("I")
+        self.offsets: Numbers = array("Q")
+        self.sizes: Numbers = array("Q")
+        self.type_names = DistinctTexts()
+        self.end = 0
+        """Where the last of them ends in the payload."""
+        self.odd: list[tuple[str, str, Subfile]] = []
+        """Path, reason and record of those whose paths no file can have."""
+        self.rejected: list[tuple[str, str]] = []
+        for path, sub in found:
+            if isinstance(sub, str):
+                self.rejected.append((path, sub))
+            else:
+                self.add(path, sub)
+
+    @property
+    def has_any(self) -> bool:
+        """Whether there are any that make sense."""
+        return bool(self.paths or self.odd)
+
+    def add(self, path: str, sub: Subfile) -> None:
+        """Add a file."""
+        self.end = max(self.end, sub.offset + sub.len)
+        if "\0" in path:
+            self.odd.append((path, "the path has a NUL in it", sub))
+            return
+        try:
+            raw = path.encode()
+        except UnicodeEncodeError:
+            self.odd.append((path, "the path is not valid UTF-8", sub))
+            return
+        self.paths.append(raw.replace(b"/", b"\0"))
+        self.modes.append(sub.mode)
+        self.types.append(self.type_names.number(sub.contenttype))
+        self.offsets.append(sub.offset)
+        self.sizes.append(sub.len)
 
 
 def _objection(path: bytes) -> str | None:
-    """Return why no file can have that path; whether it is UTF-8 is known before."""
+    """Return why no file can have that path."""
     if len(path) > PATH_LIMIT:
         return f"the path is longer than {PATH_LIMIT} bytes"
     if len(path) > NAME_LIMIT and max(map(len, path.split(b"/"))) > NAME_LIMIT:
         return f"a name in it is longer than {NAME_LIMIT} bytes"
-    if b"\0" in path:
-        return "the path has a NUL in it"
     if _BAD_ELEMENT.search(path):
         return "the path has an empty, '.' or '..' element"
     return None
@@ -93,7 +149,7 @@ def _objection(path: bytes) -> str | None:
 class _Rows:
     """The rows that are there so far. Files must come sorted by the elements of their paths."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, type_names: DistinctTexts) -> None:
         self._size = size
         self._names = TextColumn()
         self._parents: Numbers = array("I")
@@ -102,7 +158,7 @@ class _Rows:
         self._types: Numbers = array("I")
         self._offsets: Numbers = array("Q")
         self._sizes: Numbers = array("Q")
-        self._type_names = DistinctTexts()
+        self._type_names = type_names
         self._hidden = TextColumn()
         self._why: Numbers = array("I")
         self._hidden_modes: Numbers = array("H")
@@ -115,37 +171,42 @@ class _Rows:
         """Rows of the directories from the root to that one."""
         self._open_directory(0, b"")
 
-    def hide(self, path: str, reason: str, sub: Subfile | None = None) -> None:
+    def hide(self, path: bytes, reason: str, offset: int = 0, size: int = 0, mode: int = 0) -> None:
         """Take note of a file that cannot be shown."""
-        self._hidden.texts.append(encode(path))
+        self._hidden.append(path)
         self._why.append(self._reasons.number(reason))
-        self._hidden_modes.append(sub.mode if sub else 0)
-        self._hidden_offsets.append(sub.offset if sub else 0)
-        self._hidden_sizes.append(sub.len if sub else 0)
+        self._hidden_modes.append(mode)
+        self._hidden_offsets.append(offset)
+        self._hidden_sizes.append(size)
 
-    def add(self, path: str, sub: Subfile) -> None:
+    def add_all(self, files: _Files) -> None:
+        """Add files, and let go of their paths."""
+        paths = files.paths
+        for at in sorted(range(len(paths)), key=paths.__getitem__):  # type: ignore[arg-type]
+            path = paths[at]
+            assert path is not None
+            paths[at] = None
+            extent = files.offsets[at], files.sizes[at], files.modes[at]
+            self._add(path.replace(b"\0", b"/"), *extent, files.types[at])
+
+    def _add(self, path: bytes, offset: int, size: int, mode: int, type_number: int) -> None:
         """Add a file, and the directories above it, or hide it with the reason."""
-        reason = "it reaches beyond the content" if sub.offset + sub.len > self._size else None
-        try:
-            raw = path.encode()
-        except UnicodeEncodeError:
-            self.hide(path, reason or "the path is not valid UTF-8", sub)
-            return
-        reason = reason or _objection(raw)
-        parent, _, name = raw.rpartition(b"/")
+        reason = "it reaches beyond the content" if offset + size > self._size else None
+        reason = reason or _objection(path)
+        parent, _, name = path.rpartition(b"/")
         is_full = len(self._parents) >= ROWS_LIMIT
         if reason is None and (is_full or (parent != self._parent and not self._enter(parent))):
             reason = f"the tree has more than {ROWS_LIMIT} files and directories"
         if reason is not None:
-            self.hide(path, reason, sub)
+            self.hide(path, reason, offset, size, mode)
             return
-        self._append(self._open[-1], name, sub.mode)
-        self._types.append(self._type_names.number(sub.contenttype))
-        self._offsets.append(sub.offset)
-        self._sizes.append(sub.len)
+        self._append(self._open[-1], name, mode)
+        self._types.append(type_number)
+        self._offsets.append(offset)
+        self._sizes.append(size)
 
     def _append(self, parent: int, name: bytes, mode: int) -> None:
-        self._names.texts.append(name)
+        self._names.append(name)
         self._parents.append(parent)
         self._modes.append(mode)
         self._ends.append(len(self._parents))
@@ -160,9 +221,9 @@ class _Rows:
     def _enter(self, path: bytes) -> bool:
         """Open the directories of a path, close all others; False when those are too many."""
         elements = path.split(b"/") if path else []
-        texts, shared = self._names.texts, 0
+        names, shared = self._names, 0
         for row, element in zip(self._open[1:], elements, strict=False):
-            if texts[row] != element:
+            if names[row] != element:
                 break
             shared += 1
         if len(self._parents) + len(elements) - shared >= ROWS_LIMIT:
@@ -184,22 +245,21 @@ class _Rows:
         """Hide the last file if a directory comes in its place: they are neighbours, so sorted."""
         last = len(self._parents) - 1
         is_file = self._modes[last] != DIRECTORY
-        if is_file and self._parents[last] == self._open[-1] and self._names.texts[last] == name:
-            above = [self._names.texts[row] for row in self._open[1:]]
+        if is_file and self._parents[last] == self._open[-1] and self._names[last] == name:
+            above = [self._names[row] for row in self._open[1:]]
             offset, size = self._offsets[last], self._sizes[last]
-            sub = Subfile(mode=self._modes[last], offset=offset, len=size)
-            self.hide(b"/".join([*above, name]).decode(), _LOST, sub)
-            del self._names.texts[last]
+            self.hide(b"/".join([*above, name]), _LOST, offset, size, self._modes[last])
+            self._names.pop()
             for column in (self._parents, self._ends, self._modes):
                 column.pop()
             for column in (self._types, self._offsets, self._sizes):
                 column.pop()
 
-    def pack(self, metadata: Metadata) -> bytes:
-        """Return all of it, packed."""
+    def parts(self, outline: Outline, records: int, rejected: int) -> list[Column]:
+        """Return all of it, packed but for the joining."""
         self._close(0)
         columns: list[Column] = [
-            encode(metadata.filename),
+            encode(outline.filename),
             *self._names.numbers(),
             self._parents,
             self._ends,
@@ -216,9 +276,7 @@ class _Rows:
             *self._reasons.numbers(),
             _cover(self._offsets + self._hidden_offsets, self._sizes + self._hidden_sizes),
         ]
-        rejected = len(metadata.rejected)
-        records = len(metadata.subfiles) + rejected
-        return pack(self._size, records, rejected, metadata.mode, columns)
+        return pack(self._size, records, rejected, outline.mode, columns)
 
 
 def _cover(offsets: Numbers, sizes: Numbers) -> Numbers:
@@ -238,7 +296,8 @@ def _cover(offsets: Numbers, sizes: Numbers) -> Numbers:
 def main() -> int:
     """Read metadata from stdin, write its listing to stdout; arguments are those of `tabulate`."""
     size, answered = (int(text) if text else None for text in sys.argv[1:3])
-    return run(partial(tabulate, size=size, answered=answered), "reading the metadata")
+    work = partial(_packed, size=size, answered=answered)
+    return run(work, "reading the metadata", METADATA_MEMORY)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from io import StringIO
 
-from skymount.content.program import run
+from skymount.content.program import DOCUMENT_MEMORY, run
 from skymount.errors import BadContentError, MalformedError
 from skymount.wire.document import DOCUMENT_LIMIT, decode_document, encode_document
 
@@ -82,7 +82,7 @@ def split(get: Callable[[int, int], bytes], size: int) -> tuple[bytes, bytes]:
 def main() -> int:
     """Read from stdin, write to stdout; the argument is what to do."""
     work = as_text if sys.argv[1] == READING else written
-    return run(work, "reading the document")
+    return run(lambda read: [work(bytes(read()))], "reading the document", DOCUMENT_MEMORY)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import trio
 
 from skymount.errors import UnavailableError
 from skymount.portal.bodies import IteratedBody
-from skymount.portal.connection import Arrived, Connection
+from skymount.portal.connection import Arrived, Connection, HeadTooLongError
 from skymount.portal.options import is_local
 
 if TYPE_CHECKING:
@@ -127,8 +127,15 @@ class _Proxied(Channel):
     async def exchange(self, request: httpx.Request, byte_range: bytes) -> Arrived:
         if self.is_closed:
             raise httpx.NetworkError("the client was closed")
+        from skymount.portal.proxied import is_too_long  # there is such a client, so it is imported
+
         watched = self._direct.watched(_with_range(request, byte_range))
-        response = await _sent(self._http, watched)
+        try:
+            response = await _sent(self._http, watched)
+        except httpx.RemoteProtocolError as error:
+            if is_too_long(error):
+                raise HeadTooLongError(str(error)) from error
+            raise
         body = _ProxiedBody(response)
         headers = [(name.lower(), value) for name, value in response.headers.raw]
         peer = self._direct.peer(response)

@@ -17,7 +17,8 @@ import httpx
 import trio
 
 from skymount.portal.bodies import RECEIVED, Body, ChunkedBody, SizedBody
-from skymount.portal.heads import SMALL_LIMIT, HeadBuffer
+from skymount.portal.budget import take
+from skymount.portal.heads import SMALL_LIMIT, HeadBuffer, TooLongError
 from skymount.portal.link import CheckAddress, Link, open_link
 
 _JOINED = 64 << 10  # bytes of a request's body that travel in one piece with its head
@@ -60,6 +61,10 @@ class Arrived:
 
 class NoTurnError(httpx.NetworkError):
     """The answer before broke off for reasons of our own, so the one behind it never came."""
+
+
+class HeadTooLongError(httpx.RemoteProtocolError):
+    """The head of an answer is too long, or has too many lines."""
 
 
 class _Turn:
@@ -357,6 +362,7 @@ async def _receive_head(
         data = await link.receive(RECEIVED, timeout)
         if not data:
             raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
+        take(len(data))
         buffer.add(data)
 
 
@@ -380,6 +386,8 @@ def _translated() -> Iterator[None]:
     """Raise what h11 says as httpx names it."""
     try:
         yield
+    except TooLongError as error:
+        raise HeadTooLongError(str(error)) from error
     except h11.RemoteProtocolError as error:
         raise httpx.RemoteProtocolError(str(error)) from error
     except h11.LocalProtocolError as error:

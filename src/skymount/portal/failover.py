@@ -12,6 +12,7 @@ from typing import TypeVar
 import trio
 
 from skymount.errors import BadContentError, NotFoundError, PortalError, UnavailableError
+from skymount.portal.budget import Budget
 from skymount.portal.reading import PortalReader
 
 T = TypeVar("T")
@@ -115,6 +116,8 @@ class Portals:
 
     clients: Sequence[PortalReader]
     rounds: int = ROUNDS
+    budget: Budget = field(default_factory=Budget)
+    """For what is on its way to describe content."""
     _standing: dict[PortalReader, _Standing] = field(default_factory=dict)
 
     def ranked(self) -> list[PortalReader]:

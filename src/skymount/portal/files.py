@@ -10,7 +10,12 @@ from typing import Any
 
 import trio
 
-from skymount.errors import MalformedError, NotFoundError, RequestRefusedError
+from skymount.errors import (
+    HeadTooLongError,
+    MalformedError,
+    NotFoundError,
+    RequestRefusedError,
+)
 from skymount.portal.answers import Answer, Headers
 from skymount.portal.options import PortalOptions
 from skymount.portal.transport import Transport
@@ -89,9 +94,14 @@ def _link_of(headers: Headers, call: PortalOptions, asked: Skylink) -> str:
 async def get_metadata(
     transport: Transport, skylink: Skylink, path: str, call: PortalOptions
 ) -> MetadataResult:
-    """Ask for metadata: by HEAD, and where its header is missing by the metadata endpoint."""
+    """Ask for metadata: by HEAD, and where its header is missing or too long by the metadata
+    endpoint.
+    """
     request = messages.download(skylink, path, method="HEAD")
-    answer = await _head(transport, request, skylink, path, call)
+    try:
+        answer = await _head(transport, request, skylink, path, call)
+    except HeadTooLongError:
+        answer = Answer(HTTPStatus.OK, Headers(), b"")
     headers = answer.headers
     raw = headers.raw(call.dialect.metadata_header)
     try:

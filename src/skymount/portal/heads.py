@@ -30,6 +30,10 @@ _ODD = b"\0\v\f\r"  # no value has these (RFC 9110, 5.5); that has no line feeds
 _TAIL = 256  # bytes at the end of a value that are looked at for white space
 
 
+class TooLongError(h11.RemoteProtocolError):
+    """A head has more bytes or lines than are read."""
+
+
 @dataclass(frozen=True, slots=True)
 class RawHead:
     """A head that is complete."""
@@ -41,8 +45,8 @@ class RawHead:
 
 
 class _LongHeader:
-    """A header whose value is collected as it comes, and copied only then: a copy of 64 MiB would
-    hold up everything else.
+    """A header whose value is collected as it comes, and copied only then: to copy megabytes again
+    and again would hold up everything else.
     """
 
     def __init__(self, beginning: bytes) -> None:
@@ -96,8 +100,8 @@ class HeadBuffer:
     def take(self) -> RawHead | None:
         """Return the next head, None while it is not complete.
 
-        RemoteProtocolError of h11 for one of too many lines or bytes and for what can be no head,
-        whether it is complete or not.
+        TooLongError for one of too many lines or bytes, and RemoteProtocolError of h11 for what can
+        be no head, whether it is complete or not.
         """
         if not (self._lines or self._line or self._long):
             found = _BLANK.search(self.rest, 0, _LONG)
@@ -163,15 +167,15 @@ class HeadBuffer:
     def _note_size(self, size: int) -> None:
         self._size += size
         if self._size > self._limit:
-            raise h11.RemoteProtocolError(f"more than {self._limit} bytes of headers")
+            raise TooLongError(f"more than {self._limit} bytes of headers")
 
     def _note_lines(self, lines: int, *, is_blank: bool) -> None:
         """Count lines, of which the last is no header if it is blank."""
         self._count += lines
         if self._count - is_blank > LINES_LIMIT:
-            raise h11.RemoteProtocolError(f"more than {LINES_LIMIT} header lines")
+            raise TooLongError(f"more than {LINES_LIMIT} header lines")
 
     def _note_parsed(self, size: int) -> None:
         self._parsed += size
         if self._parsed > SMALL_LIMIT:
-            raise h11.RemoteProtocolError(f"more than {SMALL_LIMIT} bytes of short headers")
+            raise TooLongError(f"more than {SMALL_LIMIT} bytes of short headers")

@@ -28,9 +28,10 @@ that it found nothing (contract, Limits)."""
 CONNECTIONS = 32
 """Connections to one portal at a time; a public portal refuses far more (wire notes 9)."""
 
-HEADER_LIMIT = 64 << 20
-"""Bytes of response headers where a directory's metadata may travel in one (wire notes 5)."""
-
+HEADER_LIMIT = 8 << 20
+"""Bytes of response headers where a directory's metadata may travel in one (wire notes 5). What is
+longer has an endpoint of its own.
+"""
 
 RETRIES = 3
 """How often a request that is safe to repeat is repeated, after the first attempt."""

@@ -13,10 +13,12 @@ import httpx
 from h11._receivebuffer import ReceiveBuffer
 
 from skymount.portal.bodies import PIECE
-from skymount.portal.heads import LINES_LIMIT
+from skymount.portal.heads import LINES_LIMIT, TooLongError
 from skymount.portal.link import CheckAddress, check_addresses
 
 _HEAD_LIMIT = 4 << 20  # bytes; here h11 gets all of a head, and nothing runs in its 13 ms for a MiB
+
+_TOO_LONG = 431  # the status by which h11 tells a head that is too long (RFC 6585, 5)
 
 # httpcore has no option for either (its class attributes are the documented way round): it refuses
 # headers over 100 KB, and receives in 64 KiB pieces, which costs two thirds of the throughput.
@@ -94,10 +96,17 @@ async def _check_addresses(host: str, port: int, check: CheckAddress) -> None:
         raise httpx.ConnectError(str(error)) from error
 
 
+def is_too_long(error: BaseException | None) -> bool:
+    """Whether h11 refused a head for its length, by what came of its error."""
+    while error is not None and not isinstance(error, h11.RemoteProtocolError):
+        error = error.__cause__ or error.__context__  # httpcore raises some `from None`
+    return isinstance(error, TooLongError) or getattr(error, "error_status_hint", 0) == _TOO_LONG
+
+
 def _extract_few(self: Any) -> Any:
     """Take the lines up to the blank one, unless there are too many, whether it came or not."""
     if _count(self._data) > LINES_LIMIT:
-        raise h11.RemoteProtocolError(f"more than {LINES_LIMIT} header lines")
+        raise TooLongError(f"more than {LINES_LIMIT} header lines")
     return _extract(self)
 
 

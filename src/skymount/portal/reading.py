@@ -14,9 +14,9 @@ from typing import Self, Unpack
 
 import trio
 
-from skymount.errors import MalformedError, UnavailableError
+from skymount.errors import HeadTooLongError, MalformedError, UnavailableError
 from skymount.portal.options import ClientOptions, CommonOptions, PortalOptions
-from skymount.portal.transport import OpenAnswer, Transport
+from skymount.portal.transport import Destination, OpenAnswer, Transport
 from skymount.wire import messages
 from skymount.wire.dialect import Dialect
 from skymount.wire.metadata import METADATA_LIMIT
@@ -157,15 +157,17 @@ class PortalReader:
         """Ask for the headers of a whole skylink (endpoint 4).
 
         ``format=concat`` keeps a portal from redirecting to, or failing over, a default path.
-        Metadata may make the headers longer than a proxy on the way takes, which then answers 502:
-        a v2 skylink is resolved by its endpoint then, and of others the head is empty.
+        Metadata may make the headers longer than what is taken here, or by a proxy on the way,
+        which then answers 502. A v2 skylink is resolved by its endpoint then, and of others the
+        head is empty.
         """
         call = self.options.overridden(**options)
         request = messages.download(skylink, method="HEAD", archive="concat")
         try:
             answer = await self.transport.fetch(request, 0, call)
-        except UnavailableError as error:
-            if (error.status or 0) < HTTPStatus.INTERNAL_SERVER_ERROR:
+        except (HeadTooLongError, UnavailableError) as error:
+            has_failed = (error.status or 0) >= HTTPStatus.INTERNAL_SERVER_ERROR
+            if not has_failed and not isinstance(error, HeadTooLongError):
                 raise
             return await self._without_headers(skylink, call)
         headers = answer.headers
@@ -199,6 +201,14 @@ class PortalReader:
         call = self.options.overridden(**options)
         request = messages.metadata(call.dialect, skylink)
         return (await self.transport.fetch(request, METADATA_LIMIT, call)).body
+
+    async def metadata_into(
+        self, skylink: Skylink, into: Destination, **options: Unpack[CommonOptions]
+    ) -> None:
+        """The same, straight to where so much is kept."""
+        call = self.options.overridden(**options)
+        request = messages.metadata(call.dialect, skylink)
+        await self.transport.fetch_into(request, METADATA_LIMIT, into, call)
 
     async def base_sector(self, skylink: Skylink, **options: Unpack[CommonOptions]) -> bytes:
         """Fetch the used bytes of a base sector (wire notes 4.7)."""

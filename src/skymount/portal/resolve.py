@@ -317,7 +317,7 @@ class Names:
 
     async def _head(self, client: PortalReader, link: Skylink, way: Way) -> Resolution:
         asked = trio.current_time()
-        head = await client.head(link)
+        head = await self._portals.budget.run(partial(client.head, link))
         if head.skylink is None or head.skylink.version != 1:
             raise BadContentError("the portal does not say what it resolved to", url=client.url)
         proven = False

@@ -19,18 +19,20 @@ from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import httpx
 import trio
 
 from skymount.errors import (
     BadContentError,
+    HeadTooLongError,
     PortalError,
     PortalTimeoutError,
     RequestRefusedError,
     UnavailableError,
 )
+from skymount.portal import connection
 from skymount.portal.answers import (
     PASSING,
     Answer,
@@ -39,6 +41,7 @@ from skymount.portal.answers import (
     parse_retry_after,
     pause_before,
 )
+from skymount.portal.budget import take
 from skymount.portal.calls import Call
 from skymount.portal.channel import Channel
 from skymount.portal.connection import Arrived, NoTurnError
@@ -137,6 +140,19 @@ class OpenAnswer:
             raise self.call.error(PortalTimeoutError, wrong)
 
 
+class Destination(Protocol):
+    """Where a body goes."""
+
+    def clear(self) -> None:
+        """Begin anew: what was put there is not wanted."""
+
+    def room(self) -> memoryview:
+        """Return where the next bytes go; some at least."""
+
+    def filled(self, size: int) -> None:
+        """Take note that so many bytes have come there."""
+
+
 class Transport:
     """What is asked of one portal. Safe for many tasks at once.
 
@@ -230,11 +246,35 @@ class Transport:
 
         return await self._repeat(call, content, attempt)
 
+    async def fetch_into(
+        self,
+        request: messages.Request,
+        limit: int,
+        into: Destination,
+        options: PortalOptions | None = None,
+    ) -> None:
+        """The same with a body that may be long, which goes straight where it is wanted."""
+        call = self._call(request, options, None)
+
+        async def attempt(heard: _Heard) -> None:
+            into.clear()
+            arrived = 0
+            async with aclosing(await self._exchange(call, heard)) as answer:
+                while received := await answer.receive_into(into.room()):
+                    take(received)
+                    into.filled(received)
+                    arrived += received
+                    if arrived > limit:
+                        raise answer.bad(f"answer is longer than {limit} bytes")
+
+        await self._repeat(call, None, attempt)
+
     async def body(self, answer: OpenAnswer, limit: int) -> bytes:
         """Read a body of at most `limit` bytes; a longer one is a portal's fault."""
         found = io.BytesIO()  # which copies nothing at the end, as a list of pieces would have to
         async with aclosing(self.pieces(answer, limit=limit)) as pieces:
             async for piece in pieces:
+                take(len(piece))
                 found.write(piece)
         return found.getvalue()
 
@@ -383,6 +423,8 @@ def _is_passing(error: PortalError, heard: _Heard) -> bool:
     """Whether the same request may succeed a moment later."""
     if error.status is not None:
         return error.status in PASSING
+    if isinstance(error, HeadTooLongError):
+        return False
     if heard.head and isinstance(error, PortalTimeoutError):
         return False  # that was waited for already
     return isinstance(error.__cause__, _BROKEN)
@@ -430,6 +472,8 @@ def _translation(call: Call, error: httpx.HTTPError) -> PortalError:
         detail = f": {error}" if str(error) else ""
         return call.error(PortalTimeoutError, f"no answer in time{detail}")
     detail = str(error) or type(error).__name__
+    if isinstance(error, connection.HeadTooLongError):
+        return call.error(HeadTooLongError, detail)
     if isinstance(error, httpx.RemoteProtocolError):
         return call.error(BadContentError, detail)
     return call.error(UnavailableError, f"cannot be reached: {detail}")

@@ -7,8 +7,9 @@ that makes no sense is listed in `Metadata.rejected` with the reason.
 
 import json
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -26,6 +27,7 @@ INTEGER_LIMIT = 1 << 63
 _LENIENT_LIMIT = 128 << 20  # bytes of JSON that is read without knowing its members' types
 _LENIENT_LISTS = 1 << 20  # lists in it; each costs ten times the bytes that it is written in
 _MODE_BITS = 0o7777
+_UNSOUND = "offset or length out of range"
 _DIGITS = 40  # of an integer; Python refuses to read thousands of them
 
 
@@ -78,7 +80,42 @@ class _Strict(msgspec.Struct, gc=False):
     errorpages: dict[str, str] | None = None
 
 
+class Outline(NamedTuple):
+    """Metadata as far as a listing needs them. What is for portals only is not even decoded."""
+
+    filename: str
+    length: int | None
+    mode: int
+    files: Iterator[tuple[str, Subfile | str]]
+    """Path and record of each subfile, or why it is none; without its name. Each can be had once,
+    and takes no memory after that."""
+
+
+class _Outline(msgspec.Struct, gc=False):
+    """The same as it is decoded. The records are decoded one by one: all together would take five
+    times the memory.
+    """
+
+    filename: str = ""
+    length: int | None = None
+    mode: int = 0
+    subfiles: dict[str, msgspec.Raw] | None = None
+
+
+class _Record(msgspec.Struct, gc=False):
+    """What a listing needs of a subfile."""
+
+    mode: int = 0
+    contenttype: str = ""
+    offset: int = 0
+    len: int = 0
+
+
 _decode_strict = msgspec.json.Decoder(_Strict).decode
+_decode_outline = msgspec.json.Decoder(_Outline).decode
+_decode_record = msgspec.json.Decoder(_Record).decode
+_REFUSED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_COUNTED = 1 << 20  # bytes that are copied to be counted
 
 
 def parse_metadata(raw: bytes) -> Metadata:
@@ -86,22 +123,15 @@ def parse_metadata(raw: bytes) -> Metadata:
 
     Members of a wrong type count as absent, subfiles of a wrong type as rejected.
     """
-    if len(raw) > METADATA_LIMIT:
-        raise MalformedError(f"metadata of {len(raw)} bytes is over the limit of {METADATA_LIMIT}")
-    if raw.count(b"{") > SUBFILES_LIMIT + 2:  # one each, and two around them; few names have any
-        raise MalformedError(f"metadata has more than {SUBFILES_LIMIT} records")
+    _check_size(raw)
     try:
         strict = _decode_strict(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except _REFUSED:
         return _parse_leniently(raw)
     subfiles = strict.subfiles or {}
     rejected: tuple[tuple[str, str], ...] = ()
     if not all(map(_is_sound, subfiles.values())):
-        rejected = tuple(
-            (path, "offset or length out of range")
-            for path, sub in subfiles.items()
-            if not _is_sound(sub)
-        )
+        rejected = tuple((path, _UNSOUND) for path, sub in subfiles.items() if not _is_sound(sub))
         subfiles = {path: sub for path, sub in subfiles.items() if _is_sound(sub)}
     if any(sub.mode & ~_MODE_BITS for sub in subfiles.values()):
         subfiles = {
@@ -121,6 +151,56 @@ def parse_metadata(raw: bytes) -> Metadata:
     )
 
 
+def outline_metadata(raw: bytes | memoryview) -> Outline:
+    """Read the same, for a listing: in less memory, as `raw` may be 256 MiB long."""
+    _check_size(raw)
+    try:
+        found = _decode_outline(raw)
+    except _REFUSED:
+        return outline_of(_parse_leniently(bytes(raw)))
+    length, mode = _size_or_none(found.length), _mode(found.mode)
+    return Outline(found.filename, length, mode, _records(found.subfiles or {}))
+
+
+def outline_of(metadata: Metadata) -> Outline:
+    """Return the outline of metadata that were read as a whole."""
+    files: Iterator[tuple[str, Subfile | str]]
+    files = chain(metadata.rejected, metadata.subfiles.items())
+    return Outline(metadata.filename, metadata.length, metadata.mode, files)
+
+
+def _records(found: dict[str, msgspec.Raw]) -> Iterator[tuple[str, Subfile | str]]:
+    """Decode records one by one, and let go of each."""
+    paths = list(found)
+    paths.reverse()
+    while paths:
+        path = paths.pop()
+        raw = found.pop(path)
+        try:
+            record = _decode_record(raw)
+        except _REFUSED:
+            yield path, _lenient_subfile(_load_leniently(bytes(raw)))
+            continue
+        mode = _mode(record.mode)
+        sub = Subfile(mode, "", record.contenttype, record.offset, record.len)
+        yield path, sub if _is_sound(sub) else _UNSOUND
+
+
+def _check_size(raw: bytes | memoryview) -> None:
+    """MalformedError for metadata that are too long, or have too many records."""
+    if len(raw) > METADATA_LIMIT:
+        raise MalformedError(f"metadata of {len(raw)} bytes is over the limit of {METADATA_LIMIT}")
+    # one each, and two around them; few names have any
+    if _count(raw, b"{") > SUBFILES_LIMIT + 2:
+        raise MalformedError(f"metadata has more than {SUBFILES_LIMIT} records")
+
+
+def _count(raw: bytes | memoryview, byte: bytes) -> int:
+    if isinstance(raw, bytes):
+        return raw.count(byte)
+    return sum(bytes(raw[at : at + _COUNTED]).count(byte) for at in range(0, len(raw), _COUNTED))
+
+
 def _is_sound(sub: Subfile) -> bool:
     """Whether the extent can be one, whatever the payload."""
     return sub.offset >= 0 and sub.len >= 0 and sub.offset + sub.len < INTEGER_LIMIT
@@ -128,12 +208,7 @@ def _is_sound(sub: Subfile) -> bool:
 
 def _parse_leniently(raw: bytes) -> Metadata:
     """Read what can be read of metadata that the typed decoder refuses."""
-    if len(raw) > _LENIENT_LIMIT or raw.count(b"[") > _LENIENT_LISTS:
-        raise MalformedError("metadata is malformed, and too large to look for what is not")
-    try:
-        found = json.loads(raw.decode("utf-8", "surrogateescape"), parse_int=_integer)
-    except (ValueError, RecursionError) as error:
-        raise MalformedError(f"metadata is not JSON: {error}") from None
+    found = _load_leniently(raw)
     if not isinstance(found, dict):
         raise MalformedError("metadata is not a JSON object")
     subfiles: dict[str, Subfile] = {}
@@ -165,6 +240,16 @@ def _parse_leniently(raw: bytes) -> Metadata:
     )
 
 
+def _load_leniently(raw: bytes) -> Any:
+    """Read JSON of any form, if it is not too much."""
+    if len(raw) > _LENIENT_LIMIT or raw.count(b"[") > _LENIENT_LISTS:
+        raise MalformedError("metadata is malformed, and too large to look for what is not")
+    try:
+        return json.loads(raw.decode("utf-8", "surrogateescape"), parse_int=_integer)
+    except (ValueError, RecursionError) as error:
+        raise MalformedError(f"metadata is not JSON: {error}") from None
+
+
 def _integer(digits: str) -> int | None:
     """Read a JSON integer; None for one that no offset, length or mode can be."""
     return int(digits) if len(digits) <= _DIGITS else None
@@ -184,7 +269,7 @@ def _lenient_subfile(record: Any) -> Subfile | str:
         offset=offset,
         len=length,
     )
-    return sub if _is_sound(sub) else "offset or length out of range"
+    return sub if _is_sound(sub) else _UNSOUND
 
 
 def _text(value: Any) -> str:

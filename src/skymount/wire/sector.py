@@ -197,7 +197,7 @@ def parse_base_sector(data: bytes) -> BaseSector:
     return BaseSector(layout, b"", fanout, metadata, payload)
 
 
-def check_fanout(layout: Layout, fanout: bytes) -> None:
+def check_fanout(layout: Layout, fanout: bytes | memoryview) -> None:
     """MalformedError unless the fan-out holds the roots of each chunk of the payload."""
     if layout.data_pieces < 1:
         raise MalformedError("a fan-out without data pieces")
@@ -217,7 +217,7 @@ def hash_part(layout: Layout, part: bytes | memoryview) -> tuple[bytes, ...]:
 
 
 def is_authentic(
-    layout: Layout, fanout: bytes, index: int, parts: Sequence[tuple[bytes, ...]]
+    layout: Layout, fanout: bytes | memoryview, index: int, parts: Sequence[tuple[bytes, ...]]
 ) -> bool:
     """Whether parts, hashed by `hash_part`, make the payload's chunk of that index by the fan-out.
 
