@@ -22,7 +22,8 @@ from skymount.content.skyfile import Policy
 from skymount.content.texts import as_text, as_upload
 from skymount.errors import BadContentError, MalformedError, StaleEntryError
 from skymount.portal.client import PortalClient
-from skymount.portal.entries import Entries, Ref
+from skymount.portal.entries import Entries
+from skymount.portal.marks import Ref
 from skymount.portal.failover import Portals
 from skymount.portal.ledger import Ledger
 from skymount.portal.options import PortalOptions

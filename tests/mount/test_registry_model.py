@@ -27,7 +27,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from skymount.portal.entries import Entries, Ref
+from skymount.portal.entries import Entries
+from skymount.portal.marks import Ref
 from skymount.portal.failover import Portals
 from skymount.portal.ledger import Ledger, Pending
 from skymount.portal.options import PortalOptions

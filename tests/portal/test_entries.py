@@ -27,13 +27,13 @@ from skymount.portal.entries import (
     CONFLICTS,
     FRESH,
     Entries,
-    Ref,
     State,
     check_base,
     is_news,
     is_same,
     next_revision,
 )
+from skymount.portal.marks import Ref
 from skymount.portal.failover import ROUNDS, Portals
 from skymount.portal.ledger import Ledger, Pending
 from skymount.wire.keys import KeyPair

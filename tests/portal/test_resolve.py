@@ -121,18 +121,10 @@ def test_it_is_always_asked_again(events: list[tuple[str, float]], ttl: float):
 class Rig:
     """Names over fake portals; with or without the registry of this machine."""
 
-    def __init__(
-        self, names: Names, registries: list[FakeRegistry], entries: Entries | None = None
-    ) -> None:
+    def __init__(self, names: Names, registries: list[FakeRegistry], entries: Entries) -> None:
         self.names = names
         self.registries = registries
-        self._entries = entries
-
-    @property
-    def entries(self) -> Entries:
-        """The registry as this machine knows it."""
-        assert self._entries is not None
-        return self._entries
+        self.entries = entries
 
     @property
     def registry(self) -> FakeRegistry:
@@ -165,13 +157,12 @@ async def open_rig(
             clients.append(await stack.enter_async_context(PortalReader.of(options)))
         asked = Portals(clients)
         made = NamesConfig(**config)  # type: ignore[arg-type]
-        if ledger is None:
-            yield Rig(Names(asked, config=made), registries)
-            return
-        known = Ledger.open(ledger / "ledger.sqlite3")
-        stack.callback(known.close)
+        known = None
+        if ledger is not None:
+            known = Ledger.open(ledger / "ledger.sqlite3")
+            stack.callback(known.close)
         entries = Entries(asked, known)
-        yield Rig(Names(asked, entries, known, made), registries, entries)
+        yield Rig(Names(asked, entries, made), registries, entries)
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from skymount.fs.buffer import Buffer, Data, Due
 from skymount.fs.keynodes import EntryFile, Nodes, Scratch
 from skymount.fs.keys import Keys
 from skymount.fs.realm import OpenFile, os_error, refuse
-from skymount.portal.entries import Ref
+from skymount.portal.marks import Ref
 from skymount.wire.keys import KeyPair
 
 log = logging.getLogger(__name__)
