@@ -28,9 +28,9 @@ from hypothesis.stateful import (
 )
 
 from skymount.portal.entries import Entries
-from skymount.portal.marks import Ref
 from skymount.portal.failover import Portals
 from skymount.portal.ledger import Ledger, Pending
+from skymount.portal.marks import Ref
 from skymount.portal.options import PortalOptions
 from skymount.portal.reading import PortalReader
 from skymount.wire.registry import SignedEntry, hash_data_key
