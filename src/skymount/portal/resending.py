@@ -66,15 +66,14 @@ class Resender:
         pause = self._first_pause
         while True:
             self._entries.kept = kept = trio.Event()
-            waiting = await self._waiting()
-            if waiting is None:
+            if not await self._waiting():
                 pause = self._first_pause
                 with trio.move_on_after(self._last_pause):
                     await kept.wait()
+                continue
             await trio.sleep(pause)
-            if waiting:
-                sent = await self._send(waiting)
-                pause = self._first_pause if sent else min(2 * pause, self._last_pause)
+            is_sent = await self._send(await self._waiting())
+            pause = self._first_pause if is_sent else min(2 * pause, self._last_pause)
 
     async def say_what_is_pending(self) -> None:
         """Log one line on what is pending, if anything is."""
@@ -91,15 +90,15 @@ class Resender:
             log.info("%s", error)
             return []
 
-    async def _waiting(self) -> list[Pending] | None:
-        """Return what is to be sent from here; None when nothing is."""
+    async def _waiting(self) -> list[Pending]:
+        """Return what is to be sent from here."""
         await self._entries.save()
         pending = await self._pending()
         text = summary(pending)
         if text and text != self._said:
             log.warning(text)
         self._said = text
-        return [each for each in due(pending) if self._entries.at(each.portals)] or None
+        return [each for each in due(pending) if self._entries.at(each.portals)]
 
     async def _send(self, waiting: Sequence[Pending]) -> bool:
         """Send what waits, but nothing more to portals that just failed; whether any was sent."""
