@@ -983,7 +983,7 @@ async def test_what_is_posted_supersedes_what_was_kept_before(
     assert [each.fate for each in ledger.pending()] == [Fate.CONFLICT, *[Fate.WAITING] * 4]
     assert (await alone.send(now, PAIR)).revision == 2
     assert [each.data for each in ledger.pending()] == [b"edit", later.data]
-    assert caplog.text.count("is given up: something else was written later") == 2
+    assert caplog.text.count("never posted, and is given up: something was written later") == 2
 
 
 async def test_fate_of_what_is_kept(alone: Entries, one: FakeRegistry, ledger: Ledger) -> None:

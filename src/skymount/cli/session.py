@@ -217,6 +217,7 @@ def run_with_entries(settings: Config, function: Callable[[Writing], Awaitable[T
 
     StorageError when the ledger cannot be used.
     """
+    from skymount.cli.spool import give_up
     from skymount.portal.entries import Entries
     from skymount.portal.ledger import Ledger
 
@@ -225,7 +226,8 @@ def run_with_entries(settings: Config, function: Callable[[Writing], Awaitable[T
 
         async def main() -> T:
             async with _open_portals(settings) as portals:
-                return await function(Writing(portals, Entries(portals, ledger), ledger))
+                entries = Entries(portals, ledger, gave_up=give_up)
+                return await function(Writing(portals, entries, ledger))
 
         return _run(settings, main)
 

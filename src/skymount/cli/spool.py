@@ -63,8 +63,7 @@ def retry(numbers: tuple[int, ...], overwrite: bool, flags: PortalFlags, as_json
 
     settings = flags.load()
     with _ledger() as ledger:
-        before = ledger.pending()
-        chosen = _chosen(before, numbers)
+        chosen = _chosen(ledger.pending(), numbers)
         pairs = {key: _pair(key) for key in {each.public_key for each in chosen}}
 
         async def send(writing: "Writing") -> list[dict[str, Any]]:
@@ -72,10 +71,6 @@ def retry(numbers: tuple[int, ...], overwrite: bool, flags: PortalFlags, as_json
 
         sent = run_with_entries(settings, send) if chosen else []
         left = {each.id for each in ledger.pending()}
-    names = _key_names() if len(sent) < len(before) else {}
-    for each in before:
-        if each.id not in left and each.id not in {done["id"] for done in sent}:
-            warn(f"{each.id}: superseded, and given up: {_entry(each, names)}  {_shown(each)}")
     emit(sent, as_json, [f"{each['id']}: revision {each['revision']}" for each in sent])
     stay = sum(each.id in left for each in chosen)
     if stay:
@@ -112,8 +107,8 @@ async def _send_all(
                 if known is None or posted.get(ref) != known.revision:
                     if each.fate is Fate.CONFLICT:
                         raise
-                    warn(f"{each.id}: {error.message}")
                     await trio.to_thread.run_sync(ledger.drop, each.id)
+                    give_up(each, error.message)
                     continue
                 state = await entries.send(each, pair, overwrite=True)
         except SkymountError as error:
@@ -123,6 +118,12 @@ async def _send_all(
             posted[ref] = state.revision
             sent.append({"id": each.id, "revision": state.revision})
     return sent
+
+
+def give_up(each: "Pending", why: str = "something was written later") -> None:
+    """Say that something is not pending any more, though it was never posted."""
+    entry = _entry(each, _key_names())
+    warn(f"{each.id}: {entry} was to be {_shown(each)}, which is superseded and given up: {why}")
 
 
 @click.command()

@@ -134,6 +134,12 @@ def fate_of(error: BaseException, base: State | None) -> Fate:
     return Fate.CONFLICT if is_conflict else Fate.FAILED
 
 
+def _log_superseded(pending: Pending) -> None:
+    ref = Ref(pending.public_key, pending.tweak, pending.data_key)
+    text = "registry entry %s: %a was never posted, and is given up: something was written later"
+    _log.warning(text, ref, pending.data)
+
+
 def _mark_of(state: State) -> Seen | None:
     return raised(None, state.signed.entry, state.changed) if state.signed else None
 
@@ -169,13 +175,17 @@ class Entries:
         look: float = GET_TIMEOUT,
         fresh: float = FRESH,
         clock: Callable[[], float] = time.time,
+        gave_up: Callable[[Pending], None] | None = None,
     ) -> None:
         """`look` is seconds that a portal may look for an entry, `clock` the ledger's.
 
+        `gave_up` is called, from the event loop, with what left the spool since something that was
+        written later is posted; without it that is logged.
         `fresh` is seconds for which a remembered revision serves as the one that a rewrite follows.
         """
         self.portals = portals
         self.marks = Marks(ledger, clock)
+        self._gave_up = gave_up or _log_superseded
         self._look = look
         self._fresh_for = fresh
         self._clock = clock
@@ -550,10 +560,7 @@ class Entries:
                 self._ledger.supersede, ref.public_key, ref.tweak, spooled
             )
             for each in gone:
-                _log.warning(
-                    "registry entry %s: pending %s is given up: something else was written later",
-                    *(ref, each.id),
-                )
+                self._gave_up(each)
         except StorageError as error:
             _log.warning("registry entry %s: it is posted, and stays pending: %s", ref, error)
         return await self.marks.note(ref, signed)
