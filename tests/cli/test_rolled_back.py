@@ -20,8 +20,8 @@ from tests.skymount_process import Sandbox
 
 PAIR = KeyPair.from_seed("somebody")
 TWEAK = hash_data_key("site")
-NEW = of_metadata({"filename": "f", "length": 7}, b'"new!!"')
-OLD = of_metadata({"filename": "f", "length": 7}, b'"old!!"')
+NEW = of_metadata(b'{"filename":"f","length":11}', b'{"n":"new"}')
+OLD = of_metadata(b'{"filename":"f","length":11}', b'{"n":"old"}')
 LINK = str(Entry(TWEAK, b"", 0).sign(PAIR.private_key).link)
 GET = ("registry", "get", PAIR.public_hex, "site")
 READERS: dict[str, tuple[str, ...]] = {
@@ -169,7 +169,7 @@ def test_v1_skylinks_need_no_ledger(sandbox: Sandbox, registries: list[FakeRegis
     """What names no entry makes no ledger, and does not miss it."""
     damaged(sandbox.root / "state")
     box = asking(sandbox, registries[0])
-    assert box.succeed("cat", str(NEW.skylink)) == '"new!!"'
+    assert box.succeed("cat", str(NEW.skylink)) == '{"n":"new"}'
 
 
 def test_publishing_goes_above_what_was_seen(

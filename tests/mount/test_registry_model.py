@@ -731,7 +731,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         owner = Owner.make(Sandbox.make(root / "sandbox"), portal.url)
         # No lookup is cut short, and no answer is remembered.
         sandbox = owner.sandbox.with_env(
-            SKYMOUNT_REGISTRY_TTL="0.000001", SKYMOUNT_LOOKUP_GRACE="20"
+            SKYMOUNT_REGISTRY_TTL="0.000001",
+            SKYMOUNT_LOOKUP_GRACE="20",
+            SKYMOUNT_SEND_PENDING="false",
         )
         made = World(portal, Owner(sandbox, portal.url, owner.pair))
         made.begin()

@@ -151,7 +151,7 @@ async def _serve(config: Config, report: Report, own: OwnPortal) -> None:
         trees: Sequence[Realm] = (Skylinks(reader, slots, tree), Hns(reader, domains, tree))
         keys = Keys(Keyring(keyring.default_path()))
         key_trees = _key_trees(config, keys, entries, Documents(entries, reader, portals))
-        resender = Resender(entries, ledger, keys.latest)
+        resender = Resender(entries, ledger, keys.latest, sends=config.send_pending)
 
         def realm_of(inode: int) -> Realm:
             return key_trees[kind_of(inode)] if is_key_node(inode) else trees[space_of(inode)]

@@ -50,10 +50,12 @@ class Resender:
         ledger: Ledger,
         pair_of: Callable[[bytes], Awaitable[KeyPair | None]],
         *,
+        sends: bool = True,
         first_pause: float = FIRST_PAUSE,
         last_pause: float = LAST_PAUSE,
     ) -> None:
-        """Of the pauses see `FIRST_PAUSE` and `LAST_PAUSE`."""
+        """Unless it `sends` it only says what is pending. Of the pauses see `FIRST_PAUSE`."""
+        self._sends = sends
         self._entries = entries
         self._ledger = ledger
         self._pair_of = pair_of
@@ -98,7 +100,7 @@ class Resender:
         if text and text != self._said:
             log.warning(text)
         self._said = text
-        return [each for each in due(pending) if self._entries.at(each.portals)]
+        return [each for each in due(pending) if self._sends and self._entries.at(each.portals)]
 
     async def _send(self, waiting: Sequence[Pending]) -> bool:
         """Send what waits, but nothing more to portals that just failed; whether any was sent."""
