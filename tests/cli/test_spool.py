@@ -141,7 +141,7 @@ def test_retry_of_what_is_superseded(
     if is_signed:
         failed(box, entry(pair, b"old", 0))
     else:
-        held(box, pair, b"old")
+        held(box, pair, b"old", 0)
     put_by_others(portal, entry(pair, b"newer", 1))
     if overwrite:
         assert box.succeed("registry", "retry", "--overwrite", "1") == "1: revision 2\n"

@@ -4,7 +4,7 @@ still open when a mount ends.
 
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -68,13 +68,18 @@ def assert_each_revision_once(registry: ScriptedPortal) -> None:
 @pytest.mark.parametrize("exists", [True, False])
 def test_arrives_once_the_portal_can_be_reached(owner: Owner, exists: bool) -> None:
     """G12: What failed because no portal answered is sent by itself while any mount runs."""
-    if exists:
-        owner.put("x", b"old")
-    with proxy_to(owner.portal, is_open=False) as proxy, mounted(owner, proxy.url) as (_, files):
+    with ExitStack() as stack:
+        proxy = stack.enter_context(proxy_to(owner.portal))
+        _, files = stack.enter_context(mounted(owner, proxy.url))
+        if exists:
+            owner.put("x", b"old")
+            assert run(["cat", files / "x"]).stdout == "old"
+        port = int(proxy.url.rpartition(":")[2])
+        proxy.close()
         echo(files, "text")
         assert [each.data for each in owner.pending()] == [b"text"]
         assert owner.data("x") == (b"old" if exists else None)
-        proxy.open()
+        stack.enter_context(proxy_to(owner.portal, port=port))
         until(lambda: owner.data("x") == b"text" and owner.pending() == [])
         until(lambda: run(["cat", files / "x"]).stdout == "text")
         assert owner.revision("x") == exists
@@ -166,6 +171,23 @@ def test_what_somebody_else_wrote_meanwhile_stays(owner: Owner) -> None:
     assert done.returncode == 0
     assert 'was to be "ours", which is superseded and given up' in done.stderr
     assert (owner.data("x"), owner.pending()) == (b"theirs", [])
+
+
+def test_what_is_there_unknown_to_all_stays(owner: Owner) -> None:
+    """G12: what was written while nothing was known of an entry that turns out to be there stays
+    until it is told to overwrite.
+    """
+    owner.put("x", b"theirs")
+    with proxy_to(owner.portal, is_open=False) as proxy, mounted(owner, proxy.url) as (_, files):
+        echo(files, "ours")
+        proxy.open()
+        until(lambda: "is not sent by itself" in owner.sandbox.log.read_text())
+        done = owner.sandbox.skymount("registry", "retry", "--portal", owner.portal)
+        assert done.returncode == 1
+        assert "1 of 1 stay pending" in done.stderr
+        assert owner.data("x") == b"theirs"
+        owner.sandbox.succeed("registry", "retry", "--overwrite", "--portal", owner.portal)
+        assert (owner.data("x"), owner.pending()) == (b"ours", [])
 
 
 def test_umount_says_what_is_pending(owner: Owner) -> None:

@@ -178,10 +178,12 @@ async def test_somebody_else_s_newer_entry_stays(
     """
     for number in range(4):
         async with running(ledger, one) as entries:
-            one.faults, one.always = [*faults], "down"
             name = str(number)
+            one.set(signed(b"old", 0, name))
+            await entries.read(ref(name))
+            one.faults, one.always = [*faults], "down"
             await fail(entries, b"ours", name)
-            one.set(signed(b"theirs %d" % number, 0, name))
+            one.set(signed(b"theirs %d" % number, 1, name))
             one.always = ""
             await trio.sleep(100)
         latest = one.latest(PAIR.public_key, hash_data_key(name))
@@ -191,6 +193,20 @@ async def test_somebody_else_s_newer_entry_stays(
     assert one.posts == []
     assert len(ledger.pending()) == 4
     assert "is not sent by itself: the entry was changed since" in caplog.text
+
+
+async def test_what_was_there_unknown_to_all_is_a_conflict(
+    ledger: Ledger, one: FakeRegistry, autojump_clock: object
+) -> None:
+    """G12: what was written while nothing was known of an entry that turns out to be there stays."""
+    one.set(signed(b"theirs", 0))
+    async with running(ledger, one) as entries:
+        one.always = "down"
+        await fail(entries, b"ours")
+        one.always = ""
+        await trio.sleep(100)
+    assert [each.fate for each in ledger.pending()] == [Fate.CONFLICT]
+    assert one.posts == []
 
 
 async def test_it_goes_to_the_portals_that_it_was_for(

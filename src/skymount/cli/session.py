@@ -73,7 +73,7 @@ class Known:
         self._ledger = Ledger.of_user()
         self._policy = policy
         self._entries = Entries(portals, self._ledger, look=look or GET_TIMEOUT)
-        self._is_open = False
+        self._is_open = self._is_without = False
 
     async def entries(self) -> "Entries":
         """Return what reads entries, and compares them with what was seen before.
@@ -95,6 +95,7 @@ class Known:
         if self._policy is Policy.REQUIRE:
             raise StorageError(f"{error}; with --verify require that must be mended first")
         warn(f"{error}; it may go unnoticed when a portal shows an old registry entry")
+        self._is_without = True
         marks = self._entries.marks
         try:
             await marks.in_thread(self._ledger.public_keys)
@@ -113,9 +114,9 @@ class Known:
         return Names(entries.portals, entries, config)
 
     def close(self) -> None:
-        """Close it; say so if something could not be written down."""
+        """Close it; say so if it did not take something."""
         failure = self._entries.marks.failure
-        if self._is_open and failure is not None:
+        if failure is not None and not self._is_without:
             warn(f"{failure}; what portals showed of the registry is not remembered")
         self._ledger.close()
 

@@ -105,7 +105,8 @@ async def _send_all(
             except StaleEntryError as error:
                 known = entries.recall(ref)
                 if known is None or posted.get(ref) != known.revision:
-                    if each.fate is Fate.CONFLICT:
+                    kept = ledger.get(each.id)
+                    if kept is None or kept.fate is Fate.CONFLICT:
                         raise
                     await trio.to_thread.run_sync(ledger.drop, each.id)
                     give_up(each, error.message)

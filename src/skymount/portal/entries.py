@@ -322,7 +322,10 @@ class Entries:
                     return await self._send_again(ref, pending.id, pending.signed)
                 return await self._send_anew(ref, pending, pair, overwrite)
             except BaseException as error:
-                await self._keep(ref, pending.data, None, pending.id, error, pending.fate)
+                # When nothing was known of the entry, what is there may have been there before.
+                is_unknown = isinstance(error, StaleEntryError) and pending.base == -1
+                before = Fate.CONFLICT if is_unknown else pending.fate
+                await self._keep(ref, pending.data, None, pending.id, error, before)
                 raise
 
     async def _send_anew(
