@@ -210,6 +210,25 @@ def test_umount_says_what_is_pending(owner: Owner) -> None:
         owner.sandbox.succeed("umount", mount.path)
 
 
+def test_a_change_goes_on_from_what_was_sent(scripted: Owner, registry: ScriptedPortal) -> None:
+    """G10: A partial edit is refused if somebody else changed the entry; this mount is nobody else.
+
+    A program that keeps its file open finds what it could not sync, and was sent by itself.
+    """
+    registry.set(scripted.signed("x", b"old", 0))
+    with mounted(scripted) as (_, files), program(files) as tool:
+        assert tool.do("(f := os.open('x', os.O_WRONLY | os.O_APPEND)) and None") == "None"
+        assert tool.do("os.write(f, b', one')") == "5"
+        registry.always = "deaf"
+        assert tool.do("os.fsync(f)") == "EIO"
+        registry.always = ""
+        until(lambda: scripted.pending() == [])
+        assert tool.do("os.write(f, b', two')") == "5"
+        assert tool.do("os.fsync(f)") == "None"
+        assert tool.do("os.close(f)") == "None"
+    assert [each.entry.data for each in registry.ever] == [b"old", b"old, one", b"old, one, two"]
+
+
 def test_nothing_is_sent_where_that_is_not_wanted(
     scripted: Owner, registry: ScriptedPortal
 ) -> None:

@@ -198,7 +198,7 @@ async def test_somebody_else_s_newer_entry_stays(
 async def test_what_was_there_unknown_to_all_is_a_conflict(
     ledger: Ledger, one: FakeRegistry, autojump_clock: object
 ) -> None:
-    """G12: what was written while nothing was known of an entry that turns out to be there stays."""
+    """G12: what was written while nothing was known of an entry that turns out to be there."""
     one.set(signed(b"theirs", 0))
     async with running(ledger, one) as entries:
         one.always = "down"
