@@ -179,9 +179,9 @@ class Entries:
     ) -> None:
         """`look` is seconds that a portal may look for an entry, `clock` the ledger's.
 
+        `fresh` is seconds for which a remembered revision serves as the one that a rewrite follows.
         `gave_up` is called, from the event loop, with what left the spool since something that was
         written later is posted; without it that is logged.
-        `fresh` is seconds for which a remembered revision serves as the one that a rewrite follows.
         """
         self.portals = portals
         self.marks = Marks(ledger, clock)
@@ -510,7 +510,10 @@ class Entries:
         if is_rolled_back(mark, signed.entry):
             raise StaleEntryError(f"the entry was changed since: {behind(mark, signed.entry)}")
         current = await self._ask_to_replace(ref)
-        if current.revision >= signed.entry.revision and current.signed != signed:
+        if current.signed == signed:  # its answer was lost
+            await self._settle(ref, spooled, signed)
+            return current
+        if current.revision >= signed.entry.revision:
             raise StaleEntryError(
                 f"the entry was changed since: it has revision {current.revision}"
             )
