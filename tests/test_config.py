@@ -80,6 +80,7 @@ def test_every_key_can_be_set_in_the_file() -> None:
         read_ahead = false
         lookup_grace = 0.25
         registry_ttl = 1
+        send_pending = false
         hns_ttl = 30
         timeout = 10
         log_file = "/tmp/log"
@@ -102,6 +103,7 @@ def test_every_key_can_be_set_in_the_file() -> None:
         read_ahead=False,
         lookup_grace=0.25,
         registry_ttl=1.0,
+        send_pending=False,
         hns_ttl=30.0,
         timeout=10.0,
         log_file="/tmp/log",

@@ -164,6 +164,8 @@ class Config:
     lookup_grace: float = 0.5
     registry_ttl: float = 2.0
     """How old what stat says of a registry entry may be."""
+    send_pending: bool = True
+    """Whether what could not be posted is sent by itself."""
     hns_ttl: float = 60.0
     """For which a domain and a v2 skylink stay resolved."""
     timeout: float = 30.0
@@ -207,6 +209,7 @@ _PARSERS: Mapping[str, Any] = {
     "read_ahead": _boolean,
     "lookup_grace": _seconds,
     "registry_ttl": _seconds,
+    "send_pending": _boolean,
     "hns_ttl": _seconds,
     "timeout": _seconds,
     "log_file": _text,

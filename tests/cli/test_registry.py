@@ -1,6 +1,8 @@
 """``skymount registry``: entries by the name of a key, or by a public key."""
 
 import json
+import os
+import re
 import subprocess
 
 import httpx
@@ -11,7 +13,8 @@ from skymount.wire.registry import MAX_REVISION, Entry, entry_link, hash_data_ke
 from skymount.wire.skylink import Skylink
 from tests.cli.piping import piped_badly, piped_well
 from tests.fakes.portal import FakePortal, in_thread, redirects
-from tests.skymount_process import LIMIT, SKYMOUNT, Sandbox
+from tests.mount.keys import needs
+from tests.skymount_process import LIMIT, SKYMOUNT, Sandbox, run
 
 A = "AABsdvY0MzM9fsdHVWdqiw1Rj4Kp9KAZwYNbHO-ksMFHkg"
 STRANGER = KeyPair.from_seed("insecure test seed of somebody else")
@@ -224,3 +227,43 @@ def test_a_portal_that_redirects_elsewhere(box: Sandbox, owner: str, portal: str
             assert "kept, see `skymount registry pending`" in said
         assert "survivor" in box.succeed("skykey", "list")
     box.succeed("skykey", "delete", "survivor")
+
+
+_SYNC = re.compile(r"(\d+) +f(?:data)?sync\(\d+<(\S+)>(\) += 0| <unfinished)")
+_SYNCED = re.compile(r"(\d+) +<\.\.\. f(?:data)?sync resumed>\) += 0")
+_WRITE = re.compile(r"\d+ +pwrite64\(\d+<(\S+)>")
+
+
+@needs("strace")
+def test_a_revision_is_on_disk_before_it_is_posted(box: Sandbox, owner: str) -> None:
+    """G12: A revision is never signed for two contents: not after a power cut either. So all that
+    was written to the ledger is synced when the post begins.
+    """
+    if run(["strace", "-o", os.devnull, "true"]).returncode:
+        pytest.skip("strace may not trace here")
+    box.succeed("registry", "set", "home", "greeting", "first")
+    trace = box.root / "trace"
+    calls = "trace=pwrite64,fsync,fdatasync,write,writev,sendto,sendmsg"
+    strace = ("strace", "-f", "-y", "-s", "40", "-e", calls, "-o", trace)
+    done = box.run(*strace, *SKYMOUNT, "registry", "set", "home", "greeting", "second")
+    assert (done.returncode, done.stdout) == (0, "revision 1\n")
+    unsynced: set[str] = set()
+    syncing: dict[str, str] = {}
+    wrote = False
+    for line in trace.read_text(errors="replace").splitlines():
+        if "POST /svc/registry" in line:
+            break
+        if (found := _WRITE.match(line)) and found[1].endswith(("ledger.sqlite3", "-wal")):
+            unsynced.add(found[1])
+            wrote = True
+        elif found := _SYNC.match(line):
+            if found[3].startswith(")"):
+                unsynced.discard(found[2])
+            else:
+                syncing[found[1]] = found[2]
+        elif found := _SYNCED.match(line):
+            unsynced.discard(syncing.pop(found[1], ""))
+    else:
+        pytest.fail("no post was seen")
+    assert wrote
+    assert unsynced == set()

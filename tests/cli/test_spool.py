@@ -5,12 +5,14 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 
 from skymount.keyring import Keyring
-from skymount.portal.ledger import Ledger
+from skymount.portal.ledger import Fate, Ledger
 from skymount.wire.keys import KeyPair
 from skymount.wire.registry import DELETED, Entry, SignedEntry, hash_data_key
+from tests.server.registry import put
 from tests.skymount_process import Sandbox
 
 TWEAK = hash_data_key("greeting")
@@ -75,6 +77,8 @@ def test_pending_lists_what_could_not_be_posted(box: Sandbox, pair: KeyPair) -> 
         "reason": "it is down",
         "created": "",
         "posting": False,
+        "portals": [],
+        "waiting": False,
     }
 
 
@@ -108,28 +112,68 @@ def test_retry_posts_the_latest_of_two_rewrites_last(box: Sandbox, pair: KeyPair
 def test_retry_of_some(box: Sandbox, pair: KeyPair) -> None:
     failed(box, entry(pair, b"first", 3))
     failed(box, entry(pair, b"second", 4))
-    found = json.loads(box.succeed("registry", "retry", "--json", "2"))
-    assert found == [{"id": 2, "revision": 4}]
-    assert [each["id"] for each in json.loads(box.succeed("registry", "pending", "--json"))] == [1]
+    other = hash_data_key("other")
+    failed(box, Entry(other, b"other", 1).sign(pair.private_key))
+    done = box.skymount("registry", "retry", "--json", "2")
+    assert json.loads(done.stdout) == [{"id": 2, "revision": 4}]
+    assert done.stderr == (
+        'skymount: warning: 1: home/greeting was to be "first", which is superseded and given up: '
+        "something was written later\n"
+    )
+    assert [each["id"] for each in json.loads(box.succeed("registry", "pending", "--json"))] == [3]
+
+
+def test_set_supersedes_what_was_pending(box: Sandbox, pair: KeyPair) -> None:
+    """G12: What is posted supersedes what was written to the same entry before; with a word."""
+    held(box, pair, b"old")
+    done = box.skymount("registry", "set", "home", "greeting", "new")
+    assert (done.returncode, done.stdout) == (0, "revision 0\n")
+    assert 'home/greeting was to be "old"' in done.stderr
+    assert box.succeed("registry", "pending") == ""
 
 
 @pytest.mark.parametrize("is_signed", [True, False])
-def test_retry_does_not_replace_what_is_newer(box: Sandbox, pair: KeyPair, is_signed: bool) -> None:
-    """G12: unless it is told to."""
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_retry_of_what_is_superseded(
+    box: Sandbox, portal: str, pair: KeyPair, is_signed: bool, overwrite: bool
+) -> None:
+    """G12: `retry` gives up what is superseded, with its content, unless it is to overwrite."""
     if is_signed:
         failed(box, entry(pair, b"old", 0))
     else:
-        held(box, pair, b"old")
-    box.succeed("registry", "set", "home", "greeting", "new")
-    box.succeed("registry", "set", "home", "greeting", "newer")
-    done = box.skymount("registry", "retry")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "1: the entry was changed since" in done.stderr
-    assert box.succeed("registry", "get", "home", "greeting") == "newer\n"
-    revision = 3 if is_signed else 2  # what was signed took a revision
-    assert box.succeed("registry", "retry", "--overwrite", "1") == f"1: revision {revision}\n"
-    assert box.succeed("registry", "get", "home", "greeting") == "old\n"
+        held(box, pair, b"old", 0)
+    put_by_others(portal, entry(pair, b"newer", 1))
+    if overwrite:
+        assert box.succeed("registry", "retry", "--overwrite", "1") == "1: revision 2\n"
+        assert box.succeed("registry", "get", "home", "greeting") == "old\n"
+    else:
+        done = box.skymount("registry", "retry")
+        assert (done.returncode, done.stdout) == (0, "")
+        assert '1: home/greeting was to be "old", which is superseded and given up' in done.stderr
+        assert "the entry was changed since: it has revision 1" in done.stderr
+        assert box.succeed("registry", "get", "home", "greeting") == "newer\n"
     assert box.succeed("registry", "pending") == ""
+
+
+def test_retry_leaves_a_conflict(box: Sandbox, portal: str, pair: KeyPair) -> None:
+    """G12: a partial edit that was refused stays until it is told to overwrite, or dropped."""
+    put_by_others(portal, entry(pair, b"theirs", 5))
+    with ledger_of(box) as ledger:
+        key = (pair.public_key, TWEAK, "greeting")
+        ledger.hold(*key, b"edit", "it was changed", 3, fate=Fate.CONFLICT)
+    for _ in range(2):
+        done = box.skymount("registry", "retry")
+        assert done.returncode == 1
+        assert "1: the entry was changed since" in done.stderr
+        assert "1 of 1 stay pending" in done.stderr
+    assert box.succeed("registry", "retry", "--overwrite") == "1: revision 6\n"
+
+
+def put_by_others(portal: str, *entries: SignedEntry) -> None:
+    """Change entries at the portal, as another machine would."""
+    with httpx.Client(base_url=portal, headers={"User-Agent": "tests"}) as client:
+        for each in entries:
+            put(client, each)
 
 
 def test_retry_without_a_portal_keeps_everything(box: Sandbox, pair: KeyPair) -> None:
@@ -186,7 +230,10 @@ def test_wrong_use(box: Sandbox, owner: str, args: tuple[str, ...], code: int, w
 
 
 def test_forget(box: Sandbox, pair: KeyPair) -> None:
-    """G6: the name is no longer listed, by its text or its hash; the mark stays."""
+    """G6: the name is no longer listed, by its text or its hash; the mark stays.
+
+    G4: `registry forget --seen` lets an older entry be believed.
+    """
     with ledger_of(box) as ledger:
         ledger.note(entry(pair, b"x", 5), "greeting")
     box.succeed("registry", "forget", "home", "greeting")
@@ -196,6 +243,10 @@ def test_forget(box: Sandbox, pair: KeyPair) -> None:
     box.succeed("registry", "forget", "--hashed", pair.public_hex, TWEAK.hex())
     with ledger_of(box) as ledger:
         assert ledger.names(pair.public_key) == []
+        assert ledger.seen(pair.public_key, TWEAK) is not None
+    box.succeed("registry", "forget", "--seen", "home", "greeting")
+    with ledger_of(box) as ledger:
+        assert ledger.seen(pair.public_key, TWEAK) is None
         assert ledger.highest(pair.public_key, TWEAK) == 5
 
 

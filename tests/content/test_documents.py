@@ -22,9 +22,10 @@ from skymount.content.skyfile import Policy, Verified
 from skymount.content.texts import as_text, as_upload, split, written
 from skymount.errors import BadContentError, MalformedError, StaleEntryError
 from skymount.portal.client import PortalClient
-from skymount.portal.entries import Entries, Ref
+from skymount.portal.entries import Entries
 from skymount.portal.failover import Portals
 from skymount.portal.ledger import Ledger
+from skymount.portal.marks import Ref
 from skymount.portal.options import PortalOptions
 from skymount.portal.reading import PortalReader
 from skymount.wire.keys import KeyPair

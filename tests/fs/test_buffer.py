@@ -145,7 +145,7 @@ def test_written_while_it_is_posted():
         if ends == "posted":
             buffer.posted("next", data)
         else:
-            buffer.failed(OSError())
+            buffer.failed(OSError(), b"")
         assert (data, buffer.due, buffer.error) == (b"new", Due.NOW, None)
 
 
@@ -156,7 +156,7 @@ def test_failed():
         buffer = opened()
         buffer.write(0, b"new")
         buffer.take()
-        buffer.failed(error)
+        buffer.failed(error, b"")
         assert (buffer.error, buffer.due) == (error, Due.NOTHING)
         if change == "write":
             buffer.write(0, b"more")

@@ -14,7 +14,7 @@ from skymount.fs.fixed import REGISTRY
 from skymount.fs.keynodes import SCRATCH_LIMIT, is_key_node, kind_of
 from skymount.fs.keytree import KeyTree, KeyTreeConfig
 from skymount.fs.realm import MOMENT, Changes, Entry, OpenFile, asker, settled
-from skymount.portal.entries import Ref
+from skymount.portal.marks import Ref
 from skymount.wire.keys import KeyPair
 from skymount.wire.registry import MAX_REVISION, hash_data_key
 

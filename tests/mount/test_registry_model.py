@@ -27,9 +27,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from skymount.portal.entries import Entries, Ref
+from skymount.portal.entries import Entries
 from skymount.portal.failover import Portals
 from skymount.portal.ledger import Ledger, Pending
+from skymount.portal.marks import Ref
 from skymount.portal.options import PortalOptions
 from skymount.portal.reading import PortalReader
 from skymount.wire.registry import SignedEntry, hash_data_key
@@ -730,7 +731,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         owner = Owner.make(Sandbox.make(root / "sandbox"), portal.url)
         # No lookup is cut short, and no answer is remembered.
         sandbox = owner.sandbox.with_env(
-            SKYMOUNT_REGISTRY_TTL="0.000001", SKYMOUNT_LOOKUP_GRACE="20"
+            SKYMOUNT_REGISTRY_TTL="0.000001",
+            SKYMOUNT_LOOKUP_GRACE="20",
+            SKYMOUNT_SEND_PENDING="false",
         )
         made = World(portal, Owner(sandbox, portal.url, owner.pair))
         made.begin()

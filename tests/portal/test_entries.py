@@ -27,7 +27,6 @@ from skymount.portal.entries import (
     CONFLICTS,
     FRESH,
     Entries,
-    Ref,
     State,
     check_base,
     is_news,
@@ -35,7 +34,8 @@ from skymount.portal.entries import (
     next_revision,
 )
 from skymount.portal.failover import ROUNDS, Portals
-from skymount.portal.ledger import Ledger, Pending
+from skymount.portal.ledger import Fate, Ledger, Pending
+from skymount.portal.marks import Ref
 from skymount.wire.keys import KeyPair
 from skymount.wire.registry import DELETED, MAX_REVISION, Entry, SignedEntry, hash_data_key
 from tests.fakes.entries import FakeRegistry, portals_of
@@ -751,8 +751,6 @@ async def test_revision_is_never_used_for_other_content(
         await alone.write(ref(), PAIR, b"first", None)
     done = await alone.write(ref(), PAIR, b"second", None)
     assert done.revision == 1
-    assert pending(ledger) == [(b"first", 0)]
-    ledger.drop(1)
     assert (await alone.write(ref(), PAIR, b"third", done)).revision == 2
 
 
@@ -782,7 +780,7 @@ async def test_write_that_is_cancelled_is_in_the_spool(
     assert pending(ledger) == [(b"unasked", None), (b"asked", 0)]
     assert {each.reason for each in ledger.pending()} == {"interrupted"}
     assert (await alone.write(ref(), PAIR, b"asked", None)).revision == 1
-    assert pending(ledger) == [(b"unasked", None)]
+    assert pending(ledger) == []
 
 
 async def test_write_waits_for_another_of_the_same_entry(
@@ -960,13 +958,77 @@ async def test_superseded_bytes_are_not_sent_to_a_portal_that_lags(
     one.faults = ["missing"]
     with pytest.raises(UnavailableError):
         await both.write(ref(), PAIR, b"older", None)
-    waiting = ledger.pending()[0]
-    one.faults = ["missing"]
-    assert (await both.write(ref(), PAIR, b"newer", None)).revision == 1
+    (waiting,) = ledger.pending()
+    ledger.note(signed(b"newer", 1), "a")
     one.always = ""
     with pytest.raises(StaleEntryError):
         await both.send(waiting, PAIR)
     assert one.posts == []
+
+
+async def test_what_is_posted_supersedes_what_was_kept_before(
+    alone: Entries,
+    one: FakeRegistry,
+    ledger: Ledger,
+    caplog: pytest.LogCaptureFixture,
+    autojump_clock: object,
+):
+    """G12: that leaves the list, and the log says so; a conflict stays, and what came later."""
+    one.set(signed(b"theirs", 0))
+    with pytest.raises(StaleEntryError):
+        await alone.write(ref(), PAIR, b"edit", State(None, 0.0, 0.0))
+    await held(alone, one, ledger, b"first")
+    await spooled(alone, one, ledger, b"second")
+    now = await held(alone, one, ledger, b"third")
+    later = await held(alone, one, ledger, b"fourth")
+    assert [each.fate for each in ledger.pending()] == [Fate.CONFLICT, *[Fate.WAITING] * 4]
+    assert (await alone.send(now, PAIR)).revision == 2
+    assert [each.data for each in ledger.pending()] == [b"edit", later.data]
+    assert caplog.text.count("never posted, and is given up: something was written later") == 2
+
+
+async def test_fate_of_what_is_kept(alone: Entries, one: FakeRegistry, ledger: Ledger) -> None:
+    """G12: what failed because no portal answered waits for one, of its portals; nothing else."""
+    for number, (fault, fate) in enumerate(
+        [("down", Fate.WAITING), ("slow", Fate.WAITING), ("denied", Fate.FAILED)]
+    ):
+        one.faults = [fault] * 3
+        with pytest.raises(PortalError):
+            await alone.write(ref(str(number)), PAIR, b"x", None)
+        assert ledger.pending()[-1].fate is fate
+        assert ledger.pending()[-1].portals == (one.url,)
+
+
+async def test_without_a_ledger(one: FakeRegistry, two: FakeRegistry, autojump_clock: object):
+    """G4: what was seen is remembered for as long as the reader is; nothing is changed."""
+    entries = Entries(portals_of([one, two]), None)
+    one.set(signed(b"old", 3))
+    two.set(signed(b"old", 3))
+    two.set(signed(b"new", 4))
+    assert await entries.key_of(signed(b"", 0).link) is None
+    assert (await entries.read(ref())).data == b"old"
+    one.always = "down"
+    assert (await entries.read(ref())).data == b"new"
+    one.always, two.always = "", "down"
+    with pytest.raises(RolledBackError, match="revision 3 is behind revision 4"):
+        await entries.read(ref())
+    assert await entries.key_of(signed(b"", 0).link) == ref()
+    with pytest.raises(StorageError):
+        await entries.write(ref(), PAIR, b"x", None)
+
+
+async def test_what_was_forgotten_is_believed_again(
+    one: FakeRegistry, ledger: Ledger, autojump_clock: object
+):
+    """G4: `registry forget --seen` lets the older one be believed; nothing is signed twice."""
+    ledger.note(signed(b"new", 7), "a")
+    one.set(signed(b"old", 3))
+    with pytest.raises(RolledBackError):
+        await Entries(portals_of([one]), ledger).read(ref())
+    assert ledger.forget(PAIR.public_key, ref().tweak, seen=True)
+    entries = Entries(portals_of([one]), ledger)
+    assert (await entries.read(ref())).data == b"old"
+    assert (await entries.write(ref(), PAIR, b"mine", None)).revision == 8
 
 
 async def test_held_content_is_signed_when_it_is_sent(
@@ -1038,11 +1100,17 @@ async def test_full_disk_stops_writing_and_not_reading(
     for name in names:
         with pytest.raises(BadContentError):
             await entries.read(ref(name))
-    one.always = ""
+    assert caplog.text.count("database or disk is full") == 1
     ledger.fill(False)
-    assert (await entries.write(ref("199"), PAIR, b"x", None)).revision == 3
-    assert "database or disk is full" in caplog.text
+    await entries.save()  # as a mount does from time to time
     ledger.close()
+    again = Ledger.open(tmp_path / "ledger.sqlite3")
+    entries = Entries(portals_of([one]), again, fresh=0)
+    with pytest.raises(RolledBackError):  # what the disk did not take then it has now
+        await entries.read(ref(names[0]))
+    one.always = ""
+    assert (await entries.write(ref("199"), PAIR, b"x", None)).revision == 3
+    again.close()
 
 
 async def test_ledger_that_cannot_be_read_stops_everything(

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from skymount.errors import FrozenEntryError, PortalError, RevisionError, StaleEntryError
-from skymount.portal.entries import Entries, Ref, State
+from skymount.portal.entries import Entries, State
 from skymount.portal.ledger import Ledger, Pending
+from skymount.portal.marks import Ref
 from skymount.wire.keys import KeyPair
 from skymount.wire.registry import DELETED, MAX_REVISION, Entry, SignedEntry, hash_data_key
 from tests.fakes.entries import FakeRegistry, portals_of

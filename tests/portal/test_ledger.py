@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from skymount.errors import MalformedError, RevisionError, StorageError
 from skymount.portal.ledger import (
+    Fate,
     Ledger,
     Name,
     Seen,
@@ -25,7 +27,7 @@ from skymount.portal.ledger import (
 )
 from skymount.wire.keys import KeyPair
 from skymount.wire.registry import DELETED, MAX_REVISION, Entry, SignedEntry, hash_data_key
-from tests.mount.namespaces import new_namespace
+from tests.mount.namespaces import Namespace, new_namespace
 from tests.portal_process import portal_environment
 
 PAIR = KeyPair.from_seed("ledger")
@@ -288,9 +290,12 @@ def test_what_turns_up_at_a_portal_leaves_the_spool(ledger: Ledger):
 def test_a_claim_replaces_one(ledger: Ledger):
     """The next try of the same change takes the place of the one that was refused."""
     first = ledger.claim(signed(b"x", 1), "a")
-    second = ledger.claim(signed(b"x", 2), "a", replaces=first)
-    assert [each.id for each in ledger.pending()] == [second]
-    assert second != first
+    assert ledger.claim(signed(b"x", 2), "a", replaces=first) == first
+    (left,) = ledger.pending()
+    assert (left.id, left.signed) == (first, signed(b"x", 2))
+    ledger.drop(first)
+    ledger.claim(signed(b"x", 3), "a", replaces=first)
+    assert len(ledger.pending()) == 1
 
 
 def test_held_content_is_kept_once(ledger: Ledger):
@@ -330,7 +335,143 @@ def test_posting_is_by_a_process_that_lives(path: Path):
     assert "interrupted" in left.reason
     assert ledger.resume(left.id)
     assert ledger.pending()[0].posting
+    assert ledger.resume(left.id)
     ledger.close()
+
+
+def test_one_process_takes_on_what_waits(path: Path):
+    """G12: by one of the mounts: what another one has taken on is left to it, until it dies."""
+    ledger = Ledger.open(path)
+    number = ledger.hold(KEY, TWEAK, "a", b"x", "no portal", fate=Fate.WAITING)
+    code = (
+        "import sys; from pathlib import Path; from skymount.portal.ledger import Ledger\n"
+        "ledger = Ledger(Path(sys.argv[1]))\n"
+        "print(ledger.resume(int(sys.argv[2])), flush=True); sys.stdin.read()\n"
+    )
+    child = start(code, path, str(number))
+    assert child.stdout is not None
+    assert child.stdout.readline() == "True\n"
+    assert not ledger.resume(number)
+    child.kill()
+    child.communicate()
+    assert ledger.resume(number)
+    ledger.close()
+
+
+_FIRST_SPOOL = """
+CREATE TABLE spool (id INTEGER PRIMARY KEY AUTOINCREMENT, public_key BLOB NOT NULL,
+tweak BLOB NOT NULL, data_key BLOB, data BLOB NOT NULL, base BLOB, revision BLOB, kind INTEGER,
+signature BLOB, reason TEXT NOT NULL, created REAL NOT NULL, poster TEXT);
+"""
+
+
+def test_ledger_of_the_first_version_is_kept(path: Path):
+    """What an earlier skymount has kept is kept; it is sent when somebody says so."""
+    ledger = Ledger.open(path)
+    ledger.note(signed(revision=7), "a")
+    number = ledger.claim(signed(b"kept", 8), "a")
+    ledger.close()
+    with sqlite3.connect(path) as database:
+        names = [row[1] for row in database.execute("PRAGMA table_info(spool)")][:12]
+        database.execute("ALTER TABLE spool RENAME TO newer")
+        database.executescript(_FIRST_SPOOL)
+        database.execute(f"INSERT INTO spool SELECT {', '.join(names)} FROM newer")
+        database.executescript("DROP TABLE newer; PRAGMA user_version = 1")
+    database.close()
+    for _ in range(2):
+        ledger = Ledger.open(path)
+        (kept,) = ledger.pending()
+        assert (kept.id, kept.data, kept.portals, kept.fate) == (number, b"kept", (), Fate.FAILED)
+        assert ledger.highest(KEY, TWEAK) == 8
+        ledger.close()
+
+
+def test_mark_is_forgotten_and_its_revision_stays_taken(ledger: Ledger):
+    """G4: an older entry is believed again. G12: no revision up to the mark is signed."""
+    ledger.claim(signed(b"mine", 4), "a")
+    ledger.note(signed(b"theirs", 6), "a")
+    assert ledger.forget(KEY, TWEAK, seen=True)
+    assert ledger.seen(KEY, TWEAK) is None
+    assert ledger.highest(KEY, TWEAK) == 6
+    assert not ledger.forget(KEY, TWEAK, seen=True)
+    ledger.note(signed(b"old", 2), "a")
+    ledger.forget(KEY, TWEAK, seen=True)
+    assert ledger.highest(KEY, TWEAK) == 6
+
+
+def test_entry_of_a_link_is_found(ledger: Ledger):
+    """Of every entry that was seen, listed or not."""
+    ledger.note(signed(), "a", named=False)
+    assert ledger.key_of(signed().link) == (KEY, TWEAK)
+    assert ledger.key_of(signed(tweak=bytes(32)).link) is None
+
+
+_READING = """
+import sys
+from pathlib import Path
+from skymount.errors import StorageError
+from skymount.portal.ledger import Ledger
+from tests.portal.test_ledger import KEY, TWEAK, signed
+ledger = Ledger(Path(sys.argv[1]))
+seen = ledger.seen(KEY, TWEAK)
+print(seen and seen.revision, len(ledger.pending()), ledger.public_keys() == [KEY])
+try:
+    ledger.note(signed(b"later", 9), "a")
+except StorageError as error:
+    print("not written")
+"""
+_KEEPING = """
+import os, sys
+from pathlib import Path
+from skymount.portal.ledger import Ledger
+from tests.portal.test_ledger import signed
+ledger = Ledger(Path(sys.argv[1]))
+ledger.note(signed(b"first", 3), "a")
+ledger.claim(signed(b"kept", 4), "a")
+print("kept", flush=True)
+os._exit(0) if sys.argv[2] == "killed" else ledger.close()
+"""
+
+
+@pytest.mark.parametrize("end", ["closed", "killed"])
+@pytest.mark.parametrize("trouble", ["full", "read-only"])
+def test_reading_needs_no_write(tmp_path: Path, trouble: str, end: str):
+    """G4: Reading needs no room on the ledger's disk, nor that anything can be written there.
+
+    Also by a process that opens it then, whether the last one closed it or was killed.
+    """
+    place = tmp_path / "disk"
+    place.mkdir()
+    path = place / "state/ledger.sqlite3"
+    with new_namespace(network=False) as namespace:
+        namespace.do("mount", "-t", "tmpfs", "-o", "size=1m", "none", place)
+        run = partial(python_in, namespace)
+        assert run(_READING, path).splitlines()[0] == "None 0 False"
+        namespace.do("rm", "-rf", place / "state")
+        if trouble == "full":
+            assert "No space" in namespace.run("dd", "if=/dev/zero", f"of={place}/fill").stderr
+            assert run(_READING, path) == "None 0 False\nnot written\n"
+            namespace.do("rm", "-rf", place / "fill", place / "state")
+        run(_KEEPING, path, end)
+        if trouble == "full":
+            assert "No space" in namespace.run("dd", "if=/dev/zero", f"of={place}/fill").stderr
+        else:
+            namespace.do("mount", "-o", "remount,ro", place)
+        assert run(_READING, path) == "3 1 True\nnot written\n"
+        if trouble == "full":
+            namespace.do("rm", place / "fill")
+        else:
+            namespace.do("mount", "-o", "remount,rw", place)
+        assert run(_READING, path) == "3 1 True\n"
+        assert run(_READING, path) == "9 1 True\n"
+
+
+def python_in(namespace: Namespace, code: str, *args: str | Path) -> str:
+    """Run Python code in a name space; return what it prints."""
+    environment = portal_environment()
+    root = Path(__file__).resolve().parents[2]
+    path = f"PYTHONPATH={environment['PYTHONPATH']}{os.pathsep}{root}"
+    return namespace.do("env", path, sys.executable, "-c", code, *args)
 
 
 def start(code: str, *args: str | Path) -> "subprocess.Popen[str]":
@@ -570,9 +711,9 @@ def test_newer_version_is_refused(path: Path):
     """A ledger that a newer skymount made is left alone."""
     Ledger.open(path).close()
     with sqlite3.connect(path) as database:
-        database.execute("PRAGMA user_version = 2")
+        database.execute("PRAGMA user_version = 3")
     database.close()
-    with pytest.raises(StorageError, match="version 2"):
+    with pytest.raises(StorageError, match="version 3"):
         Ledger.open(path)
 
 

@@ -4,6 +4,7 @@ import logging
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,13 +20,22 @@ from skymount.errors import (
     PortalError,
     RequestRefusedError,
     RevisionConflictError,
+    RolledBackError,
+    StorageError,
     UnavailableError,
     WrongTypeError,
 )
-from skymount.portal import EntryResult, PortalClient, RegistryEntry, gen_key_pair_from_seed
+from skymount.portal import (
+    EntryResult,
+    Ledger,
+    PortalClient,
+    RegistryEntry,
+    SyncPortalClient,
+    gen_key_pair_from_seed,
+)
 from skymount.wire.keys import KeyPair
 from skymount.wire.registry import MAX_REVISION, Entry, SignedEntry, hash_data_key
-from tests.fakes.portal import FakePortal, Reply, Request, closes_after, running
+from tests.fakes.portal import FakePortal, Reply, Request, closes_after, in_thread, running
 from tests.fakes.portal import error as refusal
 from tests.portal_process import PortalProcess, portal_process
 from tests.wire.vectors import VECTORS
@@ -572,3 +582,78 @@ async def test_many_tasks_over_one_client(tmp_path: Path):
             assert trio.lowlevel.current_statistics().tasks_living == tasks
         assert _sockets() == sockets
         assert trio.lowlevel.current_statistics().tasks_living == tasks
+
+
+# --- what was seen before
+
+
+def serving(portal: FakePortal, *entries: SignedEntry | None) -> list[SignedEntry | None]:
+    """Have a portal take posts, and answer with one entry after the other, at last with the last.
+
+    Return those that are left.
+    """
+    left = list(entries)
+
+    def answers(request: Request, honest: Reply) -> Reply:
+        if request.method == "POST":
+            return Reply(204)
+        now = left.pop(0) if len(left) > 1 else left[0]
+        return refusal(404, "not here") if now is None else answer(now.encode_answer())
+
+    portal.fault(answers)
+    return left
+
+
+async def test_an_older_entry_is_refused():
+    """C9: not older than one that was seen before by this client; absence is no entry."""
+    async with running(FakePortal()) as portal, PortalClient(portal.url) as client:
+        left = serving(portal, signed(b"new", 5), signed(b"old", 4), None, signed(b"newer", 6))
+        assert (await client.registry.get_entry(PUBLIC, "key")).signed == signed(b"new", 5)
+        with pytest.raises(RolledBackError, match="revision 4 is behind revision 5"):
+            await client.registry.get_entry(PUBLIC, "key")
+        assert await client.registry.get_entry(PUBLIC, "key") == EntryResult()
+        assert (await client.registry.get_entry(PUBLIC, "key")).signed == signed(b"newer", 6)
+        left[:] = [signed(b"old", 4)]
+        for read in (client.db.get_json, client.registry.get_entry):
+            with pytest.raises(RolledBackError):
+                await read(PUBLIC, "key")
+        assert await client.registry.next_revision(PUBLIC, "key") == 7
+    async with running(FakePortal()) as portal, PortalClient(portal.url) as another:
+        serving(portal, signed(b"old", 4))
+        assert (await another.registry.get_entry(PUBLIC, "key")).signed == signed(b"old", 4)
+
+
+async def test_clients_with_a_ledger_share_what_was_seen(tmp_path: Path):
+    """C9: or with `ledger=` by all who use that ledger; what is set counts as seen."""
+    ledger = Ledger(tmp_path / "ledger.sqlite3")
+    async with running(FakePortal()) as portal:
+        serving(portal, signed(b"old", 4))
+        async with PortalClient(portal.url, ledger=ledger) as client:
+            await client.registry.set_entry(PRIVATE, RegistryEntry("key", b"new", 5))
+            with pytest.raises(RolledBackError):
+                await client.registry.get_entry(PUBLIC, "key")
+        async with PortalClient(portal.url, ledger=Ledger(ledger.path)) as client:
+            with pytest.raises(RolledBackError):
+                await client.registry.get_entry(PUBLIC, "key")
+            assert await client.registry.next_revision(PUBLIC, "key") == 6
+        ledger.path.write_bytes(b"damaged" * 1000)
+        async with PortalClient(portal.url, ledger=Ledger(ledger.path)) as client:
+            with pytest.raises(StorageError):
+                await client.registry.get_entry(PUBLIC, "key")
+    ledger.close()
+
+
+async def test_a_ledger_is_a_ledger():
+    """C3: An argument of a wrong type raises before any request is made."""
+    with pytest.raises(WrongTypeError, match="ledger"):
+        PortalClient(ledger="ledger.sqlite3")  # type: ignore[arg-type]
+
+
+def test_ledger_of_the_synchronous_client(tmp_path: Path):
+    """The same with the synchronous client."""
+    with closing(Ledger(tmp_path / "ledger.sqlite3")) as ledger, in_thread(FakePortal()) as portal:
+        serving(portal, signed(b"new", 5), signed(b"old", 4))
+        with SyncPortalClient(portal.url, ledger=ledger) as client:
+            assert client.registry.get_entry(PUBLIC, "key").signed == signed(b"new", 5)
+            with pytest.raises(RolledBackError):
+                client.registry.get_entry(PUBLIC, "key")

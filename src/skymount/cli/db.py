@@ -3,20 +3,30 @@
 import json
 import os
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from skymount.cli.options import PortalFlags, hashed_option, portal_options, wait_option
+from skymount.cli.options import (
+    PortalFlags,
+    hashed_option,
+    portal_options,
+    reading_options,
+    wait_option,
+)
 from skymount.cli.output import emit, json_option
 
 if TYPE_CHECKING:
-    from skymount.cli.session import Writing
+    from skymount.cli.session import Reading, Writing
     from skymount.config import Config
     from skymount.portal.client import PortalClient
+    from skymount.portal.marks import Ref
     from skymount.portal.skydb import JSONResult
     from skymount.wire.keys import KeyPair
+
+_PIECE = 1 << 20  # bytes of a document that are read at once
 
 _OWNER = click.argument("owner", metavar="KEY")
 _DATA_KEY = click.argument("data_key", metavar="DATAKEY")
@@ -63,7 +73,7 @@ def db() -> None:
 @hashed_option
 @click.option("--pretty", is_flag=True, help="Print over several lines.")
 @wait_option
-@portal_options
+@reading_options
 @json_option
 def get(
     owner: str,
@@ -76,37 +86,59 @@ def get(
 ) -> None:
     """Print a document; with --json an object of it, its revision and its link.
 
-    Exit code 3 when there is none, or it was deleted.
+    Its entry is held to what was seen before, as of `skymount registry get`, and the document is
+    checked as content of a mount is. Exit code 3 when there is none, or it was deleted.
 
     \b
     Example:
       skymount db get home greeting | jq .
     """
     from skymount.cli.owner import public_key
-    from skymount.cli.session import run_with_client
-    from skymount.errors import NoDocumentError, NotFoundError
+    from skymount.cli.session import run_with_reader
+    from skymount.portal import inputs
+    from skymount.portal.marks import Ref
 
     settings = flags.load()
-    key = public_key(owner)
+    key = bytes.fromhex(public_key(owner))
+    ref = Ref(key, inputs.tweak(data_key, hashed), None if hashed else data_key)
+    found = run_with_reader(settings, lambda reading: _read(reading, ref, data_key), wait)
+    text = json.dumps(found["data"], ensure_ascii=False, indent=2 if pretty else None)
+    emit(found, as_json, text.split("\n"))
 
-    async def ask(client: "PortalClient") -> "JSONResult":
-        return await client.db.get_json(key, data_key, timeout=wait, hashed_data_key_hex=hashed)
 
+async def _read(reading: "Reading", ref: "Ref", data_key: str) -> dict[str, Any]:
+    """Read a document, and what --json has of it."""
+    from skymount.errors import BadContentError, MalformedError, NotFoundError
+    from skymount.wire.document import DOCUMENT_LIMIT, decode_document
+    from skymount.wire.registry import linked_skylink
+
+    entry = (await (await reading.known.entries()).read(ref)).signed
+    if entry is None:
+        raise NotFoundError(f"{data_key!r}: there is no such document", status=404)
+    if entry.entry.is_deleted:
+        raise NotFoundError(f"{data_key!r}: it was deleted", status=404)
+    skylink = linked_skylink(entry.entry.data)
+    if skylink is None or skylink.version != 1:
+        raise _no_document(data_key)
+    skyfile = await reading.reader.load(skylink)
+    if skyfile.size > DOCUMENT_LIMIT:
+        raise BadContentError(f"{data_key!r}: longer than {DOCUMENT_LIMIT} bytes")
+    body = bytearray()
+    while len(body) < skyfile.size:
+        size = min(_PIECE, skyfile.size - len(body))
+        body += await reading.reader.read(skyfile, len(body), size)
     try:
-        found = run_with_client(settings, ask)
-    except NoDocumentError:
-        raise click.ClickException(
-            f"{data_key!r}: this registry entry is not a JSON document; see it with "
-            "`skymount registry get`"
-        ) from None
-    if found.data_link is None:
-        why = "there is no such document" if found.revision is None else "it was deleted"
-        raise NotFoundError(f"{data_key!r}: {why}", status=404)
-    text = json.dumps(found.data, ensure_ascii=False, indent=2 if pretty else None)
-    emit(
-        {"data": found.data, "revision": found.revision, "data_link": found.data_link},
-        as_json,
-        text.split("\n"),
+        document = decode_document(bytes(body))
+    except MalformedError:
+        raise _no_document(data_key) from None
+    link = reading.portals.clients[0].dialect.link(skylink)
+    return {"data": document, "revision": entry.entry.revision, "data_link": link}
+
+
+def _no_document(data_key: str) -> click.ClickException:
+    return click.ClickException(
+        f"{data_key!r}: this registry entry is not a JSON document; see it with "
+        "`skymount registry get`"
     )
 
 
@@ -178,6 +210,7 @@ def _set_revision(
     """Store a document under just that revision, at the first portal; return its link."""
     from skymount.cli.owner import explaining_conflicts
     from skymount.cli.session import run_with_client
+    from skymount.portal.ledger import Ledger
 
     async def store(client: "PortalClient") -> "JSONResult":
         async with explaining_conflicts(
@@ -187,7 +220,9 @@ def _set_revision(
                 pair.private_hex, data_key, document, revision=number, hashed_data_key_hex=hashed
             )
 
-    return str(run_with_client(settings, store).data_link)
+    with closing(Ledger.of_user()) as ledger:
+        ledger.prepare()
+        return str(run_with_client(settings, store, ledger).data_link)
 
 
 def _document(file: Path) -> Any:

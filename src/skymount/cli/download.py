@@ -183,7 +183,7 @@ async def _archive(
     report: Progress | None,
 ) -> Saved:
     """Save the archive that a portal makes of a directory; its word is all that there is."""
-    from skymount.cli.target import naming_what_is_absent
+    from skymount.cli.target import find_place, naming_what_is_absent
     from skymount.content.skyfile import Policy
     from skymount.errors import BadContentError
     from skymount.portal.download import to_file
@@ -191,12 +191,12 @@ async def _archive(
 
     if reading.policy is Policy.REQUIRE:
         raise BadContentError("an archive cannot be verified; download the directory instead")
-    skylink, path = await reading.portals.first(link.resolve)
-    inner = path.decode("utf-8", "surrogateescape")
-    request = messages.download(skylink, inner, archive=kind, with_metadata=False)
+    found = await find_place(reading, link)
+    inner = found.path.decode("utf-8", "surrogateescape")
+    request = messages.download(found.skylink, inner, archive=kind, with_metadata=False)
     if destination == "-":
         return [("-", await copy_out(reading.portals.ranked()[0], request))], 0
-    own = (inner.rpartition("/")[2] or str(skylink)).replace("\0", "") + _ARCHIVES[kind]
+    own = (inner.rpartition("/")[2] or str(found.skylink)).replace("\0", "") + _ARCHIVES[kind]
     parent, name = _place(destination, own, force=force)
     place = os.path.join(parent, name)
 

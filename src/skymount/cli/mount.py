@@ -16,7 +16,7 @@ import click
 from skymount import private
 from skymount.cli.options import PortalFlags, mount_options
 from skymount.cli.output import warn
-from skymount.errors import ConfigError, MountError
+from skymount.errors import ConfigError, MountError, StorageError
 
 if TYPE_CHECKING:
     from skymount.fs.mountpoint import Mounted
@@ -120,6 +120,8 @@ def _log_to(path: str) -> None:
 def umount(mountpoint: str, lazy: bool) -> None:
     """Unmount MOUNTPOINT and wait until its daemon is gone.
 
+    If changes of registry entries are still not posted, a warning says how many.
+
     \b
     Example:
       skymount umount ~/sky
@@ -135,12 +137,28 @@ def umount(mountpoint: str, lazy: bool) -> None:
     mounted.check_owner(path)
     daemon = _daemon_of(path, mounted)
     place.unmount(path, lazy=lazy)
-    if daemon is None or lazy or _has_ended(daemon, _GONE_GRACE):
-        return
-    with contextlib.suppress(ProcessLookupError):  # it waits for an operation; a signal ends that
-        signal.pidfd_send_signal(daemon, signal.SIGTERM)
-    if not _has_ended(daemon, _GONE_TIMEOUT):
-        raise MountError(f"{path}: unmounted, but its daemon is still running")
+    if daemon is not None and not lazy and not _has_ended(daemon, _GONE_GRACE):
+        with contextlib.suppress(ProcessLookupError):  # it waits for an operation: a signal ends it
+            signal.pidfd_send_signal(daemon, signal.SIGTERM)
+        if not _has_ended(daemon, _GONE_TIMEOUT):
+            raise MountError(f"{path}: unmounted, but its daemon is still running")
+    _warn_of_pending()
+
+
+def _warn_of_pending() -> None:
+    """Say how much is not posted to the registry; a mount would send it."""
+    from skymount.portal.ledger import Ledger
+    from skymount.portal.resending import summary
+
+    with contextlib.closing(Ledger.of_user()) as ledger:
+        if not ledger.path.exists():
+            return
+        try:
+            text = summary(ledger.pending())
+        except StorageError as error:
+            text = str(error)
+    if text:
+        warn(text)
 
 
 def _has_ended(process: int, limit: float) -> bool:

@@ -13,7 +13,7 @@ from skymount.cli import EXIT_NOT_FOUND
 if TYPE_CHECKING:
     from skymount.keyring import Keyring
     from skymount.portal.client import PortalClient
-    from skymount.portal.entries import Ref
+    from skymount.portal.marks import Ref
     from skymount.wire.keys import KeyPair
 
 
@@ -44,7 +44,7 @@ def key_pair(text: str) -> "KeyPair":
 def entry_of(pair: "KeyPair", data_key: str, *, hashed: bool) -> "Ref":
     """Return what names an entry of that owner's."""
     from skymount.portal import inputs
-    from skymount.portal.entries import Ref
+    from skymount.portal.marks import Ref
 
     tweak = inputs.tweak(data_key, hashed)
     return Ref(pair.public_key, tweak, None if hashed else data_key)

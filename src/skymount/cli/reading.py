@@ -164,13 +164,14 @@ def metadata(link: str, pretty: bool, as_json: bool, flags: PortalFlags) -> None
 
 
 async def _metadata(reading: "Reading", link: "Link") -> dict[str, Any]:
-    from skymount.cli.target import naming_what_is_absent
+    from skymount.cli.target import find_place, naming_what_is_absent
     from skymount.portal import files
 
+    place = await find_place(reading, link)
+    inner = place.path.decode("utf-8", "surrogateescape")
+
     async def ask(client: "PortalReader") -> dict[str, Any]:
-        skylink, path = await link.resolve(client)
-        inner = path.decode("utf-8", "surrogateescape")
-        found = await files.get_metadata(client.transport, skylink, inner, client.options)
+        found = await files.get_metadata(client.transport, place.skylink, inner, client.options)
         return {
             "metadata": found.metadata,
             "content_type": found.content_type,

@@ -3,11 +3,18 @@
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from skymount.cli.options import PortalFlags, hashed_option, portal_options, wait_option
+from skymount.cli.options import (
+    PortalFlags,
+    hashed_option,
+    portal_options,
+    reading_options,
+    wait_option,
+)
 from skymount.cli.output import emit, json_option
 from skymount.cli.spool import drop, forget, pending, retry
 
@@ -44,7 +51,7 @@ def registry() -> None:
 @hashed_option
 @click.option("--raw", is_flag=True, help="Write the bytes of the data as they are.")
 @wait_option
-@portal_options
+@reading_options
 @json_option
 def get(
     owner: str,
@@ -57,6 +64,11 @@ def get(
 ) -> None:
     """Print the data of an entry, whose signature is verified.
 
+    An entry older than one that was seen before on this machine is refused, and the next portal is
+    asked: a portal may show an old state, by mistake or on purpose. What was seen is kept in the
+    ledger, which mounts and commands share; where it cannot be used, a warning says so, and with
+    --verify require nothing is printed.
+
     Text is printed as it is, a skylink of 34 bytes as a link, anything else in hex digits; --json
     has every form, the revision and the signature. Exit code 3 when there is no such entry.
 
@@ -66,34 +78,32 @@ def get(
       skymount registry get --json home greeting | jq .revision
     """
     from skymount.cli.owner import public_key
-    from skymount.cli.session import run_with_client
+    from skymount.cli.session import run_with_known
     from skymount.errors import NotFoundError
+    from skymount.portal import inputs
+    from skymount.portal.marks import Ref
+    from skymount.wire.dialect import dialect_named
 
     if raw and as_json:
         raise click.UsageError("--raw and --json exclude each other")
     settings = flags.load()
     key = public_key(owner)
-
-    async def ask(client: "PortalClient") -> dict[str, Any]:
-        found = await client.registry.get_entry(
-            key, data_key, timeout=wait, hashed_data_key_hex=hashed
-        )
-        if found.entry is None:
-            raise NotFoundError(f"{data_key!r}: there is no such registry entry", status=404)
-        if found.signed is not None and found.signed.entry.is_deleted:
-            raise NotFoundError(f"{data_key!r}: this registry entry was deleted", status=404)
-        link = client.registry.get_entry_link(key, data_key, hashed_data_key_hex=hashed)
-        facts = _facts(client.dialect, data_key, found.entry.data, found.entry.revision)
-        facts |= {"public_key": key, "link": link}
-        return facts | {"signature": found.signature, "raw": found.entry.data}
-
-    facts = run_with_client(settings, ask)
-    data = facts.pop("raw")
+    ref = Ref(bytes.fromhex(key), inputs.tweak(data_key, hashed), None if hashed else data_key)
+    state = run_with_known(settings, lambda entries: entries.read(ref), wait)
+    signed = state.signed
+    if signed is None:
+        raise NotFoundError(f"{data_key!r}: there is no such registry entry", status=404)
+    if signed.entry.is_deleted:
+        raise NotFoundError(f"{data_key!r}: this registry entry was deleted", status=404)
+    data = signed.entry.data
     if raw:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
         return
-    emit(facts, as_json, _lines(facts))
+    dialect = dialect_named(settings.dialect)
+    facts = _facts(dialect, data_key, data, signed.entry.revision)
+    facts |= {"public_key": key, "link": dialect.link(signed.link)}
+    emit(facts | {"signature": signed.signature.hex()}, as_json, _lines(facts))
 
 
 def _lines(facts: Mapping[str, Any]) -> list[str]:
@@ -186,6 +196,7 @@ def _set_revision(
     """Set an entry of just that revision, at the first portal."""
     from skymount.cli.owner import explaining_conflicts
     from skymount.cli.session import run_with_client
+    from skymount.portal.ledger import Ledger
     from skymount.portal.registry import RegistryEntry
 
     entry = RegistryEntry(data_key, content, number)
@@ -196,7 +207,9 @@ def _set_revision(
         ):
             await client.registry.set_entry(pair.private_hex, entry, hashed_data_key_hex=hashed)
 
-    run_with_client(settings, store)
+    with closing(Ledger.of_user()) as ledger:
+        ledger.prepare()
+        run_with_client(settings, store, ledger)
 
 
 def _content(data: str | None, *, is_hex: bool, is_skylink: bool) -> bytes:

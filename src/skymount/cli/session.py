@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
+from skymount.cli.output import warn
 from skymount.config import Config
 from skymount.errors import (
     AccessDeniedError,
     CacheError,
     FrozenEntryError,
     PortalError,
+    RolledBackError,
+    StorageError,
     UnavailableError,
 )
 from skymount.portal.client import PortalClient
@@ -31,9 +34,11 @@ if TYPE_CHECKING:
     from skymount.content.reader import ContentReader
     from skymount.content.shelf import Shelf
     from skymount.content.skyfile import Policy
-    from skymount.portal.entries import Entries, Ref, State
+    from skymount.portal.entries import Entries, State
     from skymount.portal.failover import Portals
     from skymount.portal.ledger import Ledger
+    from skymount.portal.marks import Ref
+    from skymount.portal.resolve import Names
     from skymount.portal.upload import UploadBody
     from skymount.wire.dialect import Dialect
     from skymount.wire.keys import KeyPair
@@ -53,6 +58,67 @@ class Reading:
     portals: "Portals"
     reader: "ContentReader"
     policy: "Policy"
+    known: "Known"
+
+
+class Known:
+    """What this machine knows of the registry, opened when a command first reads an entry."""
+
+    def __init__(self, portals: "Portals", policy: "Policy", look: float | None = None) -> None:
+        """`look` is seconds that a portal may look for an entry."""
+        from skymount.portal.entries import Entries
+        from skymount.portal.ledger import Ledger
+        from skymount.portal.registry import GET_TIMEOUT
+
+        self._ledger = Ledger.of_user()
+        self._policy = policy
+        self._entries = Entries(portals, self._ledger, look=look or GET_TIMEOUT)
+        self._is_open = self._is_without = False
+
+    async def entries(self) -> "Entries":
+        """Return what reads entries, and compares them with what was seen before.
+
+        A ledger that cannot be used is warned of; StorageError where verification is required.
+        """
+        if not self._is_open:
+            marks = self._entries.marks
+            try:
+                await marks.in_thread(self._ledger.prepare)
+            except StorageError as error:
+                await self._do_without(error)
+            self._is_open = True
+        return self._entries
+
+    async def _do_without(self, error: StorageError) -> None:
+        from skymount.content.skyfile import Policy
+
+        if self._policy is Policy.REQUIRE:
+            raise StorageError(f"{error}; with --verify require that must be mended first")
+        warn(f"{error}; it may go unnoticed when a portal shows an old registry entry")
+        self._is_without = True
+        marks = self._entries.marks
+        try:
+            await marks.in_thread(self._ledger.public_keys)
+        except StorageError:
+            marks.ledger = None  # it cannot even be read
+
+    async def names(self) -> "Names":
+        """Return what follows v2 skylinks."""
+        from skymount.content.skyfile import Policy
+        from skymount.portal.resolve import Names, NamesConfig
+
+        config = NamesConfig(
+            check=self._policy is not Policy.OFF, require=self._policy is Policy.REQUIRE
+        )
+        entries = await self.entries()
+        return Names(entries.portals, entries, config)
+
+    def close(self) -> None:
+        """Close it; say so if it did not take something."""
+        failure = self._entries.marks.failure
+        if failure is not None and not self._is_without:
+            warn(f"{failure}; what portals showed of the registry is not remembered")
+        self._ledger.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +165,11 @@ class Writing:
             raise
 
 
-def run_with_client(settings: Config, function: Callable[[PortalClient], Awaitable[T]]) -> T:
+def run_with_client(
+    settings: Config,
+    function: Callable[[PortalClient], Awaitable[T]],
+    ledger: "Ledger | None" = None,
+) -> T:
     """Run a function with a client of the first portal; return its result."""
 
     async def main() -> T:
@@ -107,6 +177,7 @@ def run_with_client(settings: Config, function: Callable[[PortalClient], Awaitab
             settings.portal_urls[0],
             timeout=settings.timeout,
             node_url=settings.node_url,
+            ledger=ledger,
             **settings.client_options,
         ) as client:
             return await function(client)
@@ -114,12 +185,30 @@ def run_with_client(settings: Config, function: Callable[[PortalClient], Awaitab
     return _run(settings, main)
 
 
-def run_with_reader(settings: Config, function: Callable[[Reading], Awaitable[T]]) -> T:
-    """Run a function with a reader that asks all portals, as a mount's does; return its result."""
+def run_with_reader(
+    settings: Config, function: Callable[[Reading], Awaitable[T]], look: float | None = None
+) -> T:
+    """Run a function with a reader that asks all portals, as a mount's does; return its result.
+
+    `look` is seconds that a portal may look for a registry entry.
+    """
 
     async def main() -> T:
-        async with _open_reading(settings) as reading:
+        async with _open_reading(settings, look) as reading:
             return await function(reading)
+
+    return _run(settings, main)
+
+
+def run_with_known(
+    settings: Config, function: Callable[["Entries"], Awaitable[T]], look: float
+) -> T:
+    """Run a function that reads entries, as `Known`; return its result."""
+
+    async def main() -> T:
+        async with _open_portals(settings) as portals:
+            with closing(Known(portals, settings.verify, look)) as known:
+                return await function(await known.entries())
 
     return _run(settings, main)
 
@@ -129,14 +218,17 @@ def run_with_entries(settings: Config, function: Callable[[Writing], Awaitable[T
 
     StorageError when the ledger cannot be used.
     """
+    from skymount.cli.spool import give_up
     from skymount.portal.entries import Entries
-    from skymount.portal.ledger import Ledger, default_path
+    from skymount.portal.ledger import Ledger
 
-    with closing(Ledger.open(default_path())) as ledger:
+    with closing(Ledger.of_user()) as ledger:
+        ledger.prepare()
 
         async def main() -> T:
             async with _open_portals(settings) as portals:
-                return await function(Writing(portals, Entries(portals, ledger), ledger))
+                entries = Entries(portals, ledger, gave_up=give_up)
+                return await function(Writing(portals, entries, ledger))
 
         return _run(settings, main)
 
@@ -163,7 +255,7 @@ async def _open_portals(settings: Config) -> "AsyncIterator[Portals]":
 
 
 @asynccontextmanager
-async def _open_reading(settings: Config) -> AsyncIterator[Reading]:
+async def _open_reading(settings: Config, look: float | None) -> AsyncIterator[Reading]:
     from skymount.content.cache import MemoryCache
     from skymount.content.loader import Loader
     from skymount.content.reader import open_reader
@@ -172,7 +264,8 @@ async def _open_reading(settings: Config) -> AsyncIterator[Reading]:
         cache = MemoryCache(max(settings.memory_cache, _LEAST_CACHE))
         loader = Loader(portals, settings.verify)
         async with open_reader(portals, loader, cache, shelf) as reader:
-            yield Reading(portals, reader, settings.verify)
+            with closing(Known(portals, settings.verify, look)) as known:
+                yield Reading(portals, reader, settings.verify, known)
 
 
 @asynccontextmanager
@@ -207,7 +300,7 @@ def _run(settings: Config, main: Callable[[], Awaitable[T]]) -> T:
         interrupts = [leaf for leaf in leaves if isinstance(leaf, KeyboardInterrupt)]
         cause = (interrupts or leaves)[0]
         raise _advised(settings, cause) from cause.__cause__
-    except (UnavailableError, AccessDeniedError) as error:
+    except (UnavailableError, AccessDeniedError, RolledBackError) as error:
         raise _advised(settings, error) from error.__cause__
 
 
@@ -246,8 +339,8 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def _advised(settings: Config, error: BaseException) -> BaseException:
-    """Return the error, with advice: on the password, or on how to find a portal where nobody named
-    one and none is there.
+    """Return the error, with advice: on the password, on an entry that was rolled back, or on how
+    to find a portal where nobody named one and none is there.
     """
     if isinstance(error, AccessDeniedError) and error.status == HTTPStatus.UNAUTHORIZED:
         advice = (
@@ -256,6 +349,12 @@ def _advised(settings: Config, error: BaseException) -> BaseException:
             else "set api_key in the configuration, or SKYMOUNT_API_KEY, for this portal"
         )
         error.message = f"{error.message.rstrip('.')}; {advice}"
+        return error
+    if isinstance(error, RolledBackError):
+        error.message += (
+            "; the portal shows an old entry: name another one with --portal, or, if the old one "
+            "is to be believed, `skymount registry forget --seen KEY DATAKEY`"
+        )
         return error
     if settings.portals or not isinstance(error, UnavailableError):
         return error

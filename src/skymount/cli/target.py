@@ -13,7 +13,7 @@ import click
 
 from skymount.cli import EXIT_NOT_FOUND
 from skymount.cli.output import escape, warn
-from skymount.content.skyfile import Policy, Skyfile, Verified
+from skymount.content.skyfile import Policy, Verified
 from skymount.errors import BadContentError, NotFoundError
 from skymount.fs.tree import NAME_LIMIT, Directory, File, Node, Tree
 from skymount.portal.reading import PortalReader
@@ -21,6 +21,7 @@ from skymount.wire.skylink import Skylink, split_link
 
 if TYPE_CHECKING:
     from skymount.cli.session import Reading
+    from skymount.wire.hns import Record
 
 HNS = "hns://"
 
@@ -55,24 +56,49 @@ class Link:
         domain, _, path = plain.partition("/")
         return cls(text, parse_domain(domain), _decoded(path))
 
-    async def resolve(self, client: PortalReader) -> tuple[Skylink, bytes]:
-        """Return the skylink and the path in it; a portal is asked what a domain stands for.
-
-        The path in a domain's record is what the domain itself shows (docs/portal.md).
-        """
-        if isinstance(self.place, Skylink):
-            return self.place, self.path
+    async def record(self, client: PortalReader) -> "Record":
+        """Ask a portal what the domain stands for."""
         from skymount.portal import names
+
+        domain = str(self.place)
+        try:
+            return (await names.resolve(client.transport, domain, client.options)).record
+        except NotFoundError as error:
+            raise NotFoundError(f"{domain}: there is no such name", status=error.status) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Content that a link leads to now."""
+
+    skylink: Skylink
+    """A v1 skylink."""
+    path: bytes
+    verified: bool
+    """Whether the registry entries on the way were."""
+
+
+async def find_place(reading: "Reading", link: Link) -> Place:
+    """Follow a link to content, through all portals, and through the registry as a mount does.
+
+    The path in a domain's record is what the domain itself shows (docs/portal.md).
+    """
+    skylink, path, record = link.place, link.path, None
+    if isinstance(skylink, str):
         from skymount.wire.hns import SkylinkRecord
 
-        try:
-            record = (await names.resolve(client.transport, self.place, client.options)).record
-        except NotFoundError as error:
-            raise NotFoundError(
-                f"{self.place}: there is no such name", status=error.status
-            ) from None
-        inner = _decoded(record.path) if isinstance(record, SkylinkRecord) else b""
-        return record.skylink, self.path or inner
+        record = await reading.portals.first(link.record)
+        skylink = record.skylink
+        if isinstance(record, SkylinkRecord):
+            path = path or _decoded(record.path)
+    if skylink.version == 1:
+        return Place(skylink, path, verified=True)
+    names = await reading.known.names()
+    if record is not None:
+        names.learn(record)
+    with naming_what_is_absent(skylink):
+        found = await names.resolve(skylink)
+    return Place(found.skylink, path, found.verified)
 
 
 def _decoded(path: str) -> bytes:
@@ -183,17 +209,17 @@ async def open_target(reading: "Reading", link: Link) -> Target:
     """Find what a link leads to; NoSuchPathError when its path is not in the tree."""
     if isinstance(link.place, str) and reading.policy is Policy.REQUIRE:
         raise BadContentError(f"{link.place}: what a name stands for is not verified")
-    skylink, path = await reading.portals.first(link.resolve)
-    with naming_what_is_absent(skylink):
-        skyfile = await _load(reading, skylink)
-    tree = Tree(skyfile)
+    place = await find_place(reading, link)
+    with naming_what_is_absent(place.skylink):
+        skyfile = await reading.reader.load(place.skylink)
+    tree = Tree(skyfile if place.verified else replace(skyfile, verified=Verified.NO))
     index = 0
-    for element in path.split(b"/") if path else ():
+    for element in place.path.split(b"/") if place.path else ():
         child = tree.child(index, element)  # a file has none
         if child is None:
-            raise _missing(link, tree, path)
+            raise _missing(link, tree, place.path)
         index = child
-    return Target(link, tree, index, path)
+    return Target(link, tree, index, place.path)
 
 
 @contextmanager
@@ -205,20 +231,6 @@ def naming_what_is_absent(what: object) -> Iterator[None]:
         if not error.url:  # not a portal's words
             raise
         raise NotFoundError(f"{what}: no portal has it", status=error.status) from None
-
-
-async def _load(reading: "Reading", skylink: Skylink) -> Skyfile:
-    """Describe what a skylink of any version leads to."""
-    if skylink.version == 1:
-        return await reading.reader.load(skylink)
-    from skymount.portal.resolve import Names, NamesConfig
-
-    config = NamesConfig(
-        check=reading.policy is not Policy.OFF, require=reading.policy is Policy.REQUIRE
-    )
-    found = await Names(reading.portals, config=config).resolve(skylink)
-    skyfile = await reading.reader.load(found.skylink)
-    return skyfile if found.verified else replace(skyfile, verified=Verified.NO)
 
 
 def _missing(link: Link, tree: Tree, path: bytes) -> NoSuchPathError:

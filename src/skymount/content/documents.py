@@ -21,8 +21,9 @@ from skymount.content.skyfile import Skyfile, Verified
 from skymount.content.texts import READING, WRITING, as_text, split, written
 from skymount.content.turns import in_turns
 from skymount.errors import BadContentError, MalformedError, SkymountError
-from skymount.portal.entries import Entries, Ref, State
+from skymount.portal.entries import Entries, State
 from skymount.portal.failover import Portals
+from skymount.portal.marks import Ref
 from skymount.portal.reading import PortalReader
 from skymount.portal.sources import Source
 from skymount.portal.upload import FILE_FIELD, UploadBody, send

@@ -50,6 +50,7 @@ from skymount.portal.failover import Portals
 from skymount.portal.ledger import Ledger, default_path
 from skymount.portal.options import DEFAULT_PORTAL_URL, PortalOptions
 from skymount.portal.reading import PortalReader
+from skymount.portal.resending import Resender
 from skymount.portal.resolve import Names, NamesConfig
 
 log = logging.getLogger(__name__)
@@ -123,7 +124,7 @@ async def _serve(config: Config, report: Report, own: OwnPortal) -> None:
         nursery = await stack.enter_async_context(trio.open_nursery())
         ledger = stack.enter_context(closing(Ledger(default_path())))
         entries = Entries(portals, ledger)
-        names = Names(portals, entries, ledger, _names_config(config))
+        names = Names(portals, entries, _names_config(config))
         slots = Slots(reader.load, nursery, names, parse_name)
         domains = Slots(reader.load, nursery, names, hns.parse_name, hns.SPACE)
 
@@ -150,7 +151,9 @@ async def _serve(config: Config, report: Report, own: OwnPortal) -> None:
 
         tree = TreeConfig(lookup_grace=config.lookup_grace)
         trees: Sequence[Realm] = (Skylinks(reader, slots, tree), Hns(reader, domains, tree))
-        key_trees = _key_trees(config, entries, Documents(entries, reader, portals))
+        keys = Keys(Keyring(keyring.default_path()))
+        key_trees = _key_trees(config, keys, entries, Documents(entries, reader, portals))
+        resender = Resender(entries, ledger, keys.latest, sends=config.send_pending)
 
         def realm_of(inode: int) -> Realm:
             return key_trees[kind_of(inode)] if is_key_node(inode) else trees[space_of(inode)]
@@ -174,6 +177,7 @@ async def _serve(config: Config, report: Report, own: OwnPortal) -> None:
             with trio.CancelScope() as scope:
                 nursery.start_soon(_stop_on_signal, signals, scope)
                 nursery.start_soon(announce, config, report, own)
+                nursery.start_soon(resender.run)
                 for client in clients:
                     nursery.start_soon(client.connect)
                 await fuse.run()
@@ -181,6 +185,8 @@ async def _serve(config: Config, report: Report, own: OwnPortal) -> None:
             notify("STOPPING=1")
             fuse.detach()
             await _post_the_rest(key_trees)
+            with trio.CancelScope(shield=True):
+                await resender.say_what_is_pending()
             nursery.cancel_scope.cancel()
     log.info("%s: unmounted", config.mountpoint)
 
@@ -217,10 +223,9 @@ def _usage(*trees: Slots) -> tuple[int, int]:
 
 
 def _key_trees(
-    config: Config, entries: Entries, documents: Documents
+    config: Config, keys: Keys, entries: Entries, documents: Documents
 ) -> tuple[KeyTree[State], KeyTree[Document]]:
     """Build ``/registry`` and ``/skydb``, in the order of their kinds."""
-    keys = Keys(Keyring(keyring.default_path()))
     ttl, grace = config.registry_ttl, config.lookup_grace
 
     def of_entry(state: State) -> Mapping[str, str]:

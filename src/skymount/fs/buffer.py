@@ -43,6 +43,8 @@ class Buffer(Generic[B]):
     """Whether more was written than it holds: then nothing is posted, until it is emptied."""
     error: Exception | None = None
     """Why its last posting failed. It is reported again until something new is written."""
+    unposted: Data | None = None
+    """The content whose posting failed, which may be posted by itself later."""
     is_cut_off: bool = False
     """Whether its file was removed or renamed: it stands for nothing any more."""
     writers: int = 0
@@ -122,9 +124,10 @@ class Buffer(Generic[B]):
 
     def posted(self, base: B, data: Data) -> None:
         """Take note that this content is stored, as `base`."""
-        self.base, self.stored = base, data
+        self.base, self.stored, self.unposted = base, data, None
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: Exception, data: Data) -> None:
         """Take note that what was taken could not be posted, unless more was written since."""
+        self.unposted = data
         if not (self.written or self.emptied):
             self.error = error

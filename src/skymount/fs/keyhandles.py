@@ -15,7 +15,7 @@ from skymount.fs.buffer import Buffer, Data, Due
 from skymount.fs.keynodes import EntryFile, Nodes, Scratch
 from skymount.fs.keys import Keys
 from skymount.fs.realm import OpenFile, os_error, refuse
-from skymount.portal.entries import Ref
+from skymount.portal.marks import Ref
 from skymount.wire.keys import KeyPair
 
 log = logging.getLogger(__name__)
@@ -99,16 +99,24 @@ class Poster(Generic[S]):
                 return
             pair, data = self.pair(node.ref.public_key), buffer.take()
             try:
+                await self._catch_up(node.ref, buffer)
                 state = await self._put(node.ref, pair, data, buffer.base, buffer.stored)
             except Exception as error:  # whatever it is, a later close must not report success
-                buffer.failed(error)
+                buffer.failed(error, data)
                 raise
             except trio.Cancelled:
-                buffer.failed(os_error(errno.ETIMEDOUT))
+                buffer.failed(os_error(errno.ETIMEDOUT), data)
                 raise
             node.is_new = False
             buffer.posted(state, data)
             buffer.changed_ns = changed_ns(state)
+
+    async def _catch_up(self, ref: Ref, buffer: Buffer[S]) -> None:
+        """Base a change on what was posted by itself after its close had failed."""
+        if buffer.base is not None and buffer.unposted is not None:
+            state = await self._store.read(ref)
+            if state.data == buffer.unposted:
+                buffer.posted(state, buffer.unposted)
 
     async def replace(self, node: EntryFile, data: Data) -> None:
         """Let an entry have this content, whatever it has now; its open handles see that."""

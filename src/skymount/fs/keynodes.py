@@ -16,7 +16,7 @@ from skymount.errors import MalformedError
 from skymount.fs.buffer import Buffer, Data
 from skymount.fs.keynames import Names
 from skymount.fs.realm import refuse
-from skymount.portal.entries import Ref
+from skymount.portal.marks import Ref
 
 INODE_BIT = 62
 """Is set in the inode numbers of these realms, and in no others."""

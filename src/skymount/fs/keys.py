@@ -49,6 +49,11 @@ class Keys:
         """Return the pair of a public key, None when the keyring does not have it."""
         return self._by_public_key.get(public_key)
 
+    async def latest(self, public_key: bytes) -> KeyPair | None:
+        """Return the same as `pair`, after a `refresh`."""
+        await self.refresh()
+        return self.pair(public_key)
+
     def named(self, name: bytes) -> bytes | None:
         """Return the public key of a name, None when there is none."""
         pair = self._by_name.get(name)

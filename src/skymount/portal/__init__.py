@@ -12,6 +12,7 @@ from skymount.wire.dialect import SVC
 if TYPE_CHECKING:
     from skymount.portal.client import PortalClient
     from skymount.portal.files import FileContent, MetadataResult
+    from skymount.portal.ledger import Ledger
     from skymount.portal.names import HnsResult
     from skymount.portal.registry import EntryResult, RegistryEntry
     from skymount.portal.seeds import (
@@ -42,6 +43,7 @@ _HOMES = {
     "FileContent": "portal.files",
     "MetadataResult": "portal.files",
     "HnsResult": "portal.names",
+    "Ledger": "portal.ledger",
     "EntryResult": "portal.registry",
     "RegistryEntry": "portal.registry",
     "KeyPair": "portal.seeds",
@@ -66,6 +68,7 @@ __all__ = [
     "JSONResult",
     "KeyPair",
     "KeyPairAndSeed",
+    "Ledger",
     "MetadataResult",
     "PortalClient",
     "RegistryEntry",

@@ -10,11 +10,13 @@ from typing import Unpack
 
 import trio
 
-from skymount.errors import MalformedError, PortalTimeoutError, SkymountError
+from skymount.errors import MalformedError, PortalTimeoutError, SkymountError, WrongTypeError
 from skymount.portal import download, files, inputs, names, upload
 from skymount.portal.files import CONTENT_LIMIT, FileContent, MetadataResult
+from skymount.portal.ledger import Ledger
+from skymount.portal.marks import Marks
 from skymount.portal.names import HnsResult
-from skymount.portal.options import CommonOptions, PortalOptions
+from skymount.portal.options import ClientOptions, CommonOptions, PortalOptions
 from skymount.portal.reading import PortalReader
 from skymount.portal.registry import Registry
 from skymount.portal.skydb import SkyDB
@@ -40,9 +42,29 @@ class PortalClient(PortalReader):
     for local files, and a `PortalError` and nothing else for what happens on the wire.
     """
 
+    def __init__(
+        self,
+        portal_url: str = "",
+        *,
+        ledger: Ledger | None = None,
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        """Select a portal, as `PortalReader`.
+
+        Of registry entries nothing older is believed than what was seen before: by this client,
+        and with a `ledger` by all that use it. StorageError when it cannot be read.
+        """
+        if not isinstance(ledger, Ledger | None):
+            raise WrongTypeError(f"ledger must be a Ledger, not {type(ledger).__name__}")
+        super().__init__(portal_url, **options)
+        self._read_with(Marks(ledger))
+
     def _select(self, options: PortalOptions) -> None:
         super()._select(options)
-        self._registry = Registry(self.transport)
+        self._read_with(Marks())
+
+    def _read_with(self, marks: Marks) -> None:
+        self._registry = Registry(self.transport, marks)
         self._db = SkyDB(self.transport, self._registry)
 
     @property

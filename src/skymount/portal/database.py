@@ -9,9 +9,9 @@ import fcntl
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -35,6 +35,8 @@ class Format:
     """Its user_version; another one is refused."""
     schema: str
     """The statements that make its tables."""
+    upgrades: Mapping[int, str] = field(default_factory=dict)
+    """The statements that make of each earlier version the next one."""
 
 
 class Database:
@@ -58,7 +60,20 @@ class Database:
             if not path.exists():
                 _create(path, form)
             os.chmod(path, 0o600)  # SQLite gives its other files the same mode
+            _upgrade(path, form)
             return cls(path, form)
+
+    @staticmethod
+    def peek(path: Path, form: Format, action: Callable[[sqlite3.Connection], T]) -> T | None:
+        """Call a function that reads a database that `open` cannot open, since the disk is full, or
+        nothing can be written there; None when there is no such database.
+        """
+        with _translated(path, "read"), suppress(FileNotFoundError, NotADirectoryError):
+            path.stat()
+            with closing(_read_only(path)) as database:
+                _check(database, form, is_old_too=True)
+                return action(database)
+        return None
 
     def close(self) -> None:
         """Close it; what was done stays done."""
@@ -165,13 +180,49 @@ def _fill(path: Path, form: Format) -> None:
         database.close()
 
 
-def _check(database: sqlite3.Connection, form: Format) -> None:
-    """Refuse a database of another format. SQLite takes a file of no bytes for an empty one."""
+def _read_only(path: Path) -> sqlite3.Connection:
+    """Open a database without the room that SQLite's shared memory takes.
+
+    That is made anew in this process's memory, if there is a file for it (``readonly_shm``). Where
+    not even an empty one can be made nobody writes: then the file itself is all there is, unless
+    there is a log.
+    """
+    log, shared = Path(f"{path}-wal"), Path(f"{path}-shm")
+    options = "readonly_shm=1"
+    try:
+        for file in (log, shared):
+            file.touch(0o600)
+    except OSError:
+        if not log.exists() or not log.stat().st_size:
+            options = "immutable=1"
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&{options}", uri=True)
+
+
+def _upgrade(path: Path, form: Format) -> None:
+    """Make a database of an earlier version one of this version."""
+    with closing(sqlite3.connect(path, timeout=_BUSY_TIME, isolation_level=None)) as database:
+        while _versions(database) in {(form.application, version) for version in form.upgrades}:
+            database.execute("BEGIN IMMEDIATE")
+            _, version = _versions(database)
+            for statement in form.upgrades.get(version, "").split(";"):
+                database.execute(statement)
+            if version in form.upgrades:  # nobody else did it meanwhile
+                database.execute(f"PRAGMA user_version = {version + 1}")
+            database.execute("COMMIT")
+
+
+def _versions(database: sqlite3.Connection) -> tuple[int, int]:
     (application,) = database.execute("PRAGMA application_id").fetchone()
     (version,) = database.execute("PRAGMA user_version").fetchone()
+    return application, version
+
+
+def _check(database: sqlite3.Connection, form: Format, *, is_old_too: bool = False) -> None:
+    """Refuse a database of another format. SQLite takes a file of no bytes for an empty one."""
+    application, version = _versions(database)
     if application != form.application:
         raise sqlite3.DatabaseError("it is damaged, or was not made by skymount")
-    if version != form.version:
+    if version != form.version and not (is_old_too and version in form.upgrades):
         raise sqlite3.DatabaseError(
             f"it is of version {version}, which another skymount made; this one knows "
             f"version {form.version}"

@@ -1,16 +1,16 @@
 """Owns registry entries over all portals: what is believed of them, and how they are changed.
 
-An answer is verified, then compared with the highest revision that this machine knows, then
-remembered. A change takes a revision in the ledger before it is posted. Neither the ledger's file
-nor the bytes of entries are known here.
+What one portal sends is believed by `marks`. A change takes a revision in the ledger before it is
+posted. Neither the ledger's file nor the bytes of entries are known here.
 """
 
 import copy
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TypeVar, TypeVarTuple
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Self
 from weakref import WeakValueDictionary
 
 import trio
@@ -29,43 +29,28 @@ from skymount.errors import (
     SkymountError,
     StaleEntryError,
     StorageError,
+    UnavailableError,
 )
 from skymount.portal.failover import Portals
-from skymount.portal.ledger import Ledger, Pending, Seen, is_rolled_back, raised
+from skymount.portal.ledger import Fate, Ledger, Pending, Seen, is_rolled_back, raised
+from skymount.portal.marks import Marks, Ref, behind
 from skymount.portal.reading import PortalReader
 from skymount.portal.registry import GET_TIMEOUT, Registry
 from skymount.wire.keys import KeyPair
 from skymount.wire.registry import DATA_LIMIT, DELETED, MAX_REVISION, Entry, SignedEntry
+from skymount.wire.skylink import Skylink
 
 CONFLICTS = 5
 """How often a rewrite takes another revision because somebody else was faster."""
 
-_RACES = 3  # requests for one answer, while this machine changes the entry meanwhile
 _STATES = 10_000  # entries remembered in memory, about a KiB each
 _COMPLAINTS = 1_000  # things that are logged once
-_THREADS = 4  # that use the ledger at once; most of the time they wait for the disk
 FRESH = 2.0
 """Seconds of `fresh`, unless told otherwise."""
 
 _PAUSE = 0.05  # seconds before a rewrite is tried again, for each time that it was
 
-T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Ref:
-    """Names an entry."""
-
-    public_key: bytes
-    tweak: bytes
-    data_key: str | None = field(default=None, compare=False)
-    """None when only its hash is known."""
-
-    def __str__(self) -> str:
-        name = self.tweak.hex() if self.data_key is None else ascii(self.data_key)
-        return f"{self.public_key.hex()}/{name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +123,23 @@ def check_base(base: State | None, current: State, wanted: bytes) -> bool:
     )
 
 
+def fate_of(error: BaseException, base: State | None) -> Fate:
+    """Return what becomes of content whose posting failed.
+
+    It is sent by itself if no portal answered, or there was no time left; not if somebody gave up.
+    """
+    if isinstance(error, UnavailableError | StorageError | trio.Cancelled):
+        return Fate.WAITING
+    is_conflict = isinstance(error, StaleEntryError) and base is not None
+    return Fate.CONFLICT if is_conflict else Fate.FAILED
+
+
+def _log_superseded(pending: Pending) -> None:
+    ref = Ref(pending.public_key, pending.tweak, pending.data_key)
+    text = "registry entry %s: %a was never posted, and is given up: something was written later"
+    _log.warning(text, ref, pending.data)
+
+
 def _mark_of(state: State) -> Seen | None:
     return raised(None, state.signed.entry, state.changed) if state.signed else None
 
@@ -157,6 +159,7 @@ class _Turn:
 class Entries:
     """The registry as all portals together show it, verified and never rolled back.
 
+    Without a ledger what was seen is remembered for as long as this is, and nothing can be changed.
     Every method raises PortalError for what portals do, and StorageError when the ledger cannot be
     read. One that cannot be written stops changes, but not reading.
     """
@@ -167,28 +170,48 @@ class Entries:
     def __init__(
         self,
         portals: Portals,
-        ledger: Ledger,
+        ledger: Ledger | None,
         *,
         look: float = GET_TIMEOUT,
         fresh: float = FRESH,
         clock: Callable[[], float] = time.time,
+        gave_up: Callable[[Pending], None] | None = None,
     ) -> None:
         """`look` is seconds that a portal may look for an entry, `clock` the ledger's.
 
         `fresh` is seconds for which a remembered revision serves as the one that a rewrite follows.
+        `gave_up` is called, from the event loop, with what left the spool since something that was
+        written later is posted; without it that is logged.
         """
-        self._portals = portals
-        self._ledger = ledger
+        self.portals = portals
+        self.marks = Marks(ledger, clock)
+        self._gave_up = gave_up or _log_superseded
         self._look = look
         self._fresh_for = fresh
         self._clock = clock
         self._states: LRUCache[Ref, State] = LRUCache(_STATES)
         self._watchers: list[Callable[[Ref, State], None]] = []
         self._complaints: LRUCache[tuple[object, ...], None] = LRUCache(_COMPLAINTS)
-        self._unsaved: dict[Ref, Seen] = {}  # marks that the ledger could not take
+        self.kept = trio.Event()
+        """Set when something was put into the spool; who waits for that puts a new one here."""
+        self._unmarked: dict[int, tuple[str, Fate]] = {}  # failures that the ledger could not take
         self._turns: WeakValueDictionary[Ref, _Turn] = WeakValueDictionary()
         self._writing: WeakValueDictionary[Ref, trio.Lock] = WeakValueDictionary()
-        self._threads = trio.CapacityLimiter(_THREADS)
+
+    @property
+    def _ledger(self) -> Ledger:
+        if self.marks.ledger is None:
+            raise StorageError("without a ledger nothing is changed")
+        return self.marks.ledger
+
+    def at(self, urls: Collection[str]) -> Self | None:
+        """Return the same over some of the portals alone, each tried once; None without any."""
+        chosen = [client for client in self.portals.clients if client.url in urls]
+        if not chosen:
+            return None
+        found = copy.copy(self)
+        found.portals = replace(self.portals, clients=chosen, rounds=1)
+        return found
 
     def watch(self, changed: Callable[[Ref, State], None]) -> None:
         """Have it called, from the event loop, when an entry turns out to be another than before.
@@ -199,11 +222,11 @@ class Entries:
 
     async def public_keys(self) -> list[bytes]:
         """Return the keys of which entries were used here, sorted."""
-        return await self._in_thread(self._ledger.public_keys)
+        return await self.marks.in_thread(self._ledger.public_keys)
 
     async def names(self, public_key: bytes) -> list[Ref]:
         """Return the entries of a key that were used here, less those known to be deleted."""
-        return await self._in_thread(self._names, public_key)
+        return await self.marks.in_thread(self._names, public_key)
 
     def _names(self, public_key: bytes) -> list[Ref]:
         names = self._ledger.names(public_key)
@@ -246,13 +269,15 @@ class Entries:
         """
         ref = Ref(signed.public_key, signed.entry.tweak)
         try:
-            signed.verify()
-        except MalformedError as error:
-            raise self._complain(ref, portal, str(error)) from None
-        mark = await self._in_thread(self._note, ref, signed, False)
-        if is_rolled_back(mark, signed.entry):
-            raise self._complain(ref, portal, _rolled_back(mark, signed.entry), RolledBackError)
+            mark = await self.marks.check(ref, signed, portal, named=False)
+        except BadContentError as error:
+            self._complain(ref, error)
+            raise
         self._remember(ref, State(signed, asked, mark.at))
+
+    async def key_of(self, link: Skylink) -> Ref | None:
+        """Return the entry that a v2 skylink names, if it is known here."""
+        return await self.marks.key_of(link)
 
     async def write(
         self, ref: Ref, pair: KeyPair, content: bytes | bytearray, base: State | None
@@ -285,26 +310,48 @@ class Entries:
         """Post what is in the spool: the very same bytes if they are signed.
 
         StaleEntryError when the entry was changed since, unless to `overwrite`: then it gets the
-        next revision. `pair` is the key that signs, where that is needed.
+        next revision. `pair` is the key that signs, where that is needed. Whatever is raised leaves
+        it in the spool. StorageError when it is not there, or another process is posting it.
         """
         ref = Ref(pending.public_key, pending.tweak, pending.data_key)
         async with self._changing(ref, pair):
-            if not overwrite and pending.signed is not None:
-                return await self._send_again(ref, pending.id, pending.signed)
-            current = await (self._ask_to_replace(ref) if overwrite else self._ask(ref))
-            if current.signed is not None and current.signed.entry.data == pending.data:
-                await self._in_thread(self._ledger.drop, pending.id)
-                return current
-            if not overwrite and current.revision != pending.base:
-                raise StaleEntryError(
-                    f"the entry was changed since: it has revision {current.revision}"
-                )
-            if pair is None:
-                raise KeyringError("its private key is needed, to sign it with a new revision")
-            base = None if overwrite else current
-            return await self._write(
-                ref, pair, pending.data, base, known=current, spooled=pending.id
+            if not await self.marks.in_thread(self._ledger.resume, pending.id):
+                raise StorageError("it is not in the spool any more, or being posted elsewhere")
+            try:
+                if not overwrite and pending.signed is not None:
+                    return await self._send_again(ref, pending.id, pending.signed)
+                return await self._send_anew(ref, pending, pair, overwrite)
+            except BaseException as error:
+                # When nothing was known of the entry, what is there may have been there before.
+                is_unknown = isinstance(error, StaleEntryError) and pending.base == -1
+                before = Fate.CONFLICT if is_unknown else pending.fate
+                await self._keep(ref, pending.data, None, pending.id, error, before)
+                raise
+
+    async def _send_anew(
+        self, ref: Ref, pending: Pending, pair: KeyPair | None, overwrite: bool
+    ) -> State:
+        """Post what is in the spool, signed with the next revision."""
+        current = await (self._ask_to_replace(ref) if overwrite else self._ask(ref))
+        if current.signed is not None and current.signed.entry.data == pending.data:
+            await self.marks.in_thread(self._ledger.drop, pending.id)
+            return current
+        if not overwrite and current.revision != pending.base:
+            raise StaleEntryError(
+                f"the entry was changed since: it has revision {current.revision}"
             )
+        if pair is None:
+            raise KeyringError("its private key is needed, to sign it with a new revision")
+        base = None if overwrite else current
+        return await self._write(ref, pair, pending.data, base, known=current, spooled=pending.id)
+
+    async def save(self) -> None:
+        """Write down what the ledger did not take at its time, if it does now."""
+        await self.marks.save()
+        for number, (reason, fate) in list(self._unmarked.items()):
+            with suppress(StorageError):
+                await self.marks.in_thread(self._ledger.fail, number, reason, fate)
+                del self._unmarked[number]
 
     # --- asking
 
@@ -312,7 +359,7 @@ class Entries:
         """Ask the portals, with a request that begins now."""
         begun = trio.current_time()
         try:
-            state = await self._portals.first(lambda portal: self._ask_one(portal, ref, named))
+            state = await self.portals.first(lambda portal: self._ask_one(portal, ref, named))
         except NotFoundError:
             old = self._states.get(ref)
             absent = old is not None and old.signed is None
@@ -320,35 +367,17 @@ class Entries:
         return self._remember(ref, state)
 
     async def _ask_one(self, portal: PortalReader, ref: Ref, named: bool) -> State:
-        """Ask one portal: NotFoundError when it has no such entry, BadContentError when it lies.
-
-        What is changed here meanwhile may make its answer look old: then it is asked again.
-        """
-        for race in range(1, _RACES + 1):
-            begun, asked = self._clock(), trio.current_time()
-            signed = await self._fetch(portal, ref)
-            if signed is None:
-                mark = await self._in_thread(self._mark, ref)
-                if mark is None or mark.at < begun or race == _RACES:
-                    break
-                continue
-            mark = await self._in_thread(self._note, ref, signed, named)
-            if not is_rolled_back(mark, signed.entry):
-                return State(signed, asked, mark.at)
-            if mark.at < begun or race == _RACES:
-                behind = _rolled_back(mark, signed.entry)
-                raise self._complain(ref, portal.url, behind, RolledBackError)
-        raise NotFoundError("there is no such registry entry", status=404, url=portal.url)
-
-    async def _fetch(self, portal: PortalReader, ref: Ref) -> SignedEntry | None:
+        """Ask one portal: NotFoundError when it has no such entry, BadContentError when it lies."""
         transport = portal.transport
+        registry = Registry(transport, self.marks)
         try:
-            return await Registry(transport).fetch(
-                ref.public_key, ref.tweak, transport.options, timeout=self._look
-            )
+            found = await registry.read(ref, transport.options, timeout=self._look, named=named)
         except BadContentError as error:
-            self._complain(ref, portal.url, error.message)
+            self._complain(ref, error)
             raise
+        if found is None:
+            raise NotFoundError("there is no such registry entry", status=404, url=portal.url)
+        return State(found.signed, found.asked, found.mark.at)
 
     async def _ask_to_replace(self, ref: Ref) -> State:
         """Ask for who replaces whatever is there: what is behind counts as nothing.
@@ -365,7 +394,7 @@ class Entries:
                 raise NotFoundError(error.message, url=error.url) from error
 
         try:
-            state = await self._portals.first(ask)
+            state = await self.portals.first(ask)
         except NotFoundError:
             return State(None, begun, self._clock())
         return self._remember(ref, state)
@@ -380,17 +409,12 @@ class Entries:
                     changed(ref, state)
         return state
 
-    def _complain(
-        self, ref: Ref, portal: str, reason: str, kind: type[BadContentError] = BadContentError
-    ) -> BadContentError:
-        """Log, once, why a portal is not believed; return the error that says so."""
-        self._log_once("%s: registry entry %s is not believed: %s", portal, ref, reason)
-        return kind(f"registry entry: {reason}", url=portal)
-
-    def _log_once(self, text: str, *values: object) -> None:
-        if (text, *values) not in self._complaints:
-            self._complaints[text, *values] = None
-            _log.warning(text, *values)
+    def _complain(self, ref: Ref, error: BadContentError) -> None:
+        """Log, once, why a portal is not believed."""
+        values = (error.url, ref, error.message)
+        if values not in self._complaints:
+            self._complaints[values] = None
+            _log.warning("%s: registry entry %s is not believed: %s", *values)
 
     # --- changing
 
@@ -424,9 +448,9 @@ class Entries:
                 current = known if known and not attempt else await ask(ref)
                 if not check_base(base, current, data):
                     if spooled is not None:
-                        await self._in_thread(self._ledger.drop, spooled)
+                        await self.marks.in_thread(self._ledger.drop, spooled)
                     return current
-                claim, signed = await self._in_thread(
+                claim, signed = await self.marks.in_thread(
                     self._claim, ref, pair, data, current.revision, spooled
                 )
                 spooled = claim
@@ -451,7 +475,8 @@ class Entries:
             taken = self._ledger.highest(ref.public_key, ref.tweak)
             signed = Entry(ref.tweak, data, next_revision(current, taken)).sign(pair.private_key)
             try:
-                return self._ledger.claim(signed, ref.data_key, replaces), signed
+                portals = [client.url for client in self.portals.clients]
+                return self._ledger.claim(signed, ref.data_key, replaces, portals), signed
             except RevisionError:
                 continue  # another process was faster
 
@@ -463,36 +488,39 @@ class Entries:
         asked = trio.current_time()
 
         async def post(portal: PortalReader) -> bool:
+            registry = Registry(portal.transport, self.marks)
             try:
-                await Registry(portal.transport).post(signed)
+                await registry.post(signed)
             except RevisionConflictError:
-                held = await self._fetch(portal, ref)
+                held = await registry.fetch(
+                    ref.public_key, ref.tweak, portal.transport.options, timeout=self._look
+                )
                 return held is not None and held.entry == signed.entry
             return True
 
-        if not await self._portals.first(post):
+        if not await self.portals.first(post):
             return None
         with trio.CancelScope(shield=True):  # it is done
-            mark = await self._in_thread(self._settle, ref, spooled, signed)
+            mark = await self._settle(ref, spooled, signed)
         return self._remember(ref, State(signed, asked, mark.at))
 
     async def _send_again(self, ref: Ref, spooled: int, signed: SignedEntry) -> State:
-        """Post what was signed before, unless something later was seen."""
-        mark = await self._in_thread(self._mark, ref)
+        """Post what was signed before, unless something later was seen, or is there."""
+        mark = await self.marks.find(ref)
         if is_rolled_back(mark, signed.entry):
+            raise StaleEntryError(f"the entry was changed since: {behind(mark, signed.entry)}")
+        current = await self._ask_to_replace(ref)
+        if current.signed == signed:  # its answer was lost
+            await self._settle(ref, spooled, signed)
+            return current
+        if current.revision >= signed.entry.revision:
             raise StaleEntryError(
-                f"the entry was changed since: {_rolled_back(mark, signed.entry)}"
+                f"the entry was changed since: it has revision {current.revision}"
             )
-        if not await self._in_thread(self._ledger.resume, spooled):
-            raise StorageError("it is not in the spool any more")
-        try:
-            state = await self._post(ref, spooled, signed)
-            if state is None:
-                raise StaleEntryError("the entry was changed since: a later revision is there")
-            return state
-        except BaseException as error:
-            await self._keep(ref, signed.entry.data, None, spooled, error)
-            raise
+        state = await self._post(ref, spooled, signed)
+        if state is None:
+            raise StaleEntryError("the entry was changed since: a later revision is there")
+        return state
 
     async def _keep(
         self,
@@ -501,60 +529,44 @@ class Entries:
         base: State | None,
         spooled: int | None,
         error: BaseException,
+        before: Fate = Fate.FAILED,
     ) -> None:
-        """See to it that content that was not posted is in the spool, with the reason."""
+        """See to it that content that was not posted is in the spool, with the reason.
+
+        A conflict of `before` stays one.
+        """
         reason = str(error) if isinstance(error, SkymountError) else "interrupted"
         made_from = None if base is None else base.revision
+        fate = Fate.CONFLICT if before is Fate.CONFLICT else fate_of(error, base)
 
         def keep() -> None:
             if spooled is not None:
-                self._ledger.fail(spooled, reason)
+                self._ledger.fail(spooled, reason, fate)
             elif data != DELETED:
                 names = (ref.public_key, ref.tweak, ref.data_key)
-                self._ledger.hold(*names, data, reason, made_from)
+                portals = [client.url for client in self.portals.clients]
+                self._ledger.hold(*names, data, reason, made_from, portals, fate)
 
         try:
             with trio.CancelScope(shield=True):
-                await self._in_thread(keep)
+                await self.marks.in_thread(keep)
+            self.kept.set()
         except StorageError as failure:
             _log.error("registry entry %s: %s; then: %s", ref, reason, failure)
+            if spooled is not None:
+                self._unmarked[spooled] = (reason, fate)
             if spooled is None and isinstance(error, SkymountError):
                 raise StorageError(f"{reason}; the content is lost: {failure}") from error
 
-    # --- the ledger, in threads
-
-    async def _in_thread(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
-        return await trio.to_thread.run_sync(function, *args, limiter=self._threads)
-
-    def _mark(self, ref: Ref) -> Seen | None:
-        """Return the mark of an entry, on disk or not."""
-        return _later(self._ledger.seen(ref.public_key, ref.tweak), self._unsaved.get(ref))
-
-    def _note(self, ref: Ref, signed: SignedEntry, named: bool) -> Seen:
-        """Raise the mark; where the disk does not take it, in memory."""
+    async def _settle(self, ref: Ref, spooled: int, signed: SignedEntry) -> Seen:
+        """Take what was posted out of the spool, with what it supersedes, and raise the mark."""
         try:
-            mark = self._ledger.note(signed, ref.data_key, named=named)
+            await self.marks.in_thread(self._ledger.settle, spooled)
+            gone = await self.marks.in_thread(
+                self._ledger.supersede, ref.public_key, ref.tweak, spooled
+            )
+            for each in gone:
+                self._gave_up(each)
         except StorageError as error:
-            mark = raised(self._mark(ref), signed.entry, self._clock())
-            self._unsaved[ref] = mark
-            self._log_once("%s", error)
-        return _later(mark, self._unsaved.get(ref)) or mark
-
-    def _settle(self, ref: Ref, spooled: int, signed: SignedEntry) -> Seen:
-        """Take what was posted out of the spool, and raise the mark."""
-        try:
-            self._ledger.settle(spooled)
-        except StorageError as error:
-            self._log_once("%s", error)
-        return self._note(ref, signed, True)
-
-
-def _later(one: Seen | None, other: Seen | None) -> Seen | None:
-    if one is None or other is None:
-        return one or other
-    return one if (one.revision, other.digest) >= (other.revision, one.digest) else other
-
-
-def _rolled_back(mark: Seen | None, entry: Entry) -> str:
-    known = "another" if mark is None else mark.revision
-    return f"revision {entry.revision} is behind revision {known}, which was seen before"
+            _log.warning("registry entry %s: it is posted, and stays pending: %s", ref, error)
+        return await self.marks.note(ref, signed)

@@ -12,18 +12,22 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from skymount.errors import MalformedError, RevisionError, StorageError
-from skymount.wire.registry import MAX_REVISION, Entry, SignedEntry
+from skymount.wire.registry import MAX_REVISION, Entry, SignedEntry, entry_link
 
 if TYPE_CHECKING:
     import sqlite3
 
-    from skymount.portal.database import Database
+    from skymount.portal.database import Database, Format
+    from skymount.wire.skylink import Skylink
+
+T = TypeVar("T")
 
 _REASON_LIMIT = 500  # characters of a reason that are kept
 _INTERRUPTED = "interrupted while it was posted"
@@ -54,13 +58,19 @@ CREATE TABLE spool (
     signature BLOB,
     reason TEXT NOT NULL,
     created REAL NOT NULL,
-    poster TEXT
+    poster TEXT,
+    portals TEXT NOT NULL DEFAULT '',
+    fate TEXT NOT NULL DEFAULT 'failed'
 );
 CREATE INDEX spool_of ON spool (public_key, tweak);
 """
 
 _APPLICATION = 0x736B796C  # "skyl"
-_VERSION = 1
+_VERSION = 2
+_UPGRADES = {
+    1: "ALTER TABLE spool ADD COLUMN portals TEXT NOT NULL DEFAULT '';"
+    " ALTER TABLE spool ADD COLUMN fate TEXT NOT NULL DEFAULT 'failed'"
+}
 
 _KEYS = """
 WITH RECURSIVE keys(key) AS (
@@ -80,11 +90,15 @@ _NAME = f"UPDATE entries SET named = ?, data_key = coalesce(?, data_key) WHERE {
 _NAMED = f"SELECT named, data_key FROM entries WHERE {_OF}"
 _PENDING = (
     "SELECT id, public_key, tweak, data_key, data, base, revision, kind, signature, reason,"
-    " created, poster FROM spool"
+    " created, poster, portals, fate FROM spool"
 )
 _SPOOL = (
     "INSERT INTO spool (public_key, tweak, data_key, data, base, revision, kind, signature, reason,"
-    " created, poster) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    " created, poster, portals, fate) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_RETRY = (
+    "UPDATE spool SET data = ?, base = NULL, revision = ?, kind = ?, signature = ?, reason = ?,"
+    " poster = ? WHERE id = ?"
 )
 
 
@@ -108,6 +122,17 @@ class Name:
     tweak: bytes
 
 
+class Fate(Enum):
+    """What becomes of content that is not posted."""
+
+    WAITING = "waiting"
+    """It is sent by itself once a portal answers."""
+    FAILED = "failed"
+    """It is sent when somebody says so."""
+    CONFLICT = "conflict"
+    """The same: it was made from what somebody else had changed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pending:
     """Content of an entry that is not known to be posted."""
@@ -126,6 +151,9 @@ class Pending:
     """Seconds since 1970."""
     posting: bool
     """Whether a process that is alive is posting it now."""
+    portals: tuple[str, ...] = ()
+    """The addresses of those that it was written for; empty when that is not known."""
+    fate: Fate = Fate.FAILED
 
 
 def is_rolled_back(mark: Seen | None, entry: Entry) -> bool:
@@ -167,21 +195,43 @@ class Ledger:
         self._opened: Database | None = None
 
     @classmethod
+    def of_user(cls) -> Self:
+        """Select the ledger that the mounts and commands of this user share."""
+        return cls(default_path())
+
+    @classmethod
     def open(cls, path: Path, clock: Callable[[], float] = time.time) -> Self:
         """Open a ledger now, made when absent with its directory."""
         ledger = cls(path, clock)
-        assert ledger._database.path == path
+        ledger.prepare()
         return ledger
 
     @property
     def _database(self) -> Database:
         with self._opening:
             if self._opened is None:
-                from skymount.portal.database import Database, Format
+                from skymount.portal.database import Database
 
-                form = Format(_APPLICATION, _VERSION, _SCHEMA)
-                self._opened = Database.open(self.path, form)
+                self._opened = Database.open(self.path, _form())
             return self._opened
+
+    def _read(self, action: Callable[[sqlite3.Connection], T], nothing: T) -> T:
+        """Call a function that reads; `nothing` is what there is without a ledger.
+
+        Reading needs no write: not even where the disk is full, or nothing can be written to.
+        """
+        try:
+            database = self._database
+        except StorageError:
+            from skymount.portal.database import Database
+
+            found = Database.peek(self.path, _form(), action)
+            return nothing if found is None else found
+        return database.read(action)
+
+    def prepare(self) -> None:
+        """Open it now; StorageError when it cannot be written to."""
+        assert self._database.path == self.path
 
     def close(self) -> None:
         """Close it; what was done stays done."""
@@ -192,7 +242,7 @@ class Ledger:
 
     def seen(self, public_key: bytes, tweak: bytes) -> Seen | None:
         """Return the mark of an entry."""
-        return self._database.read(lambda db: _mark(db, (public_key, tweak)))
+        return self._read(lambda db: _mark(db, (public_key, tweak)), None)
 
     def highest(self, public_key: bytes, tweak: bytes) -> int | None:
         """Return the highest revision that was seen or signed, and must not be signed again."""
@@ -246,12 +296,14 @@ class Ledger:
 
     def public_keys(self) -> list[bytes]:
         """Return the keys with entries that are listed, sorted."""
-        return self._database.read(lambda db: [key for (key,) in db.execute(_KEYS)])
+        return self._read(lambda db: [key for (key,) in db.execute(_KEYS)], [])
 
     def names(self, public_key: bytes) -> list[Name]:
         """Return the entries of a key that are listed."""
         query = "SELECT data_key, tweak FROM entries WHERE public_key = ? AND named"
-        rows = self._database.read(lambda db: db.execute(query, (public_key,)).fetchall())
+        rows: list[tuple[Any, ...]] = self._read(
+            lambda db: db.execute(query, (public_key,)).fetchall(), []
+        )
         return [Name(_decode_key(data_key), tweak) for data_key, tweak in rows]
 
     def remember(self, public_key: bytes, tweak: bytes, data_key: str | None) -> None:
@@ -264,36 +316,70 @@ class Ledger:
 
         self._database.write(act, durable=False)
 
-    def forget(self, public_key: bytes, tweak: bytes) -> bool:
-        """No longer list an entry; its mark stays. Return whether it was listed."""
+    def key_of(self, link: Skylink) -> tuple[bytes, bytes] | None:
+        """Return the public key and tweak of the entry that a v2 skylink names, if it is known."""
+
+        def find(db: sqlite3.Connection) -> tuple[bytes, bytes] | None:
+            for public_key, tweak in db.execute("SELECT public_key, tweak FROM entries"):
+                if entry_link(public_key, tweak) == link:
+                    return public_key, tweak
+            return None
+
+        return self._read(find, None)
+
+    def forget(self, public_key: bytes, tweak: bytes, *, seen: bool = False) -> bool:
+        """No longer list an entry; return whether there was something to forget.
+
+        Its mark stays, unless what was `seen` is to be forgotten too: then an older entry is
+        believed again. No revision up to the mark is ever signed here even so.
+        """
+        key = (public_key, tweak)
         query = f"UPDATE entries SET named = 0 WHERE {_OF} AND named"
-        return self._database.write(lambda db: db.execute(query, (public_key, tweak)).rowcount > 0)
+        lower = (
+            "UPDATE entries SET claimed = max(coalesce(claimed, seen), seen), seen = NULL,"
+            f" digest = NULL, at = NULL WHERE {_OF} AND seen IS NOT NULL"
+        )
+
+        def act(db: sqlite3.Connection) -> bool:
+            was_listed = db.execute(query, key).rowcount > 0
+            return (seen and db.execute(lower, key).rowcount > 0) or was_listed
+
+        return self._database.write(act)
 
     # --- the spool
 
-    def claim(self, signed: SignedEntry, data_key: str | None, replaces: int | None = None) -> int:
-        """Take the entry's revision for its content, before it is posted; return an id.
+    def claim(
+        self,
+        signed: SignedEntry,
+        data_key: str | None,
+        replaces: int | None = None,
+        portals: Sequence[str] = (),
+    ) -> int:
+        """Take the entry's revision for its content, before it is posted; return its id.
 
-        It is on disk when this returns. RevisionError when that revision, or a higher one, was
-        seen or taken. What it `replaces`, and the same content that failed before, leave the spool.
+        It is on disk when this returns, waiting for the `portals`. RevisionError when that
+        revision, or a higher one, was seen or taken. It takes the place of what it `replaces`; the
+        same content that failed before leaves the spool.
         """
         entry = signed.entry
         key = (signed.public_key, entry.tweak)
-        row = (
-            *(*key, _encode_key(data_key), entry.data, None, _number(entry.revision), entry.kind),
-            *(signed.signature, _INTERRUPTED, self._clock(), self._poster),
-        )
+        number = _number(entry.revision)
 
         def act(db: sqlite3.Connection) -> int:
             taken = _highest(db, key)
             if taken is not None and entry.revision <= taken:
                 raise RevisionError(f"revision {entry.revision} is taken: {taken} was used")
             db.execute(_ENSURE, key)
-            db.execute(
-                f"UPDATE entries SET claimed = ? WHERE {_OF}", (_number(entry.revision), *key)
+            db.execute(f"UPDATE entries SET claimed = ? WHERE {_OF}", (number, *key))
+            self._remove_same(db, key, entry.data, replaces)
+            again = (entry.data, number, entry.kind, signed.signature, _INTERRUPTED, self._poster)
+            if replaces is not None and db.execute(_RETRY, (*again, replaces)).rowcount:
+                return replaces
+            row = (
+                *(*key, _encode_key(data_key), entry.data, None, number, entry.kind),
+                *(signed.signature, _INTERRUPTED, self._clock(), self._poster),
+                *(_list(portals), Fate.WAITING.value),
             )
-            _remove(db, replaces)
-            self._remove_same(db, key, entry.data)
             return _added(db.execute(_SPOOL, row))
 
         return self._database.write(act)
@@ -306,6 +392,8 @@ class Ledger:
         data: bytes,
         reason: str,
         base: int | None = None,
+        portals: Sequence[str] = (),
+        fate: Fate = Fate.FAILED,
     ) -> int:
         """Keep content for which no revision was taken; return an id.
 
@@ -320,15 +408,25 @@ class Ledger:
             made_from = _number(known if base is None else base)
             self._remove_same(db, key, data)
             row = (*key, encoded, data, made_from, None, None, None, _line(reason), self._clock())
-            return _added(db.execute(_SPOOL, (*row, None)))
+            return _added(db.execute(_SPOOL, (*row, None, _list(portals), fate.value)))
 
         return self._database.write(act)
 
     def resume(self, number: int) -> bool:
-        """Mark what is in the spool as being posted again; False when it is gone."""
+        """Take on what is in the spool, to post it again.
+
+        False when it is gone, or another process that is alive has taken it on.
+        """
         query = "UPDATE spool SET poster = ?, reason = ? WHERE id = ?"
-        values = (self._poster, _INTERRUPTED, number)
-        return self._database.write(lambda db: db.execute(query, values).rowcount > 0)
+
+        def act(db: sqlite3.Connection) -> bool:
+            row = db.execute("SELECT poster FROM spool WHERE id = ?", (number,)).fetchone()
+            if row is None or (row[0] != self._poster and _is_running(row[0])):
+                return False
+            db.execute(query, (self._poster, _INTERRUPTED, number))
+            return True
+
+        return self._database.write(act)
 
     def settle(self, number: int) -> Seen | None:
         """Take what was posted out of the spool, and raise the mark to it; return the mark.
@@ -347,36 +445,63 @@ class Ledger:
 
         return self._database.write(act)
 
-    def fail(self, number: int, reason: str) -> None:
+    def fail(self, number: int, reason: str, fate: Fate = Fate.FAILED) -> None:
         """Say why something could not be posted; it stays in the spool."""
-        query = "UPDATE spool SET reason = ?, poster = NULL WHERE id = ?"
-        self._database.write(lambda db: db.execute(query, (_line(reason), number)))
+        query = "UPDATE spool SET reason = ?, poster = NULL, fate = ? WHERE id = ?"
+        values = (_line(reason), fate.value, number)
+        self._database.write(lambda db: db.execute(query, values))
+
+    def supersede(self, public_key: bytes, tweak: bytes, number: int) -> list[Pending]:
+        """Take out what was written to an entry before what has that id; return it.
+
+        What was made from what somebody else had changed stays, and what is being posted.
+        """
+        query = f"{_PENDING} WHERE {_OF} AND id < ? AND fate != ?"
+        values = (public_key, tweak, number, Fate.CONFLICT.value)
+        if not self._read(lambda db: db.execute(query, values).fetchall(), []):
+            return []
+
+        def act(db: sqlite3.Connection) -> list[Pending]:
+            found = [self._pending(row) for row in db.execute(query, values).fetchall()]
+            return [each for each in found if not each.posting and _remove(db, each.id)]
+
+        return self._database.write(act)
 
     def pending(self) -> list[Pending]:
         """Return what is in the spool, the oldest first."""
-        rows = self._database.read(lambda db: db.execute(f"{_PENDING} ORDER BY id").fetchall())
+        rows: list[tuple[Any, ...]] = self._read(
+            lambda db: db.execute(f"{_PENDING} ORDER BY id").fetchall(), []
+        )
         return [self._pending(row) for row in rows]
 
     def get(self, number: int) -> Pending | None:
         """Return what is in the spool under that id."""
         query = f"{_PENDING} WHERE id = ?"
-        row = self._database.read(lambda db: db.execute(query, (number,)).fetchone())
-        return self._pending(row) if row else None
+        rows: list[tuple[Any, ...]] = self._read(
+            lambda db: db.execute(query, (number,)).fetchall(), []
+        )
+        return self._pending(rows[0]) if rows else None
 
     def drop(self, number: int) -> bool:
         """Take something out of the spool, whose revision stays taken; False when it is gone."""
         return self._database.write(lambda db: _remove(db, number))
 
-    def _remove_same(self, db: sqlite3.Connection, key: tuple[bytes, bytes], data: bytes) -> None:
-        """Remove the same content from the spool, except what is being posted."""
+    def _remove_same(
+        self,
+        db: sqlite3.Connection,
+        key: tuple[bytes, bytes],
+        data: bytes,
+        but: int | None = None,
+    ) -> None:
+        """Remove the same content from the spool, except one, and what is being posted."""
         query = f"SELECT id, poster FROM spool WHERE {_OF} AND data = ?"
         for number, poster in db.execute(query, (*key, data)).fetchall():
-            if not _is_running(poster):
+            if number != but and not _is_running(poster):
                 _remove(db, number)
 
     def _pending(self, row: tuple[Any, ...]) -> Pending:
         number, public_key, tweak, data_key, data, base, revision, kind, signature, *rest = row
-        reason, created, poster = rest
+        reason, created, poster, portals, fate = rest
         try:
             signed = None
             if signature is not None:
@@ -384,12 +509,18 @@ class Ledger:
                 signed = SignedEntry(public_key, entry, signature).verify()
             return Pending(
                 *(number, public_key, tweak, _decode_key(data_key), data, signed, _from(base)),
-                *(reason, created, _is_running(poster)),
+                *(reason, created, _is_running(poster), tuple(portals.split()), Fate(fate)),
             )
         except (MalformedError, TypeError, ValueError) as error:
             raise StorageError(
                 f"the ledger {self.path} is damaged: pending {number}: {error}"
             ) from None
+
+
+def _form() -> Format:
+    from skymount.portal.database import Format
+
+    return Format(_APPLICATION, _VERSION, _SCHEMA, _UPGRADES)
 
 
 def _mark(db: sqlite3.Connection, key: tuple[bytes, bytes]) -> Seen | None:
@@ -406,6 +537,11 @@ def _highest(db: sqlite3.Connection, key: tuple[bytes, bytes]) -> int | None:
     row = db.execute(f"SELECT seen, claimed FROM entries WHERE {_OF}", key).fetchone()
     found = [number for value in row or () if (number := _from(value)) is not None]
     return max(found, default=None)
+
+
+def _list(portals: Sequence[str]) -> str:
+    """Write addresses, which have no blanks."""
+    return " ".join(portals)
 
 
 def _remove(db: sqlite3.Connection, number: int | None) -> bool:

@@ -3,7 +3,9 @@
 The bytes, hashes and signatures of entries are `wire.registry`'s.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from http import HTTPStatus
 from typing import Unpack
 
@@ -13,9 +15,11 @@ from skymount.errors import (
     NotFoundError,
     PortalError,
     RevisionConflictError,
+    RolledBackError,
     WrongTypeError,
 )
 from skymount.portal import inputs
+from skymount.portal.marks import Marks, Ref, Sighting
 from skymount.portal.options import CallOptions, CommonOptions, PortalOptions
 from skymount.portal.transport import Transport
 from skymount.wire import messages
@@ -66,8 +70,11 @@ class EntryResult:
 class Registry:
     """The registry of one portal."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, marks: Marks | None = None) -> None:
+        """Without `marks` nothing was seen before."""
         self._transport = transport
+        self.marks = marks or Marks()
+        """What was seen before, of entries that come in another way too."""
 
     async def get_entry(
         self,
@@ -82,16 +89,24 @@ class Registry:
 
         `timeout` is seconds, at most 300, that the portal may look. With `hashed_data_key_hex` the
         data key is 64 hex digits that stand on the wire as they are. An absent entry gives None
-        twice, and every other failure raises: BadContentError when the signature does not fit.
+        twice, and every other failure raises: BadContentError when the signature does not fit,
+        RolledBackError when a later entry was seen before.
         """
-        key = inputs.public_key(public_key)
-        tweak = inputs.tweak(data_key, hashed_data_key_hex)
+        ref = _ref(inputs.public_key(public_key), data_key, hashed_data_key_hex)
         call = self._transport.options.overridden(**options)
-        signed = await self.fetch(key, tweak, call, timeout=timeout)
-        if signed is None:
+        seen = await self.read(ref, call, timeout=timeout)
+        if seen is None:
             return EntryResult()
+        signed = seen.signed
         found = RegistryEntry(data_key, signed.entry.data, signed.entry.revision)
         return EntryResult(found, signed.signature.hex(), signed)
+
+    async def read(
+        self, ref: Ref, call: PortalOptions, *, timeout: float = GET_TIMEOUT, named: bool = True
+    ) -> Sighting | None:
+        """Ask for an entry: verified, and not rolled back; None when absent. `Marks.read`."""
+        fetch = partial(self.fetch, ref.public_key, ref.tweak, call, timeout=timeout)
+        return await self.marks.read(ref, fetch, self._transport.url, named=named)
 
     async def fetch(
         self,
@@ -101,7 +116,7 @@ class Registry:
         *,
         timeout: float = GET_TIMEOUT,
     ) -> SignedEntry | None:
-        """Ask for an entry by its bytes; verified, None when absent."""
+        """Ask for what a portal has: verified, None when absent, however old."""
         limit = inputs.seconds(timeout, inputs.REGISTRY_TIMEOUT_LIMIT, "timeout")
         call = replace(call, idle_timeout=limit + call.idle_timeout)
         request = messages.registry_get(call.dialect, public_key, tweak, limit)
@@ -126,22 +141,24 @@ class Registry:
     ) -> int:
         """Ask for the revision that a new entry must have: 0 when there is none yet.
 
-        FrozenEntryError when the entry has the last revision there is.
+        It is above all that was seen, whatever the portal has now. FrozenEntryError when there is
+        no such revision.
         """
-        key = inputs.public_key(public_key)
-        tweak = inputs.tweak(data_key, hashed_data_key_hex)
-        return await self.following(key, tweak, self._transport.options.overridden(**options))
+        ref = _ref(inputs.public_key(public_key), data_key, hashed_data_key_hex)
+        return await self.following(ref, self._transport.options.overridden(**options))
 
-    async def following(self, public_key: bytes, tweak: bytes, call: PortalOptions) -> int:
-        """As `next_revision`, of an entry by its bytes."""
-        signed = await self.fetch(public_key, tweak, call)
-        if signed is None:
+    async def following(self, ref: Ref, call: PortalOptions) -> int:
+        """As `next_revision`."""
+        with suppress(RolledBackError):  # the owner sets it right
+            await self.read(ref, call)
+        mark = await self.marks.find(ref)
+        if mark is None:
             return 0
-        if signed.entry.revision == MAX_REVISION:
+        if mark.revision == MAX_REVISION:
             raise FrozenEntryError(
                 "Current entry already has maximum allowed revision, could not update the entry"
             )
-        return signed.entry.revision + 1
+        return mark.revision + 1
 
     async def set_entry(
         self,
@@ -158,13 +175,18 @@ class Registry:
         pair = inputs.key_pair(private_key)
         if not isinstance(entry, RegistryEntry):
             raise WrongTypeError(f"entry must be a RegistryEntry, not {type(entry).__name__}")
-        tweak = inputs.tweak(entry.data_key, hashed_data_key_hex)
-        made = Entry(tweak, entry.data, entry.revision)
+        ref = _ref(pair.public_key, entry.data_key, hashed_data_key_hex)
+        made = Entry(ref.tweak, entry.data, entry.revision)
         call = self._transport.options.overridden(**options)
-        await self.post(made.sign(pair.private_key), call)
+        await self.set(ref, made.sign(pair.private_key), call)
+
+    async def set(self, ref: Ref, signed: SignedEntry, call: PortalOptions) -> None:
+        """As `set_entry`, of an entry that is signed already."""
+        await self.post(signed, call)
+        await self.marks.note(ref, signed)
 
     async def post(self, signed: SignedEntry, call: PortalOptions | None = None) -> None:
-        """Set an entry that is signed already.
+        """Post an entry that is signed already.
 
         Sent again when no answer came. A refusal because of its revision then counts as done if
         the registry holds this very entry: the answer that was lost had said so. A refusal is
@@ -216,3 +238,7 @@ class Registry:
         tweak = inputs.tweak(data_key, hashed_data_key_hex)
         call = self._transport.options.overridden(**options)
         return call.dialect.link(entry_link(key, tweak))
+
+
+def _ref(public_key: bytes, data_key: str, hashed: bool) -> Ref:
+    return Ref(public_key, inputs.tweak(data_key, hashed), None if hashed else data_key)

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import trio
 from cachetools import LRUCache
@@ -20,21 +19,18 @@ from skymount.errors import (
     MalformedError,
     NotFoundError,
     PortalError,
-    RevisionError,
     StorageError,
     UnavailableError,
 )
 from skymount.portal import names
+from skymount.portal.entries import Entries, State
 from skymount.portal.failover import Portals
+from skymount.portal.marks import Ref
 from skymount.portal.reading import PortalReader
 from skymount.wire.hns import Record, RegistryRecord
 from skymount.wire.proof import HOPS, check_proof, parse_proof
 from skymount.wire.registry import SignedEntry, entry_link, linked_skylink
 from skymount.wire.skylink import Skylink
-
-if TYPE_CHECKING:
-    from skymount.portal.entries import Entries, Ref, State
-    from skymount.portal.ledger import Ledger
 
 log = logging.getLogger(__name__)
 
@@ -157,28 +153,21 @@ class _Held:
 class Names:
     """Resolves domains and v2 skylinks, through all portals.
 
-    `entries` reads registry entries whose public key is known, and `ledger` knows some; without
-    them it is for the portals to prove where a v2 skylink leads.
+    `entries` reads registry entries whose public key is known. Of others it is for the portals to
+    prove where a v2 skylink leads, and `entries` tells whether that was rolled back.
     """
 
     def __init__(
-        self,
-        portals: Portals,
-        entries: "Entries | None" = None,
-        ledger: "Ledger | None" = None,
-        config: NamesConfig | None = None,
+        self, portals: Portals, entries: Entries, config: NamesConfig | None = None
     ) -> None:
         self._portals = portals
         self._entries = entries
-        self._ledger = ledger
         self._config = config or NamesConfig()
         self._held: LRUCache[Goal, _Held] = LRUCache(_KEPT)
-        self._keys: LRUCache[Skylink, tuple[bytes, bytes]] = LRUCache(_KEPT)
-        self._marks: LRUCache[Skylink, int] = LRUCache(_KEPT)
-        if entries is not None:
-            entries.watch(self._entry_changed)
+        self._refs: LRUCache[Skylink, Ref] = LRUCache(_KEPT)
+        entries.watch(self._entry_changed)
 
-    def _entry_changed(self, ref: "Ref", state: "State") -> None:
+    def _entry_changed(self, ref: Ref, state: State) -> None:
         """End what is known of each name that came by an entry when that led elsewhere."""
         link = entry_link(ref.public_key, ref.tweak)
         leads_to = None if state.data is None else linked_skylink(state.data)
@@ -194,6 +183,11 @@ class Names:
     def pause(self, goal: Goal) -> float:
         """Return the seconds until a name is to be asked for again; 0: now."""
         return self.known(goal).pause(trio.current_time(), self._config.ttl)
+
+    def learn(self, record: Record) -> None:
+        """Take in the public key that a domain's record names."""
+        if isinstance(record, RegistryRecord):
+            self._refs[record.skylink] = Ref(record.public_key, record.tweak)
 
     def set_back(self, goal: Goal) -> None:
         """Count a failure: what the name leads to now cannot be used."""
@@ -243,8 +237,7 @@ class Names:
         if self._config.require:
             raise BadContentError(f"{goal}: what a domain leads to is not verified")
         record = await self._portals.first(partial(self._record, domain=goal))
-        if isinstance(record, RegistryRecord):
-            self._keys[record.skylink] = record.public_key, record.tweak
+        self.learn(record)
         return replace(await self._follow(record.skylink, way), verified=False)
 
     @staticmethod
@@ -269,15 +262,12 @@ class Names:
 
         What a portal forged or rolled back is an error: its word would be no better.
         """
-        if self._entries is None:
+        ref = self._refs.get(link) or await self._entries.key_of(link)
+        if ref is None:
             return None
-        key = self._keys.get(link) or await self._search(link)
-        if key is None:
-            return None
-        from skymount.portal.entries import Ref
-
+        self._refs[link] = ref
         try:
-            state = await self._entries.read(Ref(*key), named=False)
+            state = await self._entries.read(ref, named=False)
         except BadContentError:
             raise
         except PortalError as error:
@@ -287,18 +277,6 @@ class Names:
             return None
         way[link] = None if state.data is None else linked_skylink(state.data)
         return _linked(link, state.signed)
-
-    async def _search(self, link: Skylink) -> tuple[bytes, bytes] | None:
-        """Look for the entry that a v2 skylink names among those that this machine knows."""
-        ledger = self._ledger
-        if ledger is None:
-            return None
-        found = await trio.to_thread.run_sync(
-            partial(_key_of, link, ledger), abandon_on_cancel=True
-        )
-        if found is not None:
-            self._keys[link] = found
-        return found
 
     # By a portal's word and proof
 
@@ -336,28 +314,11 @@ class Names:
         return Resolution(head.skylink, proven)
 
     async def _accept(self, hops: Sequence[SignedEntry], asked: float, portal: str) -> None:
-        """Take note of entries that are proven.
-
-        RevisionError or BadContentError when one of them was rolled back.
-        """
+        """Take note of entries that are proven; BadContentError when one was rolled back."""
         for hop in hops:
-            if self._entries is not None:
-                await self._entries.accept(hop, asked, portal)
-            else:
-                mark = self._marks.get(hop.link)
-                if mark is not None and hop.entry.revision < mark:
-                    raise RevisionError(f"revision {hop.entry.revision} is older than {mark}")
-                self._marks[hop.link] = hop.entry.revision
+            await self._entries.accept(hop, asked, portal)
         for hop in hops:
-            self._keys[hop.link] = hop.public_key, hop.entry.tweak
-
-
-def _key_of(link: Skylink, ledger: "Ledger") -> tuple[bytes, bytes] | None:
-    for public_key in ledger.public_keys():
-        for name in ledger.names(public_key):
-            if entry_link(public_key, name.tweak) == link:
-                return public_key, name.tweak
-    return None
+            self._refs[hop.link] = Ref(hop.public_key, hop.entry.tweak)
 
 
 def _proven(link: Skylink, resolved: Skylink, proof: bytes) -> Sequence[SignedEntry]:

@@ -15,6 +15,7 @@ import trio
 from skymount.errors import MalformedError, NoDocumentError, PortalError
 from skymount.portal import inputs
 from skymount.portal.calls import Call
+from skymount.portal.marks import Ref
 from skymount.portal.options import CallOptions, CommonOptions, PortalOptions
 from skymount.portal.registry import GET_TIMEOUT, Registry
 from skymount.portal.sources import Source
@@ -68,10 +69,11 @@ class SkyDB:
         key = inputs.public_key(public_key)
         tweak = inputs.tweak(data_key, hashed_data_key_hex)
         call = self._transport.options.overridden(**options)
-        signed = await self._registry.fetch(key, tweak, call, timeout=timeout)
-        if signed is None:
+        ref = _ref(key, tweak, data_key, hashed_data_key_hex)
+        seen = await self._registry.read(ref, call, timeout=timeout)
+        if seen is None:
             return JSONResult()
-        entry = signed.entry
+        entry = seen.signed.entry
         if entry.is_deleted:
             return JSONResult(revision=entry.revision)
         skylink = linked_skylink(entry.data)
@@ -122,6 +124,7 @@ class SkyDB:
         call = self._transport.options.overridden(**options)
         body = encode_document(document)
         name = document_name(data_key, hashed_data_key_hex)
+        ref = _ref(pair.public_key, tweak, data_key, hashed_data_key_hex)
         skylink: Skylink | None = None
 
         async def upload() -> None:
@@ -130,7 +133,7 @@ class SkyDB:
 
         async def ask() -> None:
             nonlocal wanted
-            wanted = await self._registry.following(pair.public_key, tweak, call)
+            wanted = await self._registry.following(ref, call)
 
         async with self._turn(pair.public_key, tweak):
             if wanted is None:
@@ -139,7 +142,7 @@ class SkyDB:
                 await upload()
             assert skylink is not None and wanted is not None
             signed = Entry(tweak, bytes(skylink), wanted).sign(pair.private_key)
-            await self._registry.post(signed, call)
+            await self._registry.set(ref, signed, call)
         return JSONResult(document, wanted, call.dialect.link(skylink))
 
     async def delete_json(
@@ -155,8 +158,10 @@ class SkyDB:
         tweak = inputs.tweak(data_key, hashed_data_key_hex)
         call = self._transport.options.overridden(**options)
         async with self._turn(pair.public_key, tweak):
-            revision = await self._registry.following(pair.public_key, tweak, call)
-            await self._registry.post(Entry(tweak, DELETED, revision).sign(pair.private_key), call)
+            ref = _ref(pair.public_key, tweak, data_key, hashed_data_key_hex)
+            revision = await self._registry.following(ref, call)
+            signed = Entry(tweak, DELETED, revision).sign(pair.private_key)
+            await self._registry.set(ref, signed, call)
 
     @asynccontextmanager
     async def _turn(self, public_key: bytes, tweak: bytes) -> AsyncIterator[None]:
@@ -171,6 +176,10 @@ class SkyDB:
     async def _upload(self, document: bytes, name: str, call: PortalOptions) -> Skylink:
         source = Source.of_bytes(document, name, contenttype="application/json")
         return (await send(self._transport, UploadBody([source], field=FILE_FIELD), call)).skylink
+
+
+def _ref(public_key: bytes, tweak: bytes, data_key: str, hashed: bool) -> Ref:
+    return Ref(public_key, tweak, None if hashed else data_key)
 
 
 async def _both(*functions: Callable[[], Awaitable[None]]) -> None:

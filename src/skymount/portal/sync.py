@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 import trio
 
 from skymount.portal.client import PortalClient
+from skymount.portal.ledger import Ledger
 from skymount.portal.options import ClientOptions, PortalOptions
 from skymount.portal.registry import Registry
 from skymount.portal.skydb import SkyDB
@@ -182,8 +183,14 @@ class SyncPortalClient(_Waiting, of=PortalClient):
 
     _target: PortalClient
 
-    def __init__(self, portal_url: str = "", **options: Unpack[ClientOptions]) -> None:
-        client = PortalClient(portal_url, **options)
+    def __init__(
+        self,
+        portal_url: str = "",
+        *,
+        ledger: Ledger | None = None,
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        client = PortalClient(portal_url, ledger=ledger, **options)
         super().__init__(client, _Loop(client))
 
     @property
