@@ -201,7 +201,8 @@ async def _archive(
     place = os.path.join(parent, name)
 
     async def ask(client: "PortalReader") -> int:
-        return await to_file(client.transport, request, Path(place), client.options, report)
+        done = await to_file(client.transport, request, Path(place), client.options, report)
+        return done.size
 
     with naming_what_is_absent(link.text):
         return [(place, await reading.portals.first(ask))], 0

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from skymount.errors import MalformedError, WrongTypeError
 from skymount.portal import DEFAULT_SVC_PORTAL_URL
+from skymount.portal.trust import Policy
 from skymount.wire.dialect import SVC, Dialect, dialect_named
 
 DEFAULT_PORTAL_URL = DEFAULT_SVC_PORTAL_URL
@@ -80,6 +81,9 @@ class CallOptions(TypedDict, total=False):
     dialect: Dialect | str
     """The names that the portal uses, or the name of a preset."""
     on_upload_progress: OnUploadProgress | None
+    verify: str
+    """What to do with content that cannot be checked against its skylink: ``require`` refuses it,
+    ``available`` says so in the result, ``off`` checks nothing."""
 
 
 class CommonOptions(CallOptions, total=False):
@@ -157,6 +161,7 @@ class PortalOptions:
     node_url: str = ""
     retries: int = RETRIES
     on_upload_progress: OnUploadProgress | None = None
+    verify: Policy = Policy.AVAILABLE
 
     @property
     def is_local(self) -> bool:
@@ -263,6 +268,10 @@ def _node_url(name: str, value: object) -> str:
     return parse_portal_url(text) if text else ""
 
 
+def _policy(name: str, value: object) -> Policy:
+    return Policy.parse(_text(name, value))
+
+
 _Parser = Callable[[str, object], object]
 
 _COMMON_OPTIONS: Mapping[str, tuple[str, _Parser]] = {
@@ -272,6 +281,7 @@ _COMMON_OPTIONS: Mapping[str, tuple[str, _Parser]] = {
     "timeout": ("idle_timeout", _seconds),
     "dialect": ("dialect", _dialect),
     "on_upload_progress": ("on_upload_progress", _progress),
+    "verify": ("verify", _policy),
 }
 
 _CLIENT_OPTIONS: Mapping[str, tuple[str, _Parser]] = {

@@ -153,26 +153,8 @@ class PortalReader:
         await self.transport.connect(count)
 
     async def head(self, skylink: Skylink, **options: Unpack[CommonOptions]) -> Head:
-        """Ask for the headers of a whole skylink (endpoint 4).
-
-        ``format=concat`` keeps a portal from redirecting to, or failing over, a default path.
-        """
-        call = self.options.overridden(**options)
-        request = messages.download(skylink, method="HEAD", archive="concat")
-        answer = await self.transport.fetch(request, 0, call)
-        headers = answer.headers
-        try:
-            told = headers.get(call.dialect.skylink_header, "")
-            found = Skylink.parse(told) if told else None
-        except MalformedError as error:
-            raise self.transport.bad(request, call, str(error), answer.status) from None
-        return Head(
-            found,
-            headers.raw(call.dialect.metadata_header),
-            headers.length,
-            headers.get("content-type", ""),
-            headers.raw(call.dialect.proof_header),
-        )
+        """Ask for the headers of a whole skylink, as `head`."""
+        return await head(self.transport, skylink, self.options.overridden(**options))
 
     async def raw_metadata(self, skylink: Skylink, **options: Unpack[CommonOptions]) -> bytes:
         """Fetch the stored metadata JSON from its endpoint (wire notes 4.7)."""
@@ -213,21 +195,43 @@ class PortalReader:
         get it after another on its connection.
         """
         call = self.options.overridden(**options)
-        request = _content(skylink, path)
+        request = content_request(skylink, path)
         opened = self.transport.open(request, call, byte_range=byte_range, patient=patient)
         async with opened as answer:
-            _check_range(answer, byte_range, size, named=bool(path))
+            check_range(answer, byte_range, size, named=bool(path))
             yield Body(self.transport, answer)
 
 
+async def head(transport: Transport, skylink: Skylink, call: PortalOptions) -> Head:
+    """Ask a portal for the headers of a whole skylink (endpoint 4).
+
+    ``format=concat`` keeps a portal from redirecting to, or failing over, a default path.
+    """
+    request = messages.download(skylink, method="HEAD", archive="concat")
+    answer = await transport.fetch(request, 0, call)
+    headers = answer.headers
+    try:
+        told = headers.get(call.dialect.skylink_header, "")
+        found = Skylink.parse(told) if told else None
+    except MalformedError as error:
+        raise transport.bad(request, call, str(error), answer.status) from None
+    return Head(
+        found,
+        headers.raw(call.dialect.metadata_header),
+        headers.length,
+        headers.get("content-type", ""),
+        headers.raw(call.dialect.proof_header),
+    )
+
+
 @lru_cache(_ADDRESSES)
-def _content(skylink: Skylink, path: str) -> messages.Request:
+def content_request(skylink: Skylink, path: str) -> messages.Request:
     """Return the request for a file, or for the whole payload."""
     archive = "" if path else "concat"
     return messages.download(skylink, path, archive=archive, with_metadata=False)
 
 
-def _check_range(answer: OpenAnswer, asked: ByteRange, size: int, *, named: bool) -> None:
+def check_range(answer: OpenAnswer, asked: ByteRange, size: int, *, named: bool) -> None:
     """BadContentError unless the answer holds exactly the range, of content of `size` bytes.
 
     A file that was `named` may keep its size to itself. The whole payload may not: only by its
