@@ -17,7 +17,7 @@ from skymount.portal.download import DownloadResult
 from skymount.portal.files import CONTENT_LIMIT, FileContent, MetadataResult
 from skymount.portal.names import HnsResult
 from skymount.portal.options import CommonOptions, PortalOptions
-from skymount.portal.proofs import NO_NAME, Proofs, demand
+from skymount.portal.proofs import NO_NAME, Check, Proofs, demand
 from skymount.portal.reading import PortalReader
 from skymount.portal.registry import Registry
 from skymount.portal.skydb import SkyDB
@@ -178,12 +178,16 @@ class PortalClient(PortalReader):
             skykey_name=inputs.text(skykey_name, "skykey_name"),
             skykey_id=inputs.text(skykey_id, "skykey_id"),
         )
-        ask(target)  # for what is wrong with it
+        request = ask(target)
         place = inputs.local_path(destination, "destination")
         progress = download.checked_progress(on_progress)
         patient = inputs.patient(call, limit)
-        found, check, _ = await self._proofs.begin(target, inner, patient, form)
-        return await download.to_file(self.transport, ask(found), place, patient, progress, check)
+
+        async def compare() -> tuple[messages.Request, Check]:
+            found, check, _ = await self._proofs.begin(target, inner, patient, form)
+            return ask(found), check
+
+        return await download.to_file(self.transport, request, place, patient, progress, compare)
 
     async def get_file_content(
         self,

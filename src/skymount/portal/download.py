@@ -5,7 +5,7 @@ transfer broke. What it is compared with comes from ``portal.proofs``.
 import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -31,6 +31,9 @@ from skymount.wire.ranges import ByteRange
 Progress = Callable[[int, int | None], None]
 """Called with (bytes on disk, bytes in all or None). It goes back to 0 when a download that broke
 begins again."""
+
+Compare = Callable[[], Awaitable[tuple[Request, Check]]]
+"""Finds out what a download is compared with; returns the request to make, and that."""
 
 _ROUNDS = 5  # transfers in a row that bring nothing, before giving up
 _MEAGRE = 64 << 10  # bytes; a transfer that brings less is followed by a pause
@@ -58,8 +61,8 @@ def checked_progress(value: object) -> Progress | None:
 class _File:
     """The temporary file beside the destination; file calls run in threads."""
 
-    def __init__(self, destination: Path, check: Check) -> None:
-        self.check = check
+    def __init__(self, destination: Path) -> None:
+        self.check = Check()
         self.destination = destination
         self.path = destination
         self.size = 0
@@ -127,18 +130,21 @@ async def to_file(
     destination: Path,
     options: PortalOptions,
     progress: Progress | None = None,
-    check: Check | None = None,
+    compare: Compare | None = None,
 ) -> DownloadResult:
     """Download into a file.
 
     The destination has its old content until the new one is complete, and keeps it if that never
     comes. A transfer that breaks goes on where it was if the portal names the content by an ETag
     and serves ranges, and begins again if not. OSError when the file cannot be written,
-    BadContentError when `check` says that it is not the content.
+    BadContentError when it is not what `compare` says, which is called before the request and may
+    replace it.
     """
-    file = _File(destination, check or Check())
+    file = _File(destination)
     await trio.to_thread.run_sync(file.open)
     try:
+        if compare is not None:
+            request, file.check = await compare()
         try:
             await _fill(transport, request, file, options, progress)
             await file.check.finish()

@@ -40,6 +40,9 @@ _AT_ONCE = 16 << 10  # bytes of metadata that are parsed without a thread
 _LACKING = (NotFoundError, RequestRefusedError, AccessDeniedError)
 """What a portal says that does not give something out, whatever the reason."""
 
+_PLAIN = ("", "concat")
+"""Forms in which content is sent as it is stored."""
+
 _OFF = "verification is off"
 _NO_PROOF = "the portal hands out no proof of it, or has to decrypt it"
 _NO_WAY = "the portal does not prove where the link leads"
@@ -235,17 +238,17 @@ class _Source:
         request = messages.base_sector(self.call.dialect, skylink)
         try:
             answer = await self.transport.fetch(request, SECTOR_SIZE, self.call)
-        except _LACKING:
+            layout = sector.Layout.parse(answer.body)
+        except (MalformedError, *_LACKING):  # some portals have a page for what they do not know
             return await self._rebuilt(skylink)
+        if not layout.is_plain:
+            return None
         try:
-            return await self._parsed(skylink, answer.body)
+            return await self._checked(skylink, layout, answer.body)
         except MalformedError as error:
             raise self.transport.bad(request, self.call, str(error), answer.status) from None
 
-    async def _parsed(self, skylink: Skylink, data: bytes) -> Proof | None:
-        layout = sector.Layout.parse(data)
-        if not layout.is_plain:
-            return None
+    async def _checked(self, skylink: Skylink, layout: sector.Layout, data: bytes) -> Proof:
         if await trio.to_thread.run_sync(merkle.sector_root, data) != skylink.root:
             raise MalformedError(f"{skylink}: the base sector is not the content")
         base = sector.parse_base_sector(data)
@@ -364,6 +367,9 @@ class Proofs:
 
         Errors as of `find`.
         """
+        if archive not in _PLAIN:
+            demand(call, skylink, _NO_FILE)
+            return skylink, Check(_NO_FILE), None
         target, proof, why = await self.find(skylink, call)
         check = Check(why)
         if proof is not None:
@@ -405,13 +411,12 @@ def demand(call: PortalOptions, what: object, why: str) -> None:
 def _extent(proof: Proof, path: str, archive: str) -> tuple[int, int] | None:
     """Return (offset, size) in the payload of what every portal sends for a path.
 
-    None where each chooses for itself: a start page, or the form of an archive.
+    None where each chooses for itself, as of a start page.
     """
     size = proof.layout.filesize
     metadata = parse_metadata(proof.metadata)
     found = _whole(metadata, size, archive) if not path else _file(metadata, path)
-    is_plain = archive in ("", "concat")
-    return found if is_plain and found is not None and sum(found) <= size else None
+    return found if found is not None and sum(found) <= size else None
 
 
 def _whole(metadata: Metadata, size: int, archive: str) -> tuple[int, int] | None:
