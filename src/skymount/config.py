@@ -159,6 +159,7 @@ class Config:
             "api_key": self.api_key,
             "custom_user_agent": self.user_agent,
             "headers": dict(self.headers),
+            "verify": self.verify.value,
         }
 
 
