@@ -186,6 +186,7 @@ class Config:
             "custom_user_agent": self.user_agent,
             "headers": dict(self.headers),
             "redirect_hosts": self.redirect_hosts,
+            "verify": self.verify.value,
         }
 
 

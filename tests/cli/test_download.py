@@ -9,6 +9,7 @@ import tarfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -89,12 +90,18 @@ def test_a_file_goes_to_stdout(box: Sandbox, work: Path, site: str) -> None:
 def test_a_large_file(box: Sandbox, work: Path, fake: FakePortal) -> None:
     skylink = added(fake, of_metadata(encode_metadata(Metadata("big.bin", len(BIG), 0o600)), BIG))
     out = box.succeed("download", "--json", skylink, cwd=work)
-    assert json.loads(out) == [{"path": "big.bin", "size": len(BIG)}]
+    assert json.loads(out) == [{"path": "big.bin", "size": len(BIG), "verified": "yes"}]
     assert found(work) == {"big.bin": BIG}
     assert stat.S_IMODE((work / "big.bin").stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("name", [".profile", "", "..", "a/b", "x" * 256, "\udc80"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(".profile", "", "..", "a/b", "x" * 256, "\udc80", "-rf", "--help"),
+        *("a\nb", "\x1b[2J", "\x7f", "\x85", "txt.\u202eexe", "\u2028"),
+    ],
+)
 def test_a_name_that_a_portal_must_not_choose(
     box: Sandbox, work: Path, fake: FakePortal, name: str
 ) -> None:
@@ -103,6 +110,77 @@ def test_a_name_that_a_portal_must_not_choose(
     skylink = added(fake, of_metadata(raw, b"x"))
     box.skymount("download", skylink, cwd=work)
     assert found(work) == {skylink: b"x"}
+
+
+@pytest.mark.parametrize("name", ["-rf", "a\nb", "\x1b[2J"])
+def test_a_name_in_the_link_that_no_tool_expects(
+    box: Sandbox, work: Path, fake: FakePortal, name: str
+) -> None:
+    """The skylink takes its place too; a hidden file is what its user asked for."""
+    skylink = added(fake, of_files({name: b"x", f"d/{name}/f": b"y", ".hidden": b"z"}))
+    box.succeed("download", f"{skylink}/{quote(name)}", cwd=work)
+    assert found(work) == {skylink: b"x"}
+    (work / skylink).unlink()
+    box.succeed("download", f"{skylink}/d/{quote(name)}", cwd=work)
+    assert found(work) == {f"{skylink}/f": b"y"}
+    box.succeed("download", f"{skylink}/.hidden", cwd=work)
+    assert found(work) == {f"{skylink}/f": b"y", ".hidden": b"z"}
+
+
+def test_a_file_that_the_upload_names_is_not_replaced(
+    box: Sandbox, work: Path, fake: FakePortal
+) -> None:
+    """Not even with --force: that is for what the user names."""
+    raw = encode_metadata(Metadata("notes", 1))
+    skylink = added(fake, of_metadata(raw, b"x"))
+    (work / "d").mkdir()
+    for place in ("notes", "d/notes"):
+        (work / place).write_text("mine")
+    for more in ([], ["--force"]):
+        for destination, shown in (([], "notes"), (["d"], "d/notes")):
+            said = box.fail("download", *more, skylink, *destination, cwd=work)
+            assert said == (
+                f"{shown}: it exists already, and the upload chose that name; "
+                "to replace it name it as DEST, with --force"
+            )
+    assert found(work) == {"notes": b"mine", "d/notes": b"mine"}
+    box.fail("download", skylink, "notes", cwd=work)
+    box.succeed("download", "--force", skylink, "notes", cwd=work)
+    box.succeed("download", "--force", skylink, "d/notes", cwd=work)
+    assert found(work) == {"notes": b"x", "d/notes": b"x"}
+
+
+def test_a_directory_that_the_upload_names_is_not_added_to(
+    box: Sandbox, work: Path, fake: FakePortal
+) -> None:
+    """Nor one that the link names: who wants that names it as DEST."""
+    files = {"git": b"bad", "lib/ssh": b"worse"}
+    skylink = added(fake, of_metadata(describe(files, "bin"), b"badworse", files=files))
+    (work / "bin").mkdir()
+    (work / "lib").symlink_to("bin")
+    for more in ([], ["--force"]):
+        for link, name in ((skylink, "bin"), (f"{skylink}/lib", "lib")):
+            said = box.fail("download", *more, link, cwd=work)
+            assert said == f"{name}: it exists already; to add to it name it as DEST"
+    assert found(work) == {}
+    assert len(fake.asked("^GET /(?!svc/)")) == 0
+    box.succeed("download", skylink, "bin", cwd=work)
+    assert found(work) == {"bin/git": b"bad", "bin/lib/ssh": b"worse"}
+
+
+def test_an_archive_that_exists(sandbox: Sandbox, portal: str) -> None:
+    """--force replaces an archive whose name stands in the link, or is DEST."""
+    box = sandbox.with_env(SKYMOUNT_PORTALS=portal)
+    (box.root / "s/a").mkdir(parents=True)
+    (box.root / "s/a/-f").write_text("content")
+    skylink = box.succeed("upload", "s").rstrip()
+    (box.root / "a.zip").write_text("mine")
+    box.fail("download", "--archive", "zip", f"{skylink}/a")
+    assert (box.root / "a.zip").read_text() == "mine"
+    box.skymount("download", "--archive", "zip", "--force", f"{skylink}/a")
+    assert zipfile.is_zipfile(box.root / "a.zip")
+    box.skymount("download", "--archive", "zip", f"{skylink}/a/-f")
+    assert zipfile.is_zipfile(box.root / f"{skylink}.zip")
 
 
 def test_what_exists_is_refused(box: Sandbox, work: Path, site: str) -> None:
@@ -152,8 +230,8 @@ def test_a_directory_takes_the_name_of_the_upload(box: Sandbox, work: Path, site
 def test_a_directory_inside(box: Sandbox, work: Path, site: str) -> None:
     out = box.succeed("download", "--json", f"{site}/a", "copy", cwd=work)
     assert json.loads(out) == [
-        {"path": "copy/b/two words", "size": 5},
-        {"path": "copy/c", "size": 0},
+        {"path": "copy/b/two words", "size": 5, "verified": "yes"},
+        {"path": "copy/c", "size": 0, "verified": "yes"},
     ]
     box.succeed("download", f"{site}/a/b", cwd=work)
     assert set(found(work)) == {"copy/b/two words", "copy/c", "b/two words"}
@@ -318,7 +396,7 @@ def test_the_working_directory_may_not_be_writable(box: Sandbox, site: str) -> N
 
 
 def test_archives_of_a_portal(sandbox: Sandbox, portal: str) -> None:
-    box = sandbox.with_env(SKYMOUNT_PORTALS=portal)
+    box = sandbox.with_env(SKYMOUNT_PORTALS=portal, SKYMOUNT_VERIFY="off")
     (box.root / "site/a").mkdir(parents=True)
     (box.root / "site/a/file").write_text("content")
     (box.root / "site/b").write_text("other")

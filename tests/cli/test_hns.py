@@ -4,6 +4,7 @@ import json
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -23,7 +24,8 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PortalProcess]:
 
 @pytest.fixture
 def box(sandbox: Sandbox, names: PortalProcess) -> Sandbox:
-    return sandbox.with_env(SKYMOUNT_PORTALS=names.url)
+    """Commands in it do not warn that no name is verified."""
+    return sandbox.with_env(SKYMOUNT_PORTALS=names.url, SKYMOUNT_VERIFY="off")
 
 
 @pytest.fixture
@@ -61,7 +63,7 @@ def test_a_file_is_downloaded_under_its_name(box: Sandbox, site: str) -> None:
 
 def test_where_a_download_goes(box: Sandbox, site: str) -> None:
     out = box.succeed("hns", "download", "--json", "example/index.html", "other.html")
-    assert json.loads(out) == {"path": "other.html", "size": 5}
+    assert json.loads(out) == {"path": "other.html", "size": 5, "verified": "no"}
     box.succeed("hns", "download", "example/index.html", box.directory("there"))
     assert (box.root / "there/index.html").read_text() == "hello"
 
@@ -114,6 +116,17 @@ def test_a_place_that_is_not_there(box: Sandbox, site: str) -> None:
 def test_a_download_stays_where_it_belongs(box: Sandbox, site: str, name: str) -> None:
     box.skymount("hns", "download", name)
     assert {path.name for path in box.root.parent.iterdir()} == {"sandbox"}
+
+
+@pytest.mark.parametrize("name", ["-rf", "%1b%5b2J", "a%0ab"])
+def test_a_name_that_no_tool_expects(box: Sandbox, names: PortalProcess, name: str) -> None:
+    """Another name takes its place."""
+    directory = box.directory("odd")
+    (directory / unquote(name)).write_text("odd")
+    link = box.upload(directory, names.url)
+    box.succeed("portal", "hns", "set", "--data", names.data, "odd", link)
+    box.skymount("hns", "download", f"odd/{name}")
+    assert (box.root / "download").read_text() == "odd"
 
 
 def test_a_name_that_nobody_has(box: Sandbox, site: str) -> None:

@@ -28,9 +28,13 @@ from skymount.portal.ledger import Ledger
 from skymount.portal.marks import Ref
 from skymount.portal.options import PortalOptions
 from skymount.portal.reading import PortalReader
+from skymount.wire.document import DOCUMENT_LIMIT
 from skymount.wire.keys import KeyPair
+from skymount.wire.metadata import Metadata, encode_metadata
 from skymount.wire.registry import hash_data_key
 from skymount.wire.skylink import Skylink
+from tests.fakes.portal import FakePortal, running
+from tests.fakes.skyfiles import unverifiable
 from tests.portal_process import running_portal
 
 PAIR = KeyPair.from_seed("the owner of documents in tests")
@@ -64,11 +68,11 @@ class Kit:
 
 
 @asynccontextmanager
-async def open_kit(url: str, path: Path) -> AsyncIterator[Kit]:
-    """Open the documents of a portal, with a ledger of their own."""
+async def open_kit(*urls: str, path: Path) -> AsyncIterator[Kit]:
+    """Open the documents of portals, with a ledger of their own."""
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(PortalReader.of(PortalOptions.parse(url)))
-        portals = Portals([client])
+        clients = [PortalReader.of(PortalOptions.parse(url)) for url in urls]
+        portals = Portals([await stack.enter_async_context(client) for client in clients])
         loader = Loader(portals, Policy.AVAILABLE)
         reader = await stack.enter_async_context(
             open_reader(portals, loader, MemoryCache(64 << 20))
@@ -84,7 +88,7 @@ async def test_written_and_read(portal: str, tmp_path: Path):
 
     Another machine reads the same; the client library reads what was written, and is read.
     """
-    async with open_kit(portal, tmp_path) as kit:
+    async with open_kit(portal, path=tmp_path) as kit:
         assert (await kit.documents.read(ref("doc"))).data is None
         written = await kit.documents.write(ref("doc"), PAIR, b'{"a": [1, "\xc3\xa9"]}', None)
         assert written.data == '{\n  "a": [\n    1,\n    "é"\n  ]\n}\n'.encode()
@@ -99,7 +103,7 @@ async def test_written_and_read(portal: str, tmp_path: Path):
         assert recalled.verified is Verified.YES
     (tmp_path / "other").mkdir()
     async with (
-        open_kit(portal, tmp_path / "other") as kit,
+        open_kit(portal, path=tmp_path / "other") as kit,
         PortalClient(portal) as client,
     ):
         assert (await kit.documents.read(ref("doc"))).data == written.data
@@ -113,7 +117,7 @@ async def test_both_stored_forms(portal: str, tmp_path: Path):
     """D1: Both stored forms are read: the document itself, and the one with `_data` and `_v`."""
     (tmp_path / "plain.json").write_text('{"a": 1}')
     (tmp_path / "wrapped.json").write_text('{"_data": {"a": 1}, "_v": 2}')
-    async with open_kit(portal, tmp_path) as kit, PortalClient(portal) as client:
+    async with open_kit(portal, path=tmp_path) as kit, PortalClient(portal) as client:
         for name in ("plain", "wrapped"):
             skylink = await client.upload_file(tmp_path / f"{name}.json")
             await kit.entries.write(ref(name), PAIR, bytes(_link(skylink)), None)
@@ -129,7 +133,7 @@ async def test_no_document(portal: str, tmp_path: Path):
     is an error.
     """
     (tmp_path / "text").write_text("no JSON")
-    async with open_kit(portal, tmp_path) as kit, PortalClient(portal) as client:
+    async with open_kit(portal, path=tmp_path) as kit, PortalClient(portal) as client:
         skylink = await client.upload_file(tmp_path / "text")
         await kit.entries.write(ref("data"), PAIR, b"just data", None)
         await kit.entries.write(ref("text"), PAIR, bytes(_link(skylink)), None)
@@ -143,12 +147,25 @@ async def test_no_document(portal: str, tmp_path: Path):
         assert known.data is None
 
 
+async def test_document_that_is_too_long(portal: str, tmp_path: Path):
+    """D1: one of more than 64 MiB is an error before any of it is downloaded."""
+    raw = encode_metadata(Metadata("f", DOCUMENT_LIMIT + 1))
+    long = unverifiable(raw, bytes(DOCUMENT_LIMIT + 1))
+    async with running(FakePortal()) as fake, open_kit(portal, fake.url, path=tmp_path) as kit:
+        fake.add(long)
+        await kit.entries.write(ref("long"), PAIR, bytes(long.skylink), None)
+        with pytest.raises(BadContentError, match="longer than"):
+            await kit.documents.read(ref("long"))
+        assert fake.asked(f"^HEAD /{long.name}")
+        assert not fake.asked(f"^GET /{long.name}")
+
+
 async def test_listing_asks_for_what_is_not_known(portal: str, tmp_path: Path):
     """After a restart too, entries that are no documents are not listed."""
-    async with open_kit(portal, tmp_path) as kit:
+    async with open_kit(portal, path=tmp_path) as kit:
         await kit.entries.write(ref("data"), PAIR, b"just data", None)
         await kit.documents.write(ref("document"), PAIR, b"{}", None)
-    async with open_kit(portal, tmp_path) as kit:
+    async with open_kit(portal, path=tmp_path) as kit:
         names = await kit.documents.names(PAIR.public_key)
         assert [name.data_key for name in names] == ["document"]
 
@@ -158,7 +175,7 @@ async def test_listing_asks_for_what_is_not_known(portal: str, tmp_path: Path):
 )
 async def test_what_is_no_document(portal: str, tmp_path: Path, text: bytes):
     """D2: Writing checks that it is JSON (EINVAL at close), and then nothing is sent."""
-    async with open_kit(portal, tmp_path) as kit:
+    async with open_kit(portal, path=tmp_path) as kit:
         with pytest.raises(OSError) as caught:
             await kit.documents.write(ref("bad"), PAIR, text, None)
         assert caught.value.errno == errno.EINVAL
@@ -167,7 +184,7 @@ async def test_what_is_no_document(portal: str, tmp_path: Path, text: bytes):
 
 async def test_changed_by_somebody_else(portal: str, tmp_path: Path):
     """A change is made from a document; when there is another one by then it is refused."""
-    async with open_kit(portal, tmp_path) as kit:
+    async with open_kit(portal, path=tmp_path) as kit:
         base = await kit.documents.write(ref("shared"), PAIR, b"[1]", None)
         await kit.documents.write(ref("shared"), PAIR, b"[2]", base)
         with pytest.raises(StaleEntryError):
@@ -177,7 +194,7 @@ async def test_changed_by_somebody_else(portal: str, tmp_path: Path):
 
 async def test_deleted(portal: str, tmp_path: Path):
     """D3: rm deletes the document's entry."""
-    async with open_kit(portal, tmp_path) as kit:
+    async with open_kit(portal, path=tmp_path) as kit:
         await kit.documents.write(ref("gone"), PAIR, b"[1]", None)
         await kit.documents.delete(ref("gone"), PAIR)
         found = await kit.documents.read(ref("gone"))
@@ -209,14 +226,14 @@ async def test_large_document(portal: str, tmp_path: Path, apart: list[str]):
     """
     text = as_text(as_upload(LARGE))
     odd = Ref(PAIR.public_key, hash_data_key("\0\n é"), "\0\n é")
-    async with open_kit(portal, tmp_path) as kit:
+    async with open_kit(portal, path=tmp_path) as kit:
         await kit.documents.write(ref("small"), PAIR, b"[]", None)
         assert apart == []
         for each in (ref("large"), odd):
             written = await kit.documents.write(each, PAIR, bytearray(LARGE), None)
             assert written.data == text
         assert apart == ["write", "write"]
-    async with open_kit(portal, tmp_path) as kit:
+    async with open_kit(portal, path=tmp_path) as kit:
         assert (await kit.documents.read(ref("large"))).data == text
         assert (await kit.documents.read(odd)).data == text
         assert apart[2:] == ["read", "read"]
@@ -226,7 +243,7 @@ async def test_large_document(portal: str, tmp_path: Path, apart: list[str]):
 async def test_large_text_that_is_no_document(portal: str, tmp_path: Path, apart: list[str]):
     """D2: EINVAL at close, and then nothing is sent; what is no document cannot be read."""
     (tmp_path / "text").write_bytes(LARGE[:-1])
-    async with open_kit(portal, tmp_path) as kit, PortalClient(portal) as client:
+    async with open_kit(portal, path=tmp_path) as kit, PortalClient(portal) as client:
         with pytest.raises(OSError) as caught:
             await kit.documents.write(ref("large text"), PAIR, LARGE[:-1], None)
         assert caught.value.errno == errno.EINVAL
@@ -241,7 +258,7 @@ async def test_large_text_that_is_no_document(portal: str, tmp_path: Path, apart
 async def test_process_that_fails(portal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Whatever becomes of the process, nothing is stored, and there is an error."""
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    async with open_kit(portal, tmp_path) as kit:
+    async with open_kit(portal, path=tmp_path) as kit:
         with pytest.raises(BadContentError, match="status 1"):
             await kit.documents.write(ref("failing"), PAIR, LARGE, None)
         assert (await kit.documents.read(ref("failing"))).data is None

@@ -75,10 +75,10 @@ async def test_upload_directory(client: PortalClient, tmp_path: Path) -> None:
 
 
 async def test_download_file(client: PortalClient, ready: Ready, tmp_path: Path) -> None:
-    """downloadFile writes content, or what a path selects, to a local file; it returns nothing."""
+    """downloadFile writes content, or what a path selects, to a local file."""
     copy = tmp_path / "copy"
     link = f"svc://{ready.skylink}/dir/d.bin"
-    assert await client.download_file(copy, link) is None  # type: ignore[func-returns-value]
+    assert (await client.download_file(copy, link)).verified == "yes"
     assert copy.read_bytes() == FILES["dir/d.bin"]
     await client.download_file(str(copy), ready.skylink)
     with zipfile.ZipFile(copy) as archive:

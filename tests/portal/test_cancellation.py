@@ -192,7 +192,7 @@ async def test_download_file(tmp_path: Path, anew: bool, breaks: bool):
     async with talking(anew=anew) as (portal, client):
         if breaks:
             portal.heal()
-            portal.fault(broken, f"/{LARGE.name}")
+            portal.fault(broken, f"GET /{LARGE.name}")
         for place in range(1, _MOST):
             with trio.fail_after(20):
                 cancelled = await cancelled_at(place, ask(client))

@@ -43,7 +43,7 @@ async def talking(**options: object):
 
 async def content_of(body: bytes, content_type: str) -> FileContent:
     """Return what a client makes of a body of that type."""
-    async with talking() as (portal, client):
+    async with talking(verify="off") as (portal, client):
         reply = Reply(200, ((b"Content-Type", content_type.encode()),), body)
         portal.fault(lambda *_: reply)
         return await client.get_file_content(LINK)
@@ -126,7 +126,7 @@ async def test_largest_content(portal: PortalProcess):
 async def test_headers_of_nonsense():
     """C5: metadata or a skylink that does not parse is an error of the portal, with its place."""
     for name, value in ((b"svc-metadata", b"[1]"), (b"svc-metadata", b"{"), (b"Svc-Skylink", b"x")):
-        async with talking() as (portal, client):
+        async with talking(verify="off") as (portal, client):
             portal.fault(fake.header(name, value))
             for method, ask in (("GET", client.get_file_content), ("HEAD", client.get_metadata)):
                 with pytest.raises(BadContentError) as caught:
@@ -191,7 +191,7 @@ async def test_metadata_too_long_for_a_header():
 
 async def test_endpoint_of_nonsense():
     """C5: a metadata endpoint that sends something else is an error of the portal."""
-    async with talking() as (portal, client):
+    async with talking(verify="off") as (portal, client):
         portal.fault(lambda *_: Reply(200), "HEAD ")
         portal.fault(fake.body_is(b"<html>"), "/metadata/")
         for path in ("", "a.txt"):
@@ -202,7 +202,7 @@ async def test_endpoint_of_nonsense():
 
 async def test_portal_that_cannot_choose():
     """A portal that refuses HEAD of several files without a format is asked with one."""
-    async with talking() as (portal, client):
+    async with talking(verify="off") as (portal, client):
         portal.fault(fake.status(400), "HEAD [^?]*$")
         assert (await client.get_metadata(LINK)).metadata == json.loads(SMALL.metadata)
         assert [request.query for request in portal.requests] == [{}, {"format": "concat"}]

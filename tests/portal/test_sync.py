@@ -30,6 +30,9 @@ from tests.fakes.skyfiles import noise, of_files
 from tests.portal_process import PortalProcess, portal_environment
 
 SMALL = of_files({"a.txt": b"hello"})
+CONTENT = "^GET /(?!svc/)"
+CALLS = "^(GET|POST) /(?!svc/basesector/)"
+
 _END = 20  # seconds until a process or thread that was asked to end counts as hanging
 
 
@@ -217,7 +220,7 @@ def test_use_after_close(fakes: FakePortal):
 
 def test_closed_during_calls(fakes: FakePortal, tmp_path: Path):
     """Calls that wait when the client is closed raise RuntimeError, and leave nothing behind."""
-    fakes.fault(lambda _, reply: fake.Reply(200, (), b"x" * 10, length=20, then="stall"))
+    fakes.fault(lambda _, reply: fake.Reply(200, (), b"h", length=20, then="stall"), CALLS)
     pair = gen_key_pair_and_seed()
     client = SyncPortalClient(fakes.url)
     with ThreadPoolExecutor(4) as pool:
@@ -227,7 +230,7 @@ def test_closed_during_calls(fakes: FakePortal, tmp_path: Path):
             pool.submit(client.download_file, tmp_path / "f", SMALL.name),
             pool.submit(client.db.set_json, pair.private_key, "k", {}),
         ]
-        while len(fakes.requests) < 5:  # one asks for two things at once
+        while len(fakes.asked(CALLS)) < 5:  # one asks for two things at once
             time.sleep(0.001)
         client.close()
         for call in calls:
@@ -279,14 +282,14 @@ def test_exit_without_close(fakes: FakePortal, under_way: bool):
     """A program that ends without closing the client ends, in silence."""
     code = f"print(client.get_metadata({SMALL.name!r}).skylink)\n"
     if under_way:
-        fakes.fault(fake.stalls_after(-1), "GET")
+        fakes.fault(fake.stalls_after(-1), CONTENT)
         code += (
             f"ask = lambda: client.get_file_content({SMALL.name!r})\n"
             "threading.Thread(target=ask, daemon=True).start()\n"
             "sys.stdin.readline()\n"
         )
     process = script(code, fakes.url)
-    while under_way and not fakes.asked("GET"):
+    while under_way and not fakes.asked(CONTENT):
         assert process.poll() is None
         time.sleep(0.001)
     assert outcome(process) == (0, f"svc://{SMALL.name}\n", "")
@@ -294,7 +297,9 @@ def test_exit_without_close(fakes: FakePortal, under_way: bool):
 
 def test_interrupt(fakes: FakePortal, tmp_path: Path):
     """C13: Ctrl-C ends the call that waits, leaves no file behind, and the client is usable."""
-    fakes.fault(lambda _, reply: fake.Reply(200, (), b"x", length=20, then="stall"), times=1)
+    fakes.fault(
+        lambda _, reply: fake.Reply(200, (), b"x", length=20, then="stall"), CONTENT, times=1
+    )
     code = (
         "try:\n"
         f"    client.download_file({str(tmp_path / 'f')!r}, {SMALL.name!r})\n"
@@ -305,7 +310,7 @@ def test_interrupt(fakes: FakePortal, tmp_path: Path):
         "print([t.name for t in threading.enumerate() if 'skymount' in t.name])\n"
     )
     process = script(code, fakes.url)
-    while not any(tmp_path.iterdir()) or not fakes.requests:
+    while not any(tmp_path.iterdir()) or not fakes.asked(CONTENT):
         assert process.poll() is None
         time.sleep(0.001)
     process.send_signal(signal.SIGINT)
@@ -314,10 +319,10 @@ def test_interrupt(fakes: FakePortal, tmp_path: Path):
 
 def test_interrupt_that_nobody_catches(fakes: FakePortal, tmp_path: Path):
     """Ctrl-C that is not caught ends the program as it does any other."""
-    fakes.fault(lambda _, reply: fake.Reply(200, (), b"x", length=20, then="stall"))
+    fakes.fault(lambda _, reply: fake.Reply(200, (), b"x", length=20, then="stall"), CONTENT)
     code = f"client.download_file({str(tmp_path / 'f')!r}, {SMALL.name!r})\n"
     process = script(code, fakes.url)
-    while not any(tmp_path.iterdir()) or not fakes.requests:
+    while not any(tmp_path.iterdir()) or not fakes.asked(CONTENT):
         assert process.poll() is None
         time.sleep(0.001)
     process.send_signal(signal.SIGINT)

@@ -1,9 +1,10 @@
 """``skymount download``: content without a mount, on disk. Checked as a mount does it, but for the
-archives that a portal makes.
+archives that a portal makes; what cannot be checked is said.
 """
 
 import os
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,9 @@ from skymount.cli.output import Progress, emit, escape, json_option, progress
 if TYPE_CHECKING:
     from skymount.cli.session import Reading
     from skymount.cli.target import Link, Target
+    from skymount.portal.download import DownloadResult
     from skymount.portal.reading import PortalReader
+    from skymount.portal.trust import Verified
     from skymount.wire.messages import Request
 
 _ARCHIVES = {"zip": ".zip", "tar": ".tar", "targz": ".tar.gz"}
@@ -45,9 +48,14 @@ def download(
     """Save the file or directory at LINK as DEST.
 
     A file goes to DEST, or into DEST if that is a directory, or to stdout if it is '-'. A directory
-    becomes DEST, or is added to it if it exists. Without DEST the name in the skylink counts, in
-    the working directory; the skylink itself where that begins with a dot. Files appear when all
-    of them are complete and verified. What mounts keep on disk is read without a portal.
+    becomes DEST, or is added to it if it exists. Files appear when all of them are complete, and
+    none that fails verification. Of what cannot be verified a warning says so, and --json, where
+    `verified` is "yes", "partly" or "no". What mounts keep on disk is read without a portal.
+
+    Without DEST the last name in LINK counts, or else the name that the upload has, in the working
+    directory; the skylink itself where that begins with a dash or, chosen by the upload, with a
+    dot, or holds control characters. A directory that exists is not added to then. --force replaces
+    no file that only the upload named.
 
     \b
     Examples:
@@ -65,22 +73,30 @@ def download(
     settings, parsed = flags.load(), Link.parse(link)
     fetch = partial(_archive, kind=archive) if archive else _save
     with progress() as report:
-        saved, left_out = run_with_reader(
+        saved = run_with_reader(
             settings,
             lambda reading: fetch(reading, parsed, destination, force=force, report=report),
         )
     if as_json:
-        emit([{"path": path, "size": size} for path, size in saved], as_json, [])
+        common = {"verified": saved.verified.value}
+        emit([{"path": path, "size": size} | common for path, size in saved.files], as_json, [])
     elif os.isatty(2) and destination != "-":
-        total = sum(size for _, size in saved)
-        what = escape(saved[0][0]) if len(saved) == 1 else f"{len(saved)} files"
+        total = sum(size for _, size in saved.files)
+        what = escape(saved.files[0][0]) if len(saved.files) == 1 else f"{len(saved.files)} files"
         click.echo(f"{what}, {total} bytes", err=True)
-    if left_out:
-        raise click.ClickException(f"{left_out} files cannot be saved, see above")
+    if saved.left_out:
+        raise click.ClickException(f"{saved.left_out} files cannot be saved, see above")
 
 
-Saved = tuple[list[tuple[str, int]], int]
-"""(path, size in bytes) of each file, and the number of files that could not be saved."""
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What a download made."""
+
+    files: list[tuple[str, int]]
+    """(path, size in bytes) of each."""
+    verified: "Verified"
+    left_out: int = 0
+    """Number of files that could not be saved."""
 
 
 async def _save(
@@ -99,20 +115,30 @@ async def _save(
     target = await open_target(reading, link)
     skyfile, file = target.tree.skyfile, target.single_file()
     if destination == "-":
-        return [("-", await write_out(reading, target))], 0
+        return Saved([("-", await write_out(reading, target))], target.verified)
     if file is None:
         return await _save_tree(reading, target, destination, force=force, report=report)
-    parent, name = _place(destination, target.name, force=force)
+    chosen = bool(target.path) or _is_file_name(destination)
+    parent, name = _place(destination, target.name, chosen=chosen, force=force)
+    target.warn_of_doubt(reading.policy)
     item = Item(b"file", file.offset, file.size, target.mode_of(target.path))
     with Stage(parent or ".") as stage:
         await stage.fill(reading.reader, skyfile, [item], report)
-        stage.place_file(name, force=force)
-    return [(os.path.join(parent, name), file.size)], 0
+        stage.place_file(name, force=force and chosen)
+    return Saved([(os.path.join(parent, name), file.size)], target.verified)
 
 
-def _place(destination: str | None, own: str, *, force: bool) -> tuple[str, str]:
-    """Return (directory, name) for a file; ClickException when it cannot go there."""
-    from skymount.cli.saving import check_free
+def _is_file_name(destination: str | None) -> bool:
+    """Whether DEST names a file, not only the directory for it."""
+    return destination is not None and not os.path.isdir(destination)
+
+
+def _place(destination: str | None, own: str, *, chosen: bool, force: bool) -> tuple[str, str]:
+    """Return (directory, name) for a file; ClickException when it cannot go there.
+
+    What is there is replaced only if the user has `chosen` the name.
+    """
+    from skymount.cli.saving import Refused, check_free
 
     if destination is None:
         parent, name = "", own
@@ -122,7 +148,13 @@ def _place(destination: str | None, own: str, *, force: bool) -> tuple[str, str]
         parent, name = os.path.split(destination)
         if not name:
             raise click.ClickException(f"{escape(destination)}: no such directory")
-    check_free(os.path.join(parent, name), os.fsencode(os.path.join(parent, name)), force=force)
+    place = os.path.join(parent, name)
+    if not chosen and os.path.lexists(place):
+        raise Refused(
+            f"{escape(place)}: it exists already, and the upload chose that name; "
+            "to replace it name it as DEST, with --force"
+        )
+    check_free(place, os.fsencode(place), force=force)
     return parent, name
 
 
@@ -149,11 +181,12 @@ async def _save_tree(
             "than the content has; mount it, or download single files"
         )
     place = (target.name if destination is None else destination).rstrip("/") or "/"
-    is_there = _is_directory(place)
+    is_there = _is_directory(place, named=destination is not None)
     parent, name = (place, "") if is_there else os.path.split(place)
     with Stage(parent or ".") as stage:
         if is_there:
             stage.check_merge(items, force=force)
+        target.warn_of_doubt(reading.policy)
         stage.make_directories(path for path, node in target.walk() if isinstance(node, Directory))
         await stage.fill(reading.reader, skyfile, items, report)
         if is_there:
@@ -161,11 +194,17 @@ async def _save_tree(
         else:
             stage.place_directory(name)
     saved = [(os.path.join(place, os.fsdecode(item.path)), item.size) for item in items]
-    return saved, target.warn_of_hidden()
+    return Saved(saved, target.verified, target.warn_of_hidden())
 
 
-def _is_directory(place: str) -> bool:
-    """Whether there is a directory, or nothing; ClickException for what is in the way of one."""
+def _is_directory(place: str, *, named: bool) -> bool:
+    """Whether there is a directory, or nothing; ClickException for what is in the way of one, which
+    everything is unless the user `named` the place.
+    """
+    if not named and os.path.lexists(place):
+        raise click.ClickException(
+            f"{escape(place)}: it exists already; to add to it name it as DEST"
+        )
     if os.path.isdir(place):
         return True
     if os.path.lexists(place):
@@ -183,10 +222,10 @@ async def _archive(
     report: Progress | None,
 ) -> Saved:
     """Save the archive that a portal makes of a directory; its word is all that there is."""
-    from skymount.cli.target import find_place, naming_what_is_absent
-    from skymount.content.skyfile import Policy
+    from skymount.cli.target import find_place, naming_what_is_absent, plain_name, warn_of_doubt
     from skymount.errors import BadContentError
     from skymount.portal.download import to_file
+    from skymount.portal.trust import Policy, Verified
     from skymount.wire import messages
 
     if reading.policy is Policy.REQUIRE:
@@ -195,16 +234,21 @@ async def _archive(
     inner = found.path.decode("utf-8", "surrogateescape")
     request = messages.download(found.skylink, inner, archive=kind, with_metadata=False)
     if destination == "-":
-        return [("-", await copy_out(reading.portals.ranked()[0], request))], 0
-    own = (inner.rpartition("/")[2] or str(found.skylink)).replace("\0", "") + _ARCHIVES[kind]
-    parent, name = _place(destination, own, force=force)
+        size = await copy_out(reading.portals.ranked()[0], request)
+        warn_of_doubt(link.text, Verified.NO, reading.policy)
+        return Saved([("-", size)], Verified.NO)
+    skylink = str(found.skylink)
+    own = plain_name(inner.rpartition("/")[2] or skylink, skylink) + _ARCHIVES[kind]
+    parent, name = _place(destination, own, chosen=True, force=force)
     place = os.path.join(parent, name)
 
-    async def ask(client: "PortalReader") -> int:
+    async def ask(client: "PortalReader") -> "DownloadResult":
         return await to_file(client.transport, request, Path(place), client.options, report)
 
     with naming_what_is_absent(link.text):
-        return [(place, await reading.portals.first(ask))], 0
+        done = await reading.portals.first(ask)
+    warn_of_doubt(link.text, done.verified, reading.policy)
+    return Saved([(place, done.size)], done.verified)
 
 
 async def copy_out(client: "PortalReader", request: "Request") -> int:

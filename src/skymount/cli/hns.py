@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from skymount.cli.options import PortalFlags, portal_options
+from skymount.cli.options import PortalFlags, portal_options, reading_options
 from skymount.cli.output import emit, json_option, progress
 
 if TYPE_CHECKING:
     from skymount.portal.client import PortalClient
+    from skymount.portal.download import DownloadResult
     from skymount.portal.names import HnsResult
 
 
@@ -61,7 +62,7 @@ def resolve(
 @click.argument("name", metavar="DOMAIN[/PATH]")
 @click.argument("destination", metavar="[DEST]", required=False)
 @click.option("--force", is_flag=True, help="Replace a file that exists already.")
-@portal_options
+@reading_options
 @json_option
 def download(
     name: str, destination: str | None, force: bool, flags: PortalFlags, as_json: bool
@@ -69,9 +70,11 @@ def download(
     """Download what DOMAIN resolves to into the file DEST, or into the directory DEST.
 
     It goes to stdout if DEST is '-'. Without DEST the file has the last name of the path, or that
-    of the domain. Of a directory the portal sends its index page, or a zip archive if it has none;
+    of the domain; `download` in place of one that begins with a dash or holds control characters.
+    Of a directory the portal sends its index page, or a zip archive if it has none;
     `skymount download --archive zip hns://example site.zip` gets the whole of it. The portal is
-    believed; `skymount download hns://DOMAIN/PATH` checks content against its hash.
+    believed, as a warning says; `skymount download hns://DOMAIN/PATH` checks at least that the
+    content is what the portal says the domain leads to.
 
     \b
     Examples:
@@ -79,7 +82,8 @@ def download(
       skymount hns download example page.html
     """
     from skymount.cli.session import run_with_client
-    from skymount.cli.target import HNS, Link
+    from skymount.cli.target import HNS, Link, warn_of_doubt
+    from skymount.portal.trust import Verified
 
     if destination == "-" and as_json:
         raise click.UsageError("--json and the content cannot both go to stdout")
@@ -89,32 +93,40 @@ def download(
     shown = f"{domain}/{path}".rstrip("/")
     if destination == "-":
         run_with_client(settings, lambda client: _copy_out(client, domain, path, shown))
+        warn_of_doubt(HNS + shown, Verified.NO, settings.verify)
         return
     target = _target(destination, (path or domain).rpartition("/")[2], force=force)
     with progress() as bar:
 
-        async def fetch(client: "PortalClient") -> None:
+        async def fetch(client: "PortalClient") -> "DownloadResult":
             with _named(shown):
-                await client.download_file_hns(target, domain, path=path, on_progress=bar)
+                return await client.download_file_hns(target, domain, path=path, on_progress=bar)
 
-        run_with_client(settings, fetch)
-    emit({"path": str(target), "size": target.stat().st_size}, as_json, [])
+        done = run_with_client(settings, fetch)
+    warn_of_doubt(HNS + shown, done.verified, settings.verify)
+    found = {"path": str(target), "size": done.size, "verified": done.verified.value}
+    emit(found, as_json, [])
 
 
 async def _copy_out(client: "PortalClient", domain: str, path: str, shown: str) -> None:
     from skymount.cli.download import copy_out
+    from skymount.portal.proofs import NO_NAME, demand
     from skymount.wire import messages
 
+    demand(client.options, shown, NO_NAME)
     with _named(shown):
         await copy_out(client, messages.hns_download(domain, path))
 
 
 def _target(destination: str | None, own: str, *, force: bool) -> Path:
     """Return the file to write; ClickException when there is one already that is to stay."""
+    from skymount.cli.target import plain_name
+
     if destination == "":
         raise click.UsageError("DEST is empty")
-    if own in (".", "..") or "\0" in own:
+    if own in (".", ".."):
         own = "download"
+    own = plain_name(own, "download")
     target = Path(own if destination is None else destination)
     if destination is not None and target.is_dir():
         target /= own

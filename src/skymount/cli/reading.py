@@ -1,22 +1,25 @@
 """``skymount ls``, ``cat`` and ``metadata``: content without a mount.
 
-The first two check content as a mount does, and see the same tree under the same names.
+The first two check content as a mount does, and see the same tree under the same names. All of them
+say what could not be verified.
 """
 
 import json
 import stat
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
 
 import click
 
-from skymount.cli.options import PortalFlags, portal_options, reading_options
+from skymount.cli.options import PortalFlags, reading_options
 from skymount.cli.output import emit, escape, json_option
 
 if TYPE_CHECKING:
     from skymount.cli.session import Reading
     from skymount.cli.target import Link, Target
     from skymount.fs.tree import Node
+    from skymount.portal.files import MetadataResult
     from skymount.portal.reading import PortalReader
 
 STDOUT = 1  # the descriptor
@@ -43,9 +46,12 @@ def ls(link: str, is_long: bool, recursive: bool, as_json: bool, flags: PortalFl
     """
     from skymount.cli.session import run_with_reader
     from skymount.cli.target import Link, open_target
+    from skymount.portal.trust import Verified
 
     settings, parsed = flags.load(), Link.parse(link)
     target = run_with_reader(settings, lambda reading: open_target(reading, parsed))
+    if target.verified is Verified.NO:  # else what is listed is verified
+        target.warn_of_doubt(settings.verify)
     target.warn_of_hidden()
     nodes = target.walk() if recursive else target.children()
     found = list(nodes) or [(target.name.encode(), target.node)][: bool(target.path)]
@@ -57,7 +63,7 @@ def _listing(target: "Target", found: Sequence[tuple[bytes, "Node"]]) -> dict[st
     return {
         "skylink": str(skyfile.skylink),
         "path": target.path.decode(),
-        "verified": skyfile.verified.value,
+        "verified": target.verified.value,
         "entries": [_entry(path, node) for path, node in found],
         "hidden": [{"path": path, "reason": reason} for path, reason in target.hidden()],
     }
@@ -131,6 +137,7 @@ async def write_out(reading: "Reading", target: "Target") -> int:
                 f"{escape(target.link.text)}: it is a directory; name a file in it"
             )
         file = files[0]
+    target.warn_of_doubt(reading.policy)
     for at, length in spans(skyfile, file.offset, file.size):
         data = await reading.reader.read(skyfile, at, length)
         # whoever reads this pipe may have stopped doing so, which must not keep us from ending
@@ -140,13 +147,14 @@ async def write_out(reading: "Reading", target: "Target") -> int:
 
 @click.command()
 @click.argument("link")
-@portal_options
+@reading_options
 @click.option("--pretty", is_flag=True, help="Print it on many lines.")
 @json_option
 def metadata(link: str, pretty: bool, as_json: bool, flags: PortalFlags) -> None:
-    """Print the metadata of LINK, as the portal has it: a JSON object.
+    """Print the metadata of LINK, as stored: a JSON object.
 
-    With --json the result has the members metadata, content_type and skylink.
+    With --json the result has the members metadata, content_type, skylink and verified ("yes" or
+    "no"); the content type is always a portal's word.
 
     \b
     Examples:
@@ -154,29 +162,34 @@ def metadata(link: str, pretty: bool, as_json: bool, flags: PortalFlags) -> None
       skymount metadata SKYLINK | jq -r '.subfiles | keys[]'
     """
     from skymount.cli.session import run_with_reader
-    from skymount.cli.target import Link
+    from skymount.cli.target import Link, warn_of_doubt
 
     settings, parsed = flags.load(), Link.parse(link)
     result = run_with_reader(settings, lambda reading: _metadata(reading, parsed))
-    value = result if as_json else result["metadata"]
+    warn_of_doubt(parsed.text, result.verified, settings.verify)
+    value = asdict(result) if as_json else result.metadata
     indent, separators = (2, None) if pretty else (None, (",", ":"))
     click.echo(json.dumps(value, indent=indent, separators=separators))
 
 
-async def _metadata(reading: "Reading", link: "Link") -> dict[str, Any]:
-    from skymount.cli.target import find_place, naming_what_is_absent
+async def _metadata(reading: "Reading", link: "Link") -> "MetadataResult":
+    from skymount.cli.target import check_verifiable, find_place, naming_what_is_absent
     from skymount.portal import files
+    from skymount.portal.proofs import Proofs
+    from skymount.portal.trust import Policy, Verified
 
+    check_verifiable(reading, link)
     place = await find_place(reading, link)
     inner = place.path.decode("utf-8", "surrogateescape")
+    is_verifiable = place.verified and not isinstance(link.place, str)
 
-    async def ask(client: "PortalReader") -> dict[str, Any]:
-        found = await files.get_metadata(client.transport, place.skylink, inner, client.options)
-        return {
-            "metadata": found.metadata,
-            "content_type": found.content_type,
-            "skylink": found.skylink,
-        }
+    async def ask(client: "PortalReader") -> "MetadataResult":
+        target, proof, _ = await Proofs(client.transport).find(place.skylink, client.options)
+        result = await files.get_metadata(client.transport, target, inner, client.options, proof)
+        return result if is_verifiable else replace(result, verified=Verified.NO)
 
     with naming_what_is_absent(link.text):
-        return await reading.portals.first(ask)
+        if reading.policy is Policy.OFF or not is_verifiable:
+            return await reading.portals.first(ask)
+        result, _ = await reading.portals.best(ask, lambda each: each.verified is Verified.YES)
+        return result

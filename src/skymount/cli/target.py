@@ -12,7 +12,7 @@ from urllib.parse import unquote_to_bytes
 import click
 
 from skymount.cli import EXIT_NOT_FOUND
-from skymount.cli.output import escape, warn
+from skymount.cli.output import escape, is_safe, warn
 from skymount.content.skyfile import Policy, Verified
 from skymount.errors import BadContentError, NotFoundError
 from skymount.fs.tree import NAME_LIMIT, Directory, File, Node, Tree
@@ -126,19 +126,29 @@ class Target:
     def name(self) -> str:
         """A name to save it under: its own, or the skylink where that is none.
 
-        Of the names that a portal chose, not the user, one that is hidden is none: a download into
-        the home directory must not make a ``.profile``.
+        Of the names that the upload chose, not the user, one that is hidden is none: a download
+        into the home directory must not make a ``.profile``.
         """
+        skylink = str(self.tree.skyfile.skylink)
         if self.path:
-            return self.path.rpartition(b"/")[2].decode()
+            return plain_name(self.path.rpartition(b"/")[2].decode(), skylink)
         name = self.tree.skyfile.listing.filename
         try:
             is_long = len(name.encode()) > NAME_LIMIT
         except UnicodeEncodeError:
             is_long = True
-        if is_long or not name or name.startswith(".") or "/" in name or "\0" in name:
-            return str(self.tree.skyfile.skylink)
-        return name
+        is_none = is_long or not name or name.startswith(".") or "/" in name
+        return skylink if is_none else plain_name(name, skylink)
+
+    @property
+    def verified(self) -> Verified:
+        """How far it was verified; what a domain leads to never is (H1)."""
+        is_domain = isinstance(self.link.place, str)
+        return Verified.NO if is_domain else self.tree.skyfile.verified
+
+    def warn_of_doubt(self, policy: Policy) -> None:
+        """Say on stderr what of the content cannot be verified."""
+        warn_of_doubt(self.link.text, self.verified, policy)
 
     def single_file(self) -> File | None:
         """Return the file that this is; the root is one too unless a directory was uploaded.
@@ -205,10 +215,27 @@ class Target:
         return len(hidden)
 
 
+def plain_name(name: str, instead: str) -> str:
+    """Return a name for a file that tools can be given, `instead` for any other."""
+    return name if is_safe(name) and not name.startswith("-") else instead
+
+
+def warn_of_doubt(what: str, verified: Verified, policy: Policy) -> None:
+    """Say on stderr what of some content cannot be verified, unless nobody wants that."""
+    if policy is Policy.OFF or verified is Verified.YES:
+        return
+    if verified is Verified.PARTLY:
+        text = "only names and sizes are verified, the content is what a portal says it is"
+    elif what[: len(HNS)].lower() == HNS:
+        text = "not verified: where a domain leads, and so its content, is what a portal says it is"
+    else:
+        text = "not verified: no portal proves that this is what the link names; it may be anything"
+    warn(f"{what}: {text}; --verify require refuses it")
+
+
 async def open_target(reading: "Reading", link: Link) -> Target:
     """Find what a link leads to; NoSuchPathError when its path is not in the tree."""
-    if isinstance(link.place, str) and reading.policy is Policy.REQUIRE:
-        raise BadContentError(f"{link.place}: what a name stands for is not verified")
+    check_verifiable(reading, link)
     place = await find_place(reading, link)
     with naming_what_is_absent(place.skylink):
         skyfile = await reading.reader.load(place.skylink)
@@ -220,6 +247,12 @@ async def open_target(reading: "Reading", link: Link) -> Target:
             raise _missing(link, tree, place.path)
         index = child
     return Target(link, tree, index, place.path)
+
+
+def check_verifiable(reading: "Reading", link: Link) -> None:
+    """BadContentError for a domain where verification is required."""
+    if isinstance(link.place, str) and reading.policy is Policy.REQUIRE:
+        raise BadContentError(f"{link.place}: what a name stands for is not verified")
 
 
 @contextmanager

@@ -383,7 +383,7 @@ class Loader:
                     pass
         self.fetched += len(received)
         payload = bytes(received)
-        if not await off_loop(partial(_is_authentic, skylink, raw, payload)):
+        if not await off_loop(partial(sector.is_inline, skylink.root, raw, payload)):
             raise BadContentError(f"{skylink}: it is not the content", url=client.url)
         return payload
 
@@ -409,11 +409,3 @@ def _check_usable(
 
 def _tabulated(raw: bytes, size: int | None, answered: int | None) -> Listing:
     return unpack(tabulate(raw, size, answered))
-
-
-def _is_authentic(skylink: Skylink, raw: bytes, payload: bytes) -> bool:
-    """Whether metadata and payload make the base sector that the skylink names."""
-    return any(
-        merkle.sector_root(sector.build_inline(raw, payload, cipher)) == skylink.root
-        for cipher in (sector.CIPHER_PLAIN, sector.CIPHER_LEGACY_PLAIN)
-    )

@@ -1,48 +1,19 @@
-"""Owns the description of what is behind a skylink, and the levels of trust in it. No IO."""
+"""Owns the description of what is behind a skylink. No IO."""
 
 from dataclasses import dataclass, field
-from enum import Enum
 
 from skymount.content.listing import Listing, Packed
-from skymount.errors import MalformedError
+from skymount.portal.trust import Policy, Verified
 from skymount.wire.sector import Layout
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
+
+__all__ = ["BLOCK", "PIECE", "Loaded", "Policy", "Skyfile", "UnitKey", "Verified"]
 
 BLOCK = 1 << 20
 """Bytes in a unit of content that is not verified: fetched, cached and evicted as a whole."""
 
 PIECE = 32 << 10
 """Bytes in a smaller unit of it, for what is read at random: a block is whole pieces."""
-
-
-class Policy(Enum):
-    """What is done with content that cannot be checked against its skylink."""
-
-    REQUIRE = "require"
-    """It is refused."""
-    AVAILABLE = "available"
-    """It is served, and says so; content that can be checked must pass."""
-    OFF = "off"
-    """Nothing is checked."""
-
-    @classmethod
-    def parse(cls, text: str) -> "Policy":
-        """Return the policy of that name."""
-        try:
-            return cls(text)
-        except ValueError:
-            names = ", ".join(policy.value for policy in cls)
-            raise MalformedError(f"verify must be one of {names}, not {text!r}") from None
-
-
-class Verified(Enum):
-    """How much of what a skyfile hands out has been checked against its skylink."""
-
-    YES = "yes"
-    """Names and sizes were; every byte of content is before it is handed out."""
-    PARTLY = "partly"
-    """Names and sizes were, the bytes of content are not."""
-    NO = "no"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

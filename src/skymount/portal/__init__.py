@@ -11,6 +11,7 @@ from skymount.wire.dialect import SVC
 
 if TYPE_CHECKING:
     from skymount.portal.client import PortalClient
+    from skymount.portal.download import DownloadResult
     from skymount.portal.files import FileContent, MetadataResult
     from skymount.portal.ledger import Ledger
     from skymount.portal.names import HnsResult
@@ -40,6 +41,7 @@ URI_SVC_PREFIX = f"{SVC.scheme}://"
 
 _HOMES = {
     "PortalClient": "portal.client",
+    "DownloadResult": "portal.download",
     "FileContent": "portal.files",
     "MetadataResult": "portal.files",
     "HnsResult": "portal.names",
@@ -62,6 +64,7 @@ _HOMES = {
 __all__ = [
     "DEFAULT_SVC_PORTAL_URL",
     "URI_SVC_PREFIX",
+    "DownloadResult",
     "EntryResult",
     "FileContent",
     "HnsResult",

@@ -6,17 +6,20 @@ import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Unpack
 
 import trio
 
 from skymount.errors import MalformedError, PortalTimeoutError, SkymountError, WrongTypeError
 from skymount.portal import download, files, inputs, names, upload
+from skymount.portal.download import DownloadResult
 from skymount.portal.files import CONTENT_LIMIT, FileContent, MetadataResult
 from skymount.portal.ledger import Ledger
 from skymount.portal.marks import Marks
 from skymount.portal.names import HnsResult
 from skymount.portal.options import ClientOptions, CommonOptions, PortalOptions
+from skymount.portal.proofs import NO_NAME, Check, Proofs, demand
 from skymount.portal.reading import PortalReader
 from skymount.portal.registry import Registry
 from skymount.portal.skydb import SkyDB
@@ -61,11 +64,12 @@ class PortalClient(PortalReader):
 
     def _select(self, options: PortalOptions) -> None:
         super()._select(options)
+        self._proofs = Proofs(self.transport)
         self._read_with(Marks())
 
     def _read_with(self, marks: Marks) -> None:
         self._registry = Registry(self.transport, marks)
-        self._db = SkyDB(self.transport, self._registry)
+        self._db = SkyDB(self.transport, self._registry, self._proofs)
 
     @property
     def registry(self) -> Registry:
@@ -173,33 +177,39 @@ class PortalClient(PortalReader):
         archive: str = "",
         on_progress: download.Progress | None = None,
         **options: Unpack[CommonOptions],
-    ) -> None:
+    ) -> DownloadResult:
         """Download content into a file, which appears when it is complete.
 
         What was there stays until then; a symbolic link is followed, a directory or device refused.
         A directory comes as a zip, or as what `archive` says: ``tar``, ``targz``, ``concat``.
+        Bytes that are not the skylink's raise BadContentError; what cannot be compared with it is
+        refused, or the result says so (`verify`).
         `timeout_seconds`, at most 900, is how long the portal may look for the content. Skykeys
         are sent along; portals of today find the right one by themselves.
         """
         call = self.options.overridden(**options)
         limit = inputs.download_seconds(timeout_seconds)
         target, inner = inputs.link(skylink, path)
-        request = messages.download(
-            target,
-            inner,
-            archive=inputs.text(archive, "archive"),
+        form = inputs.text(archive, "archive")
+        ask = partial(
+            messages.download,
+            path=inner,
+            archive=form,
             timeout=limit,
             with_metadata=False,
             skykey_name=inputs.text(skykey_name, "skykey_name"),
             skykey_id=inputs.text(skykey_id, "skykey_id"),
         )
-        await download.to_file(
-            self.transport,
-            request,
-            inputs.local_path(destination, "destination"),
-            inputs.patient(call, limit),
-            download.checked_progress(on_progress),
-        )
+        request = ask(target)
+        place = inputs.local_path(destination, "destination")
+        progress = download.checked_progress(on_progress)
+        patient = inputs.patient(call, limit)
+
+        async def compare() -> tuple[messages.Request, Check]:
+            found, check, _ = await self._proofs.begin(target, inner, patient, form)
+            return ask(found), check
+
+        return await download.to_file(self.transport, request, place, patient, progress, compare)
 
     async def get_file_content(
         self,
@@ -212,29 +222,39 @@ class PortalClient(PortalReader):
         max_size: int = CONTENT_LIMIT,
         **options: Unpack[CommonOptions],
     ) -> FileContent:
-        """Download a file into memory; JSON is parsed. BadContentError beyond `max_size` bytes."""
+        """Download a file into memory; JSON is parsed. BadContentError beyond `max_size` bytes.
+
+        It is compared with its skylink as by `download_file`.
+        """
         call = self.options.overridden(**options)
         limit = inputs.download_seconds(timeout_seconds)
         target, inner = inputs.link(skylink, path)
-        request = messages.download(
-            target,
-            inner,
+        ask = partial(
+            messages.download,
+            path=inner,
             timeout=limit,
             skykey_name=inputs.text(skykey_name, "skykey_name"),
             skykey_id=inputs.text(skykey_id, "skykey_id"),
         )
+        ask(target)  # for what is wrong with it
         size = inputs.size(max_size, "max_size")
+        patient = inputs.patient(call, limit)
+        found, check, proof = await self._proofs.begin(target, inner, patient)
         return await files.get_file_content(
-            self.transport, target, request, size, inputs.patient(call, limit)
+            self.transport, found, ask(found), inner, size, patient, check, proof
         )
 
     async def get_metadata(
         self, skylink: str | Skylink, *, path: str = "", **options: Unpack[CommonOptions]
     ) -> MetadataResult:
-        """Ask for the metadata, content type and skylink of content."""
+        """Ask for the metadata, content type and skylink of content.
+
+        The metadata are the proved ones, or the result says that they are not (`verify`).
+        """
         call = self.options.overridden(**options)
         target, inner = inputs.link(skylink, path)
-        return await files.get_metadata(self.transport, target, inner, call)
+        found, proof, _ = await self._proofs.find(target, call)
+        return await files.get_metadata(self.transport, found, inner, call, proof)
 
     async def open_file(
         self,
@@ -286,23 +306,23 @@ class PortalClient(PortalReader):
         skykey_id: str = "",
         on_progress: download.Progress | None = None,
         **options: Unpack[CommonOptions],
-    ) -> None:
-        """Download what a domain resolves to, as `download_file`."""
+    ) -> DownloadResult:
+        """Download what a domain resolves to, as `download_file`; nothing of it can be proved."""
         call = self.options.overridden(**options)
         limit = inputs.download_seconds(timeout_seconds)
+        name = _domain(domain)
         request = messages.hns_download(
-            _domain(domain),
+            name,
             inputs.inner_path(path),
             timeout=limit,
             skykey_name=inputs.text(skykey_name, "skykey_name"),
             skykey_id=inputs.text(skykey_id, "skykey_id"),
         )
-        await download.to_file(
-            self.transport,
-            request,
-            inputs.local_path(destination, "destination"),
-            inputs.patient(call, limit),
-            download.checked_progress(on_progress),
+        place = inputs.local_path(destination, "destination")
+        progress = download.checked_progress(on_progress)
+        demand(call, name, NO_NAME)
+        return await download.to_file(
+            self.transport, request, place, inputs.patient(call, limit), progress
         )
 
     async def open_file_hns(

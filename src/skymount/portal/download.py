@@ -1,12 +1,13 @@
 """Owns a download into a file: a temporary file first, its name at the end, and going on where a
-transfer broke.
+transfer broke. What it is compared with comes from ``portal.proofs``.
 """
 
 import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 
@@ -21,7 +22,9 @@ from skymount.errors import (
 )
 from skymount.portal.answers import pause_before
 from skymount.portal.options import PortalOptions
+from skymount.portal.proofs import Check
 from skymount.portal.transport import OpenAnswer, Transport
+from skymount.portal.trust import Verified
 from skymount.wire.messages import Request
 from skymount.wire.ranges import ByteRange
 
@@ -29,10 +32,23 @@ Progress = Callable[[int, int | None], None]
 """Called with (bytes on disk, bytes in all or None). It goes back to 0 when a download that broke
 begins again."""
 
+Compare = Callable[[], Awaitable[tuple[Request, Check]]]
+"""Finds out what a download is compared with; returns the request to make, and that."""
+
 _ROUNDS = 5  # transfers in a row that bring nothing, before giving up
 _MEAGRE = 64 << 10  # bytes; a transfer that brings less is followed by a pause
 _MEAGRE_ROUNDS = 20  # such transfers in a row, before giving up
 _NAME = 200  # bytes of the destination's name in that of the temporary file; at most 255 are legal
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadResult:
+    """A file that was downloaded."""
+
+    size: int
+    """In bytes."""
+    verified: Verified
+    """How far it was compared with its skylink: ``yes``, ``partly`` or ``no``."""
 
 
 def checked_progress(value: object) -> Progress | None:
@@ -46,6 +62,7 @@ class _File:
     """The temporary file beside the destination; file calls run in threads."""
 
     def __init__(self, destination: Path) -> None:
+        self.check = Check()
         self.destination = destination
         self.path = destination
         self.size = 0
@@ -67,12 +84,14 @@ class _File:
             os.fchmod(self._fd, mode)
 
     def write(self, piece: bytes) -> None:
+        self.check.update(piece)
         view = memoryview(piece)
         while view:
             view = view[os.write(self._fd, view) :]
         self.size += len(piece)
 
     def restart(self) -> None:
+        self.check.restart()
         os.ftruncate(self._fd, 0)
         os.lseek(self._fd, 0, os.SEEK_SET)
         self.size = 0
@@ -111,23 +130,32 @@ async def to_file(
     destination: Path,
     options: PortalOptions,
     progress: Progress | None = None,
-) -> int:
-    """Download into a file; return its size in bytes.
+    compare: Compare | None = None,
+) -> DownloadResult:
+    """Download into a file.
 
     The destination has its old content until the new one is complete, and keeps it if that never
     comes. A transfer that breaks goes on where it was if the portal names the content by an ETag
-    and serves ranges, and begins again if not. OSError when the file cannot be written.
+    and serves ranges, and begins again if not. OSError when the file cannot be written,
+    BadContentError when it is not what `compare` says, which is called before the request and may
+    replace it.
     """
     file = _File(destination)
     await trio.to_thread.run_sync(file.open)
     try:
-        await _fill(transport, request, file, options, progress)
+        if compare is not None:
+            request, file.check = await compare()
+        try:
+            await _fill(transport, request, file, options, progress)
+            await file.check.finish()
+        except MalformedError as error:
+            raise transport.bad(request, options, str(error), None) from None
         await trio.to_thread.run_sync(file.finish)
     except BaseException:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(file.discard)
         raise
-    return file.size
+    return DownloadResult(file.size, file.check.verified)
 
 
 async def _fill(

@@ -1,6 +1,6 @@
 """Owns what a client asks of content at a portal: its metadata, and whole files into memory.
 
-The portal is believed; content checked against its hash is the ``content`` package's.
+What they are compared with comes from ``portal.proofs``.
 """
 
 import json
@@ -11,14 +11,17 @@ from typing import Any
 import trio
 
 from skymount.errors import (
-    HeadTooLongError,
     MalformedError,
     NotFoundError,
+    PortalError,
     RequestRefusedError,
 )
 from skymount.portal.answers import Answer, Headers
 from skymount.portal.options import PortalOptions
+from skymount.portal.proofs import Check, Proof
+from skymount.portal.reading import is_without_headers
 from skymount.portal.transport import Transport
+from skymount.portal.trust import Verified
 from skymount.wire import messages
 from skymount.wire.metadata import (
     METADATA_LIMIT,
@@ -44,6 +47,8 @@ class MetadataResult:
     content_type: str
     skylink: str
     """``<scheme>://<skylink>`` of the content; a v2 skylink is resolved."""
+    verified: Verified = Verified.NO
+    """Whether the metadata are proved: ``yes`` or ``no``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,8 @@ class FileContent:
     """None where the portal does not send it along."""
     skylink: str
     """``<scheme>://<skylink>`` of the content; a v2 skylink is resolved."""
+    verified: Verified = Verified.NO
+    """How far the bytes were compared with the skylink: ``yes``, ``partly`` or ``no``."""
 
 
 def _as_object(raw: bytes) -> dict[str, Any]:
@@ -85,28 +92,38 @@ def is_json(content_type: str) -> bool:
     return media_type == "application/json" or media_type.endswith("+json")
 
 
-def _link_of(headers: Headers, call: PortalOptions, asked: Skylink) -> str:
-    """Return the link of what was served: as the portal says, or else as asked."""
-    told = headers.get(call.dialect.skylink_header, "")
+def _link_of(headers: Headers, call: PortalOptions, asked: Skylink, proof: Proof | None) -> str:
+    """Return the link of what was served: as asked if that is proved, else as the portal says."""
+    told = "" if proof else headers.get(call.dialect.skylink_header, "")
     return call.dialect.link(Skylink.parse(told) if told else asked)
 
 
 async def get_metadata(
-    transport: Transport, skylink: Skylink, path: str, call: PortalOptions
+    transport: Transport,
+    skylink: Skylink,
+    path: str,
+    call: PortalOptions,
+    proof: Proof | None = None,
 ) -> MetadataResult:
-    """Ask for metadata: by HEAD, and where its header is missing or too long by the metadata
+    """Ask for metadata: by HEAD, and where its header is missing or cannot be sent by the metadata
     endpoint.
+
+    Those of the proof count, if there is one.
     """
     request = messages.download(skylink, path, method="HEAD")
     try:
         answer = await _head(transport, request, skylink, path, call)
-    except HeadTooLongError:
+    except PortalError as error:
+        if not is_without_headers(error):
+            raise
         answer = Answer(HTTPStatus.OK, Headers(), b"")
     headers = answer.headers
     raw = headers.raw(call.dialect.metadata_header)
     try:
-        link = _link_of(headers, call, skylink)
-        if raw is None:
+        link = _link_of(headers, call, skylink, proof)
+        if proof is not None:
+            metadata = await trio.to_thread.run_sync(_selected, proof.metadata, path)
+        elif raw is None:
             request = messages.metadata(call.dialect, skylink)
             answer = await transport.fetch(request, METADATA_LIMIT, call)
             metadata = await trio.to_thread.run_sync(_selected, answer.body, path)
@@ -114,7 +131,8 @@ async def get_metadata(
             metadata = await trio.to_thread.run_sync(_as_object, raw)
     except MalformedError as error:
         raise transport.bad(request, call, str(error), answer.status) from None
-    return MetadataResult(metadata, headers.get("content-type", ""), link)
+    verified = Verified.NO if proof is None else Verified.YES
+    return MetadataResult(metadata, headers.get("content-type", ""), link, verified)
 
 
 async def _head(
@@ -138,11 +156,22 @@ async def get_file_content(
     transport: Transport,
     skylink: Skylink,
     request: messages.Request,
+    path: str,
     limit: int,
     call: PortalOptions,
+    check: Check,
+    proof: Proof | None,
 ) -> FileContent:
-    """Download a file into memory; BadContentError beyond `limit` bytes."""
+    """Download a file into memory; BadContentError beyond `limit` bytes, and if it is not what
+    `check` says. The metadata are those of the proof, if there is one for what was sent.
+    """
     answer = await transport.fetch(request, limit, call)
+    try:
+        await trio.to_thread.run_sync(check.update, answer.body)
+        await check.finish()
+    except MalformedError as error:
+        raise transport.bad(request, call, str(error), answer.status) from None
+    known = None if check.verified is Verified.NO else proof
     content_type = answer.headers.get("content-type", "")
     raw = answer.headers.raw(call.dialect.metadata_header)
     data: Any = answer.body
@@ -152,11 +181,15 @@ async def get_file_content(
         else:
             data = await trio.to_thread.run_sync(_parsed, data)
     try:
-        metadata = None if raw is None else await trio.to_thread.run_sync(_as_object, raw)
-        link = _link_of(answer.headers, call, skylink)
+        metadata: dict[str, Any] | None = None
+        if known is not None:
+            metadata = await trio.to_thread.run_sync(_selected, known.metadata, path)
+        elif raw is not None:
+            metadata = await trio.to_thread.run_sync(_as_object, raw)
+        link = _link_of(answer.headers, call, skylink, known)
     except MalformedError as error:
         raise transport.bad(request, call, str(error), answer.status) from None
-    return FileContent(data, content_type, metadata, link)
+    return FileContent(data, content_type, metadata, link, check.verified)
 
 
 def _parsed(body: bytes) -> Any:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from skymount.errors import MalformedError, WrongTypeError
 from skymount.portal import DEFAULT_SVC_PORTAL_URL
+from skymount.portal.trust import Policy
 from skymount.wire.dialect import SVC, Dialect, dialect_named
 
 DEFAULT_PORTAL_URL = DEFAULT_SVC_PORTAL_URL
@@ -86,6 +87,9 @@ class CallOptions(TypedDict, total=False):
     dialect: Dialect | str
     """The names that the portal uses, or the name of a preset."""
     on_upload_progress: OnUploadProgress | None
+    verify: str
+    """What to do with content that cannot be checked against its skylink: ``require`` refuses it,
+    ``available`` says so in the result, ``off`` checks nothing."""
 
 
 class CommonOptions(CallOptions, total=False):
@@ -174,6 +178,7 @@ class PortalOptions:
     on_upload_progress: OnUploadProgress | None = None
     redirect_hosts: tuple[tuple[str, int | None], ...] = ()
     """(name in lower case, port or None for the default one)"""
+    verify: Policy = Policy.AVAILABLE
 
     @property
     def is_local(self) -> bool:
@@ -294,6 +299,10 @@ def _redirect_host(name: str, text: str) -> tuple[str, int | None]:
     return parts.hostname.encode("idna").decode(), parts.port
 
 
+def _policy(name: str, value: object) -> Policy:
+    return Policy.parse(_text(name, value))
+
+
 _Parser = Callable[[str, object], object]
 
 _COMMON_OPTIONS: Mapping[str, tuple[str, _Parser]] = {
@@ -303,6 +312,7 @@ _COMMON_OPTIONS: Mapping[str, tuple[str, _Parser]] = {
     "timeout": ("idle_timeout", _seconds),
     "dialect": ("dialect", _dialect),
     "on_upload_progress": ("on_upload_progress", _progress),
+    "verify": ("verify", _policy),
 }
 
 _CLIENT_OPTIONS: Mapping[str, tuple[str, _Parser]] = {

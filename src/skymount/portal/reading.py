@@ -8,13 +8,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from http import HTTPStatus
 from types import TracebackType
 from typing import Self, Unpack
 
 import trio
 
-from skymount.errors import HeadTooLongError, MalformedError, UnavailableError
+from skymount.errors import HeadTooLongError, MalformedError, PortalError, UnavailableError
 from skymount.portal.options import ClientOptions, CommonOptions, PortalOptions
 from skymount.portal.transport import Destination, OpenAnswer, Transport
 from skymount.wire import messages
@@ -24,6 +23,7 @@ from skymount.wire.ranges import ByteRange
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 
 _PARTIAL_CONTENT = 206
+_FAILED = 500  # and above: the portal itself
 _CLOSING = 2.0  # seconds that closing all connections may take
 _ADDRESSES = 64  # of content that is asked for range by range
 _FIRST_CONNECTIONS = 2  # one for the base sector, one for the headers: they are asked for at once
@@ -154,47 +154,8 @@ class PortalReader:
         await self.transport.connect(count)
 
     async def head(self, skylink: Skylink, **options: Unpack[CommonOptions]) -> Head:
-        """Ask for the headers of a whole skylink (endpoint 4).
-
-        ``format=concat`` keeps a portal from redirecting to, or failing over, a default path.
-        Metadata may make the headers longer than what is taken here, or by a proxy on the way,
-        which then answers 502. A v2 skylink is resolved by its endpoint then, and of others the
-        head is empty.
-        """
-        call = self.options.overridden(**options)
-        request = messages.download(skylink, method="HEAD", archive="concat")
-        try:
-            answer = await self.transport.fetch(request, 0, call)
-        except (HeadTooLongError, UnavailableError) as error:
-            has_failed = (error.status or 0) >= HTTPStatus.INTERNAL_SERVER_ERROR
-            if not has_failed and not isinstance(error, HeadTooLongError):
-                raise
-            return await self._without_headers(skylink, call)
-        headers = answer.headers
-        try:
-            told = headers.get(call.dialect.skylink_header, "")
-            found = Skylink.parse(told) if told else None
-        except MalformedError as error:
-            raise self.transport.bad(request, call, str(error), answer.status) from None
-        return Head(
-            found,
-            headers.raw(call.dialect.metadata_header),
-            headers.length,
-            headers.get("content-type", ""),
-            headers.raw(call.dialect.proof_header),
-        )
-
-    async def _without_headers(self, skylink: Skylink, call: PortalOptions) -> Head:
-        """Return what is known without headers: where a v2 skylink leads, of others nothing."""
-        if skylink.version == 1:
-            return Head(None, None, None, "")
-        request = messages.resolve(call.dialect, skylink)
-        answer = await self.transport.fetch(request, messages.ANSWER_LIMIT, call)
-        try:
-            found = messages.parse_resolved(answer.body)
-        except MalformedError as error:
-            raise self.transport.bad(request, call, str(error), answer.status) from None
-        return Head(found, None, None, "", answer.headers.raw(call.dialect.proof_header))
+        """Ask for the headers of a whole skylink, as `head`."""
+        return await head(self.transport, skylink, self.options.overridden(**options))
 
     async def raw_metadata(self, skylink: Skylink, **options: Unpack[CommonOptions]) -> bytes:
         """Fetch the stored metadata JSON from its endpoint (wire notes 4.7)."""
@@ -243,21 +204,73 @@ class PortalReader:
         get it after another on its connection.
         """
         call = self.options.overridden(**options)
-        request = _content(skylink, path)
+        request = content_request(skylink, path)
         opened = self.transport.open(request, call, byte_range=byte_range, patient=patient)
         async with opened as answer:
-            _check_range(answer, byte_range, size, named=bool(path))
+            check_range(answer, byte_range, size, named=bool(path))
             yield Body(self.transport, answer)
 
 
+async def head(transport: Transport, skylink: Skylink, call: PortalOptions) -> Head:
+    """Ask a portal for the headers of a whole skylink (endpoint 4).
+
+    ``format=concat`` keeps a portal from redirecting to, or failing over, a default path.
+    Where they cannot be sent, a v2 skylink is resolved by its endpoint, and of others the head is
+    empty.
+    """
+    request = messages.download(skylink, method="HEAD", archive="concat")
+    try:
+        answer = await transport.fetch(request, 0, call)
+    except PortalError as error:
+        if not is_without_headers(error):
+            raise
+        return await _without_headers(transport, skylink, call)
+    headers = answer.headers
+    try:
+        told = headers.get(call.dialect.skylink_header, "")
+        found = Skylink.parse(told) if told else None
+    except MalformedError as error:
+        raise transport.bad(request, call, str(error), answer.status) from None
+    return Head(
+        found,
+        headers.raw(call.dialect.metadata_header),
+        headers.length,
+        headers.get("content-type", ""),
+        headers.raw(call.dialect.proof_header),
+    )
+
+
+def is_without_headers(error: PortalError) -> bool:
+    """Whether a portal failed to send headers, so that other endpoints are to be asked.
+
+    Metadata may make them longer than what is taken here, or by a proxy on the way, which then
+    answers 502.
+    """
+    has_failed = isinstance(error, UnavailableError) and (error.status or 0) >= _FAILED
+    return has_failed or isinstance(error, HeadTooLongError)
+
+
+async def _without_headers(transport: Transport, skylink: Skylink, call: PortalOptions) -> Head:
+    """Return what is known without headers: where a v2 skylink leads, of others nothing."""
+    if skylink.version == 1:
+        return Head(None, None, None, "")
+    request = messages.resolve(call.dialect, skylink)
+    answer = await transport.fetch(request, messages.ANSWER_LIMIT, call)
+    try:
+        found = messages.parse_resolved(answer.body)
+    except MalformedError as error:
+        raise transport.bad(request, call, str(error), answer.status) from None
+    return Head(found, None, None, "", answer.headers.raw(call.dialect.proof_header))
+
+
 @lru_cache(_ADDRESSES)
-def _content(skylink: Skylink, path: str) -> messages.Request:
+def content_request(skylink: Skylink, path: str) -> messages.Request:
     """Return the request for a file, or for the whole payload."""
     archive = "" if path else "concat"
     return messages.download(skylink, path, archive=archive, with_metadata=False)
 
 
-def _check_range(answer: OpenAnswer, asked: ByteRange, size: int, *, named: bool) -> None:
+def check_range(answer: OpenAnswer, asked: ByteRange, size: int, *, named: bool) -> None:
     """BadContentError unless the answer holds exactly the range, of content of `size` bytes.
 
     A file that was `named` may keep its size to itself. The whole payload may not: only by its

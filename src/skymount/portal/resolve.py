@@ -301,7 +301,7 @@ class Names:
         proven = False
         if self._config.check and head.proof is not None:
             try:
-                hops = _proven(link, head.skylink, head.proof)
+                hops = proven_way(link, head.skylink, head.proof)
                 way.update((hop.link, linked_skylink(hop.entry.data)) for hop in hops)
                 await self._accept(hops, asked, client.url)
             except MalformedError as error:
@@ -321,7 +321,7 @@ class Names:
             self._refs[hop.link] = Ref(hop.public_key, hop.entry.tweak)
 
 
-def _proven(link: Skylink, resolved: Skylink, proof: bytes) -> Sequence[SignedEntry]:
+def proven_way(link: Skylink, resolved: Skylink, proof: bytes) -> Sequence[SignedEntry]:
     """Return the entries of a proof; MalformedError when it is none."""
     if len(proof) > _PROOF_LIMIT:
         raise MalformedError(f"a proof has at most {_PROOF_LIMIT} bytes")

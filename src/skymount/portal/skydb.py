@@ -5,7 +5,7 @@ An entry's data is the skylink of an upload that holds the document.
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Unpack
 from weakref import WeakValueDictionary
@@ -17,9 +17,11 @@ from skymount.portal import inputs
 from skymount.portal.calls import Call
 from skymount.portal.marks import Ref
 from skymount.portal.options import CallOptions, CommonOptions, PortalOptions
+from skymount.portal.proofs import Proofs
 from skymount.portal.registry import GET_TIMEOUT, Registry
 from skymount.portal.sources import Source
 from skymount.portal.transport import Transport
+from skymount.portal.trust import Verified
 from skymount.portal.upload import FILE_FIELD, UploadBody, send
 from skymount.wire import messages
 from skymount.wire.document import (
@@ -43,13 +45,16 @@ class JSONResult:
     """Of the registry entry; known for deleted documents too."""
     data_link: str | None = None
     """``<scheme>://<skylink>`` of the upload that holds it."""
+    verified: Verified | None = field(default=None, compare=False)
+    """How far a document that was read was compared with that: ``yes`` or ``no``."""
 
 
 class SkyDB:
     """The JSON documents that one portal's registry leads to."""
 
-    def __init__(self, transport: Transport, registry: Registry) -> None:
+    def __init__(self, transport: Transport, registry: Registry, proofs: Proofs) -> None:
         self._transport = transport
+        self._proofs = proofs
         self._registry = registry
         self._turns: WeakValueDictionary[_Writer, trio.Lock] = WeakValueDictionary()
 
@@ -84,14 +89,22 @@ class SkyDB:
                 messages.registry_get(call.dialect, key, tweak),
                 call,
             )
-        document = await self._download(skylink, data_key, call)
-        return JSONResult(document, entry.revision, call.dialect.link(skylink))
+        document, verified = await self._download(skylink, data_key, call)
+        return JSONResult(document, entry.revision, call.dialect.link(skylink), verified)
 
-    async def _download(self, skylink: Skylink, data_key: str, call: PortalOptions) -> Any:
-        request = messages.download(skylink, with_metadata=False)
+    async def _download(
+        self, skylink: Skylink, data_key: str, call: PortalOptions
+    ) -> tuple[Any, Verified]:
+        target, check, _ = await self._proofs.begin(skylink, "", call)
+        request = messages.download(target, with_metadata=False)
         answer = await self._transport.fetch(request, DOCUMENT_LIMIT, call)
         try:
-            return decode_document(answer.body)
+            await trio.to_thread.run_sync(check.update, answer.body)
+            await check.finish()
+        except MalformedError as error:
+            raise self._transport.bad(request, call, str(error), answer.status) from None
+        try:
+            return decode_document(answer.body), check.verified
         except MalformedError:
             text = f"File data for the entry at data key '{data_key}' is not JSON."
             raise self._bad_answer(text, request, call) from None

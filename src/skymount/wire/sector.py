@@ -138,6 +138,14 @@ def inline_skylink(metadata: bytes, payload: bytes) -> Skylink:
     return Skylink.v1(merkle.sector_root(base), len(base))
 
 
+def is_inline(root: bytes, metadata: bytes, payload: bytes) -> bool:
+    """Whether metadata and payload make the base sector that has this Merkle root."""
+    return any(
+        merkle.sector_root(build_inline(metadata, payload, cipher)) == root
+        for cipher in (CIPHER_PLAIN, CIPHER_LEGACY_PLAIN)
+    )
+
+
 def build_fanned_out(filesize: int, fanout: bytes, metadata: bytes) -> tuple[bytes, list[bytes]]:
     """Return (base sector's used bytes, spilled sectors) of a large file of 1-of-n chunks.
 
