@@ -160,8 +160,17 @@ def _refused(*flags: str | Path) -> str:
     return done.stderr
 
 
-@pytest.mark.parametrize("mode", [0o770, 0o702, 0o777, 0o1777])
-@pytest.mark.parametrize("inside", ["", "v1", "v1/skyfiles", "v1/incoming"])
+@pytest.mark.parametrize(
+    ("inside", "mode"),
+    [
+        ("", 0o770),
+        ("", 0o702),
+        ("", 0o1777),
+        ("v1", 0o777),
+        ("v1/skyfiles", 0o720),
+        ("v1/incoming", 0o702),
+    ],
+)
 def test_a_data_directory_that_others_can_write_to(tmp_path: Path, inside: str, mode: int) -> None:
     """It is refused: what is in it may be anybody's."""
     place = tmp_path / "data" / inside
