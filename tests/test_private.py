@@ -7,13 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 
 from skymount import private
+from skymount.portal.ledger import Ledger
 from tests.portal_process import portal_command, portal_environment
 from tests.skymount_process import SKYMOUNT, Sandbox, end
 
@@ -66,6 +67,20 @@ def test_files_are_made_private(tmp_path: Path) -> None:
     with pytest.raises(OSError):
         private.open_or_create(tmp_path / "link")
     assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.usefixtures("no_umask")
+def test_the_directories_of_a_ledger(tmp_path: Path) -> None:
+    """M8: those above that were missing as well, and one that was made too wide is closed."""
+    wide = tmp_path / "wide"
+    wide.mkdir()
+    for above in (tmp_path / "new", wide):
+        with closing(Ledger.open(above / "state/skymount/ledger.sqlite3")):
+            assert _too_wide(above / "state") == []
+    assert _mode(tmp_path / "new") == 0o700
+    (wide / "state/skymount").chmod(0o777)
+    with closing(Ledger.open(wide / "state/skymount/ledger.sqlite3")):
+        assert _too_wide(wide / "state") == []
 
 
 def test_objections(tmp_path: Path) -> None:
@@ -160,8 +175,17 @@ def _refused(*flags: str | Path) -> str:
     return done.stderr
 
 
-@pytest.mark.parametrize("mode", [0o770, 0o702, 0o777, 0o1777])
-@pytest.mark.parametrize("inside", ["", "v1", "v1/skyfiles", "v1/incoming"])
+@pytest.mark.parametrize(
+    ("inside", "mode"),
+    [
+        ("", 0o770),
+        ("", 0o702),
+        ("", 0o1777),
+        ("v1", 0o777),
+        ("v1/skyfiles", 0o720),
+        ("v1/incoming", 0o702),
+    ],
+)
 def test_a_data_directory_that_others_can_write_to(tmp_path: Path, inside: str, mode: int) -> None:
     """It is refused: what is in it may be anybody's."""
     place = tmp_path / "data" / inside

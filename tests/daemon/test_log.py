@@ -11,7 +11,7 @@ from tests.portal_process import portal_environment
 _PRINTS = """
 import logging, os, sys
 from skymount.daemon.log import log_to
-log_to(sys.argv[1])
+log_to(sys.argv[1], "%(message)s")
 os.write(2, b"printed first\\n")
 for _ in range(2):
     logging.info("x" * int(sys.argv[2]))

@@ -148,6 +148,14 @@ def test_damage_is_an_error_and_not_absence(tmp_path: Path) -> None:
 
 
 def test_the_directory_is_private(tmp_path: Path) -> None:
-    """Others on the machine do not read what was uploaded."""
-    Store.open(tmp_path / "new" / "data").close()
-    assert (tmp_path / "new" / "data").stat().st_mode & 0o777 == 0o700
+    """Others on the machine do not read what was uploaded, whatever the umask."""
+    before = os.umask(0)
+    try:
+        store = Store.open(tmp_path / "new" / "data")
+        _put(store, b"content")
+        store.close()
+    finally:
+        os.umask(before)
+    made = [tmp_path / "new", *(tmp_path / "new").rglob("*")]
+    assert [path for path in made if path.stat().st_mode & 0o077] == []
+    assert any(path.name == "base" for path in made)

@@ -111,7 +111,7 @@ def _writable(path: str, *, is_default: bool) -> str:
 def _log_to(path: str) -> None:
     from skymount.daemon.log import log_to  # not before the fork: the starter has no need of it
 
-    log_to(path)
+    log_to(path, _LOG_FORMAT)
 
 
 @click.command()

@@ -6,8 +6,6 @@ import logging
 import os
 from logging.handlers import RotatingFileHandler
 
-FORMAT = "%(asctime)s %(levelname)s %(message)s"
-
 SIZE = 1 << 20
 """Bytes of a log; the one before is kept beside it."""
 
@@ -29,11 +27,14 @@ class _LogFile(RotatingFileHandler):
         os.dup2(self.stream.fileno(), 2)
 
 
-def log_to(path: str) -> None:
-    """Send the log, and whatever else is printed, to a file; nothing comes in any more."""
+def log_to(path: str, line: str) -> None:
+    """Send the log, and whatever else is printed, to a file; nothing comes in any more.
+
+    `line` is the format of a line.
+    """
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)
     os.close(nothing)
-    logging.basicConfig(level=logging.INFO, format=FORMAT, handlers=[_LogFile(path)])
+    logging.basicConfig(level=logging.INFO, format=line, handlers=[_LogFile(path)])
     logging.getLogger("httpx").setLevel(logging.WARNING)
