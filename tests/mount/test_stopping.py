@@ -5,10 +5,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from skymount.fs.mountpoint import is_served_by, mounted_at
 from tests.mount.namespaces import NOBODY, Namespace
 from tests.mount.proxy import Proxy
 from tests.mount.site import BIG, Site
@@ -220,6 +222,19 @@ def test_a_daemon_that_is_killed_leaves_an_error_not_a_hang(sandbox: Sandbox, si
 
 
 # --- another user's mount
+
+
+def test_who_serves_a_mount(sandbox: Sandbox, portal: str) -> None:
+    """M6: It is the process that holds the FUSE connection, and is the owner's in all user ids."""
+    with sandbox.mounted("--portal", portal) as mount:
+        found = mounted_at(str(mount.path))
+        assert found is not None
+        assert is_served_by(found, mount.daemon.pid)
+        assert not is_served_by(found, os.getpid())
+        assert not is_served_by(replace(found, user_id=os.getuid() + 1), mount.daemon.pid)
+        fdinfo = Path(f"/proc/{mount.daemon.pid}/fdinfo")
+        if any("fuse_connection" in each.read_text() for each in fdinfo.iterdir()):
+            assert not is_served_by(replace(found, connection="0"), mount.daemon.pid)
 
 
 def _let_others_in(sandbox: Sandbox, space: Namespace) -> None:
