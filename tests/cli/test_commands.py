@@ -143,7 +143,6 @@ def test_a_config_file_with_secrets_that_others_can_read(sandbox: Sandbox, porta
     assert done.stderr.startswith(f"skymount: warning: {file}: others can read or change it")
     assert f"`chmod 600 {file}`" in done.stderr
     assert done.stderr.count("\n") == 1
-    assert "secret\n" not in done.stderr
 
 
 def test_a_port_that_is_taken(sandbox: Sandbox, portal: str) -> None:
