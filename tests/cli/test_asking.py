@@ -202,7 +202,7 @@ def test_a_password_that_is_missing_or_wrong(home: Sandbox, fake: FakePortal, co
     code, _, said = ask(home, command, "--portal", fake.url)
     assert code == 1
     assert said.startswith("skymount: API authentication failed; ")
-    assert "set api_key in the configuration, or SKYMOUNT_API_KEY" in said
+    assert "set api_key in the configuration, or SKYMOUNT_API_KEY, for this portal" in said
     _, _, said = ask(home.with_env(SKYMOUNT_API_KEY="guess"), command, "--portal", fake.url)
     assert "; the api_key is wrong (" in said
     assert "guess" not in said

@@ -133,6 +133,18 @@ def test_a_config_file_that_is_wrong_stops_each_command(sandbox: Sandbox, tmp_pa
         assert sandbox.fail(command, path, code=2).startswith(f"{file}: unknown key 'bogus'")
 
 
+def test_a_config_file_with_secrets_that_others_can_read(sandbox: Sandbox, portal: str) -> None:
+    """It is warned of in one line, and used."""
+    file = sandbox.configure(f'portals = ["{portal}"]\napi_key = "secret"\n')
+    assert sandbox.succeed("skykey", "list") == ""
+    file.chmod(0o644)
+    done = sandbox.skymount("skykey", "list")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.startswith(f"skymount: warning: {file}: others can read or change it")
+    assert f"`chmod 600 {file}`" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_port_that_is_taken(sandbox: Sandbox, portal: str) -> None:
     address = portal.removeprefix("http://")
     said = sandbox.fail("portal", "serve", "--listen", address)

@@ -6,10 +6,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from skymount.fs.mountpoint import is_served_by, mounted_at
 from tests.fakes import portal as fake
 from tests.fakes.portal import FakePortal, in_thread
 from tests.fakes.skyfiles import describe, noise, unverifiable
@@ -304,6 +306,19 @@ def test_a_daemon_that_is_killed_leaves_an_error_not_a_hang(sandbox: Sandbox, si
 
 
 # --- another user's mount
+
+
+def test_who_serves_a_mount(sandbox: Sandbox, portal: str) -> None:
+    """M6: It is the process that holds the FUSE connection, and is the owner's in all user ids."""
+    with sandbox.mounted("--portal", portal) as mount:
+        found = mounted_at(str(mount.path))
+        assert found is not None
+        assert is_served_by(found, mount.daemon.pid)
+        assert not is_served_by(found, os.getpid())
+        assert not is_served_by(replace(found, user_id=os.getuid() + 1), mount.daemon.pid)
+        fdinfo = Path(f"/proc/{mount.daemon.pid}/fdinfo")
+        if any("fuse_connection" in each.read_text() for each in fdinfo.iterdir()):
+            assert not is_served_by(replace(found, connection="0"), mount.daemon.pid)
 
 
 def _let_others_in(sandbox: Sandbox, space: Namespace) -> None:
