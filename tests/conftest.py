@@ -1,11 +1,24 @@
 """Fixtures for all tests."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.skymount_process import Sandbox, clear_mounts
+
+
+@pytest.fixture(scope="session", autouse=True)
+def default_signals() -> None:
+    """Let the programs that tests start get their signals, also where ours are ignored: SIGHUP
+    under nohup, SIGINT in the background of a script. Such a program would ignore them too.
+
+    A handler that does nothing ignores a signal as well, but exec sets it back.
+    """
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from skymount.content.cache import MemoryCache
 from skymount.content.documents import Documents
 from skymount.content.loader import Loader
 from skymount.content.reader import open_reader
-from skymount.content.skyfile import Policy
+from skymount.content.skyfile import Policy, Verified
 from skymount.content.texts import as_text, as_upload
 from skymount.errors import BadContentError, MalformedError, StaleEntryError
 from skymount.portal.client import PortalClient
@@ -91,6 +91,11 @@ async def test_written_and_read(portal: str, tmp_path: Path):
         recalled = kit.documents.recall(ref("doc"))
         assert recalled is not None
         assert recalled.data == written.data
+        assert recalled.verified is Verified.NO  # A4: `no` for one that was not read back yet
+        assert (await kit.documents.read(ref("doc"))).verified is Verified.YES
+        recalled = kit.documents.recall(ref("doc"))
+        assert recalled is not None
+        assert recalled.verified is Verified.YES
     (tmp_path / "other").mkdir()
     async with (
         open_kit(portal, tmp_path / "other") as kit,

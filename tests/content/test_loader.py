@@ -1,5 +1,6 @@
 """Finding out what a skylink is: from its base sector, from a portal's word, or not at all."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from skymount.errors import (
     PortalError,
     UnavailableError,
 )
+from skymount.portal.failover import PROOF_WAIT, ROUNDS
 from skymount.wire import sector
 from skymount.wire.merkle import sector_root
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
@@ -359,37 +361,55 @@ async def test_no_metadata_anywhere(rig: OpenRig):
             await made.loader.load(INLINE.skylink)
 
 
-async def test_portal_without_base_sectors_is_remembered(rig: OpenRig):
-    """A portal that refused three base sectors of content that it has is not asked any more."""
+async def test_base_sector_is_asked_for_whatever_was_refused(rig: OpenRig):
+    """T3: A portal that refused base sectors of other content may prove this one."""
     contents = [skyfiles.of_files({"f": noise(50, n)}) for n in range(6)]
     async with rig() as made:
         made.portal.add(*contents)
         made.portal.base_sectors = False
         for content in contents:
             await made.loader.load(content.skylink)
-        assert len(made.portal.asked("basesector")) == 3
-
-
-async def test_refusals_now_and_then_are_not_remembered(rig: OpenRig):
-    """One base sector that is handed out makes up for those that were not."""
-    contents = [skyfiles.of_files({"f": noise(50, n)}) for n in range(12)]
-    async with rig() as made:
-        made.portal.add(*contents)
-        for n, content in enumerate(contents):
-            made.portal.base_sectors = n % 2 == 0
-            await made.loader.load(content.skylink)
-        assert len(made.portal.asked("basesector")) == 12
-
-
-async def test_content_that_is_missing_is_no_sign(rig: OpenRig):
-    """A skylink that a portal does not have says nothing about its endpoints."""
-    async with rig() as made:
-        for n in range(5):
-            with pytest.raises(NotFoundError):
-                await made.loader.load(skyfiles.of_files({"f": noise(9, n)}).skylink)
-        made.portal.add(INLINE)
-        await made.loader.load(INLINE.skylink)
         assert len(made.portal.asked("basesector")) == 6
+
+
+# --- a portal that fails to send headers
+
+
+@pytest.mark.parametrize("skyfile", [INLINE, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("code", [500, 502, 503, 504])
+async def test_head_that_fails(rig: OpenRig, skyfile: FakeSkyfile, code: int):
+    """T3: The headers of a HEAD request are not needed: the metadata endpoint is asked."""
+    async with rig() as made:
+        made.portal.add(skyfile)
+        made.portal.base_sectors = False
+        made.portal.fault(fake.status(code), "^HEAD")
+        found = (await made.loader.load(skyfile.skylink)).skyfile
+        assert (found.size, found.listing.records) == (
+            len(skyfile.payload),
+            len(json.loads(skyfile.metadata)["subfiles"]),
+        )
+        assert found.verified is (Verified.YES if skyfile is INLINE else Verified.NO)
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (fake.status(429), UnavailableError),
+        (fake.status(404), NotFoundError),
+        (fake.status(403), AccessDeniedError),
+        (fake.closes_after(-1), PortalError),
+    ],
+    ids=["429", "404", "403", "closed"],
+)
+async def test_head_that_is_refused(rig: OpenRig, fault: fake.Fault, error: type[PortalError]):
+    """A portal that is busy, refuses, or breaks off is not asked for the same in another way."""
+    async with rig() as made:
+        made.portal.add(INLINE)
+        made.portal.base_sectors = False
+        made.portal.fault(fault, "^HEAD")
+        with pytest.raises(error):
+            await made.loader.load(INLINE.skylink)
+        assert made.portal.asked("/svc/metadata/") == []
 
 
 # --- portals that lie
@@ -514,6 +534,92 @@ async def test_better_description_is_preferred(rig: OpenRig):
         made.portals[2].base_sectors = False
         found = (await made.loader.load(LARGE.skylink)).skyfile
         assert (found.verified, found.portal) == (Verified.NO, made.portals[0].url)
+
+
+async def test_full_rounds_before_a_mere_word(rig: OpenRig):
+    """T3: those that fail are asked three times before what nobody can check is believed."""
+    async with rig(portals=2) as made:
+        liar, honest = made.portals
+        for portal in made.portals:
+            portal.add(LARGE)
+        liar.base_sectors = False
+        honest.fault(fake.status(503), "basesector", times=2)
+        found = (await made.loader.load(LARGE.skylink)).skyfile
+        assert (found.verified, found.portal) == (Verified.YES, honest.url)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [fake.status(503), fake.status(429), fake.flips(300), fake.closes_after(-1)],
+    ids=["503", "429", "lie", "closed"],
+)
+async def test_provisional_while_a_portal_fails(
+    rig: OpenRig, fault: fake.Fault, caplog: pytest.LogCaptureFixture
+):
+    """T6: What cannot be checked, while a portal that failed might have proved it, is provisional.
+
+    The log says so once, and once that it no longer is.
+    """
+    async with rig(portals=2) as made:
+        word, failing = made.portals
+        for portal in made.portals:
+            portal.add(LARGE)
+        word.base_sectors = False
+        failing.fault(fault)
+        first = (await made.loader.load(LARGE.skylink)).skyfile
+        again = (await made.loader.load(LARGE.skylink)).skyfile
+        assert first.verified is again.verified is Verified.NO
+        assert 0 != first.provisional != again.provisional != 0
+        assert first.identity != again.identity
+        assert len(failing.asked("basesector")) >= 2 * ROUNDS
+        [line] = [record.getMessage() for record in caplog.records if "provisional" in record.msg]
+        assert all(text in line for text in (word.url, failing.url, str(LARGE.skylink)))
+        caplog.clear()
+        failing.heal()
+        found = (await made.loader.load(LARGE.skylink)).skyfile
+        assert (found.verified, found.provisional) == (Verified.YES, 0)
+        assert "no longer provisional" in caplog.text
+
+
+async def test_silent_portal_and_a_mere_word(rig: OpenRig):
+    """T3: One that has not answered within 10 s counts as failed."""
+    async with rig(portals=2, idle=60.0) as made:
+        word, silent = made.portals
+        word.add(LARGE)
+        word.base_sectors = False
+        silent.fault(fake.stalls_after(-1))
+        begun = trio.current_time()
+        with trio.fail_after(PROOF_WAIT + 10):
+            found = (await made.loader.load(LARGE.skylink)).skyfile
+        assert trio.current_time() - begun >= PROOF_WAIT
+        assert found.provisional
+
+
+async def test_liar_a_silent_portal_and_an_honest_one(rig: OpenRig):
+    """T3: all others are asked at once, so a silent one does not keep an honest one from proving
+    its answer.
+    """
+    async with rig(portals=3, idle=60.0) as made:
+        liar, silent, honest = made.portals
+        for portal in (liar, honest):
+            portal.add(LARGE)
+        liar.base_sectors = False
+        silent.fault(fake.stalls_after(-1))
+        with trio.fail_after(PROOF_WAIT / 2):
+            found = (await made.loader.load(LARGE.skylink)).skyfile
+        assert (found.verified, found.portal) == (Verified.YES, honest.url)
+
+
+@pytest.mark.parametrize("code", [404, 403, 451])
+async def test_refusal_is_a_last_word(rig: OpenRig, code: int):
+    """A portal that does not have the content, or refuses it, could not prove it either."""
+    async with rig(portals=2) as made:
+        word, other = made.portals
+        word.add(LARGE)
+        word.base_sectors = False
+        other.fault(fake.status(code))
+        found = (await made.loader.load(LARGE.skylink)).skyfile
+        assert (found.verified, found.provisional) == (Verified.NO, 0)
 
 
 # --- policies

@@ -1,6 +1,7 @@
 """What was read is there without a portal; whose word it is counts; damage is a miss."""
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ from tests.fakes.skyfiles import FakeSkyfile, describe, listing_of, noise, unver
 
 MIB = 1 << 20
 FILES = {"a/x": noise(70_000, 1), "b": noise(3 * MIB, 2)}
+LARGE = skyfiles.of_files({"large": noise(5 * MIB, 1)})
+FORGED = replace(LARGE, payload=noise(5 * MIB, 2))
 
 
 def shapes() -> list[FakeSkyfile]:
@@ -123,13 +126,49 @@ async def test_word_of_one_portal_is_not_mixed_with_anothers(rig: OpenRig, tmp_p
         honest.add(content)
         async with rig(disk=tmp_path / "c", urls=[liar.url]) as made:
             assert await everything(made, forged) == forged.payload
+            await made.settled()
         async with rig(disk=tmp_path / "c", urls=[honest.url]) as made:
             await reads(made, content, [(2 * MIB + 50, 100)])
+            await made.settled()
         async with rig(disk=tmp_path / "c", urls=[honest.url]) as made:
             assert await everything(made, content) == content.payload
         liar.fault(fake.resets_after(-1))
         async with rig(disk=tmp_path / "c", urls=[liar.url]) as made:
             assert await everything(made, forged) == forged.payload
+
+
+async def test_another_portal_might_prove_it(rig: OpenRig, tmp_path: Path):
+    """K5: used only while the same portals are configured, as another one might prove something
+    else.
+    """
+    async with running(FakePortal()) as liar, running(FakePortal()) as honest:
+        liar.base_sectors = False
+        liar.add(FORGED)
+        honest.add(LARGE)
+        async with rig(disk=tmp_path / "c", urls=[liar.url]) as made:
+            assert await everything(made, FORGED) == FORGED.payload
+            await made.settled()
+        for urls in ([liar.url, honest.url], [honest.url, liar.url]):
+            async with rig(disk=tmp_path / "c", urls=urls) as made:
+                assert await everything(made, LARGE) == LARGE.payload
+
+
+async def test_provisional_is_not_kept(rig: OpenRig, tmp_path: Path):
+    """T6: Neither the description nor the content is kept on disk, nor is any of it used."""
+    async with running(FakePortal()) as liar, running(FakePortal()) as honest:
+        liar.base_sectors = False
+        liar.add(FORGED)
+        honest.add(LARGE)
+        honest.fault(fake.status(503))
+        urls = [liar.url, honest.url]
+        async with rig(disk=tmp_path / "c", urls=urls) as made:
+            assert await everything(made, FORGED) == FORGED.payload
+            await made.settled()
+            assert made.keeper is not None
+            assert made.keeper.counts.stored == 0
+        liar.add(LARGE)
+        async with rig(disk=tmp_path / "c", urls=urls) as made:
+            assert await everything(made, LARGE) == LARGE.payload
 
 
 async def test_verified_is_good_for_every_portal(rig: OpenRig, tmp_path: Path):

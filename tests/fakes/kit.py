@@ -15,9 +15,10 @@ from skymount.fs import hns
 from skymount.fs.fixed import HNS, SKYLINKS, Fixed
 from skymount.fs.hns import Hns
 from skymount.fs.operations import Opened, Operations
+from skymount.fs.points import space_of
 from skymount.fs.realm import Child, Entry, settled
 from skymount.fs.skylinks import Skylinks, TreeConfig
-from skymount.fs.slots import Slots, parse_name, space_of
+from skymount.fs.slots import Slots, parse_name
 from skymount.portal.failover import Portals
 from skymount.portal.resolve import Goal, Names, NamesConfig, Resolution, Way
 from skymount.wire.sector import inline_skylink
@@ -36,6 +37,8 @@ class FakeReader:
     delays: dict[Skylink, float] = field(default_factory=dict)
     """Seconds that a load takes."""
     loads: list[Skylink] = field(default_factory=list)
+    provisional: dict[Skylink, dict[str, bytes]] = field(default_factory=dict)
+    """What a portal says that cannot prove it, while another one fails."""
     open_files: int = 0
     cold: bool = False
     """Whether reads have to wait."""
@@ -54,9 +57,13 @@ class FakeReader:
             raise self.errors[skylink]
         if skylink not in self.content:
             raise NotFoundError("not here")
-        files = self.content[skylink]
+        files = self.provisional.get(skylink, self.content[skylink])
         size = sum(map(len, files.values()))
-        return Skyfile(skylink, listing_of(describe(files)), size, "http://p", Verified.YES)
+        listing = listing_of(describe(files))
+        if skylink in self.provisional:
+            number = len(self.loads)
+            return Skyfile(skylink, listing, size, "http://p", Verified.NO, provisional=number)
+        return Skyfile(skylink, listing, size, "http://p", Verified.YES)
 
     def open(self, skyfile: Skyfile, start: int, size: int) -> "FakeExtent":
         """Open a file."""

@@ -226,12 +226,16 @@ class FakePortal:
         self.add(skyfile)
         self._content[skylink] = skyfile
 
-    def fault(self, fault: Fault, pattern: str = "", times: int | None = None) -> None:
+    def fault(
+        self, fault: Fault, pattern: str = "", times: int | None = None, *, first: bool = False
+    ) -> None:
         """Misbehave on requests whose «METHOD target» matches, so many times or always.
 
-        The rule that was made first is the one that applies.
+        Of several rules the first one applies, which is the one that was made first, or `first`.
         """
-        self._rules.append(_Rule(re.compile(pattern), fault, times))
+        self._rules.insert(
+            0 if first else len(self._rules), _Rule(re.compile(pattern), fault, times)
+        )
 
     def heal(self, pattern: str = "") -> None:
         """Behave again: forget the rules of that very pattern, or all of them."""

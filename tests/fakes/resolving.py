@@ -1,12 +1,16 @@
 """Owns the registry and the zone of a fake portal, and what it makes of v2 skylinks and domains."""
 
 import json
+from dataclasses import replace
 
+from skymount.wire.messages import encode_resolved
 from skymount.wire.proof import encode_proof
 from skymount.wire.registry import SignedEntry
 from skymount.wire.skylink import Skylink
 from tests.fakes import portal as fake
 from tests.fakes.portal import FakePortal, Reply, Request
+
+_LINK = b"Svc-Skylink"
 
 
 class FakeRegistry:
@@ -38,6 +42,13 @@ class FakeRegistry:
             return fake.error(404, "No records found") if body is None else Reply(200, (), body)
         if first == "svc" and rest == "registry":
             return self._entry(request)
+        if first == "svc" and rest.startswith("resolve/"):
+            link = Skylink.parse(rest.removeprefix("resolve/"))
+            told = self._resolved(request, link)
+            headers = dict(told.headers)
+            if told.status == 200:
+                told = replace(told, body=encode_resolved(Skylink.parse(headers[_LINK].decode())))
+            return told
         if first != "svc" and Skylink.parse(first).version == 2:
             return self._resolved(request, Skylink.parse(first))
         return honest
@@ -56,7 +67,7 @@ class FakeRegistry:
                 return fake.error(404, "failed to resolve skylink")
             hops.append(self.entries[link])
             link = Skylink.from_bytes(hops[-1].entry.data)
-        headers = ((b"Svc-Skylink", str(link).encode()),)
+        headers = ((_LINK, str(link).encode()),)
         if self.proves:
             headers += ((b"Svc-Proof", encode_proof(hops)),)
         return Reply(200, headers)

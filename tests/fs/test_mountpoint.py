@@ -97,7 +97,7 @@ def test_lines_without_optional_fields(table: list[bytes]):
 
 def test_real_table():
     """The table of this very system can be read."""
-    assert mounted_at("/") is not None
+    assert mounted_at("/proc") is not None  # it is where the table is; in a chroot / may be none
     assert mounted_at("/no such place") is None
 
 

@@ -1,12 +1,14 @@
 """The skylinks that the mount knows: loads, references, what is kept and what is dropped."""
 
 import errno
+import math
 
 import pytest
 import trio
 
 from skymount.errors import BadContentError, MalformedError, NotFoundError, UnavailableError
-from skymount.fs.slots import INDEX_BITS, Point, Slot, merged, space_of
+from skymount.fs.points import INDEX_BITS, Point, Slot, merged, space_of
+from skymount.fs.realm import FOREVER
 from skymount.portal.resolve import Goal
 from skymount.wire.skylink import Skylink
 from tests.fakes.kit import FILES, Kit, open_kit
@@ -187,7 +189,7 @@ async def test_inode_and_back(autojump_clock: object):
 
 async def test_colliding_numbers(monkeypatch: pytest.MonkeyPatch, autojump_clock: object):
     """Names whose hashes collide get numbers of their own."""
-    monkeypatch.setattr("skymount.fs.slots._NUMBER_BITS", 4)
+    monkeypatch.setattr("skymount.fs.slots.NUMBER_BITS", 4)
     async with open_kit() as kit:
         slots = [at(kit, link).slot for link in links(kit, 15)]
         assert {slot.number for slot in slots} == set(range(1, 16))
@@ -636,3 +638,164 @@ def test_references_given_back_together():
     found = merged([(slot | 1, 2), (key, 1), (slot, 1), (other | 9, 4), (slot | 2, 1), (key, 3)])
     assert sorted(found) == [(slot, 4), (other, 4), (key, 1), (key, 3)]
     assert merged([]) == []
+
+
+# --- what is provisional
+
+LIE = {"a.txt": b"HELLO", "d/b.bin": bytes(2048), "d/empty": b""}
+"""The names and sizes of FILES."""
+
+
+async def looked_up(kit: Kit, point: Point) -> Slot:
+    """Look a name up; return the slot that it shows."""
+    await kit.slots.settle(point, math.inf)
+    return point.slot
+
+
+async def test_provisional_tree_is_loaded_again(autojump_clock: object):
+    """T6: It is asked for again after 1, 2, 4, 8 and 15 s, and then every 15 s while it is used."""
+    async with open_kit() as kit:
+        link = kit.reader.add(FILES)
+        kit.reader.provisional[link] = LIE
+        point = at(kit, link)
+        slot = await looked_up(kit, point)
+        for loads, now in enumerate((1, 3, 7, 15, 30), start=1):
+            await trio.sleep_until(now - 0.1)
+            assert len(kit.reader.loads) == loads
+        await trio.sleep_until(44)
+        assert kit.slots.of_inode(slot.inode())[0] is slot  # which is a use
+        await trio.sleep_until(50)
+        assert len(kit.reader.loads) == 7
+        assert await looked_up(kit, point) is slot  # the tree in it is another
+        await trio.sleep_until(61)
+        assert len(kit.reader.loads) == 8
+        await trio.sleep_until(1000)
+        assert len(kit.reader.loads) == 8  # nobody used it
+
+
+@pytest.mark.parametrize("lie", [LIE, {"other": b"x"}, FILES], ids=["bytes", "names", "honest"])
+async def test_proof_takes_the_place(lie: dict[str, bytes], autojump_clock: object):
+    """T6: As soon as a portal proves the content, its name shows the proven content.
+
+    Under other inode numbers: the kernel may have pages of the old ones.
+    """
+    async with open_kit() as kit:
+        link = kit.reader.add(FILES)
+        kit.reader.provisional[link] = lie
+        point = at(kit, link)
+        before = await looked_up(kit, point)
+        kit.slots.refer(before)
+        del kit.reader.provisional[link]
+        await trio.sleep(1.1)
+        after = await looked_up(kit, point)
+        assert after is not before
+        assert after.inode() != before.inode()
+        assert not after.is_provisional
+        assert kit.slots.ttl(point) == FOREVER
+        assert [after.was_provisional, before.was_provisional] == [False, True]
+        if lie == {"other": b"x"}:
+            with pytest.raises(KeyError):
+                kit.slots.of_inode(before.inode())
+        else:
+            assert kit.slots.of_inode(before.inode())[0].tree is after.tree
+        kit.slots.refer(before, -1)
+        with pytest.raises(KeyError):
+            kit.slots.of_inode(before.inode())
+        assert kit.slots.of_inode(after.inode())[0] is after
+        await trio.sleep(100)
+        assert len(kit.reader.loads) == 2
+
+
+async def test_other_provisional_names(autojump_clock: object):
+    """T6: any other use of a tree that turned out to be another is ESTALE."""
+    async with open_kit() as kit:
+        link = kit.reader.add(FILES)
+        kit.reader.provisional[link] = LIE
+        point = at(kit, link)
+        before = await looked_up(kit, point)
+        kit.slots.refer(before)
+        kit.reader.provisional[link] = {"other": b"x"}
+        await trio.sleep(1.1)
+        after = await looked_up(kit, point)
+        assert after.is_provisional
+        assert [before.changed, after.changed] == [True, False]
+
+
+async def test_provisional_tree_expires(autojump_clock: object):
+    """T6: what was not asked for again within 30 s is no longer shown."""
+    async with open_kit() as kit:
+        link = kit.reader.add(FILES)
+        kit.reader.provisional[link] = LIE
+        point = at(kit, link)
+        slot = await looked_up(kit, point)
+        kit.slots.refer(slot)
+        kit.reader.errors[link] = UnavailableError("down")
+        await trio.sleep(29.5)
+        assert await looked_up(kit, point) is slot
+        assert 0 < kit.slots.ttl(point) <= 0.5
+        await trio.sleep(1)
+        with pytest.raises(UnavailableError):
+            await looked_up(kit, point)
+        assert point.slot is not slot
+        assert kit.slots.of_inode(slot.inode())[0] is slot  # who is in it stays there
+        del kit.reader.errors[link], kit.reader.provisional[link]
+        assert not (await looked_up(kit, point)).is_provisional
+
+
+async def test_expiry_during_a_load(autojump_clock: object):
+    """T6: a load that takes long does not prolong what it is to replace."""
+    async with open_kit() as kit:
+        link = kit.reader.add(FILES)
+        kit.reader.provisional[link] = LIE
+        point = at(kit, link)
+        slot = await looked_up(kit, point)
+        kit.slots.refer(slot)
+        kit.reader.delays[link] = 60
+        await trio.sleep(31)
+        await kit.slots.settle(point, 0.5)
+        assert point.slot.tree is None
+        await trio.sleep(60)
+        assert point.slot.tree is slot.tree
+        assert point.slot.is_provisional
+        kit.reader.delays.clear()
+        kit.reader.provisional[link] = {"other": b"x"}
+        await trio.sleep(60)  # a load was under way
+        assert slot.changed
+
+
+async def test_names_that_move_and_are_provisional(autojump_clock: object):
+    """T6: a tree that a name leads to is as provisional as one by its skylink."""
+    async with open_kit() as kit:
+        first, second = links(kit, 2)
+        kit.reader.provisional[first] = {"f": b"!"}
+        kit.names.leads["example"] = first
+        point = kit.domains.point("example")
+        await kit.domains.settle(point, math.inf)
+        before = point.slot
+        kit.domains.refer(before)
+        assert before.is_provisional
+        kit.names.move("example", second)
+        await trio.sleep(1.1)
+        assert point.slot.target == second
+        assert not point.slot.is_provisional
+        kit.names.move("example", first)
+        del kit.reader.provisional[first]
+        await kit.domains.settle(point, math.inf)
+        assert point.slot.target == first
+        assert not point.slot.is_provisional
+        assert point.slot is not before
+
+
+async def test_provisional_trees_leak_nothing(autojump_clock: object):
+    """However often a tree is replaced, slots that nobody refers to are dropped."""
+    async with open_kit() as kit:
+        link = kit.reader.add(FILES)
+        point = at(kit, link)
+        for n in range(50):
+            kit.reader.provisional[link] = {f"f{n}": b"x"}
+            slot = await looked_up(kit, point)
+            kit.slots.refer(slot)
+            await trio.sleep(15.1)
+            kit.slots.forget(slot.inode(), 1)
+        assert len(kit.slots._by_number) == 1
+        assert len(point.provisional) == 1

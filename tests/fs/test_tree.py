@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from skymount.content.skyfile import Skyfile, Verified
 from skymount.content.tabulate import NAME_LIMIT, PATH_LIMIT, ROWS_LIMIT
-from skymount.fs.slots import INDEX_BITS
+from skymount.fs.points import INDEX_BITS
 from skymount.fs.tree import File, Tree
 from skymount.wire.metadata import Metadata, Subfile
 from skymount.wire.skylink import Skylink

@@ -2,15 +2,17 @@
 
 import os
 import pty
+import re
 import select
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.mount.keys import Owner, needs
-from tests.skymount_process import LIMIT, Sandbox, output, run
+from tests.skymount_process import LIMIT, Sandbox, end, output, run
 
 
 @pytest.fixture(scope="module")
@@ -116,10 +118,10 @@ class Terminal:
         os.close(slave)
         self.shown = b""
 
-    def type_after(self, text: bytes, keys: bytes) -> None:
+    def type_after(self, pattern: bytes, keys: bytes) -> None:
         """Wait for a text on the screen, then type."""
         seen = len(self.shown)
-        while text not in self.shown[seen:]:
+        while not re.search(pattern, self.shown[seen:]):
             assert self._read(), self.shown
         os.write(self._master, keys)
 
@@ -132,11 +134,15 @@ class Terminal:
         self.shown += piece
         return piece
 
-    def end(self) -> None:
+    def wait(self) -> None:
         """Wait for its end."""
         while self._read():
             pass
         assert self.process.wait(LIMIT) == 0
+
+    def close(self) -> None:
+        """End it, if it has not ended."""
+        end(self.process)
         os.close(self._master)
 
 
@@ -146,11 +152,12 @@ def test_nano(owner: Owner, files: Path, options: list[str]) -> None:
     """G8: posted, once, by nano; with a backup file and a lock file too."""
     name = "nano" + "".join(options)
     owner.put(name, b"old\n")
-    nano = Terminal(["nano", "--ignorercfiles", *options, name], owner, files)
-    nano.type_after(b"old", b"new \x0f")
-    nano.type_after(b"Name to Write", b"\r")
-    nano.type_after(b"Wrote", b"\x18")
-    nano.end()
+    command = ["nano", "--ignorercfiles", *options, name]
+    with closing(Terminal(command, owner, files)) as nano:
+        nano.type_after(b"old", b"new \x0f")
+        nano.type_after(b"File Name to Write|Write to File", b"\r")  # nano 7, nano 8
+        nano.type_after(b"Wrote", b"\x18")
+        nano.wait()
     assert (owner.data(name), owner.revision(name)) == (b"new old\n", 1)
     left = [found for found in output(["ls", "-A"], cwd=files).decode().split() if name in found]
     assert left == ([name, f"{name}~"] if "--backup" in options else [name])

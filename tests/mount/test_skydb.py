@@ -49,6 +49,7 @@ def test_document(owner: Owner, files: Path) -> None:
     assert text.decode() == json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     assert output(["ls", files]).decode().split() == ["doc.json"]
     found = xattrs(files / "doc.json")
+    assert found["user.skymount.verified"] == "yes"
     held = owner.held("doc")
     assert held is not None
     assert found["user.skymount.data_key"] == "doc"

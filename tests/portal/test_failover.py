@@ -19,7 +19,7 @@ from skymount.errors import (
     UnavailableError,
 )
 from skymount.portal.client import PortalClient
-from skymount.portal.failover import BACKOFF, LONG, ROUNDS, Portals
+from skymount.portal.failover import BACKOFF, LONG, PROOF_WAIT, ROUNDS, Portals
 from skymount.wire.skylink import Skylink
 
 NOT_FOUND = NotFoundError("not here")
@@ -414,3 +414,101 @@ async def test_portal_that_answers_is_not_away_for_one_connection(autojump_clock
         await trio.sleep(0.2)
         assert await asked.first(answer) == "answer"
         nursery.cancel_scope.cancel()
+
+
+# --- answers that are proven
+
+
+def is_proven(answer: object) -> bool:
+    return str(answer).startswith("proof")
+
+
+async def best(asked: Portals, script: Script) -> tuple[object, set[int]]:
+    """Ask for the best answer; return it, and which portals failed."""
+    with trio.fail_after(60):
+        found, failed = await asked.best(script, is_proven)
+    return found, {asked.clients.index(client) for client in failed}
+
+
+async def test_proof_of_the_first_portal(autojump_clock: object):
+    """A proof is enough: nobody else is asked."""
+    asked = portals(3)
+    script = Script(asked, ["proof 0"], ["proof 1"], [DOWN])
+    assert await best(asked, script) == ("proof 0", set())
+    assert script.order == [0]
+
+
+@pytest.mark.parametrize("failure", [DOWN, SLOW, LIE])
+async def test_proof_after_failures(failure: PortalError, autojump_clock: object):
+    """T3: those that fail are asked three times before a mere word is believed."""
+    asked = portals(3)
+    script = Script(asked, ["word"], [failure, failure, "proof"], ["word"])
+    assert await best(asked, script) == ("proof", set())
+    assert script.counts == {0: 1, 1: 3, 2: 1}
+
+
+@pytest.mark.parametrize("failure", [DOWN, SLOW, LIE])
+async def test_no_proof_and_a_failure(failure: PortalError, autojump_clock: object):
+    """T6: a portal that failed might have proved it."""
+    asked = portals(3)
+    script = Script(asked, ["word 0"], [failure], ["word 2"])
+    assert await best(asked, script) == ("word 0", {1})
+    assert script.counts == {0: 1, 1: ROUNDS, 2: 1}
+
+
+@pytest.mark.parametrize("refusal", [NOT_FOUND, REFUSED, WRONG])
+async def test_no_proof_and_refusals(refusal: PortalError, autojump_clock: object):
+    """A refusal is a portal's last word."""
+    asked = portals(2)
+    script = Script(asked, ["word"], [refusal])
+    assert await best(asked, script) == ("word", set())
+    assert script.counts == {0: 1, 1: 1}
+
+
+async def test_failures_before_the_first_word_count(autojump_clock: object):
+    """T6: also a portal that failed before another one answered might have proved it."""
+    asked = portals(2)
+    script = Script(asked, [DOWN], ["word"])
+    assert await best(asked, script) == ("word", {0})
+    script = Script(asked, [DOWN, "proof"], ["word"])
+    assert await best(asked, script) == ("proof", set())
+
+
+async def test_silent_portals_do_not_hold_up_a_proof(autojump_clock: object):
+    """T3: all others are asked at once; one that has not answered within 10 s counts as failed."""
+    asked = portals(3)
+    _, silent, honest = asked.clients
+    proves = True
+
+    async def answer(client: PortalClient) -> object:
+        if client is silent:
+            await trio.sleep_forever()
+        await trio.sleep(1)
+        return "proof" if client is honest and proves else "word"
+
+    with trio.fail_after(3):
+        assert await asked.best(answer, is_proven) == ("proof", ())
+    proves = False
+    begun = trio.current_time()
+    assert await asked.best(answer, is_proven) == ("word", {silent})
+    assert trio.current_time() == begun + 1 + PROOF_WAIT
+
+
+async def test_portal_that_is_away_might_have_a_proof(autojump_clock: object):
+    """R10, T6: one that no connection can be made to has no rounds; it counts as failed."""
+    asked, away = portals(2), Away(takes=2 * LONG)
+    gone = asked.clients[1]
+
+    async def answer(client: PortalClient) -> object:
+        return await away(client) if client is gone else "word"
+
+    for tried in (1, 1):
+        assert await asked.best(answer, is_proven) == ("word", {gone})
+        assert away.tried == tried
+
+
+async def test_no_answer_at_all(autojump_clock: object):
+    """Without any answer it is as with `first`."""
+    asked = portals(2)
+    with pytest.raises(UnavailableError):
+        await best(asked, Script(asked, [NOT_FOUND], [DOWN]))

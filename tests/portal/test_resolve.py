@@ -385,6 +385,51 @@ async def test_the_one_who_proves_is_preferred():
             assert await rig.resolve(V2) == (OTHER.skylink, True)
 
 
+async def test_the_one_who_proves_fails_at_first():
+    """T3: those that fail are asked three times before what nobody can check is believed."""
+    async with open_rig(2) as rig:
+        word, honest = rig.registries
+        word.set(to(SITE))
+        word.proves = False
+        honest.set(to(OTHER))
+        honest.portal.fault(fake.status(503), times=2, first=True)
+        assert await rig.resolve(V2) == (OTHER.skylink, True)
+
+
+async def test_provisional_answer(caplog: pytest.LogCaptureFixture):
+    """T6: Where a v2 skylink leads is provisional in the same way."""
+    async with open_rig(2) as rig:
+        word, honest = rig.registries
+        word.set(to(SITE))
+        word.proves = False
+        honest.set(to(OTHER))
+        honest.portal.fault(fake.status(503), first=True)
+        found = await rig.names.resolve(V2)
+        assert (found.skylink, found.verified, found.provisional) == (SITE.skylink, False, True)
+        assert 0 < rig.names.pause(V2) <= 5
+        assert "provisional" in caplog.text
+        assert honest.portal.url in caplog.text
+
+
+def test_provisional_answer_holds():
+    """T6: and asked for again after 5 s."""
+    found = replace(FOUND, verified=False, provisional=True)
+    known = Known(found, asked=100)
+    assert [known.pause(now, 60) for now in (100, 104, 105)] == [5, 1, 0]
+    assert known.pause(100, 2) == 2
+
+
+@pytest.mark.parametrize("proves", [True, False])
+async def test_headers_that_cannot_be_had(proves: bool):
+    """T3: The headers of a HEAD request are not needed: the resolve endpoint tells it as well."""
+    async with open_rig() as rig:
+        rig.registry.set(to(SITE))
+        rig.registry.proves = proves
+        rig.registry.portal.fault(fake.status(502), "^HEAD", first=True)
+        assert await rig.resolve(V2) == (SITE.skylink, proves)
+        assert rig.asked() == [f"HEAD /{V2}", f"GET /svc/resolve/{V2}"]
+
+
 async def test_nothing_is_checked():
     """T5: `"off"` checks nothing."""
     async with open_rig(2, check=False) as rig:

@@ -1,6 +1,8 @@
 """The store of registry entries: what it keeps, refuses, survives."""
 
 import itertools
+import os
+import resource
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, contextmanager
@@ -219,8 +221,34 @@ def test_what_is_no_database_is_refused(tmp_path: Path, content: bytes | None) -
         (tmp_path / FILE).mkdir()
     else:
         (tmp_path / FILE).write_bytes(content)
-    with pytest.raises(StorageError, match="cannot use the registry"):
+    with pytest.raises(StorageError, match="cannot use the registry") as caught:
         Entries.open(tmp_path)
+    assert not _open_below(tmp_path), caught
+
+
+def test_nothing_stays_open_of_what_fails(tmp_path: Path) -> None:
+    """However far it came: here each descriptor in turn is one too many."""
+    Entries.open(tmp_path).close()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    failures = []
+    for room in range(1024):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (room, limits[1]))
+        try:
+            Entries.open(tmp_path).close()
+            break
+        except StorageError as error:
+            failures.append(error)  # with its frames and all that they hold
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert not _open_below(tmp_path)
+    assert len({str(error) for error in failures}) > 1
+
+
+def _open_below(directory: Path) -> list[str]:
+    """Return the files in a directory that this process has open."""
+    paths = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
+    files = [os.readlink(path) for path in paths if os.path.lexists(path)]
+    return [file for file in files if file.startswith(f"{directory}/")]
 
 
 def test_another_format_is_refused(tmp_path: Path) -> None:

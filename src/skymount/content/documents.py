@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import trio
 from cachetools import LRUCache
@@ -16,7 +17,7 @@ from cachetools import LRUCache
 from skymount.content.apart import run_apart
 from skymount.content.memory import MemoryFile, in_thread, open_memory_file
 from skymount.content.reader import ContentReader
-from skymount.content.skyfile import Skyfile
+from skymount.content.skyfile import Skyfile, Verified
 from skymount.content.texts import READING, WRITING, as_text, split, written
 from skymount.content.turns import in_turns
 from skymount.errors import BadContentError, MalformedError, SkymountError
@@ -50,6 +51,8 @@ class Document:
     entry: State
     data: bytes | None
     """JSON over several lines, with a line feed at its end; None when there is no document."""
+    verified: Verified = Verified.NO
+    """How far the text was checked against the skylink in the entry."""
 
     @property
     def revision(self) -> int:
@@ -67,6 +70,15 @@ class Document:
         return self.entry.changed
 
 
+class _Text(NamedTuple):
+    """The text of a document, and how far that was checked."""
+
+    data: bytes
+    verified: Verified = Verified.NO
+    is_own: bool = False
+    """Whether it was written here and not read back: the skylink is the portal's word so far."""
+
+
 class Documents:
     """The documents of all registry keys."""
 
@@ -77,7 +89,7 @@ class Documents:
         self._entries = entries
         self._reader = reader
         self._portals = portals
-        self._texts: LRUCache[Skylink, bytes] = LRUCache(_CACHE, getsizeof=len)
+        self._texts: LRUCache[Skylink, _Text] = LRUCache(_CACHE, getsizeof=_size)
         self._turn = trio.CapacityLimiter(1)  # a large document takes a gigabyte, and a processor
 
     async def public_keys(self) -> list[bytes]:
@@ -114,7 +126,7 @@ class Documents:
         if skylink is None:
             return Document(state, None)
         text = self._texts.get(skylink)
-        return None if text is None else Document(state, text)
+        return None if text is None else Document(state, text.data, text.verified)
 
     async def read(self, ref: Ref, max_age: float = 0.0) -> Document:
         """Return a document as of now, or as it was at most so many seconds ago.
@@ -128,19 +140,20 @@ class Documents:
         if skylink.version != 1:
             raise BadContentError(f"the entry {ref} does not lead to a document")
         text = self._texts.get(skylink)
-        if text is None:
+        if text is None or text.is_own:
             text = await self._fetch(skylink, ref)
-        return Document(state, text)
+        return Document(state, text.data, text.verified)
 
-    async def _fetch(self, skylink: Skylink, ref: Ref) -> bytes:
+    async def _fetch(self, skylink: Skylink, ref: Ref) -> _Text:
         skyfile = await self._reader.load(skylink)
         if skyfile.size > DOCUMENT_LIMIT:
             raise BadContentError(f"the document of {ref} is longer than {DOCUMENT_LIMIT} bytes")
         try:
-            text = await self._text(skyfile)
+            text = _Text(await self._text(skyfile), skyfile.verified)
         except MalformedError as error:
             raise BadContentError(f"the document of {ref}: {error}") from None
-        self._keep(skylink, text)
+        if not skyfile.provisional:
+            self._keep(skylink, text)
         return text
 
     async def _text(self, skyfile: Skyfile) -> bytes:
@@ -164,8 +177,8 @@ class Documents:
                 await run_apart(_TEXTS, "the document", given, output, work)
             yield output
 
-    def _keep(self, skylink: Skylink, text: bytes) -> None:
-        if len(text) <= _CACHE:
+    def _keep(self, skylink: Skylink, text: _Text) -> None:
+        if _size(text) <= _CACHE:
             self._texts[skylink] = text
 
     async def write(
@@ -191,7 +204,7 @@ class Documents:
         state = await self._entries.write(
             ref, pair, bytes(skylink), None if base is None else base.entry
         )
-        self._keep(skylink, text)
+        self._keep(skylink, _Text(text, is_own=True))
         return Document(state, text)
 
     async def _written(self, data: bytes | bytearray) -> tuple[bytes, bytes]:
@@ -207,3 +220,7 @@ class Documents:
     async def delete(self, ref: Ref, pair: KeyPair) -> State:
         """Delete a document's entry."""
         return await self._entries.delete(ref, pair)
+
+
+def _size(text: _Text) -> int:
+    return len(text.data)

@@ -6,13 +6,17 @@ and holds layout, metadata and, for small content, the payload. Without it the m
 header or by its endpoint, and small content is checked by putting the base sector together again.
 """
 
+import logging
 import os
+from collections.abc import Collection
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import TypeVar
 
 import trio
+from cachetools import LRUCache
 
 from skymount.content.apart import tabulate_apart, tabulate_file
 from skymount.content.listing import Listing, unpack
@@ -33,16 +37,12 @@ from skymount.wire import merkle, sector
 from skymount.wire.metadata import METADATA_LIMIT
 from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE, Skylink
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
-_MISSING_LIMIT = 3
-"""Times that a portal refuses base sectors of content it has, until it is not asked for a while."""
-
-_PROOF_WAIT = 5.0
-"""Seconds that each other portal has to prove what the first one could only say."""
-
-_MISSING_WHILE = 300.0
-"""Seconds of that while: the reason may have been a passing one."""
+_DOUBTED = 1024
+"""Skylinks of which it is remembered that the log has a line on their being provisional."""
 
 _HASHING_THREADS = os.cpu_count() or 1
 """Of their own: trio's are shared with name look-ups, which can hang for long."""
@@ -95,9 +95,10 @@ class Loader:
     def __init__(self, portals: Portals, policy: Policy) -> None:
         self._portals = portals
         self._policy = policy
-        self._without_base_sectors: dict[PortalReader, tuple[int, float]] = {}
         self._with_base_sectors: set[PortalReader] = set()
         self._apart = trio.CapacityLimiter(1)  # one such process takes a gigabyte
+        self._doubted: LRUCache[Skylink, bool] = LRUCache(_DOUBTED)
+        self._provisional = count(1)
         self.fetched = 0
         """Bytes that came from portals: descriptions, and small content along with them."""
 
@@ -105,18 +106,37 @@ class Loader:
         """Describe a v1 skylink; PortalError when no portal can.
 
         A description that could not be checked is a portal's mere word: every other portal is asked
-        for a better one before it is believed.
+        for a better one before it is believed. It is provisional if one of them failed.
         """
-        found = await self._portals.first(partial(self._load_from, skylink=skylink))
-        if self._policy is Policy.OFF or found.skyfile.verified is not Verified.NO:
+        ask = partial(self._load_from, skylink=skylink)
+        if self._policy is Policy.OFF:
+            return await self._portals.first(ask)
+        found, failed = await self._portals.best(ask, _is_checked)
+        self._log_doubt(found.skyfile, failed)
+        if not failed:
             return found
-        for client in self._portals.ranked():
-            if client.url != found.skyfile.portal:
-                with trio.move_on_after(_PROOF_WAIT), suppress(PortalError):
-                    other = await self._load_from(client, skylink)
-                    if other.skyfile.verified is not Verified.NO:
-                        return other
-        return found
+        number = next(self._provisional)
+        return replace(found, skyfile=replace(found.skyfile, provisional=number))
+
+    def _log_doubt(self, skyfile: Skyfile, failed: Collection[PortalReader]) -> None:
+        """Log that a description is provisional, and that it no longer is; once each."""
+        skylink = skyfile.skylink
+        if not failed:
+            if self._doubted.pop(skylink, None):
+                log.warning(
+                    "%s: no longer provisional: described by %s, verified: %s",
+                    skylink,
+                    skyfile.portal,
+                    skyfile.verified.value,
+                )
+        elif skylink not in self._doubted:
+            self._doubted[skylink] = True
+            log.warning(
+                "%s: provisional: %s sends no proof, and failed to answer: %s; asking again",
+                skylink,
+                skyfile.portal,
+                ", ".join(sorted(client.url for client in failed)),
+            )
 
     async def payload(self, skyfile: Skyfile) -> bytes | memoryview:
         """Fetch the payload of an inline skyfile again, checked as it was at first."""
@@ -127,18 +147,16 @@ class Loader:
 
     async def _load_from(self, client: PortalReader, skylink: Skylink) -> Loaded:
         try:
-            if not self._wants_base_sector(client, skylink):
-                return await self._from_head(client, skylink, await client.head(skylink))
-            base, head = await self._ask(client, skylink)
+            base: sector.BaseSector | None = None
+            head: Head | None = None
+            if self._policy is not Policy.OFF and not skylink.offset:
+                # the root of a packed one (offset) proves nothing
+                base, head = await self._ask(client, skylink)
             if base is not None and base.layout.is_plain:
                 return await self._from_base_sector(client, skylink, base)
             if head is None:
                 head = await client.head(skylink)
-            loaded = await self._from_head(client, skylink, head, encrypted=base is not None)
-            if base is None:  # the portal has the content, so it was the endpoint that it lacks
-                missing, _ = self._without_base_sectors.get(client, (0, 0.0))
-                self._without_base_sectors[client] = (missing + 1, trio.current_time())
-            return loaded
+            return await self._from_head(client, skylink, head, encrypted=base is not None)
         except MalformedError as error:
             raise BadContentError(str(error), url=client.url) from error
 
@@ -172,13 +190,6 @@ class Loader:
             raise failure
         return base, head
 
-    def _wants_base_sector(self, client: PortalReader, skylink: Skylink) -> bool:
-        if self._policy is Policy.OFF or skylink.offset:  # a packed one's root proves nothing
-            return False
-        missing, last = self._without_base_sectors.get(client, (0, 0.0))
-        given_up = missing >= _MISSING_LIMIT and trio.current_time() < last + _MISSING_WHILE
-        return self._policy is Policy.REQUIRE or not given_up
-
     async def _base_sector(
         self, client: PortalReader, skylink: Skylink
     ) -> sector.BaseSector | None:
@@ -194,7 +205,6 @@ class Loader:
             layout.is_plain or await self._differs_encrypted(client, skylink, data)
         ):
             raise BadContentError(f"{skylink}: the base sector is not the content", url=client.url)
-        self._without_base_sectors.pop(client, None)
         self._with_base_sectors.add(client)
         if not layout.is_plain:  # all that could be parsed is encrypted, its own sizes too
             return sector.BaseSector(layout, b"", b"", b"", None)
@@ -351,6 +361,10 @@ class Loader:
         if not await off_loop(partial(_is_authentic, skylink, raw, payload)):
             raise BadContentError(f"{skylink}: it is not the content", url=client.url)
         return payload
+
+
+def _is_checked(loaded: Loaded) -> bool:
+    return loaded.skyfile.verified is not Verified.NO
 
 
 def _is_checkable(layout: sector.Layout) -> bool:

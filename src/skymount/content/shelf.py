@@ -1,13 +1,15 @@
 """Owns what of skyfiles is kept on disk: descriptions and units, and whose word they are.
 
 What was verified is good for every portal. What was not is kept as the word of the portal that said
-it, and is not used with another one, nor where only the verified counts.
+it among those that were asked; it is not used with others, nor where only the verified counts. What
+is provisional is not kept.
 """
 
 import logging
 import time
 from collections.abc import Sequence
 from functools import partial
+from hashlib import blake2b
 
 from cachetools import LRUCache
 
@@ -42,6 +44,8 @@ class Shelf:
     def __init__(self, keeper: Keeper, portals: Sequence[str], policy: Policy) -> None:
         self._keeper = keeper
         self._portals = portals
+        asked = "\n".join(sorted(set(portals))).encode()
+        self._asked = blake2b(asked, digest_size=8).hexdigest()
         self._policy = policy
         self._in_pieces: LRUCache[str, bool] = LRUCache(_KNOWN)
         self._new: LRUCache[Skylink, set[tuple[int, int]]] = LRUCache(_KNOWN)
@@ -65,6 +69,8 @@ class Shelf:
     async def keep(self, loaded: Loaded) -> None:
         """Keep a description, and the payload that came along."""
         skyfile = loaded.skyfile
+        if skyfile.provisional:
+            return
         parts = description.parts(loaded)
         packed = await off_loop(partial(joined, parts), sum(map(len, parts)))
         self._keeper.offer(self._described(skyfile), packed)
@@ -86,8 +92,11 @@ class Shelf:
         self._noted[skyfile.identity] = due, left
 
     def _word_of(self, portal: str) -> str:
-        """Return whose word a description is: one that nobody tried to check is another one."""
-        return f"{portal} unchecked" if self._policy is Policy.OFF else portal
+        """Return whose word a description is, and who could not prove another.
+
+        One that nobody tried to check is another one.
+        """
+        return f"{portal} unchecked" if self._policy is Policy.OFF else f"{portal} {self._asked}"
 
     async def units(self, skyfile: Skyfile, size: int, indexes: Sequence[int]) -> list[Data | None]:
         """Return units of so many bytes; None for those that are not there.
@@ -96,7 +105,8 @@ class Shelf:
         which all pieces are there.
         """
         kept = self._new.get(skyfile.skylink)
-        if kept is not None and not self._may_have(kept, skyfile, size, indexes):
+        is_new = kept is not None and not self._may_have(kept, skyfile, size, indexes)
+        if is_new or skyfile.provisional:
             return [None] * len(indexes)
         self._use(skyfile, size * len(indexes))
         found = await self._of_size(skyfile, size, indexes)
@@ -158,6 +168,8 @@ class Shelf:
 
     async def has_pieces(self, skyfile: Skyfile) -> bool:
         """Whether anything of a skyfile was kept in pieces: a mark says so."""
+        if skyfile.provisional:
+            return False
         identity = skyfile.identity
         if identity not in self._in_pieces:
             found = await self._keeper.fetch([_unit_key(skyfile, _MARK, 0)])
@@ -166,6 +178,8 @@ class Shelf:
 
     def keep_unit(self, skyfile: Skyfile, size: int, index: int, data: Data) -> None:
         """Keep a unit. Never waits."""
+        if skyfile.provisional:
+            return
         if size < skyfile.unit and not self._in_pieces.get(skyfile.identity):
             self._in_pieces[skyfile.identity] = True
             self._keeper.offer(_unit_key(skyfile, _MARK, 0), b"in pieces")

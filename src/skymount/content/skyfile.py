@@ -63,6 +63,10 @@ class Skyfile:
     """Known when the base sector is; the content is then checked unit by unit."""
     inline: bool = False
     """The payload lies in the base sector: it is one unit, and fetched by fetching that."""
+    provisional: int = 0
+    """Not 0 if a portal that failed might have proved something else (docs/semantics.md, T6); a
+    number that no other description has, so that nothing of it is taken for another's.
+    """
     identity: str = field(init=False)
     """Tells this content from any other, and from other descriptions of the same skylink.
 
@@ -72,7 +76,8 @@ class Skyfile:
 
     def __post_init__(self) -> None:
         source = "" if self.verified is Verified.YES else self.portal
-        object.__setattr__(self, "identity", f"{self.skylink}/{self.size}/{source}")
+        number = f"#{self.provisional}" if self.provisional else ""
+        object.__setattr__(self, "identity", f"{self.skylink}/{self.size}/{source}{number}")
 
     @property
     def unit(self) -> int:

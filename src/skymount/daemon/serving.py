@@ -39,9 +39,10 @@ from skymount.fs.keynodes import is_key_node, kind_of
 from skymount.fs.keys import Keys
 from skymount.fs.keytree import KeyTree, KeyTreeConfig
 from skymount.fs.operations import Operations
+from skymount.fs.points import space_of
 from skymount.fs.realm import Realm
 from skymount.fs.skylinks import Skylinks, TreeConfig
-from skymount.fs.slots import Slots, parse_name, space_of
+from skymount.fs.slots import Slots, parse_name
 from skymount.fs.xattrs import entry_attributes
 from skymount.keyring import Keyring
 from skymount.portal.entries import Entries, State
@@ -231,7 +232,7 @@ def _key_trees(
         documents,
         keys,
         KeyTreeConfig(SKYDB, kind=1, suffix=b".json", ttl=ttl, grace=grace),
-        lambda document: of_entry(document.entry),
+        lambda document: {**of_entry(document.entry), "verified": document.verified.value},
     )
     return registry, skydb
 

@@ -29,6 +29,7 @@ from skymount.errors import (
     StaleEntryError,
 )
 from skymount.fs.operations import Opened, Operations
+from skymount.fs.points import merged
 from skymount.fs.realm import (
     UNCHANGING,
     Answer,
@@ -40,7 +41,6 @@ from skymount.fs.realm import (
     refuse,
     settled,
 )
-from skymount.fs.slots import merged
 
 log = logging.getLogger(__name__)
 

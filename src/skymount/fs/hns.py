@@ -9,7 +9,7 @@ from skymount.portal.resolve import Goal
 from skymount.wire.hns import parse_domain
 
 SPACE = 1
-"""Of its inode numbers: see `slots.space_of`."""
+"""Of its inode numbers: see `points.space_of`."""
 
 
 class Hns(Skylinks):

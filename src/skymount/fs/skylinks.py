@@ -15,6 +15,7 @@ from skymount.content.reader import ContentReader, Extent
 from skymount.errors import MalformedError, NotFoundError
 from skymount.fs import xattrs
 from skymount.fs.fixed import SKYLINKS
+from skymount.fs.points import Point, Slot
 from skymount.fs.realm import (
     MOMENT,
     UNCHANGING,
@@ -27,7 +28,7 @@ from skymount.fs.realm import (
     child_of,
     refuse,
 )
-from skymount.fs.slots import Point, Slot, Slots
+from skymount.fs.slots import Slots
 from skymount.fs.tree import Directory, Entries, Tree
 
 R = TypeVar("R")
@@ -100,7 +101,7 @@ class Skylinks(Realm):
     @staticmethod
     def _kept(point: Point, ttl: float) -> float:
         """Return the seconds for which the kernel may keep what holds for so many."""
-        return min(MOMENT, ttl) if point.moves else ttl
+        return min(MOMENT, ttl) if point.moves or point.slot.is_provisional else ttl
 
     def getattr(self, inode: int) -> Answer[Entry]:
         if inode == self.directory:
@@ -231,11 +232,10 @@ class _Content(OpenFile):
 
     __slots__ = ("_extent", "_inode", "_opened", "_slot", "_slots")
 
-    keep = True
-
     def __init__(
         self, slots: Slots, slot: Slot, extent: Extent, inode: int, opened: Counter[int]
     ) -> None:
+        self.keep = not slot.was_provisional
         self._slots = slots
         self._slot = slot
         self._extent = extent
@@ -246,7 +246,7 @@ class _Content(OpenFile):
 
     def offer(self) -> bytes | memoryview | None:
         extent = self._extent
-        if extent.size > _OFFERED or self._opened[self._inode] > 1:
+        if not self.keep or extent.size > _OFFERED or self._opened[self._inode] > 1:
             return None
         return extent.ready(0, extent.size)
 

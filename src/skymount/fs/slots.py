@@ -1,20 +1,19 @@
 """Owns the names that the mount knows in a directory of trees: which are loaded, loading or needed
-no more, which of its trees a name that moves shows now, and how inode numbers stand for files.
-
-An inode number is the slot's number, then the node's index in its tree: 38 and 24 bits. The slot's
-number is a hash of the name, and of what it leads to where that can change, so the numbers are the
-same after a remount, and no table of them is kept.
+no more, and which of its trees a name that moves, or is provisional, shows now.
 """
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from hashlib import blake2b
 
 import trio
 
+from skymount.content.loader import off_loop
 from skymount.content.skyfile import Skyfile
 from skymount.errors import BadContentError, NotFoundError, PortalError, UnavailableError
+from skymount.fs.points import INDEX_BITS, NUMBER_BITS, Point, Slot
 from skymount.fs.realm import FOREVER
 from skymount.fs.tree import Tree
 from skymount.portal.resolve import NEGATIVE_TTL, Goal, Names
@@ -22,83 +21,14 @@ from skymount.wire.skylink import Skylink, parse_skylink
 
 log = logging.getLogger(__name__)
 
-INDEX_BITS = 24
-_NUMBER_BITS = 37
 _LOGGED = 200  # characters of a path in the log
 _KEPT = 64  # trees kept though nothing refers to them: what was just looked at is looked at again
 
-SPACES = 2
-"""How many `Slots` can have inode numbers of their own."""
+_PROVISIONAL = 30.0
+"""Seconds for which a provisional tree is shown without being asked for again."""
 
-
-def space_of(inode: int) -> int:
-    """Return which `Slots` an inode number belongs to."""
-    return inode >> (INDEX_BITS + _NUMBER_BITS) & SPACES - 1
-
-
-def merged(inodes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return references to inodes that are given back with those to a slot's files as one.
-
-    The kernel gives back thousands at a time, and all of them are the slot's.
-    """
-    found: list[tuple[int, int]] = []
-    counts: dict[int, int] = {}
-    for inode, count in inodes:
-        number = inode >> INDEX_BITS
-        if number >> _NUMBER_BITS < SPACES:
-            counts[number] = counts.get(number, 0) + count
-        else:  # another realm's
-            found.append((inode, count))
-    found.extend((number << INDEX_BITS, count) for number, count in counts.items())
-    return found
-
-
-class Slot:
-    """A name and one tree that it leads to, once that is known."""
-
-    __slots__ = ("number", "point", "references", "target", "tree", "verified")
-
-    def __init__(self, point: "Point", number: int, target: Skylink | None) -> None:
-        self.point = point
-        self.number = number
-        self.target = target
-        """The v1 skylink of the tree; None until a name that moves is resolved."""
-        self.tree: Tree | None = None
-        self.verified = True
-        """Whether it is verified that the name leads here; a domain's record does not count."""
-        self.references = 0
-        """Lookups that the kernel has not forgotten, and open handles."""
-
-    def inode(self, index: int = 0) -> int:
-        """Return the inode number of a node of its tree; the root is 0."""
-        return self.number << INDEX_BITS | index
-
-
-class Point:
-    """A name, and the slot that it shows now."""
-
-    __slots__ = ("error", "goal", "loading", "name", "seen", "slot", "slow", "waiting")
-
-    slot: Slot
-
-    def __init__(self, name: str, goal: Goal) -> None:
-        self.name = name
-        self.goal = goal
-        self.error: PortalError | None = None
-        """Why there is nothing to show."""
-        self.loading: trio.Event | None = None
-        """Set when the load that is under way ends."""
-        self.waiting = 0
-        """Tasks that wait for the load, and will refer to the slot."""
-        self.slow = False
-        """Whether a lookup has already waited for this load for as long as it may."""
-        self.seen = 0.0
-        """When the resolution was asked for that was looked at last, by trio's clock."""
-
-    @property
-    def moves(self) -> bool:
-        """Whether what it leads to can change."""
-        return not isinstance(self.goal, Skylink) or self.goal.version == 2
+_PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)
+"""Seconds before each further load of what is provisional; the last one again and again."""
 
 
 class Slots:
@@ -164,7 +94,11 @@ class Slots:
 
     def of_inode(self, inode: int) -> tuple[Slot, int]:
         """Return (slot, index) of an inode number; KeyError when there is none."""
-        return self._by_number[inode >> INDEX_BITS], inode & (1 << INDEX_BITS) - 1
+        slot = self._by_number[inode >> INDEX_BITS]
+        if slot.changed:
+            raise KeyError(inode)
+        slot.point.used = True
+        return slot, inode & (1 << INDEX_BITS) - 1
 
     # What a name shows
 
@@ -172,10 +106,11 @@ class Slots:
         """Return the seconds for which a name surely shows what it does; 0: it is to be asked."""
         if point.slot.tree is None or point.loading is not None:
             return 0.0
+        left = max(0.0, point.slot.expires - trio.current_time())
         if not point.moves:
-            return FOREVER
+            return min(FOREVER, left)
         known = self._names.known(point.goal)
-        return self._names.pause(point.goal) if known.asked == point.seen else 0.0
+        return min(left, self._names.pause(point.goal)) if known.asked == point.seen else 0.0
 
     def negative_ttl(self, point: Point) -> float:
         """Return the seconds for which it holds that there is no such name."""
@@ -193,6 +128,8 @@ class Slots:
 
         Afterwards its slot is what to show; PortalError when there is nothing.
         """
+        point.used = True
+        self._expire(point)
         if self.ttl(point):
             return
         done = self.start(point)
@@ -202,6 +139,14 @@ class Slots:
                 point.slow = True
         if point.error is not None:
             raise point.error
+
+    def _expire(self, point: Point) -> None:
+        """Show a provisional tree no longer that was not asked for again in time."""
+        before = point.slot
+        if before.expires <= trio.current_time():
+            point.slot = self._new_slot(point, before.target)
+            point.repetitions = 0
+            self._drop_if_unused(before)
 
     def start(self, point: Point) -> trio.Event:
         """Begin to load a name unless that is under way; the event is set at its end."""
@@ -281,6 +226,9 @@ class Slots:
                 self._failed(point, point.error)
             point.loading = None
             done.set()
+            if point.slot.is_provisional and not point.repeating:
+                point.repeating = True
+                self._nursery.start_soon(self._ask_again, point)
 
     def _failed(self, point: Point, error: PortalError) -> None:
         """Go on after a failure: a tree that was there is still shown, unless the name is gone."""
@@ -291,7 +239,8 @@ class Slots:
         elif is_gone:
             self._remove(point)
         else:
-            self._set_back(point)
+            if point.moves:
+                self._set_back(point)
             point.error = None
 
     def _set_back(self, point: Point) -> None:
@@ -309,10 +258,11 @@ class Slots:
             if slot.tree is None or slot.target != found.skylink:
                 slot = self._slot_of(point, found.skylink)
             slot.verified = found.verified
-        if slot.tree is None:
+        if slot.tree is None or slot.is_provisional:
             assert slot.target is not None
             try:
-                slot.tree = Tree(await self._load(slot.target))
+                tree = Tree(await self._load(slot.target))
+                slot = await self._loaded(point, slot, tree)
             except NotFoundError as error:
                 if point.slot.tree is not None:  # the name is still there, and led elsewhere before
                     raise UnavailableError(f"{slot.target}: {error}") from None
@@ -320,14 +270,59 @@ class Slots:
             finally:
                 if slot.tree is None and slot is not point.slot:
                     self._drop_if_unused(slot)
-            self._report_hidden(point, slot.tree)
+            if not point.repetitions:
+                self._report_hidden(point, tree)
         self._show(point, slot)
+
+    async def _loaded(self, point: Point, slot: Slot, tree: Tree) -> Slot:
+        """Put a tree into the slot that is to show it, and return that: the one given, or a new one
+        if this shows what was provisional.
+
+        The kernel knows the files of a slot that has shown a tree, so that one gets no other names
+        or sizes.
+        """
+        is_provisional = tree.skyfile.provisional != 0
+        earlier = [each for each in point.provisional if each.target == slot.target]
+        is_same = bool(earlier) and await _is_same(earlier[0], tree)
+        for each in earlier:
+            if is_same:
+                each.tree = tree
+            else:
+                each.changed = True
+        if slot.tree is not None and not (is_same and is_provisional):
+            slot = self._new_slot(point, slot.target)
+        slot.tree = tree
+        slot.expires = trio.current_time() + _PROVISIONAL if is_provisional else math.inf
+        point.provisional = [each for each in earlier if is_same and is_provisional]
+        if is_provisional:
+            self._note_provisional(slot)
+        else:
+            point.repetitions = 0
+        return slot
+
+    @staticmethod
+    def _note_provisional(slot: Slot) -> None:
+        slot.was_provisional = True
+        if slot not in slot.point.provisional:
+            slot.point.provisional.append(slot)
+
+    async def _ask_again(self, point: Point) -> None:
+        """Load what is provisional once more: a few times, and then as long as it is used."""
+        await trio.sleep(_PAUSES[min(point.repetitions, len(_PAUSES) - 1)])
+        point.repeating = False
+        is_shown = self._points.get(point.name) is point and point.slot.is_provisional
+        if not is_shown or (point.repetitions >= len(_PAUSES) and not point.used):
+            return
+        point.repetitions += 1
+        point.used = False
+        self.start(point)
 
     def _slot_of(self, point: Point, target: Skylink) -> Slot:
         """Return the slot for what a name leads to: the one from before, if that is in use."""
         number = self._first_number(point, target)
         while (slot := self._by_number.get(number)) is not None:
-            if slot.point.name == point.name and slot.target == target and slot.tree is not None:
+            is_it = slot.point.name == point.name and slot.target == target
+            if is_it and slot.tree is not None and not slot.was_provisional:
                 slot.point = point
                 return slot
             number = self._next_number(number)
@@ -340,6 +335,8 @@ class Slots:
             if before.tree is None:
                 before.tree, before.target = slot.tree, slot.target
                 before.verified = slot.verified
+                if slot.is_provisional:
+                    self._note_provisional(before)
             self._drop_if_unused(before)
             self._drop_if_unused(slot)  # unless the name is there no more
 
@@ -361,13 +358,13 @@ class Slots:
         """Hash a name, with what it leads to where that can change."""
         text = f"{point.name}\0{target or ''}" if point.moves else point.name
         digest = blake2b(text.encode(), digest_size=8).digest()
-        return self._in_space(int.from_bytes(digest, "big") >> (64 - _NUMBER_BITS))
+        return self._in_space(int.from_bytes(digest, "big") >> (64 - NUMBER_BITS))
 
     def _next_number(self, number: int) -> int:
-        return self._in_space(number + 1 & (1 << _NUMBER_BITS) - 1)
+        return self._in_space(number + 1 & (1 << NUMBER_BITS) - 1)
 
     def _in_space(self, number: int) -> int:
-        return self._space << _NUMBER_BITS | number
+        return self._space << NUMBER_BITS | number
 
     # Keeping and dropping
 
@@ -386,6 +383,20 @@ class Slots:
         for point in idle[: max(0, len(idle) - _KEPT)]:
             self._remove(point)
         self._prune_at = len(self._points) + _KEPT
+
+
+async def _is_same(slot: Slot, tree: Tree) -> bool:
+    """Whether a tree has the files of the one that a slot shows: same names, sizes and places."""
+    assert slot.tree is not None
+    both = (slot.tree.skyfile.listing.packed, tree.skyfile.listing.packed)
+    if len(both[0]) != len(both[1]):
+        return False
+    one, other = [await off_loop(partial(_digest, each), len(each)) for each in both]
+    return one == other
+
+
+def _digest(data: memoryview) -> bytes:
+    return blake2b(data).digest()
 
 
 def parse_name(name: str) -> tuple[str, Goal]:

@@ -5,7 +5,7 @@ together mean. Knows nothing of what is asked.
 import copy
 import math
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -22,6 +22,8 @@ ROUNDS = 3
 BACKOFF = 0.2
 """Seconds of pause before the second round, doubled for each further one, jittered."""
 
+PROOF_WAIT = 10.0
+"""Seconds that all portals together have to prove what one could only say."""
 
 E = TypeVar("E", bound=PortalError)
 
@@ -143,30 +145,90 @@ class Portals:
         refusal: PortalError | None = None
         failure = next(map(copy.copy, resting.values()), None)
         for turn in range(self.rounds):
-            if turn:
-                pause = BACKOFF * 2 ** (turn - 1)
-                await trio.sleep(pause * random.uniform(0.5, 1.5))
+            await _pause_before(turn)
             for client in self.ranked():
                 if client in done:
                     continue
-                standing = self._of(client)
                 try:
-                    answer = await ask(client)
+                    return await self._ask(client, ask, turn)
                 except (UnavailableError, BadContentError) as error:
-                    now = trio.current_time()
-                    standing.failed(error, now, is_last=turn == self.rounds - 1)
-                    if standing.is_away(now):
+                    if self._of(client).is_away(trio.current_time()):
                         done.add(client)
                     if not isinstance(failure, BadContentError):
                         failure = _bare(error)
                 except PortalError as error:
-                    standing.refused(trio.current_time())
                     done.add(client)
                     if refusal is None or isinstance(refusal, NotFoundError):
                         refusal = _bare(error)
-                else:
-                    standing.succeeded(trio.current_time())
-                    return answer
             if len(done) == len(self.clients):
                 break
         raise failure or refusal or UnavailableError("no portal is configured")
+
+    async def best(
+        self, ask: Callable[[PortalReader], Awaitable[T]], is_proven: Callable[[T], bool]
+    ) -> tuple[T, Collection[PortalReader]]:
+        """Return the first answer that is proven; if there is none, the first good one, and the
+        portals that failed, so that it is not known whether they could have proved another.
+
+        All portals but the one that gave the first good answer are asked for a proof at once, in
+        rounds, for `PROOF_WAIT` seconds at most.
+        """
+        answered: list[PortalReader] = []
+
+        async def first(client: PortalReader) -> T:
+            answer = await ask(client)
+            answered.append(client)
+            return answer
+
+        found = await self.first(first)
+        proofs = [found] if is_proven(found) else []
+        failed = set(self.clients).difference(answered)
+
+        async def seek(client: PortalReader, turn: int) -> None:
+            try:
+                answer = await self._ask(client, ask, turn)
+            except (UnavailableError, BadContentError):
+                return
+            except PortalError:
+                pass
+            else:
+                if is_proven(answer):
+                    proofs.append(answer)
+                    nursery.cancel_scope.cancel()
+            failed.discard(client)
+
+        with trio.move_on_after(PROOF_WAIT):
+            for turn in range(self.rounds):
+                now = trio.current_time()
+                asked = failed.difference(self._resting())
+                if turn:
+                    asked = {client for client in asked if not self._of(client).is_away(now)}
+                if proofs or not asked:
+                    break
+                await _pause_before(turn)
+                async with trio.open_nursery() as nursery:
+                    for client in asked:
+                        nursery.start_soon(seek, client, turn)
+        return (proofs[0], ()) if proofs else (found, failed)
+
+    async def _ask(
+        self, client: PortalReader, ask: Callable[[PortalReader], Awaitable[T]], turn: int
+    ) -> T:
+        """Ask one portal in one of the rounds, and take note of how it did."""
+        standing = self._of(client)
+        try:
+            answer = await ask(client)
+        except (UnavailableError, BadContentError) as error:
+            standing.failed(error, trio.current_time(), is_last=turn == self.rounds - 1)
+            raise
+        except PortalError:
+            standing.refused(trio.current_time())
+            raise
+        standing.succeeded(trio.current_time())
+        return answer
+
+
+async def _pause_before(turn: int) -> None:
+    """Wait before a round; not before the first, 0."""
+    if turn:
+        await trio.sleep(BACKOFF * 2 ** (turn - 1) * random.uniform(0.5, 1.5))

@@ -8,7 +8,6 @@ not known here.
 
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -52,8 +51,8 @@ _FIRST_PAUSE = 2.0
 """Seconds after a failure until a name is asked for again; doubled for each further one in a row,
 up to the time for which an answer holds."""
 
-_PROOF_WAIT = 5.0
-"""Seconds that each other portal has to prove what the first one could only say."""
+_PROVISIONAL_TTL = 5.0
+"""Seconds for which an answer holds that a portal which failed might have disproved."""
 
 _PROOF_LIMIT = 16 << 10
 """Bytes of a proof; the longest honest one has less than 2 KiB."""
@@ -72,6 +71,8 @@ class Resolution:
     word."""
     at: float = 0.0
     """When it was asked for, by trio's clock."""
+    provisional: bool = False
+    """Whether nobody proved it, and a portal failed that might have proved something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ class Known:
         elif self.absent:
             until = self.asked + NEGATIVE_TTL
         elif self.found is not None:
-            until = self.asked + ttl
+            until = self.asked + (min(ttl, _PROVISIONAL_TTL) if self.found.provisional else ttl)
         else:
             return 0.0
         return max(0.0, until - now)
@@ -304,20 +305,17 @@ class Names:
     async def _by_portal(self, link: Skylink, way: Way) -> Resolution:
         """Let a portal follow a v2 skylink, one that proves its answer if there is such a one."""
         way[link] = None
-        found, portal = await self._portals.first(partial(self._head, link=link, way=way))
-        if found.verified or not self._config.check:
+        ask = partial(self._head, link=link, way=way)
+        if not self._config.check:
+            return await self._portals.first(ask)
+        found, failed = await self._portals.best(ask, lambda resolution: resolution.verified)
+        if not failed:
             return found
-        for client in self._portals.ranked():
-            if client is not portal:
-                with trio.move_on_after(_PROOF_WAIT), suppress(PortalError):
-                    other, _ = await self._head(client, link, way)
-                    if other.verified:
-                        return other
-        return found
+        names = ", ".join(sorted(client.url for client in failed))
+        log.warning("%s: provisional: not proven, and failed to answer: %s", link, names)
+        return replace(found, provisional=True)
 
-    async def _head(
-        self, client: PortalReader, link: Skylink, way: Way
-    ) -> tuple[Resolution, PortalReader]:
+    async def _head(self, client: PortalReader, link: Skylink, way: Way) -> Resolution:
         asked = trio.current_time()
         head = await client.head(link)
         if head.skylink is None or head.skylink.version != 1:
@@ -335,7 +333,7 @@ class Names:
             raise BadContentError(f"{link}: where it leads is not verified", url=client.url)
         if not proven:
             way[link] = head.skylink
-        return Resolution(head.skylink, proven), client
+        return Resolution(head.skylink, proven)
 
     async def _accept(self, hops: Sequence[SignedEntry], asked: float, portal: str) -> None:
         """Take note of entries that are proven.

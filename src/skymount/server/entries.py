@@ -9,7 +9,7 @@ what an answer says is `registering`'s.
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -58,9 +58,13 @@ def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(
         path, timeout=_BUSY_TIME, isolation_level=None, check_same_thread=False
     )
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
@@ -114,13 +118,12 @@ class Entries:
     """The registry of one portal. Use `open`, and `close` it when nothing uses it any more."""
 
     def __init__(self, path: Path) -> None:
-        self._writer = _connect(path)
-        try:
+        with ExitStack() as opened:
+            self._writer = opened.enter_context(closing(_connect(path)))
             _prepare(self._writer, path)
-            self._idle = [_connect(path) for _ in range(_READERS)]
-        except BaseException:
-            self._writer.close()
-            raise
+            self._idle = [opened.enter_context(closing(_connect(path))) for _ in range(_READERS)]
+            sync_directory(path.parent)
+            opened.pop_all()
         self._reading = trio.CapacityLimiter(_READERS)
         self._write_thread = trio.CapacityLimiter(1)
         self._writing = trio.Lock()
@@ -141,9 +144,7 @@ class Entries:
                 os.fchmod(fd, 0o600)
             finally:
                 os.close(fd)
-            entries = cls(path)
-            sync_directory(root)
-        return entries
+            return cls(path)
 
     def close(self) -> None:
         """Write the log back into the database. Blocks."""
