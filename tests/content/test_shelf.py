@@ -115,6 +115,28 @@ async def test_word_of_another_portal(rig: OpenRig, tmp_path: Path):
                 await made.reader.load(forged.skylink)
 
 
+async def test_word_of_one_portal_is_not_mixed_with_anothers(rig: OpenRig, tmp_path: Path):
+    """K5: What could not be verified is not used with another portal, over three sessions: what is
+    read of an honest one is never completed by what is kept of a liar, which is kept all the same.
+    """
+    content = unverifiable(describe(FILES), b"".join(FILES.values()))
+    forged = unverifiable(describe(FILES), noise(len(content.payload), 9))
+    async with running(FakePortal()) as liar, running(FakePortal()) as honest:
+        liar.add(forged)
+        honest.add(content)
+        async with rig(disk=tmp_path / "c", urls=[liar.url]) as made:
+            assert await everything(made, forged) == forged.payload
+            await made.settled()
+        async with rig(disk=tmp_path / "c", urls=[honest.url]) as made:
+            await reads(made, content, [(2 * MIB + 50, 100)])
+            await made.settled()
+        async with rig(disk=tmp_path / "c", urls=[honest.url]) as made:
+            assert await everything(made, content) == content.payload
+        liar.fault(fake.resets_after(-1))
+        async with rig(disk=tmp_path / "c", urls=[liar.url]) as made:
+            assert await everything(made, forged) == forged.payload
+
+
 async def test_another_portal_might_prove_it(rig: OpenRig, tmp_path: Path):
     """K5: used only while the same portals are configured, as another one might prove something
     else.
@@ -147,26 +169,6 @@ async def test_provisional_is_not_kept(rig: OpenRig, tmp_path: Path):
         liar.add(LARGE)
         async with rig(disk=tmp_path / "c", urls=urls) as made:
             assert await everything(made, LARGE) == LARGE.payload
-
-
-async def test_word_of_one_portal_is_not_mixed_with_anothers(rig: OpenRig, tmp_path: Path):
-    """K5: What could not be verified is not used with another portal, over three sessions: what is
-    read of an honest one is never completed by what is kept of a liar, which is kept all the same.
-    """
-    content = unverifiable(describe(FILES), b"".join(FILES.values()))
-    forged = unverifiable(describe(FILES), noise(len(content.payload), 9))
-    async with running(FakePortal()) as liar, running(FakePortal()) as honest:
-        liar.add(forged)
-        honest.add(content)
-        async with rig(disk=tmp_path / "c", urls=[liar.url]) as made:
-            assert await everything(made, forged) == forged.payload
-        async with rig(disk=tmp_path / "c", urls=[honest.url]) as made:
-            await reads(made, content, [(2 * MIB + 50, 100)])
-        async with rig(disk=tmp_path / "c", urls=[honest.url]) as made:
-            assert await everything(made, content) == content.payload
-        liar.fault(fake.resets_after(-1))
-        async with rig(disk=tmp_path / "c", urls=[liar.url]) as made:
-            assert await everything(made, forged) == forged.payload
 
 
 async def test_verified_is_good_for_every_portal(rig: OpenRig, tmp_path: Path):

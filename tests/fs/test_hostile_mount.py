@@ -629,7 +629,7 @@ def test_portal_that_is_silent_before_one_that_is_not(tmp_path: Path):
         made.portal.fault(fake.stalls_after(-1))
         begun = time.monotonic()
         assert made.names(small) == ["g"]
-        assert time.monotonic() - begun >= 3
+        assert 3 <= time.monotonic() - begun < 8
         assert made.names(directory) == ["f"]
         assert made.read(directory / "f") == content
 

@@ -508,6 +508,17 @@ async def test_emptied_file(autojump_clock: object, kit: Kit):
         assert await kit.read(way) == b""
 
 
+async def test_emptied_file_that_another_has_open(autojump_clock: object, kit: Kit):
+    """G8: posted after its last close: a close before that leaves it as it is."""
+    kit.store.put(ref("x"), b"old")
+    first, second = [await kit.open("x", REWRITE) for _ in range(2)]
+    await kit.close(first)
+    assert kit.posted == []
+    second.write(0, b"new")
+    await kit.close(second)
+    assert kit.posted == [b"new"]
+
+
 @pytest.mark.parametrize("flags", [REWRITE, os.O_RDWR])
 async def test_same_content_is_not_posted(autojump_clock: object, kit: Kit, flags: int):
     """G8: Nothing is posted when nothing has changed."""
@@ -858,6 +869,22 @@ async def test_unlink_while_open(autojump_clock: object, kit: Kit):
     await kit.write("x", b"another")
     await kit.close(opened)
     assert kit.posted == [b"data", None, b"another"]
+
+
+async def test_close_of_what_was_removed(autojump_clock: object, kit: Kit):
+    """The last close of a file that was removed does not part those who write to a new one."""
+    await kit.write("x", b"data")
+    removed = await kit.open("x", os.O_RDWR)
+    await kit.unlink("x")
+    one = await kit.open("x", os.O_RDWR | os.O_CREAT)
+    one.write(0, b"0123")
+    await kit.release(removed)
+    two = await kit.open("x", os.O_RDWR)
+    two.write(3, b"b")
+    assert one.read(0, 100) == two.read(0, 100) == b"012b"
+    await kit.close(one)
+    await kit.close(two)
+    assert kit.posted == [b"data", None, b"012b"]
 
 
 async def test_rename(autojump_clock: object, kit: Kit):
