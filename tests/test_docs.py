@@ -3,6 +3,7 @@
 import importlib.machinery
 import importlib.util
 import re
+import tomllib
 from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
@@ -63,6 +64,42 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), target
 
 
+def _anchors(page: Path) -> set[str]:
+    """Return what each heading of a page is called in a link."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_to_headings_lead_somewhere(page: Path) -> None:
+    """A link to a part of a page names a heading that is there."""
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", page.read_text()):
+        assert anchor in _anchors(page.parent / target if target else page), (target, anchor)
+
+
+def _promises() -> list[str]:
+    """Return the names of all promises."""
+    pages = (ROOT / "docs" / name for name in ("semantics.md", "library.md"))
+    text = "\n".join(page.read_text() for page in pages)
+    return re.findall(r"^\*\*([A-Z]\d+)\.\*\*", text, re.MULTILINE)
+
+
+def test_the_security_page_names_promises_that_there_are() -> None:
+    """What SECURITY.md rests on is promised, and the README leads to it."""
+    named = set(re.findall(r"\b([A-Z]\d+)\b", (ROOT / "SECURITY.md").read_text()))
+    assert named
+    assert named <= set(_promises())
+    assert "](SECURITY.md)" in (ROOT / "README.md").read_text()
+
+
+def test_the_security_page_names_every_way_to_report() -> None:
+    """Reports go where there is somebody: no address is made up."""
+    text = (ROOT / "SECURITY.md").read_text()
+    assert "private vulnerability reporting" in text
+    assert "authors" in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert not re.search(r"\S@\S+\.\w", text)
+
+
 def test_quick_start_is_the_two_scripts() -> None:
     """The commands of the README's quick start are there and executable."""
     quick_start = (ROOT / "README.md").read_text().split("## Quick start")[1].split("```")[1]
@@ -81,9 +118,7 @@ def test_the_example_configuration_is_one() -> None:
 
 def test_each_promise_is_quoted_by_a_test() -> None:
     """Each promise of docs/semantics.md and docs/library.md has a test that names it by its id."""
-    pages = (ROOT / "docs" / name for name in ("semantics.md", "library.md"))
-    text = "\n".join(page.read_text() for page in pages)
-    promises = re.findall(r"^\*\*([A-Z]\d+)\.\*\*", text, re.MULTILINE)
+    promises = _promises()
     assert promises
     tests = "\n".join(
         path.read_text()

@@ -15,7 +15,7 @@ from typing import Any
 
 from skymount.errors import MalformedError
 
-SECONDS = 1.0
+SECONDS = 2.0
 """Of processor time for one input; the machine may be a slow one."""
 
 LENGTH = 4 << 10
@@ -29,9 +29,7 @@ in time takes longer than it may.
 _MESSAGE = 1000  # characters of an error's message
 
 SHORT = 8 << 10
-"""Bytes of the longest input of a parser that is not ours and not fast, for what only its user
-writes.
-"""
+"""Bytes of the longest input of what only its user writes, and what takes a while to read."""
 
 said: list[str] = []
 """What was refused since it was last emptied, and why: what the loop takes for a new way through

@@ -1,6 +1,7 @@
 """What portals send over a connection, and how they are addressed."""
 
 import math
+import ssl
 from collections import deque
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -140,7 +141,8 @@ class _Stream(Link):
         return len(data)
 
 
-async def _no_tls() -> None:
+async def no_tls() -> ssl.SSLContext:
+    """Make what TLS needs, which no test does."""
     raise AssertionError("not for http")
 
 
@@ -162,18 +164,11 @@ async def _read(body: Body, into: bool) -> bytes:
         found += data
 
 
-async def _exchanged(parts: Sequence[bytes], method: str, into: bool) -> list[_Outcome]:
+async def exchanged(
+    connection: Connection, url: str, method: str, into: bool, *, behind: bool
+) -> list[_Outcome]:
     """Ask once, and once more behind that if there is room; return both answers."""
-    link = _Stream(parts)
-
-    async def dial(*_: object) -> Link:
-        await trio.lowlevel.checkpoint()
-        return link
-
-    connection = Connection(_no_tls, 60, dial)  # type: ignore[arg-type]
-    request = httpx.Request(
-        method, "http://portal.example/", extensions={"head_limit": _HEAD_LIMIT, "timeout": {}}
-    )
+    request = httpx.Request(method, url, extensions={"head_limit": _HEAD_LIMIT, "timeout": {}})
     found: list[_Outcome] = [None]
 
     async def ask_behind() -> None:
@@ -189,7 +184,7 @@ async def _exchanged(parts: Sequence[bytes], method: str, into: bool) -> list[_O
     try:
         async with trio.open_nursery() as nursery:
             arrived = await connection.exchange(request)
-            if connection.has_room_behind(request, early=False):
+            if behind and connection.has_room_behind(request, early=False):
                 nursery.start_soon(ask_behind)
                 while len(found) < 2:
                     await trio.lowlevel.checkpoint()
@@ -201,6 +196,19 @@ async def _exchanged(parts: Sequence[bytes], method: str, into: bool) -> list[_O
     except* httpx.HTTPError:
         pass
     await connection.aclose()
+    return found
+
+
+async def in_memory(parts: Sequence[bytes], method: str, into: bool) -> list[_Outcome]:
+    """Ask a server that sends these pieces, without a socket."""
+    link = _Stream(parts)
+
+    async def dial(*_: object) -> Link:
+        await trio.lowlevel.checkpoint()
+        return link
+
+    asking = Connection(no_tls, 60, dial)
+    found = await exchanged(asking, "http://portal.example/", method, into, behind=True)
     assert link.is_closed
     return found
 
@@ -211,8 +219,8 @@ def connection(data: bytes) -> None:
     options, stream = data[:1] or b"\0", data[2:]
     method = "HEAD" if options[0] & 1 else "GET"
     into = bool(options[0] & 2)
-    whole = trio.run(_exchanged, [stream] if stream else [], method, into)
-    assert whole == trio.run(_exchanged, pieces(stream, data[1:2]), method, not into)
+    whole = trio.run(in_memory, [stream] if stream else [], method, into)
+    assert whole == trio.run(in_memory, pieces(stream, data[1:2]), method, not into)
     first = whole[0]
     if first is None:
         return
