@@ -19,6 +19,7 @@ def test_set_and_get(box: Sandbox, owner: str) -> None:
         "data": DOCUMENT,
         "revision": 0,
         "data_link": link,
+        "verified": "yes",
     }
 
 

@@ -161,6 +161,24 @@ def test_an_archive(sandbox: Sandbox, portal: str) -> None:
     assert said.startswith(f"{link}: not verified: ")
 
 
+def test_a_document(sandbox: Sandbox, fake: FakePortal, portal: str) -> None:
+    """The content behind an entry, which itself is always verified."""
+    box = sandbox.with_env(SKYMOUNT_PORTALS=f"{portal} {fake.url}")
+    box.directory("work")
+    word = unverifiable(encode_metadata(Metadata("f", 7)), b'{"a":1}')
+    proven = of_files({"f": b'{"a":2}'})
+    fake.add(word, proven)
+    box.succeed("key", "generate", "home")
+    for name, skyfile in (("word", word), ("proven", proven)):
+        box.succeed("registry", "set", "--skylink", "home", name, skyfile.name)
+    out, said = warned(box, "db", "get", "--json", "home", "word")
+    assert (json.loads(out)["data"], json.loads(out)["verified"]) == ({"a": 1}, "no")
+    assert said.startswith(f"svc://{word.name}: not verified: ")
+    assert "verified" in box.fail("db", "get", "--verify", "require", "home", "word")
+    out = box.succeed("db", "get", "--verify", "require", "--json", "home", "proven")
+    assert json.loads(out)["verified"] == "yes"
+
+
 # Names
 
 

@@ -84,10 +84,12 @@ def get(
     flags: PortalFlags,
     as_json: bool,
 ) -> None:
-    """Print a document; with --json an object of it, its revision and its link.
+    """Print a document; with --json an object of it, its revision, its link, and whether it is
+    verified.
 
     Its entry is held to what was seen before, as of `skymount registry get`, and the document is
-    checked as content of a mount is. Exit code 3 when there is none, or it was deleted.
+    checked as content of a mount is; if it cannot be, a warning says so. Exit code 3
+    when there is none, or it was deleted.
 
     \b
     Example:
@@ -95,6 +97,7 @@ def get(
     """
     from skymount.cli.owner import public_key
     from skymount.cli.session import run_with_reader
+    from skymount.cli.target import warn_of_doubt
     from skymount.portal import inputs
     from skymount.portal.marks import Ref
 
@@ -102,6 +105,7 @@ def get(
     key = bytes.fromhex(public_key(owner))
     ref = Ref(key, inputs.tweak(data_key, hashed), None if hashed else data_key)
     found = run_with_reader(settings, lambda reading: _read(reading, ref, data_key), wait)
+    warn_of_doubt(found["data_link"], found["verified"], settings.verify)
     text = json.dumps(found["data"], ensure_ascii=False, indent=2 if pretty else None)
     emit(found, as_json, text.split("\n"))
 
@@ -132,7 +136,12 @@ async def _read(reading: "Reading", ref: "Ref", data_key: str) -> dict[str, Any]
     except MalformedError:
         raise _no_document(data_key) from None
     link = reading.portals.clients[0].dialect.link(skylink)
-    return {"data": document, "revision": entry.entry.revision, "data_link": link}
+    return {
+        "data": document,
+        "revision": entry.entry.revision,
+        "data_link": link,
+        "verified": skyfile.verified,
+    }
 
 
 def _no_document(data_key: str) -> click.ClickException:
