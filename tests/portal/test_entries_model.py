@@ -52,8 +52,8 @@ class Model(RuleBasedStateMachine):
         """The last state of each entry that a program here has read, to be the base of edits."""
         self.marks: dict[str, SignedEntry] = {}
         """The latest of each entry that this machine was shown, or posted."""
-        self.unsent: set[tuple[str, bytes]] = set()
-        """What was reported as failed, and not dropped."""
+        self.unsent: dict[tuple[str, bytes], list[int]] = {}
+        """What was reported as failed, and not dropped; and how much each portal had had then."""
         self.meanwhile: tuple[int, str] | None = None
         """At which request of the next change the other machine writes, and what."""
         self.foreign: set[SignedEntry] = set()
@@ -182,7 +182,7 @@ class Model(RuleBasedStateMachine):
         """Give something up."""
         waiting = data.draw(st.sampled_from(self.ledgers[0].pending()), "pending")
         assert self.ledgers[1].drop(waiting.id)
-        self.unsent.discard((self.name_of(waiting), waiting.data))
+        self.unsent.pop((self.name_of(waiting), waiting.data), None)
 
     def change(
         self,
@@ -221,7 +221,7 @@ class Model(RuleBasedStateMachine):
     def failed(self, name: str, data: bytes | None) -> None:
         """What was reported as failed is in the spool, at least unless it had come through."""
         if data is not None and data != DELETED:
-            self.unsent.add((name, data))
+            self.unsent.setdefault((name, data), [len(each.ever) for each in self.portals])
 
     def done(self, name: str, signed: SignedEntry) -> None:
         """What was reported as done is what a new process reads, or what somebody set since."""
@@ -264,13 +264,16 @@ class Model(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_lost(self) -> None:
-        """What failed is pending, unless it came through after all."""
+        """What failed is pending, unless it came through after all, or was superseded: something
+        was posted here to the same entry since.
+        """
         waiting = {(self.name_of(each), each.data) for each in self.pending()}
-        for name, data in self.unsent - waiting:
-            assert any(
-                self.is_of(signed, name) and signed.entry.data == data
-                for portal in self.portals
-                for signed in portal.ever
+        for (name, data), before in self.unsent.items():
+            assert (name, data) in waiting or any(
+                signed.entry.data == data or (number >= had and signed not in self.foreign)
+                for portal, had in zip(self.portals, before, strict=True)
+                for number, signed in enumerate(portal.ever)
+                if self.is_of(signed, name)
             )
 
     @invariant()
