@@ -152,7 +152,7 @@ class Loader:
     async def _described_by(self, client: PortalReader, skylink: Skylink) -> Loaded:
         try:
             base: sector.BaseSector | None = None
-            head: Head | None = None
+            head: Head | PortalError | None = None
             if self._policy is not Policy.OFF and not skylink.offset:
                 # the root of a packed one (offset) proves nothing
                 base, head = await self._ask(client, skylink)
@@ -166,14 +166,14 @@ class Loader:
 
     async def _ask(
         self, client: PortalReader, skylink: Skylink
-    ) -> tuple[sector.BaseSector | None, Head | None]:
+    ) -> tuple[sector.BaseSector | None, Head | PortalError | None]:
         """Ask for the base sector, and of a portal that never gave one for the headers as well.
 
         Both at once: one after the other would cost the first read a round trip more.
         """
         if client in self._with_base_sectors:
             return await self._base_sector(client, skylink), None
-        head: Head | None = None
+        head: Head | PortalError | None = None
         base: sector.BaseSector | None = None
         failure: PortalError | MalformedError | None = None
 
@@ -323,18 +323,23 @@ class Loader:
             raise failures[0]
 
     async def _from_head(
-        self, client: PortalReader, skylink: Skylink, head: Head, *, encrypted: bool = False
+        self,
+        client: PortalReader,
+        skylink: Skylink,
+        head: Head | PortalError,
+        *,
+        encrypted: bool = False,
     ) -> Loaded:
         """Describe it by the portal's word, checked where the content is small.
 
         What the portal decrypts cannot be checked against the hash.
         """
-        raw = head.metadata
-        if raw is not None:
-            self.fetched += len(raw)
-            listing = await self._listing(raw, None, head.size)
+        if isinstance(head, Head) and head.metadata is not None:
+            raw: bytes | None = head.metadata
+            self.fetched += len(head.metadata)
+            listing = await self._listing(head.metadata, None, head.size)
         else:
-            raw, listing = await self._from_endpoint(client, skylink, head.size)
+            raw, listing = await self._from_endpoint(client, skylink, head)
         skyfile = Skyfile(
             skylink=skylink,
             listing=listing,
@@ -352,17 +357,20 @@ class Loader:
         return Loaded(skyfile, payload)
 
     async def _from_endpoint(
-        self, client: PortalReader, skylink: Skylink, answered: int | None
+        self, client: PortalReader, skylink: Skylink, head: Head | PortalError
     ) -> tuple[bytes | None, Listing]:
         """Return metadata and their listing; None for what no base sector has room for."""
         async with open_memory_file() as file:
             inflow = Inflow(file)
             try:
                 await client.metadata_into(skylink, inflow)
-            except NotFoundError as error:  # it has the content, and keeps this to itself
-                raise BadContentError(f"no metadata: {error}", url=client.url) from error
+            except NotFoundError:
+                if isinstance(head, PortalError):
+                    raise head from None
+                raise
             inflow.finish()
             self.fetched += inflow.size
+            answered = head.size if isinstance(head, Head) else None
             listing = await self._listing_in(file, 0, None, answered)
             return file.get(0, inflow.size) if inflow.size <= SECTOR_SIZE else None, listing
 
@@ -389,12 +397,12 @@ class Loader:
         return payload
 
 
-async def _head(client: PortalReader, skylink: Skylink) -> Head:
-    """Ask for the headers; the metadata endpoint has what they are too long for."""
+async def _head(client: PortalReader, skylink: Skylink) -> Head | PortalError:
+    """Ask for the headers; returns what is wrong where the metadata endpoint may know more."""
     try:
         return await client.head(skylink)
-    except HeadTooLongError:
-        return Head(None, None, None, "")
+    except HeadTooLongError as error:
+        return error
 
 
 def _is_checked(loaded: Loaded) -> bool:
