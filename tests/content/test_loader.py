@@ -10,6 +10,7 @@ from skymount.content.skyfile import Policy, Verified
 from skymount.errors import (
     AccessDeniedError,
     BadContentError,
+    HeadTooLongError,
     MalformedError,
     NotFoundError,
     PortalError,
@@ -672,3 +673,15 @@ async def test_large_metadata_that_is_broken(rig: OpenRig):
 def unverifiable(files: dict[str, bytes]) -> FakeSkyfile:
     """Return content of files that nobody can check."""
     return skyfiles.unverifiable(describe(files), b"".join(files.values()))
+
+
+async def test_header_too_long(rig: OpenRig):
+    """S11: the metadata endpoint is asked instead; without one the headers are what went wrong."""
+    raw = b'{"filename":"f","length":5,"x":"%s"}' % (b"x" * (9 << 20))
+    content = skyfiles.unverifiable(raw, b"hello")
+    async with rig() as made:
+        made.portal.add(content)
+        assert (await made.loader.load(content.skylink)).skyfile.size == 5
+        made.portal.metadata_endpoint = False
+        with pytest.raises(HeadTooLongError, match="bytes of headers"):
+            await made.loader.load(content.skylink)

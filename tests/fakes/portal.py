@@ -314,7 +314,7 @@ class FakePortal:
             (b"Svc-Skylink", skyfile.name.encode()),
             (b"Content-Type", b"application/octet-stream"),
         )
-        if self.metadata_header:
+        if self.metadata_header and request.query.get("no-response-metadata") != "true":
             found += ((b"svc-metadata", skyfile.metadata),)
         asked = request.headers.get("range")
         ranges = parse_range(asked, len(content)) if asked else None

@@ -322,7 +322,12 @@ class Loader:
             raise failures[0]
 
     async def _from_head(
-        self, client: PortalReader, skylink: Skylink, head: Head, *, encrypted: bool = False
+        self,
+        client: PortalReader,
+        skylink: Skylink,
+        head: Head,
+        *,
+        encrypted: bool = False,
     ) -> Loaded:
         """Describe it by the portal's word, checked where the content is small.
 
@@ -333,7 +338,7 @@ class Loader:
             self.fetched += len(raw)
             listing = await self._listing(raw, None, head.size)
         else:
-            raw, listing = await self._from_endpoint(client, skylink, head.size)
+            raw, listing = await self._from_endpoint(client, skylink, head)
         skyfile = Skyfile(
             skylink=skylink,
             listing=listing,
@@ -351,18 +356,20 @@ class Loader:
         return Loaded(skyfile, payload)
 
     async def _from_endpoint(
-        self, client: PortalReader, skylink: Skylink, answered: int | None
+        self, client: PortalReader, skylink: Skylink, head: Head
     ) -> tuple[bytes | None, Listing]:
         """Return metadata and their listing; None for what no base sector has room for."""
         async with open_memory_file() as file:
             inflow = Inflow(file)
             try:
                 await client.metadata_into(skylink, inflow)
-            except NotFoundError as error:  # it has the content, and keeps this to itself
-                raise BadContentError(f"no metadata: {error}", url=client.url) from error
+            except NotFoundError:
+                if head.failure is not None:  # so it is not known that there is none
+                    raise head.failure from None
+                raise
             inflow.finish()
             self.fetched += inflow.size
-            listing = await self._listing_in(file, 0, None, answered)
+            listing = await self._listing_in(file, 0, None, head.size)
             return file.get(0, inflow.size) if inflow.size <= SECTOR_SIZE else None, listing
 
     async def _checked_payload(

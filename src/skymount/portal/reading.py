@@ -39,6 +39,8 @@ class Head:
     content_type: str
     proof: bytes | None = None
     """Of where a v2 skylink leads (wire notes 1.4); not looked at yet."""
+    failure: PortalError | None = None
+    """Why the portal could not send headers; then nothing else is told of a v1 skylink."""
 
 
 class Body:
@@ -224,7 +226,7 @@ async def head(transport: Transport, skylink: Skylink, call: PortalOptions) -> H
     except PortalError as error:
         if not is_without_headers(error):
             raise
-        return await _without_headers(transport, skylink, call)
+        return await _without_headers(transport, skylink, call, error)
     headers = answer.headers
     try:
         told = headers.get(call.dialect.skylink_header, "")
@@ -250,10 +252,12 @@ def is_without_headers(error: PortalError) -> bool:
     return has_failed or isinstance(error, HeadTooLongError)
 
 
-async def _without_headers(transport: Transport, skylink: Skylink, call: PortalOptions) -> Head:
+async def _without_headers(
+    transport: Transport, skylink: Skylink, call: PortalOptions, failure: PortalError
+) -> Head:
     """Return what is known without headers: where a v2 skylink leads, of others nothing."""
     if skylink.version == 1:
-        return Head(None, None, None, "")
+        return Head(None, None, None, "", failure=failure)
     request = messages.resolve(call.dialect, skylink)
     answer = await transport.fetch(request, messages.ANSWER_LIMIT, call)
     try:
