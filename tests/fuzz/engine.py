@@ -148,9 +148,9 @@ def mutate(random: Random, seeds: list[bytes] | tuple[bytes, ...], tokens: Any) 
 def pieces(data: bytes, steps: bytes) -> list[bytes]:
     """Cut data into pieces whose sizes go by some other bytes, again and again.
 
-    They may be single bytes, unless there are very many of them.
+    They may be single bytes, unless there are many of them.
     """
-    least = 1 + (len(data) >> 11)
+    least = 1 + (len(data) >> 8)
     sizes = [least + step * step for step in steps] or [least]
     found, at, turn = [], 0, 0
     while at < len(data):

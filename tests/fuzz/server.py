@@ -111,7 +111,8 @@ def form_body(data: bytes) -> None:
     """A form has the same parts however it comes, and their content is what was between them."""
     stream = data[2:]
     whole = _parts([stream])
-    if whole != _parts(pieces(stream, data[:2])):
+    # what stands before the first boundary, python-multipart skips or refuses by where it is cut
+    if stream.startswith(b"--") and whole != _parts(pieces(stream, data[:2])):
         assert isinstance(whole, str)
         assert isinstance(_parts(pieces(stream, data[:2])), str)
     if isinstance(whole, str):
@@ -394,7 +395,7 @@ def zone_file(data: bytes) -> None:
     assert read.encode() == expected.removesuffix(b"\n") + (b"\n" if expected else b"")
     assert len(read.domains) <= RECORDS_LIMIT
     problems = list(read.problems())
-    assert all(problem.isprintable() and len(problem) < 300 for problem in problems)
+    assert all(problem.isprintable() and len(problem) < 600 for problem in problems)
     for domain in read.domains:
         assert parse_domain(domain) == domain
         assert isinstance(read.value(domain), str)
