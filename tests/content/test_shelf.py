@@ -277,10 +277,12 @@ async def test_bytes_of_another_portal_than_the_describing_one(rig: OpenRig, tmp
         one.add(content)
         two.add(other)
         one.fault(fake.status(500), "GET.*concat")
-        async with rig(disk=tmp_path / "c", urls=[one.url, two.url]) as made:
+        urls = [one.url, two.url]
+        async with rig(disk=tmp_path / "c", urls=urls) as made:
             await reads(made, other, [(0, 100)])
+            await made.settled()
         one.heal()
-        async with rig(disk=tmp_path / "c", urls=[one.url]) as made:
+        async with rig(disk=tmp_path / "c", urls=urls) as made:
             await reads(made, content, [(0, 100)])
 
 

@@ -22,6 +22,7 @@ from skymount.errors import (
     UnavailableError,
 )
 from skymount.portal import entries as module
+from skymount.portal.answers import Answer
 from skymount.portal.client import PortalClient
 from skymount.portal.entries import (
     CONFLICTS,
@@ -630,8 +631,9 @@ async def test_rewrite_after_an_answer_that_is_behind(
     entries = Entries(portals_of([one]), ledger)
     one.set(signed(b"theirs", 5))
     await entries.read(ref())
-    one.set(signed(b"later", 9))
-    assert (await entries.write(ref(), PAIR, b"ours", None)).revision == 10
+    one.set(signed(b"later", 90))
+    assert (await entries.write(ref(), PAIR, b"ours", None)).revision == 91
+    assert len(one.posts) == 2
     assert pending(ledger) == []
 
 
@@ -764,6 +766,43 @@ async def test_revision_is_above_the_mark_when_the_portal_lost_the_entry(
     gone = await alone.read(ref())
     assert gone.signed is None
     assert (await alone.write(ref(), PAIR, b"y", gone)).revision == 8
+
+
+async def test_spooled_bytes_that_are_behind_are_not_sent(
+    alone: Entries, one: FakeRegistry, ledger: Ledger, autojump_clock: object
+):
+    """G12: nor to a portal that has lost what was seen since, and would take them."""
+    one.always = "deaf"
+    with pytest.raises(UnavailableError):
+        await alone.write(ref(), PAIR, b"late", None)
+    assert pending(ledger) == [(b"late", 0)]
+    one.always = ""
+    one.set(signed(b"newer", 7))
+    await alone.read(ref())
+    one.stored.clear()
+    one.posts.clear()
+    with pytest.raises(StaleEntryError, match="behind revision 7"):
+        await alone.send(ledger.pending()[0])
+    assert one.posts == []
+
+
+async def test_write_that_is_cancelled_when_it_is_done(ledger: Ledger, autojump_clock: object):
+    """G12: what the portal has taken is not in the spool, whenever its writer gives up."""
+
+    class Cancelling(FakeRegistry):
+        def _post(self, posted: SignedEntry, fault: str | float) -> Answer:
+            answer = super()._post(posted, fault)
+            scope.cancel()
+            return answer
+
+    entries = Entries(portals_of([Cancelling()]), ledger)
+    with trio.CancelScope() as scope:
+        await entries.write(ref(), PAIR, b"ours", None)
+    assert scope.cancel_called
+    assert pending(ledger) == []
+    mark = ledger.seen(ref().public_key, ref().tweak)
+    assert mark is not None
+    assert mark.revision == 0
 
 
 async def test_write_that_is_cancelled_is_in_the_spool(
