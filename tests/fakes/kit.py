@@ -19,6 +19,7 @@ from skymount.fs.points import space_of
 from skymount.fs.realm import Child, Entry, settled
 from skymount.fs.skylinks import Skylinks, TreeConfig
 from skymount.fs.slots import Slots, parse_name
+from skymount.portal.entries import Entries
 from skymount.portal.failover import Portals
 from skymount.portal.resolve import Goal, Names, NamesConfig, Resolution, Way
 from skymount.wire.sector import inline_skylink
@@ -107,7 +108,8 @@ class FakeNames(Names):
     """Names whose answers a test says; how long they hold is decided as in earnest."""
 
     def __init__(self, ttl: float) -> None:
-        super().__init__(Portals([]), config=NamesConfig(ttl))
+        portals = Portals([])
+        super().__init__(portals, Entries(portals, None), NamesConfig(ttl))
         self.leads: dict[Goal, Skylink | Exception] = {}
         self.unproven: set[Goal] = set()
         self.delays: dict[Goal, float] = {}

@@ -181,7 +181,7 @@ async def test_metadata_by_endpoint(portal: PortalProcess):
 async def test_metadata_too_long_for_a_header():
     """S11: Headers of more than 8 MiB are not read: the metadata endpoint is asked instead."""
     raw = b'{"filename":"%s"}' % (b"x" * (9 << 20))
-    async with talking() as (portal, client):
+    async with talking(verify="off") as (portal, client):
         portal.fault(fake.header(b"svc-metadata", raw), "HEAD ")
         portal.fault(fake.body_is(raw), "/metadata/")
         found = await client.get_metadata(LINK)

@@ -321,7 +321,7 @@ async def test_number_of_repetitions(pauses: list[object]):
         other.fault(fake.status(503))
         async with PortalClient(other.url, retries=1) as one:
             with pytest.raises(UnavailableError):
-                await one.head(CONTENT.skylink)
+                await one.raw_metadata(CONTENT.skylink)
         assert len(other.requests) == 2
 
 

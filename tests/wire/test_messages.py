@@ -57,10 +57,10 @@ of_content = partial(Request, may_tell_metadata=True)
             messages.sector(SVC, b"\1" * 32, 64, 128),
             Request("GET", f"/svc/root?root={'01' * 32}&offset=64&length=128"),
         ),
-        (messages.upload(SKYNET), Request("POST", "/skynet/skyfile")),
+        (messages.upload(SKYNET), Request("POST", "/skynet/skyfile", is_answered=True)),
         (
             messages.upload(SVC, filename="a/b &c", query=[("dryrun", "true")]),
-            Request("POST", "/svc/skyfile?filename=a%2Fb%20%26c&dryrun=true"),
+            Request("POST", "/svc/skyfile?filename=a%2Fb%20%26c&dryrun=true", is_answered=True),
         ),
     ],
 )

@@ -44,7 +44,10 @@ of_content = partial(Request, may_tell_metadata=True)
             Request("GET", f"/svc/registry?{QUERY}&timeout=0"),
         ),
         (messages.registry_post(SVC), Request("POST", "/svc/registry", JSON_HEADERS, True)),
-        (messages.create_skykey(SVC), Request("POST", "/svc/createskykey", FORM_HEADERS)),
+        (
+            messages.create_skykey(SVC),
+            Request("POST", "/svc/createskykey", FORM_HEADERS, is_answered=True),
+        ),
         (messages.add_skykey(SKYNET), Request("POST", "/skynet/addskykey", FORM_HEADERS)),
         (messages.delete_skykey(SVC), Request("POST", "/svc/deleteskykey", FORM_HEADERS)),
         (
