@@ -9,13 +9,20 @@ from typing import Any
 
 import pytest
 
-from skymount.errors import BadContentError, MalformedError, NotFoundError, UnavailableError
+from skymount.errors import (
+    BadContentError,
+    MalformedError,
+    NotFoundError,
+    RolledBackError,
+    UnavailableError,
+)
 from skymount.portal import PortalClient, SyncPortalClient
 from skymount.server import zone
 from skymount.wire.metadata import Metadata, Subfile, encode_metadata
 from skymount.wire.skylink import SECTOR_SIZE
 from tests.fakes import portal as fake
 from tests.fakes.portal import FakePortal, Reply, Request, running
+from tests.fakes.resolving import FakeRegistry
 from tests.fakes.skyfiles import (
     FakeSkyfile,
     encrypted,
@@ -28,6 +35,7 @@ from tests.fakes.skyfiles import (
     unverifiable,
 )
 from tests.portal_process import PortalProcess
+from tests.server.registry import signed
 
 SMALL = of_files({"a.txt": b"hello", "d/b": noise(3000)})
 SINGLE = of_files({"f": noise(200_000)})
@@ -492,6 +500,25 @@ async def test_v2_skylink_without_a_proof(tmp_path: Path):
         portal.fault(fake.header(b"svc-proof", b"[]"), "HEAD")
         with pytest.raises(BadContentError):
             await client.download_file(tmp_path / "y", link)
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+async def test_v2_skylink_that_is_rolled_back(tmp_path: Path):
+    """C16: proven by registry entries that are not older than what was seen before."""
+    async with talking(SMALL, SINGLE) as (portal, client):
+        registry = FakeRegistry(portal)
+        older, newer = (
+            signed("k", bytes(skyfile.skylink), n) for n, skyfile in enumerate((SMALL, SINGLE))
+        )
+        registry.set(newer)
+        link = str(newer.link)
+        assert (await client.download_file(tmp_path / "x", link)).verified == "yes"
+        registry.set(older)
+        for verify in ("available", "require"):
+            with pytest.raises(RolledBackError, match="behind revision 1"):
+                await client.download_file(tmp_path / "y", link, verify=verify)
+            with pytest.raises(RolledBackError):
+                await client.get_metadata(link, verify=verify)
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 

@@ -175,6 +175,7 @@ def metadata(link: str, pretty: bool, as_json: bool, flags: PortalFlags) -> None
 async def _metadata(reading: "Reading", link: "Link") -> "MetadataResult":
     from skymount.cli.target import check_verifiable, find_place, naming_what_is_absent
     from skymount.portal import files
+    from skymount.portal.marks import Marks
     from skymount.portal.proofs import Proofs
     from skymount.portal.trust import Policy, Verified
 
@@ -184,7 +185,9 @@ async def _metadata(reading: "Reading", link: "Link") -> "MetadataResult":
     is_verifiable = place.verified and not isinstance(link.place, str)
 
     async def ask(client: "PortalReader") -> "MetadataResult":
-        target, proof, _ = await Proofs(client.transport).find(place.skylink, client.options)
+        target, proof, _ = await Proofs(client.transport, Marks()).find(
+            place.skylink, client.options
+        )
         result = await files.get_metadata(client.transport, target, inner, client.options, proof)
         return result if is_verifiable else replace(result, verified=Verified.NO)
 

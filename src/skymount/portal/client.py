@@ -64,10 +64,10 @@ class PortalClient(PortalReader):
 
     def _select(self, options: PortalOptions) -> None:
         super()._select(options)
-        self._proofs = Proofs(self.transport)
         self._read_with(Marks())
 
     def _read_with(self, marks: Marks) -> None:
+        self._proofs = Proofs(self.transport, marks)
         self._registry = Registry(self.transport, marks)
         self._db = SkyDB(self.transport, self._registry, self._proofs)
 

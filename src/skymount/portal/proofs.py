@@ -22,6 +22,7 @@ from skymount.errors import (
     PortalError,
     RequestRefusedError,
 )
+from skymount.portal.marks import Marks, Ref
 from skymount.portal.options import PortalOptions
 from skymount.portal.reading import check_range, content_request, head
 from skymount.portal.resolve import proven_way
@@ -221,6 +222,7 @@ class _Source:
 
     transport: Transport
     call: PortalOptions
+    marks: Marks
 
     async def content(
         self, skylink: Skylink, wanted: ByteRange, size: int
@@ -315,17 +317,22 @@ class _Source:
         if found.proof is None or found.skylink is None or found.skylink.version != 1:
             return None
         try:
-            proven_way(link, found.skylink, found.proof)
+            hops = proven_way(link, found.skylink, found.proof)
         except MalformedError as error:
             raise BadContentError(f"{link}: {error}", url=self.call.url) from None
+        for hop in hops:
+            ref = Ref(hop.public_key, hop.entry.tweak)
+            await self.marks.check(ref, hop, self.call.url, named=False)
         return found.skylink
 
 
 class Proofs:
     """The proofs of one portal. Safe for many tasks at once."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, marks: Marks) -> None:
+        """`marks` are the revisions of registry entries that were seen before."""
         self._transport = transport
+        self._marks = marks
         self._known: LRUCache[Skylink, Proof] = LRUCache(_KEPT, getsizeof=lambda proof: proof.size)
         self._turns: WeakValueDictionary[Skylink, trio.Lock] = WeakValueDictionary()
 
@@ -337,7 +344,7 @@ class Proofs:
         A v2 skylink is to be asked for as what it provably leads to. BadContentError for a proof
         that is none, and for want of one that is required.
         """
-        target, found, why = await self._find(skylink, _Source(self._transport, call))
+        target, found, why = await self._find(skylink, _Source(self._transport, call, self._marks))
         if found is None:
             demand(call, skylink, why)
         return target, found, why
@@ -373,7 +380,9 @@ class Proofs:
         target, proof, why = await self.find(skylink, call)
         check = Check(why)
         if proof is not None:
-            check = await self._check(proof, target, path, archive, _Source(self._transport, call))
+            check = await self._check(
+                proof, target, path, archive, _Source(self._transport, call, self._marks)
+            )
         if check.verified is not Verified.YES:
             demand(call, skylink, check.why)
         return target, check, proof
