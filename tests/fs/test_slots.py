@@ -646,6 +646,13 @@ LIE = {"a.txt": b"HELLO", "d/b.bin": bytes(2048), "d/empty": b""}
 """The names and sizes of FILES."""
 
 
+def lied_about(kit: Kit, lie: dict[str, bytes] = LIE) -> tuple[Skylink, Point]:
+    """Publish files of which a portal says something else, without a proof; return their name."""
+    link = kit.reader.add(FILES)
+    kit.reader.provisional[link] = lie
+    return link, at(kit, link)
+
+
 async def looked_up(kit: Kit, point: Point) -> Slot:
     """Look a name up; return the slot that it shows."""
     await kit.slots.settle(point, math.inf)
@@ -655,9 +662,7 @@ async def looked_up(kit: Kit, point: Point) -> Slot:
 async def test_provisional_tree_is_loaded_again(autojump_clock: object):
     """T6: It is asked for again after 1, 2, 4, 8 and 15 s, and then every 15 s while it is used."""
     async with open_kit() as kit:
-        link = kit.reader.add(FILES)
-        kit.reader.provisional[link] = LIE
-        point = at(kit, link)
+        _, point = lied_about(kit)
         slot = await looked_up(kit, point)
         for loads, now in enumerate((1, 3, 7, 15, 30), start=1):
             await trio.sleep_until(now - 0.1)
@@ -680,9 +685,7 @@ async def test_proof_takes_the_place(lie: dict[str, bytes], autojump_clock: obje
     Under other inode numbers: the kernel may have pages of the old ones.
     """
     async with open_kit() as kit:
-        link = kit.reader.add(FILES)
-        kit.reader.provisional[link] = lie
-        point = at(kit, link)
+        link, point = lied_about(kit, lie)
         before = await looked_up(kit, point)
         kit.slots.refer(before)
         del kit.reader.provisional[link]
@@ -709,9 +712,7 @@ async def test_proof_takes_the_place(lie: dict[str, bytes], autojump_clock: obje
 async def test_other_provisional_names(autojump_clock: object):
     """T6: any other use of a tree that turned out to be another is ESTALE."""
     async with open_kit() as kit:
-        link = kit.reader.add(FILES)
-        kit.reader.provisional[link] = LIE
-        point = at(kit, link)
+        link, point = lied_about(kit)
         before = await looked_up(kit, point)
         kit.slots.refer(before)
         kit.reader.provisional[link] = {"other": b"x"}
@@ -724,9 +725,7 @@ async def test_other_provisional_names(autojump_clock: object):
 async def test_provisional_tree_expires(autojump_clock: object):
     """T6: what was not asked for again within 30 s is no longer shown."""
     async with open_kit() as kit:
-        link = kit.reader.add(FILES)
-        kit.reader.provisional[link] = LIE
-        point = at(kit, link)
+        link, point = lied_about(kit)
         slot = await looked_up(kit, point)
         kit.slots.refer(slot)
         kit.reader.errors[link] = UnavailableError("down")
@@ -745,9 +744,7 @@ async def test_provisional_tree_expires(autojump_clock: object):
 async def test_expiry_during_a_load(autojump_clock: object):
     """T6: a load that takes long does not prolong what it is to replace."""
     async with open_kit() as kit:
-        link = kit.reader.add(FILES)
-        kit.reader.provisional[link] = LIE
-        point = at(kit, link)
+        link, point = lied_about(kit)
         slot = await looked_up(kit, point)
         kit.slots.refer(slot)
         kit.reader.delays[link] = 60
@@ -789,8 +786,7 @@ async def test_names_that_move_and_are_provisional(autojump_clock: object):
 async def test_provisional_trees_leak_nothing(autojump_clock: object):
     """However often a tree is replaced, slots that nobody refers to are dropped."""
     async with open_kit() as kit:
-        link = kit.reader.add(FILES)
-        point = at(kit, link)
+        link, point = lied_about(kit)
         for n in range(50):
             kit.reader.provisional[link] = {f"f{n}": b"x"}
             slot = await looked_up(kit, point)
