@@ -2,6 +2,7 @@
 memory, and whether it answers others meanwhile.
 """
 
+import logging
 import random
 import re
 import subprocess
@@ -23,7 +24,9 @@ from tests.fakes import skyfiles
 from tests.fakes.portal import FakePortal, in_thread
 from tests.fakes.skyfiles import FakeSkyfile
 from tests.fs.test_hostile_mount import EIO, pytestmark  # noqa: F401
-from tests.skymount_process import Foreground, Sandbox, clear_mounts, close_pipes, run
+from tests.skymount_process import Foreground, Sandbox, close_pipes, run
+
+log = logging.getLogger(__name__)
 
 MIB = 1 << 20
 MOST = 450 * MIB
@@ -79,6 +82,7 @@ class Scene:
         assert self.mount.process.poll() is None, self.log()
         assert "Traceback" not in self.log(), self.log()
         found = peak(self.mount.process.pid)
+        log.info("the daemon took %d MiB, others waited %.2f s", found >> 20, worst)
         assert found < MOST, f"{found >> 20} MiB"
         assert worst < ANSWERED, f"{worst:.1f} s"
 
@@ -172,7 +176,7 @@ def test_longest_metadata(scene: Scene):
 def test_dripping_metadata(scene: Scene):
     """S11: bodies that come slowly, and never end, do not keep others from theirs."""
     scene.portal.metadata_header = False
-    slow = unverifiable(long_metadata(64 * MIB), 8)
+    slow = unverifiable(long_metadata(64 * MIB), 3)
     scene.portal.add(*slow)
     names = "|".join(content.name for content in slow)
     scene.portal.fault(fake.drips(64 << 10, 0.1), f"metadata/({names})")
@@ -184,7 +188,7 @@ def test_dripping_metadata(scene: Scene):
             time.sleep(0.05)
         assert scene.list_all([honest]) == ["f"]
         assert all(process.poll() is None for process in waiting)
-    clear_mounts(scene.mount.path)
+    scene.mount.process.terminate()  # or they would wait for as long as operations may take
     for process in waiting:
         process.wait(LIMIT)
 
