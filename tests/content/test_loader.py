@@ -572,7 +572,7 @@ async def test_provisional_while_a_portal_fails(
         assert first.verified is again.verified is Verified.NO
         assert 0 != first.provisional != again.provisional != 0
         assert first.identity != again.identity
-        assert len(failing.asked("basesector")) >= 2 * ROUNDS
+        assert len(failing.asked("basesector")) == ROUNDS + 1
         [line] = [record.getMessage() for record in caplog.records if "provisional" in record.msg]
         assert all(text in line for text in (word.url, failing.url, str(LARGE.skylink)))
         caplog.clear()
@@ -611,16 +611,32 @@ async def test_liar_a_silent_portal_and_an_honest_one(rig: OpenRig):
         assert (found.verified, found.portal) == (Verified.YES, honest.url)
 
 
-@pytest.mark.parametrize("code", [404, 403, 451])
-async def test_refusal_is_a_last_word(rig: OpenRig, code: int):
-    """A portal that does not have the content, or refuses it, could not prove it either."""
+@pytest.mark.parametrize("code", [404, 403, 401, 429])
+async def test_refusals_and_a_mere_word(rig: OpenRig, code: int):
+    """T6: a portal that does not have the content could not prove it; one that refuses might."""
     async with rig(portals=2) as made:
         word, other = made.portals
         word.add(LARGE)
         word.base_sectors = False
         other.fault(fake.status(code))
         found = (await made.loader.load(LARGE.skylink)).skyfile
-        assert (found.verified, found.provisional) == (Verified.NO, 0)
+        assert found.verified is Verified.NO
+        assert found.is_provisional == (code != 404)
+
+
+@pytest.mark.parametrize(
+    "skyfile",
+    [skyfiles.packed({"p": b"1"}), skyfiles.sealed({"f": b"secret"})],
+    ids=["packed", "encrypted"],
+)
+async def test_what_no_portal_can_prove(rig: OpenRig, skyfile: FakeSkyfile):
+    """T6: what lies in a packed sector, or is encrypted, is not provisional: there is no proof."""
+    async with rig(portals=2) as made:
+        word, failing = made.portals
+        word.add(skyfile)
+        failing.fault(fake.status(503))
+        found = (await made.loader.load(skyfile.skylink)).skyfile
+        assert (found.verified, found.is_provisional) == (Verified.NO, False)
 
 
 # --- policies

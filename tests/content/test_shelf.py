@@ -50,7 +50,10 @@ async def test_read_without_a_portal(
     policy: Policy,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """K1: What is there is read without a portal, descriptions too; K5: and not verified again."""
+    """K1: What is there is read without a portal, descriptions too; K5: and not verified again.
+
+    Only for what could not be verified is a portal asked first.
+    """
     async with running(FakePortal()) as portal:
         portal.add(content)
         async with rig(disk=tmp_path / "c", policy=policy, urls=[portal.url]) as made:
@@ -60,7 +63,8 @@ async def test_read_without_a_portal(
         monkeypatch.setattr("skymount.wire.merkle.sector_root", None)
         async with rig(disk=tmp_path / "c", policy=policy, urls=[portal.url]) as made:
             assert await everything(made, content) == content.payload
-        assert portal.requests == []
+        is_unverified = content.base is None and not content.skylink.offset
+        assert (portal.requests != []) == (is_unverified and policy is Policy.AVAILABLE)
 
 
 async def test_no_more_than_was_read(rig: OpenRig, tmp_path: Path):
@@ -151,6 +155,32 @@ async def test_another_portal_might_prove_it(rig: OpenRig, tmp_path: Path):
         for urls in ([liar.url, honest.url], [honest.url, liar.url]):
             async with rig(disk=tmp_path / "c", urls=urls) as made:
                 assert await everything(made, LARGE) == LARGE.payload
+
+
+async def test_unverified_is_asked_for_again(rig: OpenRig, tmp_path: Path):
+    """K5: What is on disk unverified is used once no portal has anything better.
+
+    So a lie that was kept goes away when the portal that can prove the content, and refused to
+    before, does so, or when the liar becomes honest.
+    """
+    async with running(FakePortal()) as liar, running(FakePortal()) as honest:
+        liar.base_sectors = False
+        liar.add(FORGED)
+        urls = [liar.url, honest.url]  # the honest one does not have it yet
+        async with rig(disk=tmp_path / "c", urls=urls) as made:
+            assert await everything(made, FORGED) == FORGED.payload
+            await made.settled()
+        for portal in (liar, honest):
+            portal.fault(fake.status(503))
+        async with rig(disk=tmp_path / "c", urls=urls) as made:
+            found = await made.reader.load(FORGED.skylink)
+            assert found.is_unconfirmed
+            assert found.is_provisional
+            assert await everything(made, FORGED) == FORGED.payload
+        honest.heal()
+        honest.add(LARGE)
+        async with rig(disk=tmp_path / "c", urls=urls) as made:
+            assert await everything(made, LARGE) == LARGE.payload
 
 
 async def test_provisional_is_not_kept(rig: OpenRig, tmp_path: Path):

@@ -723,7 +723,7 @@ async def test_other_provisional_names(autojump_clock: object):
 
 
 async def test_provisional_tree_expires(autojump_clock: object):
-    """T6: what was not asked for again within 30 s is no longer shown."""
+    """T6: what was not asked for again within 30 s is no longer shown, by whatever way."""
     async with open_kit() as kit:
         link, point = lied_about(kit)
         slot = await looked_up(kit, point)
@@ -732,17 +732,21 @@ async def test_provisional_tree_expires(autojump_clock: object):
         await trio.sleep(29.5)
         assert await looked_up(kit, point) is slot
         assert 0 < kit.slots.ttl(point) <= 0.5
+        assert kit.slots.shown(slot) is slot.tree
         await trio.sleep(1)
-        with pytest.raises(UnavailableError):
-            await looked_up(kit, point)
-        assert point.slot is not slot
-        assert kit.slots.of_inode(slot.inode())[0] is slot  # who is in it stays there
-        del kit.reader.errors[link], kit.reader.provisional[link]
-        assert not (await looked_up(kit, point)).is_provisional
+        assert kit.slots.shown(slot) is None
+        for _ in range(2):
+            with pytest.raises(UnavailableError):
+                await kit.slots.tree(slot)
+        assert await looked_up(kit, point) is slot  # a directory in which everything waits
+        assert kit.slots.ttl(point) == 0
+        del kit.reader.errors[link]
+        assert await kit.slots.tree(slot) is slot.tree
+        assert point.slot is slot
 
 
 async def test_expiry_during_a_load(autojump_clock: object):
-    """T6: a load that takes long does not prolong what it is to replace."""
+    """T6: a load that takes long does not prolong what it is to replace, nor lose the name."""
     async with open_kit() as kit:
         link, point = lied_about(kit)
         slot = await looked_up(kit, point)
@@ -750,14 +754,36 @@ async def test_expiry_during_a_load(autojump_clock: object):
         kit.reader.delays[link] = 60
         await trio.sleep(31)
         await kit.slots.settle(point, 0.5)
-        assert point.slot.tree is None
-        await trio.sleep(60)
-        assert point.slot.tree is slot.tree
-        assert point.slot.is_provisional
+        assert kit.slots.shown(point.slot) is None
+        kit.slots.forget(slot.inode(), 1)
+        await trio.sleep(45)
+        assert kit.slots.shown(point.slot) is not None
+        assert kit.slots.of_inode(point.slot.inode())[0] is point.slot
         kit.reader.delays.clear()
         kit.reader.provisional[link] = {"other": b"x"}
-        await trio.sleep(60)  # a load was under way
+        await trio.sleep(80)  # a load was under way
         assert slot.changed
+
+
+@pytest.mark.parametrize("proves", [True, False], ids=["proven", "other names"])
+async def test_used_by_a_handle_alone(proves: bool, autojump_clock: object):
+    """T6: what was idle is asked for again when it is used, also by who does not use the name."""
+    async with open_kit() as kit:
+        link, point = lied_about(kit)
+        slot = await looked_up(kit, point)
+        kit.slots.refer(slot)
+        await trio.sleep(100)  # nobody uses it: it is not asked for any more
+        loads = len(kit.reader.loads)
+        kit.reader.provisional[link] = {"other": b"x"}
+        if proves:
+            del kit.reader.provisional[link]
+            tree = await kit.slots.tree(slot)
+            assert not tree.skyfile.is_provisional
+        else:
+            with pytest.raises(OSError) as caught:
+                await kit.slots.tree(slot)
+            assert caught.value.errno == errno.ESTALE
+        assert len(kit.reader.loads) == loads + 1
 
 
 async def test_names_that_move_and_are_provisional(autojump_clock: object):

@@ -150,3 +150,18 @@ def test_names_that_were_a_lie(sandbox: Sandbox, liar: FakePortal, honest: FakeP
         with pytest.raises(OSError) as caught:
             os.open("large", os.O_RDONLY, dir_fd=inside)
         assert caught.value.errno == errno.ESTALE
+
+
+@pytest.mark.parametrize("code", [401, 403, 404])
+def test_a_refusal_pins_nothing(
+    sandbox: Sandbox, liar: FakePortal, honest: FakePortal, code: int
+) -> None:
+    """K5: all portals are asked for something better before what is on disk is used again."""
+    honest.fault(fake.status(code))
+    with mounted(sandbox, liar, honest) as mount:
+        assert (small(mount), verified(mount)) == (b"FALS", "no")
+    honest.heal()
+    asking = sandbox.with_env(SKYMOUNT_PORTALS=f"{liar.url} {honest.url}")
+    assert asking.succeed("cat", f"{TRUE.name}/dir/small") == "true"
+    with mounted(sandbox, liar, honest) as mount:
+        assert (small(mount), verified(mount)) == (b"true", "yes")

@@ -16,6 +16,7 @@ from skymount.errors import (
     PortalError,
     PortalTimeoutError,
     RequestRefusedError,
+    StorageError,
     UnavailableError,
 )
 from skymount.portal.client import PortalClient
@@ -456,13 +457,47 @@ async def test_no_proof_and_a_failure(failure: PortalError, autojump_clock: obje
     assert script.counts == {0: 1, 1: ROUNDS, 2: 1}
 
 
-@pytest.mark.parametrize("refusal", [NOT_FOUND, REFUSED, WRONG])
-async def test_no_proof_and_refusals(refusal: PortalError, autojump_clock: object):
-    """A refusal is a portal's last word."""
+@pytest.mark.parametrize(("refusal", "failed"), [(NOT_FOUND, set()), (REFUSED, {1}), (WRONG, {1})])
+async def test_no_proof_and_refusals(
+    refusal: PortalError, failed: set[int], autojump_clock: object
+):
+    """T6: a portal that refuses might have proved it; one that does not have it might not.
+
+    Neither is asked again.
+    """
     asked = portals(2)
     script = Script(asked, ["word"], [refusal])
-    assert await best(asked, script) == ("word", set())
+    assert await best(asked, script) == ("word", failed)
     assert script.counts == {0: 1, 1: 1}
+
+
+async def test_failed_a_moment_ago(autojump_clock: object):
+    """T3: One that failed three times within the last 5 s is asked once."""
+    asked = portals(2)
+    script = Script(asked, ["word"], [DOWN])
+    for more in range(20):
+        assert await best(asked, script) == ("word", {1})
+        assert script.counts[1] == ROUNDS + more
+    assert trio.current_time() < 2
+    await trio.sleep(5)
+    assert await best(asked, script) == ("word", {1})
+    assert script.counts[1] == 2 * ROUNDS + 19
+
+
+async def test_other_errors_of_who_seeks_a_proof(autojump_clock: object):
+    """What is not a PortalError comes as it is; a ledger that fails is no reason to give up."""
+    asked = portals(2)
+    found = [ZeroDivisionError(), StorageError("ledger")]
+
+    async def answer(client: PortalClient) -> object:
+        if client is asked.clients[0]:
+            return "word"
+        raise found[0]
+
+    with pytest.raises(ZeroDivisionError):
+        await asked.best(answer, is_proven)
+    found.pop(0)
+    assert await asked.best(answer, is_proven) == ("word", {asked.clients[1]})
 
 
 async def test_failures_before_the_first_word_count(autojump_clock: object):
@@ -470,6 +505,7 @@ async def test_failures_before_the_first_word_count(autojump_clock: object):
     asked = portals(2)
     script = Script(asked, [DOWN], ["word"])
     assert await best(asked, script) == ("word", {0})
+    await trio.sleep(5)
     script = Script(asked, [DOWN, "proof"], ["word"])
     assert await best(asked, script) == ("proof", set())
 

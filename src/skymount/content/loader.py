@@ -13,7 +13,7 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import trio
 from cachetools import LRUCache
@@ -109,7 +109,7 @@ class Loader:
         for a better one before it is believed. It is provisional if one of them failed.
         """
         ask = partial(self._load_from, skylink=skylink)
-        if self._policy is Policy.OFF:
+        if self._policy is Policy.OFF or skylink.offset:  # no portal can prove a packed one
             return await self._portals.first(ask)
         found, failed = await self._portals.best(ask, _is_checked)
         self._log_doubt(found.skyfile, failed)
@@ -138,6 +138,13 @@ class Loader:
                 ", ".join(sorted(client.url for client in failed)),
             )
 
+    def is_enough(self, skyfile: Skyfile) -> bool:
+        """Whether a description that was kept on disk is used without asking portals for a better
+        one. That there was none when it was kept does not say that there is none now.
+        """
+        is_hopeless = self._policy is Policy.OFF or skyfile.skylink.offset != 0
+        return is_hopeless or skyfile.verified is not Verified.NO
+
     async def payload(self, skyfile: Skyfile) -> bytes | memoryview:
         """Fetch the payload of an inline skyfile again, checked as it was at first."""
         loaded = await self.load(skyfile.skylink)
@@ -150,22 +157,23 @@ class Loader:
 
     async def _described_by(self, client: PortalReader, skylink: Skylink) -> Loaded:
         try:
-            base: sector.BaseSector | None = None
+            base: _Base | None = None
             head: Head | None = None
             if self._policy is not Policy.OFF and not skylink.offset:
                 # the root of a packed one (offset) proves nothing
                 base, head = await self._ask(client, skylink)
-            if base is not None and base.layout.is_plain:
-                return await self._from_base_sector(client, skylink, base)
+            if base is not None and base.sector is not None:
+                return await self._from_base_sector(client, skylink, base.sector)
             if head is None:
                 head = await client.head(skylink)
-            return await self._from_head(client, skylink, head, encrypted=base is not None)
+            loaded = await self._from_head(client, skylink, head, encrypted=base is not None)
+            return loaded if base is None else replace(loaded, is_final=base.is_authentic)
         except MalformedError as error:
             raise BadContentError(str(error), url=client.url) from error
 
     async def _ask(
         self, client: PortalReader, skylink: Skylink
-    ) -> tuple[sector.BaseSector | None, Head | None]:
+    ) -> "tuple[_Base | None, Head | None]":
         """Ask for the base sector, and of a portal that never gave one for the headers as well.
 
         Both at once: one after the other would cost the first read a round trip more.
@@ -173,7 +181,7 @@ class Loader:
         if client in self._with_base_sectors:
             return await self._base_sector(client, skylink), None
         head: Head | None = None
-        base: sector.BaseSector | None = None
+        base: _Base | None = None
         failure: PortalError | MalformedError | None = None
 
         async def ask_head() -> None:
@@ -193,9 +201,7 @@ class Loader:
             raise failure
         return base, head
 
-    async def _base_sector(
-        self, client: PortalReader, skylink: Skylink
-    ) -> sector.BaseSector | None:
+    async def _base_sector(self, client: PortalReader, skylink: Skylink) -> "_Base | None":
         """Fetch the base sector and check it; None when the portal does not give that out."""
         try:
             data = await client.base_sector(skylink)
@@ -203,21 +209,23 @@ class Loader:
             return None
         self.fetched += len(data)
         layout = sector.Layout.parse(data)
-        root = await off_loop(partial(merkle.sector_root, data), len(data))
-        if root != skylink.root and (
-            layout.is_plain or await self._differs_encrypted(client, skylink, data)
-        ):
-            raise BadContentError(f"{skylink}: the base sector is not the content", url=client.url)
+        is_authentic = await off_loop(partial(merkle.sector_root, data), len(data)) == skylink.root
+        if not is_authentic:
+            if layout.is_plain:
+                text = f"{skylink}: the base sector is not the content"
+                raise BadContentError(text, url=client.url)
+            is_authentic = await self._is_encrypted(client, skylink, data)
         self._with_base_sectors.add(client)
         if not layout.is_plain:  # all that could be parsed is encrypted, its own sizes too
-            return sector.BaseSector(layout, b"", b"", b"", None)
-        return sector.parse_base_sector(data)
+            return _Base(None, is_authentic)
+        return _Base(sector.parse_base_sector(data), is_authentic)
 
-    async def _differs_encrypted(self, client: PortalReader, skylink: Skylink, data: bytes) -> bool:
-        """Whether `data` is not the start of the sector, which is encrypted up to its end.
+    async def _is_encrypted(self, client: PortalReader, skylink: Skylink, data: bytes) -> bool:
+        """Whether `data` is the start of the sector, which is encrypted up to its end, so that the
+        used bytes alone do not hash to the skylink; BadContentError when it is not.
 
-        So the used bytes alone do not hash to the skylink. A portal that does not hand out the
-        rest is believed: nothing of such content can be verified anyway.
+        False for a portal that does not hand out the rest. It is believed: nothing of such content
+        can be verified anyway.
         """
         try:
             whole = await client.sector(skylink.root, SECTOR_SIZE)
@@ -225,7 +233,9 @@ class Loader:
             return False
         self.fetched += len(whole)
         root = await off_loop(partial(merkle.sector_root, whole))
-        return root != skylink.root or not whole.startswith(data)
+        if root != skylink.root or not whole.startswith(data):
+            raise BadContentError(f"{skylink}: the base sector is not the content", url=client.url)
+        return True
 
     async def _from_base_sector(
         self, client: PortalReader, skylink: Skylink, base: sector.BaseSector
@@ -395,8 +405,17 @@ class Loader:
         return payload
 
 
+class _Base(NamedTuple):
+    """What a portal says is the base sector."""
+
+    sector: sector.BaseSector | None
+    """None if it is encrypted."""
+    is_authentic: bool
+    """Whether it hashes to the skylink."""
+
+
 def _is_checked(loaded: Loaded) -> bool:
-    return loaded.skyfile.verified is not Verified.NO
+    return loaded.is_final or loaded.skyfile.verified is not Verified.NO
 
 
 def _is_checkable(layout: sector.Layout) -> bool:

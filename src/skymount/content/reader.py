@@ -4,9 +4,11 @@ Which units a read needs, which are fetched with them, and which ahead of it, is
 `prefetch`, without waiting; how they come is the business of `fetching`.
 """
 
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import trio
 from cachetools import LRUCache
@@ -18,9 +20,9 @@ from skymount.content.loader import Loader
 from skymount.content.memory import in_thread, is_much, let_go
 from skymount.content.prefetch import Cursor, Cursors, Neighbours, Shares
 from skymount.content.shelf import Shelf
-from skymount.content.skyfile import Skyfile, UnitKey
+from skymount.content.skyfile import Loaded, Skyfile, UnitKey
 from skymount.errors import PortalError
-from skymount.portal.failover import Portals
+from skymount.portal.failover import PROOF_WAIT, Portals
 from skymount.portal.reading import PortalReader
 from skymount.wire.skylink import Skylink
 
@@ -149,11 +151,11 @@ class ContentReader:
 
     async def load(self, skylink: Skylink) -> Skyfile:
         """Describe a skylink, from disk if it can be; a payload that came along is kept."""
-        loaded = None if self._shelf is None else await self._shelf.recall(skylink)
-        if loaded is None:
-            loaded = await self._loader.load(skylink)
-            if self._shelf is not None:
-                await self._shelf.keep(loaded)
+        kept = None if self._shelf is None else await self._shelf.recall(skylink)
+        if kept is not None and self._loader.is_enough(kept.skyfile):
+            loaded = kept
+        else:
+            loaded = await self._ask(skylink, kept)
         skyfile = loaded.skyfile
         is_large = is_much(len(skyfile.listing.packed) + len(skyfile.fanout))
         if is_large and not self._is_letting_go:
@@ -170,6 +172,19 @@ class ContentReader:
                 break
             await trio.sleep(_LOOKED_AT)
         self._is_letting_go = False
+
+    async def _ask(self, skylink: Skylink, kept: Loaded | None) -> Loaded:
+        """Ask the portals for a description; what was kept unverified, if none of them answers."""
+        try:
+            with trio.fail_after(math.inf if kept is None else PROOF_WAIT):
+                loaded = await self._loader.load(skylink)
+        except (PortalError, trio.TooSlowError):
+            if kept is None:
+                raise
+            return replace(kept, skyfile=replace(kept.skyfile, is_unconfirmed=True))
+        if self._shelf is not None:
+            await self._shelf.keep(loaded)
+        return loaded
 
     def open(self, skyfile: Skyfile, start: int, size: int) -> Extent:
         """Open a part of a skyfile's payload; the caller closes it."""

@@ -45,6 +45,14 @@ class Skyfile:
     otherwise later; what is not verified is only what that portal says.
     """
 
+    is_unconfirmed: bool = False
+    """Whether it comes from the disk, was not verified, and no portal could be asked again."""
+
+    @property
+    def is_provisional(self) -> bool:
+        """Whether portals are to be asked again for something better (docs/semantics.md, T6)."""
+        return self.provisional != 0 or self.is_unconfirmed
+
     def __post_init__(self) -> None:
         source = "" if self.verified is Verified.YES else self.portal
         number = f"#{self.provisional}" if self.provisional else ""
@@ -71,6 +79,8 @@ class Loaded:
 
     skyfile: Skyfile
     payload: bytes | memoryview | None = None
+    is_final: bool = False
+    """Whether it is known that no portal can prove more: the content is encrypted."""
 
 
 UnitKey = tuple[str, int, int]

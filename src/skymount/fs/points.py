@@ -82,7 +82,11 @@ class Slot:
     @property
     def is_provisional(self) -> bool:
         """Whether a portal that failed might prove something else (docs/semantics.md, T6)."""
-        return self.tree is not None and self.tree.skyfile.provisional != 0
+        return self.tree is not None and self.tree.skyfile.is_provisional
+
+    def has_expired(self, now: float) -> bool:
+        """Whether what it shows was provisional, and was not asked for again in time."""
+        return self.expires <= now
 
     def inode(self, index: int = 0) -> int:
         """Return the inode number of a node of its tree; the root is 0."""
@@ -94,6 +98,7 @@ class Point:
 
     __slots__ = (
         "error",
+        "failure",
         "goal",
         "loading",
         "name",
@@ -114,6 +119,8 @@ class Point:
         self.goal = goal
         self.error: PortalError | None = None
         """Why there is nothing to show."""
+        self.failure: PortalError | None = None
+        """Why the last load failed, if what was there is still shown."""
         self.loading: trio.Event | None = None
         """Set when the load that is under way ends."""
         self.waiting = 0

@@ -93,7 +93,7 @@ class Skylinks(Realm):
     def entry(self, point: Point) -> Entry:
         """Return the entry of a name; one that cannot move lives as long as what it stands for."""
         slot = point.slot
-        if slot.tree is None:
+        if self._slots.shown(slot) is None:
             return Entry(slot.inode(), Directory.mode, entry_ttl=0, attr_ttl=0)
         ttl = self._kept(point, self._slots.ttl(point))
         return Entry(slot.inode(), Directory.mode, entry_ttl=ttl)
@@ -107,7 +107,7 @@ class Skylinks(Realm):
         if inode == self.directory:
             return Entry(inode, Directory.mode)
         slot, index = self._slot(inode)
-        if slot.tree is None and index == 0:
+        if index == 0 and self._slots.shown(slot) is None:
             return Entry(inode, Directory.mode, entry_ttl=0, attr_ttl=0)
         return self._at(inode, _tree_entry)
 
@@ -153,7 +153,7 @@ class Skylinks(Realm):
     def _at(self, inode: int, work: Callable[[Slot, Tree, int], R]) -> Answer[R]:
         """Do some work on a node of a tree: now if the tree is there, else once it is loaded."""
         slot, index = self._slot(inode)
-        tree = slot.tree
+        tree = self._slots.shown(slot)
         if tree is None:
             return self._at_loaded(slot, index, work)
         return work(slot, tree, _checked(tree, index))

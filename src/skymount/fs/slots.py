@@ -2,6 +2,7 @@
 no more, and which of its trees a name that moves, or is provisional, shows now.
 """
 
+import errno
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterator
@@ -14,7 +15,7 @@ from skymount.content.loader import off_loop
 from skymount.content.skyfile import Skyfile
 from skymount.errors import BadContentError, NotFoundError, PortalError, UnavailableError
 from skymount.fs.points import INDEX_BITS, NUMBER_BITS, Point, Slot
-from skymount.fs.realm import FOREVER
+from skymount.fs.realm import FOREVER, refuse
 from skymount.fs.tree import Tree
 from skymount.portal.resolve import NEGATIVE_TTL, Goal, Names
 from skymount.wire.skylink import Skylink, parse_skylink
@@ -129,7 +130,6 @@ class Slots:
         Afterwards its slot is what to show; PortalError when there is nothing.
         """
         point.used = True
-        self._expire(point)
         if self.ttl(point):
             return
         done = self.start(point)
@@ -140,19 +140,11 @@ class Slots:
         if point.error is not None:
             raise point.error
 
-    def _expire(self, point: Point) -> None:
-        """Show a provisional tree no longer that was not asked for again in time."""
-        before = point.slot
-        if before.expires <= trio.current_time():
-            point.slot = self._new_slot(point, before.target)
-            point.repetitions = 0
-            self._drop_if_unused(before)
-
     def start(self, point: Point) -> trio.Event:
         """Begin to load a name unless that is under way; the event is set at its end."""
         if point.loading is None:
             point.loading = trio.Event()
-            point.error = None
+            point.error = point.failure = None
             point.slow = False
             self._nursery.start_soon(self._fill, point, point.loading)
         return point.loading
@@ -167,13 +159,24 @@ class Slots:
             point.waiting -= 1
 
     async def tree(self, slot: Slot) -> Tree:
-        """Return a slot's tree, loading it first if need be; PortalError when that fails."""
-        while (tree := slot.tree) is None:
+        """Return a slot's tree, loading it first if need be; PortalError when that fails.
+
+        OSError (ESTALE) if it was provisional and proves to be another.
+        """
+        while (tree := self.shown(slot)) is None:
             point = slot.point
             await self._wait(point)
-            if slot.tree is None and point.error is not None:  # else somebody began another load
-                raise point.error
+            if slot.changed:
+                refuse(errno.ESTALE)
+            failure = point.error or point.failure
+            if self.shown(slot) is None and failure is not None:  # else another load has begun
+                raise failure
         return tree
+
+    @staticmethod
+    def shown(slot: Slot) -> Tree | None:
+        """Return a slot's tree; None while it has none, and if it expired."""
+        return None if slot.has_expired(trio.current_time()) else slot.tree
 
     # References
 
@@ -241,7 +244,7 @@ class Slots:
         else:
             if point.moves:
                 self._set_back(point)
-            point.error = None
+            point.error, point.failure = None, error
 
     def _set_back(self, point: Point) -> None:
         """Keep showing what is shown for a while, and say that it is stale."""
@@ -281,18 +284,18 @@ class Slots:
         The kernel knows the files of a slot that has shown a tree, so that one gets no other names
         or sizes.
         """
-        is_provisional = tree.skyfile.provisional != 0
+        is_provisional = tree.skyfile.is_provisional
+        expires = trio.current_time() + _PROVISIONAL if is_provisional else math.inf
         earlier = [each for each in point.provisional if each.target == slot.target]
         is_same = bool(earlier) and await _is_same(earlier[0], tree)
         for each in earlier:
             if is_same:
-                each.tree = tree
+                each.tree, each.expires = tree, expires
             else:
                 each.changed = True
         if slot.tree is not None and not (is_same and is_provisional):
             slot = self._new_slot(point, slot.target)
-        slot.tree = tree
-        slot.expires = trio.current_time() + _PROVISIONAL if is_provisional else math.inf
+        slot.tree, slot.expires = tree, expires
         point.provisional = [each for each in earlier if is_same and is_provisional]
         if is_provisional:
             self._note_provisional(slot)
@@ -334,6 +337,7 @@ class Slots:
         if before is not slot:
             if before.tree is None:
                 before.tree, before.target = slot.tree, slot.target
+                before.expires = slot.expires
                 before.verified = slot.verified
                 if slot.is_provisional:
                     self._note_provisional(before)

@@ -5,13 +5,19 @@ together mean. Knows nothing of what is asked.
 import copy
 import math
 import random
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence, Set
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import trio
 
-from skymount.errors import BadContentError, NotFoundError, PortalError, UnavailableError
+from skymount.errors import (
+    BadContentError,
+    NotFoundError,
+    PortalError,
+    StorageError,
+    UnavailableError,
+)
 from skymount.portal.budget import Budget
 from skymount.portal.reading import PortalReader
 
@@ -72,6 +78,8 @@ class _Standing:
     """Until when it is not tried."""
     error: PortalError | None = None
     """Why it could not be reached."""
+    unproving: float = -math.inf
+    """Until when it is asked for a proof once, as it failed in all rounds just now."""
 
     def succeeded(self, now: float) -> None:
         """Record a good answer."""
@@ -104,6 +112,10 @@ class _Standing:
     def is_away(self, now: float) -> bool:
         """Whether a further round would be in vain."""
         return now < self.away
+
+    def is_spared(self, now: float) -> bool:
+        """Whether a further round for a proof would be in vain."""
+        return self.is_away(now) or now < self.unproving
 
     def resting(self, now: float) -> PortalError | None:
         """Return why it cannot be reached, while it is not to be tried."""
@@ -153,7 +165,7 @@ class Portals:
                 if client in done:
                     continue
                 try:
-                    return await self._ask(client, ask, turn)
+                    return await self.ask_one(client, ask, turn)
                 except (UnavailableError, BadContentError) as error:
                     if self._of(client).is_away(trio.current_time()):
                         done.add(client)
@@ -174,7 +186,8 @@ class Portals:
         portals that failed, so that it is not known whether they could have proved another.
 
         All portals but the one that gave the first good answer are asked for a proof at once, in
-        rounds, for `PROOF_WAIT` seconds at most.
+        rounds, for `PROOF_WAIT` seconds at most. One that failed so just now is asked once. Only
+        «not found» is a last word.
         """
         answered: list[PortalReader] = []
 
@@ -184,37 +197,22 @@ class Portals:
             return answer
 
         found = await self.first(first)
-        proofs = [found] if is_proven(found) else []
-        failed = set(self.clients).difference(answered)
-
-        async def seek(client: PortalReader, turn: int) -> None:
-            try:
-                answer = await self._ask(client, ask, turn)
-            except (UnavailableError, BadContentError):
-                return
-            except PortalError:
-                pass
-            else:
-                if is_proven(answer):
-                    proofs.append(answer)
-                    nursery.cancel_scope.cancel()
-            failed.discard(client)
-
+        if is_proven(found):
+            return found, ()
+        seeker = _Seeker(self, ask, is_proven, set(self.clients).difference(answered))
         with trio.move_on_after(PROOF_WAIT):
-            for turn in range(self.rounds):
-                now = trio.current_time()
-                asked = failed.difference(self._resting())
-                if turn:
-                    asked = {client for client in asked if not self._of(client).is_away(now)}
-                if proofs or not asked:
-                    break
-                await _pause_before(turn)
-                async with trio.open_nursery() as nursery:
-                    for client in asked:
-                        nursery.start_soon(seek, client, turn)
-        return (proofs[0], ()) if proofs else (found, failed)
+            await seeker.seek()
+        for client in seeker.failed:
+            self._of(client).unproving = trio.current_time() + AWAY
+        return (seeker.proofs[0], ()) if seeker.proofs else (found, seeker.failed)
 
-    async def _ask(
+    def for_a_proof(self, failed: set[PortalReader], turn: int) -> Set[PortalReader]:
+        """Return those to ask for a proof in a round, of the portals that have failed until now."""
+        now = trio.current_time()
+        found = failed.difference(self._resting())
+        return {client for client in found if not turn or not self._of(client).is_spared(now)}
+
+    async def ask_one(
         self, client: PortalReader, ask: Callable[[PortalReader], Awaitable[T]], turn: int
     ) -> T:
         """Ask one portal in one of the rounds, and take note of how it did."""
@@ -229,6 +227,57 @@ class Portals:
             raise
         standing.succeeded(trio.current_time())
         return answer
+
+
+class _Seeker(Generic[T]):
+    """Asks portals for a proof of what another one could only say."""
+
+    def __init__(
+        self,
+        portals: Portals,
+        ask: Callable[[PortalReader], Awaitable[T]],
+        is_proven: Callable[[T], bool],
+        others: set[PortalReader],
+    ) -> None:
+        self._portals = portals
+        self._ask = ask
+        self._is_proven = is_proven
+        self._refused: set[PortalReader] = set()
+        self._surprises: list[Exception] = []
+        self.failed = others
+        """Portals that have not said what they know."""
+        self.proofs: list[T] = []
+
+    async def seek(self) -> None:
+        """Ask those that fail in rounds, in each all of them at once, until one has a proof."""
+        for turn in range(self._portals.rounds):
+            asked = self._portals.for_a_proof(self.failed - self._refused, turn)
+            if self.proofs or not asked:
+                break
+            await _pause_before(turn)
+            async with trio.open_nursery() as nursery:
+                for client in asked:
+                    nursery.start_soon(self._seek_at, client, turn, nursery.cancel_scope)
+            if self._surprises:
+                raise self._surprises[0]
+
+    async def _seek_at(self, client: PortalReader, turn: int, scope: trio.CancelScope) -> None:
+        try:
+            answer = await self._portals.ask_one(client, self._ask, turn)
+        except NotFoundError:
+            self.failed.discard(client)
+        except (UnavailableError, BadContentError):
+            pass
+        except (PortalError, StorageError):
+            self._refused.add(client)  # it may have a proof all the same
+        except Exception as error:  # noqa: BLE001  # `seek` raises it, without a group around it
+            self._surprises.append(error)
+            scope.cancel()
+        else:
+            self.failed.discard(client)
+            if self._is_proven(answer):
+                self.proofs.append(answer)
+                scope.cancel()
 
 
 async def _pause_before(turn: int) -> None:
