@@ -252,7 +252,9 @@ async def open_target(reading: "Reading", link: Link) -> Target:
 def check_verifiable(reading: "Reading", link: Link) -> None:
     """BadContentError for a domain where verification is required."""
     if isinstance(link.place, str) and reading.policy is Policy.REQUIRE:
-        raise BadContentError(f"{link.place}: what a name stands for is not verified")
+        raise BadContentError(
+            f"{link.place}: what a name stands for is not verified, and verify is require"
+        )
 
 
 @contextmanager

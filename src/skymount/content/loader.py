@@ -362,7 +362,9 @@ class Loader:
         if payload is not None:
             skyfile = replace(skyfile, verified=Verified.YES, inline=True)
         elif self._policy is Policy.REQUIRE:
-            raise BadContentError(f"{skylink}: it cannot be verified", url=client.url)
+            raise BadContentError(
+                f"{skylink}: it cannot be verified, and verify is require", url=client.url
+            )
         return Loaded(skyfile, payload)
 
     async def _from_endpoint(
