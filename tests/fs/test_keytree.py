@@ -48,6 +48,7 @@ class FakeStore:
     asked: list[Ref] = field(default_factory=list)
     """Each request for an entry."""
     posts: list[tuple[Ref, bytes | None]] = field(default_factory=list)
+    pending: set[Ref] = field(default_factory=set)
 
     def recall(self, ref: Ref) -> Held | None:
         return self.remembered.get(ref)
@@ -73,6 +74,9 @@ class FakeStore:
     async def delete(self, ref: Ref, pair: KeyPair) -> Held:
         return await self._post(ref, pair, None, None)
 
+    async def has_pending(self, ref: Ref) -> bool:
+        return ref in self.pending
+
     async def _post(self, ref: Ref, pair: KeyPair, data: bytes | None, base: Held | None) -> Held:
         assert pair.public_key == ref.public_key
         await self._work()
@@ -82,6 +86,7 @@ class FakeStore:
         if base is not None and base.revision != now.revision:
             raise StaleEntryError("changed")
         self.posts.append((ref, data))
+        self.pending.discard(ref)
         self.put(ref, data)
         self.remembered[ref] = replace(self.held[ref], asked=trio.current_time())
         return self.remembered[ref]
@@ -527,6 +532,55 @@ async def test_same_content_is_not_posted(autojump_clock: object, kit: Kit, flag
     await kit.write("x", b"old", flags)
     await kit.close(await kit.open("x", flags & ~os.O_TRUNC))
     assert kit.posted == []
+
+
+@pytest.mark.parametrize("flags", [REWRITE, os.O_RDWR])
+async def test_same_content_supersedes_what_is_pending(
+    autojump_clock: object, kit: Kit, flags: int
+):
+    """G12: While something is pending, a later write is posted even if that is there already."""
+    kit.store.put(ref("x"), b"old")
+    await kit.read("x")
+    kit.store.pending.add(ref("x"))
+    await kit.write("x", b"old", flags)
+    await kit.write("x", b"old", flags)
+    assert kit.posted == [b"old"]
+
+
+async def test_scratch_file_of_the_same_content_supersedes_what_is_pending(
+    autojump_clock: object, kit: Kit
+):
+    """G12: also what is renamed onto an entry."""
+    kit.store.put(ref("x"), b"old")
+    await kit.read("x")
+    await kit.write("new.tmp", b"old", CREATE)
+    kit.store.pending.add(ref("x"))
+    await kit.rename("new.tmp", "x")
+    assert kit.posted == [b"old"]
+
+
+async def test_empty_new_file_supersedes_what_is_pending(autojump_clock: object, kit: Kit):
+    """G12: also one without content, which would not be posted otherwise (G15)."""
+    kit.store.pending.add(ref("x"))
+    await kit.write("x", b"", CREATE | os.O_TRUNC)
+    assert kit.posted == [b""]
+
+
+@pytest.mark.parametrize("how", ["unlink", "rename"])
+async def test_local_file_that_is_pending_does_not_come_back(
+    autojump_clock: object, kit: Kit, how: str
+):
+    """G12: a deletion is posted even if the entry is absent, while its creation is pending."""
+    opened = await kit.open("x", CREATE)
+    opened.write(0, b"new")
+    kit.store.error = UnavailableError("down")
+    with pytest.raises(UnavailableError):
+        await opened.fsync()
+    kit.store.error = None
+    kit.store.pending.add(ref("x"))
+    await (kit.unlink("x") if how == "unlink" else kit.rename("x", "y"))
+    assert kit.store.posts[-1] == (ref("x"), None)
+    await kit.release(opened)
 
 
 async def test_rewrite_with_what_was_there_a_moment_ago(autojump_clock: object, kit: Kit):

@@ -246,6 +246,25 @@ def test_nothing_is_sent_where_that_is_not_wanted(
         assert len(registry.used) == asked
 
 
+@pytest.mark.parametrize("redirection", [">", "1<>"])
+def test_a_later_write_of_what_is_there_wins(owner: Owner, redirection: str) -> None:
+    """G12: While something is pending, a later write that succeeds is posted even if the entry has
+    that content already.
+    """
+    owner.put("x", b"old")
+    with proxy_to(owner.portal) as proxy, mounted(owner, proxy.url) as (_, files):
+        assert run(["cat", files / "x"]).stdout == "old"
+        port = int(proxy.url.rpartition(":")[2])
+        proxy.close()
+        echo(files, "new")
+        assert [each.data for each in owner.pending()] == [b"new"]
+        with proxy_to(owner.portal, port=port):
+            done = run(["sh", "-c", f"printf old {redirection} x"], cwd=files)
+            assert (done.returncode, done.stderr) == (0, "")
+            assert owner.pending() == []
+            assert owner.data("x") == b"old"
+
+
 # --- what is still open when a mount ends
 
 

@@ -2,7 +2,7 @@
 
 import logging
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -1024,6 +1024,38 @@ async def test_what_is_posted_supersedes_what_was_kept_before(
     assert (await alone.send(now, PAIR)).revision == 2
     assert [each.data for each in ledger.pending()] == [b"edit", later.data]
     assert caplog.text.count("never posted, and is given up: something was written later") == 2
+
+
+@pytest.mark.parametrize("keep", [spooled, held])
+async def test_what_need_not_be_posted_supersedes_what_was_kept_before(
+    alone: Entries,
+    one: FakeRegistry,
+    ledger: Ledger,
+    keep: Callable[[Entries, FakeRegistry, Ledger, bytes], Awaitable[Pending]],
+    autojump_clock: object,
+):
+    """G12: While something is pending, a later write or deletion is posted all the same."""
+    await keep(alone, one, ledger, b"first")
+    gone = await alone.delete(ref(), PAIR)
+    assert [each.entry.data for each in one.posts] == [DELETED]
+    assert pending(ledger) == []
+    one.set(signed(b"theirs", 7))
+    await keep(alone, one, ledger, b"second")
+    await alone.write(ref(), PAIR, b"theirs", gone)
+    assert [each.entry.data for each in one.ever][1:] == [b"theirs", b"theirs"]
+    assert pending(ledger) == []
+
+
+async def test_conflict_needs_no_post(
+    alone: Entries, one: FakeRegistry, ledger: Ledger, autojump_clock: object
+):
+    """G12: what is never sent by itself, nor superseded, is no reason to post."""
+    one.set(signed(b"theirs", 0))
+    with pytest.raises(StaleEntryError):
+        await alone.write(ref(), PAIR, b"edit", State(None, 0.0, 0.0))
+    await alone.write(ref(), PAIR, b"theirs", State(None, 0.0, 0.0))
+    assert one.posts == []
+    assert pending(ledger) == [(b"edit", None)]
 
 
 async def test_fate_of_what_is_kept(alone: Entries, one: FakeRegistry, ledger: Ledger) -> None:

@@ -147,6 +147,23 @@ async def test_pauses_grow(ledger: Ledger, one: FakeRegistry, autojump_clock: ob
         assert asked < one.requests <= asked + 4
 
 
+async def test_what_is_there_supersedes_what_was_written_before(
+    ledger: Ledger, one: FakeRegistry, autojump_clock: object
+) -> None:
+    """G12: of each entry only what was written last, also if that is what the entry has."""
+    one.set(signed(b"old", 0))
+    async with running(ledger, one) as entries:
+        await entries.read(ref())
+        one.always = "down"
+        await fail(entries, b"new")
+        await fail(entries, b"old")
+        one.always = ""
+        await until_sent(ledger)
+        await trio.sleep(100)
+    assert one.ever[-1].entry.data == b"old"
+    assert b"new" not in [each.entry.data for each in one.ever]
+
+
 @pytest.mark.parametrize("fault", ["denied", "missing"])
 async def test_what_is_refused_is_not_sent_again(
     fault: str, ledger: Ledger, one: FakeRegistry, autojump_clock: object

@@ -208,6 +208,10 @@ class Documents:
         self._keep(skylink, _Text(text, is_own=True))
         return Document(state, text)
 
+    async def has_pending(self, ref: Ref) -> bool:
+        """As `Entries.has_pending`."""
+        return await self._entries.has_pending(ref)
+
     async def _written(self, data: bytes | bytearray) -> tuple[bytes, bytes]:
         """Return what is uploaded for a text, and how that is shown."""
         if len(data) <= _SMALL:

@@ -102,13 +102,13 @@ class Buffer(Generic[B]):
     def due(self) -> Due:
         """What has to be posted, and when.
 
-        A rewrite with the content that is stored is due too: that is what was stored some time ago.
+        So is content that is stored already: that is what was stored some time ago, and something
+        else may wait to be posted.
         """
         if self.overflowed or self.is_cut_off:
             return Due.NOTHING
         if self.written:
-            unchanged = self.base is not None and self.stored == self.data
-            return Due.NOTHING if unchanged else Due.NOW
+            return Due.NOW
         return Due.AT_RELEASE if self.emptied else Due.NOTHING
 
     def take(self) -> Data:

@@ -66,6 +66,9 @@ class Store(Protocol[S]):
     async def delete(self, ref: Ref, pair: KeyPair) -> object:
         """Delete an entry."""
 
+    async def has_pending(self, ref: Ref) -> bool:
+        """Whether something that was written before waits to be posted, and would be later."""
+
     async def public_keys(self) -> list[bytes]:
         """Return the public keys of which something is known."""
 
@@ -95,8 +98,8 @@ class Poster(Generic[S]):
             due = buffer.due
             if due is Due.NOTHING or (due is Due.AT_RELEASE and not at_release):
                 return
-            if node.is_new and not buffer.data:  # it never got any content
-                return
+            if node.is_new and not buffer.data and not await self._store.has_pending(node.ref):
+                return  # it never got any content
             pair, data = self.pair(node.ref.public_key), buffer.take()
             try:
                 await self._catch_up(node.ref, buffer)
@@ -133,8 +136,14 @@ class Poster(Generic[S]):
     async def _put(
         self, ref: Ref, pair: KeyPair, data: Data, base: S | None, stored: Data | None
     ) -> S:
-        """Store content, unless a rewrite finds it there; `stored` is what was there lately."""
-        if base is None and stored == data:
+        """Store content, unless a rewrite finds it there; `stored` is what was there lately.
+
+        An edit that left its `base` as it was needs nothing stored. But what waits to be posted is
+        superseded only by what is posted.
+        """
+        if stored == data and not await self._store.has_pending(ref):
+            if base is not None:
+                return base
             with suppress(PortalError):  # then it is posted, or kept on disk
                 state = await self._store.read(ref)
                 if state.data == data:

@@ -417,9 +417,12 @@ class KeyTree(Realm, Generic[S]):
         pair = self._poster.pair(directory.public_key)
         with self._entry_file(directory, name, errno.ENOENT) as node:
             async with node.lock:
-                if not await self._is_local(node):
+                is_pending = await self._store.has_pending(node.ref)  # then it would come back
+                is_local = await self._is_local(node)
+                if not is_local and not is_pending:
                     with suppress(RolledBackError):  # it is there, and can be deleted
                         await self._present(node, self._config.ttl)
+                if not is_local or is_pending:
                     await self._store.delete(node.ref, pair)
                 _cut_off(node)
 
@@ -532,7 +535,7 @@ class KeyTree(Realm, Generic[S]):
                 data = await self._content(source)
                 with _held_still(source.buffer):
                     await self._let_have(directory, new_name, data, is_new=source.is_new)
-                    if not source.is_new:
+                    if not source.is_new or await self._store.has_pending(source.ref):
                         await self._store.delete(source.ref, pair)
                 _cut_off(source)
 

@@ -294,15 +294,27 @@ class Entries:
             return await self._write(ref, pair, data, base)
 
     async def delete(self, ref: Ref, pair: KeyPair) -> State:
-        """Post the deletion of an entry; nothing is posted when it is absent or deleted already."""
+        """Post the deletion of an entry.
+
+        Nothing is posted when it is absent or deleted already, unless something is pending for it.
+        """
         async with self._changing(ref, pair):
+            is_pending = await self.has_pending(ref)
             try:
                 current = await self._ask(ref)
             except RolledBackError:
                 return await self._write(ref, pair, DELETED, None)
-            if current.data is None:
+            if current.data is None and not is_pending:
                 return current
             return await self._write(ref, pair, DELETED, None, known=current)
+
+    async def has_pending(self, ref: Ref) -> bool:
+        """Whether something of an entry is in the spool that what is posted now supersedes.
+
+        Who leaves out a post since the content is there asks this first, and that second: another
+        process may be posting what is pending.
+        """
+        return await self.marks.in_thread(self._ledger.has_pending, ref.public_key, ref.tweak)
 
     async def send(
         self, pending: Pending, pair: KeyPair | None = None, *, overwrite: bool = False
@@ -334,7 +346,7 @@ class Entries:
         """Post what is in the spool, signed with the next revision."""
         current = await (self._ask_to_replace(ref) if overwrite else self._ask(ref))
         if current.signed is not None and current.signed.entry.data == pending.data:
-            await self.marks.in_thread(self._ledger.drop, pending.id)
+            await self._drop(ref, pending.id)
             return current
         if not overwrite and current.revision != pending.base:
             raise StaleEntryError(
@@ -443,13 +455,16 @@ class Entries:
             known = self._fresh(ref)
         ask = self._ask_to_replace if base is None else self._ask
         try:
+            is_pending = base is not None and spooled is None and await self.has_pending(ref)
             for attempt in range(CONFLICTS):
                 await trio.sleep(_PAUSE * attempt)
                 current = known if known and not attempt else await ask(ref)
                 if not check_base(base, current, data):
                     if spooled is not None:
-                        await self.marks.in_thread(self._ledger.drop, spooled)
-                    return current
+                        await self._drop(ref, spooled)
+                        return current
+                    if not is_pending:
+                        return current
                 claim, signed = await self.marks.in_thread(
                     self._claim, ref, pair, data, current.revision, spooled
                 )
@@ -562,11 +577,20 @@ class Entries:
         """Take what was posted out of the spool, with what it supersedes, and raise the mark."""
         try:
             await self.marks.in_thread(self._ledger.settle, spooled)
-            gone = await self.marks.in_thread(
-                self._ledger.supersede, ref.public_key, ref.tweak, spooled
-            )
-            for each in gone:
-                self._gave_up(each)
+            await self._supersede(ref, spooled)
         except StorageError as error:
             _log.warning("registry entry %s: it is posted, and stays pending: %s", ref, error)
         return await self.marks.note(ref, signed)
+
+    async def _drop(self, ref: Ref, spooled: int) -> None:
+        """Take out of the spool what is at the portal already, with what it supersedes."""
+        await self.marks.in_thread(self._ledger.drop, spooled)
+        await self._supersede(ref, spooled)
+
+    async def _supersede(self, ref: Ref, spooled: int) -> None:
+        """Take out of the spool what was written to an entry before that, and say so."""
+        gone = await self.marks.in_thread(
+            self._ledger.supersede, ref.public_key, ref.tweak, spooled
+        )
+        for each in gone:
+            self._gave_up(each)

@@ -467,6 +467,12 @@ class Ledger:
 
         return self._database.write(act)
 
+    def has_pending(self, public_key: bytes, tweak: bytes) -> bool:
+        """Whether something written to an entry is in the spool that a post would supersede."""
+        query = f"SELECT 1 FROM spool WHERE {_OF} AND fate != ? LIMIT 1"
+        values = (public_key, tweak, Fate.CONFLICT.value)
+        return self._read(lambda db: db.execute(query, values).fetchone() is not None, False)
+
     def pending(self) -> list[Pending]:
         """Return what is in the spool, the oldest first."""
         rows: list[tuple[Any, ...]] = self._read(
