@@ -68,19 +68,21 @@ class Kit:
 
 
 @asynccontextmanager
-async def open_kit(*urls: str, path: Path) -> AsyncIterator[Kit]:
+async def open_kit(
+    *urls: str, path: Path, policy: Policy = Policy.AVAILABLE, cache: int = 64 << 20
+) -> AsyncIterator[Kit]:
     """Open the documents of portals, with a ledger of their own."""
     async with AsyncExitStack() as stack:
         clients = [PortalReader.of(PortalOptions.parse(url)) for url in urls]
         portals = Portals([await stack.enter_async_context(client) for client in clients])
-        loader = Loader(portals, Policy.AVAILABLE)
+        loader = Loader(portals, policy)
         reader = await stack.enter_async_context(
             open_reader(portals, loader, MemoryCache(64 << 20))
         )
         ledger = Ledger.open(path / "ledger.sqlite3")
         stack.callback(ledger.close)
         entries = Entries(portals, ledger)
-        yield Kit(Documents(entries, reader, portals), entries)
+        yield Kit(Documents(entries, reader, portals, policy, cache), entries)
 
 
 async def test_written_and_read(portal: str, tmp_path: Path):
@@ -298,3 +300,47 @@ def test_what_is_written_apart_is_cut_off(size: int):
     both = written(b'{"a": "long enough"}')[:size]
     with pytest.raises(BadContentError, match="cut off"):
         split(lambda start, length: both[start : start + length], len(both))
+
+
+async def test_change_of_what_is_not_verified(portal: str, tmp_path: Path):
+    """D2: A partial edit of a text that was not checked is EIO at close and changes nothing; a
+    whole rewrite is not concerned, nor is a text that was written by the same open file.
+    """
+    doubtful = unverifiable(encode_metadata(Metadata("f", 7)), b'{"a":1}')
+    async with running(FakePortal()) as fake, open_kit(portal, fake.url, path=tmp_path) as kit:
+        fake.add(doubtful)
+        entry = await kit.entries.write(ref("doubtful"), PAIR, bytes(doubtful.skylink), None)
+        base = await kit.documents.read(ref("doubtful"))
+        assert base.verified is Verified.NO
+        with pytest.raises(BadContentError, match="could not be checked"):
+            await kit.documents.write(ref("doubtful"), PAIR, b'{"a": 2}', base)
+        assert (await kit.entries.read(ref("doubtful"))).revision == entry.revision
+        own = await kit.documents.write(ref("doubtful"), PAIR, b'{"a": 3}', None)
+        await kit.documents.write(ref("doubtful"), PAIR, b'{"a": 4}', own)
+        read = await kit.documents.read(ref("doubtful"))
+        assert read.verified is Verified.YES
+        await kit.documents.write(ref("doubtful"), PAIR, b'{"a": 5}', read)
+
+
+async def test_change_where_nothing_is_checked(portal: str, tmp_path: Path):
+    """D2: not concerned is a mount with `verify = "off"`."""
+    async with open_kit(portal, path=tmp_path, policy=Policy.OFF) as kit:
+        await kit.documents.write(ref("any"), PAIR, b"[1]", None)
+        base = await kit.documents.read(ref("any"))
+        assert base.verified is Verified.NO
+        await kit.documents.write(ref("any"), PAIR, b"[2]", base)
+        assert (await kit.documents.read(ref("any"))).data == b"[\n  2\n]\n"
+
+
+async def test_long_text_that_is_open(portal: str, tmp_path: Path, apart: list[str]):
+    """D5: A text of more than 1 MiB is there once however often it is open for reading."""
+    text = as_text(as_upload(json.dumps(["x" * (2 << 20)]).encode()))
+    async with open_kit(portal, path=tmp_path, cache=3 << 20) as kit:
+        for name, other in (("one", b"[1,"), ("two", b"[2,")):
+            await kit.documents.write(ref(name), PAIR, other + text.lstrip()[1:], None)
+        apart.clear()
+        opened = [(await kit.documents.read(ref(name))).data for name in ("one", "two") * 3]
+        assert apart == ["read", "read"]
+        assert len({id(data) for data in opened}) == 2
+        assert opened[0] == as_text(as_upload(b"[1," + text.lstrip()[1:]))
+        assert opened[0] != opened[1]

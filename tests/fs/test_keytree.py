@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 import trio
 
-from skymount.errors import FrozenEntryError, StaleEntryError, UnavailableError
+from skymount.errors import BadContentError, FrozenEntryError, StaleEntryError, UnavailableError
 from skymount.fs.fixed import REGISTRY
 from skymount.fs.keynodes import SCRATCH_LIMIT, is_key_node, kind_of
 from skymount.fs.keytree import KeyTree, KeyTreeConfig
@@ -49,6 +49,8 @@ class FakeStore:
     """Each request for an entry."""
     posts: list[tuple[Ref, bytes | None]] = field(default_factory=list)
     pending: set[Ref] = field(default_factory=set)
+    doubtful: bytes = b"doubtful"
+    """Content from which nothing is to be made."""
 
     def recall(self, ref: Ref) -> Held | None:
         return self.remembered.get(ref)
@@ -70,6 +72,10 @@ class FakeStore:
 
     async def write(self, ref: Ref, pair: KeyPair, data: bytes, base: Held | None) -> Held:
         return await self._post(ref, pair, data, base)
+
+    def check(self, ref: Ref, base: Held) -> None:
+        if base.data == self.doubtful:
+            raise BadContentError("not checked")
 
     async def delete(self, ref: Ref, pair: KeyPair) -> Held:
         return await self._post(ref, pair, None, None)
@@ -954,6 +960,26 @@ async def test_rename(autojump_clock: object, kit: Kit):
     await kit.rename("z", "free", 1)
     await refused(errno.ENOENT, kit.rename("none", "z"))
     await refused(errno.EINVAL, kit.rename("free", "%FF"))
+
+
+async def test_rename_of_what_is_not_verified(autojump_clock: object, kit: Kit):
+    """D2: a text that was not checked against its skylink cannot be renamed, also while it is
+    being edited: the owner's key would sign what a portal made up.
+    """
+    kit.store.put(ref("one"), kit.store.doubtful)
+    with pytest.raises(BadContentError):
+        await kit.rename("one", "two")
+    opened = await kit.open("one", os.O_RDWR)
+    opened.write(0, b"n")
+    with pytest.raises(BadContentError):
+        await kit.rename("one", "two")
+    assert kit.posted == []
+    opened.resize(0)
+    await kit.close(opened)
+    kit.store.posts.clear()
+    await kit.write("one", b"known")
+    await kit.rename("one", "two")
+    assert kit.posted == [b"known", b"known", None]
 
 
 async def test_rename_of_an_empty_entry(autojump_clock: object, kit: Kit):

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from skymount.wire.metadata import Metadata, encode_metadata
 from skymount.wire.registry import linked_skylink
+from tests.fakes.portal import FakePortal, in_thread
+from tests.fakes.skyfiles import unverifiable
 from tests.mount.keys import HOME, Owner, needs, program
 from tests.mount.proxy import proxy_to
 from tests.skymount_process import Sandbox, output, run, xattrs
@@ -160,3 +163,44 @@ def test_portal_that_is_down(owner: Owner, portal: str) -> None:
         assert tool.do("f.close()") == "EIO"
         assert tool.do("open('down.json').read()") == "EIO"
     assert stored(owner, "down") == [1]
+
+
+def test_text_that_is_not_verified(owner: Owner, portal: str) -> None:
+    """D2: A partial edit of a text that was not checked is EIO at close and changes nothing, and so
+    is its rename: the log says why. A whole rewrite is not concerned, nor `verify = "off"`.
+    """
+    doubtful = unverifiable(encode_metadata(Metadata("f", 15)), b'{"pay":"mallo"}')
+    place = owner.sandbox.directory("doubtful")
+    owner.sandbox.succeed("registry", "set", "--skylink", HOME, "lie", doubtful.name,
+                          "--portal", portal)  # fmt: skip
+    with in_thread(FakePortal()) as fake:
+        fake.add(doubtful)
+        portals = ("--portal", fake.url)
+        with (
+            owner.mounted(*portals, at=place) as registry,
+            program(registry.parent.parent / "skydb" / HOME) as tool,
+        ):
+            for flags in ("os.O_RDWR", "os.O_WRONLY | os.O_APPEND"):
+                assert tool.do(f"(f := os.open('lie.json', {flags})) and None") == "None"
+                assert tool.do("os.write(f, b' ')") == "1"
+                assert tool.do("os.close(f)") == "EIO"
+            assert tool.do("os.rename('lie.json', 'other.json')") == "EIO"
+            assert owner.revision("lie") == 0
+            assert owner.revision("other") == -1
+            assert tool.do("open('lie.json', 'w').write('[1]')") == "3"
+            assert tool.do("(f := os.open('lie.json', os.O_RDWR)) and None") == "None"
+            assert tool.do("os.pwrite(f, b'2', 4)") == "1"
+            assert tool.do("os.close(f)") == "None"
+        assert "could not be checked against its skylink" in owner.sandbox.log.read_text()
+        assert stored(owner, "lie") == [2]
+        owner.sandbox.succeed("registry", "set", "--skylink", HOME, "lie", doubtful.name,
+                              "--portal", portal)  # fmt: skip
+        with (
+            owner.mounted(*portals, "--verify", "off", at=place) as registry,
+            program(registry.parent.parent / "skydb" / HOME) as tool,
+        ):
+            assert tool.do("(f := os.open('lie.json', os.O_RDWR)) and None") == "None"
+            assert tool.do("os.pwrite(f, b' ', 0)") == "1"
+            assert tool.do("os.pwrite(f, b'{', 1)") == "1"
+            assert tool.do("os.close(f)") == "None"
+    assert stored(owner, "lie") == {"pay": "mallo"}

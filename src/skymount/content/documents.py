@@ -10,14 +10,15 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 import trio
 from cachetools import LRUCache
 
 from skymount.content.apart import run_apart
-from skymount.content.memory import MemoryFile, in_thread, open_memory_file
+from skymount.content.memory import LongText, MemoryFile, in_thread, open_memory_file, text_of
 from skymount.content.reader import ContentReader
-from skymount.content.skyfile import Skyfile, Verified
+from skymount.content.skyfile import Policy, Skyfile, Verified
 from skymount.content.texts import READING, WRITING, as_text, split, written
 from skymount.content.turns import in_turns
 from skymount.errors import BadContentError, MalformedError, SkymountError
@@ -44,16 +45,20 @@ for a process apart, whose start costs 0.1 s.
 
 _CACHE = 64 << 20  # bytes of documents' text that are kept in memory
 
+Text = bytes | LongText
+
 
 @dataclass(frozen=True, slots=True)
 class Document:
     """A document at some time: its entry, and its text."""
 
     entry: State
-    data: bytes | None
+    data: Text | None
     """JSON over several lines, with a line feed at its end; None when there is no document."""
     verified: Verified = Verified.NO
     """How far the text was checked against the skylink in the entry."""
+    is_own: bool = False
+    """Whether the text was written here and not read back."""
 
     @property
     def revision(self) -> int:
@@ -74,7 +79,7 @@ class Document:
 class _Text(NamedTuple):
     """The text of a document, and how far that was checked."""
 
-    data: bytes
+    data: Text
     verified: Verified = Verified.NO
     is_own: bool = False
     """Whether it was written here and not read back: the skylink is the portal's word so far."""
@@ -86,11 +91,21 @@ class Documents:
     limit = DOCUMENT_LIMIT
     """Bytes of one document's text."""
 
-    def __init__(self, entries: Entries, reader: ContentReader, portals: Portals) -> None:
+    def __init__(
+        self,
+        entries: Entries,
+        reader: ContentReader,
+        portals: Portals,
+        policy: Policy = Policy.AVAILABLE,
+        cache: int = _CACHE,
+    ) -> None:
         self._entries = entries
         self._reader = reader
         self._portals = portals
-        self._texts: LRUCache[Skylink, _Text] = LRUCache(_CACHE, getsizeof=_size)
+        self._policy = policy
+        self._texts: LRUCache[Skylink, _Text] = LRUCache(cache, getsizeof=_size)
+        self._in_use: WeakValueDictionary[tuple[Skylink, Verified], LongText]
+        self._in_use = WeakValueDictionary()
         self._turn = trio.CapacityLimiter(1)  # a large document takes a gigabyte, and a processor
 
     async def public_keys(self) -> list[bytes]:
@@ -126,8 +141,8 @@ class Documents:
         skylink = None if state.data is None else linked_skylink(state.data)
         if skylink is None:
             return Document(state, None)
-        text = self._texts.get(skylink)
-        return None if text is None else Document(state, text.data, text.verified)
+        text = self._known(skylink)
+        return None if text is None else Document(state, *text)
 
     async def read(self, ref: Ref, max_age: float = 0.0) -> Document:
         """Return a document as of now, or as it was at most so many seconds ago.
@@ -140,10 +155,19 @@ class Documents:
             return Document(state, None)
         if skylink.version != 1:
             raise BadContentError(f"the entry {ref} does not lead to a document")
-        text = self._texts.get(skylink)
+        text = self._known(skylink)
         if text is None or text.is_own:
             text = await self._fetch(skylink, ref)
-        return Document(state, text.data, text.verified)
+        return Document(state, *text)
+
+    def _known(self, skylink: Skylink) -> _Text | None:
+        """Return a text that is kept, or that somebody has open."""
+        if (text := self._texts.get(skylink)) is not None:
+            return text
+        for verified in Verified:
+            if (data := self._in_use.get((skylink, verified))) is not None:
+                return _Text(data, verified)
+        return None
 
     async def _fetch(self, skylink: Skylink, ref: Ref) -> _Text:
         skyfile = await self._reader.load(skylink)
@@ -157,7 +181,7 @@ class Documents:
             self._keep(skylink, text)
         return text
 
-    async def _text(self, skyfile: Skyfile) -> bytes:
+    async def _text(self, skyfile: Skyfile) -> Text:
         """Return the text of what was uploaded."""
         if skyfile.size <= _SMALL:
             body = await self._reader.read(skyfile, 0, skyfile.size) if skyfile.size else b""
@@ -168,7 +192,7 @@ class Documents:
                 piece = await self._reader.read(skyfile, at, size)
                 await in_thread(partial(file.put, piece, at))
             async with self._apart(file, READING) as found:
-                return await in_thread(partial(found.get, 0, len(found)))
+                return await in_thread(partial(text_of, found))
 
     @asynccontextmanager
     async def _apart(self, given: MemoryFile, work: str) -> AsyncIterator[MemoryFile]:
@@ -179,16 +203,21 @@ class Documents:
             yield output
 
     def _keep(self, skylink: Skylink, text: _Text) -> None:
-        if _size(text) <= _CACHE:
+        if isinstance(text.data, LongText) and not text.is_own:
+            self._in_use[skylink, text.verified] = text.data
+        if _size(text) <= self._texts.maxsize:
             self._texts[skylink] = text
 
     async def write(
-        self, ref: Ref, pair: KeyPair, data: bytes | bytearray, base: Document | None
+        self, ref: Ref, pair: KeyPair, data: Text | bytearray, base: Document | None
     ) -> Document:
         """Upload a document, then point its entry at it; as `Entries.write`.
 
-        OSError (EINVAL) when it is not JSON, and then nothing is sent.
+        OSError (EINVAL) when it is not JSON, and then nothing is sent; nor is it when it is made
+        from a text that nobody checked (BadContentError).
         """
+        if base is not None:
+            self.check(ref, base)
         try:
             body, text = await self._written(data)
         except MalformedError:
@@ -205,22 +234,35 @@ class Documents:
         state = await self._entries.write(
             ref, pair, bytes(skylink), None if base is None else base.entry
         )
-        self._keep(skylink, _Text(text, is_own=True))
-        return Document(state, text)
+        own = _Text(text, is_own=True)
+        self._keep(skylink, own)
+        return Document(state, *own)
 
     async def has_pending(self, ref: Ref) -> bool:
         """As `Entries.has_pending`."""
         return await self._entries.has_pending(ref)
 
-    async def _written(self, data: bytes | bytearray) -> tuple[bytes, bytes]:
+    def check(self, ref: Ref, base: Document) -> None:
+        """BadContentError for a text that is not to be signed in part: it may be a portal's lie."""
+        is_known = base.data is None or base.is_own or base.verified is Verified.YES
+        if not is_known and self._policy is not Policy.OFF:
+            raise BadContentError(
+                f"the document of {ref} could not be checked against its skylink: no change of a "
+                "part of it is signed; write it as a whole"
+            )
+
+    async def _written(self, data: Text | bytearray) -> tuple[bytes, Text]:
         """Return what is uploaded for a text, and how that is shown."""
         if len(data) <= _SMALL:
-            both = await in_thread(partial(written, data))
+            both = await in_thread(partial(written, bytes(data)))
             return split(lambda start, size: both[start : start + size], len(both))
         async with open_memory_file() as file:
             await in_thread(partial(file.put, data))
             async with self._apart(file, WRITING) as found:
-                return await in_thread(partial(split, found.get, len(found)))
+                body, text = await in_thread(partial(split, found.get, len(found)))
+        async with open_memory_file() as file:
+            await in_thread(partial(file.put, text))
+            return body, await in_thread(partial(text_of, file))
 
     async def delete(self, ref: Ref, pair: KeyPair) -> State:
         """Delete a document's entry."""

@@ -16,6 +16,8 @@ from skymount.errors import UnavailableError
 
 T = TypeVar("T")
 
+_COMPARED = 1 << 20  # bytes that are compared at a time
+
 _WINDOW = 1 << 20  # bytes of a file that are mapped at a time
 
 _LITTLE = 1 << 20  # bytes that are copied in less time than it takes to make a file
@@ -42,7 +44,7 @@ class MemoryFile:
     def __len__(self) -> int:
         return os.fstat(self.descriptor).st_size
 
-    def put(self, data: bytes | bytearray | memoryview, at: int = 0) -> None:
+    def put(self, data: bytes | bytearray | memoryview | mmap.mmap, at: int = 0) -> None:
         """Write at an offset."""
         left = memoryview(data)
         while left:
@@ -113,6 +115,37 @@ class Inflow:
         """Let the file end with what has come."""
         self._window = memoryview(b"")
         self._file.truncate(self.size)
+
+
+class LongText(mmap.mmap):
+    """Much text in memory of a file. What is read is copied, and none of it stays with the mount."""
+
+    def __getitem__(self, part: slice) -> bytes:  # type: ignore[override]
+        found = super().__getitem__(part)
+        self.madvise(mmap.MADV_DONTNEED)
+        return found
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, bytes | bytearray | LongText) or len(other) != len(self):
+            return False
+        starts = range(0, len(self), _COMPARED)
+        return all(self[at : at + _COMPARED] == other[at : at + _COMPARED] for at in starts)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def startswith(self, start: "bytes | bytearray | LongText") -> bool:
+        """As `bytes.startswith`."""
+        return self[: len(start)] == start
+
+
+def text_of(file: MemoryFile) -> bytes | LongText:
+    """Return what is in a file, which may be closed; for a thread."""
+    length = len(file)
+    if not is_much(length):
+        return file.get(0, length)
+    return LongText(file.descriptor, length, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
 
 
 @asynccontextmanager

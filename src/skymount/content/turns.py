@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from heapq import merge
+from mmap import mmap
 from typing import TypeVar
 
 import trio
@@ -41,7 +42,7 @@ async def in_order(names: Iterable[bytes]) -> list[bytes]:
     return ordered
 
 
-async def copied(data: bytes | bytearray) -> bytearray:
+async def copied(data: bytes | bytearray | mmap) -> bytearray:
     """Return a copy, which can be changed, of what does not change meanwhile."""
     copy = bytearray(data[:_COPIED])
     for at in range(_COPIED, len(data), _COPIED):

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Generic, TypeVar
 
+from skymount.content.memory import LongText
 from skymount.fs.realm import refuse
 
-Data = bytes | bytearray
+Data = bytes | bytearray | LongText
 
 B = TypeVar("B")
 

@@ -10,6 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import trio
 
+from skymount.content.memory import LongText
 from skymount.errors import PortalError, SkymountError
 from skymount.fs.buffer import Buffer, Data, Due
 from skymount.fs.keynodes import EntryFile, Nodes, Scratch
@@ -28,7 +29,7 @@ class FileState(Protocol):
     """What a file held at some time: `Entries` and `Documents` have one each."""
 
     @property
-    def data(self) -> bytes | None:
+    def data(self) -> bytes | LongText | None:
         """The content; None when there is no such file."""
 
     @property
@@ -62,6 +63,9 @@ class Store(Protocol[S]):
 
     async def write(self, ref: Ref, pair: KeyPair, data: Data, base: S | None) -> S:
         """Store content made from `base`, or replacing whatever there is."""
+
+    def check(self, ref: Ref, base: S) -> None:
+        """Raise what `write` would of content made from this, unless that can be signed."""
 
     async def delete(self, ref: Ref, pair: KeyPair) -> object:
         """Delete an entry."""

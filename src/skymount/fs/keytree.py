@@ -515,11 +515,16 @@ class KeyTree(Realm, Generic[S]):
             _cut_off(node)
 
     async def _content(self, node: EntryFile) -> Data:
+        return (await self._content_and_base(node))[0]
+
+    async def _content_and_base(self, node: EntryFile) -> tuple[Data, S | None]:
+        """Return the content, and the state that it was made from."""
         if node.buffer is not None:
-            return node.buffer.lend()
+            return node.buffer.lend(), node.buffer.base
         if await self._is_local(node):
-            return b""
-        return (await self._present(node)).data or b""
+            return b"", None
+        state = await self._present(node)
+        return state.data or b"", state
 
     async def _move_entry(self, directory: KeyDirectory, name: bytes, new_name: bytes) -> None:
         """Post an entry's content under another data key, then delete the first one.
@@ -532,7 +537,9 @@ class KeyTree(Realm, Generic[S]):
                 if target.ref == source.ref:
                     return
             async with source.lock:
-                data = await self._content(source)
+                data, base = await self._content_and_base(source)
+                if base is not None:
+                    self._store.check(source.ref, base)
                 with _held_still(source.buffer):
                     await self._let_have(directory, new_name, data, is_new=source.is_new)
                     if not source.is_new or await self._store.has_pending(source.ref):

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from mmap import mmap
 from typing import Self
 from weakref import WeakValueDictionary
 
@@ -280,7 +281,7 @@ class Entries:
         return await self.marks.key_of(link)
 
     async def write(
-        self, ref: Ref, pair: KeyPair, content: bytes | bytearray, base: State | None
+        self, ref: Ref, pair: KeyPair, content: bytes | bytearray | mmap, base: State | None
     ) -> State:
         """Sign and post new content; return the state then. It posts also what is there already.
 
@@ -292,6 +293,9 @@ class Entries:
         Entry(ref.tweak, data, 0)  # MalformedError for too much data
         async with self._changing(ref, pair):
             return await self._write(ref, pair, data, base)
+
+    def check(self, ref: Ref, base: State) -> None:
+        """Content made from any state can be signed: its owner did that before."""
 
     async def delete(self, ref: Ref, pair: KeyPair) -> State:
         """Post the deletion of an entry.
