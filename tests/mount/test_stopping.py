@@ -367,7 +367,9 @@ def test_a_mount_that_names_another_process(
     path = sandbox.directory_of(NOBODY)
     prefixes = {"root": mount_namespace.prefix, "nobody": nobody}
     victim = subprocess.Popen([*prefixes[owner_of_victim], "sleep", "600"])
-    program = [sys.executable, Path(__file__).with_name("impostor.py"), path, str(victim.pid)]
+    script = sandbox.root / "impostor.py"  # where every user finds it
+    script.write_bytes(Path(__file__).with_name("impostor.py").read_bytes())
+    program = [sys.executable, script, path, str(victim.pid)]
     impostor = subprocess.Popen([*nobody, *program], stdout=subprocess.PIPE)
     try:
         assert impostor.stdout is not None

@@ -297,9 +297,7 @@ def test_exit_without_close(fakes: FakePortal, under_way: bool):
 
 def test_interrupt(fakes: FakePortal, tmp_path: Path):
     """C13: Ctrl-C ends the call that waits, leaves no file behind, and the client is usable."""
-    fakes.fault(
-        lambda _, reply: fake.Reply(200, (), b"x", length=20, then="stall"), CONTENT, times=1
-    )
+    fakes.fault(fake.stalls_after(1), CONTENT, times=1)
     code = (
         "try:\n"
         f"    client.download_file({str(tmp_path / 'f')!r}, {SMALL.name!r})\n"
@@ -319,7 +317,7 @@ def test_interrupt(fakes: FakePortal, tmp_path: Path):
 
 def test_interrupt_that_nobody_catches(fakes: FakePortal, tmp_path: Path):
     """Ctrl-C that is not caught ends the program as it does any other."""
-    fakes.fault(lambda _, reply: fake.Reply(200, (), b"x", length=20, then="stall"), CONTENT)
+    fakes.fault(fake.stalls_after(1), CONTENT)
     code = f"client.download_file({str(tmp_path / 'f')!r}, {SMALL.name!r})\n"
     process = script(code, fakes.url)
     while not any(tmp_path.iterdir()) or not fakes.asked(CONTENT):
