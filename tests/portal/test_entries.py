@@ -1046,6 +1046,37 @@ async def test_what_need_not_be_posted_supersedes_what_was_kept_before(
     assert pending(ledger) == []
 
 
+@pytest.mark.parametrize("when", ["before", "while"])
+async def test_what_another_process_writes_later_is_not_overwritten(
+    alone: Entries, one: FakeRegistry, ledger: Ledger, when: str, autojump_clock: object
+):
+    """G12: of each entry only what was written last. Here the ledger takes both for processes."""
+    other = Ledger.open(ledger.path)
+    other._poster = f"1 {Path('/proc/1/stat').read_text().rpartition(')')[2].split()[19]}"
+    one.set(signed(b"old", 0))
+    await alone.read(ref())
+    kept = await held(alone, one, ledger, b"kept")
+    later = signed(b"later", 1)
+    claimed: list[int] = []
+
+    def claim() -> None:
+        one.before = lambda: None
+        claimed.append(other.claim(later, "a"))
+
+    if when == "before":
+        claim()
+    else:
+        one.before = claim
+    with pytest.raises(StorageError if when == "before" else StaleEntryError):
+        await alone.send(kept, PAIR)
+    assert one.posts == []
+    assert len(claimed) == 1
+    one.set(later)
+    other.settle(claimed[0])
+    other.close()
+    assert (await alone.read(ref())).data == b"later"
+
+
 async def test_conflict_needs_no_post(
     alone: Entries, one: FakeRegistry, ledger: Ledger, autojump_clock: object
 ):

@@ -331,12 +331,14 @@ class Entries:
         """
         ref = Ref(pending.public_key, pending.tweak, pending.data_key)
         async with self._changing(ref, pair):
+            names = (ref.public_key, ref.tweak)
+            taken = await self.marks.in_thread(self._ledger.highest, *names)
             if not await self.marks.in_thread(self._ledger.resume, pending.id):
                 raise StorageError("it is not in the spool any more, or being posted elsewhere")
             try:
                 if not overwrite and pending.signed is not None:
                     return await self._send_again(ref, pending.id, pending.signed)
-                return await self._send_anew(ref, pending, pair, overwrite)
+                return await self._send_anew(ref, pending, pair, overwrite, taken)
             except BaseException as error:
                 # When nothing was known of the entry, what is there may have been there before.
                 is_unknown = isinstance(error, StaleEntryError) and pending.base == -1
@@ -345,9 +347,12 @@ class Entries:
                 raise
 
     async def _send_anew(
-        self, ref: Ref, pending: Pending, pair: KeyPair | None, overwrite: bool
+        self, ref: Ref, pending: Pending, pair: KeyPair | None, overwrite: bool, taken: int | None
     ) -> State:
-        """Post what is in the spool, signed with the next revision."""
+        """Post what is in the spool, signed with the next revision.
+
+        Unless to `overwrite`, not if somebody took a revision since `taken` was the highest one.
+        """
         current = await (self._ask_to_replace(ref) if overwrite else self._ask(ref))
         if current.signed is not None and current.signed.entry.data == pending.data:
             await self._drop(ref, pending.id)
@@ -358,8 +363,13 @@ class Entries:
             )
         if pair is None:
             raise KeyringError("its private key is needed, to sign it with a new revision")
-        base = None if overwrite else current
-        return await self._write(ref, pair, pending.data, base, known=current, spooled=pending.id)
+        if overwrite:
+            base = limit = None
+        else:
+            base, limit = current, max(current.revision, -1 if taken is None else taken)
+        return await self._write(
+            ref, pair, pending.data, base, known=current, spooled=pending.id, limit=limit
+        )
 
     async def save(self) -> None:
         """Write down what the ledger did not take at its time, if it does now."""
@@ -449,8 +459,11 @@ class Entries:
         *,
         known: State | None = None,
         spooled: int | None = None,
+        limit: int | None = None,
     ) -> State:
         """Post new content; `known` is what the portals just said, `spooled` what it replaces.
+
+        If a revision above the `limit` was taken before, something else was written: it is stale.
 
         A rewrite does not ask first if the last answer is fresh: if it is behind, the portal says
         so. A change of `base` does, since two changes may be of one revision (wire notes 6.3).
@@ -470,9 +483,9 @@ class Entries:
                     if not is_pending:
                         return current
                 claim, signed = await self.marks.in_thread(
-                    self._claim, ref, pair, data, current.revision, spooled
+                    self._claim, ref, pair, data, current.revision, spooled, limit
                 )
-                spooled = claim
+                spooled, limit = claim, None
                 state = await self._post(ref, claim, signed)
                 if state is not None:
                     return state
@@ -487,11 +500,19 @@ class Entries:
         return state if state and state.asked > trio.current_time() - self._fresh_for else None
 
     def _claim(
-        self, ref: Ref, pair: KeyPair, data: bytes, current: int, replaces: int | None
+        self,
+        ref: Ref,
+        pair: KeyPair,
+        data: bytes,
+        current: int,
+        replaces: int | None,
+        limit: int | None,
     ) -> tuple[int, SignedEntry]:
         """Sign content with a revision that nobody took, and take it. Runs in a thread."""
         while True:
             taken = self._ledger.highest(ref.public_key, ref.tweak)
+            if limit is not None and taken is not None and taken > limit:
+                raise StaleEntryError("the entry was changed since: something was written later")
             signed = Entry(ref.tweak, data, next_revision(current, taken)).sign(pair.private_key)
             try:
                 portals = [client.url for client in self.portals.clients]

@@ -415,13 +415,19 @@ class Ledger:
     def resume(self, number: int) -> bool:
         """Take on what is in the spool, to post it again.
 
-        False when it is gone, or another process that is alive has taken it on.
+        False when it is gone, or another process that is alive has taken it on, or is posting what
+        was written to the entry later.
         """
+        posters = f"SELECT poster FROM spool WHERE {_OF} AND id >= ?"
         query = "UPDATE spool SET poster = ?, reason = ? WHERE id = ?"
 
         def act(db: sqlite3.Connection) -> bool:
-            row = db.execute("SELECT poster FROM spool WHERE id = ?", (number,)).fetchone()
-            if row is None or (row[0] != self._poster and _is_running(row[0])):
+            of = "SELECT public_key, tweak FROM spool WHERE id = ?"
+            row = db.execute(of, (number,)).fetchone()
+            if row is None:
+                return False
+            found = db.execute(posters, (*row, number)).fetchall()
+            if any(poster != self._poster and _is_running(poster) for (poster,) in found):
                 return False
             db.execute(query, (self._poster, _INTERRUPTED, number))
             return True
