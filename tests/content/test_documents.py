@@ -17,6 +17,7 @@ from skymount.content.apart import run_apart
 from skymount.content.cache import MemoryCache
 from skymount.content.documents import Documents
 from skymount.content.loader import Loader
+from skymount.content.memory import LongText
 from skymount.content.reader import open_reader
 from skymount.content.skyfile import Policy, Verified
 from skymount.content.texts import as_text, as_upload, split, written
@@ -344,3 +345,4 @@ async def test_long_text_that_is_open(portal: str, tmp_path: Path, apart: list[s
         assert len({id(data) for data in opened}) == 2
         assert opened[0] == as_text(as_upload(b"[1," + text.lstrip()[1:]))
         assert opened[0] != opened[1]
+        assert all(isinstance(data, LongText) for data in opened)

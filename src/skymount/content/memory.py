@@ -118,7 +118,7 @@ class Inflow:
 
 
 class LongText(mmap.mmap):
-    """Much text in memory of a file. What is read is copied, and none of it stays with the mount."""
+    """Much text in memory of a file. A part that is read is a copy; the rest is not the mount's."""
 
     def __getitem__(self, part: slice) -> bytes:  # type: ignore[override]
         found = super().__getitem__(part)
@@ -128,16 +128,18 @@ class LongText(mmap.mmap):
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if not isinstance(other, bytes | bytearray | LongText) or len(other) != len(self):
-            return False
-        starts = range(0, len(self), _COMPARED)
-        return all(self[at : at + _COMPARED] == other[at : at + _COMPARED] for at in starts)
+        if not isinstance(other, bytes | bytearray | LongText):
+            return NotImplemented
+        return len(other) == len(self) and self.startswith(other)
 
     __hash__ = None  # type: ignore[assignment]
 
     def startswith(self, start: "bytes | bytearray | LongText") -> bool:
         """As `bytes.startswith`."""
-        return self[: len(start)] == start
+        pieces = (slice(at, at + _COMPARED) for at in range(0, len(start), _COMPARED))
+        return len(start) <= len(self) and all(
+            self[piece][: len(start) - piece.start] == start[piece] for piece in pieces
+        )
 
 
 def text_of(file: MemoryFile) -> bytes | LongText:
@@ -145,7 +147,9 @@ def text_of(file: MemoryFile) -> bytes | LongText:
     length = len(file)
     if not is_much(length):
         return file.get(0, length)
-    return LongText(file.descriptor, length, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+    with suppress(OSError):
+        return LongText(file.descriptor, length, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+    return file.get(0, length)
 
 
 @asynccontextmanager

@@ -152,9 +152,8 @@ async def _serve(config: Config, report: Report, own: OwnPortal) -> None:
         tree = TreeConfig(lookup_grace=config.lookup_grace)
         trees: Sequence[Realm] = (Skylinks(reader, slots, tree), Hns(reader, domains, tree))
         keys = Keys(Keyring(keyring.default_path()))
-        key_trees = _key_trees(
-            config, keys, entries, Documents(entries, reader, portals, config.verify)
-        )
+        documents = Documents(entries, reader, portals, config.verify)
+        key_trees = _key_trees(config, keys, entries, documents)
         resender = Resender(entries, ledger, keys.latest, sends=config.send_pending)
 
         def realm_of(inode: int) -> Realm:
