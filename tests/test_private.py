@@ -196,14 +196,51 @@ def test_a_data_directory_that_others_can_write_to(tmp_path: Path, inside: str, 
     assert _mode(place) == mode
 
 
-def test_a_data_directory_that_everybody_can_replace(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o757])
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_data_directory_that_others_can_replace(tmp_path: Path, mode: int, linked: bool) -> None:
     """It is refused, unless only its owner can rename it, as in /tmp."""
     above, data = tmp_path / "above", tmp_path / "above/below/data"
-    data.mkdir(parents=True)
-    above.chmod(0o777)
-    assert f"run: chmod o-w {above}" in _refused("--data", data)
-    above.chmod(0o1777)
+    if linked:  # only the way is open to others, not the place that it leads to
+        above.mkdir()
+        (tmp_path / "closed/data").mkdir(parents=True)
+        (above / "below").symlink_to("../closed")
+    else:
+        data.mkdir(parents=True)
+    above.chmod(mode)
+    said = _refused("--data", data)
+    assert f"{data} cannot be used: others can write to {above}, and put another one in" in said
+    assert f"run: chmod go-w {above}" in said
+    above.chmod(mode | 0o1000)
     with _portal(data):
+        pass
+
+
+@as_root
+@pytest.mark.parametrize("mode", [0o755, 0o1777])
+def test_a_data_directory_below_that_of_somebody_else(tmp_path: Path, mode: int) -> None:
+    """It is refused: the owner of a directory can rename what is in it, with any mode."""
+    above, data = tmp_path / "above", tmp_path / "above/below/data"
+    data.mkdir(parents=True)
+    above.chmod(mode)
+    os.chown(above, _NOBODY, _NOBODY)
+    said = _refused("--data", data)
+    owner = f"{above} belongs to the user with the number {_NOBODY}"
+    assert f"{data} cannot be used: {owner}, who can put another one in its place" in said
+    assert list(data.iterdir()) == []
+
+
+@as_root
+def test_a_data_directory_by_a_link_of_somebody_else(tmp_path: Path) -> None:
+    """It is refused wherever on the way the link is; one of root is not."""
+    (tmp_path / "own/data").mkdir(parents=True)
+    tmp_path.chmod(0o1777)
+    link = tmp_path / "link"
+    link.symlink_to("own")
+    os.chown(link, _NOBODY, _NOBODY, follow_symlinks=False)
+    assert f"{link} belongs to the user with the number" in _refused("--data", link / "data")
+    os.chown(link, 0, 0, follow_symlinks=False)
+    with _portal(link / "data"):
         pass
 
 
@@ -230,7 +267,7 @@ def test_a_data_directory_of_somebody_else(tmp_path: Path) -> None:
     with _portal(link):
         pass
     os.chown(link, _NOBODY, _NOBODY, follow_symlinks=False)
-    assert f"{link} cannot be used: it is a link of another user" in _refused("--data", link)
+    assert f"{link} belongs to the user with the number 65534" in _refused("--data", link)
     assert list(foreign.iterdir()) == []
 
 

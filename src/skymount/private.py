@@ -67,6 +67,33 @@ def objection(path: "str | Path", found: os.stat_result, others: int = ANY_USE) 
     return f"its mode {mode:o} lets others in; run: chmod {right} {quoted}"
 
 
+def way_objection(path: "Path") -> str:
+    """Say why others could put something else in the place of a path: a directory or link on the
+    way to it, links followed, is somebody else's, or others can write there. Empty if they cannot.
+
+    Where only owners can rename what is theirs, as in /tmp, others may write.
+    """
+    ways = [path.absolute()]
+    for way in ways:  # which grows
+        for each in (way, *way.parents):
+            found = each.lstat()
+            if found.st_uid not in (os.geteuid(), 0):
+                who = f"the user with the number {found.st_uid}"
+                return f"{each} belongs to {who}, who can put another one in its place"
+            if stat.S_ISLNK(found.st_mode):
+                target = each.parent / os.readlink(each)
+                if target not in ways:
+                    ways.append(target)
+            elif found.st_mode & WRITING and not found.st_mode & stat.S_ISVTX:
+                import shlex
+
+                return (
+                    f"others can write to {each}, and put another one in its place; "
+                    f"run: chmod go-w {shlex.quote(str(each))}"
+                )
+    return ""
+
+
 def leave_no_core() -> None:
     """Let a crash leave no image of this process, and of those that it starts: keys are in it."""
     import resource

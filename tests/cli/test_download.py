@@ -100,6 +100,7 @@ def test_a_large_file(box: Sandbox, work: Path, fake: FakePortal) -> None:
     [
         *(".profile", "", "..", "a/b", "x" * 256, "\udc80", "-rf", "--help"),
         *("a\nb", "\x1b[2J", "\x7f", "\x85", "txt.\u202eexe", "\u2028"),
+        *("\u200bx", "\xad", "\ufeff-rf", "a\u2060", "a\u2029b", "\U000e0041"),
     ],
 )
 def test_a_name_that_a_portal_must_not_choose(
@@ -112,7 +113,7 @@ def test_a_name_that_a_portal_must_not_choose(
     assert found(work) == {skylink: b"x"}
 
 
-@pytest.mark.parametrize("name", ["-rf", "a\nb", "\x1b[2J"])
+@pytest.mark.parametrize("name", ["-rf", "a\nb", "\x1b[2J", "\ufeff-rf"])
 def test_a_name_in_the_link_that_no_tool_expects(
     box: Sandbox, work: Path, fake: FakePortal, name: str
 ) -> None:

@@ -5,6 +5,7 @@ A portal is a coroutine here that receives by `take`, as `transport` and `connec
 
 import math
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 import trio
@@ -129,6 +130,70 @@ async def test_slow_turn(autojump_clock: trio.testing.MockClock):
         assert await budget.run(Portal(20 * MIB).ask) == "here"
     assert TURN <= ends[0] - begun <= TURN + 5
     assert budget.used == 0
+
+
+async def _stalling(dripped: float) -> str:
+    """Receive what is beyond any bound for a while, and then nothing."""
+    take(100 * MIB)
+    with trio.move_on_after(dripped):
+        while True:
+            await trio.sleep(1.0)
+            take(STEP)
+    await trio.sleep_forever()
+    return "never"
+
+
+@pytest.mark.parametrize("waits_from", [0.5, 9.5, 30.0])
+@pytest.mark.parametrize("dripped", [0, 8, 100])
+async def test_turn_that_stalls(
+    autojump_clock: trio.testing.MockClock, waits_from: float, dripped: float
+):
+    """S11: A turn that others wait for ends after 10 s when nothing more comes, too."""
+    budget = Budget(2 * MIB)
+    ends: list[float] = []
+    begun = trio.current_time()
+
+    async def slow() -> None:
+        with pytest.raises(PortalTimeoutError, match="others wait"):
+            await budget.run(partial(_stalling, dripped))
+        ends.append(trio.current_time() - begun)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(slow)
+        await trio.sleep(waits_from)
+        assert await budget.run(Portal(5 * MIB).ask) == "here"
+    assert ends == [pytest.approx(max(TURN, waits_from), abs=0.1)]
+    assert budget.used == 0
+
+
+async def test_turns_that_stall_one_after_another(autojump_clock: trio.testing.MockClock):
+    """S11: Who waits already when a turn begins bounds that one as well."""
+    budget = Budget(2 * MIB)
+    begun = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(_ignoring_one_timeout, budget, partial(_stalling, 0))
+            await trio.sleep(0.1)
+        assert await budget.run(Portal(5 * MIB).ask) == "here"
+    assert trio.current_time() - begun == pytest.approx(3 * TURN, abs=0.5)
+
+
+async def _ignoring_one_timeout(budget: Budget, ask: Ask) -> None:
+    with pytest.raises(PortalTimeoutError):
+        await budget.run(ask)
+
+
+async def test_who_waited_and_gave_up(autojump_clock: trio.testing.MockClock):
+    """S11: A turn goes on when nobody waits any more."""
+    budget = Budget(2 * MIB)
+    async with trio.open_nursery() as nursery:
+        with trio.move_on_after(5):
+            nursery.start_soon(budget.run, Portal(100 * MIB, 1.0).ask)
+            await trio.sleep(1)
+            await budget.run(Portal(5 * MIB).ask)
+        await trio.sleep(50)
+        assert budget.used == 0
+        assert await budget.run(Portal(1 * MIB).ask) == "here"
 
 
 async def test_small_ones_always_have_room():

@@ -1,6 +1,7 @@
 """Downloads of the library are compared with their skylink, or say that they were not."""
 
 import json
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -16,9 +17,9 @@ from skymount.errors import (
     RolledBackError,
     UnavailableError,
 )
-from skymount.portal import PortalClient, SyncPortalClient
+from skymount.portal import PortalClient, SyncPortalClient, proofs
 from skymount.server import zone
-from skymount.wire.metadata import Metadata, Subfile, encode_metadata
+from skymount.wire.metadata import Metadata, Subfile, encode_metadata, parse_metadata
 from skymount.wire.skylink import SECTOR_SIZE
 from tests.fakes import portal as fake
 from tests.fakes.portal import FakePortal, Reply, Request, running
@@ -178,6 +179,23 @@ async def test_by_its_metadata(tmp_path: Path):
     async with talking(SMALL) as (portal, client):
         portal.base_sectors = portal.metadata_header = False
         assert (await client.get_file_content(SMALL.name, path="d/b")).verified == "yes"
+
+
+async def test_by_its_metadata_of_many_files(monkeypatch: pytest.MonkeyPatch):
+    """Metadata of many files are not parsed on the event loop."""
+    threads: list[int] = []
+
+    def parse(raw: bytes) -> Metadata:
+        threads.append(threading.get_ident())
+        return parse_metadata(raw)
+
+    monkeypatch.setattr(proofs, "parse_metadata", parse)
+    many = of_files({f"f{number}": b"" for number in range(1000)})
+    async with talking(many) as (portal, client):
+        portal.base_sectors = portal.metadata_header = False
+        assert (await client.get_file_content(many.name, path="f7")).verified == "yes"
+    assert len(threads) == 2
+    assert threading.get_ident() not in threads
 
 
 async def test_at_a_real_portal(portal: PortalProcess, tmp_path: Path):
@@ -362,6 +380,44 @@ async def test_what_cannot_be_proved(tmp_path: Path, why: str):
             await client.download_file(tmp_path / "y", skyfile.name, verify="require", **arguments)
         assert len(downloads(portal)) == before
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+@pytest.mark.parametrize("skyfile", [SMALL, SINGLE, LARGE, GIANT])
+async def test_path_that_is_not_there(tmp_path: Path, skyfile: FakeSkyfile):
+    """C15: what the proved metadata do not have is not there, and not unverifiable."""
+    async with talking(skyfile) as (portal, client):
+        for policy in ("require", "available"):
+            with pytest.raises(NotFoundError, match="path: /nothing") as found:
+                await client.get_file_content(skyfile.name, path="nothing", verify=policy)
+            assert found.value.status == 404
+            with pytest.raises(NotFoundError):
+                await client.download_file(
+                    tmp_path / "x", skyfile.name, path="nothing", verify=policy
+                )
+        assert len(downloads(portal)) == 2  # of "available": a portal may have a page for it
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "skyfile",
+    [
+        of_metadata(
+            b'{"filename":"s","tryfiles":["/f"],"subfiles":{"f":{"filename":"f","len":1}}}', b"x"
+        ),
+        of_metadata(
+            b'{"filename":"s","subfiles":{"nothing":{"filename":"nothing","len":-1},'
+            b'"f":{"filename":"f","len":1}}}',
+            b"x",
+        ),
+        of_metadata(b'{"filename":"s","length":1}', b"x"),
+    ],
+    ids=["other files are tried", "its record makes no sense", "no files"],
+)
+async def test_path_that_may_be_there(skyfile: FakeSkyfile):
+    """C15: where a portal may have something for a path, it is refused as unverifiable."""
+    async with talking(skyfile, verify="require") as (_, client):
+        with pytest.raises(BadContentError, match="cannot be verified"):
+            await client.get_file_content(skyfile.name, path="nothing")
 
 
 async def _content(client: PortalClient, skyfile: FakeSkyfile, arguments: dict[str, Any]) -> None:

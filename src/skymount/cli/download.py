@@ -54,8 +54,8 @@ def download(
 
     Without DEST the last name in LINK counts, or else the name that the upload has, in the working
     directory; the skylink itself where that begins with a dash or, chosen by the upload, with a
-    dot, or holds control characters. A directory that exists is not added to then. --force replaces
-    no file that only the upload named.
+    dot, or holds control or invisible characters. A directory that exists is not added to then.
+    --force replaces no file that only the upload named.
 
     \b
     Examples:

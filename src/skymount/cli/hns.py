@@ -70,8 +70,8 @@ def download(
     """Download what DOMAIN resolves to into the file DEST, or into the directory DEST.
 
     It goes to stdout if DEST is '-'. Without DEST the file has the last name of the path, or that
-    of the domain; `download` in place of one that begins with a dash or holds control characters.
-    Of a directory the portal sends its index page, or a zip archive if it has none;
+    of the domain; `download` in place of one that begins with a dash or holds control or invisible
+    characters. Of a directory the portal sends its index page, or a zip archive if it has none;
     `skymount download --archive zip hns://example site.zip` gets the whole of it. The portal is
     believed, as a warning says; `skymount download hns://DOMAIN/PATH` checks at least that the
     content is what the portal says the domain leads to.

@@ -33,11 +33,6 @@ def escape(text: str) -> str:
     return _UNSAFE.sub(_escaped, text)
 
 
-def is_safe(text: str) -> bool:
-    """Whether text from outside may stand as it is: `escape` changes nothing."""
-    return not _UNSAFE.search(text)
-
-
 def _escaped(match: re.Match[str]) -> str:
     code = ord(match[0])
     if 0xDC80 <= code <= 0xDCFF:  # a byte of a name that is not UTF-8

@@ -3,6 +3,7 @@ that a mount would show of it.
 """
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from urllib.parse import unquote_to_bytes
 import click
 
 from skymount.cli import EXIT_NOT_FOUND
-from skymount.cli.output import escape, is_safe, warn
+from skymount.cli.output import escape, warn
 from skymount.content.skyfile import Policy, Verified
 from skymount.errors import BadContentError, NotFoundError
 from skymount.fs.tree import NAME_LIMIT, Directory, File, Node, Tree
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from skymount.wire.hns import Record
 
 HNS = "hns://"
+
+_UNSEEN = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
+"""Unicode categories of what moves the cursor, turns the direction of text, breaks lines or is not
+seen at all, and of bytes that were no UTF-8.
+"""
 
 _HIDDEN_SHOWN = 20  # lines of what cannot be shown; --json has all of them
 
@@ -216,8 +222,11 @@ class Target:
 
 
 def plain_name(name: str, instead: str) -> str:
-    """Return a name for a file that tools can be given, `instead` for any other."""
-    return name if is_safe(name) and not name.startswith("-") else instead
+    """Return a name for a file that tools can be given and that is what it looks like, `instead`
+    for any other.
+    """
+    is_plain = _UNSEEN.isdisjoint(map(unicodedata.category, name)) and not name.startswith("-")
+    return name if is_plain else instead
 
 
 def warn_of_doubt(what: str, verified: Verified, policy: Policy) -> None:

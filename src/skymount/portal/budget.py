@@ -6,8 +6,8 @@ turn to be beyond the bound, which one has at a time, and begins again. So howev
 sends, it holds up others for a limited time, and no two can wait for each other.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+import math
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import TypeVar
 
@@ -43,6 +43,8 @@ class _Share:
         self._budget = budget
         self._held = 0
         self._beyond_since: float | None = None
+        self.scope = trio.CancelScope()
+        """Ends the asking when others have waited for this one's turn for long enough."""
 
     def take(self, size: int) -> None:
         """Count bytes that have come."""
@@ -54,13 +56,17 @@ class _Share:
         self._held += size
         if self._beyond_since is None:
             budget.used += size
-        elif budget.is_wanted and trio.current_time() > self._beyond_since + TURN:
-            raise PortalTimeoutError(f"more than {TURN:g} s for a description others wait behind")
 
     def go_beyond(self) -> None:
         """Count no more for the bound: it is this one's turn."""
         self._budget.used -= self._held
         self._beyond_since = trio.current_time()
+        self._budget.begin_turn(self)
+
+    def limit(self, is_wanted: bool) -> None:
+        """End the turn in time if others wait for it."""
+        if self._beyond_since is not None:
+            self.scope.deadline = self._beyond_since + TURN if is_wanted else math.inf
 
     def close(self) -> None:
         """Give all of it back."""
@@ -74,10 +80,7 @@ _current: ContextVar[_Share | None] = ContextVar("share", default=None)
 
 
 def take(size: int) -> None:
-    """Count bytes that have come, if they are for a description; NoRoomError when there is none.
-
-    PortalTimeoutError when they came too slowly for those who wait.
-    """
+    """Count bytes that have come, if they are for a description; NoRoomError when there is none."""
     share = _current.get()
     if share is not None:
         share.take(size)
@@ -91,30 +94,45 @@ class Budget:
         self.used = 0
         """Bytes held, without those that are beyond the bound."""
         self._turn = trio.Semaphore(1)
+        self._waiting = 0
+        self._beyond: _Share | None = None
+        """Whose turn it is."""
 
     async def run(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Ask a portal, and count what comes of it until the answer is understood.
 
         What the tasks that it starts receive counts as well. It may be asked twice.
+        PortalTimeoutError when others have waited for its turn for too long.
         """
         try:
-            with self._shared(_Share(self)):
-                return await ask()
+            return await self._ask(ask, _Share(self))
         except NoRoomError:
-            await self._turn.acquire()
+            await self._wait_for_turn()
         share = _Share(self)
         share.go_beyond()
-        with self._shared(share):
-            return await ask()
+        return await self._ask(ask, share)
 
-    @contextmanager
-    def _shared(self, share: _Share) -> Iterator[None]:
+    async def _ask(self, ask: Callable[[], Awaitable[T]], share: _Share) -> T:
         before = _current.set(share)
         try:
-            yield
+            with share.scope:
+                return await ask()
         finally:
             _current.reset(before)
             share.close()
+        raise PortalTimeoutError(f"more than {TURN:g} s for a description others wait behind")
+
+    async def _wait_for_turn(self) -> None:
+        self._count_waiting(1)
+        try:
+            await self._turn.acquire()
+        finally:
+            self._count_waiting(-1)
+
+    def _count_waiting(self, change: int) -> None:
+        self._waiting += change
+        if self._beyond is not None:
+            self._beyond.limit(self._waiting > 0)
 
     def has_room(self, held: int, size: int) -> bool:
         """Whether who holds so much may have so much more."""
@@ -130,11 +148,12 @@ class Budget:
             return False
         return True
 
+    def begin_turn(self, share: _Share) -> None:
+        """Note who has the turn."""
+        self._beyond = share
+        share.limit(self._waiting > 0)
+
     def end_turn(self) -> None:
         """Give it to who waits for it."""
+        self._beyond = None
         self._turn.release()
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether somebody waits for the turn."""
-        return self._turn.statistics().tasks_waiting > 0

@@ -5,10 +5,11 @@ content is proved without it: metadata and content make the base sector. A proof
 has the skylink, so it is remembered. Files, requests for content and results are not known here.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 import trio
@@ -29,9 +30,11 @@ from skymount.portal.resolve import proven_way
 from skymount.portal.transport import Transport
 from skymount.portal.trust import Policy, Verified
 from skymount.wire import merkle, messages, sector
-from skymount.wire.metadata import METADATA_LIMIT, Metadata, parse_metadata
+from skymount.wire.metadata import METADATA_LIMIT, Metadata, parse_metadata, select
 from skymount.wire.ranges import ByteRange
 from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE, Skylink
+
+T = TypeVar("T")
 
 _KEPT = 32 << 20  # bytes of proofs that a client remembers
 _FANOUT_LIMIT = 64 << 20  # bytes; the roots of 8 TiB of content
@@ -291,7 +294,9 @@ class _Source:
             if raw is None:
                 request = messages.metadata(self.call.dialect, skylink)
                 raw = (await self.transport.fetch(request, SECTOR_SIZE, self.call)).body
-            told = found.size if len(raw) > SECTOR_SIZE else parse_metadata(raw).payload_size
+            told = found.size
+            if len(raw) <= SECTOR_SIZE:
+                told = (await _by_size(partial(parse_metadata, raw), len(raw))).payload_size
             size = found.size if told is None else told
             if size is None or not sector.fits_inline(len(raw), size):
                 return None
@@ -372,7 +377,8 @@ class Proofs:
     ) -> tuple[Skylink, Check, Proof | None]:
         """Return the skylink to download, what to compare the download with, and the proof.
 
-        Errors as of `find`.
+        Errors as of `find`; NotFoundError for a path that is provably not there, if proof is
+        required.
         """
         if archive not in _PLAIN:
             demand(call, skylink, _NO_FILE)
@@ -391,11 +397,14 @@ class Proofs:
         self, proof: Proof, skylink: Skylink, path: str, archive: str, source: _Source
     ) -> Check:
         work = partial(_extent, proof, path, archive)
-        is_small = len(proof.metadata) <= _AT_ONCE
         try:
-            extent = work() if is_small else await trio.to_thread.run_sync(work)
+            extent = await _by_size(work, len(proof.metadata))
         except MalformedError as error:
             return Check(str(error))
+        except NotFoundError:
+            if source.call.verify is Policy.REQUIRE:
+                raise
+            return Check(_NO_FILE)  # the portal says so itself, or sends a page for it
         if extent is None:
             return Check(_NO_FILE)
         offset, size = extent
@@ -417,10 +426,16 @@ def demand(call: PortalOptions, what: object, why: str) -> None:
         raise BadContentError(f"{what}: it cannot be verified: {why}", url=call.url)
 
 
+async def _by_size(work: Callable[[], T], size: int) -> T:
+    """Parse metadata of so many bytes, many of them in a thread."""
+    return work() if size <= _AT_ONCE else await trio.to_thread.run_sync(work)
+
+
 def _extent(proof: Proof, path: str, archive: str) -> tuple[int, int] | None:
     """Return (offset, size) in the payload of what every portal sends for a path.
 
-    None where each chooses for itself, as of a start page.
+    None where each chooses for itself, as of a start page. NotFoundError for a path that is none
+    of the content.
     """
     size = proof.layout.filesize
     metadata = parse_metadata(proof.metadata)
@@ -438,4 +453,7 @@ def _whole(metadata: Metadata, size: int, archive: str) -> tuple[int, int] | Non
 
 def _file(metadata: Metadata, path: str) -> tuple[int, int] | None:
     found = metadata.subfiles.get(path)
+    is_whole = metadata.subfiles and not metadata.rejected and not metadata.tryfiles
+    if is_whole and not select(metadata, path):
+        raise NotFoundError(f"failed to download contents for path: /{path}", status=404)
     return None if found is None else (found.offset, found.len)

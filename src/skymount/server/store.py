@@ -18,9 +18,7 @@ import errno
 import fcntl
 import os
 import secrets
-import shlex
 import shutil
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -93,18 +91,10 @@ def _check_own(path: Path) -> None:
     """StorageError unless a directory is the user's own, and nobody else can change what it holds,
     or put another one in its place.
     """
-    link, found = path.lstat(), path.stat()
-    if link.st_uid not in (found.st_uid, 0):
-        raise StorageError(f"{path} cannot be used: it is a link of another user")
-    if objection := private.objection(path, found, private.WRITING):
+    if objection := private.objection(path, path.stat(), private.WRITING) or (
+        private.way_objection(path)
+    ):
         raise StorageError(f"{path} cannot be used: {objection}")
-    for above in path.resolve().parents:
-        mode = above.stat().st_mode
-        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            raise StorageError(
-                f"{path} cannot be used: everybody can put another one in its place; "
-                f"run: chmod o-w {shlex.quote(str(above))}"
-            )
 
 
 def _write_synced(path: Path, data: bytes) -> None:
