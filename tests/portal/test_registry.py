@@ -632,14 +632,16 @@ async def test_clients_with_a_ledger_share_what_was_seen(tmp_path: Path):
             await client.registry.set_entry(PRIVATE, RegistryEntry("key", b"new", 5))
             with pytest.raises(RolledBackError):
                 await client.registry.get_entry(PUBLIC, "key")
-        async with PortalClient(portal.url, ledger=Ledger(ledger.path)) as client:
-            with pytest.raises(RolledBackError):
-                await client.registry.get_entry(PUBLIC, "key")
-            assert await client.registry.next_revision(PUBLIC, "key") == 6
+        with closing(Ledger(ledger.path)) as other:
+            async with PortalClient(portal.url, ledger=other) as client:
+                with pytest.raises(RolledBackError):
+                    await client.registry.get_entry(PUBLIC, "key")
+                assert await client.registry.next_revision(PUBLIC, "key") == 6
         ledger.path.write_bytes(b"damaged" * 1000)
-        async with PortalClient(portal.url, ledger=Ledger(ledger.path)) as client:
-            with pytest.raises(StorageError):
-                await client.registry.get_entry(PUBLIC, "key")
+        with closing(Ledger(ledger.path)) as damaged:
+            async with PortalClient(portal.url, ledger=damaged) as client:
+                with pytest.raises(StorageError):
+                    await client.registry.get_entry(PUBLIC, "key")
     ledger.close()
 
 
