@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from skymount.wire.keys import KeyPair
-from skymount.wire.registry import Entry, hash_data_key
+from skymount.wire.key_pair import KeyPair
+from skymount.wire.registry_entry import Entry, hash_data_key
 
 SKYMOUNT = [sys.executable, "-m", "skymount"]
 ENTRIES = 100

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Self
 
 from benchmarks import machine
-from skymount.wire import merkle, sector
+from skymount.wire import base_sector as sector
+from skymount.wire import merkle
 from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE, Skylink
 
 _HEADER_LIMIT = 3000  # bytes of metadata in a header: nginx takes directives of up to 4 KiB

@@ -31,10 +31,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from skymount.__main__ import main as skymount
 from skymount.keyring import Keyring
-from skymount.portal.ledger import Ledger
-from skymount.wire.keys import KeyPair
+from skymount.portal.registry.ledger import Ledger
+from skymount.wire.key_pair import KeyPair
 from skymount.wire.metadata import Metadata, Subfile, encode_metadata
-from skymount.wire.registry import hash_data_key
+from skymount.wire.registry_entry import hash_data_key
 from tests.fakes import skyfiles
 from tests.fakes.portal import FakePortal, Headers, Reply, Request, in_thread
 from tests.fakes.resolving import FakeRegistry

@@ -38,7 +38,7 @@ def portal_command(*args: str) -> list[str]:
     """Return the command line of ``skymount portal`` with those arguments."""
     if importlib.util.find_spec("skymount.cli") and _has_main():
         return [sys.executable, "-m", "skymount", "portal", *args]
-    code = "from skymount.cli.portal import portal; portal()"
+    code = "from skymount.cli.commands.portal import portal; portal()"
     return [sys.executable, "-c", code, *args]
 
 

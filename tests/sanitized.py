@@ -13,7 +13,7 @@ import sys
 import threading
 from pathlib import Path
 
-from skymount.content import _pages, block
+from skymount.content.cache import _pages, block_format
 from skymount.wire import _merkle
 from skymount.wire.merkle import plain_groups, plain_join
 
@@ -110,7 +110,7 @@ def store_and_load(directory: Path) -> None:
     (directory / "dir").mkdir()
     in_the_way = os.fsencode(directory / "dir")
     for page in (4096, 8192, 65536):
-        for length in (0, 1, block.SEAL, page):
+        for length in (0, 1, block_format.SEAL, page):
             seal = NOISE[:1] * length
             for size in (0, 1, 4095, 4096, 4097, 65536):
                 data = NOISE[: size % len(NOISE)]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from skymount.config import Config, default_log_file, default_path, load, parse_size
-from skymount.content.skyfile import Policy
+from skymount.content.model.skyfile import VerifyPolicy
 from skymount.errors import ConfigError
 from skymount.portal.options import DEFAULT_PORTAL_URL, PortalOptions
 
@@ -97,7 +97,7 @@ def test_every_key_can_be_set_in_the_file() -> None:
         redirect_hosts=("upload.example", "127.0.0.1:81"),
         mountpoint="~/sky",
         allow_other=True,
-        verify=Policy.REQUIRE,
+        verify=VerifyPolicy.REQUIRE,
         memory_cache=1 << 30,
         disk_cache=0,
         read_ahead=False,
@@ -186,7 +186,7 @@ def test_origins_add_up_key_by_key() -> None:
         dialect="skynet",
         timeout=1,
         memory_cache=5,
-        verify=Policy.OFF,
+        verify=VerifyPolicy.OFF,
         mountpoint="/mnt",
     )
 

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from skymount.config import Config, load
-from skymount.content.skyfile import Policy
+from skymount.content.model.skyfile import VerifyPolicy
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -113,7 +113,7 @@ def test_the_example_configuration_is_one() -> None:
     example = str(ROOT / "docs/config.toml")
     assert load({}, environ={}, file=example).memory_cache == Config().memory_cache
     assert load({}, environ={}, file=example, name="home").mountpoint == "~/sky"
-    assert load({}, environ={}, file=example, name="strict").verify is Policy.REQUIRE
+    assert load({}, environ={}, file=example, name="strict").verify is VerifyPolicy.REQUIRE
 
 
 def test_each_promise_is_quoted_by_a_test() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from skymount import keyring
 from skymount.errors import KeyringError, MalformedError
 from skymount.keyring import DamagedKey, Keyring, StoredKey, check_name, gen_key_pair_and_seed
-from skymount.wire.keys import KeyPair
+from skymount.wire.key_pair import KeyPair
 from tests.portal_process import SOURCE
 
 ONE, TWO = KeyPair.from_seed("one"), KeyPair.from_seed("two")

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from skymount import private
-from skymount.portal.ledger import Ledger
+from skymount.portal.registry.ledger import Ledger
 from tests.portal_process import portal_command, portal_environment
 from tests.skymount_process import SKYMOUNT, Sandbox, end
 
@@ -340,8 +340,9 @@ def _waiting(*command: str, env: dict[str, str]) -> Iterator[int]:
 
 _SHOWS_ITSELF = """
 from pathlib import Path
-from skymount.content.program import run
-run(lambda _: [Path(f"/proc/self/{name}").read_bytes() for name in ("limits", "status")], "", 1 << 30)
+from skymount.content.worker.worker_main import run
+files = [Path("/proc/self/limits"), Path("/proc/self/status")]
+run(lambda _: [file.read_bytes() for file in files], "", 1 << 30)
 """
 
 

@@ -46,7 +46,7 @@ _COMMAND = _NOTING + "from skymount.cli import main\nsys.argv[1:2] = []\nmain()\
 _DOWNLOAD = (
     _NOTING
     + """
-from skymount.portal.sync import SyncPortalClient
+from skymount.portal.client.sync import SyncPortalClient
 with SyncPortalClient(sys.argv[2]) as client:
     client.download_file(sys.argv[4], sys.argv[3])
 """

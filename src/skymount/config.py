@@ -15,7 +15,7 @@ from typing import Any
 
 import platformdirs
 
-from skymount.content.skyfile import Policy
+from skymount.content.model.skyfile import VerifyPolicy
 from skymount.errors import ConfigError, MalformedError, WrongTypeError
 from skymount.portal.options import (
     DEFAULT_PORTAL_URL,
@@ -118,8 +118,8 @@ def _redirect_hosts(value: object) -> tuple[str, ...]:
     return tuple(hosts)
 
 
-def _policy(value: object) -> Policy:
-    return Policy.parse(_text(value))
+def _policy(value: object) -> VerifyPolicy:
+    return VerifyPolicy.parse(_text(value))
 
 
 def _boolean(value: object) -> bool:
@@ -154,7 +154,7 @@ class Config:
     """Where the portal may redirect what is sent."""
     mountpoint: str = ""
     allow_other: bool = False
-    verify: Policy = Policy.AVAILABLE
+    verify: VerifyPolicy = VerifyPolicy.AVAILABLE
     memory_cache: int = 128 << 20
     """For content; enough for several sequential readers at once."""
     disk_cache: int = 2 << 30

@@ -1,5 +1,5 @@
 """Owns private keys on disk: one file each, which nobody but their owner may open. Also what makes
-keys at random. How seeds become keys is `wire.keys`'; what keys sign is not known here.
+keys at random. How seeds become keys is `wire.key_pair`'; what keys sign is not known here.
 
 Everything here is synchronous; async callers use threads. docs/keys.md describes the files.
 """
@@ -24,7 +24,7 @@ from skymount import private
 from skymount.errors import KeyringError, MalformedError
 
 if TYPE_CHECKING:  # PyNaCl is loaded when there is a key to read
-    from skymount.wire.keys import KeyPair
+    from skymount.wire.key_pair import KeyPair
 
 VERSION = 1
 
@@ -89,14 +89,14 @@ def check_name(name: str) -> str:
 
 def generate_seed() -> str:
     """Return a new seed: 64 random bytes as 128 hex digits (wire notes 10)."""
-    from skymount.wire.keys import SEED_ENTROPY
+    from skymount.wire.key_pair import SEED_ENTROPY
 
     return secrets.token_hex(SEED_ENTROPY)
 
 
 def gen_key_pair_and_seed() -> "tuple[KeyPair, str]":
     """Return a new key pair and the seed that it comes from."""
-    from skymount.wire.keys import KeyPair
+    from skymount.wire.key_pair import KeyPair
 
     seed = generate_seed()
     return KeyPair.from_seed(seed), seed
@@ -309,7 +309,7 @@ def _encode(key: StoredKey) -> bytes:
 
 def _parse(name: str, body: bytes) -> StoredKey:
     """Read a key file; the reasons of MalformedError repeat nothing of it."""
-    from skymount.wire.keys import KeyPair
+    from skymount.wire.key_pair import KeyPair
 
     if len(body) > FILE_LIMIT:
         raise MalformedError("too long for a key file")

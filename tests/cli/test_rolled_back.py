@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from skymount.keyring import Keyring
-from skymount.portal.ledger import Ledger
+from skymount.portal.registry.ledger import Ledger
 from skymount.wire.hns import RegistryRecord, encode_resolution
-from skymount.wire.keys import KeyPair
-from skymount.wire.registry import Entry, SignedEntry, hash_data_key
+from skymount.wire.key_pair import KeyPair
+from skymount.wire.registry_entry import Entry, SignedEntry, hash_data_key
 from tests.fakes.portal import FakePortal, in_thread
 from tests.fakes.resolving import FakeRegistry
 from tests.fakes.skyfiles import of_metadata

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from skymount.content.block import BlockKey
-from skymount.content.diskstore import DiskStore
+from skymount.content.cache.block_format import BlockKey
+from skymount.content.cache.block_store import BlockStore
 from tests.mount.namespaces import NOBODY, new_namespace
 from tests.portal_process import SOURCE
 from tests.skymount_process import run
@@ -24,11 +24,11 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 WRITER = """
 import sys
 from pathlib import Path
-from skymount.content.block import BlockKey
-from skymount.content.diskstore import DiskStore
+from skymount.content.cache.block_format import BlockKey
+from skymount.content.cache.block_store import BlockStore
 
 path, size, first, count = sys.argv[1], *map(int, sys.argv[2:])
-store = DiskStore.open(Path(path), size)
+store = BlockStore.open(Path(path), size)
 for index in range(first, first + count):
     data = index.to_bytes(4, "big") * (index * 7919 % 20_000)
     store.put(BlockKey("a link", 1, 2, index % 500), data)
@@ -56,7 +56,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         yield started
 
 
-def check_all(store: DiskStore) -> int:
+def check_all(store: BlockStore) -> int:
     """Return how many blocks are there, each of which must be whole and in its place."""
     found = 0
     for index in range(500):
@@ -83,14 +83,14 @@ def test_killed_writers(tmp_path: Path, start: Start) -> None:
             assert process.stdout.readline()
         process.send_signal(signal.SIGKILL)
         process.wait()
-        store = DiskStore.open(tmp_path / "cache", 4 * MIB)
+        store = BlockStore.open(tmp_path / "cache", 4 * MIB)
         assert check_all(store) > 3
         assert store.damaged == 0
         assert store.verify()[1] == 0
         assert len(list(tmp_path.rglob("*.tmp"))) <= turn + 1
     for leftover in tmp_path.rglob("*.tmp"):
         os.utime(leftover, (0, 0))
-    store = DiskStore.open(tmp_path / "cache", 4 * MIB)
+    store = BlockStore.open(tmp_path / "cache", 4 * MIB)
     assert store.put(BlockKey("a link", 1, 2, 0), b"")
     assert not list(tmp_path.rglob("*.tmp"))
     assert on_disk(tmp_path) <= store.size
@@ -106,7 +106,7 @@ def test_two_processes_at_once(tmp_path: Path, start: Start) -> None:
         assert lines[-2] == b"damaged 0"
         assert process.wait() == 0
     assert on_disk(tmp_path) <= size + 2 * size // 16
-    store = DiskStore.open(tmp_path / "cache", size)
+    store = BlockStore.open(tmp_path / "cache", size)
     assert check_all(store) > 50
     assert store.damaged == 0
     assert store.put(BlockKey("a link", 1, 2, 0), b"")
@@ -117,7 +117,7 @@ FILL = """
 import json, logging, sys
 from pathlib import Path
 from skymount.content import diskstore
-from skymount.content.block import BlockKey
+from skymount.content.cache.block_format import BlockKey
 
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
 diskstore.PAUSE = 0.0
@@ -146,7 +146,7 @@ def test_full_disk(tmp_path: Path) -> None:
 
 def test_read_only_disk(tmp_path: Path) -> None:
     """K4: what is there is read; nothing is stored."""
-    DiskStore.open(tmp_path / "cache", MIB).put(BlockKey("x", 1, 2, 0), bytes(40_000))
+    BlockStore.open(tmp_path / "cache", MIB).put(BlockKey("x", 1, 2, 0), bytes(40_000))
     with new_namespace(network=False) as space:
         space.do("mount", "--bind", tmp_path, tmp_path)
         space.do("mount", "-o", "remount,bind,ro", tmp_path)
@@ -161,13 +161,13 @@ def test_read_only_disk(tmp_path: Path) -> None:
 OPEN = """
 import sys
 from pathlib import Path
-from skymount.content.block import BlockKey
-from skymount.content.diskstore import DiskStore
+from skymount.content.cache.block_format import BlockKey
+from skymount.content.cache.block_store import BlockStore
 from skymount.errors import CacheError
 
 for name in sys.argv[1:]:
     try:
-        store = DiskStore.open(Path(name) / "cache", 1 << 20)
+        store = BlockStore.open(Path(name) / "cache", 1 << 20)
         print(store.put(BlockKey("x", 1, 2, 0), b"x"), store.get(BlockKey("x", 1, 2, 0)) == b"x")
     except CacheError as error:
         print(error)
@@ -182,7 +182,7 @@ def test_a_user_without_rights(tmp_path: Path) -> None:
     for path in (own, foreign, closed):
         path.mkdir()
     os.chown(own, NOBODY, NOBODY)
-    DiskStore.open(foreign / "cache", MIB)
+    BlockStore.open(foreign / "cache", MIB)
     (foreign / "cache").chmod(0o755)
     (foreign / "cache/content").chmod(0o755)
     with new_namespace(network=False) as space:

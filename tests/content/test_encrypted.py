@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from skymount.content.cache import MemoryCache
-from skymount.content.loader import Loader
-from skymount.content.reader import open_reader
-from skymount.content.skyfile import Policy, Verified
+from skymount.content.cache.memory_cache import MemoryCache
+from skymount.content.fetch.reader import open_reader
+from skymount.content.fetch.skyfile_loader import SkyfileLoader
+from skymount.content.model.skyfile import Verified, VerifyPolicy
 from skymount.errors import BadContentError
-from skymount.portal.client import PortalClient
+from skymount.portal.client.client import PortalClient
 from skymount.portal.failover import Portals
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 from tests.portal_process import portal_process
@@ -29,11 +29,11 @@ async def test_encrypted_content_of_a_portal(tmp_path: Path, kind: str, size: in
         skylink = Skylink.parse(uploader.upload_file("f", content, skykeyname="k"))
         async with PortalClient(portal.url, retries=0) as client:
             portals = Portals([client])
-            loader = Loader(portals, Policy.AVAILABLE)
+            loader = SkyfileLoader(portals, VerifyPolicy.AVAILABLE)
             async with open_reader(portals, loader, MemoryCache(1 << 24)) as reader:
                 found = await reader.load(skylink)
                 assert found.verified is Verified.NO
                 assert bytes(await reader.read(found, 700, 50)) == content[700:750]
                 assert bytes(await reader.read(found, 0, found.size)) == content
             with pytest.raises(BadContentError):
-                await Loader(portals, Policy.REQUIRE).load(skylink)
+                await SkyfileLoader(portals, VerifyPolicy.REQUIRE).load(skylink)

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from skymount.content.cache import MemoryCache
-from skymount.content.fetching import Run
-from skymount.content.loader import Loader
-from skymount.content.reader import ContentReader, Extent
-from skymount.content.skyfile import Policy, Skyfile, Verified
+from skymount.content.cache.memory_cache import MemoryCache
+from skymount.content.fetch.fetcher import FetchJob
+from skymount.content.fetch.reader import ContentReader, Extent
+from skymount.content.fetch.skyfile_loader import SkyfileLoader
+from skymount.content.model.skyfile import Skyfile, Verified, VerifyPolicy
 from skymount.errors import (
     BadContentError,
     NotFoundError,
@@ -28,9 +28,9 @@ from skymount.errors import (
     RequestRefusedError,
     UnavailableError,
 )
+from skymount.portal.client.base import Body, PortalReader
 from skymount.portal.failover import Portals
-from skymount.portal.reading import Body, PortalReader
-from skymount.wire.ranges import ByteRange
+from skymount.wire.byte_range import ByteRange
 from skymount.wire.skylink import Skylink
 from tests.fakes.skyfiles import describe, listing_of, noise
 
@@ -43,18 +43,20 @@ EVERY_TRY = 20_000.0  # seconds, far beyond what all tries of all fetches can ta
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fetch in units of 4 KiB, and look ahead as far in proportion."""
-    monkeypatch.setattr("skymount.content.skyfile.BLOCK", BLOCK)
-    monkeypatch.setattr("skymount.content.skyfile.PIECE", PIECE)
-    monkeypatch.setattr("skymount.content.prefetch._CONTIGUOUS", PIECE)
-    monkeypatch.setattr("skymount.content.prefetch._BEHIND", 2 * BLOCK)
-    monkeypatch.setattr("skymount.content.prefetch._AHEAD", 4 * BLOCK)
-    monkeypatch.setattr("skymount.content.prefetch._FIRST_REQUEST", BLOCK)
-    monkeypatch.setattr("skymount.content.prefetch._LEAST_WINDOW", 4 * BLOCK)
-    monkeypatch.setattr("skymount.content.prefetch._LARGEST_REQUEST", 8 * BLOCK)
-    monkeypatch.setattr("skymount.content.prefetch.MAX_WINDOW", 32 * BLOCK)
-    monkeypatch.setattr("skymount.content.reader._SMALL", 2 * BLOCK)
-    monkeypatch.setattr("skymount.content.buffers._LEAST", BLOCK)  # the same memory, used again
-    monkeypatch.setattr("skymount.content.buffers._KEPT", 4 * BLOCK)
+    monkeypatch.setattr("skymount.content.model.skyfile.BLOCK", BLOCK)
+    monkeypatch.setattr("skymount.content.model.skyfile.PIECE", PIECE)
+    monkeypatch.setattr("skymount.content.fetch.readahead._CONTIGUOUS", PIECE)
+    monkeypatch.setattr("skymount.content.fetch.readahead._BEHIND", 2 * BLOCK)
+    monkeypatch.setattr("skymount.content.fetch.readahead._AHEAD", 4 * BLOCK)
+    monkeypatch.setattr("skymount.content.fetch.readahead._FIRST_REQUEST", BLOCK)
+    monkeypatch.setattr("skymount.content.fetch.readahead._LEAST_WINDOW", 4 * BLOCK)
+    monkeypatch.setattr("skymount.content.fetch.readahead._LARGEST_REQUEST", 8 * BLOCK)
+    monkeypatch.setattr("skymount.content.fetch.readahead.MAX_WINDOW", 32 * BLOCK)
+    monkeypatch.setattr("skymount.content.fetch.reader._SMALL", 2 * BLOCK)
+    monkeypatch.setattr(
+        "skymount.content.cache.buffer_pool._LEAST", BLOCK
+    )  # the same memory, used again
+    monkeypatch.setattr("skymount.content.cache.buffer_pool._KEPT", 4 * BLOCK)
 
 
 @dataclass(frozen=True)
@@ -272,9 +274,9 @@ class _Handle:
 class _Tracked(ContentReader):
     """A reader of which it is known what it fetches."""
 
-    live: list[Run]
+    live: list[FetchJob]
 
-    async def _fetch(self, source: object, run: Run) -> None:
+    async def _fetch(self, source: object, run: FetchJob) -> None:
         self.live.append(run)
         try:
             await super()._fetch(source, run)  # type: ignore[arg-type]
@@ -289,7 +291,7 @@ class Model:
         self.weather = _Weather()
         portals = Portals([_Portal(f"http://{name}.test", self.weather) for name in ("one", "two")])
         self.cache = MemoryCache(size)
-        loader = Loader(portals, Policy.AVAILABLE)
+        loader = SkyfileLoader(portals, VerifyPolicy.AVAILABLE)
         self.reader = _Tracked(portals, loader, self.cache, None, nursery)
         self.reader.live = []
         self.readers = readers
@@ -401,7 +403,7 @@ class Model:
             assert cache.reserved == 0, "R4"
 
     @staticmethod
-    def _total(run: Run) -> int:
+    def _total(run: FetchJob) -> int:
         return sum(run.bytes_at(number) for number in range(len(run.keys)))
 
     async def settle(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from skymount.portal import SyncPortalClient
-from skymount.server import zone
+from skymount.server.storage import zone_file
 from tests.portal_process import portal_process
 
 FILES = {"a.txt": b"first\n", "dir/b c+%.json": b'{"n": 9007199254740993}', "dir/d.bin": bytes(9)}
@@ -35,5 +35,7 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ready]:
     with portal_process(directory / "data", "--password-file", str(secret)) as portal:
         with SyncPortalClient(portal.url, api_key=API_KEY) as client:
             skylink = str(client.upload_directory(FILES, custom_dirname="site").skylink)
-        zone.change(portal.data, lambda found: found.with_record("example", f"svc://{skylink}"))
+        zone_file.change(
+            portal.data, lambda found: found.with_record("example", f"svc://{skylink}")
+        )
         yield Ready(portal.url, skylink, "example")

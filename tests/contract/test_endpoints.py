@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from skymount.portal import PortalClient, RegistryEntry, gen_key_pair_from_seed
-from skymount.wire.registry import Entry, SignedEntry, hash_data_key
+from skymount.wire.registry_entry import Entry, SignedEntry, hash_data_key
 from skymount.wire.skykey import Skykey
 from tests.contract.conftest import API_KEY, FILES, Ready
 from tests.contract.recording import LINK, Reply, parts_of, recording

@@ -19,13 +19,13 @@ from skymount.errors import (
     RevisionError,
     UnavailableError,
 )
-from skymount.portal.answers import Answer, Headers
+from skymount.portal.client.base import PortalReader
 from skymount.portal.failover import Portals
+from skymount.portal.http.response import Answer, Headers
+from skymount.portal.http.transport import Transport
 from skymount.portal.options import PortalOptions
-from skymount.portal.reading import PortalReader
-from skymount.portal.transport import Transport
 from skymount.wire.messages import Request
-from skymount.wire.registry import (
+from skymount.wire.registry_entry import (
     MAX_REVISION,
     Entry,
     SignedEntry,

@@ -9,20 +9,26 @@ from typing import NamedTuple
 
 import trio
 
-from skymount.content.skyfile import Skyfile, Verified
+from skymount.content.model.skyfile import Skyfile, Verified
 from skymount.errors import NotFoundError
-from skymount.fs import hns
-from skymount.fs.fixed import HNS, SKYLINKS, Fixed
-from skymount.fs.hns import Hns
-from skymount.fs.operations import Opened, Operations
-from skymount.fs.points import space_of
-from skymount.fs.realm import Child, Entry, settled
-from skymount.fs.skylinks import Skylinks, TreeConfig
-from skymount.fs.slots import Slots, parse_name
-from skymount.portal.entries import Entries
+from skymount.fs.dispatcher import FileSystem, Opened
+from skymount.fs.skylinks import hns
+from skymount.fs.skylinks.directory import SkylinksDirectory, TreeConfig
+from skymount.fs.skylinks.hns import HnsDirectory
+from skymount.fs.skylinks.mounted_name import space_of
+from skymount.fs.skylinks.name_table import NameTable, parse_name
+from skymount.fs.static_tree import HNS, SKYLINKS, StaticTree
+from skymount.fs.subtree import Child, Entry, settled
 from skymount.portal.failover import Portals
-from skymount.portal.resolve import Goal, Names, NamesConfig, Resolution, Way
-from skymount.wire.sector import inline_skylink
+from skymount.portal.registry.name_resolver import (
+    Goal,
+    NameResolver,
+    NameResolverConfig,
+    Resolution,
+    Way,
+)
+from skymount.portal.registry.verified_registry import VerifiedRegistry
+from skymount.wire.base_sector import inline_skylink
 from skymount.wire.skylink import Skylink
 from tests.fakes.skyfiles import describe, listing_of
 
@@ -104,12 +110,12 @@ class FakeExtent:
         self.reader.open_files -= 1
 
 
-class FakeNames(Names):
-    """Names whose answers a test says; how long they hold is decided as in earnest."""
+class FakeNames(NameResolver):
+    """A resolver whose answers a test says; how long they hold is decided as in earnest."""
 
     def __init__(self, ttl: float) -> None:
         portals = Portals([])
-        super().__init__(portals, Entries(portals, None), NamesConfig(ttl))
+        super().__init__(portals, VerifiedRegistry(portals, None), NameResolverConfig(ttl))
         self.leads: dict[Goal, Skylink | Exception] = {}
         self.unproven: set[Goal] = set()
         self.delays: dict[Goal, float] = {}
@@ -130,7 +136,7 @@ class FakeNames(Names):
         return Resolution(found, goal not in self.unproven)
 
 
-class PatientOperations(Operations):
+class PatientOperations(FileSystem):
     """The same operations; whether an answer was there at once or not, it is waited for."""
 
     async def lookup(self, parent: int, name: bytes) -> Entry:
@@ -184,10 +190,10 @@ class Kit:
     """A file system and what is behind it."""
 
     operations: PatientOperations
-    mounted: Operations
+    mounted: FileSystem
     """The same file system as a mount has it: what is in memory is answered at once."""
-    slots: Slots
-    domains: Slots
+    slots: NameTable
+    domains: NameTable
     reader: FakeReader
     names: FakeNames
 
@@ -200,16 +206,16 @@ async def open_kit(*, lookup_grace: float = 0.5, ttl: float = 60.0) -> AsyncIter
     """
     reader, names = FakeReader(), FakeNames(ttl)
     async with trio.open_nursery() as nursery:
-        slots = Slots(reader.load, nursery, names, parse_name)
-        domains = Slots(reader.load, nursery, names, hns.parse_name, hns.SPACE)
+        slots = NameTable(reader.load, nursery, names, parse_name)
+        domains = NameTable(reader.load, nursery, names, hns.parse_name, hns.SPACE)
         config = TreeConfig(lookup_grace=lookup_grace)
-        skylinks = Skylinks(reader, slots, config)  # type: ignore[arg-type]
-        realms = skylinks, Hns(reader, domains, config)  # type: ignore[arg-type]
+        skylinks = SkylinksDirectory(reader, slots, config)  # type: ignore[arg-type]
+        realms = skylinks, HnsDirectory(reader, domains, config)  # type: ignore[arg-type]
         parts = (
-            Fixed(lambda: b'{"pid": 1}'),
+            StaticTree(lambda: b'{"pid": 1}'),
             {SKYLINKS: skylinks, HNS: realms[hns.SPACE]},
             lambda inode: realms[space_of(inode)],
             slots.usage,
         )
-        yield Kit(PatientOperations(*parts), Operations(*parts), slots, domains, reader, names)
+        yield Kit(PatientOperations(*parts), FileSystem(*parts), slots, domains, reader, names)
         nursery.cancel_scope.cancel()

@@ -4,8 +4,8 @@ import json
 from dataclasses import replace
 
 from skymount.wire.messages import encode_resolved
-from skymount.wire.proof import encode_proof
-from skymount.wire.registry import SignedEntry
+from skymount.wire.registry_entry import SignedEntry
+from skymount.wire.registry_proof import encode_proof
 from skymount.wire.skylink import Skylink
 from tests.fakes import portal as fake
 from tests.fakes.portal import FakePortal, Reply, Request

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import trio
 
-from skymount.content.cache import MemoryCache
-from skymount.content.diskstore import DiskStore
-from skymount.content.keeping import Keeper, open_keeper
-from skymount.content.loader import Loader
-from skymount.content.reader import ContentReader, open_reader
-from skymount.content.shelf import Shelf
-from skymount.content.skyfile import Policy
-from skymount.portal.client import PortalClient
+from skymount.content.cache.block_store import BlockStore
+from skymount.content.cache.disk_cache import DiskCache
+from skymount.content.cache.memory_cache import MemoryCache
+from skymount.content.cache.write_behind import WriteBehindQueue, open_keeper
+from skymount.content.fetch.reader import ContentReader, open_reader
+from skymount.content.fetch.skyfile_loader import SkyfileLoader
+from skymount.content.model.skyfile import VerifyPolicy
+from skymount.portal.client.client import PortalClient
 from skymount.portal.failover import Portals
 from skymount.portal.options import PortalOptions
 from tests.fakes.portal import FakePortal, running
@@ -27,10 +27,10 @@ class Rig:
     """Everything between a portal's socket and the file system."""
 
     reader: ContentReader
-    loader: Loader
+    loader: SkyfileLoader
     cache: MemoryCache
     portals: list[FakePortal]
-    keeper: Keeper | None
+    keeper: WriteBehindQueue | None
 
     async def settled(self) -> None:
         """Wait until all that was offered to the disk is written."""
@@ -51,7 +51,7 @@ async def open_rig(
     *,
     portals: int = 1,
     cache: int = 64 << 20,
-    policy: Policy = Policy.AVAILABLE,
+    policy: VerifyPolicy = VerifyPolicy.AVAILABLE,
     idle: float = 5.0,
     connections: int = 32,
     disk: Path | None = None,
@@ -74,11 +74,11 @@ async def open_rig(
             clients.append(await stack.enter_async_context(PortalClient.of(options)))
         asked = Portals(clients)
         memory = MemoryCache(cache)
-        loader = Loader(asked, policy)
+        loader = SkyfileLoader(asked, policy)
         shelf = keeper = None
         if disk is not None:
-            store = DiskStore.open(disk, disk_size, memory.buffers)
+            store = BlockStore.open(disk, disk_size, memory.buffers)
             keeper = await stack.enter_async_context(open_keeper(store))
-            shelf = Shelf(keeper, [client.url for client in clients], policy)
+            shelf = DiskCache(keeper, [client.url for client in clients], policy)
         reader = await stack.enter_async_context(open_reader(asked, loader, memory, shelf))
         yield Rig(reader, loader, memory, fakes, keeper)

@@ -5,9 +5,9 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from skymount.content import tabulate
-from skymount.content.listing import Listing, unpack
-from skymount.wire import sector
+from skymount.content.model import listing_builder
+from skymount.content.model.listing import Listing, unpack
+from skymount.wire import base_sector
 from skymount.wire.merkle import sector_root
 from skymount.wire.metadata import Metadata, Subfile, encode_metadata, parse_metadata
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
@@ -55,7 +55,7 @@ def listing_of(metadata: Metadata | bytes, size: int | None = None) -> Listing:
     described = parse_metadata(raw) if raw is not None else metadata
     assert isinstance(described, Metadata)
     total = described.payload_size if size is None else size
-    return unpack(tabulate.listing_of(described, total or 0))
+    return unpack(listing_builder.listing_of(described, total or 0))
 
 
 def of_files(files: Mapping[str, bytes], **shape: object) -> FakeSkyfile:
@@ -69,16 +69,16 @@ def of_metadata(
     payload: bytes = b"",
     *,
     pieces: int = 1,
-    cipher: bytes = sector.CIPHER_PLAIN,
+    cipher: bytes = base_sector.CIPHER_PLAIN,
     fan_out: bool = False,
     files: Mapping[str, bytes] | None = None,
 ) -> FakeSkyfile:
     """Return authentic content with exactly these bytes of metadata: inline if it fits."""
-    if not fan_out and sector.fits_inline(len(metadata), len(payload)):
-        base, spilled = sector.build_inline(metadata, payload, cipher), list[bytes]()
+    if not fan_out and base_sector.fits_inline(len(metadata), len(payload)):
+        base, spilled = base_sector.build_inline(metadata, payload, cipher), list[bytes]()
     elif pieces == 1:
         roots = b"".join(map(sector_root, _chunks(payload, SECTOR_SIZE)))
-        base, spilled = sector.build_fanned_out(len(payload), roots, metadata)
+        base, spilled = base_sector.build_fanned_out(len(payload), roots, metadata)
     else:
         base, spilled = _spread(metadata, payload, pieces), []
     return FakeSkyfile(
@@ -94,7 +94,7 @@ def of_metadata(
 def encrypted(files: Mapping[str, bytes]) -> FakeSkyfile:
     """Return content that the portal decrypts: its base sector says so, and hashes right."""
     metadata, payload = describe(files), b"".join(files.values())
-    layout = sector.Layout(
+    layout = base_sector.Layout(
         len(payload), len(metadata), cipher=b"\0\0\0\0\0\0\0\4", key_data=b"k" * 64
     )
     base = bytes(layout) + noise(len(metadata) + len(payload), zlib.crc32(payload))
@@ -106,7 +106,7 @@ def sealed(files: Mapping[str, bytes]) -> FakeSkyfile:
     """Return encrypted content as it is really stored: noise up to the end of its base sector."""
     plain = encrypted(files)
     assert plain.base is not None
-    used, layout = len(plain.base), bytes(sector.Layout.parse(plain.base))
+    used, layout = len(plain.base), bytes(base_sector.Layout.parse(plain.base))
     hidden = noise(SECTOR_SIZE, zlib.crc32(plain.payload))
     whole = layout[:1] + hidden[1:27] + layout[27:] + hidden[99:]
     root = sector_root(whole)
@@ -123,7 +123,7 @@ def sealed(files: Mapping[str, bytes]) -> FakeSkyfile:
 def packed(files: Mapping[str, bytes], offset: int = 64 << 10) -> FakeSkyfile:
     """Return content that lies behind other content in its sector."""
     metadata, payload = describe(files), b"".join(files.values())
-    base = sector.build_inline(metadata, payload)
+    base = base_sector.build_inline(metadata, payload)
     root = sector_root(noise(offset, 3) + base)
     return FakeSkyfile(Skylink.v1(root, len(base), offset), metadata, payload, base, files=files)
 
@@ -155,5 +155,5 @@ def _spread(metadata: bytes, payload: bytes, pieces: int) -> bytes:
             roots.append(sector_root(data))
         roots += [noise(32, 100 + parity) for parity in range(2 * pieces)]
     fanout = b"".join(roots)
-    layout = sector.Layout(len(payload), len(metadata), len(fanout), pieces, 2 * pieces)
+    layout = base_sector.Layout(len(payload), len(metadata), len(fanout), pieces, 2 * pieces)
     return bytes(layout) + fanout + metadata

@@ -26,9 +26,9 @@ from skymount.errors import (
     StorageError,
     UnavailableError,
 )
-from skymount.fs.fixed import ROOT, SKYLINKS
 from skymount.fs.fuse import ERRNO, FuseAdapter, FuseConfig, errno_of
-from skymount.fs.realm import FOREVER
+from skymount.fs.static_tree import ROOT, SKYLINKS
+from skymount.fs.subtree import FOREVER
 from tests.fakes.kit import FILES, Kit, open_kit
 
 T = TypeVar("T")

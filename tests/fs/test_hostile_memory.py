@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from skymount.wire import sector
+from skymount.wire import base_sector
 from skymount.wire.merkle import sector_root
 from skymount.wire.skylink import Skylink
 from tests.fakes import portal as fake
@@ -206,7 +206,7 @@ def spilled(number: int) -> FakeSkyfile:
     """Return content whose fan-out has 64 MiB, and lies in sectors of its own."""
     fanout = bytes(64 * MIB)
     raw = b'{"filename":"f%d","length":%d}' % (number, 8 << 40)
-    base, sectors = sector.build_fanned_out(8 << 40, fanout, raw)
+    base, sectors = base_sector.build_fanned_out(8 << 40, fanout, raw)
     return FakeSkyfile(
         Skylink.v1(sector_root(base), len(base)),
         raw,

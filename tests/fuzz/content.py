@@ -11,14 +11,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from skymount.cli.target import Link
+from skymount.cli.link_target import Link
 from skymount.config import ENVIRONMENT_PREFIX, Config, load, parse_size
-from skymount.content import block, blockfile, description
-from skymount.content.buffers import Buffers
-from skymount.content.listing import DIRECTORY, Listing, unpack
-from skymount.content.skyfile import Loaded, Skyfile, Verified
-from skymount.content.tabulate import NAME_LIMIT, PATH_LIMIT, ROWS_LIMIT, tabulate
-from skymount.content.texts import as_text, as_upload, split, written
+from skymount.content.cache import block_file as blockfile
+from skymount.content.cache import block_format
+from skymount.content.cache.buffer_pool import BufferPool
+from skymount.content.model import description_codec
+from skymount.content.model.listing import DIRECTORY, Listing, unpack
+from skymount.content.model.listing_builder import NAME_LIMIT, PATH_LIMIT, ROWS_LIMIT, tabulate
+from skymount.content.model.skyfile import LoadedSkyfile, Skyfile, Verified
+from skymount.content.skydb.document_text import as_text, as_upload, split, written
 from skymount.errors import (
     BadContentError,
     ConfigError,
@@ -26,13 +28,13 @@ from skymount.errors import (
     MalformedError,
     StorageError,
 )
-from skymount.fs import hns, slots
-from skymount.fs.keynames import Names, is_scratch
+from skymount.fs.registry.file_names import Names, is_scratch
+from skymount.fs.skylinks import hns, name_table
 from skymount.keyring import DamagedKey, Keyring, check_name
-from skymount.server.skykeys import Skykeys
-from skymount.wire.document import DOCUMENT_LIMIT, encode_document
+from skymount.server.storage.skykey_store import SkykeyStore
+from skymount.wire.base_sector import Layout
 from skymount.wire.metadata import Metadata, Subfile, encode_metadata
-from skymount.wire.sector import Layout
+from skymount.wire.skydb_document import DOCUMENT_LIMIT, encode_document
 from skymount.wire.skykey import Kind
 from tests.fuzz.engine import SHORT, attempt, target
 from tests.fuzz.wire import JSON, KEYS, LINK, LINKS, MEMBERS, METADATA, PAIR, TEXT, text_of
@@ -147,54 +149,56 @@ def _described(payload: bytes | None) -> bytes:
         *(LINK, unpack(_PACKED), size, "https://portal.example", Verified.YES),
         *(b"" if payload is not None else bytes(64), layout, payload is not None),
     )
-    return b"".join(description.parts(Loaded(skyfile, payload)))
+    return b"".join(description_codec.parts(LoadedSkyfile(skyfile, payload)))
 
 
 @target(_described(None), _described(b"content"), tokens=(bytes(8), b"\xff" * 8, b"\0" * 4))
 def stored_description(data: bytes) -> None:
     """A description on disk is one, and is written as it was read; or it is not used."""
-    found = attempt(description.restore, LINK, memoryview(data))
+    found = attempt(description_codec.restore, LINK, memoryview(data))
     if found is None:
         return
     skyfile = found.skyfile
     assert (found.payload is not None) == skyfile.inline
     assert found.payload is None or len(found.payload) == skyfile.size
-    again = attempt(description.restore, LINK, memoryview(b"".join(description.parts(found))))
+    again = attempt(
+        description_codec.restore, LINK, memoryview(b"".join(description_codec.parts(found)))
+    )
     assert again is not None
     assert (again.skyfile.size, again.skyfile.portal) == (skyfile.size, skyfile.portal)
 
 
 # --- blocks on disk --------------------------------------------------------------
 
-_KEY = block.BlockKey(str(LINK), 1 << 20, 100, 0)
+_KEY = block_format.BlockKey(str(LINK), 1 << 20, 100, 0)
 _IDENTITY = _KEY.identity
 _CONTENT = b"content of a block"
-_BLOCK = _CONTENT + block.seal(_IDENTITY, _CONTENT)
+_BLOCK = _CONTENT + block_format.seal(_IDENTITY, _CONTENT)
 
 
 @target(
     _BLOCK,
-    block.seal(_IDENTITY, b""),
-    b"x" + block.seal(bytes(32), b"x"),
+    block_format.seal(_IDENTITY, b""),
+    b"x" + block_format.seal(bytes(32), b"x"),
     tokens=(b"skyblock", bytes(8), _IDENTITY, _BLOCK[-16:]),
 )
 def block_file(data: bytes) -> None:
     """A file is the block that was written, or it is damaged."""
     path = _file("block", data)
     found = attempt(
-        lambda: blockfile.read(str(path), _IDENTITY, 100, Buffers(), touch=False), errors=OSError
+        lambda: blockfile.read(str(path), _IDENTITY, 100, BufferPool(), touch=False), errors=OSError
     )
     if found is not None:
-        assert data == bytes(found) + block.seal(_IDENTITY, found)
+        assert data == bytes(found) + block_format.seal(_IDENTITY, found)
 
 
 @target(_IDENTITY.hex().encode(), b"00" * 32, tokens=(b"A", b"/", b".", b"\xff", b".tmp"))
 def block_name(data: bytes) -> None:
     """A file's names stand for the block that is called so, or for none."""
     name = text_of(data)
-    found = block.identity_of(name[:2], name)
-    assert found is None or block.file_name(found) == (name[:2], name)
-    assert block.identity_of("zz", name) is None
+    found = block_format.identity_of(name[:2], name)
+    assert found is None or block_format.file_name(found) == (name[:2], name)
+    assert block_format.identity_of("zz", name) is None
 
 
 # --- documents, and processes apart ----------------------------------------------
@@ -275,7 +279,7 @@ def data_key_name(data: bytes) -> None:
             assert not is_scratch(name)
             assert names.parse(name).tweak == found.tweak
     text = text_of(data)
-    attempt(slots.parse_name, text)
+    attempt(name_table.parse_name, text)
     domain = attempt(hns.parse_name, text)
     assert domain is None or domain[0] == domain[1]
 
@@ -424,8 +428,8 @@ _TEXTS = [key.text for key in KEYS.values()]
 def skykey_file(data: bytes) -> None:
     """The portal's skykeys are those that were kept, or the portal does not start."""
     _file("skykeys.json", data)
-    found = attempt(Skykeys.open, _directory(), errors=StorageError)
-    assert found is None or isinstance(found, Skykeys)
+    found = attempt(SkykeyStore.open, _directory(), errors=StorageError)
+    assert found is None or isinstance(found, SkykeyStore)
 
 
 assert set(KEYS) == set(Kind)

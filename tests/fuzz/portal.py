@@ -11,11 +11,11 @@ import httpx
 import trio
 
 from skymount.errors import MalformedError, WrongTypeError
-from skymount.portal.answers import Headers, error_for, parse_retry_after
-from skymount.portal.bodies import Body
-from skymount.portal.connection import Connection
-from skymount.portal.heads import LINES_LIMIT, SMALL_LIMIT, HeadBuffer, RawHead
-from skymount.portal.link import Link
+from skymount.portal.http.http11 import HTTP11Connection
+from skymount.portal.http.response import Headers, error_for, parse_retry_after
+from skymount.portal.http.response_body import Body
+from skymount.portal.http.response_head import LINES_LIMIT, SMALL_LIMIT, HeadBuffer, RawHead
+from skymount.portal.http.stream import Link
 from skymount.portal.options import PortalOptions, is_local, parse_portal_url
 from tests.fuzz.engine import attempt, pieces, target
 from tests.fuzz.wire import text_of
@@ -55,10 +55,15 @@ HEAD_TOKENS = (
         b"304 x\r\n",
         b"100 Continue\r\n\r\n",
         b"101 Switching Protocols\r\n",
-        b"Connection: close\r\n",
+        b"HTTP11Connection: close\r\n",
     ),
     *(b"Content-Length: 5\r\n", b"Content-Length: 5, 5\r\n", b"Transfer-Encoding: chunked\r\n"),
-    *(b"Transfer-Encoding: gzip, chunked\r\n", b"Connection: keep-alive\r\n", b"\r\n\r\n", b"\n\n"),
+    *(
+        b"Transfer-Encoding: gzip, chunked\r\n",
+        b"HTTP11Connection: keep-alive\r\n",
+        b"\r\n\r\n",
+        b"\n\n",
+    ),
     *(b"0\r\n\r\n", b"5\r\nhello\r\n", b"ffffffffffffffff\r\n", b"1;x\r\n", b"A: b\r\n c\r\n"),
     *(HELLO, CHUNKED, b"x" * 16_500, b"y: " + b"z" * 16_500 + b"\r\n", b"a: b\r\n" * 300),
 )
@@ -165,7 +170,7 @@ async def _read(body: Body, into: bool) -> bytes:
 
 
 async def exchanged(
-    connection: Connection, url: str, method: str, into: bool, *, behind: bool
+    connection: HTTP11Connection, url: str, method: str, into: bool, *, behind: bool
 ) -> list[_Outcome]:
     """Ask once, and once more behind that if there is room; return both answers."""
     request = httpx.Request(method, url, extensions={"head_limit": _HEAD_LIMIT, "timeout": {}})
@@ -207,7 +212,7 @@ async def in_memory(parts: Sequence[bytes], method: str, into: bool) -> list[_Ou
         await trio.lowlevel.checkpoint()
         return link
 
-    asking = Connection(no_tls, 60, dial)
+    asking = HTTP11Connection(no_tls, 60, dial)
     found = await exchanged(asking, "http://portal.example/", method, into, behind=True)
     assert link.is_closed
     return found

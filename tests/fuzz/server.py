@@ -13,31 +13,31 @@ import trio
 from starlette.types import ASGIApp, Message
 
 from skymount.errors import MalformedError
-from skymount.server.app import build
-from skymount.server.catalog import Stored
-from skymount.server.conditions import Plan, is_unchanged, plan
 from skymount.server.config import PortalConfig
-from skymount.server.content_type import disposition, sniff, stored_or_guessed
-from skymount.server.downloading import cut
-from skymount.server.entries import Entries
-from skymount.server.guard import Rules
-from skymount.server.hosts import Host, is_loopback, parse_name
-from skymount.server.multipart import FormReader, PartBegins
-from skymount.server.origins import page_of, parse_origin
-from skymount.server.params import boolean, decode_path, number, parse_query
-from skymount.server.password import carries
-from skymount.server.refusal import Refusal
-from skymount.server.selection import AddSlash, Asked, Choice, DownloadQuery, choose
-from skymount.server.skykeys import Skykeys
-from skymount.server.store import Extent, Skyfile, Store
-from skymount.server.upload import PartList, UploadQuery
-from skymount.server.zone import RECORDS_LIMIT, Zone, parse_value
+from skymount.server.download.conditional import Plan, is_unchanged, plan
+from skymount.server.download.endpoint import cut
+from skymount.server.download.media_type import disposition, sniff, stored_or_guessed
+from skymount.server.download.path_selection import AddSlash, Asked, Choice, DownloadQuery, choose
+from skymount.server.http.access_rules import Rules
+from skymount.server.http.basic_auth import carries
+from skymount.server.http.cors import page_of, parse_origin
+from skymount.server.http.host_header import Host, is_loopback, parse_name
+from skymount.server.http.query_params import boolean, decode_path, number, parse_query
+from skymount.server.http_error import HttpError
+from skymount.server.routes import build
+from skymount.server.storage.entry_store import EntryStore
+from skymount.server.storage.skyfile_index import Stored
+from skymount.server.storage.skyfile_store import Extent, Skyfile, SkyfileStore
+from skymount.server.storage.skykey_store import SkykeyStore
+from skymount.server.storage.zone_file import RECORDS_LIMIT, Zone, parse_value
+from skymount.server.upload.multipart_reader import FormReader, PartBegins
+from skymount.server.upload.rules import PartList, UploadQuery
+from skymount.wire.base_sector import Layout
+from skymount.wire.byte_range import ByteRange
 from skymount.wire.dialect import SKYNET, SVC
 from skymount.wire.hns import parse_domain
 from skymount.wire.messages import Part, encode_error
 from skymount.wire.metadata import parse_metadata
-from skymount.wire.ranges import ByteRange
-from skymount.wire.sector import Layout
 from tests.fuzz.engine import SHORT, attempt, pieces, target
 from tests.fuzz.wire import (
     JSON,
@@ -64,7 +64,7 @@ def _refused(function: Any, *args: Any) -> Any:
         return function(*args)
     except MalformedError as error:
         encode_error(str(error))
-    except Refusal as error:
+    except HttpError as error:
         refusal = error
     if refusal is not None:
         assert 400 <= refusal.status < 500
@@ -432,11 +432,11 @@ def _portal() -> ASGIApp:
     data = Path(tempfile.mkdtemp(prefix="skymount-fuzz-"))
     atexit.register(shutil.rmtree, data, ignore_errors=True)
     config = PortalConfig(data=data, max_upload=1 << 20, max_parts=20)
-    store, entries = Store.open(data), Entries.open(data)
+    store, entries = SkyfileStore.open(data), EntryStore.open(data)
     atexit.register(store.close)
     atexit.register(entries.close)
     rules = Rules.of(config, on_loopback=True)
-    skykeys = Skykeys(data / "skykeys.json", tuple(KEYS.values())[:1])
+    skykeys = SkykeyStore(data / "skykeys.json", tuple(KEYS.values())[:1])
     (data / "hns.zone").write_bytes(_ZONE)
     return build(config, store, skykeys, entries, rules)
 

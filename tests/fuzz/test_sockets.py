@@ -7,7 +7,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skymount.portal.connection import Connection
+from skymount.portal.http.http11 import HTTP11Connection
 from tests.fuzz.engine import mutate, pieces
 from tests.fuzz.portal import ANSWERS, HEAD_TOKENS, exchanged, in_memory, no_tls
 
@@ -29,7 +29,7 @@ async def _on_a_socket(parts: list[bytes], into: bool) -> object:
         (listener,) = await nursery.start(serve)
         url = f"http://127.0.0.1:{listener.socket.getsockname()[1]}/"
         with trio.fail_after(30):
-            found = await exchanged(Connection(no_tls, 60), url, "GET", into, behind=False)
+            found = await exchanged(HTTP11Connection(no_tls, 60), url, "GET", into, behind=False)
         nursery.cancel_scope.cancel()
     return found[0]
 

@@ -3,13 +3,24 @@
 import json
 
 from skymount.errors import BadSignatureError, MalformedError
-from skymount.server.params import decode_path
+from skymount.server.http.query_params import decode_path
 from skymount.wire import merkle
-from skymount.wire.cipher import CIPHER_XCHACHA20, SkyfileKey, pick_key
+from skymount.wire.base_sector import (
+    LAYOUT_SIZE,
+    Layout,
+    build_fanned_out,
+    build_inline,
+    check_fanout,
+    hash_part,
+    is_authentic,
+    parse_base_sector,
+    spill_sizes,
+    split_body,
+)
+from skymount.wire.byte_range import RANGES_LIMIT, ByteRange, parse_range
 from skymount.wire.dialect import PRESETS, dialect_named
-from skymount.wire.document import DOCUMENT_LIMIT, decode_document, encode_document
 from skymount.wire.hns import encode_resolution, parse_domain, parse_resolution, parse_txt
-from skymount.wire.keys import KeyPair
+from skymount.wire.key_pair import KeyPair
 from skymount.wire.messages import (
     Part,
     UploadResult,
@@ -29,9 +40,7 @@ from skymount.wire.metadata import (
     select,
     subpath_metadata,
 )
-from skymount.wire.proof import HOPS, check_proof, encode_proof, parse_proof
-from skymount.wire.ranges import RANGES_LIMIT, ByteRange, parse_range
-from skymount.wire.registry import (
+from skymount.wire.registry_entry import (
     DATA_LIMIT,
     MAX_REVISION,
     Entry,
@@ -43,18 +52,9 @@ from skymount.wire.registry import (
     parse_tweak,
     path_tweak,
 )
-from skymount.wire.sector import (
-    LAYOUT_SIZE,
-    Layout,
-    build_fanned_out,
-    build_inline,
-    check_fanout,
-    hash_part,
-    is_authentic,
-    parse_base_sector,
-    spill_sizes,
-    split_body,
-)
+from skymount.wire.registry_proof import HOPS, check_proof, encode_proof, parse_proof
+from skymount.wire.skydb_document import DOCUMENT_LIMIT, decode_document, encode_document
+from skymount.wire.skyfile_encryption import CIPHER_XCHACHA20, SkyfileKey, pick_key
 from skymount.wire.skykey import Kind, Skykey, check_id, check_name, encode_list, parse_list
 from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE, Skylink, split_link
 from tests.fuzz.engine import attempt, refusal_of, target

@@ -17,9 +17,9 @@ import httpx
 import pytest
 
 from skymount.keyring import Keyring
-from skymount.portal.ledger import Ledger, Pending
-from skymount.wire.keys import KeyPair
-from skymount.wire.registry import Entry, SignedEntry, hash_data_key
+from skymount.portal.registry.ledger import Ledger, Pending
+from skymount.wire.key_pair import KeyPair
+from skymount.wire.registry_entry import Entry, SignedEntry, hash_data_key
 from tests.server.registry import put
 from tests.skymount_process import LIMIT, Mount, Sandbox, end
 

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from skymount.errors import MalformedError, RevisionError
-from skymount.wire.registry import SignedEntry, check_update, parse_public_key, parse_tweak
+from skymount.wire.registry_entry import SignedEntry, check_update, parse_public_key, parse_tweak
 from tests.fakes.entries import Key, forged
 from tests.skymount_process import LIMIT
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from skymount.wire.registry import entry_link, hash_data_key
+from skymount.wire.registry_entry import entry_link, hash_data_key
 from tests.mount.keys import HOME, Owner, program, until
 from tests.mount.test_hns import Reader, lead, publish
 from tests.portal_process import PortalProcess, portal_process

@@ -15,9 +15,9 @@ import httpx
 import pytest
 
 from skymount.keyring import Keyring
-from skymount.portal.ledger import Ledger
-from skymount.wire.keys import KeyPair
-from skymount.wire.registry import MAX_REVISION, SignedEntry
+from skymount.portal.registry.ledger import Ledger
+from skymount.wire.key_pair import KeyPair
+from skymount.wire.registry_entry import MAX_REVISION, SignedEntry
 from skymount.wire.skylink import Skylink
 from tests.fakes.portal import FakePortal, in_thread, redirects
 from tests.fakes.resolving import FakeRegistry

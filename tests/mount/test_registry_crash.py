@@ -8,7 +8,7 @@ from signal import SIGKILL
 
 import pytest
 
-from skymount.wire.registry import SignedEntry, hash_data_key
+from skymount.wire.registry_entry import SignedEntry, hash_data_key
 from tests.mount.keys import HOME, Owner, Program, program, until
 from tests.mount.namespaces import Namespace
 from tests.mount.scripted import ScriptedPortal, scripted_portal

@@ -27,13 +27,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from skymount.portal.entries import Entries
+from skymount.portal.client.base import PortalReader
 from skymount.portal.failover import Portals
-from skymount.portal.ledger import Ledger, Pending
-from skymount.portal.marks import Ref
 from skymount.portal.options import PortalOptions
-from skymount.portal.reading import PortalReader
-from skymount.wire.registry import SignedEntry, hash_data_key
+from skymount.portal.registry.ledger import Ledger, Pending
+from skymount.portal.registry.revision_marks import EntryId
+from skymount.portal.registry.verified_registry import VerifiedRegistry
+from skymount.wire.registry_entry import SignedEntry, hash_data_key
 from tests.mount.keys import HOME, Owner, Program, until
 from tests.mount.scripted import ScriptedPortal, scripted_portal
 from tests.skymount_process import Mount, Sandbox, end
@@ -88,13 +88,13 @@ class World:
         self.mount.daemon.wait()
         self.end()
 
-    def fresh(self, refs: Sequence[Ref]) -> list[SignedEntry | None]:
+    def fresh(self, refs: Sequence[EntryId]) -> list[SignedEntry | None]:
         """Return what a program reads that never asked before."""
 
         async def read(ledger: Ledger) -> list[SignedEntry | None]:
             options = PortalOptions.parse(self.portal.url, retries=0)
             async with PortalReader.of(options) as reader:
-                entries = Entries(Portals([reader]), ledger)
+                entries = VerifiedRegistry(Portals([reader]), ledger)
                 return [(await entries.read(ref)).signed for ref in refs]
 
         with TemporaryDirectory() as directory, closing(Ledger(Path(directory) / "new")) as ledger:
@@ -164,7 +164,7 @@ class Model(RuleBasedStateMachine):
         number = next(self.world.numbers)
         self.names = [f"e{number}-{letter}" for letter in "abcd"]
         self.refs = [
-            Ref(self.owner.pair.public_key, hash_data_key(name), name) for name in self.names
+            EntryId(self.owner.pair.public_key, hash_data_key(name), name) for name in self.names
         ]
         self.tokens = count()
         self.handles: dict[int, Handle] = {}

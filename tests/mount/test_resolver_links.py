@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from skymount.wire.registry import DELETED, SignedEntry
+from skymount.wire.registry_entry import DELETED, SignedEntry
 from tests.fakes import skyfiles
 from tests.fakes.portal import FakePortal, in_thread
 from tests.fakes.resolving import FakeRegistry

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from skymount.wire.metadata import Metadata, encode_metadata
-from skymount.wire.registry import linked_skylink
+from skymount.wire.registry_entry import linked_skylink
 from tests.fakes.portal import FakePortal, in_thread
 from tests.fakes.skyfiles import unverifiable
 from tests.mount.keys import HOME, Owner, needs, program

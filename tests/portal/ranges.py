@@ -2,8 +2,8 @@
 
 from contextlib import aclosing
 
-from skymount.portal.reading import Body, PortalReader
-from skymount.wire.ranges import ByteRange
+from skymount.portal.client.base import Body, PortalReader
+from skymount.wire.byte_range import ByteRange
 from skymount.wire.skylink import Skylink
 
 

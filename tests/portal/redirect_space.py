@@ -19,7 +19,7 @@ import trio
 import trustme
 
 from skymount.errors import PortalError
-from skymount.portal.client import PortalClient
+from skymount.portal.client.client import PortalClient
 from tests.fakes import portal as fake
 from tests.fakes import skyfiles
 from tests.fakes.portal import FakePortal, running

@@ -10,15 +10,15 @@ import trio
 import trio.testing
 
 from skymount.errors import BadContentError
-from skymount.portal import channel as channels
-from skymount.portal import connection as connections
-from skymount.portal import pool as pools
-from skymount.portal.connection import Arrived, Connection, NoTurnError
+from skymount.portal.client.base import PortalReader
+from skymount.portal.http import channel as channels
+from skymount.portal.http import connection_pool as pools
+from skymount.portal.http import http11 as connections
+from skymount.portal.http.http11 import Arrived, HTTP11Connection, NoTurnError
+from skymount.portal.http.transport import Transport
 from skymount.portal.options import PortalOptions
-from skymount.portal.reading import PortalReader
-from skymount.portal.transport import Transport
+from skymount.wire.byte_range import ByteRange
 from skymount.wire.messages import Request
-from skymount.wire.ranges import ByteRange
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 from tests.fakes.skyfiles import noise
 from tests.portal.conftest import Contexts
@@ -127,7 +127,7 @@ class Pair:
     """One connection, and a request for it."""
 
     def __init__(self, url: str, tls: Contexts | None) -> None:
-        self.connection = Connection(tls.trusted if tls else no_tls, 60)
+        self.connection = HTTP11Connection(tls.trusted if tls else no_tls, 60)
         timeout = httpx.Timeout(20).as_dict()
         self.request = httpx.Request("GET", url, extensions={"timeout": timeout})
 
@@ -254,7 +254,7 @@ async def test_server_says_that_no_more_follows():
     """A server may close a connection after any answer that says so: it can do all the same."""
     small = ByteRange(0, 500)
     async with (
-        talking(lambda _, part: right(0, part, b"Connection: close\r\n")) as (server, pair),
+        talking(lambda _, part: right(0, part, b"HTTP11Connection: close\r\n")) as (server, pair),
         trio.open_nursery() as nursery,
     ):
 
@@ -316,7 +316,7 @@ async def test_an_answer_on_a_link_that_was_replaced(tls: Contexts | None):
         lambda is_behind, part: b"" if is_behind else right(0, part),
         lambda is_behind, part: b"\0" if is_behind else right(0, part),
         lambda is_behind, part: right(0, part)[: 20 if is_behind else None],
-        lambda _, part: right(0, part, b"Connection: close\r\n"),
+        lambda _, part: right(0, part, b"HTTP11Connection: close\r\n"),
     ],
     ids=["closes", "junk", "half a head", "never keeps one"],
 )
@@ -394,7 +394,7 @@ async def test_patient_requests_share_connections(
 async def test_nobody_waits_where_nothing_may_follow(monkeypatch: pytest.MonkeyPatch):
     """A portal that keeps no connection, or one behind a proxy, is asked on as many as before."""
     monkeypatch.setattr(pools, "_MANY", 1)
-    async with serving(lambda _, part: right(0, part, b"Connection: close\r\n")) as server:
+    async with serving(lambda _, part: right(0, part, b"HTTP11Connection: close\r\n")) as server:
         transport = Transport(server.url, PortalOptions.parse(server.url, retries=0))
         server.allow(2)
         async with transport.open(GET, byte_range=PARTS[0], patient=True) as answer:

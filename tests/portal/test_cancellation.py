@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from skymount.portal.client import PortalClient
-from skymount.portal.upload import UploadBody
-from skymount.wire.keys import KeyPair
-from skymount.wire.ranges import ByteRange
-from skymount.wire.registry import Entry, hash_data_key
+from skymount.portal.client.client import PortalClient
+from skymount.portal.client.upload import UploadBody
+from skymount.wire.byte_range import ByteRange
+from skymount.wire.key_pair import KeyPair
+from skymount.wire.registry_entry import Entry, hash_data_key
 from tests.fakes import portal as fake
 from tests.fakes import skyfiles
 from tests.fakes.portal import FakePortal, Reply, Request, running

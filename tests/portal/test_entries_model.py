@@ -1,5 +1,5 @@
-"""Entries against a plain reference, while portals fail, lie and forget, other programs write, and
-the process ends and begins again.
+"""VerifiedRegistry against a plain reference, while portals fail, lie and forget, other programs
+write, and the process ends and begins again.
 """
 
 import contextlib
@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from skymount.errors import FrozenEntryError, PortalError, RevisionError, StaleEntryError
-from skymount.portal.entries import Entries, State
-from skymount.portal.ledger import Ledger, Pending
-from skymount.portal.marks import Ref
-from skymount.wire.keys import KeyPair
-from skymount.wire.registry import DELETED, MAX_REVISION, Entry, SignedEntry, hash_data_key
+from skymount.portal.registry.ledger import Ledger, Pending
+from skymount.portal.registry.revision_marks import EntryId
+from skymount.portal.registry.verified_registry import State, VerifiedRegistry
+from skymount.wire.key_pair import KeyPair
+from skymount.wire.registry_entry import DELETED, MAX_REVISION, Entry, SignedEntry, hash_data_key
 from tests.fakes.entries import FakeRegistry, portals_of
 
 PAIR = KeyPair.from_seed("model")
 NAMES = ("a", "b")
-REFS = {name: Ref(PAIR.public_key, hash_data_key(name), name) for name in NAMES}
+REFS = {name: EntryId(PAIR.public_key, hash_data_key(name), name) for name in NAMES}
 LASTING = ["", "", "", "down", "deaf", "lost", "twice", "stale", "forged", "missing"]
 FAULTS = [*LASTING, "denied", "slow", 0.3]
 PORTALS = 2
@@ -47,7 +47,7 @@ class Model(RuleBasedStateMachine):
         self.clock = trio.testing.MockClock(autojump_threshold=0)
         self.portals = [FakeRegistry(n) for n in range(PORTALS)]
         self.ledgers: list[Ledger] = []
-        self.processes: list[Entries] = []
+        self.processes: list[VerifiedRegistry] = []
         self.known: dict[str, State] = {}
         """The last state of each entry that a program here has read, to be the base of edits."""
         self.marks: dict[str, SignedEntry] = {}
@@ -62,7 +62,9 @@ class Model(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.ledgers = [Ledger.open(self.root / "ledger.sqlite3") for _ in range(2)]
-        self.processes = [Entries(portals_of(self.portals), ledger) for ledger in self.ledgers]
+        self.processes = [
+            VerifiedRegistry(portals_of(self.portals), ledger) for ledger in self.ledgers
+        ]
 
     def teardown(self) -> None:
         for ledger in self.ledgers:
@@ -121,7 +123,7 @@ class Model(RuleBasedStateMachine):
         """A process ends and begins again."""
         self.ledgers[number].close()
         self.ledgers[number] = Ledger.open(self.root / "ledger.sqlite3")
-        self.processes[number] = Entries(portals_of(self.portals), self.ledgers[number])
+        self.processes[number] = VerifiedRegistry(portals_of(self.portals), self.ledgers[number])
 
     # --- what is done here
 
@@ -228,7 +230,9 @@ class Model(RuleBasedStateMachine):
         assert any(signed in portal.ever for portal in self.portals)
         for portal in self.portals:
             portal.faults, portal.always = [], ""
-        found = self.run(Entries(portals_of(self.portals), self.ledgers[0]).read, REFS[name])
+        found = self.run(
+            VerifiedRegistry(portals_of(self.portals), self.ledgers[0]).read, REFS[name]
+        )
         assert found.signed is not None
         if found.signed != signed:
             assert found.signed in self.foreign

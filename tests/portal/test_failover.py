@@ -19,7 +19,7 @@ from skymount.errors import (
     StorageError,
     UnavailableError,
 )
-from skymount.portal.client import PortalClient
+from skymount.portal.client.client import PortalClient
 from skymount.portal.failover import BACKOFF, LONG, PROOF_WAIT, ROUNDS, Portals
 from skymount.wire.skylink import Skylink
 

@@ -3,7 +3,7 @@
 import pytest
 
 from skymount.errors import MalformedError, WrongTypeError
-from skymount.portal.client import PortalClient
+from skymount.portal.client.client import PortalClient
 from skymount.portal.options import DEFAULT_PORTAL_URL, RETRIES, PortalOptions, parse_portal_url
 from skymount.wire.dialect import SKYNET, SVC
 

@@ -20,9 +20,9 @@ from skymount.errors import (
     WrongTypeError,
 )
 from skymount.portal import PortalClient, RegistryEntry, gen_key_pair_from_seed
+from skymount.portal.client.registry import Registry
+from skymount.portal.client.skydb import SkyDB
 from skymount.portal.options import CallOptions, CommonOptions
-from skymount.portal.registry import Registry
-from skymount.portal.skydb import SkyDB
 from skymount.wire.skykey import Kind, Skykey
 from tests.fakes import portal as fake
 from tests.fakes.portal import FakePortal, Reply, Request, running
@@ -149,7 +149,8 @@ def test_names_load_late():
     """Importing skymount.portal alone loads neither HTTP nor cryptography, nor trio."""
     code = (
         "import sys, skymount.portal\n"
-        "print({'httpx', 'httpcore', 'nacl', 'trio', 'cryptography', 'skymount.portal.client'}"
+        "print({'httpx', 'httpcore', 'nacl', 'trio', 'cryptography',"
+        " 'skymount.portal.client.client'}"
         " & {name for name, module in sys.modules.items() if module})\n"
     )
     command = [sys.executable, "-W", "error", "-c", code]

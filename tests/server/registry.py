@@ -2,8 +2,8 @@
 
 import httpx
 
-from skymount.wire.keys import KeyPair
-from skymount.wire.registry import Entry, SignedEntry, entry_link, hash_data_key
+from skymount.wire.key_pair import KeyPair
+from skymount.wire.registry_entry import Entry, SignedEntry, entry_link, hash_data_key
 from skymount.wire.skylink import Skylink
 
 OWNER = KeyPair.from_seed("the owner of entries in tests")

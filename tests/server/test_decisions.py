@@ -5,14 +5,14 @@ import itertools
 import pytest
 
 from skymount.errors import MalformedError
-from skymount.server import conditions, content_type
 from skymount.server.config import PortalConfig
-from skymount.server.downloading import cut
-from skymount.server.params import boolean, decode_path, number, parse_query
-from skymount.server.refusal import Refusal
-from skymount.server.upload import PartList, UploadQuery
+from skymount.server.download import conditional, media_type
+from skymount.server.download.endpoint import cut
+from skymount.server.http.query_params import boolean, decode_path, number, parse_query
+from skymount.server.http_error import HttpError
+from skymount.server.upload.rules import PartList, UploadQuery
+from skymount.wire.byte_range import ByteRange
 from skymount.wire.messages import Part
-from skymount.wire.ranges import ByteRange
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from skymount.wire.ranges import ByteRange
 )
 def test_types_by_name(stored: str, name: str, expected: str) -> None:
     """The stored one if a header can carry it, else by extension."""
-    assert content_type.stored_or_guessed(stored, name) == expected
+    assert media_type.stored_or_guessed(stored, name) == expected
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_types_by_name(stored: str, name: str, expected: str) -> None:
 )
 def test_types_by_content(start: bytes, expected: str) -> None:
     """As Go sniffs them."""
-    assert content_type.sniff(start) == expected
+    assert media_type.sniff(start) == expected
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_types_by_content(start: bytes, expected: str) -> None:
 )
 def test_dispositions(name: str, expected: str) -> None:
     """No name can end the quotes or the line."""
-    assert content_type.disposition(name, attachment=False) == expected
+    assert media_type.disposition(name, attachment=False) == expected
 
 
 def test_cut_gives_every_slice_of_every_extent() -> None:
@@ -75,7 +75,7 @@ def test_cut_gives_every_slice_of_every_extent() -> None:
 
 def test_a_multipart_plan_knows_its_length() -> None:
     """Literal bytes and ranges together."""
-    made = conditions.plan({}, "bytes=0-1,5-9", '"' + "e" * 64 + '"', "a/b", 100)
+    made = conditional.plan({}, "bytes=0-1,5-9", '"' + "e" * 64 + '"', "a/b", 100)
     literal = sum(len(part) for part in made.segments if isinstance(part, bytes))
     assert made.length == literal + 7
     assert made.headers == (("Content-Type", f"multipart/byteranges; boundary={'e' * 32}"),)
@@ -90,10 +90,10 @@ def test_parameters_follow_go() -> None:
     assert number({"x": "0777"}, "x", base=8) == 0o777
     assert number({}, "x") is None
     for text in ("yes", "tRUE", " true"):
-        with pytest.raises(Refusal):
+        with pytest.raises(HttpError):
             boolean({"x": text}, "x")
     for text in ("1.5", "-1", "+1", "1_000", "٣", "9" * 19):
-        with pytest.raises(Refusal):
+        with pytest.raises(HttpError):
             number({"x": text}, "x")
     assert decode_path("a%2Fb+c%2B") == "a/b c+"
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from skymount.wire.cipher import CIPHER_XCHACHA20, is_encrypted
+from skymount.wire.base_sector import LAYOUT_SIZE, Layout
 from skymount.wire.merkle import sector_root
 from skymount.wire.messages import Part
-from skymount.wire.sector import LAYOUT_SIZE, Layout
+from skymount.wire.skyfile_encryption import CIPHER_XCHACHA20, is_encrypted
 from skymount.wire.skykey import Skykey
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 from tests.portal_process import PortalProcess, portal_process

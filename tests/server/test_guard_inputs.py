@@ -12,12 +12,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message
 
 from skymount.errors import ConfigError, MalformedError
-from skymount.server.bodies import read_body
-from skymount.server.hosts import Host, is_loopback, parse_name
-from skymount.server.origins import parse_origin
-from skymount.server.params import form_params
-from skymount.server.password import carries, read_password
-from skymount.server.refusal import Refusal
+from skymount.server.http.basic_auth import carries, read_password
+from skymount.server.http.cors import parse_origin
+from skymount.server.http.host_header import Host, is_loopback, parse_name
+from skymount.server.http.query_params import form_params
+from skymount.server.http.request_body import read_body
+from skymount.server.http_error import HttpError
 
 _BASE32 = "0123456789abcdefghijklmnopqrstuv" + "a" * 23
 
@@ -184,7 +184,7 @@ async def test_a_long_body_is_refused() -> None:
         _request(headers={"content-length": "4"}),
         _request(headers={"content-length": "9" * 5000}),
     ):
-        with pytest.raises(Refusal) as refused:
+        with pytest.raises(HttpError) as refused:
             await read_body(request, 3, 1)
         assert refused.value.status == 413
 
@@ -194,7 +194,7 @@ async def test_a_late_body_is_refused(autojump_clock: trio.testing.MockClock) ->
     request = _request(b"a", b"b")
     await request.receive()
     await request.receive()
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(HttpError) as refused:
         await read_body(request, 3, 5)
     assert refused.value.status == 408
     assert trio.current_time() == 5
@@ -219,6 +219,6 @@ def test_form_parameters() -> None:
     other = _request(headers={"content-type": "application/json"}, query="a=1")
     assert form_params(other, b"a=2") == {"a": "1"}
     for body in (b"\xff", b"a=%ff", b"&".join([b"a=1"] * 101)):
-        with pytest.raises(Refusal) as refused:
+        with pytest.raises(HttpError) as refused:
             form_params(_request(), body)
         assert refused.value.status == 400

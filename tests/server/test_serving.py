@@ -12,7 +12,7 @@ import trio
 
 import skymount.server
 from skymount.errors import ConfigError, StorageError
-from skymount.server import PortalConfig, listener, serve
+from skymount.server import PortalConfig, hypercorn_server, serve
 from tests.server.forms import message_of
 
 _RAW = {"Content-Type": "application/octet-stream"}
@@ -209,7 +209,7 @@ async def test_a_bug_ends_one_connection(
     async with _serving(config) as url, httpx.AsyncClient(base_url=url) as client:
         assert (await client.get("/svc/stats")).status_code == 200
         with monkeypatch.context() as patched:
-            patched.setattr(listener._Connection, "_read_data", fail)
+            patched.setattr(hypercorn_server._Connection, "_read_data", fail)
             async with httpx.AsyncClient() as other:
                 with pytest.raises(httpx.TransportError):
                     await other.get(url)

@@ -1,6 +1,6 @@
 """The check of a whole chunk, as it is made of one that arrives: by the hashes of its parts."""
 
-from skymount.wire.sector import Layout, hash_part, is_authentic, part_size
+from skymount.wire.base_sector import Layout, hash_part, is_authentic, part_size
 
 
 def chunk_is_authentic(layout: Layout, fanout: bytes, index: int, chunk: bytes) -> bool:

@@ -23,7 +23,7 @@ from skymount.wire.hns import (
     parse_txt,
     pick_record,
 )
-from skymount.wire.registry import UPDATE_LIMIT, entry_link, hash_data_key
+from skymount.wire.registry_entry import UPDATE_LIMIT, entry_link, hash_data_key
 from skymount.wire.skylink import Skylink
 from tests.wire.vectors import cases
 

@@ -20,22 +20,22 @@ from skymount.errors import (
 )
 
 _COMMANDS = {
-    "mount": "skymount.cli.mount:mount",
-    "umount": "skymount.cli.mount:umount",
-    "upload": "skymount.cli.upload:upload",
-    "publish": "skymount.cli.publish:publish",
-    "download": "skymount.cli.download:download",
-    "ls": "skymount.cli.reading:ls",
-    "cat": "skymount.cli.reading:cat",
-    "metadata": "skymount.cli.reading:metadata",
-    "hns": "skymount.cli.hns:hns",
-    "registry": "skymount.cli.registry:registry",
-    "db": "skymount.cli.db:db",
-    "key": "skymount.cli.key:key",
-    "skykey": "skymount.cli.skykey:skykey",
-    "skylink": "skymount.cli.skylink:skylink",
-    "cache": "skymount.cli.cache:cache",
-    "portal": "skymount.cli.portal:portal",
+    "mount": "skymount.cli.commands.mount:mount",
+    "umount": "skymount.cli.commands.mount:umount",
+    "upload": "skymount.cli.commands.upload:upload",
+    "publish": "skymount.cli.commands.publish:publish",
+    "download": "skymount.cli.commands.download:download",
+    "ls": "skymount.cli.commands.content:ls",
+    "cat": "skymount.cli.commands.content:cat",
+    "metadata": "skymount.cli.commands.content:metadata",
+    "hns": "skymount.cli.commands.hns:hns",
+    "registry": "skymount.cli.commands.registry:registry",
+    "db": "skymount.cli.commands.db:db",
+    "key": "skymount.cli.commands.key:key",
+    "skykey": "skymount.cli.commands.skykey:skykey",
+    "skylink": "skymount.cli.commands.skylink:skylink",
+    "cache": "skymount.cli.commands.cache:cache",
+    "portal": "skymount.cli.commands.portal:portal",
 }
 
 EXIT_FAILED = 1

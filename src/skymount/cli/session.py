@@ -27,21 +27,21 @@ from skymount.errors import (
     StorageError,
     UnavailableError,
 )
-from skymount.portal.client import PortalClient
+from skymount.portal.client.client import PortalClient
 from skymount.portal.options import PortalOptions
 
 if TYPE_CHECKING:
-    from skymount.content.reader import ContentReader
-    from skymount.content.shelf import Shelf
-    from skymount.content.skyfile import Policy
-    from skymount.portal.entries import Entries, State
+    from skymount.content.cache.disk_cache import DiskCache
+    from skymount.content.fetch.reader import ContentReader
+    from skymount.content.model.skyfile import VerifyPolicy
+    from skymount.portal.client.upload import UploadBody
     from skymount.portal.failover import Portals
-    from skymount.portal.ledger import Ledger
-    from skymount.portal.marks import Ref
-    from skymount.portal.resolve import Names
-    from skymount.portal.upload import UploadBody
+    from skymount.portal.registry.ledger import Ledger
+    from skymount.portal.registry.name_resolver import NameResolver
+    from skymount.portal.registry.revision_marks import EntryId
+    from skymount.portal.registry.verified_registry import State, VerifiedRegistry
     from skymount.wire.dialect import Dialect
-    from skymount.wire.keys import KeyPair
+    from skymount.wire.key_pair import KeyPair
     from skymount.wire.skylink import Skylink
 
 T = TypeVar("T")
@@ -57,25 +57,27 @@ class Reading:
 
     portals: "Portals"
     reader: "ContentReader"
-    policy: "Policy"
+    policy: "VerifyPolicy"
     known: "Known"
 
 
 class Known:
     """What this machine knows of the registry, opened when a command first reads an entry."""
 
-    def __init__(self, portals: "Portals", policy: "Policy", look: float | None = None) -> None:
+    def __init__(
+        self, portals: "Portals", policy: "VerifyPolicy", look: float | None = None
+    ) -> None:
         """`look` is seconds that a portal may look for an entry."""
-        from skymount.portal.entries import Entries
-        from skymount.portal.ledger import Ledger
-        from skymount.portal.registry import GET_TIMEOUT
+        from skymount.portal.client.registry import GET_TIMEOUT
+        from skymount.portal.registry.ledger import Ledger
+        from skymount.portal.registry.verified_registry import VerifiedRegistry
 
         self._ledger = Ledger.of_user()
         self._policy = policy
-        self._entries = Entries(portals, self._ledger, look=look or GET_TIMEOUT)
+        self._entries = VerifiedRegistry(portals, self._ledger, look=look or GET_TIMEOUT)
         self._is_open = self._is_without = False
 
-    async def entries(self) -> "Entries":
+    async def entries(self) -> "VerifiedRegistry":
         """Return what reads entries, and compares them with what was seen before.
 
         A ledger that cannot be used is warned of; StorageError where verification is required.
@@ -90,9 +92,9 @@ class Known:
         return self._entries
 
     async def _do_without(self, error: StorageError) -> None:
-        from skymount.content.skyfile import Policy
+        from skymount.content.model.skyfile import VerifyPolicy
 
-        if self._policy is Policy.REQUIRE:
+        if self._policy is VerifyPolicy.REQUIRE:
             raise StorageError(f"{error}; with --verify require that must be mended first")
         warn(f"{error}; it may go unnoticed when a portal shows an old registry entry")
         self._is_without = True
@@ -102,16 +104,16 @@ class Known:
         except StorageError:
             marks.ledger = None  # it cannot even be read
 
-    async def names(self) -> "Names":
+    async def names(self) -> "NameResolver":
         """Return what follows v2 skylinks."""
-        from skymount.content.skyfile import Policy
-        from skymount.portal.resolve import Names, NamesConfig
+        from skymount.content.model.skyfile import VerifyPolicy
+        from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig
 
-        config = NamesConfig(
-            check=self._policy is not Policy.OFF, require=self._policy is Policy.REQUIRE
+        config = NameResolverConfig(
+            check=self._policy is not VerifyPolicy.OFF, require=self._policy is VerifyPolicy.REQUIRE
         )
         entries = await self.entries()
-        return Names(entries.portals, entries, config)
+        return NameResolver(entries.portals, entries, config)
 
     def close(self) -> None:
         """Close it; say so if it did not take something."""
@@ -126,7 +128,7 @@ class Writing:
     """What changes entries: all portals, and what this machine knows of the registry."""
 
     portals: "Portals"
-    entries: "Entries"
+    entries: "VerifiedRegistry"
     ledger: "Ledger"
 
     @property
@@ -136,22 +138,22 @@ class Writing:
 
     async def upload(self, body: "UploadBody") -> "Skylink":
         """Send content to the first portal alone: who uploads says where to."""
-        from skymount.portal.upload import send
+        from skymount.portal.client.upload import send
 
         return (await send(self.portals.clients[0].transport, body)).skylink
 
-    async def set(self, ref: "Ref", pair: "KeyPair", data: bytes) -> "State":
+    async def set(self, ref: "EntryId", pair: "KeyPair", data: bytes) -> "State":
         """Give an entry new content, whatever it has; an error says if the spool keeps it."""
         with self._saying_what_is_kept(ref):
             return await self.entries.write(ref, pair, data, None)
 
-    async def delete(self, ref: "Ref", pair: "KeyPair") -> "State":
+    async def delete(self, ref: "EntryId", pair: "KeyPair") -> "State":
         """Delete an entry; as `set`."""
         with self._saying_what_is_kept(ref):
             return await self.entries.delete(ref, pair)
 
     @contextmanager
-    def _saying_what_is_kept(self, ref: "Ref") -> Iterator[None]:
+    def _saying_what_is_kept(self, ref: "EntryId") -> Iterator[None]:
         try:
             yield
         except (PortalError, FrozenEntryError) as error:
@@ -201,7 +203,7 @@ def run_with_reader(
 
 
 def run_with_known(
-    settings: Config, function: Callable[["Entries"], Awaitable[T]], look: float
+    settings: Config, function: Callable[["VerifiedRegistry"], Awaitable[T]], look: float
 ) -> T:
     """Run a function that reads entries, as `Known`; return its result."""
 
@@ -218,16 +220,16 @@ def run_with_entries(settings: Config, function: Callable[[Writing], Awaitable[T
 
     StorageError when the ledger cannot be used.
     """
-    from skymount.cli.spool import give_up
-    from skymount.portal.entries import Entries
-    from skymount.portal.ledger import Ledger
+    from skymount.cli.commands.registry_spool import give_up
+    from skymount.portal.registry.ledger import Ledger
+    from skymount.portal.registry.verified_registry import VerifiedRegistry
 
     with closing(Ledger.of_user()) as ledger:
         ledger.prepare()
 
         async def main() -> T:
             async with _open_portals(settings) as portals:
-                entries = Entries(portals, ledger, gave_up=give_up)
+                entries = VerifiedRegistry(portals, ledger, gave_up=give_up)
                 return await function(Writing(portals, entries, ledger))
 
         return _run(settings, main)
@@ -235,8 +237,8 @@ def run_with_entries(settings: Config, function: Callable[[Writing], Awaitable[T
 
 @asynccontextmanager
 async def _open_portals(settings: Config) -> "AsyncIterator[Portals]":
+    from skymount.portal.client.base import PortalReader
     from skymount.portal.failover import Portals
-    from skymount.portal.reading import PortalReader
 
     async with AsyncExitStack() as stack:
         yield Portals(
@@ -256,37 +258,37 @@ async def _open_portals(settings: Config) -> "AsyncIterator[Portals]":
 
 @asynccontextmanager
 async def _open_reading(settings: Config, look: float | None) -> AsyncIterator[Reading]:
-    from skymount.content.cache import MemoryCache
-    from skymount.content.loader import Loader
-    from skymount.content.reader import open_reader
+    from skymount.content.cache.memory_cache import MemoryCache
+    from skymount.content.fetch.reader import open_reader
+    from skymount.content.fetch.skyfile_loader import SkyfileLoader
 
     async with _open_portals(settings) as portals, _open_shelf(settings) as shelf:
         cache = MemoryCache(max(settings.memory_cache, _LEAST_CACHE))
-        loader = Loader(portals, settings.verify)
+        loader = SkyfileLoader(portals, settings.verify)
         async with open_reader(portals, loader, cache, shelf) as reader:
             with closing(Known(portals, settings.verify, look)) as known:
                 yield Reading(portals, reader, settings.verify, known)
 
 
 @asynccontextmanager
-async def _open_shelf(settings: Config) -> "AsyncIterator[Shelf | None]":
+async def _open_shelf(settings: Config) -> "AsyncIterator[DiskCache | None]":
     """Open what mounts keep on disk, to read it; a command adds nothing. None when there is none.
 
     One that cannot be used is not needed: `skymount cache info` says what is wrong with it.
     """
-    from skymount.content.diskstore import DiskStore, default_path
-    from skymount.content.keeping import open_keeper
-    from skymount.content.shelf import Shelf
+    from skymount.content.cache.block_store import BlockStore, default_path
+    from skymount.content.cache.disk_cache import DiskCache
+    from skymount.content.cache.write_behind import open_keeper
 
     store = None
     if settings.disk_cache:
         with suppress(CacheError):
-            store = DiskStore.existing(default_path(), _ADDED)
+            store = BlockStore.existing(default_path(), _ADDED)
     if store is None:
         yield None
         return
     async with open_keeper(store) as keeper:
-        yield Shelf(keeper, settings.portal_urls, settings.verify)
+        yield DiskCache(keeper, settings.portal_urls, settings.verify)
 
 
 def _run(settings: Config, main: Callable[[], Awaitable[T]]) -> T:

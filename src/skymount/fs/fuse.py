@@ -1,4 +1,4 @@
-"""Owns the border to the kernel: pyfuse3's types on one side, `Operations` on the other.
+"""Owns the border to the kernel: pyfuse3's types on one side, `FileSystem` on the other.
 
 The only importer of pyfuse3. Every exception becomes an errno here, by one table.
 """
@@ -17,7 +17,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 import pyfuse3
 import trio
 
-from skymount.content.turns import in_turns
+from skymount.concurrency import in_turns
 from skymount.errors import (
     AccessDeniedError,
     BadContentError,
@@ -28,9 +28,9 @@ from skymount.errors import (
     SkymountError,
     StaleEntryError,
 )
-from skymount.fs.operations import Opened, Operations
-from skymount.fs.points import merged
-from skymount.fs.realm import (
+from skymount.fs.dispatcher import FileSystem, Opened
+from skymount.fs.skylinks.mounted_name import merged
+from skymount.fs.subtree import (
     UNCHANGING,
     Answer,
     Changes,
@@ -122,7 +122,7 @@ class FuseAdapter(pyfuse3.Operations):
     supports_dot_lookup = False
     enable_writeback_cache = False
 
-    def __init__(self, operations: Operations, config: FuseConfig) -> None:
+    def __init__(self, operations: FileSystem, config: FuseConfig) -> None:
         super().__init__()
         self._operations = operations
         self.counts = Counter[str]()

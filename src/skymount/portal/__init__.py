@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 from skymount.wire.dialect import SVC
 
 if TYPE_CHECKING:
-    from skymount.portal.client import PortalClient
-    from skymount.portal.download import DownloadResult
-    from skymount.portal.files import FileContent, MetadataResult
-    from skymount.portal.ledger import Ledger
-    from skymount.portal.names import HnsResult
-    from skymount.portal.registry import EntryResult, RegistryEntry
-    from skymount.portal.seeds import (
+    from skymount.portal.client.client import PortalClient
+    from skymount.portal.client.download import DownloadResult
+    from skymount.portal.client.hns import HnsResult
+    from skymount.portal.client.metadata import FileContent, MetadataResult
+    from skymount.portal.client.offline import (
         KeyPair,
         KeyPairAndSeed,
         derive_child_seed,
@@ -24,8 +22,10 @@ if TYPE_CHECKING:
         gen_key_pair_from_seed,
         parse_skylink,
     )
-    from skymount.portal.skydb import JSONResult
-    from skymount.portal.sync import SyncPortalClient
+    from skymount.portal.client.registry import EntryResult, RegistryEntry
+    from skymount.portal.client.skydb import JSONResult
+    from skymount.portal.client.sync import SyncPortalClient
+    from skymount.portal.registry.ledger import Ledger
     from skymount.wire.messages import UploadResult
     from skymount.wire.skykey import Skykey
     from skymount.wire.skylink import Skylink

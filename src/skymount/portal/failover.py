@@ -18,8 +18,8 @@ from skymount.errors import (
     StorageError,
     UnavailableError,
 )
-from skymount.portal.budget import Budget
-from skymount.portal.reading import PortalReader
+from skymount.portal.client.base import PortalReader
+from skymount.portal.http.memory_budget import MemoryBudget
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ REST = 2.0
 
 
 @dataclass
-class _Standing:
+class CircuitBreaker:
     """How a portal has done lately. Times are seconds of one clock."""
 
     faults: int = 0
@@ -128,17 +128,17 @@ class Portals:
 
     clients: Sequence[PortalReader]
     rounds: int = ROUNDS
-    budget: Budget = field(default_factory=Budget)
+    budget: MemoryBudget = field(default_factory=MemoryBudget)
     """For what is on its way to describe content."""
-    _standing: dict[PortalReader, _Standing] = field(default_factory=dict)
+    _standing: dict[PortalReader, CircuitBreaker] = field(default_factory=dict)
 
     def ranked(self) -> list[PortalReader]:
         """Return the portals in the order in which to ask them now."""
         now = trio.current_time()
         return sorted(self.clients, key=lambda client: self._of(client).counted(now))
 
-    def _of(self, client: PortalReader) -> _Standing:
-        return self._standing.setdefault(client, _Standing())
+    def _of(self, client: PortalReader) -> CircuitBreaker:
+        return self._standing.setdefault(client, CircuitBreaker())
 
     def _resting(self) -> dict[PortalReader, PortalError]:
         """Return the portals that are not to be tried now, and why they could not be reached."""

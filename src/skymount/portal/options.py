@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from skymount.errors import MalformedError, WrongTypeError
 from skymount.portal import DEFAULT_SVC_PORTAL_URL
-from skymount.portal.trust import Policy
+from skymount.portal.verify_policy import VerifyPolicy
 from skymount.wire.dialect import SVC, Dialect, dialect_named
 
 DEFAULT_PORTAL_URL = DEFAULT_SVC_PORTAL_URL
@@ -178,7 +178,7 @@ class PortalOptions:
     on_upload_progress: OnUploadProgress | None = None
     redirect_hosts: tuple[tuple[str, int | None], ...] = ()
     """(name in lower case, port or None for the default one)"""
-    verify: Policy = Policy.AVAILABLE
+    verify: VerifyPolicy = VerifyPolicy.AVAILABLE
 
     @property
     def is_local(self) -> bool:
@@ -299,8 +299,8 @@ def _redirect_host(name: str, text: str) -> tuple[str, int | None]:
     return parts.hostname.encode("idna").decode(), parts.port
 
 
-def _policy(name: str, value: object) -> Policy:
-    return Policy.parse(_text(name, value))
+def _policy(name: str, value: object) -> VerifyPolicy:
+    return VerifyPolicy.parse(_text(name, value))
 
 
 _Parser = Callable[[str, object], object]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from skymount.server.config import PortalConfig
 
 if TYPE_CHECKING:
-    from skymount.server.listener import serve
+    from skymount.server.hypercorn_server import serve
 
 __all__ = ["PortalConfig", "serve"]
 
@@ -17,7 +17,7 @@ __all__ = ["PortalConfig", "serve"]
 def __getattr__(name: str) -> Any:
     """Load `serve`, and with it starlette and hypercorn, when it is first asked for."""
     if name == "serve":
-        from skymount.server.listener import serve
+        from skymount.server.hypercorn_server import serve
 
         return serve
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,7 +12,7 @@ import msgspec
 
 from skymount.errors import MalformedError
 from skymount.wire.dialect import PRESETS
-from skymount.wire.registry import (
+from skymount.wire.registry_entry import (
     ALGORITHM,
     decode_json,
     entry_link,

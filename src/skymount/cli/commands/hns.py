@@ -1,0 +1,155 @@
+"""``skymount hns``: what domains resolve to, through a portal."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from skymount.cli.options import PortalFlags, portal_options, reading_options
+from skymount.cli.output import emit, json_option, progress
+
+if TYPE_CHECKING:
+    from skymount.portal.client.client import PortalClient
+    from skymount.portal.client.download import DownloadResult
+    from skymount.portal.client.hns import HnsResult
+
+
+@click.group()
+def hns() -> None:
+    """Resolve domains, and download what they point to.
+
+    For names that a portal of this machine answers to, see `skymount portal hns`.
+
+    \b
+    Examples:
+      skymount hns resolve example
+      skymount hns download example/index.html
+    """
+
+
+@hns.command()
+@click.argument("domain")
+@portal_options
+@json_option
+def resolve(
+    domain: str,
+    flags: PortalFlags,
+    as_json: bool,
+) -> None:
+    """Print the link that DOMAIN resolves to; exit code 3 when it has none.
+
+    \b
+    Examples:
+      skymount hns resolve example
+      skymount ls "$(skymount hns resolve example)"
+    """
+    from skymount.cli.session import run_with_client
+
+    settings = flags.load()
+
+    async def ask(client: "PortalClient") -> "HnsResult":
+        with _named(domain):
+            return await client.resolve_hns(domain)
+
+    found = run_with_client(settings, ask)
+    emit({"skylink": found.skylink, "data": found.data}, as_json, [found.skylink])
+
+
+@hns.command()
+@click.argument("name", metavar="DOMAIN[/PATH]")
+@click.argument("destination", metavar="[DEST]", required=False)
+@click.option("--force", is_flag=True, help="Replace a file that exists already.")
+@reading_options
+@json_option
+def download(
+    name: str, destination: str | None, force: bool, flags: PortalFlags, as_json: bool
+) -> None:
+    """Download what DOMAIN resolves to into the file DEST, or into the directory DEST.
+
+    It goes to stdout if DEST is '-'. Without DEST the file has the last name of the path, or that
+    of the domain; `download` in place of one that begins with a dash or holds control or invisible
+    characters. Of a directory the portal sends its index page, or a zip archive if it has none;
+    `skymount download --archive zip hns://example site.zip` gets the whole of it. The portal is
+    believed, as a warning says; `skymount download hns://DOMAIN/PATH` checks at least that the
+    content is what the portal says the domain leads to.
+
+    \b
+    Examples:
+      skymount hns download example/index.html
+      skymount hns download example page.html
+    """
+    from skymount.cli.link_target import HNS, Link, warn_of_doubt
+    from skymount.cli.session import run_with_client
+    from skymount.portal.verify_policy import Verified
+
+    if destination == "-" and as_json:
+        raise click.UsageError("--json and the content cannot both go to stdout")
+    settings = flags.load()
+    link = Link.parse(name if name[: len(HNS)].lower() == HNS else HNS + name)
+    domain, path = str(link.place), link.path.decode("utf-8", "surrogateescape")
+    shown = f"{domain}/{path}".rstrip("/")
+    if destination == "-":
+        run_with_client(settings, lambda client: _copy_out(client, domain, path, shown))
+        warn_of_doubt(HNS + shown, Verified.NO, settings.verify)
+        return
+    target = _target(destination, (path or domain).rpartition("/")[2], force=force)
+    with progress() as bar:
+
+        async def fetch(client: "PortalClient") -> "DownloadResult":
+            with _named(shown):
+                return await client.download_file_hns(target, domain, path=path, on_progress=bar)
+
+        done = run_with_client(settings, fetch)
+    warn_of_doubt(HNS + shown, done.verified, settings.verify)
+    found = {"path": str(target), "size": done.size, "verified": done.verified.value}
+    emit(found, as_json, [])
+
+
+async def _copy_out(client: "PortalClient", domain: str, path: str, shown: str) -> None:
+    from skymount.cli.commands.download import copy_out
+    from skymount.portal.client.verification import NO_NAME, demand
+    from skymount.wire import messages
+
+    demand(client.options, shown, NO_NAME)
+    with _named(shown):
+        await copy_out(client, messages.hns_download(domain, path))
+
+
+def _target(destination: str | None, own: str, *, force: bool) -> Path:
+    """Return the file to write; ClickException when there is one already that is to stay."""
+    from skymount.cli.link_target import plain_name
+
+    if destination == "":
+        raise click.UsageError("DEST is empty")
+    if own in (".", ".."):
+        own = "download"
+    own = plain_name(own, "download")
+    target = Path(own if destination is None else destination)
+    if destination is not None and target.is_dir():
+        target /= own
+    if target.is_dir():
+        raise click.ClickException(f"{target}: there is a directory of that name")
+    if not target.parent.is_dir():
+        raise click.ClickException(f"{target.parent}: no such directory")
+    if not force and os.path.lexists(target):
+        raise click.ClickException(f"{target}: it exists already; use --force to replace it")
+    return target
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Say what is not there: a portal answers with little more than the status."""
+    from skymount.errors import NotFoundError
+
+    try:
+        yield
+    except NotFoundError as error:
+        raise NotFoundError(
+            f"{name}: the portal knows nothing by that name: {error.message}",
+            status=error.status,
+            method=error.method,
+            url=error.url,
+        ) from None

@@ -1,0 +1,203 @@
+"""``skymount mount`` and ``skymount umount``."""
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from skymount import private
+from skymount.cli.options import PortalFlags, mount_options
+from skymount.cli.output import warn
+from skymount.errors import ConfigError, MountError, StorageError
+
+if TYPE_CHECKING:
+    from skymount.fs.mountpoint import Mounted
+
+_LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+_GONE_GRACE = 5.0  # seconds that a daemon may take to end by itself after it was unmounted
+_GONE_TIMEOUT = 25.0  # seconds that it may take when told to
+_ASK_TIMEOUT = 2.0  # seconds to ask a daemon for its process id
+
+
+@click.command()
+@click.argument("mountpoint", required=False)
+@mount_options
+@click.option("--name", metavar="NAME", help="Use the table [mounts.NAME] of the configuration.")
+@click.option("-f", "--foreground", is_flag=True, help="Stay, and log to stderr.")
+@click.option("--memory-cache", metavar="SIZE", help="Memory for content, like '128 MiB'.")
+@click.option("--disk-cache", metavar="SIZE|off", help="Disk space for content, like '2 GiB'.")
+@click.option(
+    "--no-read-ahead",
+    "read_ahead",
+    flag_value=False,
+    type=bool,
+    default=None,
+    help="Leave the kernel's read-ahead alone.",
+)
+@click.option("--allow-other", is_flag=True, default=None, help="Let other users in.")
+@click.option("--log-file", metavar="FILE", help="Where the daemon logs in the background.")
+def mount(
+    mountpoint: str | None,
+    flags: PortalFlags,
+    name: str | None,
+    foreground: bool,
+    **more: object,
+) -> None:
+    """Mount a portal at the directory MOUNTPOINT.
+
+    Goes to the background once the tree answers. Without a portal named anywhere, the one at the
+    default address is used, and if none is there, an embedded one is started for the life of the
+    mount.
+
+    \b
+    Examples:
+      skymount mount ~/sky
+      skymount mount ~/sky --portal https://portal.example
+      skymount mount --name home --foreground
+    """
+    from skymount import config
+    from skymount.daemon.daemonize import run_in_background
+    from skymount.daemon.mount_service import run
+    from skymount.daemon.readiness import Report
+    from skymount.fs import mountpoint as place
+
+    settings = flags.load(name or "", mountpoint=mountpoint, **more)
+    if not settings.mountpoint:
+        raise ConfigError(
+            "no mount point: name a directory, or set mountpoint in the configuration"
+        )
+    settings = replace(settings, mountpoint=place.resolve(settings.mountpoint))
+    if foreground:
+        logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT, stream=sys.stderr)
+        logging.getLogger("httpx").setLevel(logging.WARNING)
+        run(settings, Report(ready=lambda: None, warning=lambda text: None))
+        return
+    place.check(settings.mountpoint, allow_other=settings.allow_other)
+    log_file = _writable(
+        settings.log_file or config.default_log_file(settings.mountpoint),
+        is_default=not settings.log_file,
+    )
+    for warning in run_in_background(settings, lambda: _log_to(log_file)):
+        warn(warning)
+
+
+def _writable(path: str, *, is_default: bool) -> str:
+    """Return the absolute path of a log file, made if need be; MountError when it cannot be.
+
+    Only the default one's directory is made: a new one elsewhere is more likely a slip.
+    """
+    path = os.path.abspath(os.path.expanduser(path))
+    try:
+        if is_default:
+            for each in (Path(path).parents[1], Path(path).parent):
+                private.make_directory(each)
+                private.close_directory(each)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        return path
+    except OSError as error:
+        raise MountError(
+            f"{path}: the log cannot be written there: {error.strerror}; choose another --log-file"
+        ) from None
+
+
+def _log_to(path: str) -> None:
+    from skymount.daemon.log import log_to  # not before the fork: the starter has no need of it
+
+    log_to(path, _LOG_FORMAT)
+
+
+@click.command()
+@click.argument("mountpoint")
+@click.option("-z", "--lazy", is_flag=True, help="Detach now, end when nobody uses it any more.")
+def umount(mountpoint: str, lazy: bool) -> None:
+    """Unmount MOUNTPOINT and wait until its daemon is gone.
+
+    If changes of registry entries are still not posted, a warning says how many.
+
+    \b
+    Example:
+      skymount umount ~/sky
+    """
+    from skymount.fs import mountpoint as place
+
+    path = place.resolve(mountpoint)
+    mounted = place.mounted_at(path)
+    if mounted is None:
+        raise MountError(f"{path}: nothing is mounted there")
+    if not mounted.is_ours:
+        raise MountError(f"{path}: {mounted.kind} is mounted there, not skymount")
+    mounted.check_owner(path)
+    daemon = _daemon_of(path, mounted)
+    place.unmount(path, lazy=lazy)
+    if daemon is not None and not lazy and not _has_ended(daemon, _GONE_GRACE):
+        with contextlib.suppress(ProcessLookupError):  # it waits for an operation: a signal ends it
+            signal.pidfd_send_signal(daemon, signal.SIGTERM)
+        if not _has_ended(daemon, _GONE_TIMEOUT):
+            raise MountError(f"{path}: unmounted, but its daemon is still running")
+    _warn_of_pending()
+
+
+def _warn_of_pending() -> None:
+    """Say how much is not posted to the registry; a mount would send it."""
+    from skymount.portal.registry.ledger import Ledger
+    from skymount.portal.registry.spool_retry import summary
+
+    with contextlib.closing(Ledger.of_user()) as ledger:
+        if not ledger.path.exists():
+            return
+        try:
+            text = summary(ledger.pending())
+        except StorageError as error:
+            text = str(error)
+    if text:
+        warn(text)
+
+
+def _has_ended(process: int, limit: float) -> bool:
+    """Wait for the end of a process by its descriptor, for so many seconds at most."""
+    return bool(select.select([process], [], [], limit)[0])
+
+
+def _daemon_of(path: str, mounted: "Mounted") -> int | None:
+    """Return a descriptor of the process behind a mount; None when it does not answer, or names a
+    process that is not its daemon.
+    """
+    from skymount.fs.mountpoint import is_served_by
+
+    pid = _pid_named_by(path)
+    if pid is None:
+        return None
+    try:
+        process = os.pidfd_open(pid)  # first: the number may become another's
+    except (OSError, OverflowError):
+        return None
+    if is_served_by(mounted, pid) or _has_ended(process, 0):
+        return process
+    os.close(process)
+    warn(
+        f"{path}: it names process {pid}, which does not serve this mount for its owner; "
+        "its daemon is not waited for"
+    )
+    return None
+
+
+def _pid_named_by(path: str) -> int | None:
+    """Return the process that a mount says is behind it; None when it does not answer."""
+    answer: list[int] = []
+
+    def ask() -> None:
+        with contextlib.suppress(OSError, ValueError):
+            answer.append(int(os.getxattr(path, "user.skymount.pid")))
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(_ASK_TIMEOUT)
+    return answer[0] if answer else None

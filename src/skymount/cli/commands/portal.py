@@ -1,0 +1,128 @@
+"""``skymount portal``: run the embedded portal."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from skymount.cli.commands.portal_hns import hns
+from skymount.cli.options import data_option
+
+
+class _Address(click.ParamType[tuple[str, int]]):
+    """HOST:PORT, with an IPv6 host in brackets."""
+
+    name = "host:port"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        if isinstance(value, tuple):
+            return value
+        host, colon, port = str(value).rpartition(":")
+        if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+            self.fail(f"{value!r} is not HOST:PORT", param, ctx)
+        return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+@click.group()
+def portal() -> None:
+    """Run a content portal on this machine.
+
+    \b
+    Examples:
+      skymount portal serve
+      skymount portal hns set example SKYLINK
+    """
+
+
+portal.add_command(hns)
+
+
+@portal.command()
+@click.option(
+    "--listen",
+    type=_Address(),
+    default="127.0.0.1:4280",
+    show_default=True,
+    help="Address to listen on; port 0 picks a free one.",
+)
+@data_option
+@click.option(
+    "--header-limit",
+    type=click.IntRange(min=0),
+    default=8 << 20,
+    show_default=True,
+    metavar="BYTES",
+    help="Leave metadata longer than this out of the response header.",
+)
+@click.option(
+    "--max-upload",
+    type=click.IntRange(min=0),
+    default=5000 << 20,
+    show_default=True,
+    metavar="BYTES",
+    help="Refuse a request body longer than this.",
+)
+@click.option(
+    "--password-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Demand the password in this file, which only its owner may read, for all that changes "
+    "something. Without it the variable SKYMOUNT_PORTAL_PASSWORD counts.",
+)
+@click.option(
+    "--insecure",
+    is_flag=True,
+    help="Listen without a password even where other machines reach it.",
+)
+@click.option(
+    "--require-agent",
+    is_flag=True,
+    help="Refuse requests without the agent token in User-Agent, downloads excepted.",
+)
+@click.option(
+    "--allow-host",
+    "allow_hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Answer to this host name too; repeat it for further ones.",
+)
+@click.option(
+    "--allow-origin",
+    "allow_origins",
+    multiple=True,
+    metavar="ORIGIN",
+    help="Let web pages of this origin do everything, or with '*' all pages; repeatable.",
+)
+@click.option("--until-eof", is_flag=True, hidden=True)
+def serve(
+    listen: tuple[str, int], password_file: Path | None, until_eof: bool, **settings: Any
+) -> None:
+    """Serve content over HTTP until interrupted.
+
+    The last line before it serves is "listening on http://HOST:PORT".
+
+    \b
+    Examples:
+      skymount portal serve --listen 127.0.0.1:0 --data ./portal-data
+      skymount portal serve --listen 0.0.0.0:4280 --password-file ./password
+    """
+    from skymount.errors import SkymountError
+    from skymount.server import PortalConfig
+    from skymount.server.http.basic_auth import read_password
+    from skymount.server.main import run
+
+    environment = {} if until_eof else os.environb  # a mount's own portal is for that mount alone
+    host, port = listen
+    try:
+        password = read_password(password_file, environment)
+        config = PortalConfig(host=host, port=port, password=password, **settings)
+        run(
+            config,
+            on_listening=lambda url: click.echo(f"listening on {url}"),
+            until_eof=until_eof,
+        )
+    except SkymountError as error:  # a port in use is no wrong usage: not left to the table
+        raise click.ClickException(str(error)) from None

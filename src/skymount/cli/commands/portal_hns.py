@@ -1,0 +1,123 @@
+"""``skymount portal hns``: the names that a portal of this machine knows."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from skymount.cli.options import data_option
+from skymount.cli.output import emit, json_option, warn
+
+if TYPE_CHECKING:
+    from skymount.wire.dialect import Dialect
+
+
+@click.group()
+def hns() -> None:
+    """Say what names lead to.
+
+    They are kept in the file hns.zone in the portal's data directory, which may be edited by hand
+    as well. A running portal takes changes over at once.
+
+    \b
+    Examples:
+      skymount portal hns set example SKYLINK
+      skymount portal hns list
+    """
+
+
+@hns.command("set")
+@click.argument("domain")
+@click.argument("value")
+@data_option
+@click.option("--dialect", metavar="NAME", help="Names for links without any: svc or skynet.")
+def set_(domain: str, value: str, data: Path, dialect: str | None) -> None:
+    """Let DOMAIN lead to VALUE, and to nothing else.
+
+    VALUE is a skylink, bare, as a link or as a URL, with a path if wanted; or a registry entry
+    whose data is a skylink, most easily by its link. It may also be written PUBLICKEY/DATAKEY, both
+    in 64 hex digits: the data key is hashed.
+
+    \b
+    Examples:
+      skymount portal hns set example SKYLINK
+      skymount portal hns set docs.example SKYLINK/manual/index.html
+      skymount portal hns set blog.example "$(skymount registry link home blog)"
+    """
+    from skymount.errors import MalformedError
+    from skymount.server.storage import zone_file
+    from skymount.wire.hns import parse_domain
+
+    name = parse_domain(domain)
+    try:
+        text = zone_file.parse_value(value, _dialect(dialect))
+    except MalformedError as error:
+        if "/" not in value or "://" in value:
+            raise
+        raise MalformedError(
+            f"{error}; in PUBLICKEY/DATAKEY both are 64 hex digits, the data key is hashed: "
+            'easier is "$(skymount registry link KEY DATAKEY)"'
+        ) from None
+    zone_file.change(data, lambda found: found.with_record(name, text))
+
+
+@hns.command()
+@click.argument("domain")
+@data_option
+def remove(domain: str, data: Path) -> None:
+    """Let DOMAIN lead nowhere.
+
+    \b
+    Example:
+      skymount portal hns remove example
+    """
+    from skymount.errors import NotFoundError
+    from skymount.server.storage import zone_file
+    from skymount.wire.hns import parse_domain
+
+    name = parse_domain(domain)
+
+    def edit(found: zone_file.Zone) -> zone_file.Zone:
+        if name not in found.domains:
+            raise NotFoundError(f"{data / zone_file.FILE}: no record of {name}")
+        return found.without(name)
+
+    zone_file.change(data, edit)
+
+
+@hns.command("list")
+@data_option
+@json_option
+def list_(data: Path, as_json: bool) -> None:
+    """List all names with what they lead to.
+
+    \b
+    Examples:
+      skymount portal hns list
+      skymount portal hns list --json | jq -r '.[].domain'
+    """
+    from skymount.errors import MalformedError
+    from skymount.server.storage import zone_file
+
+    found = zone_file.load(data)
+    rows = []
+    for domain in found.domains:
+        value = found.value(domain)
+        try:
+            record = found.find(domain)
+        except MalformedError:
+            record = None
+        skylink = None if record is None else str(record.skylink)
+        rows.append({"domain": domain, "value": value, "skylink": skylink})
+    for problem in found.problems():
+        warn(f"{data / zone_file.FILE} {problem}")
+    emit(rows, as_json, (f"{row['domain']} {row['value']}" for row in rows if row["skylink"]))
+
+
+def _dialect(name: str | None) -> "Dialect":
+    """Return the dialect of that name, or the configured one."""
+    from skymount import config
+    from skymount.wire.dialect import dialect_named
+
+    return dialect_named(config.load({"dialect": name}, environ=os.environ, file="").dialect)

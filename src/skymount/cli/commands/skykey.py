@@ -1,0 +1,195 @@
+"""``skymount skykey``: the keys with which a node encrypts content."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from skymount.cli.options import PortalFlags, portal_options
+from skymount.cli.output import emit, json_option
+from skymount.cli.secret_input import SURPLUS, read_secret, refuse_surplus
+
+if TYPE_CHECKING:
+    from skymount.portal.client.client import PortalClient
+    from skymount.wire.skykey import Skykey
+
+_SHOW = click.option("--show-key", is_flag=True, help="Print the key itself: a secret.")
+
+
+@click.group()
+def skykey() -> None:
+    """Manage the named keys with which a node encrypts content.
+
+    \b
+    Examples:
+      skymount skykey create holidays
+      skymount upload --skykey-name holidays photos/
+      skymount skykey get --show-key holidays
+    """
+
+
+def _facts(key: "Skykey", show: bool) -> dict[str, str]:
+    secret = {"skykey": key.text} if show else {}
+    return secret | {"name": key.name, "id": key.id, "type": key.kind.value}
+
+
+def _line(key: "Skykey", show: bool) -> str:
+    columns = [key.id, key.kind.value, key.name]
+    return "  ".join([*columns, key.text] if show else columns)
+
+
+@skykey.command()
+@click.argument("name")
+@click.option(
+    "--type",
+    "kind",
+    type=click.Choice(["private-id", "public-id"]),
+    default="private-id",
+    show_default=True,
+    help="With public-id everybody sees which content has the same key.",
+)
+@_SHOW
+@portal_options
+@json_option
+def create(
+    name: str,
+    kind: str,
+    show_key: bool,
+    flags: PortalFlags,
+    as_json: bool,
+) -> None:
+    """Make a new key called NAME; print its id.
+
+    \b
+    Example:
+      skymount skykey create holidays
+    """
+    from skymount.cli.session import run_with_client
+
+    settings = flags.load()
+
+    async def make(client: "PortalClient") -> "Skykey":
+        return await client.create_skykey(name, kind)
+
+    key = run_with_client(settings, make)
+    emit(_facts(key, show_key), as_json, [key.text if show_key else key.id])
+
+
+@skykey.command(context_settings=SURPLUS)
+@portal_options
+@json_option
+@click.pass_context
+def add(ctx: click.Context, flags: PortalFlags, as_json: bool) -> None:
+    """Hand over a key that somebody gave you; print its id.
+
+    It is read from standard input, or asked for on a terminal: skykey:...?name=...
+
+    \b
+    Example:
+      skymount skykey add < holidays.skykey
+    """
+    from skymount.cli.session import run_with_client
+    from skymount.wire.skykey import Skykey
+
+    refuse_surplus(ctx, "no arguments")
+    settings = flags.load()
+    key = Skykey.parse(read_secret("Skykey").strip())
+
+    async def hand_over(client: "PortalClient") -> None:
+        await client.add_skykey(key.text)
+
+    run_with_client(settings, hand_over)
+    emit(_facts(key, False), as_json, [key.id])
+
+
+@skykey.command()
+@click.argument("name", required=False)
+@click.option("--id", "key_id", metavar="ID", help="Look for this id instead of a name.")
+@_SHOW
+@portal_options
+@json_option
+def get(
+    name: str | None,
+    key_id: str | None,
+    show_key: bool,
+    flags: PortalFlags,
+    as_json: bool,
+) -> None:
+    """Print id, type and name of a key; with --show-key the key itself, to give to somebody.
+
+    \b
+    Examples:
+      skymount skykey get holidays
+      skymount skykey get --show-key holidays > holidays.skykey
+    """
+    from skymount.cli.session import run_with_client
+
+    settings = flags.load()
+    _check_one(name, key_id)
+
+    async def ask(client: "PortalClient") -> "Skykey":
+        if name:
+            return await client.get_skykey_by_name(name)
+        return await client.get_skykey_by_id(key_id or "")
+
+    key = run_with_client(settings, ask)
+    emit(_facts(key, show_key), as_json, [key.text if show_key else _line(key, False)])
+
+
+@skykey.command("list")
+@_SHOW
+@portal_options
+@json_option
+def list_(
+    show_key: bool,
+    flags: PortalFlags,
+    as_json: bool,
+) -> None:
+    """List the keys: id, type and name of each.
+
+    \b
+    Example:
+      skymount skykey list
+    """
+    from skymount.cli.session import run_with_client
+
+    settings = flags.load()
+
+    async def ask(client: "PortalClient") -> "tuple[Skykey, ...]":
+        return await client.get_skykeys()
+
+    keys = run_with_client(settings, ask)
+    emit([_facts(key, show_key) for key in keys], as_json, [_line(key, show_key) for key in keys])
+
+
+@skykey.command()
+@click.argument("name", required=False)
+@click.option("--id", "key_id", metavar="ID", help="Delete the key of this id.")
+@portal_options
+@json_option
+def delete(
+    name: str | None,
+    key_id: str | None,
+    flags: PortalFlags,
+    as_json: bool,
+) -> None:
+    """Make the node forget a key: content encrypted with it can no longer be read there.
+
+    \b
+    Example:
+      skymount skykey delete holidays
+    """
+    from skymount.cli.session import run_with_client
+
+    settings = flags.load()
+    _check_one(name, key_id)
+
+    async def forget(client: "PortalClient") -> None:
+        await client.delete_skykey(name=name or "", id=key_id or "")
+
+    run_with_client(settings, forget)
+    emit({"name": name, "id": key_id, "deleted": True}, as_json, [])
+
+
+def _check_one(name: str | None, key_id: str | None) -> None:
+    if bool(name) == bool(key_id):
+        raise click.UsageError("give either NAME or --id ID")

@@ -1,0 +1,135 @@
+"""``skymount upload``."""
+
+import json
+import os
+import select
+import stat
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+import click
+
+from skymount.cli.options import PortalFlags, portal_options
+from skymount.cli.output import emit, json_option, progress, warn
+
+if TYPE_CHECKING:
+    from skymount.portal.client.client import PortalClient
+    from skymount.portal.client.upload import UploadBody
+    from skymount.wire.messages import UploadResult
+
+_STDIN = "-"
+_LOOK = 0.2  # seconds between two looks at whether to go on waiting for standard input
+
+
+@click.command()
+@click.argument("path", type=click.Path(exists=True, path_type=Path, allow_dash=True))
+@click.option("--name", metavar="NAME", help="Name of the file or directory in the skylink.")
+@click.option("--default-path", metavar="PATH", help="File that a browser is shown first.")
+@click.option("--no-default-path", is_flag=True, help="Show a browser no file first.")
+@click.option(
+    "--try-file",
+    "try_files",
+    multiple=True,
+    metavar="PATH",
+    help="File that a browser is shown for a path that is not there, such as index.html, which "
+    "is looked for in that path's directory; an absolute one is the same for all. Repeatable.",
+)
+@click.option(
+    "--error-page",
+    "error_pages",
+    multiple=True,
+    metavar="STATUS=PATH",
+    help="File that a browser is shown with that HTTP status, as 404=/404.html. Repeatable.",
+)
+@click.option("--skykey-name", metavar="NAME", help="Let the portal encrypt it with this skykey.")
+@click.option("--skykey-id", metavar="ID", help="The same, by the skykey's id.")
+@click.option("--dry-run", is_flag=True, help="Only print the skylink that it would have.")
+@portal_options
+@json_option
+def upload(
+    path: Path,
+    name: str | None,
+    default_path: str | None,
+    no_default_path: bool,
+    try_files: tuple[str, ...],
+    error_pages: tuple[str, ...],
+    skykey_name: str | None,
+    skykey_id: str | None,
+    dry_run: bool,
+    flags: PortalFlags,
+    as_json: bool,
+) -> None:
+    """Upload the file or directory PATH; print its skylink.
+
+    With - as PATH the file is read from standard input, and needs a --name. A symbolic link to a
+    file is uploaded as that file.
+
+    \b
+    Examples:
+      skymount upload notes.pdf
+      skymount upload site/ --portal https://portal.example
+      pg_dump shop | skymount upload - --name shop.sql
+      skymount upload --json site/ | jq -r .merkleroot
+    """
+    from skymount.cli.session import run_with_client
+    from skymount.portal.client.upload import upload_query
+    from skymount.portal.client.upload_source import empty_directories
+
+    settings = flags.load()
+    query = upload_query(
+        skykey_name=skykey_name or "",
+        skykey_id=skykey_id or "",
+        default_path=default_path or "",
+        disable_default_path=no_default_path,
+        try_files=try_files or None,
+        error_pages=_error_pages(error_pages),
+        dry_run=dry_run,
+    )
+    body = _body(path, name or "", query)
+    for empty in () if str(path) == _STDIN else empty_directories(path):
+        warn(f"{empty}: empty, and not part of the upload")
+    with progress() as bar:
+
+        async def send(client: "PortalClient") -> "UploadResult":
+            # to the first portal alone: who uploads says where to
+            return await client.send_upload(body.with_progress(bar))
+
+        result = run_with_client(settings, send)
+    emit(json.loads(result.encode()), as_json, [str(result.skylink)])
+
+
+def _body(path: Path, name: str, query: list[tuple[str, str]]) -> "UploadBody":
+    from skymount.portal.client.upload import FILE_FIELD, UploadBody
+    from skymount.portal.client.upload_source import Source
+
+    if str(path) != _STDIN:
+        return UploadBody.of_path(path, name=name, query=query)
+    if not name:
+        raise click.UsageError("standard input has no name: add --name NAME")
+    is_file = stat.S_ISREG(os.fstat(0).st_mode)
+    source = Source.of_file_object(sys.stdin.buffer if is_file else cast("BinaryIO", _Pipe()), name)
+    return UploadBody([source], field=FILE_FIELD, query=query)
+
+
+class _Pipe:
+    """Standard input that may keep us waiting, though not when we are to end."""
+
+    def seekable(self) -> bool:
+        return False
+
+    def read(self, size: int) -> bytes:
+        import trio
+
+        while size and not select.select([0], [], [], _LOOK)[0]:
+            trio.from_thread.check_cancelled()
+        return os.read(0, size)
+
+
+def _error_pages(texts: tuple[str, ...]) -> dict[str, str]:
+    pages = {status: path for status, _, path in (text.partition("=") for text in texts)}
+    if not all(status.isdecimal() and path for status, path in pages.items()):
+        raise click.UsageError("--error-page looks like 404=/404.html")
+    if len(pages) < len(texts):
+        raise click.UsageError("--error-page: there is more than one for a status")
+    return pages

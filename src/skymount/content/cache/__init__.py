@@ -1,0 +1,1 @@
+"""The memory cache and the disk cache of content."""

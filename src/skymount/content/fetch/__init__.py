@@ -1,0 +1,1 @@
+"""Fetching ranges of content from portals, verified, with read-ahead."""

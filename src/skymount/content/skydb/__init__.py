@@ -1,0 +1,1 @@
+"""SkyDB documents as text."""

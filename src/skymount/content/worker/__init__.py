@@ -1,0 +1,1 @@
+"""Work on untrusted input that runs in a process of its own."""

@@ -1,0 +1,72 @@
+"""Owns the daemon as a process: the fork, leaving the terminal, and what the starter is told."""
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable
+from functools import partial
+
+from skymount.config import Config
+from skymount.daemon.mount_service import run
+from skymount.daemon.readiness import Report
+from skymount.errors import MountError
+
+log = logging.getLogger(__name__)
+
+
+def run_in_background(config: Config, log_to: Callable[[], None]) -> list[str]:
+    """Fork a daemon that runs the mount; return its warnings once the tree answers.
+
+    MountError carries what the daemon failed on. No thread may have been started before.
+    """
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        _become_daemon(config, log_to, writing)
+    os.close(writing)
+    warnings: list[str] = []
+    with os.fdopen(reading, encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            kind, text = line[0], line[1:].rstrip("\n")
+            if kind == "R":
+                return warnings
+            if kind == "E":
+                os.waitpid(pid, 0)
+                raise MountError(text)
+            warnings.append(text)
+    raise MountError(f"{config.mountpoint}: the daemon ended before the tree answered; see its log")
+
+
+def _become_daemon(config: Config, log_to: Callable[[], None], starter: int) -> None:
+    """Leave the terminal, run the mount, and never return."""
+    listening = True
+
+    def tell(kind: str, text: str = "") -> None:
+        message = f"{kind}{' '.join(text.split())}\n"
+        if listening:  # afterwards the descriptor's number belongs to somebody else
+            with contextlib.suppress(BrokenPipeError):  # the starter was interrupted
+                os.write(starter, message.encode("utf-8", "backslashreplace"))
+
+    def ready() -> None:
+        nonlocal listening
+        tell("R")
+        listening = False
+        os.close(starter)
+
+    status = 1
+    try:
+        os.setsid()
+        os.chdir("/")
+        log_to()
+        run(config, Report(ready=ready, warning=partial(tell, "W")))
+        status = 0
+    except MountError as error:
+        log.error("%s", error)
+        tell("E", str(error))
+    except BaseException as error:
+        log.exception("the daemon failed")
+        tell("E", f"{config.mountpoint}: {error!r}")
+    finally:
+        logging.shutdown()
+        os._exit(status)

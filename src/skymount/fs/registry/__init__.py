@@ -1,0 +1,1 @@
+"""The directories `/registry` and `/skydb`."""

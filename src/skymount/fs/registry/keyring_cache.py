@@ -1,0 +1,68 @@
+"""Owns the keyring as the mounted tree sees it: read again when it may have changed."""
+
+import logging
+from collections.abc import Iterable
+
+import trio
+
+from skymount.errors import KeyringError
+from skymount.keyring import Keyring, StoredKey
+from skymount.wire.key_pair import KeyPair
+
+log = logging.getLogger(__name__)
+
+_HOLDS = 1.0
+"""Seconds for which what was read of the keyring holds."""
+
+
+class KeyringCache:
+    """The keys of a keyring by name and by public key, as of the last `refresh`."""
+
+    def __init__(self, keyring: Keyring) -> None:
+        self._keyring = keyring
+        self._by_name: dict[bytes, KeyPair] = {}
+        self._by_public_key: dict[bytes, KeyPair] = {}
+        self._read_at = -1e9
+        self._reading = trio.Lock()
+
+    async def refresh(self) -> None:
+        """Read the keyring unless that was done a moment ago."""
+        if trio.current_time() < self._read_at + _HOLDS:
+            return
+        async with self._reading:
+            if trio.current_time() < self._read_at + _HOLDS:
+                return
+            found = await trio.to_thread.run_sync(self._read)
+            self._by_name = {name.encode(): pair for name, pair in found.items()}
+            self._by_public_key = {pair.public_key: pair for pair in found.values()}
+            self._read_at = trio.current_time()
+
+    def _read(self) -> dict[str, KeyPair]:
+        try:
+            stored = self._keyring.read_all()
+        except KeyringError as error:  # the mount goes on; what needs a key is refused
+            log.warning("%s", error)
+            return {}
+        return {key.name: key.pair for key in stored if isinstance(key, StoredKey)}
+
+    def pair(self, public_key: bytes) -> KeyPair | None:
+        """Return the pair of a public key, None when the keyring does not have it."""
+        return self._by_public_key.get(public_key)
+
+    async def latest(self, public_key: bytes) -> KeyPair | None:
+        """Return the same as `pair`, after a `refresh`."""
+        await self.refresh()
+        return self.pair(public_key)
+
+    def named(self, name: bytes) -> bytes | None:
+        """Return the public key of a name, None when there is none."""
+        pair = self._by_name.get(name)
+        return None if pair is None else pair.public_key
+
+    def names(self) -> Iterable[bytes]:
+        """Return the names."""
+        return self._by_name
+
+    def public_keys(self) -> Iterable[bytes]:
+        """Return the public keys."""
+        return self._by_public_key

@@ -1,0 +1,1 @@
+"""The directories `/skylinks` and `/hns`."""

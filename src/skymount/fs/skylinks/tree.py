@@ -1,0 +1,142 @@
+"""Owns how a skyfile's listing looks as a file system: nodes, numbered as the rows of the listing,
+and their ``st_mode``. Pure; no inode numbers, no IO.
+
+Which names there are, and which cannot be, is decided in `content.model.listing_builder`.
+"""
+
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple, TypeAlias
+
+from skymount.content.model.listing import DIRECTORY
+from skymount.content.model.listing_builder import NAME_LIMIT
+from skymount.content.model.skyfile import Skyfile
+
+__all__ = ["NAME_LIMIT", "Directory", "File", "Node", "Tree"]
+
+_READ_BITS = 0o444
+_SHOWN_BITS = 0o555
+_DIRECTORY_MODE = stat.S_IFDIR | 0o555
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file: an extent of the payload, in bytes, and its ``st_mode``."""
+
+    offset: int
+    size: int
+    mode: int
+    content_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """A directory; `Tree.children` knows what is in it."""
+
+    mode = _DIRECTORY_MODE
+
+
+Node: TypeAlias = File | Directory
+
+
+class Entries(NamedTuple):
+    """Neighbouring children of a directory, each with as many values as there are indexes."""
+
+    indexes: range
+    names: Iterable[bytes]
+    modes: Iterable[int]
+    """Their ``st_mode``."""
+    sizes: Iterable[int]
+    positions: Iterable[int]
+    """Where to go on behind each of them."""
+
+
+class Tree:
+    """The files and directories of a skyfile; node 0 is the root directory.
+
+    The indexes depend on nothing but the metadata, so inode numbers made of them are stable. It
+    holds nothing of its own: a node is made when somebody asks for it.
+    """
+
+    __slots__ = ("_listing", "skyfile")
+
+    def __init__(self, skyfile: Skyfile) -> None:
+        self.skyfile = skyfile
+        self._listing = skyfile.listing
+
+    def __len__(self) -> int:
+        return len(self._listing)
+
+    @property
+    def hidden(self) -> Sequence[tuple[str, str]]:
+        """(path, reason) of each file that cannot be shown."""
+        return self._listing.hidden
+
+    def node(self, index: int) -> Node:
+        """Return a node; IndexError when there is none."""
+        if self.is_directory(index):
+            return Directory()
+        return File(*self.extent(index), self.mode(index), self._listing.content_type(index))
+
+    def extent(self, index: int) -> tuple[int, int]:
+        """Return (offset, size) of a file in the payload, in bytes."""
+        return self._listing.offsets[index], self._listing.sizes[index]
+
+    def is_directory(self, index: int) -> bool:
+        """Whether a node is a directory."""
+        return self._listing.modes[index] == DIRECTORY
+
+    def mode(self, index: int) -> int:
+        """Return the ``st_mode`` of a node."""
+        return _st_mode(self._listing.modes[index])
+
+    def size(self, index: int) -> int:
+        """Return the size of a file in bytes; 0 for a directory."""
+        found: int = self._listing.sizes[index]
+        return found
+
+    def name(self, index: int) -> bytes:
+        """Return the name of a node; empty for the root."""
+        return self._listing.names[index]
+
+    def path(self, index: int) -> bytes:
+        """Return the path of a node inside its tree; empty for the root."""
+        return self._listing.path(index)
+
+    def child(self, directory: int, name: bytes) -> int | None:
+        """Return the index of a name in a directory."""
+        return self._listing.find(directory, name)
+
+    def children(self, directory: int, start: int = 0) -> Iterator[int]:
+        """Yield the indexes of what a directory holds, by name, from one of them on."""
+        return self._listing.children(directory, start)
+
+    def runs(self, directory: int, start: int) -> Iterator[Entries]:
+        """Yield what a directory holds, from one child on, as runs of neighbours.
+
+        A large directory has a million children, so they are not asked for one by one.
+        """
+        listing = self._listing
+        for run in listing.runs(directory, start):
+            rows = slice(run.start, run.stop)
+            yield Entries(
+                run,
+                listing.names.run(run),
+                map(_st_mode, listing.modes[rows]),
+                listing.sizes[rows],
+                listing.ends[rows],
+            )
+
+    def below(self, index: int) -> range:
+        """Return the indexes of all that a node holds, each directory before what is in it."""
+        return range(index + 1, self._listing.ends[index])
+
+
+@cache  # there are few
+def _st_mode(mode: int) -> int:
+    """Return what the kernel is told of a mode in the listing."""
+    if mode == DIRECTORY:
+        return _DIRECTORY_MODE
+    return stat.S_IFREG | (mode & _SHOWN_BITS or _READ_BITS)

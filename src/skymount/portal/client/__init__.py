@@ -1,0 +1,1 @@
+"""The contract's calls, as a client library."""

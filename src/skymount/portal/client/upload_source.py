@@ -1,0 +1,194 @@
+"""Owns where the bytes of an upload come from: files, directories, bytes in memory, file objects.
+
+Sizes are known before anything is sent, unless a file object cannot tell its own.
+"""
+
+import errno
+import mimetypes
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+from skymount.errors import MalformedError, WrongTypeError
+from skymount.portal.client import arguments
+
+PIECE = 1 << 20
+"""Bytes that are read at a time."""
+
+Content = bytes | bytearray | memoryview | str | os.PathLike[str] | BinaryIO
+"""What can be uploaded as a file. A `str` is a path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One file to send: its path inside the upload, and its bytes."""
+
+    origin: Path | bytes | BinaryIO = field(repr=False)
+    name: str
+    size: int | None
+    """In bytes; None when the origin can be read only once, to its end."""
+    mode: int = 0
+    """Permission bits, 0 when there are none to tell."""
+    contenttype: str = ""
+    """Media type; guessed from the name when empty."""
+    start: int = 0
+    """Where a file object stood."""
+
+    @classmethod
+    def of_path(cls, file: Path, name: str = "") -> Self:
+        """Describe a file; OSError when it cannot be read, MalformedError when it is none."""
+        status = file.stat()
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, "Is a directory", str(file))
+        if not stat.S_ISREG(status.st_mode):
+            raise MalformedError(f"{file}: only regular files can be uploaded")
+        return cls._of_status(file, name or file.name, status)
+
+    @classmethod
+    def _of_status(cls, file: Path, name: str, status: os.stat_result) -> Self:
+        mode = stat.S_IMODE(status.st_mode) & 0o777
+        return cls(file, checked_name(name, file), status.st_size, mode)
+
+    @classmethod
+    def of_bytes(cls, data: bytes, name: str, *, contenttype: str = "") -> Self:
+        """Describe bytes in memory."""
+        return cls(data, checked_name(name), len(data), contenttype=contenttype)
+
+    @classmethod
+    def of_file_object(cls, file: BinaryIO, name: str = "") -> Self:
+        """Describe what is left of a file object, open in binary mode; it stays open.
+
+        Its name is that of the file, unless given. WrongTypeError for one in text mode.
+        """
+        if getattr(file, "closed", False):
+            raise MalformedError("the file object is closed")
+        if not isinstance(file.read(0), bytes):
+            raise WrongTypeError("the file object must be open in binary mode")
+        own = getattr(file, "name", "")
+        name = name or (Path(own).name if isinstance(own, str) else "")
+        if not name or name == "<stdin>":
+            raise MalformedError("the file object has no name: give a file name with it")
+        start, size = 0, None
+        if hasattr(file, "seekable") and file.seekable():
+            start = file.tell()
+            size = max(0, file.seek(0, os.SEEK_END) - start)
+            file.seek(start)
+        return cls(file, checked_name(name), size, start=start)
+
+    @classmethod
+    def of(cls, content: Content, name: str = "") -> Self:
+        """Describe whatever can be uploaded as a file; WrongTypeError for anything else."""
+        if isinstance(content, bytes | bytearray | memoryview):
+            if not name:
+                raise MalformedError("bytes have no name: give a file name with them")
+            return cls.of_bytes(bytes(content), name)
+        if isinstance(content, str | os.PathLike):
+            return cls.of_path(arguments.local_path(content, "file"), name)
+        if hasattr(content, "read"):
+            return cls.of_file_object(content, name)
+        raise WrongTypeError(
+            "a file must be a path, bytes or a binary file object, not " + type(content).__name__
+        )
+
+    @property
+    def media_type(self) -> str:
+        """Value of the part's Content-Type."""
+        guessed = self.contenttype or mimetypes.guess_type(self.name)[0]
+        return guessed or "application/octet-stream"
+
+    def read(self) -> Iterator[bytes]:
+        """Yield exactly `size` bytes; MalformedError when there are more or fewer by now."""
+        if isinstance(self.origin, bytes):
+            for at in range(0, len(self.origin), PIECE):
+                yield self.origin[at : at + PIECE]
+        elif isinstance(self.origin, Path):
+            with open(self.origin, "rb", buffering=0) as file:
+                yield from _read(file, self.size, str(self.origin))
+        else:
+            if self.size is not None:
+                self.origin.seek(self.start)
+            yield from _read(self.origin, self.size, self.name)
+
+
+def _read(file: Any, size: int | None, name: str) -> Iterator[bytes]:
+    left = size
+    while left is None or left:
+        data = file.read(PIECE if left is None else min(PIECE, left))
+        if not isinstance(data, bytes):
+            raise WrongTypeError(f"{name}: read() must return bytes, not {type(data).__name__}")
+        if not data:
+            if left is None:
+                return
+            raise MalformedError(f"{name}: became shorter while it was read")
+        if left is not None:
+            left -= len(data)
+        yield data
+    if file.read(1):  # it grew, or it is of a kind whose size is not known beforehand
+        raise MalformedError(f"{name}: holds more than its size of {size} bytes")
+
+
+def checked_name(name: str, file: Path | None = None) -> str:
+    """Return a name that can be sent; MalformedError when it is not valid UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raw = os.fsencode(file) if file else name.encode("utf-8", "backslashreplace")
+        shown = raw.decode("utf-8", "backslashreplace")
+        raise MalformedError(f"{shown}: the name is not valid UTF-8") from None
+    return name
+
+
+def mapping_sources(files: Mapping[str, Content]) -> list[Source]:
+    """Describe files by their paths inside the upload, in the order of the mapping."""
+    found = []
+    for name, content in files.items():
+        if not isinstance(name, str):
+            raise WrongTypeError(f"a path must be a text (str), not {type(name).__name__}")
+        if not name:
+            raise MalformedError("a path must not be empty")
+        found.append(Source.of(content, name))
+    return found
+
+
+def directory_sources(directory: Path) -> list[Source]:
+    """List the regular files below a directory, in the order of their paths.
+
+    Symbolic links to files are followed, those to directories are not (there may be a loop);
+    MalformedError names what cannot be stored: a device, a socket, a name that is not UTF-8.
+    """
+    found: list[Source] = []
+    for parent, subdirs, names in os.walk(directory, onerror=_raise):
+        subdirs.sort()
+        for name in names:
+            file = Path(parent, name)
+            status = _status(file)
+            if not stat.S_ISREG(status.st_mode):
+                raise MalformedError(f"{file}: only regular files can be uploaded")
+            path = file.relative_to(directory).as_posix()
+            found.append(Source._of_status(file, path, status))
+        for name in subdirs:
+            if Path(parent, name).is_symlink():
+                raise MalformedError(f"{Path(parent, name)}: links to directories are not followed")
+    return sorted(found, key=lambda source: source.name.encode())
+
+
+def _status(file: Path) -> os.stat_result:
+    try:
+        return file.stat()
+    except FileNotFoundError:
+        if file.is_symlink():
+            raise MalformedError(f"{file}: a link to nothing") from None
+        raise
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def empty_directories(directory: Path) -> list[str]:
+    """List the directories below that hold nothing: a skylink has no place for them."""
+    found = os.walk(directory)
+    return [parent for parent, subdirs, names in found if not subdirs and not names]

@@ -1,0 +1,394 @@
+"""Owns one HTTP/1.1 connection: requests out, answers in, and when it may be used again. A request
+may be sent while the answer before it is still coming (RFC 9112, 9.3.2).
+
+h11 writes requests and reads heads. Redirects, credentials and repetitions are not known here, and
+how bytes travel is ``portal.http.stream``'s.
+"""
+
+import math
+import ssl
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+import h11
+import httpx
+import trio
+
+from skymount.portal.http.memory_budget import take
+from skymount.portal.http.response_body import RECEIVED, Body, ChunkedBody, SizedBody
+from skymount.portal.http.response_head import SMALL_LIMIT, HeadBuffer, TooLongError
+from skymount.portal.http.stream import CheckAddress, Link, open_link
+
+_JOINED = 64 << 10  # bytes of a request's body that travel in one piece with its head
+_INCOMPLETE = 4 << 10  # bytes of a chunk's head or of trailers; portals send neither
+_LOOKS = (
+    2  # turns of the loop before a link is used again: a server may close right after an answer
+)
+_WRITTEN = 64  # requests whose heads stay written
+_BODILESS = (204, 304)
+_PROMPT = 5.0
+"""Seconds for the answer to a request that was sent behind another, from its turn on: it was there
+long before, and a server that overlooks such requests is found out.
+"""
+
+_PORTS = {"http": 80, "https": 443}
+
+_ANY_REQUEST = h11.Request(method="GET", target="/", headers=[("Host", "any")])
+
+Tls = Callable[[], Awaitable[ssl.SSLContext]]
+Dial = Callable[
+    [str, int, ssl.SSLContext | None, float | None, CheckAddress | None], Awaitable[Link]
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """An answer whose head is here. Who got it closes the body, which frees the connection."""
+
+    status: int
+    headers: Sequence[tuple[bytes, bytes]]
+    """Names, in lower case, and values."""
+    body: Body
+    goes_on: bool
+    """Whether it says where it ends and lets another follow."""
+    next_request: httpx.Request | None = None
+    """The one that follows, of a redirect."""
+    peer: str | None = None
+    """The numeric address that it came from; None if it is not known, as behind a proxy."""
+
+
+class NoTurnError(httpx.NetworkError):
+    """The answer before broke off for reasons of our own, so the one behind it never came."""
+
+
+class HeadTooLongError(httpx.RemoteProtocolError):
+    """The head of an answer is too long, or has too many lines."""
+
+
+class _Turn:
+    """The turn of a request that was sent behind another."""
+
+    def __init__(self) -> None:
+        self.come = trio.Event()
+        self.rest = b""
+        """What has come of its answer already."""
+        self.error: httpx.NetworkError | None = None
+        """Set if there will be no answer."""
+        self.is_deserted = False
+        """Whether nobody waits for the answer that will come."""
+
+
+class HTTP11Connection:
+    """A connection to one origin at a time. The answers to its requests come one after another."""
+
+    def __init__(self, tls: Tls, kept: float, dial: Dial = open_link) -> None:
+        """`tls` makes the context when it is needed; `kept` are the seconds that it stays idle.
+
+        `dial` opens a link as `open_link` does.
+        """
+        self._tls = tls
+        self._kept = kept
+        self._dial = dial
+        self._link: Link | None = None
+        self._origin: tuple[str, str, int] | None = None
+        self._idle_since: float | None = None
+        """None while an answer is on its way."""
+        self._asked = False
+        """Whether a request was sent, but for its body, whose head has not come."""
+        self._goes_on = False
+        """Whether the answer that is on its way lets another follow."""
+        self._turn: _Turn | None = None
+        """Of the request behind that answer's."""
+        self._opening = trio.CancelScope()
+        self.is_closed = False
+        """Whether `aclose` was called."""
+
+    async def exchange(self, request: httpx.Request, byte_range: bytes = b"") -> Arrived:
+        """Send a request and return its answer once the head is there.
+
+        The same request may be sent for each range of some content: `byte_range` is the value of
+        its Range header. The extension "head_limit" of a request bounds the bytes of the answer's
+        head, and "check_address" an address that is connected to anew. Errors are those of httpx,
+        and what the check raises.
+        """
+        timeouts = request.extensions.get("timeout", {})
+        check = request.extensions.get("check_address")
+        link = await self._connected(request.url, timeouts.get("connect"), check)
+        self._idle_since = None
+        with self._ending_on_error(link), _translated():
+            reusable = await _send(link, request, byte_range, timeouts.get("write"))
+            return await self._answer(link, request, b"", reusable)
+
+    def has_room_behind(self, request: httpx.Request, *, early: bool) -> bool:
+        """Whether a request without a body may be sent behind the answer that is coming; also
+        `early`, before it is known that this one lets another follow.
+        """
+        may_follow = self._goes_on or (early and self._asked)
+        return may_follow and self._turn is None and _origin(request.url) == self._origin
+
+    async def exchange_behind(self, request: httpx.Request, byte_range: bytes = b"") -> Arrived:
+        """The same behind the answer that is coming, when there is room.
+
+        NoTurnError when that breaks off on our side, or is not at its end in time.
+        """
+        timeouts = request.extensions.get("timeout", {})
+        link, turn = self._link, _Turn()
+        assert link is not None
+        self._turn = turn
+        patience = timeouts.get("read")
+        with trio.move_on_after(math.inf if patience is None else patience) as scope:
+            try:
+                reusable = await _send(link, request, byte_range, timeouts.get("write"))
+                await turn.come.wait()
+            except BaseException:
+                turn.is_deserted = True
+                if turn.come.is_set():
+                    link.close()
+                raise
+            if turn.error is not None:
+                raise turn.error
+            scope.deadline = min(scope.deadline, trio.current_time() + _PROMPT)
+            with self._ending_on_error(link), _translated():
+                return await self._answer(link, request, turn.rest, reusable)
+        if turn.come.is_set():
+            raise httpx.ReadTimeout("no answer to a request behind another")
+        raise NoTurnError("the answer before takes too long")
+
+    async def _answer(
+        self, link: Link, request: httpx.Request, rest: bytes, reusable: bool
+    ) -> Arrived:
+        """Receive the head of an answer of which `rest` is here."""
+        self._asked = reusable
+        parser = _new_parser()
+        timeout = request.extensions.get("timeout", {}).get("read")
+        buffer = HeadBuffer(request.extensions.get("head_limit", SMALL_LIMIT))
+        buffer.add(rest)
+        head, long = await _receive_head(link, parser, buffer, timeout)
+        headers = list(head.headers)
+        size = _size(request.method, head, dict(headers))
+        reusable = reusable and parser.our_state is h11.DONE
+        self._asked, self._goes_on = False, reusable and size not in (None, math.inf)
+        release = partial(self._release, link, reusable)
+        body: Body
+        if size is None:
+            body = ChunkedBody(link, buffer.rest, parser, timeout, release)
+        else:
+            body = SizedBody(link, buffer.rest, size, timeout, release)
+        return Arrived(head.status_code, headers + list(long), body, self._goes_on, peer=link.peer)
+
+    @property
+    def stands(self) -> bool:
+        """Whether there is a link, as far as is known: the next request need not wait for one."""
+        return self._link is not None and not self._link.is_closed
+
+    async def connect(self, url: httpx.URL, timeout: float) -> None:
+        """Have a connection stand before there is a request."""
+        await self._connected(url, timeout)
+        self._idle_since = trio.current_time()
+
+    async def aclose(self) -> None:
+        """Close it for good; what is under way fails."""
+        self.is_closed = True
+        self._opening.cancel()
+        if self._link is not None:
+            self._link.close()
+
+    async def _connected(
+        self, url: httpx.URL, timeout: float | None, check: CheckAddress | None = None
+    ) -> Link:
+        """Return the link to an origin: the one that was kept, or a new one in its place."""
+        origin = _origin(url)
+        if self._link is not None:
+            for _ in range(_LOOKS):
+                await trio.lowlevel.checkpoint()
+            if origin == self._origin and self._is_idle() and self._link.is_quiet():
+                return self._link
+            self._release(self._link, False, None)
+        scheme, host, port = origin
+        context = await self._tls() if scheme == "https" else None
+        self._opening = trio.CancelScope()
+        if not self.is_closed:
+            with self._opening:
+                self._link = await self._dial(host, port, context, timeout, check)
+                self._origin = origin
+                return self._link
+        raise httpx.ConnectError("the connection was closed")
+
+    def _is_idle(self) -> bool:
+        since = self._idle_since
+        return since is not None and trio.current_time() - since <= self._kept
+
+    @contextmanager
+    def _ending_on_error(self, link: Link) -> Iterator[None]:
+        """Close a link on which an exchange failed."""
+        try:
+            yield
+        except BaseException:
+            self._release(link, False, None)
+            raise
+
+    def _release(self, link: Link, reusable: bool, rest: bytes | None) -> None:
+        """Give a link whose answer is at its end to who is next, or keep it; close any other."""
+        if link is not self._link:  # another took its place, whose requests are not concerned
+            link.close()
+            return
+        turn, self._turn = self._turn, None
+        was_promised = self._asked or self._goes_on
+        self._asked = self._goes_on = False
+        if not reusable or rest is None:
+            if turn is not None:
+                by_server = was_promised and link.has_ended()
+                turn.error = (
+                    httpx.ReadError("the server closed the connection with a request behind")
+                    if by_server
+                    else NoTurnError("the answer before broke off")
+                )
+            link.close()
+        elif turn is not None and not turn.is_deserted:
+            turn.rest = rest
+        elif turn is not None or rest:
+            link.close()
+        else:
+            self._idle_since = trio.current_time()
+        if turn is not None:
+            turn.come.set()
+
+
+def _origin(url: httpx.URL) -> tuple[str, str, int]:
+    """Return scheme, host and port to connect to."""
+    host = url.raw_host.decode("ascii")
+    if url.scheme not in _PORTS or not host:
+        raise httpx.UnsupportedProtocol(f"no connection can be made to {url.scheme[:20]}://")
+    return url.scheme, host, url.port or _PORTS[url.scheme]
+
+
+async def _send(
+    link: Link, request: httpx.Request, byte_range: bytes, timeout: float | None
+) -> bool:
+    """Send a request, its body as it comes; return whether another may go after it.
+
+    A server that does not want all of it may close the connection, and its answer comes all the
+    same.
+    """
+    stream = request.stream
+    with suppress(httpx.WriteError):
+        if isinstance(stream, httpx.ByteStream) and not any(stream):
+            head, reusable = _written(request)
+            last = b"Range: %b\r\n\r\n" % byte_range if byte_range else b"\r\n"
+            await link.send(head + last, timeout)
+            return reusable
+        writer = h11.Connection(h11.CLIENT)
+        await _send_with_body(link, writer, request, timeout)
+        return writer.our_state is h11.DONE
+    return False
+
+
+@lru_cache(_WRITTEN)
+def _written(request: httpx.Request) -> tuple[bytes, bool]:
+    """Return the head of a request without a body, up to the blank line, and whether another may
+    go after it.
+    """
+    writer = h11.Connection(h11.CLIENT)
+    head = _begun(writer, request)
+    writer.send(h11.EndOfMessage())
+    return head.removesuffix(b"\r\n"), writer.our_state is h11.DONE
+
+
+def _begun(writer: h11.Connection, request: httpx.Request) -> bytes:
+    """Return the head of a request."""
+    target, headers = request.url.raw_path, request.headers.raw
+    head = writer.send(h11.Request(method=request.method, target=target, headers=headers))
+    assert head is not None
+    return head
+
+
+async def _send_with_body(
+    link: Link, writer: h11.Connection, request: httpx.Request, timeout: float | None
+) -> None:
+    begin, stream = _begun(writer, request), request.stream
+    if isinstance(stream, httpx.ByteStream):
+        body = b"".join([writer.send(h11.Data(data=data)) or b"" for data in stream])
+        end = writer.send(h11.EndOfMessage()) or b""
+        if len(body) > _JOINED:
+            await link.send(begin, timeout)
+            begin = b""
+        await link.send(begin + body + end, timeout)
+        return
+    assert isinstance(stream, httpx.AsyncByteStream)
+    await link.send(begin, timeout)
+    async with aclosing(_content(writer, stream)) as pieces:
+        async for piece in pieces:
+            if piece:
+                await link.send(piece, timeout)
+
+
+async def _content(
+    writer: h11.Connection, stream: httpx.AsyncByteStream
+) -> AsyncGenerator[bytes, None]:
+    """Yield the body of a request as it goes out."""
+    async with AsyncExitStack() as stack:
+        content = aiter(stream)
+        if isinstance(content, AsyncGenerator):
+            await stack.enter_async_context(aclosing(content))
+        async for data in content:
+            yield writer.send(h11.Data(data=data)) or b""
+    yield writer.send(h11.EndOfMessage()) or b""
+
+
+def _new_parser() -> h11.Connection:
+    """Return what reads one answer: as it does not write the request, it is shown another."""
+    parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=_INCOMPLETE)
+    parser.send(_ANY_REQUEST)
+    parser.send(h11.EndOfMessage())
+    return parser
+
+
+async def _receive_head(
+    link: Link, parser: h11.Connection, buffer: HeadBuffer, timeout: float | None
+) -> tuple[h11.Response, tuple[tuple[bytes, bytes], ...]]:
+    """Return the head of the answer, and the headers that are too long for the parser: only an
+    answer of success has a use for them. What goes before it is skipped.
+    """
+    while True:
+        head = buffer.take()
+        if head is not None:
+            parser.receive_data(head.lines)
+            event = parser.next_event()
+            if isinstance(event, h11.Response):
+                return event, head.long if 200 <= event.status_code < 300 else ()
+            continue
+        data = await link.receive(RECEIVED, timeout)
+        if not data:
+            raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
+        take(len(data))
+        buffer.add(data)
+
+
+def _size(method: str, head: h11.Response, headers: Mapping[bytes, bytes]) -> float | None:
+    """Return how many bytes a body has: inf when only the end of the connection ends it, None
+    when it comes in chunks (RFC 9112, 6.3). h11 has refused what is not well formed; what is
+    ambiguous is refused here, as two readers could take it for two things.
+    """
+    if method == "HEAD" or head.status_code in _BODILESS:
+        return 0
+    if b"transfer-encoding" in headers:
+        if b"content-length" in headers or head.http_version < b"1.1":
+            raise httpx.RemoteProtocolError("it is ambiguous where the body ends")
+        return None
+    length = headers.get(b"content-length")
+    return math.inf if length is None else int(length)
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Raise what h11 says as httpx names it."""
+    try:
+        yield
+    except TooLongError as error:
+        raise HeadTooLongError(str(error)) from error
+    except h11.RemoteProtocolError as error:
+        raise httpx.RemoteProtocolError(str(error)) from error
+    except h11.LocalProtocolError as error:
+        raise httpx.LocalProtocolError(str(error)) from error

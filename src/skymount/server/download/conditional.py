@@ -1,0 +1,91 @@
+"""Owns how a download answers Range, If-Range, If-Match and If-None-Match (RFC 9110 13, 14). No IO.
+
+The same for GET and HEAD: the contract wants their headers identical.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from skymount.errors import MalformedError
+from skymount.server.http_error import HttpError
+from skymount.wire.byte_range import ByteRange, parse_range
+
+Segment = bytes | ByteRange
+"""A piece of a body: bytes as they are, or a range of the content."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Status, headers and body of the answer."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    segments: tuple[Segment, ...]
+
+    @property
+    def length(self) -> int:
+        """Bytes of the body."""
+        return sum(map(len, self.segments))
+
+
+def _lists(header: str, etag: str) -> bool:
+    """Whether a list of entity tags names this one, by weak comparison."""
+    tags = (tag.strip().removeprefix("W/") for tag in header.split(","))
+    return any(tag in ("*", etag) for tag in tags)
+
+
+def is_unchanged(headers: Mapping[str, str], etag: str) -> bool:
+    """Whether the client has it already (304); HttpError 412 when If-Match does not match."""
+    if "if-match" in headers and not _lists(headers["if-match"], etag):
+        raise HttpError(412, "the content does not match the If-Match header")
+    return "if-none-match" in headers and _lists(headers["if-none-match"], etag)
+
+
+def plan(
+    headers: Mapping[str, str], range_header: str, etag: str, content_type: str, size: int
+) -> Plan:
+    """Decide how content of that size is answered; HttpError 416 for an impossible range."""
+    if_range = headers.get("if-range")
+    if not range_header or not size or (if_range is not None and if_range.strip() != etag):
+        return _full(content_type, size)
+    try:
+        ranges = parse_range(range_header, size)
+    except MalformedError as error:
+        raise _unsatisfiable(str(error), size) from None
+    if ranges is None or sum(map(len, ranges)) > size:  # more than all of it: as Go does
+        return _full(content_type, size)
+    if not ranges:
+        raise _unsatisfiable("invalid range: failed to overlap", size)
+    if len(ranges) == 1:
+        headers_206 = (
+            ("Content-Type", content_type),
+            ("Content-Range", ranges[0].content_range(size)),
+        )
+        return Plan(206, headers_206, tuple(ranges))
+    return _multipart(ranges, etag, content_type, size)
+
+
+def _full(content_type: str, size: int) -> Plan:
+    whole = (ByteRange(0, size),) if size else ()
+    return Plan(200, (("Content-Type", content_type),), whole)
+
+
+def _unsatisfiable(message: str, size: int) -> HttpError:
+    return HttpError(416, message, (("Content-Range", f"bytes */{size}"),))
+
+
+def _multipart(ranges: list[ByteRange], etag: str, content_type: str, size: int) -> Plan:
+    """Answer several ranges. The boundary is a hash that content cannot know of itself."""
+    boundary = etag.strip('"')[:32]
+    segments: list[Segment] = []
+    start = f"--{boundary}"
+    for one in ranges:
+        head = (
+            f"{start}\r\nContent-Type: {content_type}\r\n"
+            f"Content-Range: {one.content_range(size)}\r\n\r\n"
+        )
+        segments += [head.encode(), one]
+        start = f"\r\n--{boundary}"
+    segments.append(f"\r\n--{boundary}--\r\n".encode())
+    multipart_type = f"multipart/byteranges; boundary={boundary}"
+    return Plan(206, (("Content-Type", multipart_type),), tuple(segments))

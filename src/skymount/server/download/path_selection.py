@@ -1,0 +1,242 @@
+"""Owns what a download serves: which bytes, under which name, type and metadata. No IO.
+
+Rules: wire notes 4.2 (parameters), 4.3 (default path, try files, error pages, archives), 4.5.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from skymount.server.http.query_params import Params, boolean, number
+from skymount.server.http_error import HttpError
+from skymount.server.storage.skyfile_index import Stored
+from skymount.wire.byte_range import ByteRange
+from skymount.wire.metadata import (
+    Metadata,
+    Subfile,
+    encode_metadata,
+    fits_header,
+    select,
+    subpath_metadata,
+)
+
+ARCHIVE_TYPES = {
+    "zip": "application/zip",
+    "tar": "application/x-tar",
+    "targz": "application/gzip",
+}
+_SUFFIXES = {"zip": ".zip", "tar": ".tar", "targz": ".tar.gz"}
+_FORMATS = ("concat", *ARCHIVE_TYPES)
+_TIMEOUT_LIMIT = 900  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadQuery:
+    """The parameters of a download."""
+
+    archive: str
+    """The ``format`` parameter, empty when absent."""
+    attachment: bool
+    with_metadata: bool
+    with_layout: bool
+    range_header: str
+    """Range asked for by ``start`` and ``end``, in the form of a header."""
+
+    @classmethod
+    def parse(cls, params: Params, *, has_range: bool) -> Self:
+        """Read the query; HttpError 400. The time-out is checked and has no use on a local disk."""
+        archive = params.get("format", "").lower()
+        if archive and archive not in _FORMATS:
+            raise HttpError(
+                400,
+                "unable to parse 'format' parameter, allowed values are: 'concat', 'tar', 'targz'"
+                " and 'zip'",
+            )
+        if (number(params, "timeout") or 0) > _TIMEOUT_LIMIT:
+            raise HttpError(
+                400,
+                f"'timeout' parameter too high, maximum allowed timeout is {_TIMEOUT_LIMIT}s",
+            )
+        return cls(
+            archive=archive,
+            attachment=boolean(params, "attachment"),
+            with_metadata=not boolean(params, "no-response-metadata"),
+            with_layout=boolean(params, "include-layout"),
+            range_header=_range_of(params, has_range=has_range),
+        )
+
+
+def _range_of(params: Params, *, has_range: bool) -> str:
+    start, end = number(params, "start"), number(params, "end")
+    if start is None and end is None:
+        return ""
+    if start is None or end is None:
+        raise HttpError(400, "'start' and 'end' parameters must both be set or both be left out")
+    if has_range:
+        raise HttpError(400, "'start' and 'end' parameters cannot be used with a Range header")
+    if start > end:
+        raise HttpError(400, "'start' parameter must not be greater than 'end'")
+    return ByteRange(start, end + 1).header()
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One file of an archive."""
+
+    name: str
+    offset: int
+    length: int
+    mode: int
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is served. `extents` are (offset, length) in the payload, in the order served."""
+
+    name: str
+    """File name for the Content-Disposition header."""
+    content_type: str
+    """As stored; empty when it is to be guessed."""
+    guess_by: str
+    """The file name that the type is guessed by."""
+    extents: tuple[tuple[int, int], ...]
+    header: bytes | None
+    """The metadata header."""
+    archive: str = ""
+    members: tuple[Member, ...] = ()
+    status: int = 200
+
+    @property
+    def size(self) -> int:
+        """Bytes served, of anything but an archive."""
+        return sum(length for _, length in self.extents)
+
+
+@dataclass(frozen=True, slots=True)
+class AddSlash:
+    """The client is sent to the same path with a slash at its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The path that was asked for, and how."""
+
+    path: str
+    """Without a leading slash; empty for the skylink itself."""
+    query: DownloadQuery
+    may_redirect: bool
+    """Whether the URL lacks a slash at its end, and is not asked for as an attachment."""
+
+
+def choose(stored: Stored, asked: Asked, header_limit: int) -> Choice | AddSlash:
+    """Decide what a path of a skyfile serves.
+
+    HttpError 404 when there is nothing, 400 when the stored default path makes no sense. If the
+    skyfile has an error page for that status, it is served instead.
+    """
+    try:
+        return _choose(stored, asked, header_limit)
+    except HttpError as refusal:
+        page = stored.metadata.errorpages.get(str(refusal.status), "").removeprefix("/")
+        found = stored.metadata.subfiles.get(page)
+        if found is None:
+            raise
+        return _file(_last(page), found, stored.header, status=refusal.status)
+
+
+def _choose(stored: Stored, asked: Asked, header_limit: int) -> Choice | AddSlash:
+    metadata, path = stored.metadata, asked.path
+    index = "" if asked.query.archive else _index_of(metadata, path)
+    if index and asked.may_redirect and _wants_slash(metadata, path, index):
+        return AddSlash()
+    if index and not path:
+        return _file(_last(metadata.filename), metadata.subfiles[index], stored.header)
+    if not path:
+        return _whole(stored, asked.query.archive)
+    selected = select(metadata, index or path)
+    if not selected:
+        raise HttpError(404, f"failed to download contents for path: /{path}")
+    raw = encode_metadata(subpath_metadata(index or path, selected))
+    header = raw if fits_header(raw, header_limit) else None
+    return _selected(_last(index or path), selected, asked.query.archive, header)
+
+
+def _index_of(metadata: Metadata, path: str) -> str:
+    """Return the subfile that stands for a path which names none itself, empty when none does."""
+    if path in metadata.subfiles:
+        return ""
+    if not metadata.tryfiles:
+        return "" if path else _default_path(metadata)
+    directory = path.removesuffix("/") + "/" if path else ""
+    for name in metadata.tryfiles:
+        candidate = name[1:] if name.startswith("/") else directory + name
+        if candidate in metadata.subfiles:
+            return candidate
+    return ""
+
+
+def _default_path(metadata: Metadata) -> str:
+    """Return the subfile that stands for the skylink itself, empty when none does."""
+    if metadata.defaultpath and not metadata.subfiles:
+        raise HttpError(400, "defaultpath is not allowed on single files, please specify a format")
+    if metadata.defaultpath and metadata.disabledefaultpath:
+        raise HttpError(
+            400,
+            "invalid defaultpath state - both defaultpath and disabledefaultpath are set, please"
+            " specify a format",
+        )
+    if metadata.disabledefaultpath:
+        return ""
+    if metadata.defaultpath:
+        default = metadata.defaultpath.removeprefix("/")
+        if default not in metadata.subfiles:
+            raise HttpError(
+                400,
+                f"skyfile has invalid default path ({metadata.defaultpath}), please specify a"
+                " format",
+            )
+        return default
+    return "index.html" if "index.html" in metadata.subfiles else ""
+
+
+def _wants_slash(metadata: Metadata, path: str, index: str) -> bool:
+    """Whether a page's relative links need the URL to end in a slash."""
+    is_page = index.endswith((".html", ".htm"))
+    is_inside = not path or index.startswith(f"{path}/")
+    return is_page and is_inside and len(metadata.subfiles) > 1
+
+
+def _whole(stored: Stored, archive: str) -> Choice:
+    """Serve the skylink itself, without a default path."""
+    metadata, size = stored.metadata, stored.skyfile.layout.filesize
+    name = _last(metadata.filename)
+    subfiles = metadata.subfiles or {metadata.filename: Subfile(mode=metadata.mode, len=size)}
+    if archive == "concat" and len(subfiles) > 1:
+        return Choice(name, "", name, ((0, size),), stored.header)
+    return _selected(name, subfiles, archive, stored.header)
+
+
+def _selected(
+    name: str, selected: Mapping[str, Subfile], archive: str, header: bytes | None
+) -> Choice:
+    """Serve some subfiles: a single one as it is, several as an archive."""
+    if len(selected) == 1 and archive not in ARCHIVE_TYPES:
+        return _file(name, next(iter(selected.values())), header)
+    ordered = sorted(selected.items(), key=lambda item: (item[1].offset, item[0]))
+    if archive == "concat":
+        extents = tuple((sub.offset, sub.len) for _, sub in ordered)
+        return Choice(name, "", name, extents, header)
+    archive = archive or "zip"
+    members = tuple(Member(path, sub.offset, sub.len, sub.mode) for path, sub in ordered)
+    full_name = name + _SUFFIXES[archive]
+    content_type = ARCHIVE_TYPES[archive]
+    return Choice(full_name, content_type, "", (), header, archive=archive, members=members)
+
+
+def _file(name: str, sub: Subfile, header: bytes | None, status: int = 200) -> Choice:
+    guess_by = sub.filename or name
+    return Choice(name, sub.contenttype, guess_by, ((sub.offset, sub.len),), header, status=status)
+
+
+def _last(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]

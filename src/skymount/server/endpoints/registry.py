@@ -1,0 +1,77 @@
+"""Owns the registry endpoints (contract 5 and 6): parameters, statuses and messages of wire notes
+6.1 and 6.2. Entries are kept by `entry_store`.
+"""
+
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from skymount.errors import BadSignatureError, MalformedError
+from skymount.server.config import PortalConfig
+from skymount.server.http import responses
+from skymount.server.http.query_params import Params, form_params, number
+from skymount.server.http.request_body import read_body
+from skymount.server.http_error import HttpError
+from skymount.server.storage.entry_store import EntryStore
+from skymount.wire.registry_entry import UPDATE_LIMIT, SignedEntry, parse_public_key, parse_tweak
+
+_TIMEOUT_LIMIT = 300  # seconds; also the default
+_TOO_BIG = "Registry data is too big"  # how the codec's message begins, which is complete
+_FAILED = "Unable to update the registry: "
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """The registry endpoints of one portal."""
+
+    config: PortalConfig
+    entries: EntryStore
+
+    async def get(self, request: Request) -> Response:
+        """Answer with the signed entry of a public key and a hashed data key.
+
+        The portal asks nobody else, so it knows at once: the time-out is checked and has no use.
+        """
+        body = await read_body(request, UPDATE_LIMIT, self.config.body_timeout)
+        public_key, tweak = _parse_question(form_params(request, body))
+        found = await self.entries.get(public_key, tweak)
+        if found is None:
+            raise HttpError(404, "registry entry not found")
+        return responses.json_body(found.encode_answer())
+
+    async def post(self, request: Request) -> Response:
+        """Store a signed entry. What was answered with 204 survives a crash."""
+        body = await read_body(request, UPDATE_LIMIT, self.config.body_timeout)
+        try:
+            signed = SignedEntry.parse_update(body)
+        except MalformedError as error:
+            message = str(error)
+            prefix = "" if message.startswith(_TOO_BIG) else "Failed to decode request: "
+            raise HttpError(400, prefix + message) from None
+        try:
+            await self.entries.update(signed)
+        except BadSignatureError:
+            raise HttpError(400, f"{_FAILED}invalid signature") from None
+        except MalformedError as error:  # the revision, as a rule
+            raise HttpError(400, f"{_FAILED}{error}") from None
+        return responses.Reply(204, [])
+
+
+def _parse_question(params: Params) -> tuple[bytes, bytes]:
+    """Return public key and hashed data key; HttpError 400."""
+    try:
+        public_key = parse_public_key(params.get("publickey", ""))
+    except MalformedError as error:
+        raise HttpError(400, f"Unable to parse publickey param: {error}") from None
+    try:
+        tweak = parse_tweak(params.get("datakey", ""))
+    except MalformedError as error:
+        raise HttpError(400, f"Unable to decode dataKey param: {error}") from None
+    timeout = number(params, "timeout")
+    if timeout is not None and not 1 <= timeout <= _TIMEOUT_LIMIT:
+        raise HttpError(
+            400,
+            f"Invalid 'timeout' parameter, needs to be between 1s and {_TIMEOUT_LIMIT}s",
+        )
+    return public_key, tweak

@@ -1,0 +1,68 @@
+"""Owns the endpoints that tell about the portal itself: statistics, whether it keeps a skyfile, and
+the lists of blocked content and of other portals, which are empty (wire notes 4.7).
+"""
+
+import time
+from dataclasses import dataclass, field
+
+import msgspec
+import trio
+from starlette.requests import Request
+from starlette.responses import Response
+
+from skymount import __version__
+from skymount.server.http import responses
+from skymount.server.resolver import Resolver
+from skymount.server.storage.entry_store import EntryStore
+from skymount.server.storage.skyfile_index import SkyfileIndex
+
+
+class _Stats(msgspec.Struct):
+    """The answer of the stats endpoint."""
+
+    version: str
+    uptime: int
+    """Seconds."""
+    numfiles: int
+    """Skyfiles, each of which may be a directory."""
+    totalsize: int
+    """Bytes of their content."""
+    numentries: int
+    """Registry entries, deleted ones included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """The reporting endpoints of one portal."""
+
+    catalog: SkyfileIndex
+    resolver: Resolver
+    entries: EntryStore
+    started: float = field(default_factory=time.monotonic)
+
+    async def stats(self, request: Request) -> Response:
+        """Answer with what the portal keeps."""
+        files, size = await self.catalog.totals()
+        entries = await self.entries.count()
+        uptime = int(time.monotonic() - self.started)
+        return _json(_Stats(__version__, uptime, files, size, entries))
+
+    async def pin(self, request: Request) -> Response:
+        """Answer 204 for a skyfile that is here: this portal keeps all that it has."""
+        resolved = await self.resolver.resolve(request.path_params["link"])
+        await self.catalog.find(resolved.skylink)
+        return responses.Reply(204, resolved.headers())
+
+    async def blocklist(self, request: Request) -> Response:
+        """Answer with the hashes of what is blocked: none."""
+        await trio.lowlevel.checkpoint()
+        return _json({"blacklist": None, "blocklist": []})
+
+    async def portals(self, request: Request) -> Response:
+        """Answer with the other portals that this one knows: none."""
+        await trio.lowlevel.checkpoint()
+        return _json({"portals": []})
+
+
+def _json(value: object) -> Response:
+    return responses.json_body(msgspec.json.encode(value) + b"\n")

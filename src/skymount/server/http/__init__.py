@@ -1,0 +1,1 @@
+"""What every request and response of the portal goes through."""

@@ -1,0 +1,224 @@
+"""Owns the listening socket and the life of the server; the only importer of hypercorn."""
+
+import logging
+import socket
+from collections.abc import Callable
+from contextlib import closing, suppress
+from functools import partial
+from typing import Any, cast
+
+import h11
+import trio
+from hypercorn.config import Config
+from hypercorn.events import Event, Updated
+from hypercorn.protocol.h11 import H11Protocol
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import ASGIFramework, ConnectionState
+from hypercorn.utils import wrap_app
+
+from skymount.errors import ConfigError
+from skymount.server.config import PortalConfig
+from skymount.server.http.access_rules import Rules
+from skymount.server.http.framing import StrictConnection
+from skymount.server.http.host_header import is_loopback
+from skymount.server.routes import build
+from skymount.server.storage.entry_store import EntryStore
+from skymount.server.storage.skyfile_store import SkyfileStore
+from skymount.server.storage.skykey_store import SkykeyStore
+
+_log = logging.getLogger(__name__)
+
+_BACKLOG = 128  # connections that wait to be accepted
+_HEADERS_LIMIT = 64 << 10  # bytes of a request line and its headers
+_REQUESTS_PER_CONNECTION = 1_000_000  # a mount keeps its connections for days
+
+
+async def serve(
+    config: PortalConfig,
+    *,
+    on_listening: Callable[[str], None],
+    shutdown: trio.Event | None = None,
+) -> None:
+    """Run a portal until `shutdown` is set or the task is cancelled.
+
+    `on_listening` is told its URL once it accepts connections. StorageError when the data directory
+    cannot be used, ConfigError when the address cannot.
+    """
+    store = await trio.to_thread.run_sync(SkyfileStore.open, config.data)
+    try:
+        skykeys = await trio.to_thread.run_sync(SkykeyStore.open, config.data)
+        entries = await trio.to_thread.run_sync(EntryStore.open, config.data)
+        with closing(entries), await trio.to_thread.run_sync(_listen, config) as listening:
+            # accepted connections inherit it; it also bounds a window that stays closed
+            timeout_ms = round(config.send_timeout * 1000)
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
+            stop = trio.Event() if shutdown is None else shutdown
+            await _run(config, store, skykeys, entries, listening, on_listening, stop)
+    finally:
+        store.close()
+
+
+def _listen(config: PortalConfig) -> socket.socket:
+    host, port = config.host, config.port
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, *_, address = found[0]
+        if not (config.password or config.insecure or is_loopback(str(address[0]))):
+            raise ConfigError(
+                f"refusing to listen on {host}:{port} without a password, as others may reach it: "
+                "give one with --password-file FILE, or allow this with --insecure"
+            )
+        return socket.create_server(address, family=family, backlog=_BACKLOG)
+    except (OSError, OverflowError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        reason = str(reason or error).partition(" (while")[0]  # what create_server adds
+        raise ConfigError(f"cannot listen on {host}:{port}: {reason}") from error
+
+
+def _url(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _hypercorn_config(config: PortalConfig) -> Config:
+    log = logging.getLogger(f"{__name__}.hypercorn")
+    log.setLevel(logging.ERROR)
+    settings = Config()
+    settings.errorlog = log
+    settings.accesslog = None
+    settings.include_server_header = False
+    settings.h11_max_incomplete_size = _HEADERS_LIMIT
+    settings.keep_alive_timeout = config.idle_timeout
+    settings.keep_alive_max_requests = _REQUESTS_PER_CONNECTION
+    return settings
+
+
+class _Http1(H11Protocol):
+    """hypercorn's HTTP/1.1 without the ways out of it, to WebSocket and to HTTP/2.
+
+    No endpoint needs them, and hypercorn fails on requests of theirs that it should refuse. An
+    upgrade is ignored, as any server may; what begins as HTTP/2 gets an error, and so does a
+    request of doubtful end.
+    """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        limit = self.config.h11_max_incomplete_size
+        self.connection = StrictConnection(h11.SERVER, max_incomplete_event_size=limit)
+
+    async def _check_protocol(self, event: h11.Request) -> None:
+        pass
+
+    async def _create_stream(self, request: h11.Request) -> None:
+        headers = [(name, value) for name, value in request.headers if name != b"upgrade"]
+        if len(headers) != len(request.headers):
+            request = h11.Request(
+                method=request.method,
+                target=request.target,
+                headers=headers,
+                http_version=request.http_version,
+            )
+        await super()._create_stream(request)
+
+
+class _Connection(TCPServer):
+    """hypercorn's connection, which ends when the client has closed it, and speaks HTTP/1.1 only.
+
+    The original would wait for its idle timer first, with the socket still open.
+    """
+
+    _has_ended = False
+
+    async def _read_data(self) -> None:
+        wrapper = self.protocol
+        wrapper.protocol = _Http1(
+            self.app,
+            self.config,
+            self.context,
+            self._task_group,
+            wrapper.state,
+            wrapper.ssl,
+            wrapper.client,
+            wrapper.server,
+            wrapper.send,
+        )
+        await super()._read_data()
+        self._has_ended = True
+        await self.idle_task.stop()
+
+    async def protocol_send(self, event: Event) -> None:
+        if self._has_ended and isinstance(event, Updated):  # an answer that nobody took has ended
+            return
+        with suppress(trio.BusyResourceError):  # the connection is being closed meanwhile
+            await super().protocol_send(event)
+
+
+class _Connections:
+    """The connections that are open."""
+
+    def __init__(self) -> None:
+        self._streams: set[trio.SocketStream] = set()
+        self._none_left = trio.Event()
+
+    def add(self, stream: trio.SocketStream) -> None:
+        self._streams.add(stream)
+        self._none_left = trio.Event()
+
+    def discard(self, stream: trio.SocketStream) -> None:
+        self._streams.discard(stream)
+        if not self._streams:
+            self._none_left.set()
+
+    async def wind_down(self, grace: float) -> None:
+        """Wait until all have ended; close those that take longer."""
+        with trio.move_on_after(grace):
+            while self._streams:
+                await self._none_left.wait()
+        for stream in list(self._streams):
+            await stream.aclose()
+
+
+async def _run(
+    config: PortalConfig,
+    store: SkyfileStore,
+    skykeys: SkykeyStore,
+    entries: EntryStore,
+    listening: socket.socket,
+    on_listening: Callable[[str], None],
+    shutdown: trio.Event,
+) -> None:
+    """Accept connections until told to stop, then let those under way end for a moment.
+
+    hypercorn's own loop is not used: it cannot end while a client does not read its answer, because
+    it shields its sends. Closing the streams ends those too.
+    """
+    rules = Rules.of(config, on_loopback=is_loopback(listening.getsockname()[0]))
+    app = wrap_app(cast(ASGIFramework, build(config, store, skykeys, entries, rules)), 0, "asgi")
+    settings, context = _hypercorn_config(config), WorkerContext(None)
+    connections = _Connections()
+
+    async def handle(stream: trio.SocketStream) -> None:
+        connections.add(stream)
+        try:
+            as_typed = cast(trio.SSLStream[trio.SocketStream], stream)
+            await _Connection(app, settings, context, ConnectionState({}), as_typed)
+        except* Exception:  # noqa: BLE001  # a bug there must not end the portal
+            _log.exception("a connection has failed")
+        finally:
+            connections.discard(stream)
+
+    async with trio.open_nursery() as handlers:
+        try:
+            async with trio.open_nursery() as accepting:
+                listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
+                start = partial(trio.serve_listeners, handle, [listener])
+                await accepting.start(partial(start, handler_nursery=handlers))
+                on_listening(_url(listening))
+                await shutdown.wait()
+                accepting.cancel_scope.cancel()
+        finally:
+            await context.terminated.set()
+            with trio.CancelScope(shield=True):
+                await connections.wind_down(config.grace)
+            handlers.cancel_scope.cancel()

@@ -1,0 +1,53 @@
+"""Owns a portal as a process of its own: signals, standard streams, interpreter settings."""
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+
+import trio
+
+from skymount import private
+from skymount.errors import SkymountError
+from skymount.server.config import PortalConfig
+from skymount.server.hypercorn_server import serve
+
+_SWITCH_INTERVAL = 0.0005  # seconds that hashing threads may keep the event loop waiting
+
+
+def run(config: PortalConfig, *, on_listening: Callable[[str], None], until_eof: bool) -> None:
+    """Serve until SIGTERM or SIGINT, or with `until_eof` also until standard input ends."""
+    private.be_a_service()
+    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+    sys.setswitchinterval(_SWITCH_INTERVAL)
+    trio.run(_run, config, on_listening, until_eof)
+
+
+async def _run(config: PortalConfig, on_listening: Callable[[str], None], until_eof: bool) -> None:
+    shutdown = trio.Event()
+    failure: SkymountError | None = None
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_set_on_signal, signals, shutdown)
+            if until_eof:
+                nursery.start_soon(_set_on_eof, shutdown)
+            try:
+                await serve(config, on_listening=on_listening, shutdown=shutdown)
+            except SkymountError as error:  # past the nursery, which would wrap it in a group
+                failure = error
+            nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+async def _set_on_signal(signals: AsyncIterator[int], shutdown: trio.Event) -> None:
+    async for _ in signals:
+        shutdown.set()
+
+
+async def _set_on_eof(shutdown: trio.Event) -> None:
+    """Read standard input and drop it until it ends."""
+    while await trio.to_thread.run_sync(os.read, 0, 4096, abandon_on_cancel=True):
+        pass
+    shutdown.set()

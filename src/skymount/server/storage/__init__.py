@@ -1,0 +1,1 @@
+"""What the portal keeps on disk."""

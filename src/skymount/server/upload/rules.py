@@ -1,0 +1,260 @@
+"""Owns what an upload means: its parameters, the rules for its names, the metadata it gets.
+
+Decisions only, no IO: `uploading` feeds it and stores the result. Rules: wire notes 3.2, 3.3, 2.5.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import msgspec
+
+from skymount.errors import MalformedError
+from skymount.server.config import PortalConfig
+from skymount.server.http.query_params import Params, boolean, number
+from skymount.server.http_error import HttpError
+from skymount.wire.messages import Part
+from skymount.wire.metadata import Metadata, Subfile, check_path, encode_metadata
+from skymount.wire.skykey import check_id
+
+FILE_FIELD, DIRECTORY_FIELD = "file", "files[]"
+DEFAULT_TRYFILES = ("index.html",)
+
+_MODE_LIMIT = 1 << 32  # of a file mode, as in Go
+_REDUNDANCY_LIMIT = 256
+_RECORD_OVERHEAD = 80  # bytes of a subfile's JSON besides its name (twice) and content type
+
+
+@dataclass(frozen=True, slots=True)
+class UploadQuery:
+    """The parameters of an upload, each valid by itself and together."""
+
+    filename: str
+    mode: int
+    dryrun: bool
+    defaultpath: str
+    disabledefaultpath: bool
+    tryfiles: tuple[str, ...] | None
+    """None when the parameter is absent."""
+    errorpages: Mapping[str, str]
+    skykey_name: str
+    skykey_id: str
+    """At most one of them is given; both empty: not to be encrypted."""
+
+    @classmethod
+    def parse(cls, params: Params, *, multipart: bool, force_disabled: bool) -> Self:
+        """Read the query; HttpError 400 with the message that portals give."""
+        force, dryrun = boolean(params, "force"), boolean(params, "dryrun")
+        boolean(params, "root")
+        if (number(params, "basechunkredundancy") or 0) >= _REDUNDANCY_LIMIT:
+            raise HttpError(400, "unable to parse 'basechunkredundancy' parameter: out of range")
+        if force and force_disabled:
+            raise HttpError(400, "'force' has been disabled on this node")
+        if force and dryrun:
+            raise HttpError(400, "'dryRun' and 'force' can not be combined")
+        mode = number(params, "mode", base=8) or 0
+        if mode >= _MODE_LIMIT:
+            raise HttpError(400, "unable to parse 'mode' parameter: out of range")
+        _refuse_unsupported(params)
+        default, disabled = params.get("defaultpath", ""), boolean(params, "disabledefaultpath")
+        tryfiles = _parse_tryfiles(params)
+        if default and disabled:
+            raise HttpError(
+                400,
+                "DefaultPath and DisableDefaultPath are mutually exclusive and cannot be set"
+                " together",
+            )
+        if (default or disabled) and not multipart:
+            raise HttpError(
+                400, "DefaultPath and DisableDefaultPath can only be set on multipart uploads"
+            )
+        if (default or disabled) and tryfiles:
+            raise HttpError(
+                400, "defaultpath and disabledefaultpath are not compatible with tryfiles"
+            )
+        return cls(
+            filename=params.get("filename", ""),
+            mode=mode,
+            dryrun=dryrun,
+            defaultpath=f"/{default.removeprefix('/')}" if default else "",
+            disabledefaultpath=disabled,
+            tryfiles=tryfiles,
+            errorpages=_parse_errorpages(params),
+            skykey_name=params.get("skykeyname", ""),
+            skykey_id=_parse_skykey_id(params),
+        )
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the content is to be encrypted with a skykey."""
+        return bool(self.skykey_name or self.skykey_id)
+
+
+def _refuse_unsupported(params: Params) -> None:
+    if params.get("convertpath"):
+        if params.get("filename"):
+            raise HttpError(400, "cannot set both a 'convertpath' and a 'filename'")
+        raise HttpError(400, "'convertpath' is not supported by this portal")
+    if params.get("skykeyname") and params.get("skykeyid"):
+        raise HttpError(400, "cannot set both a 'skykeyname' and 'skykeyid'")
+
+
+def _parse_skykey_id(params: Params) -> str:
+    text = params.get("skykeyid", "")
+    try:
+        return check_id(text) if text else ""
+    except MalformedError as error:
+        raise HttpError(400, f"unable to parse 'skykeyid' parameter: {error}") from None
+
+
+def _parse_tryfiles(params: Params) -> tuple[str, ...] | None:
+    text = params.get("tryfiles")
+    if not text:
+        return None if text is None else ()
+    try:
+        return msgspec.json.decode(text, type=tuple[str, ...])
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
+        raise HttpError(
+            400, f"unable to parse 'tryfiles' parameter: invalid tryfiles value: {error}"
+        ) from None
+
+
+def _parse_errorpages(params: Params) -> dict[str, str]:
+    text = params.get("errorpages")
+    if not text:
+        return {}
+    try:
+        pages = msgspec.json.decode(text, type=dict[int, str])
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
+        raise HttpError(
+            400, f"invalid 'errorpages' parameter: invalid errorpages value: {error}"
+        ) from None
+    return {str(code): path for code, path in pages.items()}
+
+
+class PartList:
+    """The parts of a form as they come, with limits; gives the metadata at the end."""
+
+    def __init__(self, config: PortalConfig) -> None:
+        self._config = config
+        self._subfiles: dict[str, Subfile] = {}
+        self._current: Part | None = None
+        self._start = 0
+        self._count = 0
+        self._weight = 0
+        self._is_directory = False
+
+    def begin(self, part: Part, offset: int) -> None:
+        """Take the header of the next part, whose content begins at `offset` of the whole."""
+        self.end(offset)
+        if part.field not in (FILE_FIELD, DIRECTORY_FIELD):
+            raise MalformedError(
+                "multipart file submitted under an illegal form name, allowed values are"
+                f" '{DIRECTORY_FIELD}' and '{FILE_FIELD}'"
+            )
+        if not part.filename:
+            raise MalformedError("no filename provided")
+        _check_name(part.filename)
+        self._count += 1
+        self._weight += (
+            2 * len(part.filename.encode()) + len(part.contenttype.encode()) + _RECORD_OVERHEAD
+        )
+        if self._count > self._config.max_parts:
+            raise MalformedError(f"an upload may have at most {self._config.max_parts} files")
+        if self._weight > self._config.metadata_limit:
+            raise MalformedError("the metadata of the upload is too large")
+        self._is_directory |= part.field == DIRECTORY_FIELD or self._count > 1
+        self._current, self._start = part, offset
+
+    def end(self, offset: int) -> None:
+        """Close the current part, if any, at `offset` of the whole content."""
+        part, self._current = self._current, None
+        if part is not None:
+            self._subfiles[part.filename] = Subfile(
+                mode=part.mode,
+                filename=part.filename,
+                contenttype=part.contenttype,
+                offset=self._start,
+                len=offset - self._start,
+            )
+
+    def metadata(self, query: UploadQuery, length: int) -> bytes:
+        """Return the metadata of the whole form; MalformedError when a rule is broken."""
+        self.end(length)
+        if not self._subfiles:
+            raise MalformedError("could not find multipart file")
+        filename = query.filename
+        if not filename and self._count == 1:
+            filename = next(iter(self._subfiles))
+        _check_name(filename)
+        tryfiles = query.tryfiles
+        if tryfiles is None:
+            defaulted = query.defaultpath or query.disabledefaultpath or not self._is_directory
+            tryfiles = () if defaulted else DEFAULT_TRYFILES
+        elif tryfiles:
+            _check_tryfiles(tryfiles, self._subfiles)
+        _check_defaultpath(query.defaultpath, self._subfiles)
+        _check_errorpages(query.errorpages, self._subfiles)
+        return encode_metadata(
+            Metadata(
+                filename=filename,
+                length=length,
+                mode=query.mode,
+                subfiles=self._subfiles,
+                defaultpath=query.defaultpath,
+                disabledefaultpath=query.disabledefaultpath,
+                tryfiles=tryfiles,
+                errorpages=dict(query.errorpages),
+            )
+        )
+
+
+def raw_metadata(query: UploadQuery, length: int) -> bytes:
+    """Return the metadata of an upload whose body is the file itself."""
+    _check_name(query.filename)
+    if query.errorpages:
+        _check_errorpages(query.errorpages, {})
+    return encode_metadata(Metadata(filename=query.filename, length=length, mode=query.mode))
+
+
+def _check_name(name: str) -> None:
+    try:
+        check_path(name)
+    except MalformedError as error:
+        raise MalformedError(
+            f"metadata is invalid; invalid filename provided '{name}'; {error}"
+        ) from None
+
+
+def _check_defaultpath(path: str, subfiles: Mapping[str, Subfile]) -> None:
+    if not path:
+        return
+    if path[1:] not in subfiles:
+        raise MalformedError(f"invalid default path provided; no such path: {path}")
+    if "/" in path[1:]:
+        raise MalformedError(
+            "invalid default path provided; the default path must point to a file in the root"
+            " directory of the skyfile"
+        )
+
+
+def _check_tryfiles(tryfiles: tuple[str, ...], subfiles: Mapping[str, Subfile]) -> None:
+    for path in tryfiles:
+        if not path:
+            raise MalformedError("invalid tryfiles provided; a tryfile cannot be an empty string")
+        if path.startswith("/") and path[1:] not in subfiles:
+            raise MalformedError(
+                f"invalid tryfiles provided; any absolute path tryfile must exist: {path}"
+            )
+
+
+def _check_errorpages(pages: Mapping[str, str], subfiles: Mapping[str, Subfile]) -> None:
+    for code, path in pages.items():
+        if int(code) < 400:
+            raise MalformedError("overriding status codes under 400 is not supported")
+        if int(code) > 599:
+            raise MalformedError("overriding status codes over 599 is not supported")
+        if not path.startswith("/"):
+            raise MalformedError("all errorpages need to have absolute paths")
+        if path[1:] not in subfiles:
+            raise MalformedError("all errorpage files must exist")

@@ -1,0 +1,1 @@
+"""Plain files and SQLite databases, for portal, content and server alike."""

@@ -1,0 +1,82 @@
+"""Owns key pairs: how seeds become them (wire notes 10). Where they are kept is `keyring`'s."""
+
+import re
+from dataclasses import dataclass, field
+from hashlib import blake2b, pbkdf2_hmac
+from typing import Self
+
+from skymount.errors import MalformedError
+from skymount.wire.registry_entry import KEY_SIZE, PRIVATE_KEY_SIZE
+
+SEED_ENTROPY = 64
+"""Random bytes behind a generated seed, which is written as twice as many hex digits."""
+
+_HEX64 = re.compile(r"[0-9a-fA-F]{128}")
+_ROUNDS = 1000  # of PBKDF2; the SDKs' choice, so weak seeds are cheap to guess
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """An ed25519 key pair. The public key names a user of the registry."""
+
+    public_key: bytes
+    """32 bytes."""
+    private_key: bytes = field(repr=False)
+    """64 bytes: the ed25519 seed, then the public key."""
+
+    def __post_init__(self) -> None:
+        if len(self.public_key) != KEY_SIZE or len(self.private_key) != PRIVATE_KEY_SIZE:
+            raise MalformedError("a key pair is of 32 and 64 bytes")
+        if self.private_key[KEY_SIZE:] != self.public_key:
+            raise MalformedError("this private key does not end with its public key")
+
+    @property
+    def public_hex(self) -> str:
+        """The public key as 64 hex digits."""
+        return self.public_key.hex()
+
+    @property
+    def private_hex(self) -> str:
+        """The private key as 128 hex digits."""
+        return self.private_key.hex()
+
+    @classmethod
+    def from_seed(cls, seed: str) -> Self:
+        """Derive from a seed or pass-phrase of any length; the same one gives the same pair."""
+        try:
+            password = seed.encode()
+        except UnicodeEncodeError:
+            raise MalformedError("a seed must be valid Unicode text") from None
+        from nacl.bindings import crypto_sign_seed_keypair
+
+        derived = pbkdf2_hmac("sha256", password, b"", _ROUNDS, KEY_SIZE)
+        return cls(*crypto_sign_seed_keypair(derived))
+
+    @classmethod
+    def from_private_key(cls, private_key: bytes) -> Self:
+        """Check a private key of 64 bytes: its second half must be the public key of its first."""
+        if len(private_key) != PRIVATE_KEY_SIZE:
+            raise MalformedError(f"a private key has {2 * PRIVATE_KEY_SIZE} hex digits")
+        from nacl.bindings import crypto_sign_seed_keypair
+
+        pair = cls(*crypto_sign_seed_keypair(private_key[:KEY_SIZE]))
+        if pair.private_key != private_key:
+            raise MalformedError("the halves of this private key do not belong together")
+        return pair
+
+    @classmethod
+    def from_private_hex(cls, text: str) -> Self:
+        """Read a private key of 128 hex digits."""
+        if not _HEX64.fullmatch(text):
+            raise MalformedError(f"a private key has {2 * PRIVATE_KEY_SIZE} hex digits")
+        return cls.from_private_key(bytes.fromhex(text))
+
+
+def derive_child_seed(master_seed: str, seed: str) -> str:
+    """Combine a master seed with a sub-seed, such as an application's name; 64 hex digits."""
+    try:
+        texts = (master_seed.encode(), seed.encode())
+    except UnicodeEncodeError:
+        raise MalformedError("a seed must be valid Unicode text") from None
+    prefixed = b"".join(len(text).to_bytes(8, "little") + text for text in texts)
+    return blake2b(prefixed, digest_size=32).hexdigest()

@@ -1,0 +1,46 @@
+"""Owns the proof that a v2 skylink leads where a portal says: the registry entries on the way
+(wire notes 1.4).
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from skymount.errors import BadSignatureError
+from skymount.wire.registry_entry import SignedEntry, linked_skylink
+from skymount.wire.skylink import Skylink
+
+HOPS = 2
+"""Registry entries on the way from a v2 skylink to content, at most."""
+
+
+def encode_proof(hops: Sequence[SignedEntry]) -> bytes:
+    """Write the header's JSON array, in the order of the hops."""
+    return msgspec.json.encode([hop.encode_hop() for hop in hops])
+
+
+def parse_proof(text: bytes) -> tuple[SignedEntry, ...]:
+    """Read the header's JSON array; nothing is verified yet."""
+    return SignedEntry.parse_hops(text)
+
+
+def check_proof(requested: Skylink, resolved: Skylink, hops: Sequence[SignedEntry]) -> None:
+    """BadSignatureError unless the entries lead from one skylink to the other, each signed.
+
+    A proof shows that the owners signed these entries, not that they are the latest ones.
+    """
+    if not hops:
+        raise BadSignatureError("Expected registry proof not to be empty")
+    at = requested
+    for hop in hops:
+        if hop.entry.kind != 1:
+            raise BadSignatureError(f"Unsupported registry type in proof: '{hop.entry.kind}'")
+        if at.version != 2 or hop.link != at:
+            raise BadSignatureError("Could not verify registry proof chain")
+        hop.verify()
+        following = linked_skylink(hop.entry.data)
+        if following is None:
+            raise BadSignatureError("Could not verify registry proof chain")
+        at = following
+    if at != resolved or at.version != 1:
+        raise BadSignatureError("Could not verify registry proof chain")

@@ -1,0 +1,211 @@
+"""Owns the encryption of skyfiles with skykeys: which key and nonce encrypts which bytes.
+
+Rules: wire notes 2.7, and the sources that they name. The cipher is XChaCha20 without
+authentication. Each skyfile has a random nonce of 24 bytes; from it come the nonces for its
+identifier, for its base sector, and for each piece of large content. The base sector is encrypted
+up to its end, zero padding and all; only what tells a reader which skykey it was stays legible.
+``cryptography`` is imported when the first byte is encrypted.
+"""
+
+import base64
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Self
+
+from skymount.errors import MalformedError
+from skymount.wire.base_sector import LAYOUT_SIZE, Layout, fits_inline
+from skymount.wire.skykey import ID_SIZE, NONCE_SIZE, Kind, Skykey
+from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE
+
+CIPHER_XCHACHA20 = b"\0\0\0\0\0\0\0\4"
+"""The cipher type of an encrypted skyfile (wire notes 2.1)."""
+
+DATA_PIECES, PARITY_PIECES = 1, 1
+"""How large content is spread. Deployed readers know no code without parity; a root of zeros says
+that there is no such piece, so the parity costs nothing."""
+
+_BASE_SECTOR = b"BaseSectorNonce".ljust(16, b"\0")
+_FANOUT = b"FanoutNonce".ljust(16, b"\0")
+_IDENTIFIER = b"SFEncIDDerivPath"
+_IDENTIFIED = b"SkyfileEncID".ljust(16, b"\0")
+_NO_ROOT = bytes(ROOT_SIZE)
+
+_BLOCK = 64  # bytes of key stream that are made at once
+_VISIBLE_CIPHER = slice(27, 35)
+_VISIBLE_KEY_DATA = slice(35, 35 + ID_SIZE + NONCE_SIZE)
+_WORD = (1 << 32) - 1
+_CONSTANTS = struct.unpack("<4I", b"expand 32-byte k")
+
+
+def _key_stream(key: bytes, start: bytes, data: bytes | memoryview) -> bytes:
+    """Encrypt with ChaCha20 whose last four words of state begin as `start`."""
+    from cryptography.hazmat.primitives.ciphers import Cipher
+    from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+
+    return Cipher(ChaCha20(key, start), mode=None).encryptor().update(data)
+
+
+def _hchacha20(key: bytes, nonce: bytes) -> bytes:
+    """Return the key that XChaCha20 uses in place of `key` for the first 16 bytes of a nonce.
+
+    A block of ChaCha20 is what its rounds make of the state, plus the state; HChaCha20 is the
+    former alone, of the words that hold no key.
+    """
+    mixed = struct.unpack("<16I", _key_stream(key, nonce, bytes(_BLOCK)))
+    state = (*_CONSTANTS, *struct.unpack("<4I", nonce))
+    words = zip((*mixed[:4], *mixed[12:]), state, strict=True)
+    return struct.pack("<8I", *((word - start) & _WORD for word, start in words))
+
+
+def _hash(*parts: bytes) -> bytes:
+    return blake2b(b"".join(parts), digest_size=32).digest()
+
+
+def _prefixed(data: bytes) -> bytes:
+    """Write bytes of any length as the servers hash them: after their length."""
+    return len(data).to_bytes(8, "little") + data
+
+
+@dataclass(frozen=True, slots=True)
+class StreamKey:
+    """What one stream of bytes is encrypted with: a key and a nonce."""
+
+    key: bytes = field(repr=False)
+    """32 bytes."""
+    nonce: bytes
+    """24 bytes."""
+
+    def derived(self, path: bytes) -> Self:
+        """Return the key for a purpose: the nonce is hashed with the purpose's name."""
+        return replace(self, nonce=_hash(_prefixed(self.nonce), _prefixed(path))[:NONCE_SIZE])
+
+    def of_piece(self, chunk: int, piece: int) -> Self:
+        """Return the key of one piece of one chunk of large content."""
+        index = struct.pack("<QQ", chunk, piece)
+        return replace(self, nonce=_hash(self.nonce, index)[:NONCE_SIZE])
+
+    def apply(self, data: bytes | memoryview, at: int = 0) -> bytes:
+        """Encrypt or decrypt bytes that begin `at` bytes into the stream."""
+        block, skipped = divmod(at, _BLOCK)
+        start = block.to_bytes(8, "little") + self.nonce[16:]
+        key = _hchacha20(self.key, self.nonce[:16])
+        if not skipped:
+            return _key_stream(key, start, data)
+        return _key_stream(key, start, bytes(skipped) + data)[skipped:]
+
+
+def is_encrypted(layout: Layout) -> bool:
+    """Whether that layout, as it is stored, is one of an encrypted skyfile.
+
+    All of it but the cipher and the key data is noise then.
+    """
+    return layout.cipher == CIPHER_XCHACHA20
+
+
+@dataclass(frozen=True, slots=True)
+class SkyfileKey:
+    """What one skyfile is encrypted with: a skykey and a nonce of the skyfile's own."""
+
+    identifier: bytes
+    """The 16 bytes by which the holder of the skykey recognises it."""
+    main: StreamKey
+    base: StreamKey
+    fanout: StreamKey
+
+    @classmethod
+    def of(cls, skykey: Skykey, nonce: bytes) -> Self:
+        """Return the key of a skyfile; never encrypt two of them with the same nonce."""
+        if len(nonce) != NONCE_SIZE:
+            raise ValueError(f"a nonce has {NONCE_SIZE} bytes, not {len(nonce)}")
+        main = StreamKey(skykey.key, nonce)
+        return cls(
+            _identifier(skykey, nonce), main, main.derived(_BASE_SECTOR), main.derived(_FANOUT)
+        )
+
+    def seal_base(self, base: bytes) -> bytes:
+        """Encrypt the used bytes of a base sector; returns the whole sector."""
+        sealed = bytearray(self.base.apply(base.ljust(SECTOR_SIZE, b"\0")))
+        sealed[0] = base[0]
+        sealed[_VISIBLE_CIPHER] = CIPHER_XCHACHA20
+        sealed[_VISIBLE_KEY_DATA] = self.identifier + self.main.nonce
+        return bytes(sealed)
+
+    def open_layout(self, data: bytes) -> Layout:
+        """Decrypt the layout at the start of a base sector; MalformedError if it is absurd."""
+        stored = Layout.parse(data)
+        opened = bytearray(self.base.apply(data[:LAYOUT_SIZE]))
+        opened[0] = data[0]
+        layout = replace(
+            Layout.parse(bytes(opened)), cipher=stored.cipher, key_data=stored.key_data
+        )
+        if layout.is_extended:
+            raise MalformedError("an encrypted skyfile whose metadata do not fit its base sector")
+        if not layout.is_inline and layout.data_pieces != DATA_PIECES:
+            raise MalformedError("an encrypted skyfile that is spread over several pieces")
+        return layout
+
+    def build_inline(self, metadata: bytes, payload: bytes) -> bytes:
+        """Return the base sector of a small file, whole; ValueError when it does not fit."""
+        if not fits_inline(len(metadata), len(payload)):
+            raise ValueError("metadata and payload do not fit one sector")
+        layout = Layout(len(payload), len(metadata), cipher=CIPHER_XCHACHA20)
+        return self.seal_base(bytes(layout) + metadata + payload)
+
+    def build_fanned_out(self, filesize: int, roots: bytes, metadata: bytes) -> tuple[bytes, int]:
+        """Return (base sector, bytes used of it) of a large file.
+
+        `roots` are the joined Merkle roots of its encrypted sectors. MalformedError when they and
+        the metadata do not fit: servers would leave legible what is spilled.
+        """
+        fanout = b"".join(
+            roots[at : at + ROOT_SIZE] + _NO_ROOT * PARITY_PIECES
+            for at in range(0, len(roots), ROOT_SIZE)
+        )
+        layout = Layout(
+            filesize,
+            len(metadata),
+            len(fanout),
+            DATA_PIECES if fanout else 0,
+            PARITY_PIECES if fanout else 0,
+            cipher=CIPHER_XCHACHA20,
+        )
+        if layout.is_extended:
+            raise MalformedError("the metadata are too large to be encrypted")
+        return self.seal_base(bytes(layout) + fanout + metadata), LAYOUT_SIZE + layout.body_size
+
+    def seal_sector(self, index: int, content: bytes) -> bytes:
+        """Encrypt the sector of that index of large content, the last one zero-padded first."""
+        return self.fanout.of_piece(index, 0).apply(content.ljust(SECTOR_SIZE, b"\0"))
+
+    def open_payload(self, data: bytes, at: int) -> bytes:
+        """Decrypt a run of large content that begins `at` bytes into it."""
+        opened, view = [], memoryview(data)
+        while view:
+            index, offset = divmod(at, SECTOR_SIZE)
+            part = view[: SECTOR_SIZE - offset]
+            opened.append(self.fanout.of_piece(index, 0).apply(part, offset))
+            view, at = view[len(part) :], at + len(part)
+        return b"".join(opened)
+
+
+def _raw_id(skykey: Skykey) -> bytes:
+    return base64.urlsafe_b64decode(skykey.id)
+
+
+def _identifier(skykey: Skykey, nonce: bytes) -> bytes:
+    """Return what marks a skyfile of that nonce as encrypted with the skykey."""
+    if skykey.kind is Kind.PUBLIC:
+        return _raw_id(skykey)
+    return StreamKey(skykey.key, nonce).derived(_IDENTIFIER).apply(_IDENTIFIED)
+
+
+def pick_key(layout: Layout, skykeys: Iterable[Skykey]) -> SkyfileKey | None:
+    """Return the key of an encrypted skyfile by its stored layout, None when none of these fits."""
+    identifier = layout.key_data[:ID_SIZE]
+    nonce = layout.key_data[ID_SIZE : ID_SIZE + NONCE_SIZE]
+    for skykey in skykeys:
+        if identifier in (_raw_id(skykey), _identifier(skykey, nonce)):
+            return SkyfileKey.of(skykey, nonce)
+    return None

@@ -1,0 +1,259 @@
+"""``skymount registry pending``, ``retry``, ``drop`` and ``forget``."""
+
+import json
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from skymount.keyring import Keyring
+from skymount.portal.registry.ledger import Fate, Ledger
+from skymount.wire.key_pair import KeyPair
+from skymount.wire.registry_entry import DELETED, Entry, SignedEntry, hash_data_key
+from tests.server.registry import put
+from tests.skymount_process import Sandbox
+
+TWEAK = hash_data_key("greeting")
+
+
+@contextmanager
+def ledger_of(box: Sandbox) -> Iterator[Ledger]:
+    with closing(Ledger.open(box.root / "state/skymount/ledger.sqlite3")) as ledger:
+        yield ledger
+
+
+@pytest.fixture
+def pair(box: Sandbox, owner: str) -> KeyPair:
+    """The key pair that is called home."""
+    return Keyring(Path(box.root / "data/skymount/keys")).get("home")
+
+
+def failed(box: Sandbox, signed: SignedEntry, reason: str = "down") -> int:
+    """Leave signed content in the spool."""
+    with ledger_of(box) as ledger:
+        number = ledger.claim(signed, "greeting")
+        ledger.fail(number, reason)
+        return number
+
+
+def held(box: Sandbox, pair: KeyPair, data: bytes, base: int | None = None) -> int:
+    """Leave content in the spool that was never signed."""
+    with ledger_of(box) as ledger:
+        return ledger.hold(pair.public_key, TWEAK, "greeting", data, "no portal", base)
+
+
+def entry(pair: KeyPair, data: bytes, revision: int) -> SignedEntry:
+    return Entry(TWEAK, data, revision).sign(pair.private_key)
+
+
+def test_nothing_is_pending_at_first(box: Sandbox) -> None:
+    assert box.succeed("registry", "pending") == ""
+    assert json.loads(box.succeed("registry", "pending", "--json")) == []
+    assert box.succeed("registry", "retry") == ""
+    assert box.succeed("registry", "drop", "--all") == ""
+
+
+def test_pending_lists_what_could_not_be_posted(box: Sandbox, pair: KeyPair) -> None:
+    """G12: with its number, entry, revision, content and reason, fit for a terminal."""
+    failed(box, entry(pair, b"hello\x1b[2J", 4), "it is down")
+    held(box, pair, b"\xff\xfe")
+    failed(box, entry(pair, DELETED, 5))
+    first, second, third = box.succeed("registry", "pending").splitlines()
+    assert first.startswith("1  ")
+    assert first.endswith('  home/greeting  revision 4  "hello\\x1b[2J"  it is down')
+    assert second.endswith("  home/greeting  not signed  fffe  no portal")
+    assert third.endswith("  revision 5  (deletion)  down")
+    found = json.loads(box.succeed("registry", "pending", "--json"))
+    assert [each["id"] for each in found] == [1, 2, 3]
+    assert found[0] | {"created": ""} == {
+        "id": 1,
+        "public_key": pair.public_hex,
+        "data_key": "greeting",
+        "hashed_data_key": TWEAK.hex(),
+        "revision": 4,
+        "hex": b"hello\x1b[2J".hex(),
+        "reason": "it is down",
+        "created": "",
+        "posting": False,
+        "portals": [],
+        "waiting": False,
+    }
+
+
+def test_pending_of_a_key_that_is_not_in_the_keyring(box: Sandbox) -> None:
+    stranger = KeyPair.from_seed("somebody else")
+    failed(box, entry(stranger, b"x", 1))
+    assert f"  {stranger.public_hex}/greeting  " in box.succeed("registry", "pending")
+
+
+def test_retry_posts_everything_in_order(box: Sandbox, pair: KeyPair) -> None:
+    """G12: signed bytes as they are, the rest signed now."""
+    failed(box, entry(pair, b"first", 3))
+    failed(box, entry(pair, b"second", 4))
+    held(box, pair, b"third", 4)
+    assert box.succeed("registry", "retry") == "1: revision 3\n2: revision 4\n3: revision 5\n"
+    assert box.succeed("registry", "get", "home", "greeting") == "third\n"
+    assert box.succeed("registry", "pending") == ""
+
+
+def test_retry_posts_the_latest_of_two_rewrites_last(box: Sandbox, pair: KeyPair) -> None:
+    """G12: both were written while no portal answered; the second one is what the file had."""
+    box.succeed("registry", "set", "home", "greeting", "before")
+    held(box, pair, b"first", 0)
+    held(box, pair, b"second", 0)
+    found = json.loads(box.succeed("registry", "retry", "--json"))
+    assert [each["revision"] for each in found] == [1, 2]
+    assert box.succeed("registry", "get", "home", "greeting") == "second\n"
+    assert box.succeed("registry", "pending") == ""
+
+
+def test_retry_of_some(box: Sandbox, pair: KeyPair) -> None:
+    failed(box, entry(pair, b"first", 3))
+    failed(box, entry(pair, b"second", 4))
+    other = hash_data_key("other")
+    failed(box, Entry(other, b"other", 1).sign(pair.private_key))
+    done = box.skymount("registry", "retry", "--json", "2")
+    assert json.loads(done.stdout) == [{"id": 2, "revision": 4}]
+    assert done.stderr == (
+        'skymount: warning: 1: home/greeting was to be "first", which is superseded and given up: '
+        "something was written later\n"
+    )
+    assert [each["id"] for each in json.loads(box.succeed("registry", "pending", "--json"))] == [3]
+
+
+def test_set_supersedes_what_was_pending(box: Sandbox, pair: KeyPair) -> None:
+    """G12: What is posted supersedes what was written to the same entry before; with a word."""
+    held(box, pair, b"old")
+    done = box.skymount("registry", "set", "home", "greeting", "new")
+    assert (done.returncode, done.stdout) == (0, "revision 0\n")
+    assert 'home/greeting was to be "old"' in done.stderr
+    assert box.succeed("registry", "pending") == ""
+
+
+@pytest.mark.parametrize("is_signed", [True, False])
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_retry_of_what_is_superseded(
+    box: Sandbox, portal: str, pair: KeyPair, is_signed: bool, overwrite: bool
+) -> None:
+    """G12: `retry` gives up what is superseded, with its content, unless it is to overwrite."""
+    if is_signed:
+        failed(box, entry(pair, b"old", 0))
+    else:
+        held(box, pair, b"old", 0)
+    put_by_others(portal, entry(pair, b"newer", 1))
+    if overwrite:
+        assert box.succeed("registry", "retry", "--overwrite", "1") == "1: revision 2\n"
+        assert box.succeed("registry", "get", "home", "greeting") == "old\n"
+    else:
+        done = box.skymount("registry", "retry")
+        assert (done.returncode, done.stdout) == (0, "")
+        assert '1: home/greeting was to be "old", which is superseded and given up' in done.stderr
+        assert "the entry was changed since: it has revision 1" in done.stderr
+        assert box.succeed("registry", "get", "home", "greeting") == "newer\n"
+    assert box.succeed("registry", "pending") == ""
+
+
+def test_retry_leaves_a_conflict(box: Sandbox, portal: str, pair: KeyPair) -> None:
+    """G12: a partial edit that was refused stays until it is told to overwrite, or dropped."""
+    put_by_others(portal, entry(pair, b"theirs", 5))
+    with ledger_of(box) as ledger:
+        key = (pair.public_key, TWEAK, "greeting")
+        ledger.hold(*key, b"edit", "it was changed", 3, fate=Fate.CONFLICT)
+    for _ in range(2):
+        done = box.skymount("registry", "retry")
+        assert done.returncode == 1
+        assert "1: the entry was changed since" in done.stderr
+        assert "1 of 1 stay pending" in done.stderr
+    assert box.succeed("registry", "retry", "--overwrite") == "1: revision 6\n"
+
+
+def put_by_others(portal: str, *entries: SignedEntry) -> None:
+    """Change entries at the portal, as another machine would."""
+    with httpx.Client(base_url=portal, headers={"User-Agent": "tests"}) as client:
+        for each in entries:
+            put(client, each)
+
+
+def test_retry_without_a_portal_keeps_everything(box: Sandbox, pair: KeyPair) -> None:
+    failed(box, entry(pair, b"x", 3))
+    done = box.with_env(SKYMOUNT_PORTALS="http://127.0.0.1:1").skymount("registry", "retry")
+    assert done.returncode == 1
+    assert "1: " in done.stderr
+    (left,) = json.loads(box.succeed("registry", "pending", "--json"))
+    assert "127.0.0.1:1" in left["reason"]
+    assert not left["posting"]
+
+
+def test_what_a_process_is_posting_is_left_to_it(box: Sandbox, pair: KeyPair) -> None:
+    """This process is the one that posts."""
+    with ledger_of(box) as ledger:
+        ledger.claim(entry(pair, b"x", 1), "greeting")
+    assert box.succeed("registry", "pending").endswith("being posted now\n")
+    for command in ("retry", "drop"):
+        done = box.skymount("registry", command, "1")
+        assert done.returncode == 1
+        assert "posting it now" in done.stderr
+    assert box.succeed("registry", "retry") == ""
+
+
+def test_drop(box: Sandbox, pair: KeyPair) -> None:
+    """G12: what is dropped is gone, its revision stays taken."""
+    for revision in range(3):
+        failed(box, entry(pair, b"%d" % revision, revision))
+    box.succeed("registry", "drop", "2")
+    assert [each["id"] for each in json.loads(box.succeed("registry", "pending", "--json"))] == [
+        *(1, 3)
+    ]
+    box.succeed("registry", "drop", "--all")
+    assert box.succeed("registry", "pending") == ""
+    with ledger_of(box) as ledger:
+        assert ledger.highest(pair.public_key, TWEAK) == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (("drop",), 2, "--all"),
+        (("drop", "--all", "1"), 2, "--all"),
+        (("drop", "7"), 3, "7: nothing of that number"),
+        (("retry", "7"), 3, "7: nothing of that number"),
+        (("forget", "home", "unknown"), 3, "no such entry is listed"),
+        (("forget", "nobody", "x"), 3, "no key called nobody"),
+    ],
+)
+def test_wrong_use(box: Sandbox, owner: str, args: tuple[str, ...], code: int, words: str) -> None:
+    done = box.skymount("registry", *args)
+    assert done.returncode == code
+    assert words in done.stderr
+
+
+def test_forget(box: Sandbox, pair: KeyPair) -> None:
+    """G6: the name is no longer listed, by its text or its hash; the mark stays.
+
+    G4: `registry forget --seen` lets an older entry be believed.
+    """
+    with ledger_of(box) as ledger:
+        ledger.note(entry(pair, b"x", 5), "greeting")
+    box.succeed("registry", "forget", "home", "greeting")
+    with ledger_of(box) as ledger:
+        assert ledger.names(pair.public_key) == []
+        ledger.remember(pair.public_key, TWEAK, None)
+    box.succeed("registry", "forget", "--hashed", pair.public_hex, TWEAK.hex())
+    with ledger_of(box) as ledger:
+        assert ledger.names(pair.public_key) == []
+        assert ledger.seen(pair.public_key, TWEAK) is not None
+    box.succeed("registry", "forget", "--seen", "home", "greeting")
+    with ledger_of(box) as ledger:
+        assert ledger.seen(pair.public_key, TWEAK) is None
+        assert ledger.highest(pair.public_key, TWEAK) == 5
+
+
+def test_damaged_ledger_is_named(box: Sandbox) -> None:
+    with ledger_of(box) as ledger:
+        path = ledger.path
+    path.write_bytes(b"")
+    done = box.skymount("registry", "pending")
+    assert done.returncode == 1
+    assert str(path) in done.stderr

@@ -1,0 +1,168 @@
+"""``skymount skylink``, and how results are printed."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from skymount.cli.output import escape
+from skymount.wire.registry_entry import entry_link
+from skymount.wire.skylink import Skylink
+from tests.skymount_process import Sandbox
+
+LINK = "XABvi7JtJbQSMAcDwnUnmp2FKDPjg8_tTTFP4BwMSxVdEg"
+BASE32 = "bg06v2tidkir84hg0s1s4t97jaeoaa1jse1svrad657u070c9calq4g"
+ROOT = "6f8bb26d25b412300703c275279a9d852833e383cfed4d314fe01c0c4b155d12"
+ENTRY = entry_link(bytes(32), bytes(32))
+
+
+@pytest.mark.parametrize(
+    ("link", "path"),
+    [
+        (LINK, ""),
+        (BASE32, ""),
+        (f"svc://{LINK}", ""),
+        (f"SIA:{BASE32}", ""),
+        (f"https://portal.example/{LINK}/a/b%20c?download=true", "/a/b%20c"),
+        (f"https://{BASE32}.portal.example/a", "/a"),
+        (f"{LINK}/ä", "/ä"),
+    ],
+)
+def test_parse_takes_any_form(sandbox: Sandbox, link: str, path: str) -> None:
+    assert sandbox.succeed("skylink", "parse", link) == f"{LINK}{path}\n"
+
+
+def test_parse_gives_the_other_form(sandbox: Sandbox) -> None:
+    assert sandbox.succeed("skylink", "parse", "--base32", f"{LINK}/a") == f"{BASE32}/a\n"
+
+
+def test_parse_as_json(sandbox: Sandbox) -> None:
+    found = json.loads(sandbox.succeed("skylink", "parse", "--json", f"{LINK}/a"))
+    assert found == {"skylink": LINK, "base32": BASE32, "path": "/a"}
+
+
+@pytest.mark.parametrize("link", ["", "bogus", LINK[:-1], "ftp://" + LINK, "https://[/", "x" * 65])
+@pytest.mark.parametrize("command", ["parse", "inspect"])
+def test_what_is_no_skylink_is_wrong_usage(sandbox: Sandbox, command: str, link: str) -> None:
+    assert sandbox.fail("skylink", command, link, code=2)
+
+
+def test_inspect(sandbox: Sandbox) -> None:
+    """For people: a line for each fact."""
+    lines = sandbox.succeed("skylink", "inspect", BASE32).splitlines()
+    facts = dict(line.split(maxsplit=1) for line in lines)
+    assert facts == {
+        "skylink:": LINK,
+        "base32:": BASE32,
+        "link:": f"svc://{LINK}",
+        "version:": "1",
+        "bitfield:": "92",
+        "offset:": "0",
+        "fetch_size:": "163840",
+        "merkleroot:": ROOT,
+    }
+
+
+def test_inspect_as_json(sandbox: Sandbox) -> None:
+    found = json.loads(sandbox.succeed("skylink", "inspect", "--json", f"{LINK}/a"))
+    assert found == {
+        "skylink": LINK,
+        "base32": BASE32,
+        "link": f"svc://{LINK}/a",
+        "version": 1,
+        "bitfield": 92,
+        "offset": 0,
+        "fetch_size": 163840,
+        "merkleroot": ROOT,
+        "path": "/a",
+    }
+
+
+def test_inspect_a_link_to_an_entry(sandbox: Sandbox) -> None:
+    """A v2 skylink has no place in a sector, but an entry."""
+    found = json.loads(sandbox.succeed("skylink", "inspect", "--json", str(ENTRY)))
+    assert found == {
+        "skylink": str(ENTRY),
+        "base32": ENTRY.base32,
+        "link": f"svc://{ENTRY}",
+        "version": 2,
+        "bitfield": 1,
+        "entry_id": ENTRY.root.hex(),
+    }
+
+
+def test_a_skylink_in_the_middle_of_a_sector(sandbox: Sandbox) -> None:
+    packed = Skylink.v1(bytes(32), 5000, 8192)
+    found = json.loads(sandbox.succeed("skylink", "inspect", "--json", str(packed)))
+    assert (found["offset"], found["fetch_size"]) == (8192, 8192)
+
+
+def test_the_dialect_gives_the_scheme(sandbox: Sandbox) -> None:
+    """By a flag, or the configuration."""
+    shown = sandbox.succeed("skylink", "inspect", "--dialect", "skynet", LINK)
+    assert f"sia://{LINK}\n" in shown
+    sandbox.configure('dialect = "skynet"\n')
+    assert sandbox.succeed("skylink", "inspect", LINK) == shown
+    assert "dialect" in sandbox.fail("skylink", "inspect", "--dialect", "bogus", LINK, code=2)
+
+
+def test_no_portal_is_asked(sandbox: Sandbox) -> None:
+    """Neither library that could is loaded."""
+    code = (
+        "import sys\nimport skymount.cli\n"
+        "try:\n    skymount.cli.main()\nexcept SystemExit: pass\n"
+        "print(*sorted({'trio', 'httpx', 'socket', 'nacl'} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = sandbox.run(sys.executable, "-c", code, "skylink", "parse", LINK)
+    assert (done.stdout, done.stderr) == (f"{LINK}\n", "\n")
+
+
+# How results are printed
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain ä 日本 \U0001f600 \u00a0 \\", "plain ä 日本 \U0001f600 \u00a0 \\"),
+        ("a\nb\tc\x1b[2J\x7f\x9b", "a\\nb\\tc\\x1b[2J\\x7f\\x9b"),
+        ("\u202egnp.exe\u2028", "\\u202egnp.exe\\u2028"),
+        (os.fsdecode(b"caf\xe9"), "caf\\xe9"),
+        ("\ud800", "\\ud800"),
+    ],
+)
+def test_what_a_terminal_would_obey_is_escaped(text: str, shown: str) -> None:
+    assert escape(text) == shown
+
+
+def test_odd_paths_are_one_line(sandbox: Sandbox) -> None:
+    path = "/\x1b[2J\n" + os.fsdecode(b"\xe9")
+    assert sandbox.succeed("skylink", "parse", LINK + path) == f"{LINK}/\\x1b[2J\\n\\xe9\n"
+    as_json = sandbox.succeed("skylink", "parse", "--json", LINK + path)
+    assert as_json.isascii()
+    assert json.loads(as_json)["path"] == path
+
+
+@pytest.mark.parametrize("charset", ["ascii", "latin-1", "utf-8"])
+def test_any_character_set_will_do(sandbox: Sandbox, charset: str) -> None:
+    strange = sandbox.with_env(PYTHONIOENCODING=charset)
+    shown = strange.succeed("skylink", "parse", f"{LINK}/ä\u65e5")
+    expected = "ä\u65e5".encode(charset, "backslashreplace")
+    assert shown == f"{LINK}/{os.fsdecode(expected)}\n"
+
+
+def test_a_full_disk_is_no_traceback(sandbox: Sandbox) -> None:
+    done = sandbox.run(
+        "sh", "-c", '"$@" > /dev/full', "-", sys.executable, "-m", "skymount", "skylink",
+        "parse", LINK,
+    )  # fmt: skip
+    assert done.returncode
+    assert done.stderr.startswith("skymount: No space left on device\n")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_closed_stdout_is_no_traceback(sandbox: Sandbox, tmp_path: Path) -> None:
+    command = (sys.executable, "-m", "skymount", "skylink", "parse", LINK)
+    done = sandbox.run("sh", "-c", '"$@" >&-', "-", *command)
+    assert done.stderr == ""

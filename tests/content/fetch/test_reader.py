@@ -1,0 +1,770 @@
+"""Reading by offset: each byte is the right one, or there is an error; nothing is fetched twice."""
+
+import itertools
+import random
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from skymount.content.model.skyfile import Skyfile, Verified, VerifyPolicy
+from skymount.errors import (
+    BadContentError,
+    NotFoundError,
+    PortalError,
+    PortalTimeoutError,
+    UnavailableError,
+)
+from tests.fakes import portal as fake
+from tests.fakes import skyfiles
+from tests.fakes.portal import FakePortal, running
+from tests.fakes.rig import OpenRig, Rig
+from tests.fakes.skyfiles import FakeSkyfile, describe, noise, unverifiable
+
+MIB = 1 << 20
+PIECE = 32 << 10
+SMALL_UNIT = 4096
+
+
+@pytest.fixture
+def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fetch content that is not verified in units of 4 KiB, and look ahead as far in proportion."""
+    monkeypatch.setattr("skymount.content.model.skyfile.BLOCK", SMALL_UNIT)
+    monkeypatch.setattr("skymount.content.model.skyfile.PIECE", SMALL_UNIT // 4)
+    monkeypatch.setattr("skymount.content.fetch.readahead._CONTIGUOUS", SMALL_UNIT // 4)
+    monkeypatch.setattr("skymount.content.fetch.readahead._BEHIND", 2 * SMALL_UNIT)
+    monkeypatch.setattr("skymount.content.fetch.readahead._AHEAD", 4 * SMALL_UNIT)
+    monkeypatch.setattr("skymount.content.fetch.readahead._FIRST_REQUEST", SMALL_UNIT)
+    monkeypatch.setattr("skymount.content.fetch.readahead._LEAST_WINDOW", 4 * SMALL_UNIT)
+    monkeypatch.setattr("skymount.content.fetch.readahead.MAX_WINDOW", 32 * SMALL_UNIT)
+    monkeypatch.setattr("skymount.content.fetch.reader._SMALL", 2 * SMALL_UNIT)
+
+
+def plain(size: int, seed: int = 1) -> FakeSkyfile:
+    """Return content of one file that cannot be verified."""
+    payload = noise(size, seed)
+    return unverifiable(describe({"f": payload}), payload, seed)
+
+
+async def read_all(
+    rig: Rig, skyfile: FakeSkyfile, step: int = 128 << 10, *, slowly: bool = False
+) -> bytes:
+    """Read a skyfile's whole payload in order; slowly: all that is fetched ahead is there first."""
+    found = await rig.reader.load(skyfile.skylink)
+    parts = []
+    for offset in range(0, found.size, step):
+        data = await rig.reader.read(found, offset, min(step, found.size - offset))
+        parts.append(bytes(data))
+        while slowly and rig.reader._pending:
+            await trio.sleep(0.0005)
+    return b"".join(parts)
+
+
+def fetched(rig: Rig) -> list[tuple[int, int]]:
+    """Return the ranges that were asked for, each from its first to behind its last byte."""
+    texts = [request.headers["range"] for request in rig.portal.asked("GET.*concat")]
+    spans = [text.removeprefix("bytes=").split("-") for text in texts]
+    return [(int(start), int(last) + 1) for start, last in spans]
+
+
+# --- the right bytes
+
+
+def every_shape() -> list[tuple[str, FakeSkyfile]]:
+    """Return content of each shape, small enough for a test."""
+    files = {"a.txt": noise(70_000, 2), "d/empty": b"", "d/b.txt": noise(30_001, 3)}
+    sparse = noise(3_000_000, 4) + bytes((40 << 20) - 3_000_000) + noise(70_000, 5)
+    return [
+        ("inline", skyfiles.of_files(files)),
+        ("legacy cipher", skyfiles.of_files(files, cipher=bytes(8))),
+        ("1 of n", skyfiles.of_files({"big": noise(9 * MIB + 17, 6)})),
+        ("1 of n, several files", skyfiles.of_files({"x": noise(5 * MIB, 7), "y": noise(100, 8)})),
+        ("10 of 30", skyfiles.of_metadata(describe({"s": sparse}), sparse, pieces=10)),
+        ("packed", skyfiles.packed(files)),
+        ("not verifiable", plain(3 * MIB + 5)),
+    ]
+
+
+@pytest.mark.parametrize(("shape", "skyfile"), every_shape())
+async def test_whole_content(rig: OpenRig, shape: str, skyfile: FakeSkyfile):
+    """Content of every shape, read from its first to its last byte, is the content."""
+    async with rig() as made:
+        made.portal.add(skyfile)
+        assert await read_all(made, skyfile) == skyfile.payload
+
+
+async def test_whole_content_without_verification(rig: OpenRig):
+    """With verification off the bytes are the same, and no base sector is asked for."""
+    skyfile = skyfiles.of_files({"a": noise(5000), "b": noise(50)})
+    async with rig(policy=VerifyPolicy.OFF) as made:
+        made.portal.add(skyfile)
+        assert await read_all(made, skyfile, 700) == skyfile.payload
+        assert made.portal.asked("basesector") == []
+
+
+HARMLESS = [
+    fake.short(1),
+    fake.short(1000),
+    fake.excess(b"!"),
+    fake.closes_after(0),
+    fake.closes_after(5000),
+    fake.closes_after(-1),
+    fake.resets_after(0),
+    fake.resets_after(9000),
+    fake.resets_after(-1),
+    fake.ignores_range,
+    fake.header(b"Content-Range", b"bytes 1-2/3"),
+    fake.header(b"Content-Range", b"nonsense"),
+    fake.without_header(b"Content-Range"),
+    fake.header(b"Content-Encoding", b"gzip"),
+    fake.html,
+    fake.endless_body,
+    fake.status(500),
+    fake.status(503),
+    fake.status(429),
+    fake.redirects("ftp://elsewhere/"),
+]
+
+
+@pytest.mark.usefixtures("small_units")
+@pytest.mark.parametrize("cache", [0, SMALL_UNIT, 5 * SMALL_UNIT, 4 * MIB])
+@pytest.mark.parametrize("seed", range(4))
+async def test_never_a_wrong_byte(rig: OpenRig, cache: int, seed: int):
+    """R1: A read returns exactly the bytes of the content or fails.
+
+    Random reads by several tasks of several files, with faults, cancellation and any size of cache:
+    what is returned is the content, in full; what fails is a PortalError.
+    """
+    luck = random.Random(f"{cache} {seed}")
+    contents = [plain(luck.randrange(1, 40 * SMALL_UNIT), 10 * seed + n) for n in range(3)]
+    contents.append(skyfiles.of_files({"a": noise(9000, seed), "b": noise(5000, seed + 50)}))
+    good = bad = 0
+
+    def misbehave(request: fake.Request, reply: fake.Reply) -> fake.Reply:
+        return luck.choice(HARMLESS)(request, reply) if luck.random() < 0.4 else reply
+
+    async with rig(cache=cache, portals=2) as made:
+        for portal in made.portals:
+            portal.add(*contents)
+        opened = [(content, await made.reader.load(content.skylink)) for content in contents]
+        for portal in made.portals:
+            portal.fault(misbehave)
+
+        async def reads() -> None:
+            nonlocal good, bad
+            position = 0
+            for _ in range(25):
+                content, skyfile = luck.choice(opened)
+                size = len(content.payload)
+                position = luck.choice([position, luck.randrange(size)]) % size
+                length = min(size - position, luck.choice([1, 100, 4096, 5000, 30_000]))
+                with trio.move_on_after(luck.choice([0.001, 30, 30, 30])):
+                    try:
+                        found = await made.reader.read(skyfile, position, length)
+                    except PortalError:
+                        bad += 1
+                    else:
+                        assert bytes(found) == content.payload[position : position + length]
+                        good += 1
+                position += length
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(4):
+                nursery.start_soon(reads)
+        assert made.cache.used <= max(cache, len(contents[-1].payload))  # which is one unit
+        for portal in made.portals:
+            portal.heal()
+        for content, skyfile in opened:  # and nothing of it is left behind
+            whole = await made.reader.read(skyfile, 0, len(content.payload))
+            assert bytes(whole) == content.payload
+    assert good > bad
+
+
+LIES = [fake.flips(7), fake.flips(-1), fake.swaps(noise(5 * MIB, 99)), fake.swaps(b"")]
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("shape", ["inline", "1 of n"])
+async def test_lying_portal_alone(rig: OpenRig, lie: fake.Fault, shape: str):
+    """T2: the content chunk by chunk.
+
+    Wrong bytes of the right length never get through: the read fails, and so does the next.
+    """
+    size = 50_000 if shape == "inline" else 5 * MIB
+    skyfile = skyfiles.of_files({"f": noise(size)})
+    async with rig() as made:
+        made.portal.add(skyfile)
+        if shape == "inline":
+            made.portal.fault(lie)
+            with pytest.raises(BadContentError):
+                await made.reader.load(skyfile.skylink)
+        else:
+            found = await made.reader.load(skyfile.skylink)
+            made.portal.fault(lie)
+            for _ in range(2):
+                with pytest.raises(BadContentError):
+                    await made.reader.read(found, 4 * MIB + 5, 1000)
+        made.portal.heal()
+        assert await read_all(made, skyfile) == skyfile.payload
+
+
+async def test_lie_in_any_of_ten_pieces(rig: OpenRig):
+    """T2: the content chunk by chunk, also where the portal spreads it over ten sectors: a wrong
+    byte is found whichever of them it lies in.
+    """
+    payload = noise(5 * MIB, 12)
+    skyfile = skyfiles.of_metadata(describe({"f": payload}), payload, pieces=10)
+    async with rig() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        assert found.verified is Verified.YES
+        for piece in range(10):
+            made.portal.fault(fake.flips(MIB // 640 * 640 + 64 * piece))
+            with pytest.raises(BadContentError):
+                await made.reader.read(found, 0, 1000)
+            made.portal.heal()
+        assert bytes(await made.reader.read(found, 0, found.size)) == payload
+
+
+@pytest.mark.parametrize("lie", LIES)
+async def test_lying_portal_first(rig: OpenRig, lie: fake.Fault):
+    """With an honest portal behind the lying one the bytes are right."""
+    small, large = skyfiles.of_files({"f": noise(500)}), skyfiles.of_files({"f": noise(5 * MIB)})
+    async with rig(portals=2) as made:
+        for portal in made.portals:
+            portal.add(small, large)
+        made.portal.fault(lie)
+        assert await read_all(made, small) == small.payload
+        assert await read_all(made, large) == large.payload
+
+
+async def test_good_units_before_a_bad_one_are_kept(rig: OpenRig):
+    """A lie in the second chunk does not spoil the first, which is not fetched again."""
+    skyfile = skyfiles.of_files({"f": noise(9 * MIB)})
+    async with rig() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        made.portal.fault(fake.flips(5 * MIB), "concat", times=1)
+        whole = await made.reader.read(found, 0, found.size)
+        assert bytes(whole) == skyfile.payload
+        ranges = [request.headers["range"] for request in made.portal.asked("GET.*concat")]
+        assert ranges == ["bytes=0-9437183", "bytes=4194304-9437183"]
+
+
+async def test_broken_transfer_is_resumed(rig: OpenRig):
+    """After a connection breaks, only what is missing is asked for again."""
+    skyfile = plain(5 * MIB)
+    async with rig() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        made.portal.fault(fake.resets_after(2 * MIB + 5), "GET.*concat", times=1)
+        assert bytes(await made.reader.read(found, 0, found.size)) == skyfile.payload
+        ranges = [request.headers["range"] for request in made.portal.asked("GET.*concat")]
+        assert ranges[0] == "bytes=0-5242879"
+        assert ranges[1:] in (["bytes=2097152-5242879"], ["bytes=1048576-5242879"])
+
+
+# --- errors
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (fake.status(503), UnavailableError),
+        (fake.short(1), BadContentError),
+        (fake.excess(b"x"), BadContentError),
+        (fake.ignores_range, BadContentError),
+        (fake.html, BadContentError),
+        (fake.closes_after(100), BadContentError),
+        (fake.status(404), NotFoundError),
+    ],
+)
+async def test_error_after_retries(rig: OpenRig, fault: fake.Fault, error: type[PortalError]):
+    """What goes on failing is an error after a bounded number of requests, and healed later."""
+    skyfile = plain(3 * MIB)
+    async with rig() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        made.portal.requests.clear()
+        made.portal.fault(fault)
+        with pytest.raises(error):
+            await made.reader.read(found, 10, 5)
+        assert 1 <= len(made.portal.requests) <= 6
+        made.portal.heal()
+        assert bytes(await made.reader.read(found, 10, 5)) == skyfile.payload[10:15]
+
+
+async def test_stalled_portal(rig: OpenRig):
+    """A portal that says nothing is a time-out, not a hang."""
+    skyfile = plain(2 * MIB)
+    async with rig(idle=0.1) as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        made.portal.fault(fake.stalls_after(1000), "GET.*concat")
+        with pytest.raises(PortalTimeoutError):
+            await made.reader.read(found, 0, 10)
+
+
+async def test_unforeseen_error_stays_with_the_read(
+    rig: OpenRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """A bug in the middle of a fetch is the error of that read; the daemon lives on."""
+    skyfile = plain(2 * MIB)
+    async with rig() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        with monkeypatch.context() as patch:
+            patch.setattr("skymount.content.fetch.range_request.receive", lambda *_, **__: 1 // 0)
+            with pytest.raises(PortalError):
+                await made.reader.read(found, 0, 10)
+        assert "ZeroDivisionError" in caplog.text
+        assert bytes(await made.reader.read(found, 0, 10)) == skyfile.payload[:10]
+
+
+# --- one fetch, whoever asks
+
+
+async def test_many_readers_one_request(rig: OpenRig):
+    """R3: However many read the same bytes at once, they are fetched once.
+
+    A hundred tasks that want the same unit cause one request.
+    """
+    skyfile = plain(MIB)
+    async with rig() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+
+        async def read(offset: int) -> None:
+            data = await made.reader.read(found, offset, 100)
+            assert bytes(data) == skyfile.payload[offset : offset + 100]
+
+        async with trio.open_nursery() as nursery:
+            for n in range(100):
+                nursery.start_soon(read, n * 1000)
+        assert len(made.portal.asked("GET.*concat")) == 1
+
+
+async def test_cancelled_reader_leaves_the_fetch_to_others(rig: OpenRig):
+    """R3: A reader that goes away does not end the fetch that others wait for.
+
+    The one who caused a fetch gives up; the one who waits for the same unit gets it.
+    """
+    skyfile = plain(MIB)
+    async with rig() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        made.portal.fault(fake.drips(10_000, 0.01), "GET.*concat")
+        scope = trio.CancelScope()
+
+        async def gives_up() -> None:
+            with scope:
+                await made.reader.read(found, 0, 100)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(gives_up)
+            await trio.sleep(0.01)
+            scope.cancel()
+            assert bytes(await made.reader.read(found, 5, 100)) == skyfile.payload[5:105]
+        assert scope.cancelled_caught
+        assert len(made.portal.asked("GET.*concat")) == 1
+
+
+async def test_end_of_the_reader_ends_its_fetches(rig: OpenRig):
+    """Leaving the reader cancels what is under way, whether somebody waits for it or not, and
+    leaves no connection behind.
+    """
+    skyfile = plain(40 * MIB)
+    stall = fake.stalls_after(10)
+
+    def stalls_behind_the_start(request: fake.Request, reply: fake.Reply) -> fake.Reply:
+        return reply if request.headers["range"].startswith("bytes=0-") else stall(request, reply)
+
+    async def waits(made: Rig, found: Skyfile) -> None:
+        with pytest.raises(PortalError):
+            await made.reader.read(found, 30 * MIB, 10)
+
+    with trio.fail_after(10):
+        async with running(FakePortal()) as portal, trio.open_nursery() as nursery:
+            portal.add(skyfile)
+            portal.fault(stalls_behind_the_start, "GET.*concat")
+            async with rig(urls=[portal.url], idle=100) as made:
+                found = await made.reader.load(skyfile.skylink)
+                await made.reader.read(found, 0, MIB)  # the next bytes are fetched ahead
+                nursery.start_soon(waits, made, found)
+                with trio.move_on_after(0.05):
+                    await made.reader.read(found, 20 * MIB, 10)
+                while len(portal.asked("GET.*concat")) < 4:
+                    await trio.sleep(0.001)
+            while portal.connections:
+                await trio.sleep(0.001)
+
+
+# --- memory and looking ahead
+
+
+async def test_read_from_memory_needs_no_request(rig: OpenRig):
+    """What is in memory is returned at once, also by the synchronous way."""
+    skyfile = plain(MIB)
+    async with rig() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        await made.reader.read(found, 0, 10)
+        while made.reader._pending:
+            await trio.sleep(0.001)
+        made.portal.requests.clear()
+        ready = made.reader.open(found, 0, MIB).ready(500_000, 1000)
+        assert ready is not None
+        assert bytes(ready) == skyfile.payload[500_000:501_000]
+        assert made.portal.requests == []
+
+
+async def test_first_read_fetches_no_more_than_it_must(rig: OpenRig):
+    """R5: a read fetches what it asks for, in pieces of 32 KiB: single reads in the middle of a
+    large file ask for their own pieces, nothing ahead.
+    """
+    skyfile = plain(9 * MIB)
+    async with rig() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        for offset in (3 * MIB + 5000, 8 * MIB, 3 * MIB, 5 * MIB - 1):
+            data = await made.reader.read(found, offset, 100)
+            assert bytes(data) == skyfile.payload[offset : offset + 100]
+        await wait_all_tasks_blocked()
+        assert fetched(made) == [
+            (3 * MIB, 3 * MIB + PIECE),
+            (8 * MIB, 8 * MIB + PIECE),
+            (5 * MIB - PIECE, 5 * MIB + PIECE),
+        ]
+
+
+@pytest.mark.parametrize("step", [-8192, -PIECE, 100_000, MIB, 3 * MIB])
+async def test_backward_and_strided_reads_fetch_what_they_ask_for(rig: OpenRig, step: int):
+    """R5: What is read at random, backward or in strides is not fetched ahead."""
+    skyfile = plain(40 * MIB)
+    async with rig() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        offset, pieces = 20 * MIB, set()
+        for _ in range(6):
+            await made.reader.read(found, offset, 4096)
+            pieces |= {offset // PIECE, (offset + 4095) // PIECE}
+            offset += step
+        await wait_all_tasks_blocked()
+        assert sum(stop - start for start, stop in fetched(made)) == len(pieces) * PIECE
+
+
+@pytest.mark.usefixtures("small_units")
+async def test_sequential_reads_fetch_each_byte_once(rig: OpenRig):
+    """A file read from start to end is fetched once, several units with a request."""
+    skyfile = plain(100 * SMALL_UNIT)
+    async with rig() as made:
+        made.portal.add(skyfile)
+        assert await read_all(made, skyfile, SMALL_UNIT) == skyfile.payload
+        spans = fetched(made)
+        assert sum(stop - start for start, stop in spans) == 100 * SMALL_UNIT
+        assert len(spans) < 100
+
+
+@pytest.mark.usefixtures("small_units")
+@pytest.mark.parametrize("units", [1, 2, 3])
+async def test_looking_ahead_is_bounded_by_the_cache(rig: OpenRig, units: int):
+    """With room for a few units only, a sequential reader is not robbed of what it reads: each
+    unit is fetched about once.
+    """
+    skyfile = plain(30 * SMALL_UNIT)
+    async with rig(cache=units * SMALL_UNIT) as made:
+        made.portal.add(skyfile)
+        assert await read_all(made, skyfile, SMALL_UNIT // 8, slowly=True) == skyfile.payload
+        assert sum(stop - start for start, stop in fetched(made)) <= 35 * SMALL_UNIT
+
+
+async def test_reading_in_order_pushes_nothing_out(rig: OpenRig):
+    """R4: What else was read stays in memory while something far larger is read in order, of which
+    little stays.
+    """
+    other, large = plain(MIB, 5), plain(40 * MIB, 6)
+    async with rig(cache=24 * MIB) as made:
+        made.portal.add(other, large)
+        assert await read_all(made, other) == other.payload
+        assert await read_all(made, large) == large.payload
+        assert made.cache.used <= 5 * MIB
+        count = len(made.portal.requests)
+        found = await made.reader.load(other.skylink)
+        assert await made.reader.read(found, 0, MIB) == other.payload
+        assert not [request for request in made.portal.requests[count:] if request.method == "GET"]
+
+
+@pytest.mark.usefixtures("small_units")
+async def test_what_is_fetched_ahead_stays(rig: OpenRig, monkeypatch: pytest.MonkeyPatch):
+    """R5: nothing is fetched twice for want of memory: what was just read goes before what is
+    fetched ahead, however long that has been here.
+    """
+    monkeypatch.setattr("skymount.content.fetch.readahead._LEAST_WINDOW", 32 * SMALL_UNIT)
+    skyfile = plain(200 * SMALL_UNIT)
+    async with rig(cache=40 * SMALL_UNIT) as made:
+        made.portal.add(skyfile)
+        assert await read_all(made, skyfile, SMALL_UNIT // 2, slowly=True) == skyfile.payload
+        assert sum(stop - start for start, stop in fetched(made)) == 200 * SMALL_UNIT
+
+
+@pytest.mark.usefixtures("small_units")
+async def test_what_is_read_at_random_stays(rig: OpenRig):
+    """R4: what is read again or at random stays while another file is read through."""
+    skyfile, other = plain(200 * SMALL_UNIT), plain(40 * SMALL_UNIT, 2)
+    places = [n * SMALL_UNIT for n in (3, 30, 11, 22)]
+    async with rig(cache=40 * SMALL_UNIT) as made:
+        made.portal.add(skyfile, other)
+        found = await made.reader.load(other.skylink)
+        for place in places:
+            await made.reader.read(found, place, 100)
+        await read_all(made, skyfile, SMALL_UNIT // 2, slowly=True)
+        made.portal.requests.clear()
+        for place in places:
+            data = await made.reader.read(found, place, 100)
+            assert bytes(data) == other.payload[place : place + 100]
+        assert fetched(made) == []
+
+
+@pytest.mark.usefixtures("small_units")
+async def test_second_reader_finds_what_the_first_has_read(rig: OpenRig, mock_clock: MockClock):
+    """R4: One that reads the same file a little later in the same order finds what the first one
+    has left, from when it began: only what was dropped before is fetched twice.
+
+    The clock hardly moves: how slow this machine is does not count.
+    """
+    mock_clock.rate = 0.001
+    skyfile = plain(200 * SMALL_UNIT)
+    async with rig(cache=40 * SMALL_UNIT) as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        for unit in range(-8, 200):
+            for place in (unit, unit + 8):
+                if 0 <= place < 200:
+                    start = place * SMALL_UNIT
+                    data = await made.reader.read(found, start, SMALL_UNIT)
+                    assert bytes(data) == skyfile.payload[start : start + SMALL_UNIT]
+            while made.reader._pending:
+                await wait_all_tasks_blocked(0.0005)
+        assert sum(stop - start for start, stop in fetched(made)) <= 208 * SMALL_UNIT
+
+
+async def test_large_first_read_at_the_start_is_read_on(rig: OpenRig):
+    """R5: a first read of 128 KiB or more at the beginning of a file of 8 MiB or more counts as
+    well: what follows is fetched ahead.
+    """
+    skyfile = plain(9 * MIB)
+    async with rig() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        await made.reader.read(found, 0, MIB)
+        while made.reader._pending:
+            await trio.sleep(0.001)
+        spans = sorted(fetched(made))
+        assert all(one[1] == two[0] for one, two in itertools.pairwise(spans))
+        assert spans[0] == (0, MIB)
+        assert spans[-1][1] > MIB
+
+
+async def test_looks_at_the_start_fetch_what_they_ask_for(rig: OpenRig):
+    """R5: a read fetches what it asks for: a look at the start of a large file takes no more, and
+    neither does a large read of a smaller one.
+    """
+    large, small = plain(9 * MIB), plain(7 * MIB, 2)
+    async with rig() as made:
+        made.portal.add(large, small)
+        await made.reader.read(await made.reader.load(large.skylink), 0, 16 << 10)
+        await made.reader.read(await made.reader.load(small.skylink), 0, 128 << 10)
+        await wait_all_tasks_blocked()
+        assert sorted(fetched(made)) == [(0, PIECE), (0, 4 * PIECE)]
+
+
+async def test_large_chunks_are_not_fetched_over_and_over(rig: OpenRig):
+    """With a cache of one chunk, reading a verified file in small steps fetches each chunk once."""
+    skyfile = skyfiles.of_files({"f": noise(9 * MIB)})
+    async with rig(cache=4 * MIB) as made:
+        made.portal.add(skyfile)
+        assert await read_all(made, skyfile, slowly=True) == skyfile.payload
+        assert len(made.portal.asked("GET.*concat")) == 3
+
+
+async def test_same_link_described_twice(rig: OpenRig):
+    """Two portals describe the same link that cannot be checked differently: what was kept of one
+    is not handed out, cut to size, as the content of the other.
+    """
+    short, long = plain(1000), plain(5000)
+    async with rig() as made:
+        made.portal.add(short)
+        first = await made.reader.load(short.skylink)
+        await made.reader.read(first, 0, 1000)
+        made.portal.add(long)
+        second = await made.reader.load(long.skylink)
+        assert second.verified is Verified.NO
+        assert second.skylink == first.skylink
+        assert bytes(await made.reader.read(second, 0, 5000)) == long.payload
+
+
+@pytest.mark.usefixtures("small_units")
+async def test_nothing_is_left_of_reads_that_ended(rig: OpenRig):
+    """After many reads, failed ones among them, nothing is pending."""
+    skyfile = plain(50 * SMALL_UNIT)
+    async with rig(cache=3 * SMALL_UNIT) as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        made.portal.fault(fake.status(503), "GET.*concat", times=4)
+        for n in range(60):
+            try:
+                await made.reader.read(found, (n * 7919) % (found.size - 10), 10)
+            except UnavailableError:
+                pass
+        while made.reader._pending:
+            await trio.sleep(0.001)
+        assert made.cache.used <= 3 * SMALL_UNIT
+
+
+async def test_first_read_takes_one_request(rig: OpenRig):
+    """R7: The first read of a file costs one round trip beyond the description, which is asked for
+    once.
+    """
+    skyfile = skyfiles.of_files({"f": noise(9 * MIB)})
+    async with rig() as made:
+        made.portal.base_sectors = False
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        asked = sorted(request.method for request in made.portal.requests)
+        assert asked == ["GET", "HEAD"]  # base sector and headers, at once
+        await made.reader.read(found, 0, 4096)
+        assert len(made.portal.requests) == 3
+
+
+async def test_fetches_ahead_end_after_the_last_close(
+    rig: OpenRig, monkeypatch: pytest.MonkeyPatch
+):
+    """R5: When the last of a skylink's files is closed, fetches that nobody waits for are given up;
+    what they would have brought can be read all the same.
+    """
+    monkeypatch.setattr("skymount.content.fetch.reader._LINGER", 0.01)
+    skyfile = plain(40 * MIB)
+    async with rig() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        made.portal.fault(fake.drips(4096, 0.05), "GET.*concat")
+        files = [made.reader.open(found, 0, found.size) for _ in range(2)]
+        await files[0].wait(0, 4096)
+        await files[0].wait(4096, 4096)  # in order, so that more is on its way
+        assert made.reader._pending
+        files[0].close()
+        await trio.sleep(0.05)
+        assert made.reader._pending  # the other one is open
+        files[1].close()
+        with trio.fail_after(5):  # what is on its way would take 13 s
+            while made.cache.reserved:
+                await trio.sleep(0.001)
+        assert not made.reader._pending
+        made.portal.heal()
+        assert bytes(await made.reader.read(found, 3 * MIB, 10)) == skyfile.payload[3 * MIB :][:10]
+
+
+async def test_reading_file_by_file_gives_nothing_up(rig: OpenRig, monkeypatch: pytest.MonkeyPatch):
+    """R5: What is fetched ahead is not given up while files are opened now and again, at whatever
+    moment none is open.
+    """
+    monkeypatch.setattr("skymount.content.fetch.reader._LINGER", 0.2)
+    skyfile = plain(40 * MIB)
+    async with rig() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        made.portal.fault(fake.drips(4096, 0.05), "GET.*concat")
+        file = made.reader.open(found, 0, found.size)
+        await file.wait(0, 4096)
+        await file.wait(4096, 4096)
+        file.close()
+        on_its_way = dict(made.reader._pending)
+        assert on_its_way
+        for _ in range(12):
+            made.reader.open(found, 0, 4096).close()
+            await trio.sleep(0.05)
+        assert made.reader._pending == on_its_way
+
+
+async def test_reopened_at_once_goes_on(rig: OpenRig, monkeypatch: pytest.MonkeyPatch):
+    """R6: Files that are opened one after another share what is fetched ahead."""
+    monkeypatch.setattr("skymount.content.fetch.reader._LINGER", 0.05)
+    files = {f"{n:04}": noise(4096, n) for n in range(1500)}
+    payload = b"".join(files.values())
+    skyfile = unverifiable(describe(files), payload)
+    async with rig() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        for n in range(1500):
+            file = made.reader.open(found, n * 4096, 4096)
+            data = file.ready(0, 4096)
+            if data is None:
+                data = await file.wait(0, 4096)
+            assert bytes(data) == payload[n * 4096 :][:4096]
+            file.close()
+        assert len(fetched(made)) < 20
+        assert sum(stop - start for start, stop in fetched(made)) < 8 * MIB
+
+
+async def test_small_files_in_any_order(rig: OpenRig):
+    """R6: Small files that are read in another order than they lie in take few requests too."""
+    files = {f"{n:04}": noise(4096, n) for n in range(2000)}
+    payload = b"".join(files.values())
+    skyfile = unverifiable(describe(files), payload)
+    order = sorted(range(2000), key=lambda n: str(n)[::-1])
+    async with rig() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        for n in order:
+            file = made.reader.open(found, n * 4096, 4096)
+            data = file.ready(0, 4096)
+            assert bytes(data or await file.wait(0, 4096)) == payload[n * 4096 :][:4096]
+            file.close()
+        assert len(fetched(made)) < 40
+        assert sum(stop - start for start, stop in fetched(made)) < 12 * MIB
+
+
+async def test_fetches_that_nobody_waits_for_make_way(
+    rig: OpenRig, monkeypatch: pytest.MonkeyPatch
+):
+    """R3: What readers that went away had asked for is given up before others have to wait."""
+    monkeypatch.setattr("skymount.content.fetch.fetcher._PATIENCE", 0.0)
+    monkeypatch.setattr("skymount.content.fetch.fetcher._FETCHES", 2)
+    slow, quick = plain(40 * MIB, 1), skyfiles.of_files({"f": noise(5 * MIB)})
+    async with rig() as made:
+        made.portal.add(slow, quick)
+        found = await made.reader.load(slow.skylink)
+        wanted = await made.reader.load(quick.skylink)
+        made.portal.fault(fake.drips(1000, 0.05), slow.name)
+        with trio.move_on_after(0.1):
+            async with trio.open_nursery() as nursery:
+                for n in range(6):
+                    nursery.start_soon(made.reader.read, found, n * 5 * MIB, 10)
+        with trio.fail_after(5):
+            data = await made.reader.read(wanted, 0, 10)
+        assert bytes(data) == quick.payload[:10]
+
+
+@pytest.mark.parametrize("cache", range(4, 17))
+@pytest.mark.parametrize("readers", [1, 2])
+async def test_chunks_of_which_few_fit_are_fetched_once(rig: OpenRig, cache: int, readers: int):
+    """Neither what is read nor what was fetched ahead of it pushes out the other, but once when
+    another reader begins.
+    """
+    skyfiles_ = [skyfiles.of_files({"big": noise(16 * MIB + 17, n)}) for n in range(readers)]
+    step = 128 << 10
+    async with rig(cache=max(cache, 4 * readers) * MIB) as made:
+        files = []
+        for skyfile in skyfiles_:
+            made.portal.add(skyfile)
+            files.append(await made.reader.load(skyfile.skylink))
+        for offset in range(0, files[0].size, step):
+            for found, skyfile in zip(files, skyfiles_, strict=True):
+                size = min(step, found.size - offset)
+                data = await made.reader.read(found, offset, size)
+                assert data == skyfile.payload[offset : offset + size]
+                while made.reader._pending:
+                    await trio.sleep(0.0005)
+        spans = fetched(made)
+    again = sum(stop - start for start, stop in spans) - sum(found.size for found in files)
+    assert again <= 2 * 4 * MIB * (readers - 1)

@@ -1,0 +1,348 @@
+"""SkyDB's documents as text: read, checked and written, at a real portal."""
+
+import errno
+import json
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skymount.content.cache.memory_cache import MemoryCache
+from skymount.content.fetch.reader import open_reader
+from skymount.content.fetch.skyfile_loader import SkyfileLoader
+from skymount.content.model.skyfile import Verified, VerifyPolicy
+from skymount.content.skydb.document_text import as_text, as_upload, split, written
+from skymount.content.skydb.documents import Documents
+from skymount.content.worker.shared_memory import LongText
+from skymount.content.worker.worker_process import run_apart
+from skymount.errors import BadContentError, MalformedError, StaleEntryError
+from skymount.portal.client.base import PortalReader
+from skymount.portal.client.client import PortalClient
+from skymount.portal.failover import Portals
+from skymount.portal.options import PortalOptions
+from skymount.portal.registry.ledger import Ledger
+from skymount.portal.registry.revision_marks import EntryId
+from skymount.portal.registry.verified_registry import VerifiedRegistry
+from skymount.wire.key_pair import KeyPair
+from skymount.wire.metadata import Metadata, encode_metadata
+from skymount.wire.registry_entry import hash_data_key
+from skymount.wire.skydb_document import DOCUMENT_LIMIT
+from skymount.wire.skylink import Skylink
+from tests.fakes.portal import FakePortal, running
+from tests.fakes.skyfiles import unverifiable
+from tests.portal_process import running_portal
+
+PAIR = KeyPair.from_seed("the owner of documents in tests")
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=[])),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)  # fmt: skip
+
+
+def ref(name: str) -> EntryId:
+    """Return the entry of a data key."""
+    return EntryId(PAIR.public_key, hash_data_key(name), name)
+
+
+@pytest.fixture(scope="module")
+def portal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a portal."""
+    with running_portal(tmp_path_factory.mktemp("portal")) as url:
+        yield url
+
+
+@dataclass
+class Kit:
+    """Documents, and the entries below them."""
+
+    documents: Documents
+    entries: VerifiedRegistry
+
+
+@asynccontextmanager
+async def open_kit(
+    *urls: str, path: Path, policy: VerifyPolicy = VerifyPolicy.AVAILABLE, cache: int = 64 << 20
+) -> AsyncIterator[Kit]:
+    """Open the documents of portals, with a ledger of their own."""
+    async with AsyncExitStack() as stack:
+        clients = [PortalReader.of(PortalOptions.parse(url)) for url in urls]
+        portals = Portals([await stack.enter_async_context(client) for client in clients])
+        loader = SkyfileLoader(portals, policy)
+        reader = await stack.enter_async_context(
+            open_reader(portals, loader, MemoryCache(64 << 20))
+        )
+        ledger = Ledger.open(path / "ledger.sqlite3")
+        stack.callback(ledger.close)
+        entries = VerifiedRegistry(portals, ledger)
+        yield Kit(Documents(entries, reader, portals, policy, cache), entries)
+
+
+async def test_written_and_read(portal: str, tmp_path: Path):
+    """D1: is the JSON document behind the entry, as stored, over several lines.
+
+    Another machine reads the same; the client library reads what was written, and is read.
+    """
+    async with open_kit(portal, path=tmp_path) as kit:
+        assert (await kit.documents.read(ref("doc"))).data is None
+        written = await kit.documents.write(ref("doc"), PAIR, b'{"a": [1, "\xc3\xa9"]}', None)
+        assert written.data == '{\n  "a": [\n    1,\n    "é"\n  ]\n}\n'.encode()
+        assert written.revision == 0
+        recalled = kit.documents.recall(ref("doc"))
+        assert recalled is not None
+        assert recalled.data == written.data
+        assert recalled.verified is Verified.NO  # A4: `no` for one that was not read back yet
+        assert (await kit.documents.read(ref("doc"))).verified is Verified.YES
+        recalled = kit.documents.recall(ref("doc"))
+        assert recalled is not None
+        assert recalled.verified is Verified.YES
+    (tmp_path / "other").mkdir()
+    async with (
+        open_kit(portal, path=tmp_path / "other") as kit,
+        PortalClient(portal) as client,
+    ):
+        assert (await kit.documents.read(ref("doc"))).data == written.data
+        result = await client.db.get_json(PAIR.public_hex, "doc")
+        assert result.data == {"a": [1, "é"]}
+        await client.db.set_json(PAIR.private_hex, "doc", {"b": 2})
+        assert (await kit.documents.read(ref("doc"))).data == b'{\n  "b": 2\n}\n'
+
+
+async def test_both_stored_forms(portal: str, tmp_path: Path):
+    """D1: Both stored forms are read: the document itself, and the one with `_data` and `_v`."""
+    (tmp_path / "plain.json").write_text('{"a": 1}')
+    (tmp_path / "wrapped.json").write_text('{"_data": {"a": 1}, "_v": 2}')
+    async with open_kit(portal, path=tmp_path) as kit, PortalClient(portal) as client:
+        for name in ("plain", "wrapped"):
+            skylink = await client.upload_file(tmp_path / f"{name}.json")
+            await kit.entries.write(ref(name), PAIR, bytes(_link(skylink)), None)
+            assert json.loads((await kit.documents.read(ref(name))).data or b"") == {"a": 1}
+
+
+def _link(found: object) -> Skylink:
+    return Skylink.parse(str(getattr(found, "skylink", found)))
+
+
+async def test_no_document(portal: str, tmp_path: Path):
+    """An entry that holds no skylink is no document, and not listed; one that leads to no document
+    is an error.
+    """
+    (tmp_path / "text").write_text("no JSON")
+    async with open_kit(portal, path=tmp_path) as kit, PortalClient(portal) as client:
+        skylink = await client.upload_file(tmp_path / "text")
+        await kit.entries.write(ref("data"), PAIR, b"just data", None)
+        await kit.entries.write(ref("text"), PAIR, bytes(_link(skylink)), None)
+        assert (await kit.documents.read(ref("data"))).data is None
+        with pytest.raises(BadContentError):
+            await kit.documents.read(ref("text"))
+        names = await kit.documents.names(PAIR.public_key)
+        assert [name.data_key for name in names] == ["text"]
+        known = kit.documents.recall(ref("data"))
+        assert known is not None
+        assert known.data is None
+
+
+async def test_document_that_is_too_long(portal: str, tmp_path: Path):
+    """D1: one of more than 64 MiB is an error before any of it is downloaded."""
+    raw = encode_metadata(Metadata("f", DOCUMENT_LIMIT + 1))
+    long = unverifiable(raw, bytes(DOCUMENT_LIMIT + 1))
+    async with running(FakePortal()) as fake, open_kit(portal, fake.url, path=tmp_path) as kit:
+        fake.add(long)
+        await kit.entries.write(ref("long"), PAIR, bytes(long.skylink), None)
+        with pytest.raises(BadContentError, match="longer than"):
+            await kit.documents.read(ref("long"))
+        assert fake.asked(f"^HEAD /{long.name}")
+        assert not fake.asked(f"^GET /{long.name}")
+
+
+async def test_listing_asks_for_what_is_not_known(portal: str, tmp_path: Path):
+    """After a restart too, entries that are no documents are not listed."""
+    async with open_kit(portal, path=tmp_path) as kit:
+        await kit.entries.write(ref("data"), PAIR, b"just data", None)
+        await kit.documents.write(ref("document"), PAIR, b"{}", None)
+    async with open_kit(portal, path=tmp_path) as kit:
+        names = await kit.documents.names(PAIR.public_key)
+        assert [name.data_key for name in names] == ["document"]
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"text", b"1", b'"x"', b"null", b"[NaN]", b"\xff", b"[" * 100_000]
+)
+async def test_what_is_no_document(portal: str, tmp_path: Path, text: bytes):
+    """D2: Writing checks that it is JSON (EINVAL at close), and then nothing is sent."""
+    async with open_kit(portal, path=tmp_path) as kit:
+        with pytest.raises(OSError) as caught:
+            await kit.documents.write(ref("bad"), PAIR, text, None)
+        assert caught.value.errno == errno.EINVAL
+        assert (await kit.documents.read(ref("bad"))).data is None
+
+
+async def test_changed_by_somebody_else(portal: str, tmp_path: Path):
+    """A change is made from a document; when there is another one by then it is refused."""
+    async with open_kit(portal, path=tmp_path) as kit:
+        base = await kit.documents.write(ref("shared"), PAIR, b"[1]", None)
+        await kit.documents.write(ref("shared"), PAIR, b"[2]", base)
+        with pytest.raises(StaleEntryError):
+            await kit.documents.write(ref("shared"), PAIR, b"[3]", base)
+        assert (await kit.documents.read(ref("shared"))).data == b"[\n  2\n]\n"
+
+
+async def test_deleted(portal: str, tmp_path: Path):
+    """D3: rm deletes the document's entry."""
+    async with open_kit(portal, path=tmp_path) as kit:
+        await kit.documents.write(ref("gone"), PAIR, b"[1]", None)
+        await kit.documents.delete(ref("gone"), PAIR)
+        found = await kit.documents.read(ref("gone"))
+        assert (found.data, found.revision) == (None, 1)
+        recalled = kit.documents.recall(ref("gone"))
+        assert recalled is not None
+        assert recalled.data is None
+
+
+LARGE = json.dumps([{"n": n, "é": "x" * 50} for n in range(5000)]).encode()
+
+
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What processes apart were started for."""
+    started: list[str] = []
+
+    async def run(program: str, what: str, *rest: Any, **more: Any) -> None:
+        started.append(rest[2])
+        await run_apart(program, what, *rest, **more)
+
+    monkeypatch.setattr("skymount.content.skydb.documents.run_apart", run)
+    return started
+
+
+async def test_large_document(portal: str, tmp_path: Path, apart: list[str]):
+    """D4: A document of more than 128 KiB is read and written by a process apart; a small one is
+    not.
+    """
+    text = as_text(as_upload(LARGE))
+    odd = EntryId(PAIR.public_key, hash_data_key("\0\n é"), "\0\n é")
+    async with open_kit(portal, path=tmp_path) as kit:
+        await kit.documents.write(ref("small"), PAIR, b"[]", None)
+        assert apart == []
+        for each in (ref("large"), odd):
+            written = await kit.documents.write(each, PAIR, bytearray(LARGE), None)
+            assert written.data == text
+        assert apart == ["write", "write"]
+    async with open_kit(portal, path=tmp_path) as kit:
+        assert (await kit.documents.read(ref("large"))).data == text
+        assert (await kit.documents.read(odd)).data == text
+        assert apart[2:] == ["read", "read"]
+        assert (await kit.documents.read(ref("small"))).data == b"[]\n"
+
+
+async def test_large_text_that_is_no_document(portal: str, tmp_path: Path, apart: list[str]):
+    """D2: EINVAL at close, and then nothing is sent; what is no document cannot be read."""
+    (tmp_path / "text").write_bytes(LARGE[:-1])
+    async with open_kit(portal, path=tmp_path) as kit, PortalClient(portal) as client:
+        with pytest.raises(OSError) as caught:
+            await kit.documents.write(ref("large text"), PAIR, LARGE[:-1], None)
+        assert caught.value.errno == errno.EINVAL
+        assert (await kit.documents.read(ref("large text"))).data is None
+        skylink = await client.upload_file(tmp_path / "text")
+        await kit.entries.write(ref("large text"), PAIR, bytes(_link(skylink)), None)
+        with pytest.raises(BadContentError, match="not JSON"):
+            await kit.documents.read(ref("large text"))
+    assert apart == ["write", "read"]
+
+
+async def test_process_that_fails(portal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Whatever becomes of the process, nothing is stored, and there is an error."""
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    async with open_kit(portal, path=tmp_path) as kit:
+        with pytest.raises(BadContentError, match="status 1"):
+            await kit.documents.write(ref("failing"), PAIR, LARGE, None)
+        assert (await kit.documents.read(ref("failing"))).data is None
+
+
+@given(st.lists(JSON) | st.dictionaries(st.text(), JSON))
+def test_any_document(document: object):
+    """D1: as stored: what is shown says what was written."""
+    text = as_text(as_upload(json.dumps(document).encode()))
+    assert json.loads(text) == document
+    assert text.endswith(b"\n")
+    assert as_text(as_upload(text)) == text
+
+
+def test_deeply_nested():
+    """D1: What would be little else than its indentation has one line."""
+    document: list[object] = [1] * 2000
+    for _ in range(300):
+        document = [document]
+    text = as_text(json.dumps(document).encode())
+    assert text.count(b"\n") == 1
+    assert len(text) < 10_000
+    assert json.loads(text) == document
+
+
+def test_text_that_grows(monkeypatch: pytest.MonkeyPatch):
+    """D1: A text is no longer than a document may be, whatever it was made of."""
+    monkeypatch.setattr("skymount.content.skydb.document_text.DOCUMENT_LIMIT", 1 << 20)
+    body = b"[" + b",".join([b"1e15"] * 100_000) + b"]"
+    with pytest.raises(MalformedError, match="too long"):
+        as_text(body)
+
+
+@pytest.mark.parametrize("size", [0, 7, 8, 20])
+def test_what_is_written_apart_is_cut_off(size: int):
+    """What a process apart has not written to its end is not used."""
+    both = written(b'{"a": "long enough"}')[:size]
+    with pytest.raises(BadContentError, match="cut off"):
+        split(lambda start, length: both[start : start + length], len(both))
+
+
+async def test_change_of_what_is_not_verified(portal: str, tmp_path: Path):
+    """D2: A partial edit of a text that was not checked is EIO at close and changes nothing; a
+    whole rewrite is not concerned, nor is a text that was written by the same open file.
+    """
+    doubtful = unverifiable(encode_metadata(Metadata("f", 7)), b'{"a":1}')
+    async with running(FakePortal()) as fake, open_kit(portal, fake.url, path=tmp_path) as kit:
+        fake.add(doubtful)
+        entry = await kit.entries.write(ref("doubtful"), PAIR, bytes(doubtful.skylink), None)
+        base = await kit.documents.read(ref("doubtful"))
+        assert base.verified is Verified.NO
+        with pytest.raises(BadContentError, match="could not be checked"):
+            await kit.documents.write(ref("doubtful"), PAIR, b'{"a": 2}', base)
+        assert (await kit.entries.read(ref("doubtful"))).revision == entry.revision
+        own = await kit.documents.write(ref("doubtful"), PAIR, b'{"a": 3}', None)
+        await kit.documents.write(ref("doubtful"), PAIR, b'{"a": 4}', own)
+        read = await kit.documents.read(ref("doubtful"))
+        assert read.verified is Verified.YES
+        await kit.documents.write(ref("doubtful"), PAIR, b'{"a": 5}', read)
+
+
+async def test_change_where_nothing_is_checked(portal: str, tmp_path: Path):
+    """D2: not concerned is a mount with `verify = "off"`."""
+    async with open_kit(portal, path=tmp_path, policy=VerifyPolicy.OFF) as kit:
+        await kit.documents.write(ref("any"), PAIR, b"[1]", None)
+        base = await kit.documents.read(ref("any"))
+        assert base.verified is Verified.NO
+        await kit.documents.write(ref("any"), PAIR, b"[2]", base)
+        assert (await kit.documents.read(ref("any"))).data == b"[\n  2\n]\n"
+
+
+async def test_long_text_that_is_open(portal: str, tmp_path: Path, apart: list[str]):
+    """D5: A text of more than 1 MiB is there once however often it is open for reading."""
+    text = as_text(as_upload(json.dumps(["x" * (2 << 20)]).encode()))
+    async with open_kit(portal, path=tmp_path, cache=3 << 20) as kit:
+        for name, other in (("one", b"[1,"), ("two", b"[2,")):
+            await kit.documents.write(ref(name), PAIR, other + text.lstrip()[1:], None)
+        apart.clear()
+        opened = [(await kit.documents.read(ref(name))).data for name in ("one", "two") * 3]
+        assert apart == ["read", "read"]
+        assert len({id(data) for data in opened}) == 2
+        assert opened[0] == as_text(as_upload(b"[1," + text.lstrip()[1:]))
+        assert opened[0] != opened[1]
+        assert all(isinstance(data, LongText) for data in opened)

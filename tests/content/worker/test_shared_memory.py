@@ -1,0 +1,145 @@
+"""Memory by the megabyte: what goes in comes out."""
+
+import mmap
+import os
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from skymount.content.worker.shared_memory import (
+    Inflow,
+    LongText,
+    MemoryFile,
+    in_thread,
+    joined,
+    let_go,
+    open_memory_file,
+    text_of,
+)
+from skymount.errors import UnavailableError
+from tests.fakes.skyfiles import noise
+
+MUCH = noise(3_000_000)
+
+
+async def test_file():
+    """Parts are put anywhere, and all of it comes out; it is closed at the end."""
+    descriptors = len(os.listdir("/proc/self/fd"))
+    async with open_memory_file() as file:
+        assert bytes(file.content()) == b""
+        file.put(MUCH[1_000_000:], 1_000_000)
+        file.put(memoryview(MUCH)[:1_000_000])
+        assert len(file) == len(MUCH)
+        assert await in_thread(file.content) == MUCH
+        assert file.get(999_999, 2) == MUCH[999_999:1_000_001]
+        assert file.content().readonly
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_inflow():
+    """S11: What comes goes into the file, wherever a piece of it ends; it may begin anew."""
+    file = MemoryFile()
+    inflow = Inflow(file)
+    for content in (MUCH[::-1], MUCH):
+        inflow.clear()
+        at = 0
+        while at < len(content):
+            room = inflow.room()[:700_001]
+            size = min(len(room), len(content) - at)
+            room[:size] = content[at : at + size]
+            inflow.filled(size)
+            at += size
+        inflow.finish()
+        assert (inflow.size, len(file)) == (len(content), len(content))
+        assert file.content() == content
+    file.close()
+
+
+def test_inflow_without_memory(monkeypatch: pytest.MonkeyPatch):
+    """Without memory there is an error that says so."""
+    file = MemoryFile()
+    monkeypatch.setattr(os, "ftruncate", _full)
+    with pytest.raises(UnavailableError, match="no memory"):
+        Inflow(file).room()
+    file.close()
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+def test_let_go():
+    """S10: What was looked at of a file does not stay with the mount, and is still there."""
+    file = MemoryFile()
+    file.put(MUCH * 50)
+    before = _resident()
+    content = file.content()
+    file.close()
+    assert content == MUCH * 50
+    assert _resident() - before > 100_000_000
+    assert let_go()
+    assert _resident() - before < 50_000_000
+    assert content[140_000_000:] == (MUCH * 50)[140_000_000:]
+
+
+@pytest.mark.parametrize("parts", [[], [b""], [b"a", b"", b"bc"], [MUCH, b"", memoryview(MUCH)]])
+def test_joined(parts: list[bytes | memoryview], monkeypatch: pytest.MonkeyPatch):
+    """Parts in one piece, also where no file can be had."""
+    whole = b"".join(parts)
+    assert joined(parts) == whole
+    monkeypatch.setattr(MemoryFile, "put", _full)
+    assert joined(parts) == whole
+
+
+def _full(*_: object) -> None:
+    raise OSError("full")
+
+
+async def test_no_file(monkeypatch: pytest.MonkeyPatch):
+    """Without a file there is an error that says so."""
+    monkeypatch.setattr(os, "memfd_create", _full)
+    with pytest.raises(UnavailableError):
+        async with open_memory_file():
+            pass
+
+
+def test_long_text():
+    """D5: A long text is read and compared like bytes, and takes none of the mount's own memory,
+    nor does what was read of it.
+    """
+    data = noise((32 << 20) + 5)
+    with closing(MemoryFile()) as file:
+        file.put(data)
+        text = text_of(file)
+    assert isinstance(text, LongText)
+    assert (len(text), text[-3:], text[7:9]) == (len(data), data[-3:], data[7:9])
+    other = data[:-1] + bytes([data[-1] ^ 1])
+    for kind in (bytes, bytearray):
+        assert text == kind(data)
+        assert kind(data) == text
+        assert text != kind(other)
+        assert text != kind(data[:-1])
+        assert text.startswith(kind(data[: 3 << 19]))
+        assert not text.startswith(kind(data + b"x"))
+        assert not text.startswith(kind(other))
+        assert kind(data + b"x").startswith(text)
+    assert text != "text"
+    before = _shared_memory()
+    for at in range(0, len(text), 128 << 10):
+        assert text[at : at + (128 << 10)] == data[at : at + (128 << 10)]
+    assert _shared_memory() - before < 1 << 20
+
+
+def test_short_text():
+    """D5: A text of up to 1 MiB is nothing but bytes."""
+    with closing(MemoryFile()) as file:
+        file.put(b"[1]")
+        assert text_of(file) == b"[1]"
+        assert isinstance(text_of(file), bytes)
+
+
+def _shared_memory() -> int:
+    """Return how many bytes of files this process occupies."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("RssShmem:")[2].split()[0]) << 10

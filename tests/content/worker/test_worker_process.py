@@ -1,0 +1,140 @@
+"""The process that reads large metadata: whatever becomes of it, the mount learns why, and is well.
+
+Python is replaced by shell scripts here, which do what the real one would hardly do when asked.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from skymount.content.model.listing import unpack
+from skymount.content.model.listing_builder import tabulate
+from skymount.content.worker import worker_process
+from skymount.content.worker.shared_memory import open_memory_file
+from skymount.content.worker.worker_process import tabulate_apart, tabulate_file
+from skymount.errors import BadContentError, MalformedError, UnavailableError
+from tests.fakes.skyfiles import describe
+
+RAW = describe({f"d{n // 100}/{n}": b"x" for n in range(20_000)})
+
+Interpreter = Callable[[str], None]
+
+
+@pytest.fixture
+def interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Interpreter:
+    """Let a shell script stand for Python."""
+
+    def replace(script: str) -> None:
+        path = tmp_path / "python"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o700)
+        monkeypatch.setattr(sys, "executable", str(path))
+
+    return replace
+
+
+async def test_same_as_in_a_thread():
+    """The listing is the one that `tabulate` makes; its sizes are heeded."""
+    assert bytes(await tabulate_apart(RAW, None, None)) == tabulate(RAW)
+    assert unpack(await tabulate_apart(memoryview(RAW), 1 << 40, None)).size == 1 << 40
+    assert unpack(await tabulate_apart(b'{"filename":"f"}', None, 9)).size == 9
+
+
+async def test_malformed():
+    """N6: Metadata that is no JSON object. The reason is the one that a thread would give."""
+    for raw in (b"[]", b"{", b'"\xff'):
+        with pytest.raises(MalformedError) as expected:
+            tabulate(raw)
+        with pytest.raises(MalformedError) as found:
+            await tabulate_apart(raw, None, None)
+        assert str(found.value) == str(expected.value)[:300]
+
+
+@pytest.mark.parametrize("skipped", [0, 1, 4096, 5000])
+async def test_from_an_offset(skipped: int):
+    """Metadata may lie behind something else."""
+    async with open_memory_file() as file:
+        file.put(b"x" * skipped + RAW)
+        assert bytes(await tabulate_file(file, skipped, None, None)) == tabulate(RAW)
+
+
+def test_bound_on_memory():
+    """S10: That process takes 1 GiB of memory at most."""
+    text = (
+        "import resource; from skymount.content import program; "
+        "program.run(lambda _: [str(resource.getrlimit(resource.RLIMIT_AS)).encode()], 'it', "
+        "program.METADATA_MEMORY)"
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, check=True)
+    assert done.stdout == b"(1073741824, 1073741824)"
+
+
+async def test_out_of_memory(interpreter: Interpreter):
+    """Metadata that takes more memory than there may be is an error of its own."""
+    real = sys.executable
+    interpreter(f'ulimit -v 120000; exec {real} "$@"')
+    raw = b'{"filename":"f","length":1,"subfiles":{%s}}' % b",".join(
+        b'"%d":{"len":1}' % n for n in range(800_000)
+    )
+    with pytest.raises(MalformedError, match="memory"):
+        await tabulate_apart(raw, None, None)
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("kill -9 $$", "signal 9"),
+        ("kill -SEGV $$", "signal 11"),
+        ("echo oops >&2; exit 1", "oops"),
+        ("exit 3", "status 3"),
+        ("exit 0", "without a word"),
+        ("cat >/dev/null", "without a word"),
+    ],
+)
+async def test_crash(interpreter: Interpreter, script: str, reason: str):
+    """However it ends, that is a clear error."""
+    interpreter(script)
+    with pytest.raises(BadContentError, match=reason):
+        await tabulate_apart(RAW, None, None)
+
+
+async def test_garbage(interpreter: Interpreter):
+    """What is no listing is not taken for one."""
+    interpreter("cat >/dev/null; echo nonsense")
+    packed = await tabulate_apart(RAW, None, None)
+    with pytest.raises(MalformedError):
+        unpack(packed)
+
+
+async def test_no_interpreter(monkeypatch: pytest.MonkeyPatch):
+    """When no process can be started, the portal is not to blame."""
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    with pytest.raises(UnavailableError, match="No such file"):
+        await tabulate_apart(RAW, None, None)
+
+
+async def test_cancelled(interpreter: Interpreter, tmp_path: Path):
+    """Who no longer waits ends the process, even one that does not want to end."""
+    os.mkfifo(tmp_path / "pid")
+    interpreter(f"trap '' TERM INT; echo $$ > {tmp_path}/pid; while :; do sleep 0.05; done")
+    descriptors = len(os.listdir("/proc/self/fd"))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tabulate_apart, RAW, None, None)
+        pid = int(await trio.Path(tmp_path / "pid").read_text())
+        nursery.cancel_scope.cancel()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+async def test_too_slow(interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch):
+    """One that takes too long is ended."""
+    monkeypatch.setattr(worker_process, "_TIME", 0.2)
+    interpreter("while :; do sleep 0.05; done")
+    with pytest.raises(BadContentError, match="more than"):
+        await tabulate_apart(RAW, None, None)

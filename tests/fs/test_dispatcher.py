@@ -1,0 +1,509 @@
+"""Each file operation at the level of its meaning, without a kernel."""
+
+import errno
+import json
+import os
+import stat
+
+import pytest
+import trio
+
+from skymount.errors import AccessDeniedError, BadContentError, UnavailableError
+from skymount.fs.dispatcher import Opened
+from skymount.fs.static_tree import CONTROL, ROOT, SKYLINKS
+from skymount.fs.subtree import FOREVER, MOMENT, Entry, is_later, settled
+from skymount.portal.registry.name_resolver import NEGATIVE_TTL, Goal
+from skymount.wire.skylink import Skylink
+from tests.fakes.kit import FILES, Kit, Listed, open_kit
+from tests.fakes.skyfiles import resolver
+
+
+async def lookup(kit: Kit, *names: str) -> Entry:
+    """Look a path up from the root, name by name."""
+    entry = Entry(ROOT)
+    for name in names:
+        entry = await kit.operations.lookup(entry.inode, os.fsencode(name))
+        assert entry.inode, name
+    return entry
+
+
+async def listing(kit: Kit, inode: int, position: int = 0) -> list[Listed]:
+    """List a directory."""
+    handle = await kit.operations.opendir(inode)
+    found = list(map(Listed.of, kit.operations.readdir(handle, position)))
+    kit.operations.releasedir(handle)
+    return found
+
+
+async def refused(number: int, work: object) -> None:
+    """Expect an OSError of that number."""
+    with pytest.raises(OSError) as caught:
+        await work  # type: ignore[misc]
+    assert caught.value.errno == number
+
+
+# --- looking up
+
+
+async def test_lookup_in_a_tree(autojump_clock: object):
+    """S4: The kernel may keep names, attributes and pages for ever.
+
+    Names in a tree are found at once and for ever; so is that there is no such name.
+    """
+    async with open_kit() as kit:
+        link = kit.reader.add(FILES)
+        entry = await lookup(kit, "skylinks", str(link), "d", "b.bin")
+        assert (entry.mode, entry.size) == (stat.S_IFREG | 0o444, 2048)
+        assert entry.entry_ttl == entry.attr_ttl == FOREVER
+        top = await lookup(kit, "skylinks", str(link))
+        assert await kit.operations.lookup(top.inode, b"nothing") == Entry(0)
+        assert await kit.operations.lookup(top.inode, b"..") == Entry(0)
+        await refused(errno.ENOTDIR, kit.operations.lookup(entry.inode, b"x"))
+        await refused(errno.ENAMETOOLONG, kit.operations.lookup(top.inode, b"x" * 256))
+
+
+@pytest.mark.parametrize("name", [b"x", b"", b"\xff\xfe", b"A" * 45, b"w" * 55, b"..", b"a\nb"])
+async def test_malformed_skylink(name: bytes, autojump_clock: object):
+    """S3: Anything else in `skylinks` is ENOENT, without any network traffic.
+
+    A name that is no skylink does not exist, for ever, and nobody is asked.
+    """
+    async with open_kit() as kit:
+        assert await kit.operations.lookup(SKYLINKS, name) == Entry(0)
+        assert kit.reader.loads == []
+        assert len(kit.slots) == 0
+
+
+async def test_absent_skylink(autojump_clock: object):
+    """L1: is ENOENT and is remembered for 5 s.
+
+    A definite «no» is a negative entry for a short time: it may be uploaded any moment.
+    """
+    async with open_kit() as kit:
+        name = str(Skylink.v1(bytes(32), 1)).encode()
+        entry = await kit.operations.lookup(SKYLINKS, name)
+        assert (entry.inode, entry.entry_ttl) == (0, NEGATIVE_TTL)
+
+
+async def test_slow_skylink(autojump_clock: object):
+    """L2: Without an answer by then the name is reported as a directory that nobody may cache.
+
+    Without an answer in time a name is a directory that is remembered for no time; what is done
+    inside it waits for the answer.
+    """
+    async with open_kit(lookup_grace=0.5) as kit:
+        link = kit.reader.add(FILES)
+        kit.reader.delays[link] = 10
+        entry = await lookup(kit, "skylinks", str(link))
+        assert trio.current_time() == 0.5
+        assert stat.S_ISDIR(entry.mode)
+        assert (entry.entry_ttl, entry.attr_ttl) == (0, 0)
+        assert await kit.operations.getattr(entry.inode) == entry
+        assert trio.current_time() == 0.5
+        again = await lookup(kit, "skylinks", str(link))
+        assert trio.current_time() == 0.5, "it was waited for before"
+        assert again == entry
+        found = await kit.operations.lookup(entry.inode, b"a.txt")
+        assert trio.current_time() == 10
+        assert found.size == 5
+        assert (await lookup(kit, "skylinks", str(link))).entry_ttl == FOREVER
+        assert len(kit.reader.loads) == 1
+
+
+async def test_slow_skylink_that_is_not_there(autojump_clock: object):
+    """L2: waits for the answer, and gets ENOENT or EIO when that is the answer.
+
+    Inside a directory that turns out not to exist there is nothing; then the name is gone.
+    """
+    async with open_kit() as kit:
+        link = Skylink.v1(bytes(32), 1)
+        kit.reader.delays[link] = 5
+        entry = await lookup(kit, "skylinks", str(link))
+        for work in (
+            kit.operations.opendir(entry.inode),
+            kit.operations.lookup(entry.inode, b"x"),
+            kit.operations.xattrs(entry.inode),
+        ):
+            with pytest.raises(Exception, match="not here"):
+                await work
+        kit.reader.delays.clear()
+        gone = await kit.operations.lookup(SKYLINKS, str(link).encode())
+        assert gone.inode == 0
+
+
+@pytest.mark.parametrize(
+    "error", [UnavailableError("down"), BadContentError("a lie"), AccessDeniedError("blocked")]
+)
+async def test_failing_skylink(error: Exception, autojump_clock: object):
+    """A failure is the error of the lookup, or of what is done inside; the next try is new."""
+    async with open_kit() as kit:
+        link = kit.reader.add(FILES)
+        kit.reader.errors[link] = error
+        with pytest.raises(type(error)):
+            await lookup(kit, "skylinks", str(link))
+        kit.reader.delays[link] = 5
+        entry = await lookup(kit, "skylinks", str(link))
+        with pytest.raises(type(error)):
+            await kit.operations.opendir(entry.inode)
+        kit.reader.errors.clear()
+        assert await listing(kit, entry.inode)
+
+
+async def test_lookups_do_not_wait_for_one_another(autojump_clock: object):
+    """L1: A lookup in `skylinks` waits for a portal at most `lookup_grace` (0.5 s).
+
+    A slow skylink delays nobody but those who look at it, and them not for long.
+    """
+    async with open_kit() as kit:
+        slow, quick = kit.reader.add({"f": b"s"}), kit.reader.add({"f": b"q"})
+        kit.reader.delays[slow] = 1000
+        async with trio.open_nursery() as nursery:
+            for _ in range(50):
+                nursery.start_soon(lookup, kit, "skylinks", str(slow))
+            await lookup(kit, "skylinks", str(quick))
+            assert trio.current_time() == 0
+        assert trio.current_time() == 0.5
+
+
+@pytest.mark.parametrize("goal", [resolver(), "example.org"])
+async def test_name_that_moves(goal: Goal, autojump_clock: object):
+    """S8: A v2 (resolver) skylink is the directory of what it resolves to.
+
+    H1: `hns/<domain>/` is the tree of the skylink that the domain resolves to.
+
+    H2: open files and directory scans stay on the old one.
+    """
+    async with open_kit(ttl=60) as kit:
+        where = "hns" if isinstance(goal, str) else "skylinks"
+        directory = (await lookup(kit, where)).inode
+        kit.names.leads[goal] = kit.reader.add({f"{n:02}": b"old" for n in range(10)})
+        entry = await lookup(kit, where, str(goal))
+        assert entry.entry_ttl == MOMENT
+        file = await lookup(kit, where, str(goal), "05")
+        handle = (await kit.operations.open(file.inode, os.O_RDONLY)).handle
+        scan = await kit.operations.opendir(entry.inode)
+        first = list(kit.operations.readdir(scan, 0))[:4]
+        kit.names.leads[goal] = kit.reader.add({"newer": b"newer"})
+        await trio.sleep(59.5)
+        assert (await lookup(kit, where, str(goal))).entry_ttl == 0.5
+        [child] = await listing(kit, directory)
+        assert (child.name.decode(), child.entry_ttl) == (str(goal), 0.5)
+        await trio.sleep(0.5)
+        newer = await lookup(kit, where, str(goal), "newer")
+        assert newer.size == 5
+        assert newer.inode not in range(entry.inode, entry.inode + 20)
+        assert await kit.operations.read(handle, 0, 100) == b"old"
+        assert (await kit.operations.getattr(file.inode)).size == 3
+        rest = list(kit.operations.readdir(scan, first[-1][4]))
+        assert [name for name, *_ in first + rest] == [b"%02d" % n for n in range(10)]
+        assert (await kit.operations.lookup(entry.inode, b"07")).size == 3
+        stale = b"user.skymount.stale"
+        assert (await kit.operations.xattrs(file.inode))[stale] == b"yes"
+        assert (await kit.operations.xattrs(newer.inode))[stale] == b"no"
+
+
+# --- attributes and directories
+
+
+async def test_fixed_nodes(autojump_clock: object):
+    """The root and its fixed parts answer by themselves."""
+    async with open_kit() as kit:
+        assert [child.name for child in await listing(kit, ROOT)] == [
+            b".skymount",
+            b"skylinks",
+            b"hns",
+            b"registry",
+            b"skydb",
+        ]
+        assert [child.name for child in await listing(kit, CONTROL)] == [
+            b"help.txt",
+            b"status.json",
+        ]
+        help_file = await lookup(kit, ".skymount", "help.txt")
+        handle, keep, _ = await kit.operations.open(help_file.inode, os.O_RDONLY)
+        assert keep
+        text = await kit.operations.read(handle, 0, 1 << 20)
+        assert text is not None
+        assert len(text) == help_file.size
+        status = await lookup(kit, ".skymount", "status.json")
+        assert status.attr_ttl == 0
+        handle, keep, _ = await kit.operations.open(status.inode, os.O_RDONLY)
+        assert not keep
+        found = await kit.operations.read(handle, 0, 1 << 20)
+        assert found is not None
+        assert json.loads(bytes(found)) == {"pid": 1}
+        assert await kit.operations.read(handle, 1 << 20, 5) == b""
+        assert await kit.operations.lookup(ROOT, b"nothing") == Entry(0)
+        await refused(errno.ENOTDIR, kit.operations.lookup(status.inode, b"x"))
+
+
+async def test_attributes(autojump_clock: object):
+    """Attributes are those of the lookup."""
+    async with open_kit() as kit:
+        link = kit.reader.add(FILES)
+        for path in ([], ["a.txt"], ["d"], ["d", "b.bin"]):
+            entry = await lookup(kit, "skylinks", str(link), *path)
+            assert await kit.operations.getattr(entry.inode) == entry
+
+
+async def test_stale_inode(autojump_clock: object):
+    """An inode number of nobody is stale, whatever is asked of it."""
+    async with open_kit() as kit:
+        link = kit.reader.add(FILES)
+        entry = await lookup(kit, "skylinks", str(link))
+        for inode in (99 << 24, entry.inode + 1000, 77):
+            await refused(errno.ESTALE, kit.operations.getattr(inode))
+            await refused(errno.ESTALE, kit.operations.opendir(inode))
+            await refused(errno.ESTALE, kit.operations.open(inode, os.O_RDONLY))
+            await refused(errno.ESTALE, kit.operations.lookup(inode, b"x"))
+            await refused(errno.ESTALE, kit.operations.xattrs(inode))
+
+
+async def test_listing_continues_anywhere(autojump_clock: object):
+    """A listing goes on behind any position, in the same order, and ends."""
+    async with open_kit() as kit:
+        files = {f"{n:03}": b"" for n in range(100)}
+        entry = await lookup(kit, "skylinks", str(kit.reader.add(files)))
+        whole = await listing(kit, entry.inode)
+        assert [child.name.decode() for child in whole] == list(files)
+        for n in range(0, 101, 7):
+            position = whole[n - 1].position if n else 0
+            assert await listing(kit, entry.inode, position) == whole[n:]
+        assert await listing(kit, entry.inode, 10_000) == []
+        for child in whole:
+            assert await kit.operations.lookup(entry.inode, child.name) == Entry(
+                child.inode, child.mode, child.size, child.entry_ttl, child.attr_ttl
+            )
+
+
+async def test_listing_of_skylinks(autojump_clock: object):
+    """S9: `ls skylinks` lists the skylinks that were used in this mount and are loaded.
+
+    What was used is listed, as it was when the directory was opened; what was dropped since is left
+    out.
+    """
+    async with open_kit() as kit:
+        names = [str(kit.reader.add({"f": bytes([n])})) for n in range(5)]
+        for name in names[:3]:
+            await lookup(kit, "skylinks", name)
+        handle = await kit.operations.opendir(SKYLINKS)
+        await lookup(kit, "skylinks", names[3])
+        assert [name.decode() for name, *_ in kit.operations.readdir(handle, 0)] == names[:3]
+        kit.slots._remove(kit.slots.point(names[1]))
+        rest = list(kit.operations.readdir(handle, 1))
+        assert [name.decode() for name, *_ in rest] == [names[2]]
+        kit.operations.referred(handle, 0, 3, 3)
+        assert kit.slots.point(names[0]).slot.references == 2
+        assert len(await listing(kit, SKYLINKS)) == 3
+
+
+async def test_listing_counts_references(autojump_clock: object):
+    """What a listing handed to the kernel counts, so that the tree stays until it is forgotten."""
+    async with open_kit() as kit:
+        entry = await lookup(kit, "skylinks", str(kit.reader.add(FILES)))
+        slot, _ = kit.slots.of_inode(entry.inode)
+        handle = await kit.operations.opendir(entry.inode)
+        assert slot.references == 2
+        *_, last = map(Listed.of, kit.operations.readdir(handle, 0))
+        kit.operations.referred(handle, 0, last.position, 2)
+        assert slot.references == 4
+        kit.operations.releasedir(handle)
+        kit.operations.forget(slot.inode(1), 2)
+        kit.operations.forget(entry.inode, 1)
+        assert slot.references == 0
+
+
+# --- files
+
+
+async def test_reading(autojump_clock: object):
+    """Reads give the file's bytes, short only at its end."""
+    async with open_kit() as kit:
+        link = kit.reader.add(FILES)
+        file = await lookup(kit, "skylinks", str(link), "d", "b.bin")
+        handle, keep, _ = await settled(kit.mounted.open(file.inode, os.O_RDONLY))
+        assert keep
+        assert kit.reader.open_files == 1
+        content = FILES["d/b.bin"]
+        for offset, length in [(0, 10), (2040, 100), (2048, 10), (5000, 10), (0, 1 << 20), (7, 0)]:
+            expected = content[offset : offset + length]
+            assert kit.mounted.read(handle, offset, length) == expected
+            if expected:
+                kit.reader.cold = True
+                answer = kit.mounted.read(handle, offset, length)
+                assert is_later(answer)
+                assert await answer == expected
+        assert kit.mounted.release(handle) is None
+        assert kit.reader.open_files == 0
+
+
+async def test_content_with_the_open(autojump_clock: object):
+    """R9: A small file in memory is handed over when it is opened, unless it is open already."""
+    files = {"small": b"x" * (64 << 10), "large": b"y" * ((64 << 10) + 1), "other": b"z"}
+    async with open_kit() as kit:
+        link = str(kit.reader.add(files))
+        small, large, other = [
+            await lookup(kit, "skylinks", link, name) for name in ("small", "large", "other")
+        ]
+
+        async def opened(entry: Entry) -> Opened:
+            return await settled(kit.mounted.open(entry.inode, os.O_RDONLY))
+
+        assert (await opened(large)).content is None
+        first = await opened(small)
+        assert first.content == files["small"]
+        second = await opened(small)
+        assert second.content is None
+        assert (await opened(other)).content == b"z"
+        for handle in (first.handle, second.handle):
+            assert (await opened(small)).content is None
+            await settled(kit.mounted.release(handle))
+
+
+async def test_content_with_the_open_after_the_last_close(autojump_clock: object):
+    """R9: What was open counts no more once it is closed; what is not in memory is not awaited."""
+    async with open_kit() as kit:
+        file = await lookup(kit, "skylinks", str(kit.reader.add(FILES)), "a.txt")
+        for cold in (False, True, False):
+            kit.reader.cold = cold
+            opened = await settled(kit.mounted.open(file.inode, os.O_RDONLY))
+            assert opened.content == (None if cold else b"hello")
+            await settled(kit.mounted.release(opened.handle))
+
+
+async def test_reading_an_empty_file(autojump_clock: object):
+    """An empty file is at its end at once, without a request."""
+    async with open_kit() as kit:
+        kit.reader.cold = True
+        link = kit.reader.add(FILES)
+        file = await lookup(kit, "skylinks", str(link), "d", "empty")
+        handle = (await kit.operations.open(file.inode, os.O_RDONLY)).handle
+        assert await kit.operations.read(handle, 0, 4096) == b""
+
+
+async def test_failing_read(autojump_clock: object):
+    """What goes wrong with a read is its error; the file stays open."""
+    async with open_kit() as kit:
+        link = kit.reader.add(FILES)
+        file = await lookup(kit, "skylinks", str(link), "a.txt")
+        handle = (await kit.operations.open(file.inode, os.O_RDONLY)).handle
+        kit.reader.errors[link] = BadContentError("a lie")
+        kit.reader.cold = True
+        with pytest.raises(BadContentError):
+            await kit.operations.read(handle, 0, 5)
+        kit.reader.errors.clear()
+        assert await kit.operations.read(handle, 0, 5) == b"hello"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        os.O_WRONLY,
+        os.O_RDWR,
+        os.O_RDONLY | os.O_TRUNC,
+        os.O_WRONLY | os.O_APPEND,
+        os.O_RDWR | os.O_CREAT | os.O_TRUNC,
+    ],
+)
+async def test_opening_to_write(flags: int, autojump_clock: object):
+    """Nothing can be opened to be changed."""
+    async with open_kit() as kit:
+        link = kit.reader.add(FILES)
+        for path in (["skylinks", str(link), "a.txt"], [".skymount", "help.txt"]):
+            entry = await lookup(kit, *path)
+            await refused(errno.EROFS, kit.operations.open(entry.inode, flags))
+
+
+@pytest.mark.parametrize("flags", [0, os.O_APPEND, os.O_NONBLOCK, os.O_NOATIME, os.O_DIRECT])
+async def test_opening_to_read(flags: int, autojump_clock: object):
+    """Other flags do not matter."""
+    async with open_kit() as kit:
+        file = await lookup(kit, "skylinks", str(kit.reader.add(FILES)), "a.txt")
+        await kit.operations.open(file.inode, os.O_RDONLY | flags)
+
+
+async def test_opening_directories(autojump_clock: object):
+    """A directory is not a file, and the other way round."""
+    async with open_kit() as kit:
+        link = str(kit.reader.add(FILES))
+        for path in ([], ["skylinks"], ["skylinks", link], ["skylinks", link, "d"]):
+            entry = await lookup(kit, *path)
+            await refused(errno.EISDIR, kit.operations.open(entry.inode, os.O_RDONLY))
+        file = await lookup(kit, "skylinks", link, "a.txt")
+        await refused(errno.ENOTDIR, kit.operations.opendir(file.inode))
+
+
+async def test_open_file_keeps_its_tree(autojump_clock: object):
+    """While a file is open its tree stays, though the kernel forgot every name and very many other
+    skylinks are looked at.
+    """
+    async with open_kit() as kit:
+        link = str(kit.reader.add(FILES))
+        file = await lookup(kit, "skylinks", link, "a.txt")
+        handle = (await kit.operations.open(file.inode, os.O_RDONLY)).handle
+        kit.operations.forget(file.inode, 100)
+        slot, _ = kit.slots.of_inode(file.inode)
+        kit.slots.refer(slot)  # what open counted and the excess of forget took away
+        for n in range(500):
+            top = await lookup(kit, "skylinks", str(kit.reader.add({"f": str(n).encode()})))
+            kit.operations.forget(top.inode, 1)
+        assert await kit.operations.read(handle, 0, 5) == b"hello"
+        assert await kit.operations.getattr(file.inode)
+        await kit.operations.release(handle)
+
+
+async def test_nothing_is_left_of_what_was_released(autojump_clock: object):
+    """A handle ends with its release, and so does what it holds: an open file of the reader, and,
+    once the name leads elsewhere, the tree.
+    """
+    async with open_kit() as kit:
+        link, other = kit.reader.add(FILES), kit.reader.add({"other": b"x"})
+        name = resolver()
+        kit.names.leads[name] = link
+        top = await lookup(kit, "skylinks", str(name))
+        file = await lookup(kit, "skylinks", str(name), "a.txt")
+        help_file = await lookup(kit, ".skymount", "help.txt")
+        directories = [ROOT, CONTROL, SKYLINKS, top.inode]
+        opened = [await kit.operations.opendir(inode) for inode in directories]
+        files = [file.inode, file.inode, help_file.inode]
+        opened += [(await kit.operations.open(inode, os.O_RDONLY)).handle for inode in files]
+        assert len(set(opened)) == len(opened)
+        kit.names.move(name, other)
+        assert (await lookup(kit, "skylinks", str(name))).inode != top.inode
+        kit.operations.forget(top.inode, 3)
+        assert (await kit.operations.getattr(file.inode)).size == 5  # it is held by its handles
+        for number, handle in enumerate(opened):
+            if number < len(directories):
+                kit.operations.releasedir(handle)
+            else:
+                await kit.operations.release(handle)
+            with pytest.raises(KeyError):
+                await kit.operations.flush(handle)
+            with pytest.raises(KeyError):
+                next(kit.operations.readdir(handle, 0))
+        assert kit.reader.open_files == 0
+        await refused(errno.ESTALE, kit.operations.getattr(file.inode))
+        again = await kit.operations.open(help_file.inode, os.O_RDONLY)
+        assert again.handle not in opened
+
+
+async def test_usage(autojump_clock: object):
+    """Bytes and files of what is known are counted."""
+    async with open_kit() as kit:
+        assert kit.operations.usage() == (0, 0)
+        await lookup(kit, "skylinks", str(kit.reader.add(FILES)))
+        assert kit.operations.usage() == (2053, 5)
+
+
+async def test_xattrs(autojump_clock: object):
+    """Each node of a tree says where it is from; the root says who the daemon is."""
+    async with open_kit() as kit:
+        link = kit.reader.add(FILES)
+        file = await lookup(kit, "skylinks", str(link), "d", "b.bin")
+        found = await kit.operations.xattrs(file.inode)
+        assert found[b"user.xdg.origin.url"] == f"http://p/{link}/d/b.bin".encode()
+        assert found[b"user.mime_type"] == b"text/plain"
+        assert await kit.operations.xattrs(ROOT) == {
+            b"user.skymount.pid": str(os.getpid()).encode()
+        }
+        assert await kit.operations.xattrs(SKYLINKS) == {}

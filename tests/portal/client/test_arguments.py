@@ -1,0 +1,257 @@
+"""What callers pass is checked by itself: each wrong type and value has an error of its own."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skymount.errors import MalformedError, WrongTypeError
+from skymount.portal.client import arguments
+from skymount.wire.registry_entry import DATA_LIMIT, MAX_REVISION
+from skymount.wire.skylink import Skylink
+
+LINK = "AAA9s0sR9i8NGy19EadRGcpUt0HdvDMHJilKGmW545-k1g"
+SECRET = "7caffac49ac914a541b28723f11776d36ce81e7b9b0c96ccacd1302db429c79c"
+PUBLIC = "658b900df55e983ce85f3f9fb2a088d568ab514e7bbda51cfbfb16ea945378d9"
+HUGE = 10**400  # no float can hold it
+
+
+@pytest.mark.parametrize("value", [0, 1, 2**53 + 1, MAX_REVISION])
+def test_revisions(value: int):
+    """C4: A revision is any integer of 64 bits, and stays exact."""
+    assert arguments.revision(value) == value
+
+
+@pytest.mark.parametrize("value", [-1, MAX_REVISION + 1, HUGE, -HUGE])
+def test_revisions_out_of_range(value: int):
+    """C3: Any other integer is a MalformedError, however long."""
+    for each in (value, value * 10**5000):  # more digits than Python writes out
+        with pytest.raises(MalformedError, match="revision must be from 0 to"):
+            arguments.revision(each)
+
+
+@pytest.mark.parametrize("value", [1.0, "1", True, None, b"1", [1]])
+def test_revisions_of_another_type(value: object):
+    """C3: A float is no revision, even one without a fraction; nor is a truth value."""
+    with pytest.raises(WrongTypeError, match="revision must be an integer"):
+        arguments.revision(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(300, 300), (1, 1), (0.001, 1), (299.5, 300), ("5", 5), ("1.2", 2), (300.0, 300)],
+)
+def test_registry_seconds(value: object, expected: int):
+    """C10: Whole seconds, rounded up; also given as digits, or with a fraction."""
+    found = arguments.seconds(value, 300, "timeout")
+    assert (found, type(found)) == (expected, int)
+
+
+@pytest.mark.parametrize(
+    "value", [0, -1, 301, 300.001, HUGE, -HUGE, math.inf, math.nan, "nan", "inf", "301", "", "5s"]
+)
+def test_registry_seconds_out_of_range(value: object):
+    """C10: Beyond 300 seconds is an error, as are none at all and what is no number."""
+    with pytest.raises(MalformedError, match="timeout must be"):
+        arguments.seconds(value, 300, "timeout")
+
+
+@pytest.mark.parametrize("value", [None, True, b"5", [5], 5j])
+def test_seconds_of_another_type(value: object):
+    """C3: What is neither a number nor digits is a WrongTypeError."""
+    with pytest.raises(WrongTypeError, match="timeout must be a number of seconds"):
+        arguments.seconds(value, 300, "timeout")
+
+
+def test_no_time_out():
+    """None and an empty text stand for the portal's default."""
+    assert arguments.download_seconds(None) is None
+    assert arguments.download_seconds("") is None
+    assert arguments.download_seconds("900") == 900
+    with pytest.raises(MalformedError):
+        arguments.download_seconds(901)
+
+
+@pytest.mark.parametrize("value", [b"ab", bytearray(b"ab"), memoryview(b"ab"), "ab"])
+def test_entry_data(value: object):
+    """Data is bytes of any sort, or a text."""
+    found = arguments.entry_data(value)
+    assert (found, type(found)) == (b"ab", bytes)
+
+
+def test_entry_data_limit():
+    """113 bytes are the most; of a text those of its UTF-8 count."""
+    assert arguments.entry_data("é" * 56 + "x") == ("é" * 56 + "x").encode()
+    for value in (bytes(DATA_LIMIT + 1), "é" * 57):
+        with pytest.raises(MalformedError, match="too big: 114 > 113"):
+            arguments.entry_data(value)
+
+
+def test_entry_data_of_another_kind():
+    """C3: Numbers and lists are no data, and half a surrogate pair is no text."""
+    for value in (None, 5, [1, 2]):
+        with pytest.raises(WrongTypeError):
+            arguments.entry_data(value)
+    with pytest.raises(MalformedError):
+        arguments.entry_data("\ud800")
+
+
+@pytest.mark.parametrize("value", [PUBLIC, PUBLIC.upper(), f"ed25519:{PUBLIC}"])
+def test_public_keys(value: str):
+    """A public key is 64 hex digits, with or without its algorithm."""
+    assert arguments.public_key(value).hex() == PUBLIC
+
+
+@pytest.mark.parametrize(
+    "value", ["", PUBLIC[:-1], f"{PUBLIC}0", f"{PUBLIC}\n", f"rsa:{PUBLIC}", "x" * 64, SECRET * 2]
+)
+def test_bad_public_keys(value: str):
+    """C3: Anything else is a MalformedError, which does not repeat it: it may be a private key."""
+    with pytest.raises(MalformedError) as caught:
+        arguments.public_key(value)
+    assert SECRET not in str(caught.value)
+
+
+def test_private_keys():
+    """A private key is 128 hex digits whose halves belong together."""
+    pair = arguments.key_pair(SECRET + PUBLIC)
+    assert pair.public_hex == PUBLIC
+    assert SECRET not in repr(pair)
+
+
+@pytest.mark.parametrize("value", [SECRET, SECRET + SECRET, SECRET + PUBLIC + "\n", "x" * 128])
+def test_bad_private_keys(value: str):
+    """C6: Anything else is a MalformedError that does not repeat it."""
+    with pytest.raises(MalformedError) as caught:
+        arguments.key_pair(value)
+    assert value[:16] not in str(caught.value)
+
+
+def test_data_keys():
+    """A data key is any text, hashed; or 64 hex digits that stand as they are."""
+    known = "7c96a0537ab2aaac9cfe0eca217732f4e10791625b4ab4c17e4d91c8078713b9"
+    assert arguments.tweak("app", False).hex() == known
+    assert arguments.tweak(known, True).hex() == known
+    assert arguments.tweak(known, False).hex() != known
+    assert len(arguments.tweak("", False)) == 32
+    for key in ("app", known[:-1], f"{known}0", ""):
+        with pytest.raises(MalformedError):
+            arguments.tweak(key, True)
+    with pytest.raises(MalformedError):
+        arguments.tweak("\ud800", False)
+    with pytest.raises(WrongTypeError):
+        arguments.tweak("app", 1)
+
+
+def test_text_mappings():
+    """Texts, with whole numbers as keys written out; no other keys."""
+    assert arguments.text_mapping({404: "/a", "500": "/b"}, "error_pages") == {
+        "404": "/a",
+        "500": "/b",
+    }
+    for value in ({b"404": "/a"}, {True: "/a"}, {4.5: "/a"}, {None: "/a"}, {404: 5}, [404], "x"):
+        with pytest.raises(WrongTypeError, match="error_pages"):
+            arguments.text_mapping(value, "error_pages")
+
+
+def test_sequences_of_texts():
+    """A list or tuple of texts; a single text is not one, nor are bytes."""
+    assert arguments.texts(["a", "b"], "try_files") == ("a", "b")
+    for value in ("ab", b"ab", 5, [5], {"a"}):
+        with pytest.raises(WrongTypeError, match="try_files"):
+            arguments.texts(value, "try_files")
+
+
+def test_flags_and_sizes():
+    """C3: Numbers are no truth values, and truth values no numbers."""
+    assert arguments.flag(True, "x") is True
+    assert arguments.size(0, "x") == 0
+    for check, value in ((arguments.flag, 1), (arguments.flag, None), (arguments.size, True)):
+        with pytest.raises(WrongTypeError, match="x must be"):
+            check(value, "x")
+    for value in (-1, -HUGE):
+        with pytest.raises(MalformedError):
+            arguments.size(value, "x")
+
+
+def test_local_paths(tmp_path: Path):
+    """A path is a text or has __fspath__; bytes, nothing and NUL are not taken."""
+    assert (
+        arguments.local_path(str(tmp_path), "x") == arguments.local_path(tmp_path, "x") == tmp_path
+    )
+    for value in (b"a", 5, None):
+        with pytest.raises(WrongTypeError):
+            arguments.local_path(value, "x")
+    for text in ("", "a\0b", "\ud800"):
+        with pytest.raises(MalformedError):
+            arguments.local_path(text, "x")
+
+
+@pytest.mark.parametrize(
+    ("value", "path", "expected"),
+    [
+        (LINK, "", ""),
+        (f"svc://{LINK}/a%20b/c", "", "a b/c"),
+        (f"svc://{LINK}/a/", "/b/", "a/b"),
+        (f"https://portal.example/{LINK}/%61", "100%25", "a/100%25"),
+        (Skylink.parse(LINK), "/a%20b/", "a%20b"),
+    ],
+)
+def test_links(value: object, path: str, expected: str):
+    """The path of a link is decoded, one that is given by itself is taken as it is."""
+    assert arguments.link(value, path) == (Skylink.parse(LINK), expected)
+
+
+@given(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(),
+        st.text(),
+        st.binary(),
+        st.lists(st.text()),
+    )
+)
+def test_whatever_is_passed(value: Any):
+    """C3: Every check takes any value: it gives a result, or an error of ours."""
+    checks = (
+        arguments.public_key,
+        arguments.key_pair,
+        arguments.revision,
+        arguments.entry_data,
+        arguments.link,
+        arguments.download_seconds,
+        lambda each: arguments.seconds(each, 300, "x"),
+        lambda each: arguments.tweak(each, True),
+        lambda each: arguments.tweak(each, False),
+        lambda each: arguments.size(each, "x"),
+        lambda each: arguments.texts(each, "x"),
+        lambda each: arguments.text_mapping(each, "x"),
+        lambda each: arguments.local_path(each, "x"),
+    )
+    for check in checks:
+        try:
+            check(value)
+        except (MalformedError, WrongTypeError):
+            pass
+
+
+@pytest.mark.parametrize("path", ["..", ".", "../other", "a/../b", "/./a", "a/.."])
+def test_path_that_leads_elsewhere(path: str):
+    """C3: an element '.' or '..' is refused: in a URL it would lead to other content."""
+    link = Skylink.parse("AACogzrAimYPG42tDOKhS3lXZD8YvlF8Q8R17afe95iV2Q")
+    with pytest.raises(MalformedError):
+        arguments.link(link, path)
+    with pytest.raises(MalformedError):
+        arguments.link(f"svc://{link}/{path.replace('.', '%2E')}")
+    with pytest.raises(MalformedError):
+        arguments.inner_path(path)
+
+
+def test_path_with_dots_in_names():
+    """Dots within a name are nothing special."""
+    assert arguments.inner_path("/a/..b/c./...") == "a/..b/c./..."

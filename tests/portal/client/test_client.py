@@ -1,0 +1,685 @@
+"""One portal over HTTP: every failure becomes the right PortalError, and nothing is left behind."""
+
+import contextlib
+import random
+import socket
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from skymount.errors import (
+    AccessDeniedError,
+    BadContentError,
+    HeadTooLongError,
+    MalformedError,
+    NotFoundError,
+    PortalError,
+    PortalTimeoutError,
+    RequestRefusedError,
+    UnavailableError,
+)
+from skymount.portal.client.client import PortalClient
+from skymount.portal.client.upload import UploadBody
+from skymount.portal.options import PortalOptions
+from skymount.wire.byte_range import ByteRange
+from skymount.wire.dialect import SKYNET
+from tests.fakes import portal as fake
+from tests.fakes import skyfiles
+from tests.fakes.portal import FakePortal, running
+from tests.fakes.skyfiles import describe, noise, unverifiable
+from tests.portal.ranges import begin, received, rest_of
+
+SECRET = "pass word/of the operator"
+SMALL = skyfiles.of_files({"a.txt": b"hello", "d/b": noise(3000)})
+LARGE = skyfiles.of_files({"f": noise(3_000_000, 2)})
+
+
+@asynccontextmanager
+async def talking(**options: object) -> AsyncIterator[tuple[FakePortal, PortalClient]]:
+    """Yield a portal that has content, and a client of it."""
+    async with running(FakePortal()) as portal:
+        portal.add(SMALL, LARGE)
+        settings = {"idle_timeout": 5.0, "api_key": SECRET, "retries": 0, **options}
+        client = PortalClient.of(PortalOptions(portal.url, **settings))  # type: ignore[arg-type]
+        async with client:
+            yield portal, client
+
+
+async def read(client: PortalClient, start: int = 0, stop: int | None = None) -> bytes:
+    """Read a range of the large file."""
+    wanted = ByteRange(start, stop or len(LARGE.payload))
+    return await received(client, LARGE.skylink, "", wanted, len(LARGE.payload))
+
+
+# --- what is asked, and what comes back
+
+
+async def test_head():
+    """A HEAD request tells skylink, stored metadata, size and type of the whole skylink."""
+    async with talking() as (portal, client):
+        head = await client.head(SMALL.skylink)
+        assert head.skylink == SMALL.skylink
+        assert head.metadata == SMALL.metadata
+        assert head.size == len(SMALL.payload)
+        assert head.content_type == "application/octet-stream"
+        assert [str(request) for request in portal.requests] == [
+            f"HEAD /{SMALL.name}?format=concat"
+        ]
+
+
+async def test_head_of_a_portal_that_says_nothing():
+    """Headers that are missing or senseless are None or empty, not errors."""
+    async with talking() as (portal, client):
+        portal.fault(lambda *_: fake.Reply(200, ((b"Content-Type", b""),), b""))
+        head = await client.head(SMALL.skylink)
+        assert (head.skylink, head.metadata, head.size, head.content_type) == (None, None, 0, "")
+
+
+async def test_skylink_header_that_is_none():
+    """A portal that names nonsense as the skylink is not believed anything."""
+    async with talking() as (portal, client):
+        portal.fault(fake.header(b"Svc-Skylink", b"nonsense"))
+        with pytest.raises(BadContentError):
+            await client.head(SMALL.skylink)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    ['{"filename":"é😀"}'.encode(), b'{"filename":"\xff\xfe"}', b"{}" + b" " * 200_000, b"x\ty"],
+    ids=["utf-8", "not utf-8", "long", "tab"],
+)
+async def test_metadata_header_is_raw(raw: bytes):
+    """The metadata header's bytes arrive as they were sent, in whatever encoding or length."""
+    async with talking() as (portal, client):
+        portal.fault(fake.header(b"svc-metadata", raw.strip()))
+        head = await client.head(SMALL.skylink)
+        assert head.metadata == raw.strip()
+
+
+async def test_other_dialect():
+    """In another dialect other paths and headers are used."""
+    async with talking(dialect=SKYNET) as (portal, client):
+        portal.fault(fake.header(b"skynet-file-metadata", b"{}"), "HEAD")
+        assert (await client.head(SMALL.skylink)).metadata == b"{}"
+        with pytest.raises(PortalError):
+            await client.raw_metadata(SMALL.skylink)
+        assert portal.requests[-1].target == f"/skynet/metadata/{SMALL.name}"
+        assert "Sia-Agent" in portal.requests[-1].headers["user-agent"]
+
+
+async def test_metadata_and_base_sector():
+    """Both endpoints give the stored bytes."""
+    async with talking() as (_, client):
+        assert await client.raw_metadata(SMALL.skylink) == SMALL.metadata
+        assert await client.base_sector(SMALL.skylink) == SMALL.base
+
+
+async def test_requests_carry_agent_key_and_no_encoding():
+    """Each request has the agent's token and the key, and asks for no encoding."""
+    async with talking() as (portal, client):
+        await client.head(SMALL.skylink)
+        headers = portal.requests[0].headers
+        assert "svc-agent" in headers["user-agent"]
+        assert headers["accept-encoding"] == "identity"
+        assert headers["authorization"].startswith("Basic ")
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 1), (5, 1_000_000), (2_999_999, 3_000_000)])
+async def test_range(start: int, stop: int):
+    """A range is exactly what was asked for."""
+    async with talking() as (portal, client):
+        assert await read(client, start, stop) == LARGE.payload[start:stop]
+        assert portal.requests[0].headers["range"] == f"bytes={start}-{stop - 1}"
+
+
+async def test_whole_content_by_status_200():
+    """A portal that ignores ranges is good enough for the whole."""
+    async with talking() as (portal, client):
+        portal.fault(fake.ignores_range)
+        assert await read(client) == LARGE.payload
+
+
+async def test_path_is_encoded():
+    """A path inside a skylink is percent-encoded, each element by itself."""
+    path = "d?/#%41+ é\n\"'\\"
+    content = skyfiles.of_files({path: b"odd", "x": b""})
+    async with talking() as (portal, client):
+        portal.add(content)
+        assert await received(client, content.skylink, path, ByteRange(0, 3), 3) == b"odd"
+        assert portal.requests[0].path == f"/{content.name}/{path}"
+        assert set(portal.requests[0].query) <= {"no-response-metadata"}
+
+
+async def test_connections_are_reused():
+    """Requests one after another share a connection, also after an error with a body."""
+    async with talking() as (portal, client):
+        await client.head(SMALL.skylink)
+        with pytest.raises(NotFoundError):
+            await client.base_sector(skyfiles.of_files({"no": b""}).skylink)
+        await client.raw_metadata(SMALL.skylink)
+        await read(client)
+        assert portal.accepted == 1
+
+
+# --- failures
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (400, RequestRefusedError),
+        (401, AccessDeniedError),
+        (402, AccessDeniedError),
+        (403, AccessDeniedError),
+        (404, NotFoundError),
+        (405, RequestRefusedError),
+        (408, UnavailableError),
+        (410, NotFoundError),
+        (416, RequestRefusedError),
+        (418, RequestRefusedError),
+        (429, UnavailableError),
+        (451, AccessDeniedError),
+        (490, RequestRefusedError),
+        (500, UnavailableError),
+        (502, UnavailableError),
+        (503, UnavailableError),
+        (599, UnavailableError),
+        (300, UnavailableError),
+    ],
+)
+async def test_status(status: int, error: type[PortalError]):
+    """Each status becomes its error, with the portal's words, whatever was asked."""
+    async with talking() as (portal, client):
+        portal.fault(fake.status(status, "the reason"))
+        asks = [client.raw_metadata(LARGE.skylink), read(client)]
+        if status < 500:
+            asks.insert(0, client.head(LARGE.skylink))
+        for ask in asks:
+            with pytest.raises(error) as caught:
+                await ask
+            assert type(caught.value) is error
+            assert caught.value.status == status
+            assert caught.value.url.startswith(f"{portal.url}/")
+        assert caught.value.message == "the reason"
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 599])
+async def test_status_of_headers_that_cannot_be_sent(status: int):
+    """T3: headers are not needed: that a portal fails to send them is told, not raised."""
+    async with talking() as (portal, client):
+        portal.fault(fake.status(status, "the reason"), "^HEAD")
+        found = await client.head(LARGE.skylink)
+        assert (found.metadata, found.size) == (None, None)
+        assert isinstance(found.failure, UnavailableError)
+        assert found.failure.status == status
+
+
+async def test_words_of_an_error():
+    """A page instead of words is left out; words are cut to a line and cleared of controls."""
+    async with talking() as (portal, client):
+        for body, expected in [
+            (b"<html>no</html>", "HTTP status 500"),
+            (b"", "HTTP status 500"),
+            (b'{"message":5}', "HTTP status 500"),
+            (b'{"message":"a\\n\\u001b[31mb"}', "a  [31mb"),
+            (b'{"message":"' + b"x" * 60_000 + b'"}', "x" * 300),
+            (b"x" * 10_000_000, "HTTP status 500"),
+        ]:
+            portal.heal()
+            portal.fault(lambda *_, body=body: fake.Reply(500, (), body))
+            with pytest.raises(UnavailableError) as caught:
+                await client.raw_metadata(SMALL.skylink)
+            assert caught.value.message == expected
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (fake.ignores_range, BadContentError),
+        (fake.short(1), BadContentError),
+        (fake.excess(b"!"), BadContentError),
+        (fake.closes_after(0), BadContentError),
+        (fake.closes_after(1000), BadContentError),
+        (fake.closes_after(-1), BadContentError),
+        (fake.resets_after(0), UnavailableError),
+        (fake.resets_after(1000), UnavailableError),
+        (fake.resets_after(-1), UnavailableError),
+        (fake.html, BadContentError),
+        (fake.endless_body, BadContentError),
+        (fake.header(b"Content-Encoding", b"gzip"), BadContentError),
+        (fake.header(b"Content-Range", b"bytes 1-9/10"), BadContentError),
+        (fake.header(b"Content-Range", b"bytes 10-9/3000000"), BadContentError),
+        (fake.header(b"Content-Range", b"bytes 5-9/3000001"), BadContentError),
+        (fake.header(b"Content-Range", b"bytes 5-9/4"), BadContentError),
+        (fake.header(b"Content-Range", b"lines 5-9/3000000"), BadContentError),
+        (fake.header(b"Content-Range", b"bytes " + b"9" * 500 + b"-1/2"), BadContentError),
+        (fake.without_header(b"Content-Range"), BadContentError),
+        (fake.header(b"Transfer-Encoding", b"gzip"), BadContentError),
+        (fake.header(b"Content-Length", b"-5"), BadContentError),
+        (fake.header(b"bad header", b"x"), BadContentError),
+        (fake.header(b"X", b"a\x00b"), BadContentError),
+        (fake.stalls_after(-1), PortalTimeoutError),
+        (fake.stalls_after(0), PortalTimeoutError),
+        (fake.stalls_after(3), PortalTimeoutError),
+        (fake.redirects("ftp://elsewhere/x"), UnavailableError),
+        (fake.redirects("http://[::1/x"), BadContentError),
+        (fake.redirects("http://a b/\x01"), BadContentError),
+        (fake.redirects("//"), PortalError),
+        (fake.redirects("http://user:word@127.0.0.1:1/"), UnavailableError),
+        (fake.redirects("http://xn--a\x7f/"), BadContentError),
+        (fake.redirects("http://127.0.0.1:99999/"), PortalError),
+        (fake.redirects("/again"), BadContentError),
+        (fake.redirects("/again", 307, endless=True), BadContentError),
+        (fake.redirects("", 308), BadContentError),
+    ],
+)
+async def test_failure(fault: fake.Fault, error: type[PortalError]):
+    """Whatever goes wrong on the wire is a PortalError of its kind, soon; all is well after."""
+    async with talking(idle_timeout=0.2) as (portal, client):
+        portal.fault(fault)
+        with trio.fail_after(5):
+            for _ in range(2):
+                with pytest.raises(error):
+                    await read(client, 5, 9000)
+            with pytest.raises(PortalError):
+                await client.sector(bytes(32), 100)
+        portal.heal()
+        assert await read(client, 5, 10) == LARGE.payload[5:10]
+
+
+async def test_range_of_something_else():
+    """A portal that does not know the format sends a range of the start page; all that tells is
+    the size of it, which must be there. A file that is asked for by its name may lack it.
+    """
+    async with talking() as (portal, client):
+        portal.fault(fake.header(b"Content-Range", b"bytes 5-9/*"))
+        with pytest.raises(BadContentError, match="asked for"):
+            await read(client, 5, 10)
+        (path,) = LARGE.files
+        size = len(LARGE.payload)
+        found = await received(client, LARGE.skylink, path, ByteRange(5, 10), size)
+        assert found == LARGE.payload[5:10]
+
+
+async def test_limits():
+    """An answer is read no further than its limit."""
+    async with talking() as (portal, client):
+        portal.fault(lambda *_: fake.Reply(endless=b"x" * 60_000))
+        for ask in (client.base_sector(SMALL.skylink), client.sector(bytes(32), 1000)):
+            with pytest.raises(BadContentError, match="longer than"):
+                await ask
+
+
+@pytest.mark.parametrize("fault", [fake.drips(1, 0.05), fake.endless_header])
+async def test_portal_that_drips(fault: fake.Fault):
+    """A portal cannot hold a request by sending a byte now and then, or headers for ever."""
+    async with talking(idle_timeout=0.3, connect_timeout=1.0) as (portal, client):
+        portal.fault(fault)
+        for ask in (client.raw_metadata(SMALL.skylink), read(client, 0, 1000)):
+            with trio.fail_after(10), pytest.raises((PortalTimeoutError, BadContentError)):
+                await ask
+
+
+async def test_error_that_drips():
+    """Nor by dripping the words of an error."""
+    async with talking(idle_timeout=0.2) as (portal, client):
+        dripping = fake.Reply(500, (), b"x" * 60_000, drip=(1, 0.05))
+        portal.fault(lambda *_: dripping)
+        with trio.fail_after(5), pytest.raises(UnavailableError):
+            await client.raw_metadata(SMALL.skylink)
+
+
+async def test_slow_but_steady():
+    """A portal that is slow, but not silent for too long, is waited for."""
+    async with talking(idle_timeout=0.2) as (portal, client):
+        portal.fault(fake.drips(300_000, 0.05))
+        assert await read(client) == LARGE.payload
+
+
+async def test_nobody_there():
+    """A refused connection, a name that does not resolve: unavailable, with the reason."""
+    async with running(FakePortal()) as portal:
+        gone = portal.url
+    for url in (gone, "http://name.invalid"):
+        async with PortalClient(url, connect_timeout=5, retries=0) as client:
+            with pytest.raises(UnavailableError, match="cannot be reached"):
+                await client.head(SMALL.skylink)
+
+
+async def test_nobody_picks_up():
+    """A connection that is not made within `connect_timeout` seconds is given up."""
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=0) as listener,
+        contextlib.ExitStack() as ours,
+    ):
+        address = listener.getsockname()
+        for _ in range(3):  # as many as the system keeps for who does not accept them, and more
+            waiting = ours.enter_context(socket.socket())
+            waiting.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                waiting.connect(address)
+        url = f"http://127.0.0.1:{address[1]}"
+        async with PortalClient(url, connect_timeout=0.2, retries=0) as client:
+            with trio.fail_after(5), pytest.raises(UnavailableError) as caught:
+                await client.head(SMALL.skylink)
+        assert caught.value.unreached is not None
+        assert caught.value.unreached >= 0.2
+
+
+async def test_body_after_a_head():
+    """A portal that sends a body with HEAD spoils one request at most, never the content."""
+    async with talking() as (portal, client):
+        body = b"X: y\r\nContent-Length: 9\r\n\r\nsomething"
+        portal.fault(lambda *_: fake.Reply(200, ((b"A", b"b\r\n" + body),)), "HEAD")
+        for _ in range(3):
+            await client.head(SMALL.skylink)
+            with contextlib.suppress(BadContentError):
+                assert await client.raw_metadata(SMALL.skylink) == SMALL.metadata
+        assert await client.raw_metadata(SMALL.skylink) == SMALL.metadata
+
+
+# --- redirects
+
+
+async def test_redirect_is_followed_without_the_key():
+    """Content may lie on another host, which does not get the password."""
+    async with talking() as (portal, client), running(FakePortal()) as other:
+        other.add(LARGE)
+        portal.fault(fake.redirects(f"{other.url}/{LARGE.name}?format=concat", 307))
+        assert await read(client, 10, 20) == LARGE.payload[10:20]
+        assert other.requests[0].headers["range"] == "bytes=10-19"
+        assert "authorization" not in other.requests[0].headers
+        assert "authorization" in portal.requests[0].headers
+
+
+async def test_redirect_with_an_endless_body():
+    """The body of a redirect is not read, so it cannot fill the memory."""
+    async with talking() as (portal, client):
+        portal.fault(fake.redirects(f"/{LARGE.name}?format=concat", endless=True), times=1)
+        with trio.fail_after(5):
+            assert await read(client, 10, 20) == LARGE.payload[10:20]
+
+
+async def test_redirects_are_bounded():
+    """Five redirects are followed, a loop is not."""
+    async with talking() as (portal, client):
+        portal.fault(fake.redirects(f"/{LARGE.name}?format=concat"), times=5)
+        assert await read(client, 0, 5) == LARGE.payload[:5]
+        portal.fault(fake.redirects("/round"))
+        portal.requests.clear()
+        with pytest.raises(BadContentError, match="redirects"):
+            await read(client, 0, 5)
+        assert len(portal.requests) == 6
+
+
+async def test_upload_is_redirected_elsewhere(tmp_path: Path):
+    """Content may go to a host that the user has named, the password may not."""
+    (tmp_path / "f").write_bytes(b"to be published")
+    async with (
+        running(FakePortal()) as other,
+        talking(redirect_hosts=(("127.0.0.1", int(other.url[17:])),)) as (portal, client),
+    ):
+        other.add(SMALL)
+        portal.fault(fake.redirects(f"{other.url}/svc/skyfile", 307))
+        result = await client.send_upload(UploadBody.of_path(tmp_path / "f"))
+        assert result.skylink == SMALL.skylink
+        assert b"to be published" in other.requests[0].body
+        assert "authorization" not in other.requests[0].headers
+
+
+async def test_no_cookies():
+    """A portal cannot fill the memory with cookies, nor recognise the client by one."""
+    async with talking() as (portal, client):
+        portal.fault(fake.header(b"Set-Cookie", b"id=1; Max-Age=999999; Path=/"))
+        for _ in range(3):
+            await client.head(SMALL.skylink)
+        assert not any("cookie" in request.headers for request in portal.requests)
+
+
+# --- secrets
+
+
+async def test_no_secret_in_any_text():
+    """Neither repr nor errors nor their causes hold the key."""
+    async with talking() as (portal, client):
+        texts = [repr(client), repr(client.options), str(client.options)]
+        for fault in (fake.status(401), fake.resets_after(-1), fake.html, fake.closes_after(-1)):
+            portal.heal()
+            portal.fault(fault)
+            with pytest.raises(PortalError) as caught:
+                await read(client, 5, 6)
+            error: BaseException | None = caught.value
+            while error is not None:
+                texts += [str(error), repr(error), *map(repr, error.args)]
+                error = error.__cause__ or error.__context__
+        assert not any(SECRET in text or "Basic " in text for text in texts)
+
+
+# --- cancellation
+
+
+async def test_cancelled_at_any_await():
+    """However often and wherever requests are cancelled, the few connections remain usable."""
+    luck = random.Random(7)
+    async with talking(connections=2) as (portal, client):
+        portal.fault(fake.drips(200_000, 0.0005), "GET")
+
+        async def impatient() -> None:
+            for _ in range(15):
+                with trio.move_on_after(luck.random() ** 3 * 0.02):
+                    match luck.randrange(4):
+                        case 0:
+                            await client.head(SMALL.skylink)
+                        case 1:
+                            await client.raw_metadata(SMALL.skylink)
+                        case 2:
+                            await read(client)
+                        case 3:
+                            async with client.open_range(
+                                LARGE.skylink, "", ByteRange(0, 3_000_000), 3_000_000
+                            ) as body:
+                                await begin(body, 3_000_000)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(4):
+                nursery.start_soon(impatient)
+        portal.heal()
+        with trio.fail_after(5):
+            for _ in range(4):
+                assert await read(client) == LARGE.payload
+
+
+@pytest.mark.parametrize("connections", [1, 2])
+async def test_cancelled_while_waiting_for_a_connection(connections: int):
+    """Requests that are given up before they got a connection do not use it up."""
+    async with talking(connections=connections) as (portal, client):
+        portal.fault(fake.stalls_after(-1), times=connections)
+        async with trio.open_nursery() as nursery:
+            for _ in range(connections):
+                nursery.start_soon(client.head, SMALL.skylink)
+            while len(portal.requests) < connections:
+                await trio.sleep(0.001)
+            for _ in range(5):
+                with trio.CancelScope() as scope:
+                    scope.cancel()
+                    await client.head(SMALL.skylink)
+                with trio.move_on_after(0.005):
+                    await client.head(SMALL.skylink)
+            nursery.cancel_scope.cancel()
+        with trio.fail_after(3):
+            assert await read(client) == LARGE.payload
+
+
+async def test_every_connection_busy():
+    """Who waits too long for a connection gets a time-out."""
+    async with talking(connections=1, idle_timeout=0.2) as (_, client):
+        wanted = ByteRange(0, len(LARGE.payload))
+        async with client.open_range(LARGE.skylink, "", wanted, len(LARGE.payload)) as body:
+            with pytest.raises(PortalTimeoutError, match="busy"):
+                await client.head(SMALL.skylink)
+            assert await rest_of(body, len(wanted)) == LARGE.payload
+
+
+async def test_stream_left_early():
+    """Leaving a stream in the middle frees its connection."""
+    async with talking(connections=1) as (_, client):
+        for _ in range(3):
+            wanted = ByteRange(0, len(LARGE.payload))
+            async with client.open_range(LARGE.skylink, "", wanted, len(LARGE.payload)) as body:
+                await begin(body, len(wanted))
+        with trio.fail_after(5):
+            assert await client.raw_metadata(SMALL.skylink) == SMALL.metadata
+
+
+async def test_error_of_the_caller_passes_through():
+    """What the caller raises inside a stream is not translated."""
+    async with talking() as (_, client):
+        with pytest.raises(ZeroDivisionError):
+            async with client.open_range(LARGE.skylink, "", ByteRange(0, 9), 3_000_000):
+                raise ZeroDivisionError
+
+
+async def test_closed_with_requests_under_way():
+    """Closing the client ends what is under way with an error, not a hang."""
+    async with talking(idle_timeout=60) as (portal, client):
+        portal.fault(fake.stalls_after(-1))
+        errors: list[PortalError] = []
+
+        async def ask() -> None:
+            with pytest.raises(PortalError) as caught:
+                await client.head(SMALL.skylink)
+            errors.append(caught.value)
+
+        with trio.fail_after(5):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask)
+                while not portal.requests:
+                    await trio.sleep(0.001)
+                await client.aclose()
+        assert len(errors) == 1
+        portal.heal()
+        assert (await client.head(SMALL.skylink)).metadata == SMALL.metadata
+
+
+# --- uploads
+
+
+async def test_upload(tmp_path: Path):
+    """The body arrives whole, with its length, at a path of its own, and the skylink comes back."""
+    file = tmp_path / "f"
+    file.write_bytes(noise(2_500_000))
+    async with talking() as (portal, client):
+        body = UploadBody.of_path(file)
+        assert (await client.send_upload(body)).skylink == SMALL.skylink
+        request = portal.requests[0]
+        assert request.method == "POST"
+        assert request.path.startswith("/svc/skyfile/")
+        assert request.headers["content-length"] == str(body.size)
+        assert request.headers["content-type"] == body.headers["Content-Type"]
+        assert "transfer-encoding" not in request.headers
+        assert noise(2_500_000) in request.body
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (b"<html>", BadContentError),
+        (b"{}", BadContentError),
+        (b'{"skylink":"x"}', BadContentError),
+        (b'{"skylink":"%s","bitfield":4}' % SMALL.name.encode(), BadContentError),
+        (b'{"skylink":"%s","merkleroot":"00"}' % SMALL.name.encode(), BadContentError),
+        (b"x" * 100_000, BadContentError),
+    ],
+)
+async def test_upload_answered_with_nonsense(tmp_path: Path, answer: bytes, error: type[Exception]):
+    """An answer that contradicts itself or is none is an error."""
+    (tmp_path / "f").write_bytes(b"x")
+    async with talking() as (portal, client):
+        portal.fault(fake.body_is(answer))
+        with pytest.raises(error):
+            await client.send_upload(UploadBody.of_path(tmp_path / "f"))
+
+
+async def test_upload_refused_early(tmp_path: Path):
+    """A portal that answers and closes before it has read the body is heard."""
+    (tmp_path / "f").write_bytes(noise(20_000_000))
+
+    async def refuse(stream: trio.SocketStream) -> None:
+        await stream.receive_some(1000)
+        await stream.send_all(
+            b"HTTP/1.1 413 Too Large\r\nContent-Length: 23\r\nConnection: close\r\n\r\n"
+            b'{"message":"too large"}'
+        )
+        await trio.sleep(0.05)
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(trio.serve_tcp, refuse, 0)
+        url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+        async with PortalClient(url) as client:
+            with pytest.raises((RequestRefusedError, UnavailableError)):
+                await client.send_upload(UploadBody.of_path(tmp_path / "f"))
+        nursery.cancel_scope.cancel()
+
+
+async def test_upload_of_a_file_that_shrinks(tmp_path: Path):
+    """A file that becomes shorter is an error that names it; the connection is not used again."""
+    file = tmp_path / "f"
+    file.write_bytes(noise(3_000_000))
+    async with talking() as (portal, client):
+        body = UploadBody.of_path(file)
+        file.write_bytes(b"short")
+        with pytest.raises(MalformedError, match="shorter"):
+            await client.send_upload(body)
+        assert (await client.head(SMALL.skylink)).skylink == SMALL.skylink
+        assert portal.accepted == 2
+
+
+async def test_upload_cancelled(tmp_path: Path):
+    """An upload can be given up at any time."""
+    (tmp_path / "f").write_bytes(noise(9_000_000))
+    async with talking(connections=1) as (_, client):
+        for delay in (0, 0.001, 0.005, 0.01):
+            with trio.move_on_after(delay):
+                await client.send_upload(UploadBody.of_path(tmp_path / "f"))
+        with trio.fail_after(5):
+            await client.head(SMALL.skylink)
+
+
+async def test_large_header():
+    """S11: A metadata header of 7 MiB is read, one of 9 MiB is not."""
+    contents = [unverifiable(b"x" * (size << 20), b"x", size) for size in (7, 9)]
+    async with talking() as (portal, client):
+        portal.add(*contents)
+        assert (await client.head(contents[0].skylink)).metadata == contents[0].metadata
+        found = await client.head(contents[1].skylink)
+        assert (found.metadata, found.size) == (None, None)
+        assert isinstance(found.failure, HeadTooLongError)
+        assert len(portal.asked(contents[1].name)) == 1
+
+
+def test_describe_is_what_portals_store():
+    """The fake's metadata has the members in the order of real portals."""
+    assert describe({"a": b"x"}) == (
+        b'{"filename":"site","length":1,"subfiles":{"a":{"mode":420,"filename":"a",'
+        b'"contenttype":"text/plain","len":1}}}'
+    )
+
+
+async def test_too_long_without_a_length():
+    """R1: no buffer of an answer that turns out to be too long may be used."""
+    content = skyfiles.of_files({"f": noise(300_000)})
+    async with running(FakePortal()) as portal:
+        portal.add(content)
+        portal.fault(fake.endless_body)
+        views = [memoryview(bytearray(100_000)) for _ in range(3)]
+        wanted = ByteRange(0, 300_000)
+        async with (
+            PortalClient(portal.url, retries=0) as client,
+            client.open_range(content.skylink, "", wanted, 300_000) as body,
+            aclosing(body.fill_each(views)) as filled,
+        ):
+            with pytest.raises(BadContentError, match="more bytes"):
+                await anext(filled)

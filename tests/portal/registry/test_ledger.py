@@ -1,0 +1,826 @@
+"""What this machine keeps of registry entries: marks, names, taken revisions and the spool."""
+
+import os
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skymount.errors import MalformedError, RevisionError, StorageError
+from skymount.portal.registry.ledger import (
+    Fate,
+    Ledger,
+    Name,
+    Seen,
+    default_path,
+    is_rolled_back,
+    raised,
+)
+from skymount.wire.key_pair import KeyPair
+from skymount.wire.registry_entry import DELETED, MAX_REVISION, Entry, SignedEntry, hash_data_key
+from tests.mount.namespaces import Namespace, new_namespace
+from tests.portal_process import portal_environment
+
+PAIR = KeyPair.from_seed("ledger")
+OTHER = KeyPair.from_seed("another")
+KEY = PAIR.public_key
+TWEAK = hash_data_key("a")
+
+
+def signed(
+    data: bytes = b"data", revision: int = 0, *, tweak: bytes = TWEAK, kind: int = 1
+) -> SignedEntry:
+    return Entry(tweak, data, revision, kind).sign(PAIR.private_key)
+
+
+def by_work(revision: int) -> list[SignedEntry]:
+    """Entries of one revision, the one with the least work first: each replaces those before it."""
+    found = [signed(bytes([n]), revision) for n in range(4)]
+    return sorted(found, key=lambda each: each.entry.work, reverse=True)
+
+
+class Clock:
+    """A time of day that stands still."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "ledger.sqlite3"
+
+
+@pytest.fixture
+def ledger(path: Path) -> Iterator[Ledger]:
+    opened = Ledger.open(path, Clock())
+    yield opened
+    opened.close()
+
+
+# decisions
+
+
+def test_mark_is_raised_and_never_lowered():
+    """A higher revision, or more work of the same one, is later; nothing else is."""
+    first, second, *_ = by_work(5)
+    mark = raised(None, first.entry, 1.0)
+    assert mark == Seen(5, first.entry.work, 1.0)
+    assert raised(mark, first.entry, 2.0) is mark
+    later = raised(mark, second.entry, 2.0)
+    assert later == Seen(5, second.entry.work, 2.0)
+    assert raised(later, first.entry, 3.0) is later
+    assert raised(later, signed(b"", 4).entry, 3.0) is later
+    assert raised(later, signed(b"", 6).entry, 3.0).revision == 6
+
+
+def test_rolled_back_is_what_the_registry_would_not_accept_after_the_mark():
+    """G4: lower revisions, and less work of the same one, are behind the mark."""
+    first, second, *_ = by_work(5)
+    mark = raised(None, second.entry, 1.0)
+    assert is_rolled_back(mark, first.entry)
+    assert is_rolled_back(mark, signed(b"", 4).entry)
+    assert not is_rolled_back(mark, second.entry)
+    assert not is_rolled_back(mark, signed(b"", 6).entry)
+    assert not is_rolled_back(None, first.entry)
+
+
+def test_frozen_entry_has_one_content():
+    """G11: of the last revision nothing but what was seen is believed."""
+    first, second, *_ = by_work(MAX_REVISION)
+    mark = raised(None, first.entry, 1.0)
+    assert is_rolled_back(mark, second.entry)
+    assert not is_rolled_back(mark, first.entry)
+    assert raised(mark, second.entry, 2.0) is mark
+
+
+# marks and names
+
+
+def test_nothing_is_known_at_first(ledger: Ledger):
+    """A new ledger is empty."""
+    assert ledger.seen(KEY, TWEAK) is None
+    assert ledger.highest(KEY, TWEAK) is None
+    assert ledger.public_keys() == []
+    assert ledger.names(KEY) == []
+    assert ledger.pending() == []
+    assert ledger.get(1) is None
+    assert not ledger.drop(1)
+    assert not ledger.resume(1)
+    assert ledger.settle(1) is None
+    ledger.fail(1, "no such thing")
+    assert not ledger.forget(KEY, TWEAK)
+
+
+def test_mark_survives_a_restart(path: Path):
+    """G4: the highest revision seen is kept on disk."""
+    one = Ledger.open(path, Clock())
+    mark = one.note(signed(revision=7), "a")
+    one.close()
+    two = Ledger.open(path)
+    assert two.seen(KEY, TWEAK) == mark == Seen(7, signed(revision=7).entry.work, 1000.0)
+    assert two.highest(KEY, TWEAK) == 7
+    assert two.note(signed(b"old", 6), "a") == mark
+    assert two.names(KEY) == [Name("a", TWEAK)]
+    two.close()
+
+
+def test_noting_the_same_writes_nothing(ledger: Ledger, path: Path):
+    """Reading an entry again and again does not touch the disk."""
+    ledger.note(signed(), "a")
+    before = [
+        (file.name, file.stat().st_size, file.stat().st_mtime_ns)
+        for file in sorted(path.parent.iterdir())
+        if not file.name.endswith("-shm")
+    ]
+    for _ in range(10):
+        ledger.note(signed(), "a")
+        ledger.note(signed(), None)
+    after = [
+        (file.name, file.stat().st_size, file.stat().st_mtime_ns)
+        for file in sorted(path.parent.iterdir())
+        if not file.name.endswith("-shm")
+    ]
+    assert after == before
+
+
+def test_names_are_listed_until_forgotten(ledger: Ledger):
+    """G6: a listing shows what is known on this machine; forgetting keeps the mark."""
+    ledger.note(signed(), None)
+    assert ledger.names(KEY) == [Name(None, TWEAK)]
+    ledger.remember(KEY, TWEAK, "a")
+    assert ledger.names(KEY) == [Name("a", TWEAK)]
+    ledger.note(signed(revision=1), None)
+    assert ledger.names(KEY) == [Name("a", TWEAK)]
+    ledger.remember(OTHER.public_key, TWEAK, "a")
+    assert ledger.public_keys() == sorted([KEY, OTHER.public_key])
+    assert ledger.forget(KEY, TWEAK)
+    assert not ledger.forget(KEY, TWEAK)
+    assert ledger.public_keys() == [OTHER.public_key]
+    assert ledger.names(KEY) == []
+    assert ledger.seen(KEY, TWEAK) == Seen(1, signed(revision=1).entry.work, 1000.0)
+    ledger.note(signed(revision=1), "a")
+    assert ledger.names(KEY) == [Name("a", TWEAK)]
+
+
+def test_deleted_entries_are_not_listed(ledger: Ledger):
+    """A deletion takes the name away, new content brings it back."""
+    ledger.note(signed(), "a")
+    ledger.note(signed(DELETED, 1), "a")
+    assert ledger.names(KEY) == []
+    assert ledger.public_keys() == []
+    ledger.note(signed(), "a")  # rolled back: it does not count
+    assert ledger.names(KEY) == []
+    ledger.note(signed(revision=2), "a")
+    assert ledger.names(KEY) == [Name("a", TWEAK)]
+
+
+def test_unnamed_entries_are_not_listed(ledger: Ledger):
+    """What came in a proof raises the mark alone."""
+    ledger.note(signed(revision=3), None, named=False)
+    assert ledger.names(KEY) == []
+    assert ledger.highest(KEY, TWEAK) == 3
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    key=st.text(st.characters(exclude_categories=["Cs"])),
+    data=st.binary(max_size=113),
+    revision=st.integers(0, MAX_REVISION),
+    kind=st.sampled_from([1, 2]),
+    reason=st.text(),
+)
+def test_every_field_comes_back(
+    key: str, data: bytes, revision: int, kind: int, reason: str, tmp_path_factory: object
+):
+    """Whatever an entry holds, it is the same after a restart."""
+    if kind == 2:
+        data = data.ljust(20, b"h")
+    assert isinstance(tmp_path_factory, pytest.TempPathFactory)
+    path = tmp_path_factory.mktemp("fields") / "l"
+    made = signed(data, revision, tweak=hash_data_key(key), kind=kind)
+    ledger = Ledger.open(path, Clock())
+    number = ledger.claim(made, key)
+    ledger.fail(number, reason)
+    held = ledger.hold(KEY, TWEAK, None, data, reason, revision)
+    ledger.close()
+    ledger = Ledger.open(path, Clock())
+    first, second = ledger.pending()
+    assert (first.id, first.public_key, first.tweak) == (number, KEY, made.entry.tweak)
+    assert (first.data_key, first.data, first.signed) == (key, data, made)
+    assert (first.base, first.created, first.posting) == (None, 1000.0, False)
+    assert first.reason == second.reason
+    assert first.reason.isprintable()
+    assert (second.id, second.tweak, second.data_key) == (held, TWEAK, None)
+    assert (second.data, second.signed, second.base) == (data, None, revision)
+    assert ledger.get(number) == first
+    assert ledger.highest(KEY, made.entry.tweak) == revision
+    assert ledger.settle(number) == Seen(revision, made.entry.work, 1000.0)
+    assert ledger.names(KEY) == ([] if data == DELETED else [Name(key, made.entry.tweak)])
+    ledger.close()
+
+
+def test_data_key_must_be_text(ledger: Ledger):
+    """A name that cannot be UTF-8 is the caller's mistake."""
+    with pytest.raises(MalformedError):
+        ledger.remember(KEY, TWEAK, "\ud800")
+
+
+# the spool
+
+
+def test_revision_is_taken_once(ledger: Ledger):
+    """G12: a revision that was claimed or seen is never claimed again, nor a lower one."""
+    ledger.claim(signed(b"one", 5), "a")
+    for revision in (5, 4, 0):
+        with pytest.raises(RevisionError):
+            ledger.claim(signed(b"two", revision), "a")
+    assert ledger.highest(KEY, TWEAK) == 5
+    assert ledger.seen(KEY, TWEAK) is None
+    ledger.note(signed(b"else", 9), "a")
+    with pytest.raises(RevisionError):
+        ledger.claim(signed(b"two", 9), "a")
+    ledger.claim(signed(b"two", 10), "a")
+
+
+def test_dropped_revision_stays_taken(ledger: Ledger):
+    """G12: what is dropped may have been posted all the same."""
+    number = ledger.claim(signed(b"one", 5), "a")
+    assert ledger.drop(number)
+    assert ledger.pending() == []
+    assert ledger.highest(KEY, TWEAK) == 5
+    assert ledger.settle(number) is None
+
+
+def test_what_was_posted_leaves_the_spool(ledger: Ledger):
+    """Settling raises the mark, names the entry and takes out the same content of earlier tries."""
+    ledger.hold(KEY, TWEAK, "a", b"x", "no portal")
+    failed = ledger.claim(signed(b"x", 1), "a")
+    assert [each.id for each in ledger.pending()] == [failed]
+    ledger.fail(failed, "down")
+    other = ledger.hold(KEY, TWEAK, "a", b"y", "no portal")
+    number = ledger.claim(signed(b"x", 2), "a")
+    assert [each.id for each in ledger.pending()] == [other, number]
+    assert ledger.settle(number) == ledger.seen(KEY, TWEAK)
+    assert [each.id for each in ledger.pending()] == [other]
+    assert ledger.names(KEY) == [Name("a", TWEAK)]
+
+
+def test_what_turns_up_at_a_portal_leaves_the_spool(ledger: Ledger):
+    """The answer to a post was lost, and the entry is seen later: it is not pending any more."""
+    number = ledger.claim(signed(b"x", 1), "a")
+    ledger.fail(number, "no answer")
+    ledger.note(signed(b"y", 0), "a")
+    assert len(ledger.pending()) == 1
+    ledger.note(signed(b"x", 1), "a")
+    assert ledger.pending() == []
+
+
+def test_a_claim_replaces_one(ledger: Ledger):
+    """The next try of the same change takes the place of the one that was refused."""
+    first = ledger.claim(signed(b"x", 1), "a")
+    assert ledger.claim(signed(b"x", 2), "a", replaces=first) == first
+    (left,) = ledger.pending()
+    assert (left.id, left.signed) == (first, signed(b"x", 2))
+    ledger.drop(first)
+    ledger.claim(signed(b"x", 3), "a", replaces=first)
+    assert len(ledger.pending()) == 1
+
+
+def test_held_content_is_kept_once(ledger: Ledger):
+    """The same content that fails again and again is listed once, with the last reason."""
+    ledger.note(signed(revision=4), "a")
+    for reason in ("first", "second"):
+        ledger.hold(KEY, TWEAK, "a", b"x", reason)
+    (held,) = ledger.pending()
+    assert (held.reason, held.base, held.data) == ("second", 4, b"x")
+    ledger.hold(KEY, TWEAK, "a", b"y", "other")
+    assert len(ledger.pending()) == 2
+    absent = ledger.hold(OTHER.public_key, TWEAK, "a", b"x", "absent")
+    found = ledger.get(absent)
+    assert found is not None
+    assert found.base == -1
+
+
+def test_posting_is_by_a_process_that_lives(path: Path):
+    """What a process that died was posting is not being posted any more."""
+    code = (
+        "import sys; from pathlib import Path; from skymount.portal.registry.ledger import Ledger\n"
+        "from tests.portal.test_ledger import signed\n"
+        "ledger = Ledger.open(Path(sys.argv[1]))\n"
+        "ledger.claim(signed(), 'a')\n"
+        "print(ledger.pending()[0].posting, flush=True); sys.stdin.read()\n"
+    )
+    child = start(code, path)
+    assert child.stdin is not None
+    assert child.stdout is not None
+    assert child.stdout.readline() == "True\n"
+    ledger = Ledger.open(path)
+    assert ledger.pending()[0].posting
+    child.kill()
+    child.communicate()
+    (left,) = ledger.pending()
+    assert not left.posting
+    assert "interrupted" in left.reason
+    assert ledger.resume(left.id)
+    assert ledger.pending()[0].posting
+    assert ledger.resume(left.id)
+    ledger.close()
+
+
+def test_one_process_takes_on_what_waits(path: Path):
+    """G12: by one of the mounts: what another one has taken on is left to it, until it dies."""
+    ledger = Ledger.open(path)
+    number = ledger.hold(KEY, TWEAK, "a", b"x", "no portal", fate=Fate.WAITING)
+    code = (
+        "import sys; from pathlib import Path; from skymount.portal.registry.ledger import Ledger\n"
+        "ledger = Ledger(Path(sys.argv[1]))\n"
+        "print(ledger.resume(int(sys.argv[2])), flush=True); sys.stdin.read()\n"
+    )
+    child = start(code, path, str(number))
+    assert child.stdout is not None
+    assert child.stdout.readline() == "True\n"
+    assert not ledger.resume(number)
+    child.kill()
+    child.communicate()
+    assert ledger.resume(number)
+    ledger.close()
+
+
+_FIRST_SPOOL = """
+CREATE TABLE spool (id INTEGER PRIMARY KEY AUTOINCREMENT, public_key BLOB NOT NULL,
+tweak BLOB NOT NULL, data_key BLOB, data BLOB NOT NULL, base BLOB, revision BLOB, kind INTEGER,
+signature BLOB, reason TEXT NOT NULL, created REAL NOT NULL, poster TEXT);
+"""
+
+
+def test_ledger_of_the_first_version_is_kept(path: Path):
+    """What an earlier skymount has kept is kept; it is sent when somebody says so."""
+    ledger = Ledger.open(path)
+    ledger.note(signed(revision=7), "a")
+    number = ledger.claim(signed(b"kept", 8), "a")
+    ledger.close()
+    with sqlite3.connect(path) as database:
+        names = [row[1] for row in database.execute("PRAGMA table_info(spool)")][:12]
+        database.execute("ALTER TABLE spool RENAME TO newer")
+        database.executescript(_FIRST_SPOOL)
+        database.execute(f"INSERT INTO spool SELECT {', '.join(names)} FROM newer")
+        database.executescript("DROP TABLE newer; PRAGMA user_version = 1")
+    database.close()
+    for _ in range(2):
+        ledger = Ledger.open(path)
+        (kept,) = ledger.pending()
+        assert (kept.id, kept.data, kept.portals, kept.fate) == (number, b"kept", (), Fate.FAILED)
+        assert ledger.highest(KEY, TWEAK) == 8
+        ledger.close()
+
+
+def test_mark_is_forgotten_and_its_revision_stays_taken(ledger: Ledger):
+    """G4: an older entry is believed again. G12: no revision up to the mark is signed."""
+    ledger.claim(signed(b"mine", 4), "a")
+    ledger.note(signed(b"theirs", 6), "a")
+    assert ledger.forget(KEY, TWEAK, seen=True)
+    assert ledger.seen(KEY, TWEAK) is None
+    assert ledger.highest(KEY, TWEAK) == 6
+    assert not ledger.forget(KEY, TWEAK, seen=True)
+    ledger.note(signed(b"old", 2), "a")
+    ledger.forget(KEY, TWEAK, seen=True)
+    assert ledger.highest(KEY, TWEAK) == 6
+
+
+def test_entry_of_a_link_is_found(ledger: Ledger):
+    """Of every entry that was seen, listed or not."""
+    ledger.note(signed(), "a", named=False)
+    assert ledger.key_of(signed().link) == (KEY, TWEAK)
+    assert ledger.key_of(signed(tweak=bytes(32)).link) is None
+
+
+_READING = """
+import sys
+from pathlib import Path
+from skymount.errors import StorageError
+from skymount.portal.registry.ledger import Ledger
+from tests.portal.test_ledger import KEY, TWEAK, signed
+ledger = Ledger(Path(sys.argv[1]))
+seen = ledger.seen(KEY, TWEAK)
+print(seen and seen.revision, len(ledger.pending()), ledger.public_keys() == [KEY])
+try:
+    ledger.note(signed(b"later", 9), "a")
+except StorageError as error:
+    print("not written")
+"""
+_KEEPING = """
+import os, sys
+from pathlib import Path
+from skymount.portal.registry.ledger import Ledger
+from tests.portal.test_ledger import signed
+ledger = Ledger(Path(sys.argv[1]))
+ledger.note(signed(b"first", 3), "a")
+ledger.claim(signed(b"kept", 4), "a")
+print("kept", flush=True)
+os._exit(0) if sys.argv[2] == "killed" else ledger.close()
+"""
+
+
+@pytest.mark.parametrize("end", ["closed", "killed"])
+@pytest.mark.parametrize("trouble", ["full", "read-only"])
+def test_reading_needs_no_write(tmp_path: Path, trouble: str, end: str):
+    """G4: Reading needs no room on the ledger's disk, nor that anything can be written there.
+
+    Also by a process that opens it then, whether the last one closed it or was killed.
+    """
+    place = tmp_path / "disk"
+    place.mkdir()
+    path = place / "state/ledger.sqlite3"
+    with new_namespace(network=False) as namespace:
+        namespace.do("mount", "-t", "tmpfs", "-o", "size=1m", "none", place)
+        run = partial(python_in, namespace)
+        assert run(_READING, path).splitlines()[0] == "None 0 False"
+        namespace.do("rm", "-rf", place / "state")
+        if trouble == "full":
+            assert "No space" in namespace.run("dd", "if=/dev/zero", f"of={place}/fill").stderr
+            assert run(_READING, path) == "None 0 False\nnot written\n"
+            namespace.do("rm", "-rf", place / "fill", place / "state")
+        run(_KEEPING, path, end)
+        if trouble == "full":
+            assert "No space" in namespace.run("dd", "if=/dev/zero", f"of={place}/fill").stderr
+        else:
+            namespace.do("mount", "-o", "remount,ro", place)
+        found = run(_READING, path)
+        # The journal of a process that was killed may have room for what is written next.
+        has_room = (trouble, end) == ("full", "killed") and "not written" not in found
+        assert found == ("3 1 True\n" if has_room else "3 1 True\nnot written\n")
+        if trouble == "full":
+            namespace.do("rm", place / "fill")
+        else:
+            namespace.do("mount", "-o", "remount,rw", place)
+        if not has_room:
+            assert run(_READING, path) == "3 1 True\n"
+        assert run(_READING, path) == "9 1 True\n"
+
+
+def python_in(namespace: Namespace, code: str, *args: str | Path) -> str:
+    """Run Python code in a name space; return what it prints."""
+    environment = portal_environment()
+    root = Path(__file__).resolve().parents[3]
+    path = f"PYTHONPATH={environment['PYTHONPATH']}{os.pathsep}{root}"
+    return namespace.do("env", path, sys.executable, "-c", code, *args)
+
+
+def start(code: str, *args: str | Path) -> "subprocess.Popen[str]":
+    root = str(Path(__file__).resolve().parents[3])
+    environment = portal_environment()
+    environment["PYTHONPATH"] = os.pathsep.join([environment["PYTHONPATH"], root])
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, args)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+_CLAIMING = """
+import sys
+from pathlib import Path
+from skymount.errors import RevisionError
+from skymount.portal.registry.ledger import Ledger
+from tests.portal.test_ledger import KEY, TWEAK, signed
+name, count = sys.argv[2], int(sys.argv[3])
+ledger = Ledger.open(Path(sys.argv[1]))
+print("ready", flush=True)
+for n in range(count):
+    while True:
+        highest = ledger.highest(KEY, TWEAK)
+        made = signed(f"{name} {n}".encode(), 0 if highest is None else highest + 1)
+        try:
+            number = ledger.claim(made, "a")
+            break
+        except RevisionError:
+            pass
+    print(number, made.entry.revision, made.entry.data.decode(), flush=True)
+    if n % 3 == 0:
+        ledger.settle(number)
+        print("settled", number, flush=True)
+"""
+
+
+@pytest.mark.parametrize("lines", [1, 2, 3, 10, 25])
+def test_nothing_that_was_said_is_lost_by_a_kill(path: Path, lines: int):
+    """G12: kill -9 at any moment: what was claimed is there, and its revision taken."""
+    child = start(_CLAIMING, path, "killed", "100000")
+    assert child.stdout is not None
+    said = [child.stdout.readline().split() for _ in range(lines)]
+    child.send_signal(signal.SIGKILL)
+    rest = child.communicate()[0].splitlines(keepends=True)
+    said += [line.split() for line in rest if line.endswith("\n")]  # one may be cut off
+    said = [words for words in said if words and words[0] != "ready"]
+    settled = {words[1] for words in said if words[0] == "settled"}
+    claimed = {
+        words[0]: (int(words[1]), " ".join(words[2:])) for words in said if words[0] != "settled"
+    }
+    ledger = Ledger.open(path)
+    pending = {str(each.id): each for each in ledger.pending()}
+    for number, (revision, data) in claimed.items():
+        if number in settled:
+            assert number not in pending
+        elif number in pending:
+            found = pending[number].signed
+            assert found is not None
+            assert (found.entry.revision, found.entry.data.decode()) == (revision, data)
+        else:  # settled, and killed before it said so
+            assert number == list(claimed)[-1]
+    highest = ledger.highest(KEY, TWEAK)
+    if claimed:
+        assert highest is not None
+        assert max(revision for revision, _ in claimed.values()) <= highest
+    assert not any(each.posting for each in pending.values())
+    ledger.claim(signed(b"next", 0 if highest is None else highest + 1), "a")
+    ledger.close()
+
+
+def test_two_processes_never_take_the_same_revision(path: Path):
+    """G12: several mounts and commands share the ledger."""
+    children = [start(_CLAIMING, path, name, "60") for name in ("one", "two", "three")]
+    revisions: list[int] = []
+    for child in children:
+        out, _ = child.communicate()
+        assert child.returncode == 0
+        lines = [line.split() for line in out.splitlines()]
+        claims = [words for words in lines if words[0] not in ("ready", "settled")]
+        assert len(claims) == 60
+        revisions += [int(words[1]) for words in claims]
+    assert sorted(revisions) == list(range(180))
+    ledger = Ledger.open(path)
+    assert len(ledger.pending()) == 3 * 40
+    ledger.close()
+
+
+def test_threads_share_a_ledger(ledger: Ledger):
+    """Any thread may call at any time."""
+    taken: list[int] = []
+
+    def work(name: str) -> None:
+        for n in range(20):
+            while True:
+                highest = ledger.highest(KEY, TWEAK)
+                made = signed(f"{name}{n}".encode(), 0 if highest is None else highest + 1)
+                try:
+                    ledger.settle(ledger.claim(made, "a"))
+                    break
+                except RevisionError:
+                    pass
+            taken.append(made.entry.revision)
+
+    threads = [threading.Thread(target=work, args=(str(n),)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(taken) == list(range(80))
+    assert ledger.pending() == []
+
+
+# the file
+
+
+def test_path_is_in_the_state_directory(monkeypatch: pytest.MonkeyPatch):
+    """$XDG_STATE_HOME is honoured."""
+    monkeypatch.setenv("XDG_STATE_HOME", "/somewhere")
+    assert default_path() == Path("/somewhere/skymount/ledger.sqlite3")
+
+
+def test_nobody_else_may_look(path: Path):
+    """The directory is 0700, all files are 0600, whatever the umask."""
+    before = os.umask(0)
+    try:
+        ledger = Ledger.open(path)
+        ledger.remember(KEY, TWEAK, "a")
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+        assert {file.name for file in path.parent.iterdir()} == {
+            *(path.name, f"{path.name}-wal", f"{path.name}-shm")
+        }
+        assert {file.stat().st_mode & 0o777 for file in path.parent.iterdir()} == {0o600}
+        ledger.close()
+    finally:
+        os.umask(before)
+
+
+def test_a_maker_that_died_is_no_obstacle(path: Path):
+    """What it left is cleared away; so is the log of a ledger that somebody removed."""
+    path.parent.mkdir()
+    for suffix in (".new", ".new-wal", ".new-journal", "-wal", "-shm"):
+        Path(f"{path}{suffix}").write_bytes(b"left" * 2000)
+    ledger = Ledger.open(path)
+    ledger.note(signed(), "a")
+    ledger.close()
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_removed_ledger_leaves_no_old_log(path: Path):
+    """A log without its database is not played into the new one."""
+    one = Ledger.open(path)
+    one.note(signed(revision=5), "a")
+    path.unlink()
+    two = Ledger.open(path)
+    assert two.seen(KEY, TWEAK) is None
+    two.close()
+    one.close()
+
+
+def _damage(path: Path, how: str) -> None:
+    raw = path.read_bytes()
+    if how == "empty":
+        path.write_bytes(b"")
+    elif how == "text":
+        path.write_bytes(b"not a database\n" * 500)
+    elif how == "header":
+        path.write_bytes(b"\xff" * 100 + raw[100:])
+    elif how == "truncated":
+        path.write_bytes(raw[:5000])
+    elif how == "pages":
+        path.write_bytes(raw[:4096] + b"\xa5" * (len(raw) - 4096))
+
+
+@pytest.mark.parametrize("how", ["empty", "text", "header", "truncated", "pages"])
+def test_damaged_ledger_is_refused(path: Path, how: str):
+    """G12: what it knew is not given up in silence: the error names the file, which stays."""
+    ledger = Ledger.open(path)
+    for n in range(200):
+        ledger.note(signed(revision=n, tweak=hash_data_key(str(n))), str(n))
+    ledger.close()
+    _damage(path, how)
+    damaged = path.read_bytes()
+    with pytest.raises(StorageError, match=str(path)):
+        use_all(path)
+    assert path.read_bytes() == damaged
+
+
+def use_all(path: Path) -> None:
+    """Open a ledger and read all that is in it."""
+    ledger = Ledger.open(path)
+    try:
+        for name in ledger.names(KEY):
+            ledger.seen(KEY, name.tweak)
+        for n in range(200):
+            ledger.seen(KEY, hash_data_key(str(n)))
+        ledger.pending()
+    finally:
+        ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("seen", b"1"), ("seen", b"123456789"), ("seen", 5), ("digest", None), ("at", "soon")],
+)
+def test_damaged_mark_is_refused(path: Path, column: str, value: object):
+    """A mark that is not what was written is no mark, and its absence is not believed either."""
+    ledger = Ledger.open(path)
+    ledger.note(signed(), "a")
+    with sqlite3.connect(path) as database:
+        database.execute(f"UPDATE entries SET {column} = ?", (value,))
+    database.close()
+    with pytest.raises(StorageError, match=str(path)):
+        ledger.seen(KEY, TWEAK)
+    with pytest.raises(StorageError, match=str(path)):
+        ledger.note(signed(revision=1), "a")
+    ledger.close()
+
+
+def test_damaged_spool_is_refused(path: Path):
+    """What does not fit its signature is not sent."""
+    ledger = Ledger.open(path)
+    ledger.claim(signed(b"x"), "a")
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE spool SET data = ?", (b"y",))
+    database.close()
+    with pytest.raises(StorageError, match=str(path)):
+        ledger.pending()
+    assert ledger.drop(1)
+    ledger.close()
+
+
+def test_newer_version_is_refused(path: Path):
+    """A ledger that a newer skymount made is left alone."""
+    Ledger.open(path).close()
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA user_version = 3")
+    database.close()
+    with pytest.raises(StorageError, match="version 3"):
+        Ledger.open(path)
+
+
+def test_other_databases_are_refused(path: Path):
+    """A database of another program is not changed."""
+    path.parent.mkdir()
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE mine (x)")
+    database.close()
+    with pytest.raises(StorageError, match="not made by skymount"):
+        Ledger.open(path)
+
+
+def test_directory_that_cannot_be_made(tmp_path: Path):
+    """The error names the ledger."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="ledger"):
+        Ledger.open(tmp_path / "file" / "ledger.sqlite3")
+
+
+def test_closed_ledger_says_so(path: Path):
+    """Using it after its end is a StorageError too."""
+    ledger = Ledger.open(path)
+    ledger.close()
+    ledger.close()
+    with pytest.raises(StorageError):
+        ledger.seen(KEY, TWEAK)
+
+
+_FULL = """
+import os, sys
+from pathlib import Path
+from skymount.errors import StorageError
+from skymount.portal.registry.ledger import Ledger
+from tests.portal.test_ledger import KEY, TWEAK, signed
+from skymount.wire.registry_entry import hash_data_key
+path = Path(sys.argv[1])
+ledger = Ledger.open(path)
+first = ledger.claim(signed(b"kept", 0), "a")
+with open(path.parent / "filler", "wb", 0) as file:
+    try:
+        while True:
+            file.write(bytes(4096))
+    except OSError:
+        pass
+claims = 0
+try:
+    for n in range(10000):
+        ledger.claim(signed(bytes(100), 0, tweak=hash_data_key(str(n))), str(n))
+        claims += 1
+except StorageError as error:
+    assert str(path) in str(error), error
+    print("full", error)
+assert ledger.pending()[0].data == b"kept"
+assert len(ledger.pending()) == claims + 1
+assert ledger.highest(KEY, hash_data_key(str(claims))) is None
+assert ledger.highest(KEY, TWEAK) == 0
+(path.parent / "filler").unlink()
+ledger.settle(first)
+ledger.claim(signed(b"more", 1), "a")
+ledger.close()
+"""
+
+
+def test_full_disk_is_said_and_harms_nothing(tmp_path: Path):
+    """G12: a claim that is not on disk is none; reading goes on; afterwards all is well."""
+    with new_namespace(network=False) as space:
+        space.do("mount", "-t", "tmpfs", "-o", "size=400k", "none", tmp_path)
+        root = Path(__file__).resolve().parents[3]
+        code = f"import sys; sys.path[:0] = [{str(root)!r}, {str(root / 'src')!r}]\n{_FULL}"
+        assert space.python(code, tmp_path / "ledger.sqlite3").startswith("full")
+
+
+def test_write_error_is_said(path: Path):
+    """A limit on the size of files is an error as well, and the ledger is usable after it."""
+    ledger = Ledger.open(path)
+    number = ledger.claim(signed(b"kept", 0), "a")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    log = Path(f"{path}-wal")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (log.stat().st_size, hard))
+    try:
+        with pytest.raises(StorageError, match=str(path)):
+            ledger.claim(signed(b"more", 1), "a")
+        assert ledger.highest(KEY, TWEAK) == 0
+        assert [each.id for each in ledger.pending()] == [number]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    ledger.claim(signed(b"more", 1), "a")
+    ledger.close()
+
+
+def test_many_entries_are_found_by_their_index(path: Path):
+    """However many entries there are, no question but a listing looks at all of them."""
+    ledger = Ledger.open(path)
+    ledger.close()
+    with sqlite3.connect(path) as database:
+        plans = [
+            " ".join(row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {query}", values))
+            for query, values in [
+                ("SELECT seen FROM entries WHERE public_key = ? AND tweak = ?", (KEY, TWEAK)),
+                ("SELECT tweak FROM entries WHERE public_key = ? AND named", (KEY,)),
+                ("SELECT id FROM spool WHERE public_key = ? AND tweak = ?", (KEY, TWEAK)),
+            ]
+        ]
+    database.close()
+    assert all(plan.startswith("SEARCH") for plan in plans)

@@ -1,0 +1,161 @@
+"""The store: whole or not at all, once, and by one portal at a time."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from skymount.errors import StorageError
+from skymount.server.storage.skyfile_store import PAYLOAD, SkyfileStore, read, sectors
+from skymount.wire import merkle
+from skymount.wire.base_sector import build_fanned_out, build_inline
+from skymount.wire.skylink import SECTOR_SIZE, Skylink
+
+_METADATA = b'{"filename":"a","length":2}'
+
+
+def _put(store: SkyfileStore, payload: bytes, metadata: bytes = _METADATA) -> Skylink:
+    upload = store.begin()
+    spilled: list[bytes] = []
+    if len(payload) + len(metadata) < SECTOR_SIZE - 99:
+        base = build_inline(metadata, payload)
+    else:
+        (upload / PAYLOAD).write_bytes(payload)
+        chunks = range(0, len(payload), SECTOR_SIZE)
+        roots = [merkle.sector_root(payload[at : at + SECTOR_SIZE]) for at in chunks]
+        base, spilled = build_fanned_out(len(payload), b"".join(roots), metadata)
+    skylink = Skylink.v1(merkle.sector_root(base), len(base))
+    store.commit(upload, skylink, base, spilled)
+    return skylink
+
+
+def test_what_was_committed_is_found_after_reopening(tmp_path: Path) -> None:
+    """Small and large, with their parts."""
+    large = b"z" * (SECTOR_SIZE + 5)
+    store = SkyfileStore.open(tmp_path)
+    links = [_put(store, b"hi"), _put(store, large)]
+    store.close()
+    store = SkyfileStore.open(tmp_path)
+    assert set(store.skylinks()) == set(links)
+    for link, payload in zip(links, (b"hi", large), strict=True):
+        found = store.find(link)
+        assert found is not None
+        assert read(found.metadata) == _METADATA
+        assert read(found.payload) == payload
+    store.close()
+
+
+def test_all_sectors_have_the_root_that_is_claimed(tmp_path: Path) -> None:
+    """Base, content and spilled ones, over two levels of roots as over one."""
+    store = SkyfileStore.open(tmp_path)
+    metadata = b'{"filename":"' + b"m" * (2 * SECTOR_SIZE) + b'"}'
+    link = _put(store, b"p" * (SECTOR_SIZE + 1), metadata)
+    found = store.find(link)
+    assert found is not None
+    assert read(found.metadata) == metadata
+    places = list(sectors(found))
+    assert len(places) == 1 + 2 + 3
+    for place in places:
+        assert merkle.sector_root(read(place.extent)) == place.root
+    store.close()
+
+
+def test_a_crash_before_the_rename_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next start removes what was left."""
+    store = SkyfileStore.open(tmp_path)
+
+    def crash(*_: object) -> None:
+        raise OSError(5, "crash")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", crash)
+        with pytest.raises(StorageError, match="cannot store an upload: crash"):
+            _put(store, b"hi")
+    assert list(store.skylinks()) == []
+    assert list((tmp_path / "v1" / "incoming").iterdir())
+    store.close()
+    store = SkyfileStore.open(tmp_path)
+    assert not list((tmp_path / "v1" / "incoming").iterdir())
+    assert list(store.skylinks()) == []
+    store.close()
+
+
+def test_files_and_directories_are_synced_before_and_after_the_rename(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """File, its directory, rename, the directory that holds the name."""
+    store = SkyfileStore.open(tmp_path)
+    _put(store, b"first")  # the shard of the next one may be new; its sync is not at stake here
+    events: list[str] = []
+    fsync, rename = os.fsync, os.rename
+
+    def traced_fsync(fd: int) -> None:
+        events.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name)
+        fsync(fd)
+
+    def traced_rename(old: Path, new: Path) -> None:
+        events.append("rename")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", traced_fsync)
+    monkeypatch.setattr(os, "rename", traced_rename)
+    link = _put(store, b"second")
+    at = events.index("rename")
+    assert events[0] == "base"
+    assert len(events[1]) == 32  # the directory of the upload
+    assert events[at + 1 :] == [f"{link.root[0]:02x}"]
+    store.close()
+
+
+def test_the_same_skyfile_twice_is_kept_once(tmp_path: Path) -> None:
+    """The second upload is dropped."""
+    store = SkyfileStore.open(tmp_path)
+    assert _put(store, b"hi") == _put(store, b"hi")
+    assert len(list(store.skylinks())) == 1
+    assert not list((tmp_path / "v1" / "incoming").iterdir())
+    store.close()
+
+
+def test_a_directory_has_one_portal(tmp_path: Path) -> None:
+    """A second one is refused until the first has closed."""
+    store = SkyfileStore.open(tmp_path)
+    with pytest.raises(StorageError, match="another portal"):
+        SkyfileStore.open(tmp_path)
+    store.close()
+    SkyfileStore.open(tmp_path).close()
+
+
+def test_damage_is_an_error_and_not_absence(tmp_path: Path) -> None:
+    """A truncated file is found out; foreign files are passed over."""
+    store = SkyfileStore.open(tmp_path)
+    link = _put(store, b"hi")
+    shard = tmp_path / "v1" / "skyfiles" / f"{link.root[0]:02x}"
+    (shard / "lost+found").mkdir()
+    assert list(store.skylinks()) == [link]
+    base = shard / str(link) / "base"
+    data = base.read_bytes()
+    base.write_bytes(data[:-1])
+    found = store.find(link)
+    assert found is not None
+    with pytest.raises(StorageError, match="damaged"):
+        read(found.payload)
+    base.write_bytes(b"\x07" + data[1:])
+    with pytest.raises(StorageError, match="unsupported skyfile version 7"):
+        store.find(link)
+    store.close()
+
+
+def test_the_directory_is_private(tmp_path: Path) -> None:
+    """Others on the machine do not read what was uploaded, whatever the umask."""
+    before = os.umask(0)
+    try:
+        store = SkyfileStore.open(tmp_path / "new" / "data")
+        _put(store, b"content")
+        store.close()
+    finally:
+        os.umask(before)
+    made = [tmp_path / "new", *(tmp_path / "new").rglob("*")]
+    assert [path for path in made if path.stat().st_mode & 0o077] == []
+    assert any(path.name == "base" for path in made)

@@ -1,0 +1,52 @@
+"""While there is much to do others have their turns."""
+
+import random
+
+import pytest
+import trio
+
+from skymount.concurrency import TURN, copied, in_order, in_turns
+
+
+async def turns_of_others(done: list[int], stop: trio.Event) -> None:
+    """Count the turns that another task has."""
+    while not stop.is_set():
+        done[0] += 1
+        await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("count", [0, 1, TURN, 5 * TURN + 1])
+async def test_in_turns(count: int):
+    """Everything comes, in order; others have a turn after every so much of it."""
+    async with trio.open_nursery() as nursery:
+        others, stop = [0], trio.Event()
+        nursery.start_soon(turns_of_others, others, stop)
+        assert [one async for one in in_turns(range(count))] == list(range(count))
+        assert others[0] >= (count - 1) // TURN - 1  # whose turn is first, trio leaves to chance
+        stop.set()
+
+
+@pytest.mark.parametrize("count", [0, 1000, 30_000])
+async def test_in_order(count: int):
+    """Names are sorted; others have turns while they are many."""
+    names = {random.Random(n).randbytes(8) for n in range(count)}
+    async with trio.open_nursery() as nursery:
+        others, stop = [0], trio.Event()
+        nursery.start_soon(turns_of_others, others, stop)
+        assert await in_order(names) == sorted(names)
+        assert others[0] >= 60 or count <= 1000
+        stop.set()
+
+
+@pytest.mark.parametrize("size", [0, 1000, (5 << 20) + 1])
+async def test_copied(size: int):
+    """A copy has all bytes; others have turns while they are many."""
+    data = random.Random(size).randbytes(size)
+    async with trio.open_nursery() as nursery:
+        others, stop = [0], trio.Event()
+        nursery.start_soon(turns_of_others, others, stop)
+        copy = await copied(data)
+        assert isinstance(copy, bytearray)
+        assert copy == data
+        assert others[0] >= (size >> 20) - 1
+        stop.set()
