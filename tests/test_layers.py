@@ -18,7 +18,7 @@ HEAVY = WEB_STACK | {"rich", "pygments", "asyncio"}
 
 IMPORTS = """
 import sys
-from skymount.cli import {module}
+from skymount.cli.commands import {module}
 {more}
 print(*sys.modules)
 """
@@ -66,7 +66,7 @@ def loaded(module: str, more: str = "") -> set[str]:
 
 def test_mount_command_is_light():
     """What `skymount mount` imports has neither the web stack nor the terminal's."""
-    found = loaded("mount", "from skymount.daemon import background")
+    found = loaded("mount", "from skymount.daemon import daemonize")
     assert {"pyfuse3", "trio", "httpx"} <= found
     assert not found & (HEAVY | {"nacl", "sqlite3"})
 
@@ -76,8 +76,8 @@ def test_mount_command_loads_before_garbage_is_looked_for():
     code = (
         "import gc; gc.disable()\n"
         "from skymount.__main__ import GARBAGE\n"
-        "from skymount.cli import mount\n"
-        "from skymount.daemon import background\n"
+        "from skymount.cli.commands import mount\n"
+        "from skymount.daemon import daemonize\n"
         "print(gc.get_count()[0] < GARBAGE)"
     )
     assert run("-c", code).stdout == "True\n"

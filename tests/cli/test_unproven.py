@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli.test_reading import asking
 
 from skymount.wire.metadata import Metadata, encode_metadata
+from tests.cli.commands.test_content import asking
 from tests.fakes import portal as faults
 from tests.fakes.portal import FakePortal, in_thread
 from tests.fakes.skyfiles import encrypted, noise, of_files, resolver, unverifiable

@@ -194,7 +194,7 @@ def test_an_operation_under_way_ends_as_if_nothing_was(sandbox: Sandbox) -> None
 
 def test_a_second_signal_ends_at_once(sandbox: Sandbox, site: Site, proxy: Proxy) -> None:
     """M6: who sends a second signal does not wait for what is under way."""
-    patient = [sys.executable, "-c", f"from skymount.daemon import serving\n{PATIENT}"]
+    patient = [sys.executable, "-c", f"from skymount.daemon import mount_service\n{PATIENT}"]
     path = sandbox.directory()
     with sandbox.foreground(
         command=[*patient, "mount", "--foreground", "--timeout", "300", "--portal", proxy.url, path]

@@ -12,10 +12,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from tests.cli.test_reading import BIG, asking, stalled
-from tests.cli.test_upload import on_terminal
 
 from skymount.wire.metadata import Metadata, Subfile, encode_metadata
+from tests.cli.commands.test_content import BIG, asking, stalled
+from tests.cli.commands.test_upload import on_terminal
 from tests.fakes import portal as faults
 from tests.fakes.portal import FakePortal, in_thread
 from tests.fakes.skyfiles import FakeSkyfile, describe, of_files, of_metadata

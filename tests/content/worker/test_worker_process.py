@@ -66,7 +66,7 @@ async def test_from_an_offset(skipped: int):
 def test_bound_on_memory():
     """S10: That process takes 1 GiB of memory at most."""
     text = (
-        "import resource; from skymount.content import program; "
+        "import resource; from skymount.content.worker import worker_main; "
         "program.run(lambda _: [str(resource.getrlimit(resource.RLIMIT_AS)).encode()], 'it', "
         "program.METADATA_MEMORY)"
     )

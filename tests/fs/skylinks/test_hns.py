@@ -6,12 +6,12 @@ import stat
 
 import pytest
 import trio
-from tests.fs.test_operations import listing, lookup, refused
 
 from skymount.errors import BadContentError, UnavailableError
 from skymount.fs.static_tree import HNS
 from skymount.fs.subtree import MOMENT, Entry
 from tests.fakes.kit import FILES, Kit, Listed, open_kit
+from tests.fs.test_dispatcher import listing, lookup, refused
 
 
 def publish(kit: Kit, domain: str = "example", files: dict[str, bytes] = FILES) -> None:

@@ -5,7 +5,6 @@ import math
 
 import pytest
 import trio
-from tests.fs.test_operations import refused
 
 from skymount.errors import BadContentError, MalformedError, NotFoundError, UnavailableError
 from skymount.fs.skylinks.mounted_name import INDEX_BITS, MountedName, TreeVersion, merged, space_of
@@ -14,6 +13,7 @@ from skymount.portal.registry.name_resolver import Goal
 from skymount.wire.skylink import Skylink
 from tests.fakes.kit import FILES, Kit, open_kit
 from tests.fakes.skyfiles import resolver
+from tests.fs.test_dispatcher import refused
 
 
 def links(kit: Kit, count: int) -> list[Skylink]:

@@ -317,7 +317,7 @@ def test_posting_is_by_a_process_that_lives(path: Path):
     """What a process that died was posting is not being posted any more."""
     code = (
         "import sys; from pathlib import Path; from skymount.portal.registry.ledger import Ledger\n"
-        "from tests.portal.test_ledger import signed\n"
+        "from tests.portal.registry.test_ledger import signed\n"
         "ledger = Ledger.open(Path(sys.argv[1]))\n"
         "ledger.claim(signed(), 'a')\n"
         "print(ledger.pending()[0].posting, flush=True); sys.stdin.read()\n"
@@ -411,7 +411,7 @@ import sys
 from pathlib import Path
 from skymount.errors import StorageError
 from skymount.portal.registry.ledger import Ledger
-from tests.portal.test_ledger import KEY, TWEAK, signed
+from tests.portal.registry.test_ledger import KEY, TWEAK, signed
 ledger = Ledger(Path(sys.argv[1]))
 seen = ledger.seen(KEY, TWEAK)
 print(seen and seen.revision, len(ledger.pending()), ledger.public_keys() == [KEY])
@@ -424,7 +424,7 @@ _KEEPING = """
 import os, sys
 from pathlib import Path
 from skymount.portal.registry.ledger import Ledger
-from tests.portal.test_ledger import signed
+from tests.portal.registry.test_ledger import signed
 ledger = Ledger(Path(sys.argv[1]))
 ledger.note(signed(b"first", 3), "a")
 ledger.claim(signed(b"kept", 4), "a")
@@ -496,7 +496,7 @@ import sys
 from pathlib import Path
 from skymount.errors import RevisionError
 from skymount.portal.registry.ledger import Ledger
-from tests.portal.test_ledger import KEY, TWEAK, signed
+from tests.portal.registry.test_ledger import KEY, TWEAK, signed
 name, count = sys.argv[2], int(sys.argv[3])
 ledger = Ledger.open(Path(sys.argv[1]))
 print("ready", flush=True)
@@ -752,7 +752,7 @@ import os, sys
 from pathlib import Path
 from skymount.errors import StorageError
 from skymount.portal.registry.ledger import Ledger
-from tests.portal.test_ledger import KEY, TWEAK, signed
+from tests.portal.registry.test_ledger import KEY, TWEAK, signed
 from skymount.wire.registry_entry import hash_data_key
 path = Path(sys.argv[1])
 ledger = Ledger.open(path)

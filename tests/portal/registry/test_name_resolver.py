@@ -23,7 +23,7 @@ from skymount.portal.registry.name_resolver import (
     NameResolverConfig,
     Resolution,
 )
-from skymount.portal.registry.verified_registry import Ref, VerifiedRegistry
+from skymount.portal.registry.verified_registry import EntryId, VerifiedRegistry
 from skymount.wire.hns import RegistryRecord, encode_resolution
 from skymount.wire.registry_entry import DELETED, Entry, SignedEntry, hash_data_key
 from skymount.wire.registry_proof import encode_proof
@@ -187,7 +187,7 @@ def to(skyfile: FakeSkyfile | Skylink, key: str = "key", revision: int = 0) -> S
 
 
 V2 = link_of("key")
-KEY = Ref(OWNER.public_key, hash_data_key("key"))
+KEY = EntryId(OWNER.public_key, hash_data_key("key"))
 
 
 # --- domains
