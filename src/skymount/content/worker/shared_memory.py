@@ -118,8 +118,10 @@ class FileReceiver:
 
 
 class LongText(mmap.mmap):
-    """A long text in a memory file, compared and sliced like bytes. Slices are copies; the pages are
-    unloaded after each, so that the text does not count as the mount's memory.
+    """A long text in a memory file, compared and sliced like bytes.
+
+    Slices are copies. The pages are unloaded after each, so that the text does not count as the
+    mount's memory.
     """
 
     def __getitem__(self, part: slice) -> bytes:  # type: ignore[override]
