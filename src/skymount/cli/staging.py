@@ -5,7 +5,6 @@ anybody could have put in the way.
 
 import errno
 import os
-import select
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,6 +18,7 @@ import trio
 from skymount.cli.output import escape
 from skymount.content.fetch.reader import ContentReader
 from skymount.content.model.skyfile import Skyfile
+from skymount.storage.atomic_file import write_all
 
 PIECE = 4 << 20
 """Bytes that are read and written at a time."""
@@ -64,18 +64,6 @@ def spans(skyfile: Skyfile, offset: int, size: int) -> Iterator[tuple[int, int]]
         end = min(stop, (offset // skyfile.unit + 1) * skyfile.unit, offset + PIECE)
         yield offset, end - offset
         offset = end
-
-
-def write_all(descriptor: int, data: bytes | memoryview) -> None:
-    """Write all of it, also to a pipe that somebody else made non-blocking."""
-    rest = memoryview(data)
-    while rest:
-        try:
-            rest = rest[os.write(descriptor, rest) :]
-        except BlockingIOError:
-            waiting = select.poll()
-            waiting.register(descriptor, select.POLLOUT)
-            waiting.poll()
 
 
 class Refused(click.ClickException):
