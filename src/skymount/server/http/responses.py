@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from skymount.server.storage.skyfile_store import Decrypt
 from skymount.wire.dialect import PRESETS
-from skymount.wire.messages import encode_error
+from skymount.wire.responses import encode_error
 from skymount.wire.skylink import Skylink
 
 PIECE = 1 << 20
