@@ -7,7 +7,7 @@ import zipfile
 import pytest
 
 from skymount.wire.multipart import PartHeader
-from tests.server.forms import Client, skylink_of
+from tests.server.http_client import Client, skylink_of
 
 _FILES = {
     "readme.txt": b"hello",

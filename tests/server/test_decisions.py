@@ -7,7 +7,7 @@ import pytest
 from skymount.errors import MalformedError
 from skymount.server.config import PortalConfig
 from skymount.server.download import conditional, media_type
-from skymount.server.download.endpoint import cut
+from skymount.server.download.endpoint import payload_ranges
 from skymount.server.http.query_params import boolean, decode_path, number, parse_query
 from skymount.server.http_error import HttpError
 from skymount.server.upload.rules import PartList, UploadQuery
@@ -68,14 +68,16 @@ def test_cut_gives_every_slice_of_every_extent() -> None:
     extents = ((20, 5), (3, 0), (0, 4), (28, 2))
     joined = b"".join(payload[at : at + size] for at, size in extents)
     for start, stop in itertools.combinations(range(len(joined) + 1), 2):
-        pieces = [payload[at : at + size] for at, size in cut(extents, ByteRange(start, stop))]
+        pieces = [
+            payload[at : at + size] for at, size in payload_ranges(extents, ByteRange(start, stop))
+        ]
         assert b"".join(pieces) == joined[start:stop]
         assert all(pieces)
 
 
 def test_a_multipart_plan_knows_its_length() -> None:
     """Literal bytes and ranges together."""
-    made = conditional.plan({}, "bytes=0-1,5-9", '"' + "e" * 64 + '"', "a/b", 100)
+    made = conditional.plan_response({}, "bytes=0-1,5-9", '"' + "e" * 64 + '"', "a/b", 100)
     literal = sum(len(part) for part in made.segments if isinstance(part, bytes))
     assert made.length == literal + 7
     assert made.headers == (("Content-Type", f"multipart/byteranges; boundary={'e' * 32}"),)

@@ -8,7 +8,7 @@ import pytest
 
 from skymount.wire.multipart import PartHeader
 from skymount.wire.skylink import Skylink
-from tests.server.forms import Client, message_of, skylink_of
+from tests.server.http_client import Client, message_of, skylink_of
 
 _CONTENT = bytes(range(256)) * 8
 _PAGE = b"<h1>index</h1>"

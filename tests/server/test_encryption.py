@@ -15,7 +15,7 @@ from skymount.wire.skyfile_encryption import CIPHER_XCHACHA20, is_encrypted
 from skymount.wire.skykey import Skykey
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 from tests.portal_process import PortalProcess, portal_process
-from tests.server.forms import Client, message_of
+from tests.server.http_client import Client, message_of
 
 SMALL = b"a secret of some length " * 50
 LARGE = b"".join(n.to_bytes(4, "big") for n in range((2 * SECTOR_SIZE + 4000) // 4))

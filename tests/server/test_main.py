@@ -19,7 +19,7 @@ from tests.portal_process import (
     portal_environment,
     portal_process,
 )
-from tests.server.forms import FORM_TYPE, Client, form, message_of, stored_files
+from tests.server.http_client import FORM_TYPE, Client, form, message_of, stored_files
 
 _RAW = {"Content-Type": "application/octet-stream"}
 _PATIENCE = 10.0  # seconds for something that takes milliseconds

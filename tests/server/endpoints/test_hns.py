@@ -16,7 +16,7 @@ from skymount.wire.key_pair import KeyPair
 from skymount.wire.registry_entry import Entry, hash_data_key
 from skymount.wire.skylink import Skylink
 from tests.portal_process import PortalProcess
-from tests.server.forms import Client, message_of
+from tests.server.http_client import Client, message_of
 
 SITE = {"index.html": b"<h1>hi</h1>", "docs/index.html": b"manual", "docs/a b.txt": b"text"}
 KEYS = KeyPair.from_seed("names")

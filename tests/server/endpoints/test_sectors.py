@@ -16,7 +16,7 @@ from skymount.wire.metadata import parse_metadata
 from skymount.wire.multipart import PartHeader
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 from tests.portal_process import portal_process
-from tests.server.forms import Client, form, message_of
+from tests.server.http_client import Client, form, message_of
 from tests.wire.chunks import chunk_is_authentic
 
 

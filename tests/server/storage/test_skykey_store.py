@@ -11,12 +11,12 @@ import trio
 
 from skymount.errors import StorageError
 from skymount.server.http_error import HttpError
-from skymount.server.storage.skykey_store import FILE, KEYS_LIMIT, SkykeyStore
+from skymount.server.storage.skykey_store import FILE, SKYKEYS_LIMIT, SkykeyStore
 from skymount.wire import requests
 from skymount.wire.dialect import PRESETS, SVC
 from skymount.wire.skykey import Kind, Skykey, parse_list
 from tests.portal_process import portal_command, portal_environment, portal_process
-from tests.server.forms import Client, message_of
+from tests.server.http_client import Client, message_of
 
 MADE = Skykey(Kind.PRIVATE, bytes(range(32)), bytes(range(24)), "made elsewhere")
 
@@ -339,14 +339,15 @@ async def test_changes_at_once(tmp_path: Path) -> None:
 
 async def test_there_is_an_end_to_keys(tmp_path: Path) -> None:
     keys = (
-        Skykey(Kind.PUBLIC, number.to_bytes(32, "big"), bytes(24)) for number in range(KEYS_LIMIT)
+        Skykey(Kind.PUBLIC, number.to_bytes(32, "big"), bytes(24))
+        for number in range(SKYKEYS_LIMIT)
     )
     skykeys = SkykeyStore(tmp_path / FILE, tuple(keys))
     with pytest.raises(HttpError, match="1000 skykeys already"):
         await skykeys.add(MADE)
     await skykeys.delete(key_id=Skykey(Kind.PUBLIC, bytes(32), bytes(24)).id)
     await skykeys.add(MADE)
-    assert len(await SkykeyStore.open(tmp_path).all()) == KEYS_LIMIT
+    assert len(await SkykeyStore.open(tmp_path).all()) == SKYKEYS_LIMIT
 
 
 def test_no_key_is_in_a_message(client: Client) -> None:

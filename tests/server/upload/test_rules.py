@@ -10,7 +10,7 @@ import pytest
 from skymount.wire.multipart import PartHeader
 from tests.fakes.skyfiles import inline_skylink
 from tests.portal_process import PortalProcess
-from tests.server.forms import Client, message_of, skylink_of, stored_files
+from tests.server.http_client import Client, message_of, skylink_of, stored_files
 
 _VECTORS = Path(__file__).parents[2] / "data" / "vectors.json"
 _CASES = [

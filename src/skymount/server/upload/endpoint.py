@@ -37,7 +37,7 @@ _FAILED = "failed to upload file: "
 
 
 @dataclass(frozen=True, slots=True)
-class Uploads:
+class UploadEndpoint:
     """The upload endpoint of one portal (contract endpoints 1 and 2)."""
 
     config: PortalConfig
