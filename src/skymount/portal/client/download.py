@@ -27,7 +27,7 @@ from skymount.portal.options import PortalOptions
 from skymount.portal.verify_policy import Verified
 from skymount.storage.atomic_file import write_all
 from skymount.wire.byte_range import ByteRange
-from skymount.wire.messages import Request
+from skymount.wire.requests import Request
 
 Progress = Callable[[int, int | None], None]
 """Called with (bytes on disk, bytes in all or None). It goes back to 0 when a download that broke

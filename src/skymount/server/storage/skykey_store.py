@@ -37,7 +37,7 @@ from skymount.wire.skykey import (
 FILE = "skykeys.json"
 """Name of the file in the portal's data directory."""
 
-KEYS_LIMIT = 1000
+SKYKEYS_LIMIT = 1000
 """Skykeys of one portal; all are tried on a download whose key is not named."""
 
 _VERSION = 1
@@ -92,8 +92,8 @@ def check_addition(keys: tuple[Skykey, ...], new: Skykey) -> None:
         raise MalformedError("Skykey name already used by another key")
     if any(key.id == new.id for key in keys):
         raise MalformedError("Skykey ID already exists")
-    if len(keys) >= KEYS_LIMIT:
-        raise MalformedError(f"there are {KEYS_LIMIT} skykeys already")
+    if len(keys) >= SKYKEYS_LIMIT:
+        raise MalformedError(f"there are {SKYKEYS_LIMIT} skykeys already")
 
 
 def choose(keys: tuple[Skykey, ...], name: str, key_id: str) -> Skykey:
