@@ -13,6 +13,7 @@ import trio
 
 from skymount.concurrency import in_thread
 from skymount.errors import UnavailableError
+from skymount.storage.atomic_file import write_all_at
 
 _COMPARE_CHUNK = 1 << 20  # bytes compared at a time
 
@@ -46,10 +47,7 @@ class MemoryFile:
 
     def put(self, data: bytes | bytearray | memoryview | mmap.mmap, at: int = 0) -> None:
         """Write at an offset."""
-        left = memoryview(data)
-        while left:
-            written = os.pwrite(self.descriptor, left, at)
-            left, at = left[written:], at + written
+        write_all_at(self.descriptor, memoryview(data), at)
 
     def get(self, start: int, size: int) -> bytes:
         """Read up to `size` bytes at an offset."""
