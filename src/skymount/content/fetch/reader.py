@@ -24,7 +24,7 @@ from skymount.content.model.skyfile import LoadedSkyfile, Skyfile, UnitKey
 from skymount.content.worker.shared_memory import is_large, release_mappings
 from skymount.errors import PortalError
 from skymount.portal.client.base import PortalReader
-from skymount.portal.failover import PROOF_WAIT, Portals
+from skymount.portal.failover import PROOF_TIMEOUT, Portals
 from skymount.wire.skylink import Skylink
 
 _TRACKED = 64  # skyfiles whose readers are remembered though no file of them is open
@@ -177,7 +177,7 @@ class ContentReader:
     async def _ask(self, skylink: Skylink, kept: LoadedSkyfile | None) -> LoadedSkyfile:
         """Ask the portals for a description; what was kept unverified, if none of them answers."""
         try:
-            with trio.fail_after(math.inf if kept is None else PROOF_WAIT):
+            with trio.fail_after(math.inf if kept is None else PROOF_TIMEOUT):
                 loaded = await self._loader.load(skylink)
         except (PortalError, trio.TooSlowError):
             if kept is None:

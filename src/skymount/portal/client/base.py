@@ -127,7 +127,7 @@ class PortalReader:
     async def __aenter__(self) -> Self:
         if not trio.lowlevel.in_trio_run():
             raise RuntimeError(
-                "this client runs in trio; with asyncio use skymount.portal.client.sync"
+                "this client runs in trio; with asyncio use skymount.portal.SyncPortalClient"
             )
         return self
 
