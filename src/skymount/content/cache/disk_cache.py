@@ -18,7 +18,6 @@ from skymount.content.cache.block_format import BlockKey
 from skymount.content.cache.memory_cache import Data
 from skymount.content.cache.write_behind import WriteBehindQueue
 from skymount.content.model import description_codec
-from skymount.content.model import skyfile as shape
 from skymount.content.model.skyfile import LoadedSkyfile, Skyfile, Verified, VerifyPolicy
 from skymount.content.worker.shared_memory import joined
 from skymount.errors import MalformedError
@@ -137,7 +136,10 @@ class DiskCache:
         if size < skyfile.unit:
             blocks = ((skyfile.unit, n * size // skyfile.unit) for n in indexes)
             return any((size, n) in kept for n in indexes) or any(one in kept for one in blocks)
-        in_pieces = (shape.PIECE, indexes[0] * size // shape.PIECE) in kept
+        in_pieces = (
+            skyfile.small_block_size,
+            indexes[0] * size // skyfile.small_block_size,
+        ) in kept
         return in_pieces or any((size, n) in kept for n in indexes)
 
     async def _of_size(
@@ -166,7 +168,9 @@ class DiskCache:
         start = index * skyfile.unit
         stop = min(skyfile.size, start + skyfile.unit)
         pieces = await self._of_size(
-            skyfile, shape.PIECE, range(start // shape.PIECE, -(-stop // shape.PIECE))
+            skyfile,
+            skyfile.small_block_size,
+            range(start // skyfile.small_block_size, -(-stop // skyfile.small_block_size)),
         )
         if any(piece is None for piece in pieces):
             return None

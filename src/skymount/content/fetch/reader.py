@@ -19,7 +19,6 @@ from skymount.content.cache.memory_cache import Data, MemoryCache
 from skymount.content.fetch.fetcher import Fetcher, FetchJob, Pending
 from skymount.content.fetch.readahead import Cursor, Cursors, Neighbours, Shares
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
-from skymount.content.model import skyfile as shape
 from skymount.content.model.skyfile import LoadedSkyfile, Skyfile, UnitKey
 from skymount.content.worker.shared_memory import is_large, release_mappings
 from skymount.errors import PortalError
@@ -248,7 +247,7 @@ class ContentReader:
         if data is None:
             if not source.divisible:
                 return None
-            unit = shape.PIECE
+            unit = source.skyfile.small_block_size
             index = offset // unit
             data = self._cache.get((source.identity, unit, index))
             if data is None:
@@ -303,12 +302,12 @@ class ContentReader:
             return None
         if not await self._shelf.has_pieces(skyfile):
             return None
-        first, last = offset // shape.PIECE, -(-stop // shape.PIECE)
-        pieces = await self._shelf.units(skyfile, shape.PIECE, range(first, last))
+        first, last = offset // skyfile.small_block_size, -(-stop // skyfile.small_block_size)
+        pieces = await self._shelf.units(skyfile, skyfile.small_block_size, range(first, last))
         there = [piece for piece in pieces if piece is not None]
         if len(there) < len(pieces):
             return None
-        base = first * shape.PIECE
+        base = first * skyfile.small_block_size
         return b"".join(there)[offset - base : stop - base]
 
     def _demand(
@@ -345,7 +344,7 @@ class ContentReader:
             key = source.key(offset // source.unit, source.unit)
             size = source.unit
             if key not in self._cache and key not in self._pending:
-                size = shape.PIECE
+                size = source.skyfile.small_block_size
                 key = source.key(offset // size, size)
             found.append(key)
             offset = (offset // size + 1) * size
