@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TypeAlias
 
-from skymount import private
+from skymount import process_hardening
 from skymount.errors import MalformedError
 
 Buffer: TypeAlias = "bytes | bytearray | array[int]"
@@ -66,7 +66,7 @@ def _limit_resources(memory: int) -> None:
     """Bound memory and time, and be the first to go when the machine is out of memory."""
     import resource  # the mount, which reads what is small itself, has no need of it
 
-    private.be_a_service()
+    process_hardening.harden_service()
     for kind, limit in (
         (resource.RLIMIT_AS, memory),
         (resource.RLIMIT_CPU, _SECONDS),

@@ -16,7 +16,7 @@ import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from skymount import private
+from skymount import file_permissions
 from skymount.errors import MalformedError, StorageError
 from skymount.server.config import PortalConfig
 from skymount.server.http import responses
@@ -70,7 +70,7 @@ def _read_file(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     with open(fd, "rb") as file:
-        if objection := private.objection(path, os.fstat(fd)):
+        if objection := file_permissions.permission_problem(path, os.fstat(fd)):
             raise StorageError(f"{path}, which holds keys, cannot be used: {objection}")
         raw = file.read(_FILE_LIMIT + 1)
     if len(raw) > _FILE_LIMIT:
@@ -82,7 +82,7 @@ def _replace_file(path: Path, raw: bytes) -> None:
     """Write a file anew in one step; a crash leaves the old one or the new one."""
     temporary = path.with_name(f"{path.name}.new")
     temporary.unlink(missing_ok=True)
-    with open(private.create(temporary), "wb") as file:
+    with open(file_permissions.create_file(temporary), "wb") as file:
         file.write(raw)
         file.flush()
         os.fsync(file.fileno())

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import unquote
 
-from skymount import private
+from skymount import file_permissions
 from skymount.errors import MalformedError, StorageError
 from skymount.wire.dialect import PRESETS, Dialect
 from skymount.wire.hns import Record, RegistryRecord, parse_domain, parse_txt, pick_record
@@ -243,7 +243,7 @@ def change(data: Path, edit: Callable[[Zone], Zone]) -> None:
     when it cannot be read or written; what `edit` raises passes through.
     """
     try:
-        private.make_directory(data)
+        file_permissions.make_directory(data)
         path = (data / FILE).resolve()
         with _locked(path.parent):
             raw, state = _read(path)
@@ -256,7 +256,7 @@ def change(data: Path, edit: Callable[[Zone], Zone]) -> None:
 def _replace(path: Path, raw: bytes, mode: int) -> None:
     temporary = path.with_name(f"{path.name}.new")
     temporary.unlink(missing_ok=True)
-    with open(private.create(temporary), "wb") as file:
+    with open(file_permissions.create_file(temporary), "wb") as file:
         file.write(raw)
         file.flush()
         os.fchmod(file.fileno(), mode)
