@@ -1,12 +1,12 @@
-"""Retries that do not wait, and rigs."""
+"""A content stack whose retries do not wait."""
 
 import pytest
 
-from tests.fakes.rig import OpenRig, open_rig
+from tests.fakes.content_stack import OpenContentStack, open_content_stack
 
 
 @pytest.fixture
-def rig(monkeypatch: pytest.MonkeyPatch) -> OpenRig:
-    """Open rigs, whose failovers hardly wait: `async with rig(portals=2) as made`."""
+def stack(monkeypatch: pytest.MonkeyPatch) -> OpenContentStack:
+    """Open content stacks whose failover hardly waits: `async with stack(portals=2) as made`."""
     monkeypatch.setattr("skymount.portal.failover.BACKOFF", 0.001)
-    return open_rig
+    return open_content_stack

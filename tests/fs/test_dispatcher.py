@@ -14,24 +14,24 @@ from skymount.fs.static_tree import CONTROL, ROOT, SKYLINKS
 from skymount.fs.subtree import FOREVER, MOMENT, Entry, is_later, settled
 from skymount.portal.registry.name_resolver import NEGATIVE_TTL, Goal
 from skymount.wire.skylink import Skylink
-from tests.fakes.kit import FILES, Kit, Listed, open_kit
+from tests.fakes.in_memory_mount import FILES, InMemoryMount, Listed, open_in_memory_mount
 from tests.fakes.skyfiles import resolver
 
 
-async def lookup(kit: Kit, *names: str) -> Entry:
+async def lookup(mount: InMemoryMount, *names: str) -> Entry:
     """Look a path up from the root, name by name."""
     entry = Entry(ROOT)
     for name in names:
-        entry = await kit.operations.lookup(entry.inode, os.fsencode(name))
+        entry = await mount.operations.lookup(entry.inode, os.fsencode(name))
         assert entry.inode, name
     return entry
 
 
-async def listing(kit: Kit, inode: int, position: int = 0) -> list[Listed]:
+async def listing(mount: InMemoryMount, inode: int, position: int = 0) -> list[Listed]:
     """List a directory."""
-    handle = await kit.operations.opendir(inode)
-    found = list(map(Listed.of, kit.operations.readdir(handle, position)))
-    kit.operations.releasedir(handle)
+    handle = await mount.operations.opendir(inode)
+    found = list(map(Listed.of, mount.operations.readdir(handle, position)))
+    mount.operations.releasedir(handle)
     return found
 
 
@@ -50,16 +50,16 @@ async def test_lookup_in_a_tree(autojump_clock: object):
 
     Names in a tree are found at once and for ever; so is that there is no such name.
     """
-    async with open_kit() as kit:
-        link = kit.reader.add(FILES)
-        entry = await lookup(kit, "skylinks", str(link), "d", "b.bin")
+    async with open_in_memory_mount() as mount:
+        link = mount.reader.add(FILES)
+        entry = await lookup(mount, "skylinks", str(link), "d", "b.bin")
         assert (entry.mode, entry.size) == (stat.S_IFREG | 0o444, 2048)
         assert entry.entry_ttl == entry.attr_ttl == FOREVER
-        top = await lookup(kit, "skylinks", str(link))
-        assert await kit.operations.lookup(top.inode, b"nothing") == Entry(0)
-        assert await kit.operations.lookup(top.inode, b"..") == Entry(0)
-        await refused(errno.ENOTDIR, kit.operations.lookup(entry.inode, b"x"))
-        await refused(errno.ENAMETOOLONG, kit.operations.lookup(top.inode, b"x" * 256))
+        top = await lookup(mount, "skylinks", str(link))
+        assert await mount.operations.lookup(top.inode, b"nothing") == Entry(0)
+        assert await mount.operations.lookup(top.inode, b"..") == Entry(0)
+        await refused(errno.ENOTDIR, mount.operations.lookup(entry.inode, b"x"))
+        await refused(errno.ENAMETOOLONG, mount.operations.lookup(top.inode, b"x" * 256))
 
 
 @pytest.mark.parametrize("name", [b"x", b"", b"\xff\xfe", b"A" * 45, b"w" * 55, b"..", b"a\nb"])
@@ -68,10 +68,10 @@ async def test_malformed_skylink(name: bytes, autojump_clock: object):
 
     A name that is no skylink does not exist, for ever, and nobody is asked.
     """
-    async with open_kit() as kit:
-        assert await kit.operations.lookup(SKYLINKS, name) == Entry(0)
-        assert kit.reader.loads == []
-        assert len(kit.slots) == 0
+    async with open_in_memory_mount() as mount:
+        assert await mount.operations.lookup(SKYLINKS, name) == Entry(0)
+        assert mount.reader.loads == []
+        assert len(mount.slots) == 0
 
 
 async def test_absent_skylink(autojump_clock: object):
@@ -79,9 +79,9 @@ async def test_absent_skylink(autojump_clock: object):
 
     A definite «no» is a negative entry for a short time: it may be uploaded any moment.
     """
-    async with open_kit() as kit:
+    async with open_in_memory_mount() as mount:
         name = str(Skylink.v1(bytes(32), 1)).encode()
-        entry = await kit.operations.lookup(SKYLINKS, name)
+        entry = await mount.operations.lookup(SKYLINKS, name)
         assert (entry.inode, entry.entry_ttl) == (0, NEGATIVE_TTL)
 
 
@@ -91,23 +91,23 @@ async def test_slow_skylink(autojump_clock: object):
     Without an answer in time a name is a directory that is remembered for no time; what is done
     inside it waits for the answer.
     """
-    async with open_kit(lookup_grace=0.5) as kit:
-        link = kit.reader.add(FILES)
-        kit.reader.delays[link] = 10
-        entry = await lookup(kit, "skylinks", str(link))
+    async with open_in_memory_mount(lookup_grace=0.5) as mount:
+        link = mount.reader.add(FILES)
+        mount.reader.delays[link] = 10
+        entry = await lookup(mount, "skylinks", str(link))
         assert trio.current_time() == 0.5
         assert stat.S_ISDIR(entry.mode)
         assert (entry.entry_ttl, entry.attr_ttl) == (0, 0)
-        assert await kit.operations.getattr(entry.inode) == entry
+        assert await mount.operations.getattr(entry.inode) == entry
         assert trio.current_time() == 0.5
-        again = await lookup(kit, "skylinks", str(link))
+        again = await lookup(mount, "skylinks", str(link))
         assert trio.current_time() == 0.5, "it was waited for before"
         assert again == entry
-        found = await kit.operations.lookup(entry.inode, b"a.txt")
+        found = await mount.operations.lookup(entry.inode, b"a.txt")
         assert trio.current_time() == 10
         assert found.size == 5
-        assert (await lookup(kit, "skylinks", str(link))).entry_ttl == FOREVER
-        assert len(kit.reader.loads) == 1
+        assert (await lookup(mount, "skylinks", str(link))).entry_ttl == FOREVER
+        assert len(mount.reader.loads) == 1
 
 
 async def test_slow_skylink_that_is_not_there(autojump_clock: object):
@@ -115,19 +115,19 @@ async def test_slow_skylink_that_is_not_there(autojump_clock: object):
 
     Inside a directory that turns out not to exist there is nothing; then the name is gone.
     """
-    async with open_kit() as kit:
+    async with open_in_memory_mount() as mount:
         link = Skylink.v1(bytes(32), 1)
-        kit.reader.delays[link] = 5
-        entry = await lookup(kit, "skylinks", str(link))
+        mount.reader.delays[link] = 5
+        entry = await lookup(mount, "skylinks", str(link))
         for work in (
-            kit.operations.opendir(entry.inode),
-            kit.operations.lookup(entry.inode, b"x"),
-            kit.operations.xattrs(entry.inode),
+            mount.operations.opendir(entry.inode),
+            mount.operations.lookup(entry.inode, b"x"),
+            mount.operations.xattrs(entry.inode),
         ):
             with pytest.raises(Exception, match="not here"):
                 await work
-        kit.reader.delays.clear()
-        gone = await kit.operations.lookup(SKYLINKS, str(link).encode())
+        mount.reader.delays.clear()
+        gone = await mount.operations.lookup(SKYLINKS, str(link).encode())
         assert gone.inode == 0
 
 
@@ -136,17 +136,17 @@ async def test_slow_skylink_that_is_not_there(autojump_clock: object):
 )
 async def test_failing_skylink(error: Exception, autojump_clock: object):
     """A failure is the error of the lookup, or of what is done inside; the next try is new."""
-    async with open_kit() as kit:
-        link = kit.reader.add(FILES)
-        kit.reader.errors[link] = error
+    async with open_in_memory_mount() as mount:
+        link = mount.reader.add(FILES)
+        mount.reader.errors[link] = error
         with pytest.raises(type(error)):
-            await lookup(kit, "skylinks", str(link))
-        kit.reader.delays[link] = 5
-        entry = await lookup(kit, "skylinks", str(link))
+            await lookup(mount, "skylinks", str(link))
+        mount.reader.delays[link] = 5
+        entry = await lookup(mount, "skylinks", str(link))
         with pytest.raises(type(error)):
-            await kit.operations.opendir(entry.inode)
-        kit.reader.errors.clear()
-        assert await listing(kit, entry.inode)
+            await mount.operations.opendir(entry.inode)
+        mount.reader.errors.clear()
+        assert await listing(mount, entry.inode)
 
 
 async def test_lookups_do_not_wait_for_one_another(autojump_clock: object):
@@ -154,13 +154,13 @@ async def test_lookups_do_not_wait_for_one_another(autojump_clock: object):
 
     A slow skylink delays nobody but those who look at it, and them not for long.
     """
-    async with open_kit() as kit:
-        slow, quick = kit.reader.add({"f": b"s"}), kit.reader.add({"f": b"q"})
-        kit.reader.delays[slow] = 1000
+    async with open_in_memory_mount() as mount:
+        slow, quick = mount.reader.add({"f": b"s"}), mount.reader.add({"f": b"q"})
+        mount.reader.delays[slow] = 1000
         async with trio.open_nursery() as nursery:
             for _ in range(50):
-                nursery.start_soon(lookup, kit, "skylinks", str(slow))
-            await lookup(kit, "skylinks", str(quick))
+                nursery.start_soon(lookup, mount, "skylinks", str(slow))
+            await lookup(mount, "skylinks", str(quick))
             assert trio.current_time() == 0
         assert trio.current_time() == 0.5
 
@@ -173,33 +173,33 @@ async def test_name_that_moves(goal: Goal, autojump_clock: object):
 
     H2: open files and directory scans stay on the old one.
     """
-    async with open_kit(ttl=60) as kit:
+    async with open_in_memory_mount(ttl=60) as mount:
         where = "hns" if isinstance(goal, str) else "skylinks"
-        directory = (await lookup(kit, where)).inode
-        kit.names.leads[goal] = kit.reader.add({f"{n:02}": b"old" for n in range(10)})
-        entry = await lookup(kit, where, str(goal))
+        directory = (await lookup(mount, where)).inode
+        mount.names.leads[goal] = mount.reader.add({f"{n:02}": b"old" for n in range(10)})
+        entry = await lookup(mount, where, str(goal))
         assert entry.entry_ttl == MOMENT
-        file = await lookup(kit, where, str(goal), "05")
-        handle = (await kit.operations.open(file.inode, os.O_RDONLY)).handle
-        scan = await kit.operations.opendir(entry.inode)
-        first = list(kit.operations.readdir(scan, 0))[:4]
-        kit.names.leads[goal] = kit.reader.add({"newer": b"newer"})
+        file = await lookup(mount, where, str(goal), "05")
+        handle = (await mount.operations.open(file.inode, os.O_RDONLY)).handle
+        scan = await mount.operations.opendir(entry.inode)
+        first = list(mount.operations.readdir(scan, 0))[:4]
+        mount.names.leads[goal] = mount.reader.add({"newer": b"newer"})
         await trio.sleep(59.5)
-        assert (await lookup(kit, where, str(goal))).entry_ttl == 0.5
-        [child] = await listing(kit, directory)
+        assert (await lookup(mount, where, str(goal))).entry_ttl == 0.5
+        [child] = await listing(mount, directory)
         assert (child.name.decode(), child.entry_ttl) == (str(goal), 0.5)
         await trio.sleep(0.5)
-        newer = await lookup(kit, where, str(goal), "newer")
+        newer = await lookup(mount, where, str(goal), "newer")
         assert newer.size == 5
         assert newer.inode not in range(entry.inode, entry.inode + 20)
-        assert await kit.operations.read(handle, 0, 100) == b"old"
-        assert (await kit.operations.getattr(file.inode)).size == 3
-        rest = list(kit.operations.readdir(scan, first[-1][4]))
+        assert await mount.operations.read(handle, 0, 100) == b"old"
+        assert (await mount.operations.getattr(file.inode)).size == 3
+        rest = list(mount.operations.readdir(scan, first[-1][4]))
         assert [name for name, *_ in first + rest] == [b"%02d" % n for n in range(10)]
-        assert (await kit.operations.lookup(entry.inode, b"07")).size == 3
+        assert (await mount.operations.lookup(entry.inode, b"07")).size == 3
         stale = b"user.skymount.stale"
-        assert (await kit.operations.xattrs(file.inode))[stale] == b"yes"
-        assert (await kit.operations.xattrs(newer.inode))[stale] == b"no"
+        assert (await mount.operations.xattrs(file.inode))[stale] == b"yes"
+        assert (await mount.operations.xattrs(newer.inode))[stale] == b"no"
 
 
 # --- attributes and directories
@@ -207,71 +207,71 @@ async def test_name_that_moves(goal: Goal, autojump_clock: object):
 
 async def test_fixed_nodes(autojump_clock: object):
     """The root and its fixed parts answer by themselves."""
-    async with open_kit() as kit:
-        assert [child.name for child in await listing(kit, ROOT)] == [
+    async with open_in_memory_mount() as mount:
+        assert [child.name for child in await listing(mount, ROOT)] == [
             b".skymount",
             b"skylinks",
             b"hns",
             b"registry",
             b"skydb",
         ]
-        assert [child.name for child in await listing(kit, CONTROL)] == [
+        assert [child.name for child in await listing(mount, CONTROL)] == [
             b"help.txt",
             b"status.json",
         ]
-        help_file = await lookup(kit, ".skymount", "help.txt")
-        handle, keep, _ = await kit.operations.open(help_file.inode, os.O_RDONLY)
+        help_file = await lookup(mount, ".skymount", "help.txt")
+        handle, keep, _ = await mount.operations.open(help_file.inode, os.O_RDONLY)
         assert keep
-        text = await kit.operations.read(handle, 0, 1 << 20)
+        text = await mount.operations.read(handle, 0, 1 << 20)
         assert text is not None
         assert len(text) == help_file.size
-        status = await lookup(kit, ".skymount", "status.json")
+        status = await lookup(mount, ".skymount", "status.json")
         assert status.attr_ttl == 0
-        handle, keep, _ = await kit.operations.open(status.inode, os.O_RDONLY)
+        handle, keep, _ = await mount.operations.open(status.inode, os.O_RDONLY)
         assert not keep
-        found = await kit.operations.read(handle, 0, 1 << 20)
+        found = await mount.operations.read(handle, 0, 1 << 20)
         assert found is not None
         assert json.loads(bytes(found)) == {"pid": 1}
-        assert await kit.operations.read(handle, 1 << 20, 5) == b""
-        assert await kit.operations.lookup(ROOT, b"nothing") == Entry(0)
-        await refused(errno.ENOTDIR, kit.operations.lookup(status.inode, b"x"))
+        assert await mount.operations.read(handle, 1 << 20, 5) == b""
+        assert await mount.operations.lookup(ROOT, b"nothing") == Entry(0)
+        await refused(errno.ENOTDIR, mount.operations.lookup(status.inode, b"x"))
 
 
 async def test_attributes(autojump_clock: object):
     """Attributes are those of the lookup."""
-    async with open_kit() as kit:
-        link = kit.reader.add(FILES)
+    async with open_in_memory_mount() as mount:
+        link = mount.reader.add(FILES)
         for path in ([], ["a.txt"], ["d"], ["d", "b.bin"]):
-            entry = await lookup(kit, "skylinks", str(link), *path)
-            assert await kit.operations.getattr(entry.inode) == entry
+            entry = await lookup(mount, "skylinks", str(link), *path)
+            assert await mount.operations.getattr(entry.inode) == entry
 
 
 async def test_stale_inode(autojump_clock: object):
     """An inode number of nobody is stale, whatever is asked of it."""
-    async with open_kit() as kit:
-        link = kit.reader.add(FILES)
-        entry = await lookup(kit, "skylinks", str(link))
+    async with open_in_memory_mount() as mount:
+        link = mount.reader.add(FILES)
+        entry = await lookup(mount, "skylinks", str(link))
         for inode in (99 << 24, entry.inode + 1000, 77):
-            await refused(errno.ESTALE, kit.operations.getattr(inode))
-            await refused(errno.ESTALE, kit.operations.opendir(inode))
-            await refused(errno.ESTALE, kit.operations.open(inode, os.O_RDONLY))
-            await refused(errno.ESTALE, kit.operations.lookup(inode, b"x"))
-            await refused(errno.ESTALE, kit.operations.xattrs(inode))
+            await refused(errno.ESTALE, mount.operations.getattr(inode))
+            await refused(errno.ESTALE, mount.operations.opendir(inode))
+            await refused(errno.ESTALE, mount.operations.open(inode, os.O_RDONLY))
+            await refused(errno.ESTALE, mount.operations.lookup(inode, b"x"))
+            await refused(errno.ESTALE, mount.operations.xattrs(inode))
 
 
 async def test_listing_continues_anywhere(autojump_clock: object):
     """A listing goes on behind any position, in the same order, and ends."""
-    async with open_kit() as kit:
+    async with open_in_memory_mount() as mount:
         files = {f"{n:03}": b"" for n in range(100)}
-        entry = await lookup(kit, "skylinks", str(kit.reader.add(files)))
-        whole = await listing(kit, entry.inode)
+        entry = await lookup(mount, "skylinks", str(mount.reader.add(files)))
+        whole = await listing(mount, entry.inode)
         assert [child.name.decode() for child in whole] == list(files)
         for n in range(0, 101, 7):
             position = whole[n - 1].position if n else 0
-            assert await listing(kit, entry.inode, position) == whole[n:]
-        assert await listing(kit, entry.inode, 10_000) == []
+            assert await listing(mount, entry.inode, position) == whole[n:]
+        assert await listing(mount, entry.inode, 10_000) == []
         for child in whole:
-            assert await kit.operations.lookup(entry.inode, child.name) == Entry(
+            assert await mount.operations.lookup(entry.inode, child.name) == Entry(
                 child.inode, child.mode, child.size, child.entry_ttl, child.attr_ttl
             )
 
@@ -282,34 +282,34 @@ async def test_listing_of_skylinks(autojump_clock: object):
     What was used is listed, as it was when the directory was opened; what was dropped since is left
     out.
     """
-    async with open_kit() as kit:
-        names = [str(kit.reader.add({"f": bytes([n])})) for n in range(5)]
+    async with open_in_memory_mount() as mount:
+        names = [str(mount.reader.add({"f": bytes([n])})) for n in range(5)]
         for name in names[:3]:
-            await lookup(kit, "skylinks", name)
-        handle = await kit.operations.opendir(SKYLINKS)
-        await lookup(kit, "skylinks", names[3])
-        assert [name.decode() for name, *_ in kit.operations.readdir(handle, 0)] == names[:3]
-        kit.slots._remove(kit.slots.point(names[1]))
-        rest = list(kit.operations.readdir(handle, 1))
+            await lookup(mount, "skylinks", name)
+        handle = await mount.operations.opendir(SKYLINKS)
+        await lookup(mount, "skylinks", names[3])
+        assert [name.decode() for name, *_ in mount.operations.readdir(handle, 0)] == names[:3]
+        mount.slots._remove(mount.slots.point(names[1]))
+        rest = list(mount.operations.readdir(handle, 1))
         assert [name.decode() for name, *_ in rest] == [names[2]]
-        kit.operations.referred(handle, 0, 3, 3)
-        assert kit.slots.point(names[0]).slot.references == 2
-        assert len(await listing(kit, SKYLINKS)) == 3
+        mount.operations.referred(handle, 0, 3, 3)
+        assert mount.slots.point(names[0]).slot.references == 2
+        assert len(await listing(mount, SKYLINKS)) == 3
 
 
 async def test_listing_counts_references(autojump_clock: object):
     """What a listing handed to the kernel counts, so that the tree stays until it is forgotten."""
-    async with open_kit() as kit:
-        entry = await lookup(kit, "skylinks", str(kit.reader.add(FILES)))
-        slot, _ = kit.slots.of_inode(entry.inode)
-        handle = await kit.operations.opendir(entry.inode)
+    async with open_in_memory_mount() as mount:
+        entry = await lookup(mount, "skylinks", str(mount.reader.add(FILES)))
+        slot, _ = mount.slots.of_inode(entry.inode)
+        handle = await mount.operations.opendir(entry.inode)
         assert slot.references == 2
-        *_, last = map(Listed.of, kit.operations.readdir(handle, 0))
-        kit.operations.referred(handle, 0, last.position, 2)
+        *_, last = map(Listed.of, mount.operations.readdir(handle, 0))
+        mount.operations.referred(handle, 0, last.position, 2)
         assert slot.references == 4
-        kit.operations.releasedir(handle)
-        kit.operations.forget(slot.inode(1), 2)
-        kit.operations.forget(entry.inode, 1)
+        mount.operations.releasedir(handle)
+        mount.operations.forget(slot.inode(1), 2)
+        mount.operations.forget(entry.inode, 1)
         assert slot.references == 0
 
 
@@ -318,36 +318,36 @@ async def test_listing_counts_references(autojump_clock: object):
 
 async def test_reading(autojump_clock: object):
     """Reads give the file's bytes, short only at its end."""
-    async with open_kit() as kit:
-        link = kit.reader.add(FILES)
-        file = await lookup(kit, "skylinks", str(link), "d", "b.bin")
-        handle, keep, _ = await settled(kit.mounted.open(file.inode, os.O_RDONLY))
+    async with open_in_memory_mount() as mount:
+        link = mount.reader.add(FILES)
+        file = await lookup(mount, "skylinks", str(link), "d", "b.bin")
+        handle, keep, _ = await settled(mount.mounted.open(file.inode, os.O_RDONLY))
         assert keep
-        assert kit.reader.open_files == 1
+        assert mount.reader.open_files == 1
         content = FILES["d/b.bin"]
         for offset, length in [(0, 10), (2040, 100), (2048, 10), (5000, 10), (0, 1 << 20), (7, 0)]:
             expected = content[offset : offset + length]
-            assert kit.mounted.read(handle, offset, length) == expected
+            assert mount.mounted.read(handle, offset, length) == expected
             if expected:
-                kit.reader.cold = True
-                answer = kit.mounted.read(handle, offset, length)
+                mount.reader.cold = True
+                answer = mount.mounted.read(handle, offset, length)
                 assert is_later(answer)
                 assert await answer == expected
-        assert kit.mounted.release(handle) is None
-        assert kit.reader.open_files == 0
+        assert mount.mounted.release(handle) is None
+        assert mount.reader.open_files == 0
 
 
 async def test_content_with_the_open(autojump_clock: object):
     """R9: A small file in memory is handed over when it is opened, unless it is open already."""
     files = {"small": b"x" * (64 << 10), "large": b"y" * ((64 << 10) + 1), "other": b"z"}
-    async with open_kit() as kit:
-        link = str(kit.reader.add(files))
+    async with open_in_memory_mount() as mount:
+        link = str(mount.reader.add(files))
         small, large, other = [
-            await lookup(kit, "skylinks", link, name) for name in ("small", "large", "other")
+            await lookup(mount, "skylinks", link, name) for name in ("small", "large", "other")
         ]
 
         async def opened(entry: Entry) -> Opened:
-            return await settled(kit.mounted.open(entry.inode, os.O_RDONLY))
+            return await settled(mount.mounted.open(entry.inode, os.O_RDONLY))
 
         assert (await opened(large)).content is None
         first = await opened(small)
@@ -357,42 +357,42 @@ async def test_content_with_the_open(autojump_clock: object):
         assert (await opened(other)).content == b"z"
         for handle in (first.handle, second.handle):
             assert (await opened(small)).content is None
-            await settled(kit.mounted.release(handle))
+            await settled(mount.mounted.release(handle))
 
 
 async def test_content_with_the_open_after_the_last_close(autojump_clock: object):
     """R9: What was open counts no more once it is closed; what is not in memory is not awaited."""
-    async with open_kit() as kit:
-        file = await lookup(kit, "skylinks", str(kit.reader.add(FILES)), "a.txt")
+    async with open_in_memory_mount() as mount:
+        file = await lookup(mount, "skylinks", str(mount.reader.add(FILES)), "a.txt")
         for cold in (False, True, False):
-            kit.reader.cold = cold
-            opened = await settled(kit.mounted.open(file.inode, os.O_RDONLY))
+            mount.reader.cold = cold
+            opened = await settled(mount.mounted.open(file.inode, os.O_RDONLY))
             assert opened.content == (None if cold else b"hello")
-            await settled(kit.mounted.release(opened.handle))
+            await settled(mount.mounted.release(opened.handle))
 
 
 async def test_reading_an_empty_file(autojump_clock: object):
     """An empty file is at its end at once, without a request."""
-    async with open_kit() as kit:
-        kit.reader.cold = True
-        link = kit.reader.add(FILES)
-        file = await lookup(kit, "skylinks", str(link), "d", "empty")
-        handle = (await kit.operations.open(file.inode, os.O_RDONLY)).handle
-        assert await kit.operations.read(handle, 0, 4096) == b""
+    async with open_in_memory_mount() as mount:
+        mount.reader.cold = True
+        link = mount.reader.add(FILES)
+        file = await lookup(mount, "skylinks", str(link), "d", "empty")
+        handle = (await mount.operations.open(file.inode, os.O_RDONLY)).handle
+        assert await mount.operations.read(handle, 0, 4096) == b""
 
 
 async def test_failing_read(autojump_clock: object):
     """What goes wrong with a read is its error; the file stays open."""
-    async with open_kit() as kit:
-        link = kit.reader.add(FILES)
-        file = await lookup(kit, "skylinks", str(link), "a.txt")
-        handle = (await kit.operations.open(file.inode, os.O_RDONLY)).handle
-        kit.reader.errors[link] = BadContentError("a lie")
-        kit.reader.cold = True
+    async with open_in_memory_mount() as mount:
+        link = mount.reader.add(FILES)
+        file = await lookup(mount, "skylinks", str(link), "a.txt")
+        handle = (await mount.operations.open(file.inode, os.O_RDONLY)).handle
+        mount.reader.errors[link] = BadContentError("a lie")
+        mount.reader.cold = True
         with pytest.raises(BadContentError):
-            await kit.operations.read(handle, 0, 5)
-        kit.reader.errors.clear()
-        assert await kit.operations.read(handle, 0, 5) == b"hello"
+            await mount.operations.read(handle, 0, 5)
+        mount.reader.errors.clear()
+        assert await mount.operations.read(handle, 0, 5) == b"hello"
 
 
 @pytest.mark.parametrize(
@@ -407,103 +407,103 @@ async def test_failing_read(autojump_clock: object):
 )
 async def test_opening_to_write(flags: int, autojump_clock: object):
     """Nothing can be opened to be changed."""
-    async with open_kit() as kit:
-        link = kit.reader.add(FILES)
+    async with open_in_memory_mount() as mount:
+        link = mount.reader.add(FILES)
         for path in (["skylinks", str(link), "a.txt"], [".skymount", "help.txt"]):
-            entry = await lookup(kit, *path)
-            await refused(errno.EROFS, kit.operations.open(entry.inode, flags))
+            entry = await lookup(mount, *path)
+            await refused(errno.EROFS, mount.operations.open(entry.inode, flags))
 
 
 @pytest.mark.parametrize("flags", [0, os.O_APPEND, os.O_NONBLOCK, os.O_NOATIME, os.O_DIRECT])
 async def test_opening_to_read(flags: int, autojump_clock: object):
     """Other flags do not matter."""
-    async with open_kit() as kit:
-        file = await lookup(kit, "skylinks", str(kit.reader.add(FILES)), "a.txt")
-        await kit.operations.open(file.inode, os.O_RDONLY | flags)
+    async with open_in_memory_mount() as mount:
+        file = await lookup(mount, "skylinks", str(mount.reader.add(FILES)), "a.txt")
+        await mount.operations.open(file.inode, os.O_RDONLY | flags)
 
 
 async def test_opening_directories(autojump_clock: object):
     """A directory is not a file, and the other way round."""
-    async with open_kit() as kit:
-        link = str(kit.reader.add(FILES))
+    async with open_in_memory_mount() as mount:
+        link = str(mount.reader.add(FILES))
         for path in ([], ["skylinks"], ["skylinks", link], ["skylinks", link, "d"]):
-            entry = await lookup(kit, *path)
-            await refused(errno.EISDIR, kit.operations.open(entry.inode, os.O_RDONLY))
-        file = await lookup(kit, "skylinks", link, "a.txt")
-        await refused(errno.ENOTDIR, kit.operations.opendir(file.inode))
+            entry = await lookup(mount, *path)
+            await refused(errno.EISDIR, mount.operations.open(entry.inode, os.O_RDONLY))
+        file = await lookup(mount, "skylinks", link, "a.txt")
+        await refused(errno.ENOTDIR, mount.operations.opendir(file.inode))
 
 
 async def test_open_file_keeps_its_tree(autojump_clock: object):
     """While a file is open its tree stays, though the kernel forgot every name and very many other
     skylinks are looked at.
     """
-    async with open_kit() as kit:
-        link = str(kit.reader.add(FILES))
-        file = await lookup(kit, "skylinks", link, "a.txt")
-        handle = (await kit.operations.open(file.inode, os.O_RDONLY)).handle
-        kit.operations.forget(file.inode, 100)
-        slot, _ = kit.slots.of_inode(file.inode)
-        kit.slots.refer(slot)  # what open counted and the excess of forget took away
+    async with open_in_memory_mount() as mount:
+        link = str(mount.reader.add(FILES))
+        file = await lookup(mount, "skylinks", link, "a.txt")
+        handle = (await mount.operations.open(file.inode, os.O_RDONLY)).handle
+        mount.operations.forget(file.inode, 100)
+        slot, _ = mount.slots.of_inode(file.inode)
+        mount.slots.refer(slot)  # what open counted and the excess of forget took away
         for n in range(500):
-            top = await lookup(kit, "skylinks", str(kit.reader.add({"f": str(n).encode()})))
-            kit.operations.forget(top.inode, 1)
-        assert await kit.operations.read(handle, 0, 5) == b"hello"
-        assert await kit.operations.getattr(file.inode)
-        await kit.operations.release(handle)
+            top = await lookup(mount, "skylinks", str(mount.reader.add({"f": str(n).encode()})))
+            mount.operations.forget(top.inode, 1)
+        assert await mount.operations.read(handle, 0, 5) == b"hello"
+        assert await mount.operations.getattr(file.inode)
+        await mount.operations.release(handle)
 
 
 async def test_nothing_is_left_of_what_was_released(autojump_clock: object):
     """A handle ends with its release, and so does what it holds: an open file of the reader, and,
     once the name leads elsewhere, the tree.
     """
-    async with open_kit() as kit:
-        link, other = kit.reader.add(FILES), kit.reader.add({"other": b"x"})
+    async with open_in_memory_mount() as mount:
+        link, other = mount.reader.add(FILES), mount.reader.add({"other": b"x"})
         name = resolver()
-        kit.names.leads[name] = link
-        top = await lookup(kit, "skylinks", str(name))
-        file = await lookup(kit, "skylinks", str(name), "a.txt")
-        help_file = await lookup(kit, ".skymount", "help.txt")
+        mount.names.leads[name] = link
+        top = await lookup(mount, "skylinks", str(name))
+        file = await lookup(mount, "skylinks", str(name), "a.txt")
+        help_file = await lookup(mount, ".skymount", "help.txt")
         directories = [ROOT, CONTROL, SKYLINKS, top.inode]
-        opened = [await kit.operations.opendir(inode) for inode in directories]
+        opened = [await mount.operations.opendir(inode) for inode in directories]
         files = [file.inode, file.inode, help_file.inode]
-        opened += [(await kit.operations.open(inode, os.O_RDONLY)).handle for inode in files]
+        opened += [(await mount.operations.open(inode, os.O_RDONLY)).handle for inode in files]
         assert len(set(opened)) == len(opened)
-        kit.names.move(name, other)
-        assert (await lookup(kit, "skylinks", str(name))).inode != top.inode
-        kit.operations.forget(top.inode, 3)
-        assert (await kit.operations.getattr(file.inode)).size == 5  # it is held by its handles
+        mount.names.move(name, other)
+        assert (await lookup(mount, "skylinks", str(name))).inode != top.inode
+        mount.operations.forget(top.inode, 3)
+        assert (await mount.operations.getattr(file.inode)).size == 5  # it is held by its handles
         for number, handle in enumerate(opened):
             if number < len(directories):
-                kit.operations.releasedir(handle)
+                mount.operations.releasedir(handle)
             else:
-                await kit.operations.release(handle)
+                await mount.operations.release(handle)
             with pytest.raises(KeyError):
-                await kit.operations.flush(handle)
+                await mount.operations.flush(handle)
             with pytest.raises(KeyError):
-                next(kit.operations.readdir(handle, 0))
-        assert kit.reader.open_files == 0
-        await refused(errno.ESTALE, kit.operations.getattr(file.inode))
-        again = await kit.operations.open(help_file.inode, os.O_RDONLY)
+                next(mount.operations.readdir(handle, 0))
+        assert mount.reader.open_files == 0
+        await refused(errno.ESTALE, mount.operations.getattr(file.inode))
+        again = await mount.operations.open(help_file.inode, os.O_RDONLY)
         assert again.handle not in opened
 
 
 async def test_usage(autojump_clock: object):
     """Bytes and files of what is known are counted."""
-    async with open_kit() as kit:
-        assert kit.operations.usage() == (0, 0)
-        await lookup(kit, "skylinks", str(kit.reader.add(FILES)))
-        assert kit.operations.usage() == (2053, 5)
+    async with open_in_memory_mount() as mount:
+        assert mount.operations.usage() == (0, 0)
+        await lookup(mount, "skylinks", str(mount.reader.add(FILES)))
+        assert mount.operations.usage() == (2053, 5)
 
 
 async def test_xattrs(autojump_clock: object):
     """Each node of a tree says where it is from; the root says who the daemon is."""
-    async with open_kit() as kit:
-        link = kit.reader.add(FILES)
-        file = await lookup(kit, "skylinks", str(link), "d", "b.bin")
-        found = await kit.operations.xattrs(file.inode)
+    async with open_in_memory_mount() as mount:
+        link = mount.reader.add(FILES)
+        file = await lookup(mount, "skylinks", str(link), "d", "b.bin")
+        found = await mount.operations.xattrs(file.inode)
         assert found[b"user.xdg.origin.url"] == f"http://p/{link}/d/b.bin".encode()
         assert found[b"user.mime_type"] == b"text/plain"
-        assert await kit.operations.xattrs(ROOT) == {
+        assert await mount.operations.xattrs(ROOT) == {
             b"user.skymount.pid": str(os.getpid()).encode()
         }
-        assert await kit.operations.xattrs(SKYLINKS) == {}
+        assert await mount.operations.xattrs(SKYLINKS) == {}

@@ -29,7 +29,7 @@ from skymount.errors import (
 from skymount.fs.fuse import ERRNO, FuseAdapter, FuseConfig, errno_of
 from skymount.fs.static_tree import ROOT, SKYLINKS
 from skymount.fs.subtree import FOREVER
-from tests.fakes.kit import FILES, Kit, open_kit
+from tests.fakes.in_memory_mount import FILES, InMemoryMount, open_in_memory_mount
 
 T = TypeVar("T")
 
@@ -79,9 +79,9 @@ def test_every_error_of_ours_has_an_errno():
         assert errno_of(kind("x")) in ERRNO_NUMBERS
 
 
-def adapter(kit: Kit, deadline: float = 30.0) -> FuseAdapter:
+def adapter(mount: InMemoryMount, deadline: float = 30.0) -> FuseAdapter:
     """Return the border of a file system that is mounted nowhere."""
-    return FuseAdapter(kit.mounted, FuseConfig("/nowhere", deadline=deadline))
+    return FuseAdapter(mount.mounted, FuseConfig("/nowhere", deadline=deadline))
 
 
 async def refused(number: int, work: Awaitable[object]) -> None:
@@ -96,9 +96,9 @@ CTX: pyfuse3.RequestContext = SimpleNamespace(pid=1, uid=os.getuid())  # type: i
 
 async def test_entries(autojump_clock: object):
     """Entries carry owner, times, sizes in blocks, and how long they hold."""
-    async with open_kit() as kit:
-        fuse = adapter(kit)
-        name = str(kit.reader.add(FILES)).encode()
+    async with open_in_memory_mount() as mount:
+        fuse = adapter(mount)
+        name = str(mount.reader.add(FILES)).encode()
         top = await fuse.lookup(SKYLINKS, name, CTX)
         file = await fuse.lookup(top.st_ino, b"a.txt", CTX)
         assert (file.st_uid, file.st_gid) == (os.getuid(), os.getgid())
@@ -128,12 +128,12 @@ async def test_unforeseen_errors(
     def fails(*_: object, **__: object) -> None:
         raise error
 
-    async with open_kit() as kit:
-        fuse = adapter(kit)
-        for name, member in inspect.getmembers(kit.mounted, inspect.ismethod):
+    async with open_in_memory_mount() as mount:
+        fuse = adapter(mount)
+        for name, member in inspect.getmembers(mount.mounted, inspect.ismethod):
             if not name.startswith("_"):
                 replacement = _async(fails) if inspect.iscoroutinefunction(member) else fails
-                monkeypatch.setattr(kit.mounted, name, replacement)
+                monkeypatch.setattr(mount.mounted, name, replacement)
         arguments = {
             "lookup": (1, b"x", CTX),
             "access": (1, os.X_OK, CTX),
@@ -157,10 +157,10 @@ async def test_unforeseen_error_of_a_read_from_memory(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     """The short way of a read is guarded too, and so is a handle that nobody has."""
-    async with open_kit() as kit:
-        await refused(errno.EIO, adapter(kit).read(12345, 0, 10))
-        await refused(errno.EIO, adapter(kit).release(12345))
-        await refused(errno.EIO, adapter(kit).releasedir(12345))
+    async with open_in_memory_mount() as mount:
+        await refused(errno.EIO, adapter(mount).read(12345, 0, 10))
+        await refused(errno.EIO, adapter(mount).release(12345))
+        await refused(errno.EIO, adapter(mount).releasedir(12345))
     assert "KeyError" in caplog.text
 
 
@@ -169,10 +169,10 @@ async def test_every_operation_has_a_limit(autojump_clock: object):
 
     What waits for a portal ends with ETIMEDOUT when its time is over.
     """
-    async with open_kit() as kit:
-        fuse = adapter(kit, deadline=7)
-        link = kit.reader.add(FILES)
-        kit.reader.delays[link] = 1e9
+    async with open_in_memory_mount() as mount:
+        fuse = adapter(mount, deadline=7)
+        link = mount.reader.add(FILES)
+        mount.reader.delays[link] = 1e9
         top = await fuse.lookup(SKYLINKS, str(link).encode(), CTX)
         for work in (
             fuse.opendir(top.st_ino, CTX),
@@ -192,24 +192,24 @@ async def test_read_has_a_limit(autojump_clock: object):
 
     So does a read that has to wait.
     """
-    async with open_kit() as kit:
-        fuse = adapter(kit, deadline=0.5)
-        link = kit.reader.add(FILES)
+    async with open_in_memory_mount() as mount:
+        fuse = adapter(mount, deadline=0.5)
+        link = mount.reader.add(FILES)
         top = await fuse.lookup(SKYLINKS, str(link).encode(), CTX)
         file = await fuse.lookup(top.st_ino, b"a.txt", CTX)
         info = await fuse.open(file.st_ino, os.O_RDONLY, CTX)
         assert bytes(await fuse.read(info.fh, 1, 3)) == b"ell"
-        kit.reader.cold = True
+        mount.reader.cold = True
         await refused(errno.ETIMEDOUT, fuse.read(info.fh, 1, 3))
 
 
 async def test_cancellation_passes():
     """A handler that is cancelled, as at shutdown, is not turned into an errno."""
-    async with open_kit() as kit:
-        link = kit.reader.add(FILES)
-        kit.reader.delays[link] = 1e9
+    async with open_in_memory_mount() as mount:
+        link = mount.reader.add(FILES)
+        mount.reader.delays[link] = 1e9
         with trio.move_on_after(0.01) as scope:
-            await adapter(kit).lookup(SKYLINKS, str(link).encode(), CTX)
+            await adapter(mount).lookup(SKYLINKS, str(link).encode(), CTX)
         assert scope.cancelled_caught
 
 
@@ -234,14 +234,14 @@ async def test_changes_are_refused(operation: str):
 
     Everything is read-only.
     """
-    async with open_kit() as kit:
-        await refused(errno.EROFS, getattr(adapter(kit), operation)(*CHANGES[operation]))
+    async with open_in_memory_mount() as mount:
+        await refused(errno.EROFS, getattr(adapter(mount), operation)(*CHANGES[operation]))
 
 
 async def test_flush_and_fsync_exist():
     """They answer: «not implemented» would be remembered by the kernel for ever."""
-    async with open_kit() as kit:
-        fuse = adapter(kit)
+    async with open_in_memory_mount() as mount:
+        fuse = adapter(mount)
         control = await fuse.lookup(ROOT, b".skymount", CTX)
         status = await fuse.lookup(control.st_ino, b"status.json", CTX)
         opened = await fuse.open(status.st_ino, os.O_RDONLY, CTX)
@@ -252,9 +252,9 @@ async def test_flush_and_fsync_exist():
 
 async def test_access(autojump_clock: object):
     """Reading is open to all, writing to nobody, executing as the mode says."""
-    async with open_kit() as kit:
-        fuse = adapter(kit)
-        top = await fuse.lookup(SKYLINKS, str(kit.reader.add(FILES)).encode(), CTX)
+    async with open_in_memory_mount() as mount:
+        fuse = adapter(mount)
+        top = await fuse.lookup(SKYLINKS, str(mount.reader.add(FILES)).encode(), CTX)
         file = await fuse.lookup(top.st_ino, b"a.txt", CTX)
         assert await fuse.access(file.st_ino, os.R_OK, CTX)
         assert await fuse.access(top.st_ino, os.X_OK, CTX)
@@ -278,8 +278,8 @@ async def test_unknown_attributes(name: bytes, number: int):
 
     Name spaces that are not ours are not supported, names in ours that we lack have no data.
     """
-    async with open_kit() as kit:
-        await refused(number, adapter(kit).getxattr(ROOT, name, CTX))
+    async with open_in_memory_mount() as mount:
+        await refused(number, adapter(mount).getxattr(ROOT, name, CTX))
 
 
 async def test_statfs(autojump_clock: object):
@@ -287,21 +287,21 @@ async def test_statfs(autojump_clock: object):
 
     The numbers of df are sane, with and without content.
     """
-    async with open_kit() as kit:
-        fuse = adapter(kit)
+    async with open_in_memory_mount() as mount:
+        fuse = adapter(mount)
         for _ in range(2):
             found = await fuse.statfs(CTX)
             assert found.f_bsize == found.f_frsize == 4096
             assert found.f_blocks >= 1
             assert found.f_bfree == found.f_bavail == found.f_ffree == 0
             assert found.f_namemax == 255
-            await fuse.lookup(SKYLINKS, str(kit.reader.add(FILES)).encode(), CTX)
+            await fuse.lookup(SKYLINKS, str(mount.reader.add(FILES)).encode(), CTX)
 
 
 async def test_forget_never_raises():
     """Forgetting whatever the kernel names is harmless."""
-    async with open_kit() as kit:
-        await adapter(kit).forget([(1, 1), (2, 5), (99 << 24, 1), ((1 << 63) - 1, 1 << 40)])
+    async with open_in_memory_mount() as mount:
+        await adapter(mount).forget([(1, 1), (2, 5), (99 << 24, 1), ((1 << 63) - 1, 1 << 40)])
 
 
 def at_once(work: Coroutine[object, object, T]) -> T:
@@ -315,9 +315,9 @@ def at_once(work: Coroutine[object, object, T]) -> T:
 
 async def test_answers_from_memory(autojump_clock: object):
     """What is asked of a tree that is loaded is answered without waiting, whatever the deadline."""
-    async with open_kit() as kit:
-        fuse = adapter(kit, deadline=0)
-        top = await kit.operations.lookup(SKYLINKS, str(kit.reader.add(FILES)).encode())
+    async with open_in_memory_mount() as mount:
+        fuse = adapter(mount, deadline=0)
+        top = await mount.operations.lookup(SKYLINKS, str(mount.reader.add(FILES)).encode())
         file = at_once(fuse.lookup(top.inode, b"a.txt", CTX))
         assert at_once(fuse.lookup(top.inode, b"nothing", CTX)).st_ino == 0
         assert at_once(fuse.getattr(file.st_ino, CTX)).st_size == 5
@@ -333,10 +333,10 @@ async def test_answers_from_memory(autojump_clock: object):
 
 async def test_only_what_waits_has_a_deadline(autojump_clock: object):
     """R2: Every operation ends within `timeout`, a read that has to wait as well."""
-    async with open_kit() as kit:
-        fuse = adapter(kit, deadline=0.5)
-        top = await kit.operations.lookup(SKYLINKS, str(kit.reader.add(FILES)).encode())
+    async with open_in_memory_mount() as mount:
+        fuse = adapter(mount, deadline=0.5)
+        top = await mount.operations.lookup(SKYLINKS, str(mount.reader.add(FILES)).encode())
         file = await fuse.lookup(top.inode, b"a.txt", CTX)
         opened = await fuse.open(file.st_ino, os.O_RDONLY, CTX)
-        kit.reader.cold = True
+        mount.reader.cold = True
         await refused(errno.ETIMEDOUT, fuse.read(opened.fh, 0, 4096))

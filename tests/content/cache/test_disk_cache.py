@@ -14,8 +14,8 @@ from skymount.errors import BadContentError, MalformedError, PortalError
 from skymount.wire.base_sector import Layout
 from tests.fakes import portal as fake
 from tests.fakes import skyfiles
+from tests.fakes.content_stack import ContentStack, OpenContentStack
 from tests.fakes.portal import FakePortal, running
-from tests.fakes.rig import OpenRig, Rig
 from tests.fakes.skyfiles import FakeSkyfile, describe, listing_of, noise, unverifiable
 
 MIB = 1 << 20
@@ -35,16 +35,16 @@ def shapes() -> list[FakeSkyfile]:
     ]
 
 
-async def everything(rig: Rig, content: FakeSkyfile) -> bytes:
+async def everything(stack: ContentStack, content: FakeSkyfile) -> bytes:
     """Read a whole payload."""
-    found = await rig.reader.load(content.skylink)
-    return bytes(await rig.reader.read(found, 0, found.size)) if found.size else b""
+    found = await stack.reader.load(content.skylink)
+    return bytes(await stack.reader.read(found, 0, found.size)) if found.size else b""
 
 
 @pytest.mark.parametrize("content", shapes(), ids=["inline", "1 of n", "unverifiable", "packed"])
 @pytest.mark.parametrize("policy", [VerifyPolicy.AVAILABLE, VerifyPolicy.OFF])
 async def test_read_without_a_portal(
-    rig: OpenRig,
+    stack: OpenContentStack,
     tmp_path: Path,
     content: FakeSkyfile,
     policy: VerifyPolicy,
@@ -56,51 +56,51 @@ async def test_read_without_a_portal(
     """
     async with running(FakePortal()) as portal:
         portal.add(content)
-        async with rig(disk=tmp_path / "c", policy=policy, urls=[portal.url]) as made:
+        async with stack(disk=tmp_path / "c", policy=policy, urls=[portal.url]) as made:
             assert await everything(made, content) == content.payload
         portal.requests.clear()
         portal.fault(fake.resets_after(-1))
         monkeypatch.setattr("skymount.wire.merkle.sector_root", None)
-        async with rig(disk=tmp_path / "c", policy=policy, urls=[portal.url]) as made:
+        async with stack(disk=tmp_path / "c", policy=policy, urls=[portal.url]) as made:
             assert await everything(made, content) == content.payload
         is_unverified = content.base is None and not content.skylink.offset
         assert (portal.requests != []) == (is_unverified and policy is VerifyPolicy.AVAILABLE)
 
 
-async def test_no_more_than_was_read(rig: OpenRig, tmp_path: Path):
+async def test_no_more_than_was_read(stack: OpenContentStack, tmp_path: Path):
     """K1: What was not read is asked for, and only that."""
     content = skyfiles.of_files({"f": noise(13 * MIB)})
     async with running(FakePortal()) as portal:
         portal.add(content)
         for start in (0, 8 * MIB):
-            async with rig(disk=tmp_path / "c", urls=[portal.url]) as made:
+            async with stack(disk=tmp_path / "c", urls=[portal.url]) as made:
                 found = await made.reader.load(content.skylink)
                 await made.reader.read(found, start, 10)
         portal.requests.clear()
-        async with rig(disk=tmp_path / "c", urls=[portal.url]) as made:
+        async with stack(disk=tmp_path / "c", urls=[portal.url]) as made:
             assert await everything(made, content) == content.payload
         asked = [request.headers["range"] for request in portal.asked("GET")]
         assert asked == [f"bytes={4 * MIB}-{8 * MIB - 1}", f"bytes={12 * MIB}-{13 * MIB - 1}"]
 
 
-async def test_description_does_not_go_before_its_content(rig: OpenRig, tmp_path: Path):
+async def test_description_does_not_go_before_its_content(stack: OpenContentStack, tmp_path: Path):
     """K3: What was read of a file larger than the cache is there without a portal."""
     content = skyfiles.of_files({"f": noise(90 * MIB)})
     async with running(FakePortal()) as portal:
         portal.add(content)
-        async with rig(disk=tmp_path / "c", disk_size=64 * MIB, urls=[portal.url]) as made:
+        async with stack(disk=tmp_path / "c", disk_size=64 * MIB, urls=[portal.url]) as made:
             found = await made.reader.load(content.skylink)
             for at in range(0, found.size, 4 * MIB):
                 await made.reader.read(found, at, min(4 * MIB, found.size - at))
                 await made.settled()
         portal.fault(fake.resets_after(-1))
-        async with rig(disk=tmp_path / "c", disk_size=64 * MIB, urls=[portal.url]) as made:
+        async with stack(disk=tmp_path / "c", disk_size=64 * MIB, urls=[portal.url]) as made:
             found = await made.reader.load(content.skylink)
             last = await made.reader.read(found, 60 * MIB, 30 * MIB)
             assert last == content.payload[60 * MIB :]
 
 
-async def test_word_of_another_portal(rig: OpenRig, tmp_path: Path):
+async def test_word_of_another_portal(stack: OpenContentStack, tmp_path: Path):
     """K5: What could not be verified is kept for the portal that it came from, and is not used with
     another one, nor under `verify = "require"`.
     """
@@ -110,16 +110,18 @@ async def test_word_of_another_portal(rig: OpenRig, tmp_path: Path):
     async with running(FakePortal()) as liar, running(FakePortal()) as honest:
         liar.add(forged)
         honest.add(content)
-        async with rig(disk=tmp_path / "c", urls=[liar.url]) as made:
+        async with stack(disk=tmp_path / "c", urls=[liar.url]) as made:
             assert await everything(made, forged) == forged.payload
-        async with rig(disk=tmp_path / "c", urls=[honest.url]) as made:
+        async with stack(disk=tmp_path / "c", urls=[honest.url]) as made:
             assert await everything(made, content) == content.payload
-        async with rig(disk=tmp_path / "c", urls=[liar.url], policy=VerifyPolicy.REQUIRE) as made:
+        async with stack(disk=tmp_path / "c", urls=[liar.url], policy=VerifyPolicy.REQUIRE) as made:
             with pytest.raises(BadContentError):
                 await made.reader.load(forged.skylink)
 
 
-async def test_word_of_one_portal_is_not_mixed_with_anothers(rig: OpenRig, tmp_path: Path):
+async def test_word_of_one_portal_is_not_mixed_with_anothers(
+    stack: OpenContentStack, tmp_path: Path
+):
     """K5: What could not be verified is not used with another portal, over three sessions: what is
     read of an honest one is never completed by what is kept of a liar, which is kept all the same.
     """
@@ -128,20 +130,20 @@ async def test_word_of_one_portal_is_not_mixed_with_anothers(rig: OpenRig, tmp_p
     async with running(FakePortal()) as liar, running(FakePortal()) as honest:
         liar.add(forged)
         honest.add(content)
-        async with rig(disk=tmp_path / "c", urls=[liar.url]) as made:
+        async with stack(disk=tmp_path / "c", urls=[liar.url]) as made:
             assert await everything(made, forged) == forged.payload
             await made.settled()
-        async with rig(disk=tmp_path / "c", urls=[honest.url]) as made:
+        async with stack(disk=tmp_path / "c", urls=[honest.url]) as made:
             await reads(made, content, [(2 * MIB + 50, 100)])
             await made.settled()
-        async with rig(disk=tmp_path / "c", urls=[honest.url]) as made:
+        async with stack(disk=tmp_path / "c", urls=[honest.url]) as made:
             assert await everything(made, content) == content.payload
         liar.fault(fake.resets_after(-1))
-        async with rig(disk=tmp_path / "c", urls=[liar.url]) as made:
+        async with stack(disk=tmp_path / "c", urls=[liar.url]) as made:
             assert await everything(made, forged) == forged.payload
 
 
-async def test_another_portal_might_prove_it(rig: OpenRig, tmp_path: Path):
+async def test_another_portal_might_prove_it(stack: OpenContentStack, tmp_path: Path):
     """K5: used only while the same portals are configured, as another one might prove something
     else.
     """
@@ -149,15 +151,15 @@ async def test_another_portal_might_prove_it(rig: OpenRig, tmp_path: Path):
         liar.base_sectors = False
         liar.add(FORGED)
         honest.add(LARGE)
-        async with rig(disk=tmp_path / "c", urls=[liar.url]) as made:
+        async with stack(disk=tmp_path / "c", urls=[liar.url]) as made:
             assert await everything(made, FORGED) == FORGED.payload
             await made.settled()
         for urls in ([liar.url, honest.url], [honest.url, liar.url]):
-            async with rig(disk=tmp_path / "c", urls=urls) as made:
+            async with stack(disk=tmp_path / "c", urls=urls) as made:
                 assert await everything(made, LARGE) == LARGE.payload
 
 
-async def test_unverified_is_asked_for_again(rig: OpenRig, tmp_path: Path):
+async def test_unverified_is_asked_for_again(stack: OpenContentStack, tmp_path: Path):
     """K5: What is on disk unverified is used once no portal has anything better.
 
     So a lie that was kept goes away when the portal that can prove the content, and refused to
@@ -167,23 +169,23 @@ async def test_unverified_is_asked_for_again(rig: OpenRig, tmp_path: Path):
         liar.base_sectors = False
         liar.add(FORGED)
         urls = [liar.url, honest.url]  # the honest one does not have it yet
-        async with rig(disk=tmp_path / "c", urls=urls) as made:
+        async with stack(disk=tmp_path / "c", urls=urls) as made:
             assert await everything(made, FORGED) == FORGED.payload
             await made.settled()
         for portal in (liar, honest):
             portal.fault(fake.status(503))
-        async with rig(disk=tmp_path / "c", urls=urls) as made:
+        async with stack(disk=tmp_path / "c", urls=urls) as made:
             found = await made.reader.load(FORGED.skylink)
             assert found.is_unconfirmed
             assert found.is_provisional
             assert await everything(made, FORGED) == FORGED.payload
         honest.heal()
         honest.add(LARGE)
-        async with rig(disk=tmp_path / "c", urls=urls) as made:
+        async with stack(disk=tmp_path / "c", urls=urls) as made:
             assert await everything(made, LARGE) == LARGE.payload
 
 
-async def test_provisional_is_not_kept(rig: OpenRig, tmp_path: Path):
+async def test_provisional_is_not_kept(stack: OpenContentStack, tmp_path: Path):
     """T6: Neither the description nor the content is kept on disk, nor is any of it used."""
     async with running(FakePortal()) as liar, running(FakePortal()) as honest:
         liar.base_sectors = False
@@ -191,47 +193,49 @@ async def test_provisional_is_not_kept(rig: OpenRig, tmp_path: Path):
         honest.add(LARGE)
         honest.fault(fake.status(503))
         urls = [liar.url, honest.url]
-        async with rig(disk=tmp_path / "c", urls=urls) as made:
+        async with stack(disk=tmp_path / "c", urls=urls) as made:
             assert await everything(made, FORGED) == FORGED.payload
             await made.settled()
             assert made.keeper is not None
             assert made.keeper.counts.stored == 0
         liar.add(LARGE)
-        async with rig(disk=tmp_path / "c", urls=urls) as made:
+        async with stack(disk=tmp_path / "c", urls=urls) as made:
             assert await everything(made, LARGE) == LARGE.payload
 
 
-async def test_verified_is_good_for_every_portal(rig: OpenRig, tmp_path: Path):
+async def test_verified_is_good_for_every_portal(stack: OpenContentStack, tmp_path: Path):
     """K5: What was verified is used whichever portal is asked, also under `require`."""
     content = skyfiles.of_files({"f": noise(5 * MIB)})
     async with running(FakePortal()) as portal:
         portal.add(content)
-        async with rig(disk=tmp_path / "c", urls=[portal.url]) as made:
+        async with stack(disk=tmp_path / "c", urls=[portal.url]) as made:
             assert await everything(made, content) == content.payload
-    async with rig(disk=tmp_path / "c", policy=VerifyPolicy.REQUIRE) as made:
+    async with stack(disk=tmp_path / "c", policy=VerifyPolicy.REQUIRE) as made:
         assert await everything(made, content) == content.payload
         assert made.portal.requests == []
 
 
-async def test_unchecked_is_not_taken_for_the_best_there_is(rig: OpenRig, tmp_path: Path):
+async def test_unchecked_is_not_taken_for_the_best_there_is(
+    stack: OpenContentStack, tmp_path: Path
+):
     """K5: What was read with `verify = "off"` is described anew once it is to be checked."""
     content = skyfiles.of_files({"f": noise(5 * MIB)})
     async with running(FakePortal()) as portal:
         portal.add(content)
-        async with rig(disk=tmp_path / "c", urls=[portal.url], policy=VerifyPolicy.OFF) as made:
+        async with stack(disk=tmp_path / "c", urls=[portal.url], policy=VerifyPolicy.OFF) as made:
             await everything(made, content)
-        async with rig(disk=tmp_path / "c", urls=[portal.url]) as made:
+        async with stack(disk=tmp_path / "c", urls=[portal.url]) as made:
             assert (await made.reader.load(content.skylink)).verified is Verified.YES
             assert await everything(made, content) == content.payload
 
 
 @pytest.mark.parametrize("content", shapes(), ids=["inline", "1 of n", "unverifiable", "packed"])
-async def test_damaged_blocks(rig: OpenRig, tmp_path: Path, content: FakeSkyfile):
+async def test_damaged_blocks(stack: OpenContentStack, tmp_path: Path, content: FakeSkyfile):
     """K2: A damaged block is a miss, never an error, never a wrong byte."""
     async with running(FakePortal()) as portal:
         portal.add(content)
         for damage in range(4):
-            async with rig(disk=tmp_path / "c", urls=[portal.url]) as made:
+            async with stack(disk=tmp_path / "c", urls=[portal.url]) as made:
                 assert await everything(made, content) == content.payload
             for number, path in enumerate(sorted(tmp_path.rglob("*"))):
                 if path.is_file() and path.name != "lock" and number % 2 == damage % 2:
@@ -242,26 +246,26 @@ async def test_damaged_blocks(rig: OpenRig, tmp_path: Path, content: FakeSkyfile
                     path.write_bytes(changed)
 
 
-async def test_portal_down_and_not_all_is_there(rig: OpenRig, tmp_path: Path):
+async def test_portal_down_and_not_all_is_there(stack: OpenContentStack, tmp_path: Path):
     """K1: What is not there fails as without a cache."""
     content = skyfiles.of_files({"f": noise(9 * MIB)})
     async with running(FakePortal()) as portal:
         portal.add(content)
-        async with rig(disk=tmp_path / "c", urls=[portal.url]) as made:
+        async with stack(disk=tmp_path / "c", urls=[portal.url]) as made:
             found = await made.reader.load(content.skylink)
             await made.reader.read(found, 0, 10)
-    async with rig(disk=tmp_path / "c", urls=["http://127.0.0.1:1"]) as made:
+    async with stack(disk=tmp_path / "c", urls=["http://127.0.0.1:1"]) as made:
         found = await made.reader.load(content.skylink)
         assert bytes(await made.reader.read(found, 5, 5)) == content.payload[5:10]
         with pytest.raises(PortalError):
             await made.reader.read(found, 5 * MIB, 5)
 
 
-async def reads(rig: Rig, content: FakeSkyfile, spans: list[tuple[int, int]]) -> None:
+async def reads(stack: ContentStack, content: FakeSkyfile, spans: list[tuple[int, int]]) -> None:
     """Read some ranges, and compare."""
-    found = await rig.reader.load(content.skylink)
+    found = await stack.reader.load(content.skylink)
     for start, length in spans:
-        data = await rig.reader.read(found, start, length)
+        data = await stack.reader.read(found, start, length)
         assert bytes(data) == content.payload[start : start + length]
 
 
@@ -271,35 +275,40 @@ AT_RANDOM = [(n * 37 % 96 * 32768, 4096) for n in range(96)]
 
 @pytest.mark.parametrize("first", [IN_ORDER, AT_RANDOM], ids=["blocks", "pieces"])
 async def test_kept_in_one_size_read_in_another(
-    rig: OpenRig, tmp_path: Path, first: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+    stack: OpenContentStack,
+    tmp_path: Path,
+    first: list[tuple[int, int]],
+    monkeypatch: pytest.MonkeyPatch,
 ):
     """K1: What was read in order is there for who reads at random, and the other way round."""
     monkeypatch.setattr("skymount.portal.failover.ROUNDS", 1)
     content = unverifiable(describe(FILES), b"".join(FILES.values()))
     async with running(FakePortal()) as portal:
         portal.add(content)
-        async with rig(disk=tmp_path / "c", urls=[portal.url]) as made:
+        async with stack(disk=tmp_path / "c", urls=[portal.url]) as made:
             await reads(made, content, first)
         portal.fault(fake.resets_after(-1))
         for spans in (AT_RANDOM, IN_ORDER[:12], [(2 * MIB + 5, 100)]):
-            async with rig(disk=tmp_path / "c", urls=[portal.url]) as made:
+            async with stack(disk=tmp_path / "c", urls=[portal.url]) as made:
                 await reads(made, content, spans)
 
 
-async def test_some_pieces_of_a_block(rig: OpenRig, tmp_path: Path):
+async def test_some_pieces_of_a_block(stack: OpenContentStack, tmp_path: Path):
     """K1: What was read of a block is there, though the rest of it cannot be had."""
     content = unverifiable(describe(FILES), b"".join(FILES.values()))
     async with running(FakePortal()) as portal:
         portal.add(content)
-        async with rig(disk=tmp_path / "c", urls=[portal.url]) as made:
+        async with stack(disk=tmp_path / "c", urls=[portal.url]) as made:
             await reads(made, content, AT_RANDOM[:40])
         portal.fault(fake.resets_after(-1))
-        async with rig(disk=tmp_path / "c", urls=[portal.url]) as made:
+        async with stack(disk=tmp_path / "c", urls=[portal.url]) as made:
             start = AT_RANDOM[0][0]
             await reads(made, content, [(start, 100), (start + 100, 100), (start + 200, 4096)])
 
 
-async def test_bytes_of_another_portal_than_the_describing_one(rig: OpenRig, tmp_path: Path):
+async def test_bytes_of_another_portal_than_the_describing_one(
+    stack: OpenContentStack, tmp_path: Path
+):
     """K5: Of what cannot be verified the describing portal's bytes are kept, as its word."""
     content = unverifiable(describe(FILES), b"".join(FILES.values()))
     other = unverifiable(describe(FILES), noise(len(content.payload), 9))
@@ -308,11 +317,11 @@ async def test_bytes_of_another_portal_than_the_describing_one(rig: OpenRig, tmp
         two.add(other)
         one.fault(fake.status(500), "GET.*concat")
         urls = [one.url, two.url]
-        async with rig(disk=tmp_path / "c", urls=urls) as made:
+        async with stack(disk=tmp_path / "c", urls=urls) as made:
             await reads(made, other, [(0, 100)])
             await made.settled()
         one.heal()
-        async with rig(disk=tmp_path / "c", urls=urls) as made:
+        async with stack(disk=tmp_path / "c", urls=urls) as made:
             await reads(made, content, [(0, 100)])
 
 

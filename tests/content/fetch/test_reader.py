@@ -17,8 +17,8 @@ from skymount.errors import (
 )
 from tests.fakes import portal as fake
 from tests.fakes import skyfiles
+from tests.fakes.content_stack import ContentStack, OpenContentStack
 from tests.fakes.portal import FakePortal, running
-from tests.fakes.rig import OpenRig, Rig
 from tests.fakes.skyfiles import FakeSkyfile, describe, noise, unverifiable
 
 MIB = 1 << 20
@@ -47,22 +47,22 @@ def plain(size: int, seed: int = 1) -> FakeSkyfile:
 
 
 async def read_all(
-    rig: Rig, skyfile: FakeSkyfile, step: int = 128 << 10, *, slowly: bool = False
+    stack: ContentStack, skyfile: FakeSkyfile, step: int = 128 << 10, *, slowly: bool = False
 ) -> bytes:
     """Read a skyfile's whole payload in order; slowly: all that is fetched ahead is there first."""
-    found = await rig.reader.load(skyfile.skylink)
+    found = await stack.reader.load(skyfile.skylink)
     parts = []
     for offset in range(0, found.size, step):
-        data = await rig.reader.read(found, offset, min(step, found.size - offset))
+        data = await stack.reader.read(found, offset, min(step, found.size - offset))
         parts.append(bytes(data))
-        while slowly and rig.reader._pending:
+        while slowly and stack.reader._pending:
             await trio.sleep(0.0005)
     return b"".join(parts)
 
 
-def fetched(rig: Rig) -> list[tuple[int, int]]:
+def fetched(stack: ContentStack) -> list[tuple[int, int]]:
     """Return the ranges that were asked for, each from its first to behind its last byte."""
-    texts = [request.headers["range"] for request in rig.portal.asked("GET.*concat")]
+    texts = [request.headers["range"] for request in stack.portal.asked("GET.*concat")]
     spans = [text.removeprefix("bytes=").split("-") for text in texts]
     return [(int(start), int(last) + 1) for start, last in spans]
 
@@ -86,17 +86,17 @@ def every_shape() -> list[tuple[str, FakeSkyfile]]:
 
 
 @pytest.mark.parametrize(("shape", "skyfile"), every_shape())
-async def test_whole_content(rig: OpenRig, shape: str, skyfile: FakeSkyfile):
+async def test_whole_content(stack: OpenContentStack, shape: str, skyfile: FakeSkyfile):
     """Content of every shape, read from its first to its last byte, is the content."""
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(skyfile)
         assert await read_all(made, skyfile) == skyfile.payload
 
 
-async def test_whole_content_without_verification(rig: OpenRig):
+async def test_whole_content_without_verification(stack: OpenContentStack):
     """With verification off the bytes are the same, and no base sector is asked for."""
     skyfile = skyfiles.of_files({"a": noise(5000), "b": noise(50)})
-    async with rig(policy=VerifyPolicy.OFF) as made:
+    async with stack(policy=VerifyPolicy.OFF) as made:
         made.portal.add(skyfile)
         assert await read_all(made, skyfile, 700) == skyfile.payload
         assert made.portal.asked("basesector") == []
@@ -129,7 +129,7 @@ HARMLESS = [
 @pytest.mark.usefixtures("small_units")
 @pytest.mark.parametrize("cache", [0, SMALL_UNIT, 5 * SMALL_UNIT, 4 * MIB])
 @pytest.mark.parametrize("seed", range(4))
-async def test_never_a_wrong_byte(rig: OpenRig, cache: int, seed: int):
+async def test_never_a_wrong_byte(stack: OpenContentStack, cache: int, seed: int):
     """R1: A read returns exactly the bytes of the content or fails.
 
     Random reads by several tasks of several files, with faults, cancellation and any size of cache:
@@ -143,7 +143,7 @@ async def test_never_a_wrong_byte(rig: OpenRig, cache: int, seed: int):
     def misbehave(request: fake.Request, reply: fake.Reply) -> fake.Reply:
         return luck.choice(HARMLESS)(request, reply) if luck.random() < 0.4 else reply
 
-    async with rig(cache=cache, portals=2) as made:
+    async with stack(cache=cache, portals=2) as made:
         for portal in made.portals:
             portal.add(*contents)
         opened = [(content, await made.reader.load(content.skylink)) for content in contents]
@@ -185,14 +185,14 @@ LIES = [fake.flips(7), fake.flips(-1), fake.swaps(noise(5 * MIB, 99)), fake.swap
 
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("shape", ["inline", "1 of n"])
-async def test_lying_portal_alone(rig: OpenRig, lie: fake.Fault, shape: str):
+async def test_lying_portal_alone(stack: OpenContentStack, lie: fake.Fault, shape: str):
     """T2: the content chunk by chunk.
 
     Wrong bytes of the right length never get through: the read fails, and so does the next.
     """
     size = 50_000 if shape == "inline" else 5 * MIB
     skyfile = skyfiles.of_files({"f": noise(size)})
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(skyfile)
         if shape == "inline":
             made.portal.fault(lie)
@@ -208,13 +208,13 @@ async def test_lying_portal_alone(rig: OpenRig, lie: fake.Fault, shape: str):
         assert await read_all(made, skyfile) == skyfile.payload
 
 
-async def test_lie_in_any_of_ten_pieces(rig: OpenRig):
+async def test_lie_in_any_of_ten_pieces(stack: OpenContentStack):
     """T2: the content chunk by chunk, also where the portal spreads it over ten sectors: a wrong
     byte is found whichever of them it lies in.
     """
     payload = noise(5 * MIB, 12)
     skyfile = skyfiles.of_metadata(describe({"f": payload}), payload, pieces=10)
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(skyfile)
         found = await made.reader.load(skyfile.skylink)
         assert found.verified is Verified.YES
@@ -227,10 +227,10 @@ async def test_lie_in_any_of_ten_pieces(rig: OpenRig):
 
 
 @pytest.mark.parametrize("lie", LIES)
-async def test_lying_portal_first(rig: OpenRig, lie: fake.Fault):
+async def test_lying_portal_first(stack: OpenContentStack, lie: fake.Fault):
     """With an honest portal behind the lying one the bytes are right."""
     small, large = skyfiles.of_files({"f": noise(500)}), skyfiles.of_files({"f": noise(5 * MIB)})
-    async with rig(portals=2) as made:
+    async with stack(portals=2) as made:
         for portal in made.portals:
             portal.add(small, large)
         made.portal.fault(lie)
@@ -238,10 +238,10 @@ async def test_lying_portal_first(rig: OpenRig, lie: fake.Fault):
         assert await read_all(made, large) == large.payload
 
 
-async def test_good_units_before_a_bad_one_are_kept(rig: OpenRig):
+async def test_good_units_before_a_bad_one_are_kept(stack: OpenContentStack):
     """A lie in the second chunk does not spoil the first, which is not fetched again."""
     skyfile = skyfiles.of_files({"f": noise(9 * MIB)})
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(skyfile)
         found = await made.reader.load(skyfile.skylink)
         made.portal.fault(fake.flips(5 * MIB), "concat", times=1)
@@ -251,10 +251,10 @@ async def test_good_units_before_a_bad_one_are_kept(rig: OpenRig):
         assert ranges == ["bytes=0-9437183", "bytes=4194304-9437183"]
 
 
-async def test_broken_transfer_is_resumed(rig: OpenRig):
+async def test_broken_transfer_is_resumed(stack: OpenContentStack):
     """After a connection breaks, only what is missing is asked for again."""
     skyfile = plain(5 * MIB)
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(skyfile)
         found = await made.reader.load(skyfile.skylink)
         made.portal.fault(fake.resets_after(2 * MIB + 5), "GET.*concat", times=1)
@@ -279,10 +279,12 @@ async def test_broken_transfer_is_resumed(rig: OpenRig):
         (fake.status(404), NotFoundError),
     ],
 )
-async def test_error_after_retries(rig: OpenRig, fault: fake.Fault, error: type[PortalError]):
+async def test_error_after_retries(
+    stack: OpenContentStack, fault: fake.Fault, error: type[PortalError]
+):
     """What goes on failing is an error after a bounded number of requests, and healed later."""
     skyfile = plain(3 * MIB)
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(skyfile)
         found = await made.reader.load(skyfile.skylink)
         made.portal.requests.clear()
@@ -294,10 +296,10 @@ async def test_error_after_retries(rig: OpenRig, fault: fake.Fault, error: type[
         assert bytes(await made.reader.read(found, 10, 5)) == skyfile.payload[10:15]
 
 
-async def test_stalled_portal(rig: OpenRig):
+async def test_stalled_portal(stack: OpenContentStack):
     """A portal that says nothing is a time-out, not a hang."""
     skyfile = plain(2 * MIB)
-    async with rig(idle=0.1) as made:
+    async with stack(idle=0.1) as made:
         made.portal.add(skyfile)
         found = await made.reader.load(skyfile.skylink)
         made.portal.fault(fake.stalls_after(1000), "GET.*concat")
@@ -306,11 +308,11 @@ async def test_stalled_portal(rig: OpenRig):
 
 
 async def test_unforeseen_error_stays_with_the_read(
-    rig: OpenRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    stack: OpenContentStack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     """A bug in the middle of a fetch is the error of that read; the daemon lives on."""
     skyfile = plain(2 * MIB)
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(skyfile)
         found = await made.reader.load(skyfile.skylink)
         with monkeypatch.context() as patch:
@@ -324,13 +326,13 @@ async def test_unforeseen_error_stays_with_the_read(
 # --- one fetch, whoever asks
 
 
-async def test_many_readers_one_request(rig: OpenRig):
+async def test_many_readers_one_request(stack: OpenContentStack):
     """R3: However many read the same bytes at once, they are fetched once.
 
     A hundred tasks that want the same unit cause one request.
     """
     skyfile = plain(MIB)
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(skyfile)
         found = await made.reader.load(skyfile.skylink)
 
@@ -344,13 +346,13 @@ async def test_many_readers_one_request(rig: OpenRig):
         assert len(made.portal.asked("GET.*concat")) == 1
 
 
-async def test_cancelled_reader_leaves_the_fetch_to_others(rig: OpenRig):
+async def test_cancelled_reader_leaves_the_fetch_to_others(stack: OpenContentStack):
     """R3: A reader that goes away does not end the fetch that others wait for.
 
     The one who caused a fetch gives up; the one who waits for the same unit gets it.
     """
     skyfile = plain(MIB)
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(skyfile)
         found = await made.reader.load(skyfile.skylink)
         made.portal.fault(fake.drips(10_000, 0.01), "GET.*concat")
@@ -369,7 +371,7 @@ async def test_cancelled_reader_leaves_the_fetch_to_others(rig: OpenRig):
         assert len(made.portal.asked("GET.*concat")) == 1
 
 
-async def test_end_of_the_reader_ends_its_fetches(rig: OpenRig):
+async def test_end_of_the_reader_ends_its_fetches(stack: OpenContentStack):
     """Leaving the reader cancels what is under way, whether somebody waits for it or not, and
     leaves no connection behind.
     """
@@ -379,7 +381,7 @@ async def test_end_of_the_reader_ends_its_fetches(rig: OpenRig):
     def stalls_behind_the_start(request: fake.Request, reply: fake.Reply) -> fake.Reply:
         return reply if request.headers["range"].startswith("bytes=0-") else stall(request, reply)
 
-    async def waits(made: Rig, found: Skyfile) -> None:
+    async def waits(made: ContentStack, found: Skyfile) -> None:
         with pytest.raises(PortalError):
             await made.reader.read(found, 30 * MIB, 10)
 
@@ -387,7 +389,7 @@ async def test_end_of_the_reader_ends_its_fetches(rig: OpenRig):
         async with running(FakePortal()) as portal, trio.open_nursery() as nursery:
             portal.add(skyfile)
             portal.fault(stalls_behind_the_start, "GET.*concat")
-            async with rig(urls=[portal.url], idle=100) as made:
+            async with stack(urls=[portal.url], idle=100) as made:
                 found = await made.reader.load(skyfile.skylink)
                 await made.reader.read(found, 0, MIB)  # the next bytes are fetched ahead
                 nursery.start_soon(waits, made, found)
@@ -402,10 +404,10 @@ async def test_end_of_the_reader_ends_its_fetches(rig: OpenRig):
 # --- memory and looking ahead
 
 
-async def test_read_from_memory_needs_no_request(rig: OpenRig):
+async def test_read_from_memory_needs_no_request(stack: OpenContentStack):
     """What is in memory is returned at once, also by the synchronous way."""
     skyfile = plain(MIB)
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(skyfile)
         found = await made.reader.load(skyfile.skylink)
         await made.reader.read(found, 0, 10)
@@ -418,12 +420,12 @@ async def test_read_from_memory_needs_no_request(rig: OpenRig):
         assert made.portal.requests == []
 
 
-async def test_first_read_fetches_no_more_than_it_must(rig: OpenRig):
+async def test_first_read_fetches_no_more_than_it_must(stack: OpenContentStack):
     """R5: a read fetches what it asks for, in pieces of 32 KiB: single reads in the middle of a
     large file ask for their own pieces, nothing ahead.
     """
     skyfile = plain(9 * MIB)
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(skyfile)
         found = await made.reader.load(skyfile.skylink)
         for offset in (3 * MIB + 5000, 8 * MIB, 3 * MIB, 5 * MIB - 1):
@@ -438,10 +440,12 @@ async def test_first_read_fetches_no_more_than_it_must(rig: OpenRig):
 
 
 @pytest.mark.parametrize("step", [-8192, -PIECE, 100_000, MIB, 3 * MIB])
-async def test_backward_and_strided_reads_fetch_what_they_ask_for(rig: OpenRig, step: int):
+async def test_backward_and_strided_reads_fetch_what_they_ask_for(
+    stack: OpenContentStack, step: int
+):
     """R5: What is read at random, backward or in strides is not fetched ahead."""
     skyfile = plain(40 * MIB)
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(skyfile)
         found = await made.reader.load(skyfile.skylink)
         offset, pieces = 20 * MIB, set()
@@ -454,10 +458,10 @@ async def test_backward_and_strided_reads_fetch_what_they_ask_for(rig: OpenRig, 
 
 
 @pytest.mark.usefixtures("small_units")
-async def test_sequential_reads_fetch_each_byte_once(rig: OpenRig):
+async def test_sequential_reads_fetch_each_byte_once(stack: OpenContentStack):
     """A file read from start to end is fetched once, several units with a request."""
     skyfile = plain(100 * SMALL_UNIT)
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(skyfile)
         assert await read_all(made, skyfile, SMALL_UNIT) == skyfile.payload
         spans = fetched(made)
@@ -467,23 +471,23 @@ async def test_sequential_reads_fetch_each_byte_once(rig: OpenRig):
 
 @pytest.mark.usefixtures("small_units")
 @pytest.mark.parametrize("units", [1, 2, 3])
-async def test_looking_ahead_is_bounded_by_the_cache(rig: OpenRig, units: int):
+async def test_looking_ahead_is_bounded_by_the_cache(stack: OpenContentStack, units: int):
     """With room for a few units only, a sequential reader is not robbed of what it reads: each
     unit is fetched about once.
     """
     skyfile = plain(30 * SMALL_UNIT)
-    async with rig(cache=units * SMALL_UNIT) as made:
+    async with stack(cache=units * SMALL_UNIT) as made:
         made.portal.add(skyfile)
         assert await read_all(made, skyfile, SMALL_UNIT // 8, slowly=True) == skyfile.payload
         assert sum(stop - start for start, stop in fetched(made)) <= 35 * SMALL_UNIT
 
 
-async def test_reading_in_order_pushes_nothing_out(rig: OpenRig):
+async def test_reading_in_order_pushes_nothing_out(stack: OpenContentStack):
     """R4: What else was read stays in memory while something far larger is read in order, of which
     little stays.
     """
     other, large = plain(MIB, 5), plain(40 * MIB, 6)
-    async with rig(cache=24 * MIB) as made:
+    async with stack(cache=24 * MIB) as made:
         made.portal.add(other, large)
         assert await read_all(made, other) == other.payload
         assert await read_all(made, large) == large.payload
@@ -495,24 +499,26 @@ async def test_reading_in_order_pushes_nothing_out(rig: OpenRig):
 
 
 @pytest.mark.usefixtures("small_units")
-async def test_what_is_fetched_ahead_stays(rig: OpenRig, monkeypatch: pytest.MonkeyPatch):
+async def test_what_is_fetched_ahead_stays(
+    stack: OpenContentStack, monkeypatch: pytest.MonkeyPatch
+):
     """R5: nothing is fetched twice for want of memory: what was just read goes before what is
     fetched ahead, however long that has been here.
     """
     monkeypatch.setattr("skymount.content.fetch.readahead._LEAST_WINDOW", 32 * SMALL_UNIT)
     skyfile = plain(200 * SMALL_UNIT)
-    async with rig(cache=40 * SMALL_UNIT) as made:
+    async with stack(cache=40 * SMALL_UNIT) as made:
         made.portal.add(skyfile)
         assert await read_all(made, skyfile, SMALL_UNIT // 2, slowly=True) == skyfile.payload
         assert sum(stop - start for start, stop in fetched(made)) == 200 * SMALL_UNIT
 
 
 @pytest.mark.usefixtures("small_units")
-async def test_what_is_read_at_random_stays(rig: OpenRig):
+async def test_what_is_read_at_random_stays(stack: OpenContentStack):
     """R4: what is read again or at random stays while another file is read through."""
     skyfile, other = plain(200 * SMALL_UNIT), plain(40 * SMALL_UNIT, 2)
     places = [n * SMALL_UNIT for n in (3, 30, 11, 22)]
-    async with rig(cache=40 * SMALL_UNIT) as made:
+    async with stack(cache=40 * SMALL_UNIT) as made:
         made.portal.add(skyfile, other)
         found = await made.reader.load(other.skylink)
         for place in places:
@@ -526,7 +532,9 @@ async def test_what_is_read_at_random_stays(rig: OpenRig):
 
 
 @pytest.mark.usefixtures("small_units")
-async def test_second_reader_finds_what_the_first_has_read(rig: OpenRig, mock_clock: MockClock):
+async def test_second_reader_finds_what_the_first_has_read(
+    stack: OpenContentStack, mock_clock: MockClock
+):
     """R4: One that reads the same file a little later in the same order finds what the first one
     has left, from when it began: only what was dropped before is fetched twice.
 
@@ -534,7 +542,7 @@ async def test_second_reader_finds_what_the_first_has_read(rig: OpenRig, mock_cl
     """
     mock_clock.rate = 0.001
     skyfile = plain(200 * SMALL_UNIT)
-    async with rig(cache=40 * SMALL_UNIT) as made:
+    async with stack(cache=40 * SMALL_UNIT) as made:
         made.portal.add(skyfile)
         found = await made.reader.load(skyfile.skylink)
         for unit in range(-8, 200):
@@ -548,12 +556,12 @@ async def test_second_reader_finds_what_the_first_has_read(rig: OpenRig, mock_cl
         assert sum(stop - start for start, stop in fetched(made)) <= 208 * SMALL_UNIT
 
 
-async def test_large_first_read_at_the_start_is_read_on(rig: OpenRig):
+async def test_large_first_read_at_the_start_is_read_on(stack: OpenContentStack):
     """R5: a first read of 128 KiB or more at the beginning of a file of 8 MiB or more counts as
     well: what follows is fetched ahead.
     """
     skyfile = plain(9 * MIB)
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(skyfile)
         found = await made.reader.load(skyfile.skylink)
         await made.reader.read(found, 0, MIB)
@@ -565,12 +573,12 @@ async def test_large_first_read_at_the_start_is_read_on(rig: OpenRig):
         assert spans[-1][1] > MIB
 
 
-async def test_looks_at_the_start_fetch_what_they_ask_for(rig: OpenRig):
+async def test_looks_at_the_start_fetch_what_they_ask_for(stack: OpenContentStack):
     """R5: a read fetches what it asks for: a look at the start of a large file takes no more, and
     neither does a large read of a smaller one.
     """
     large, small = plain(9 * MIB), plain(7 * MIB, 2)
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(large, small)
         await made.reader.read(await made.reader.load(large.skylink), 0, 16 << 10)
         await made.reader.read(await made.reader.load(small.skylink), 0, 128 << 10)
@@ -578,21 +586,21 @@ async def test_looks_at_the_start_fetch_what_they_ask_for(rig: OpenRig):
         assert sorted(fetched(made)) == [(0, PIECE), (0, 4 * PIECE)]
 
 
-async def test_large_chunks_are_not_fetched_over_and_over(rig: OpenRig):
+async def test_large_chunks_are_not_fetched_over_and_over(stack: OpenContentStack):
     """With a cache of one chunk, reading a verified file in small steps fetches each chunk once."""
     skyfile = skyfiles.of_files({"f": noise(9 * MIB)})
-    async with rig(cache=4 * MIB) as made:
+    async with stack(cache=4 * MIB) as made:
         made.portal.add(skyfile)
         assert await read_all(made, skyfile, slowly=True) == skyfile.payload
         assert len(made.portal.asked("GET.*concat")) == 3
 
 
-async def test_same_link_described_twice(rig: OpenRig):
+async def test_same_link_described_twice(stack: OpenContentStack):
     """Two portals describe the same link that cannot be checked differently: what was kept of one
     is not handed out, cut to size, as the content of the other.
     """
     short, long = plain(1000), plain(5000)
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(short)
         first = await made.reader.load(short.skylink)
         await made.reader.read(first, 0, 1000)
@@ -604,10 +612,10 @@ async def test_same_link_described_twice(rig: OpenRig):
 
 
 @pytest.mark.usefixtures("small_units")
-async def test_nothing_is_left_of_reads_that_ended(rig: OpenRig):
+async def test_nothing_is_left_of_reads_that_ended(stack: OpenContentStack):
     """After many reads, failed ones among them, nothing is pending."""
     skyfile = plain(50 * SMALL_UNIT)
-    async with rig(cache=3 * SMALL_UNIT) as made:
+    async with stack(cache=3 * SMALL_UNIT) as made:
         made.portal.add(skyfile)
         found = await made.reader.load(skyfile.skylink)
         made.portal.fault(fake.status(503), "GET.*concat", times=4)
@@ -621,12 +629,12 @@ async def test_nothing_is_left_of_reads_that_ended(rig: OpenRig):
         assert made.cache.used <= 3 * SMALL_UNIT
 
 
-async def test_first_read_takes_one_request(rig: OpenRig):
+async def test_first_read_takes_one_request(stack: OpenContentStack):
     """R7: The first read of a file costs one round trip beyond the description, which is asked for
     once.
     """
     skyfile = skyfiles.of_files({"f": noise(9 * MIB)})
-    async with rig() as made:
+    async with stack() as made:
         made.portal.base_sectors = False
         made.portal.add(skyfile)
         found = await made.reader.load(skyfile.skylink)
@@ -637,14 +645,14 @@ async def test_first_read_takes_one_request(rig: OpenRig):
 
 
 async def test_fetches_ahead_end_after_the_last_close(
-    rig: OpenRig, monkeypatch: pytest.MonkeyPatch
+    stack: OpenContentStack, monkeypatch: pytest.MonkeyPatch
 ):
     """R5: When the last of a skylink's files is closed, fetches that nobody waits for are given up;
     what they would have brought can be read all the same.
     """
     monkeypatch.setattr("skymount.content.fetch.reader._LINGER", 0.01)
     skyfile = plain(40 * MIB)
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(skyfile)
         found = await made.reader.load(skyfile.skylink)
         made.portal.fault(fake.drips(4096, 0.05), "GET.*concat")
@@ -664,13 +672,15 @@ async def test_fetches_ahead_end_after_the_last_close(
         assert bytes(await made.reader.read(found, 3 * MIB, 10)) == skyfile.payload[3 * MIB :][:10]
 
 
-async def test_reading_file_by_file_gives_nothing_up(rig: OpenRig, monkeypatch: pytest.MonkeyPatch):
+async def test_reading_file_by_file_gives_nothing_up(
+    stack: OpenContentStack, monkeypatch: pytest.MonkeyPatch
+):
     """R5: What is fetched ahead is not given up while files are opened now and again, at whatever
     moment none is open.
     """
     monkeypatch.setattr("skymount.content.fetch.reader._LINGER", 0.2)
     skyfile = plain(40 * MIB)
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(skyfile)
         found = await made.reader.load(skyfile.skylink)
         made.portal.fault(fake.drips(4096, 0.05), "GET.*concat")
@@ -686,13 +696,13 @@ async def test_reading_file_by_file_gives_nothing_up(rig: OpenRig, monkeypatch: 
         assert made.reader._pending == on_its_way
 
 
-async def test_reopened_at_once_goes_on(rig: OpenRig, monkeypatch: pytest.MonkeyPatch):
+async def test_reopened_at_once_goes_on(stack: OpenContentStack, monkeypatch: pytest.MonkeyPatch):
     """R6: Files that are opened one after another share what is fetched ahead."""
     monkeypatch.setattr("skymount.content.fetch.reader._LINGER", 0.05)
     files = {f"{n:04}": noise(4096, n) for n in range(1500)}
     payload = b"".join(files.values())
     skyfile = unverifiable(describe(files), payload)
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(skyfile)
         found = await made.reader.load(skyfile.skylink)
         for n in range(1500):
@@ -706,13 +716,13 @@ async def test_reopened_at_once_goes_on(rig: OpenRig, monkeypatch: pytest.Monkey
         assert sum(stop - start for start, stop in fetched(made)) < 8 * MIB
 
 
-async def test_small_files_in_any_order(rig: OpenRig):
+async def test_small_files_in_any_order(stack: OpenContentStack):
     """R6: Small files that are read in another order than they lie in take few requests too."""
     files = {f"{n:04}": noise(4096, n) for n in range(2000)}
     payload = b"".join(files.values())
     skyfile = unverifiable(describe(files), payload)
     order = sorted(range(2000), key=lambda n: str(n)[::-1])
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(skyfile)
         found = await made.reader.load(skyfile.skylink)
         for n in order:
@@ -725,13 +735,13 @@ async def test_small_files_in_any_order(rig: OpenRig):
 
 
 async def test_fetches_that_nobody_waits_for_make_way(
-    rig: OpenRig, monkeypatch: pytest.MonkeyPatch
+    stack: OpenContentStack, monkeypatch: pytest.MonkeyPatch
 ):
     """R3: What readers that went away had asked for is given up before others have to wait."""
     monkeypatch.setattr("skymount.content.fetch.fetcher._PATIENCE", 0.0)
     monkeypatch.setattr("skymount.content.fetch.fetcher._FETCHES", 2)
     slow, quick = plain(40 * MIB, 1), skyfiles.of_files({"f": noise(5 * MIB)})
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(slow, quick)
         found = await made.reader.load(slow.skylink)
         wanted = await made.reader.load(quick.skylink)
@@ -747,13 +757,15 @@ async def test_fetches_that_nobody_waits_for_make_way(
 
 @pytest.mark.parametrize("cache", range(4, 17))
 @pytest.mark.parametrize("readers", [1, 2])
-async def test_chunks_of_which_few_fit_are_fetched_once(rig: OpenRig, cache: int, readers: int):
+async def test_chunks_of_which_few_fit_are_fetched_once(
+    stack: OpenContentStack, cache: int, readers: int
+):
     """Neither what is read nor what was fetched ahead of it pushes out the other, but once when
     another reader begins.
     """
     skyfiles_ = [skyfiles.of_files({"big": noise(16 * MIB + 17, n)}) for n in range(readers)]
     step = 128 << 10
-    async with rig(cache=max(cache, 4 * readers) * MIB) as made:
+    async with stack(cache=max(cache, 4 * readers) * MIB) as made:
         files = []
         for skyfile in skyfiles_:
             made.portal.add(skyfile)

@@ -16,13 +16,13 @@ from skymount.errors import (
     PortalError,
     UnavailableError,
 )
-from skymount.portal.failover import PROOF_WAIT, ROUNDS
+from skymount.portal.failover import PROOF_TIMEOUT, ROUNDS
 from skymount.wire import base_sector
 from skymount.wire.merkle import sector_root
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 from tests.fakes import portal as fake
 from tests.fakes import skyfiles
-from tests.fakes.rig import OpenRig
+from tests.fakes.content_stack import OpenContentStack
 from tests.fakes.skyfiles import FakeSkyfile, describe, noise
 
 MIB = 1 << 20
@@ -55,13 +55,13 @@ MANY = skyfiles.of_metadata(
 )
 @pytest.mark.parametrize("policy", [VerifyPolicy.AVAILABLE, VerifyPolicy.REQUIRE])
 async def test_from_the_base_sector(
-    rig: OpenRig, skyfile: FakeSkyfile, inline: bool, unit: int, policy: VerifyPolicy
+    stack: OpenContentStack, skyfile: FakeSkyfile, inline: bool, unit: int, policy: VerifyPolicy
 ):
     """T2: Larger content is checked as well where the portal hands out the base sector.
 
     Content of each shape is described by its base sector, and verified.
     """
-    async with rig(policy=policy) as made:
+    async with stack(policy=policy) as made:
         made.portal.add(skyfile)
         loaded = await made.loader.load(skyfile.skylink)
         found = loaded.skyfile
@@ -72,19 +72,19 @@ async def test_from_the_base_sector(
         assert made.portal.asked("GET.*concat") == []
 
 
-async def test_one_request_for_small_content(rig: OpenRig):
+async def test_one_request_for_small_content(stack: OpenContentStack):
     """Description and content of a small skyfile take a single request."""
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(INLINE)
         await made.loader.load(INLINE.skylink)
         assert len(made.portal.asked("GET")) == 1
 
 
 @pytest.mark.parametrize("size", [len(INLINE.base or b"") + 1, 65_536, SECTOR_SIZE])
-async def test_base_sector_with_padding(rig: OpenRig, size: int):
+async def test_base_sector_with_padding(stack: OpenContentStack, size: int):
     """A portal may hand out the whole sector, or a part of its padding."""
     base = INLINE.base or b""
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(INLINE)
         made.portal.fault(fake.body_is(base.ljust(size, b"\0")))
         assert (await made.loader.load(INLINE.skylink)).payload == INLINE.payload
@@ -101,9 +101,9 @@ async def test_base_sector_with_padding(rig: OpenRig, size: int):
         fake.resets_after(9),
     ],
 )
-async def test_spilled_sector_that_cannot_be_had(rig: OpenRig, fault: fake.Fault):
+async def test_spilled_sector_that_cannot_be_had(stack: OpenContentStack, fault: fake.Fault):
     """Whatever is wrong with one of several sectors fetched at once is a PortalError."""
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(MANY)
         made.portal.fault(fault, "/svc/root")
         with pytest.raises(PortalError):
@@ -140,34 +140,34 @@ def crafted(layout: base_sector.Layout, rest: bytes = b"") -> FakeSkyfile:
     ],
     ids=str,
 )
-async def test_layout_that_makes_no_sense(rig: OpenRig, layout: base_sector.Layout):
+async def test_layout_that_makes_no_sense(stack: OpenContentStack, layout: base_sector.Layout):
     """Sizes that contradict each other, or the sector, are bad content, found out at once."""
     content = crafted(layout, b"{}".ljust(200, b"x"))
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(content)
         with trio.fail_after(10), pytest.raises(BadContentError):
             await made.loader.load(content.skylink)
 
 
-async def test_unknown_version(rig: OpenRig):
+async def test_unknown_version(stack: OpenContentStack):
     """A layout of another version is bad content."""
     base = b"\x02" + (INLINE.base or b"")[1:]
     content = FakeSkyfile(Skylink.v1(sector_root(base), len(base)), b"{}", b"", base)
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(content)
         with pytest.raises(BadContentError, match="version 2"):
             await made.loader.load(content.skylink)
 
 
 @pytest.mark.parametrize("policy", [VerifyPolicy.AVAILABLE, VerifyPolicy.REQUIRE])
-async def test_chunks_too_large_to_hold(rig: OpenRig, policy: VerifyPolicy):
+async def test_chunks_too_large_to_hold(stack: OpenContentStack, policy: VerifyPolicy):
     """T4: `partly` where only names and sizes could be checked.
 
     Content in chunks of a gigabyte is not verified, so that nobody has to hold one.
     """
     layout = base_sector.Layout(1000, 2, 256 * 32, 255, 1)
     content = crafted(layout, noise(256 * 32) + b"{}")
-    async with rig(policy=policy) as made:
+    async with stack(policy=policy) as made:
         made.portal.add(content)
         if policy is VerifyPolicy.REQUIRE:
             with pytest.raises(BadContentError, match="too large to verify"):
@@ -183,12 +183,14 @@ async def test_chunks_too_large_to_hold(rig: OpenRig, policy: VerifyPolicy):
 
 @pytest.mark.parametrize("skyfile", [INLINE, LEGACY], ids=["plain", "legacy"])
 @pytest.mark.parametrize("header", [True, False])
-async def test_small_content_is_rebuilt(rig: OpenRig, skyfile: FakeSkyfile, header: bool):
+async def test_small_content_is_rebuilt(
+    stack: OpenContentStack, skyfile: FakeSkyfile, header: bool
+):
     """T1: Content is checked against its skylink.
 
     Small content is verified by metadata (header or endpoint) and payload together.
     """
-    async with rig(policy=VerifyPolicy.REQUIRE) as made:
+    async with stack(policy=VerifyPolicy.REQUIRE) as made:
         made.portal.add(skyfile)
         made.portal.base_sectors = False
         made.portal.metadata_header = header
@@ -199,10 +201,10 @@ async def test_small_content_is_rebuilt(rig: OpenRig, skyfile: FakeSkyfile, head
         assert len(made.portal.asked("/svc/metadata/")) == (not header)
 
 
-async def test_empty_content_is_rebuilt(rig: OpenRig):
+async def test_empty_content_is_rebuilt(stack: OpenContentStack):
     """Content of no bytes is verified without asking for any."""
     empty = skyfiles.of_files({"empty": b""})
-    async with rig(policy=VerifyPolicy.REQUIRE) as made:
+    async with stack(policy=VerifyPolicy.REQUIRE) as made:
         made.portal.add(empty)
         made.portal.base_sectors = False
         loaded = await made.loader.load(empty.skylink)
@@ -210,11 +212,11 @@ async def test_empty_content_is_rebuilt(rig: OpenRig):
         assert made.portal.asked("GET.*concat") == []
 
 
-async def test_small_content_is_rebuilt_file_by_file(rig: OpenRig):
+async def test_small_content_is_rebuilt_file_by_file(stack: OpenContentStack):
     """T1: all of it has been checked. So it is also from a portal that knows no ``format=concat``,
     which is asked for each file by its path.
     """
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(INLINE)
         made.portal.base_sectors = made.portal.concat = False
         loaded = await made.loader.load(INLINE.skylink)
@@ -229,13 +231,13 @@ async def test_small_content_is_rebuilt_file_by_file(rig: OpenRig):
     ("policy", "verified"), [(VerifyPolicy.AVAILABLE, Verified.NO), (VerifyPolicy.OFF, Verified.NO)]
 )
 async def test_large_content_by_the_portals_word(
-    rig: OpenRig, policy: VerifyPolicy, verified: Verified
+    stack: OpenContentStack, policy: VerifyPolicy, verified: Verified
 ):
     """T4: Not covered: content whose portal hands out no base sector and that is larger than 4 MiB.
 
     Large content without a base sector is served unverified, and says so.
     """
-    async with rig(policy=policy) as made:
+    async with stack(policy=policy) as made:
         made.portal.add(LARGE)
         made.portal.base_sectors = False
         found = (await made.loader.load(LARGE.skylink)).skyfile
@@ -247,12 +249,12 @@ async def test_large_content_by_the_portals_word(
     [LARGE, skyfiles.packed(FILES), skyfiles.encrypted(FILES)],
     ids=["large", "packed", "encrypted"],
 )
-async def test_verification_required(rig: OpenRig, skyfile: FakeSkyfile):
+async def test_verification_required(stack: OpenContentStack, skyfile: FakeSkyfile):
     """T5: `verify = "require"` refuses with EIO what cannot be checked.
 
     Where verification is required, what cannot be verified is refused.
     """
-    async with rig(policy=VerifyPolicy.REQUIRE) as made:
+    async with stack(policy=VerifyPolicy.REQUIRE) as made:
         made.portal.add(skyfile)
         if skyfile is LARGE:
             made.portal.base_sectors = False
@@ -260,27 +262,27 @@ async def test_verification_required(rig: OpenRig, skyfile: FakeSkyfile):
             await made.loader.load(skyfile.skylink)
 
 
-async def test_packed_content(rig: OpenRig):
+async def test_packed_content(stack: OpenContentStack):
     """T4: skylinks into a packed sector (offset other than 0).
 
     Behind other content in a sector, the base sector proves nothing and is not asked for.
     """
     packed = skyfiles.packed(FILES)
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(packed)
         found = (await made.loader.load(packed.skylink)).skyfile
         assert found.verified is Verified.NO
         assert made.portal.asked("basesector") == []
 
 
-async def test_encrypted_content(rig: OpenRig):
+async def test_encrypted_content(stack: OpenContentStack):
     """T4: content that the portal decrypts.
 
     What the portal decrypts is served unverified, however small; and that the portal has base
     sectors is not forgotten over it.
     """
     contents = [skyfiles.encrypted({"f": f"secret {n}".encode()}) for n in range(5)]
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(*contents, INLINE)
         for content in contents:
             found = await made.reader.load(content.skylink)
@@ -292,40 +294,42 @@ async def test_encrypted_content(rig: OpenRig):
 
 
 @pytest.mark.parametrize("hands_out_sectors", [True, False])
-async def test_base_sector_that_is_encrypted_up_to_its_end(rig: OpenRig, hands_out_sectors: bool):
+async def test_base_sector_that_is_encrypted_up_to_its_end(
+    stack: OpenContentStack, hands_out_sectors: bool
+):
     """Encrypted content is described by the portal's word, its own layout being noise; a mount
     that requires verification refuses it.
     """
     content = skyfiles.sealed({"f": b"secret"})
     if not hands_out_sectors:
         content = replace(content, sectors={})
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(content)
         found = await made.reader.load(content.skylink)
         assert found.verified is Verified.NO
         assert bytes(await made.reader.read(found, 0, found.size)) == b"secret"
-    async with rig(policy=VerifyPolicy.REQUIRE) as made:
+    async with stack(policy=VerifyPolicy.REQUIRE) as made:
         made.portal.add(content)
         with pytest.raises(BadContentError):
             await made.loader.load(content.skylink)
 
 
-async def test_content_that_only_claims_to_be_encrypted(rig: OpenRig):
+async def test_content_that_only_claims_to_be_encrypted(stack: OpenContentStack):
     """A base sector that says it is encrypted, and is not the sector's start, is refused."""
     content = skyfiles.sealed({"f": b"secret"})
     assert content.base is not None
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(replace(content, base=content.base[:-1] + b"?"))
         with pytest.raises(BadContentError):
             await made.loader.load(content.skylink)
 
 
-async def test_no_verification(rig: OpenRig):
+async def test_no_verification(stack: OpenContentStack):
     """T5: `"off"` checks nothing.
 
     With verification off nothing is checked, and nothing is asked for that.
     """
-    async with rig(policy=VerifyPolicy.OFF) as made:
+    async with stack(policy=VerifyPolicy.OFF) as made:
         made.portal.add(INLINE)
         found = (await made.loader.load(INLINE.skylink)).skyfile
         assert found.verified is Verified.NO
@@ -336,29 +340,29 @@ async def test_no_verification(rig: OpenRig):
     ("raw", "length"),
     [(b'{"filename":"f"}', 9), (b'{"filename":"f","length":9}', None), (b"{}", 9)],
 )
-async def test_size_by_metadata_or_header(rig: OpenRig, raw: bytes, length: int | None):
+async def test_size_by_metadata_or_header(stack: OpenContentStack, raw: bytes, length: int | None):
     """The size comes from the metadata, or from the length of the answer."""
     content = skyfiles.unverifiable(raw, b"123456789")
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(content)
         if length is None:
             made.portal.fault(lambda _, reply: replace(reply, endless=b"x"), "HEAD")
         assert (await made.loader.load(content.skylink)).skyfile.size == 9
 
 
-async def test_no_size_at_all(rig: OpenRig):
+async def test_no_size_at_all(stack: OpenContentStack):
     """Content whose size nobody tells is bad content."""
     content = skyfiles.unverifiable(b'{"filename":"f"}', b"x")
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(content)
         made.portal.fault(lambda _, reply: replace(reply, endless=b"x"), "HEAD")
         with pytest.raises(BadContentError, match="size"):
             await made.loader.load(content.skylink)
 
 
-async def test_no_metadata_anywhere(rig: OpenRig):
+async def test_no_metadata_anywhere(stack: OpenContentStack):
     """A portal with neither header nor endpoint has not got it, as far as anybody can tell."""
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(INLINE)
         made.portal.base_sectors = made.portal.metadata_header = False
         made.portal.metadata_endpoint = False
@@ -366,10 +370,10 @@ async def test_no_metadata_anywhere(rig: OpenRig):
             await made.loader.load(INLINE.skylink)
 
 
-async def test_base_sector_is_asked_for_whatever_was_refused(rig: OpenRig):
+async def test_base_sector_is_asked_for_whatever_was_refused(stack: OpenContentStack):
     """T3: A portal that refused base sectors of other content may prove this one."""
     contents = [skyfiles.of_files({"f": noise(50, n)}) for n in range(6)]
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(*contents)
         made.portal.base_sectors = False
         for content in contents:
@@ -382,9 +386,9 @@ async def test_base_sector_is_asked_for_whatever_was_refused(rig: OpenRig):
 
 @pytest.mark.parametrize("skyfile", [INLINE, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("code", [500, 502, 503, 504])
-async def test_head_that_fails(rig: OpenRig, skyfile: FakeSkyfile, code: int):
+async def test_head_that_fails(stack: OpenContentStack, skyfile: FakeSkyfile, code: int):
     """T3: The headers of a HEAD request are not needed: the metadata endpoint is asked."""
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(skyfile)
         made.portal.base_sectors = False
         made.portal.fault(fake.status(code), "^HEAD")
@@ -406,9 +410,11 @@ async def test_head_that_fails(rig: OpenRig, skyfile: FakeSkyfile, code: int):
     ],
     ids=["429", "404", "403", "closed"],
 )
-async def test_head_that_is_refused(rig: OpenRig, fault: fake.Fault, error: type[PortalError]):
+async def test_head_that_is_refused(
+    stack: OpenContentStack, fault: fake.Fault, error: type[PortalError]
+):
     """A portal that is busy, refuses, or breaks off is not asked for the same in another way."""
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(INLINE)
         made.portal.base_sectors = False
         made.portal.fault(fault, "^HEAD")
@@ -447,13 +453,13 @@ LIES = {
 
 
 @pytest.mark.parametrize("what", LIES)
-async def test_lying_portal_and_an_honest_one(rig: OpenRig, what: str):
+async def test_lying_portal_and_an_honest_one(stack: OpenContentStack, what: str):
     """T3: A portal whose answer fails the check is not believed: the next portal is asked.
 
     A lie about small content is found out, and the next portal asked.
     """
     base_sectors, lie, where = LIES[what]
-    async with rig(portals=2) as made:
+    async with stack(portals=2) as made:
         for portal in made.portals:
             portal.add(INLINE)
             portal.base_sectors = base_sectors
@@ -466,13 +472,13 @@ async def test_lying_portal_and_an_honest_one(rig: OpenRig, what: str):
 
 
 @pytest.mark.parametrize("what", LIES)
-async def test_lying_portal_alone(rig: OpenRig, what: str):
+async def test_lying_portal_alone(stack: OpenContentStack, what: str):
     """T1: nothing is handed out, not even a name, before all of it has been checked.
 
     With nobody else to ask, a lie is an error.
     """
     base_sectors, lie, where = LIES[what]
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(INLINE)
         made.portal.base_sectors = base_sectors
         made.portal.fault(lie, where)
@@ -480,9 +486,9 @@ async def test_lying_portal_alone(rig: OpenRig, what: str):
             await made.loader.load(INLINE.skylink)
 
 
-async def test_described_again_for_its_payload(rig: OpenRig):
+async def test_described_again_for_its_payload(stack: OpenContentStack):
     """A payload that is no longer in memory is fetched and checked as at first."""
-    async with rig(portals=2) as made:
+    async with stack(portals=2) as made:
         for portal in made.portals:
             portal.add(INLINE)
         found = (await made.loader.load(INLINE.skylink)).skyfile
@@ -490,9 +496,9 @@ async def test_described_again_for_its_payload(rig: OpenRig):
         assert await made.loader.payload(found) == INLINE.payload
 
 
-async def test_portals_that_no_longer_agree(rig: OpenRig):
+async def test_portals_that_no_longer_agree(stack: OpenContentStack):
     """Content that was small and is now called large is an error."""
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(INLINE)
         found = (await made.loader.load(INLINE.skylink)).skyfile
         made.portal.base_sectors = False
@@ -512,9 +518,11 @@ async def test_portals_that_no_longer_agree(rig: OpenRig):
         (fake.resets_after(-1), UnavailableError),
     ],
 )
-async def test_portal_that_fails(rig: OpenRig, fault: fake.Fault, error: type[PortalError]):
+async def test_portal_that_fails(
+    stack: OpenContentStack, fault: fake.Fault, error: type[PortalError]
+):
     """Failures and refusals come through as what they are."""
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(INLINE)
         made.portal.fault(fault)
         with pytest.raises(error):
@@ -524,12 +532,12 @@ async def test_portal_that_fails(rig: OpenRig, fault: fake.Fault, error: type[Po
 # --- several portals
 
 
-async def test_better_description_is_preferred(rig: OpenRig):
+async def test_better_description_is_preferred(stack: OpenContentStack):
     """T3: is believed only when no other portal gives one that can be.
 
     A portal's mere word is believed only if no other portal can prove its own.
     """
-    async with rig(portals=3) as made:
+    async with stack(portals=3) as made:
         for portal in made.portals:
             portal.add(LARGE)
         made.portals[0].base_sectors = False
@@ -541,9 +549,9 @@ async def test_better_description_is_preferred(rig: OpenRig):
         assert (found.verified, found.portal) == (Verified.NO, made.portals[0].url)
 
 
-async def test_full_rounds_before_a_mere_word(rig: OpenRig):
+async def test_full_rounds_before_a_mere_word(stack: OpenContentStack):
     """T3: those that fail are asked three times before what nobody can check is believed."""
-    async with rig(portals=2) as made:
+    async with stack(portals=2) as made:
         liar, honest = made.portals
         for portal in made.portals:
             portal.add(LARGE)
@@ -559,13 +567,13 @@ async def test_full_rounds_before_a_mere_word(rig: OpenRig):
     ids=["503", "429", "lie", "closed"],
 )
 async def test_provisional_while_a_portal_fails(
-    rig: OpenRig, fault: fake.Fault, caplog: pytest.LogCaptureFixture
+    stack: OpenContentStack, fault: fake.Fault, caplog: pytest.LogCaptureFixture
 ):
     """T6: What cannot be checked, while a portal that failed might have proved it, is provisional.
 
     The log says so once, and once that it no longer is.
     """
-    async with rig(portals=2) as made:
+    async with stack(portals=2) as made:
         word, failing = made.portals
         for portal in made.portals:
             portal.add(LARGE)
@@ -586,39 +594,39 @@ async def test_provisional_while_a_portal_fails(
         assert "no longer provisional" in caplog.text
 
 
-async def test_silent_portal_and_a_mere_word(rig: OpenRig):
+async def test_silent_portal_and_a_mere_word(stack: OpenContentStack):
     """T3: One that has not answered within 10 s counts as failed."""
-    async with rig(portals=2, idle=60.0) as made:
+    async with stack(portals=2, idle=60.0) as made:
         word, silent = made.portals
         word.add(LARGE)
         word.base_sectors = False
         silent.fault(fake.stalls_after(-1))
         begun = trio.current_time()
-        with trio.fail_after(PROOF_WAIT + 10):
+        with trio.fail_after(PROOF_TIMEOUT + 10):
             found = (await made.loader.load(LARGE.skylink)).skyfile
-        assert trio.current_time() - begun >= PROOF_WAIT
+        assert trio.current_time() - begun >= PROOF_TIMEOUT
         assert found.provisional
 
 
-async def test_liar_a_silent_portal_and_an_honest_one(rig: OpenRig):
+async def test_liar_a_silent_portal_and_an_honest_one(stack: OpenContentStack):
     """T3: all others are asked at once, so a silent one does not keep an honest one from proving
     its answer.
     """
-    async with rig(portals=3, idle=60.0) as made:
+    async with stack(portals=3, idle=60.0) as made:
         liar, silent, honest = made.portals
         for portal in (liar, honest):
             portal.add(LARGE)
         liar.base_sectors = False
         silent.fault(fake.stalls_after(-1))
-        with trio.fail_after(PROOF_WAIT / 2):
+        with trio.fail_after(PROOF_TIMEOUT / 2):
             found = (await made.loader.load(LARGE.skylink)).skyfile
         assert (found.verified, found.portal) == (Verified.YES, honest.url)
 
 
 @pytest.mark.parametrize("code", [404, 403, 401, 429])
-async def test_refusals_and_a_mere_word(rig: OpenRig, code: int):
+async def test_refusals_and_a_mere_word(stack: OpenContentStack, code: int):
     """T6: a portal that does not have the content could not prove it; one that refuses might."""
-    async with rig(portals=2) as made:
+    async with stack(portals=2) as made:
         word, other = made.portals
         word.add(LARGE)
         word.base_sectors = False
@@ -633,9 +641,9 @@ async def test_refusals_and_a_mere_word(rig: OpenRig, code: int):
     [skyfiles.packed({"p": b"1"}), skyfiles.sealed({"f": b"secret"})],
     ids=["packed", "encrypted"],
 )
-async def test_what_no_portal_can_prove(rig: OpenRig, skyfile: FakeSkyfile):
+async def test_what_no_portal_can_prove(stack: OpenContentStack, skyfile: FakeSkyfile):
     """T6: what lies in a packed sector, or is encrypted, is not provisional: there is no proof."""
-    async with rig(portals=2) as made:
+    async with stack(portals=2) as made:
         word, failing = made.portals
         word.add(skyfile)
         failing.fault(fake.status(503))
@@ -660,14 +668,14 @@ def test_no_such_policy(text: str):
 
 
 CROWD = {f"d{n // 100}/{n:05}": b"x" for n in range(20_000)}
-"""Files whose metadata is read in a process apart."""
+"""Files whose metadata is parsed in a worker."""
 
 
 @pytest.mark.parametrize("base_sectors", [True, False])
-async def test_large_metadata(rig: OpenRig, base_sectors: bool):
-    """S10: is read by a process apart. It is read as any other is, wherever it comes from."""
+async def test_large_metadata(stack: OpenContentStack, base_sectors: bool):
+    """S10: is read by a worker process. It is read as any other is, wherever it comes from."""
     content = skyfiles.of_files(CROWD) if base_sectors else unverifiable(CROWD)
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(content)
         made.portal.base_sectors = base_sectors
         found = (await made.loader.load(content.skylink)).skyfile
@@ -677,10 +685,10 @@ async def test_large_metadata(rig: OpenRig, base_sectors: bool):
         assert [path for path, *_ in found.listing.extents_from(0)] == list(CROWD)
 
 
-async def test_large_metadata_that_is_broken(rig: OpenRig):
+async def test_large_metadata_that_is_broken(stack: OpenContentStack):
     """A portal whose metadata cannot be read is not used: the next one is asked."""
     content = unverifiable(CROWD)
-    async with rig(portals=2) as made:
+    async with stack(portals=2) as made:
         for portal in made.portals:
             portal.add(content)
         broken = content.metadata[:-9].replace(b"00777", b"777")
@@ -695,11 +703,11 @@ def unverifiable(files: dict[str, bytes]) -> FakeSkyfile:
     return skyfiles.unverifiable(describe(files), b"".join(files.values()))
 
 
-async def test_header_too_long(rig: OpenRig):
+async def test_header_too_long(stack: OpenContentStack):
     """S11: the metadata endpoint is asked instead; without one the headers are what went wrong."""
     raw = b'{"filename":"f","length":5,"x":"%s"}' % (b"x" * (9 << 20))
     content = skyfiles.unverifiable(raw, b"hello")
-    async with rig() as made:
+    async with stack() as made:
         made.portal.add(content)
         assert (await made.loader.load(content.skylink)).skyfile.size == 5
         made.portal.metadata_endpoint = False

@@ -11,19 +11,19 @@ from skymount.fs.skylinks.mounted_name import INDEX_BITS, MountedName, TreeVersi
 from skymount.fs.subtree import FOREVER
 from skymount.portal.registry.name_resolver import Goal
 from skymount.wire.skylink import Skylink
-from tests.fakes.kit import FILES, Kit, open_kit
+from tests.fakes.in_memory_mount import FILES, InMemoryMount, open_in_memory_mount
 from tests.fakes.skyfiles import resolver
 from tests.fs.test_dispatcher import refused
 
 
-def links(kit: Kit, count: int) -> list[Skylink]:
+def links(mount: InMemoryMount, count: int) -> list[Skylink]:
     """Publish so many skylinks."""
-    return [kit.reader.add({"f": str(n).encode()}) for n in range(count)]
+    return [mount.reader.add({"f": str(n).encode()}) for n in range(count)]
 
 
-def at(kit: Kit, name: object) -> MountedName:
+def at(mount: InMemoryMount, name: object) -> MountedName:
     """Return the point of a name in ``skylinks``."""
-    return kit.slots.point(str(name))
+    return mount.slots.point(str(name))
 
 
 # --- loading
@@ -31,35 +31,35 @@ def at(kit: Kit, name: object) -> MountedName:
 
 async def test_loaded_once(autojump_clock: object):
     """However many tasks want a tree, it is loaded once; later ones get it without a wait."""
-    async with open_kit() as kit:
-        slot = at(kit, kit.reader.add(FILES)).slot
-        kit.reader.delays[slot.target] = 5
+    async with open_in_memory_mount() as mount:
+        slot = at(mount, mount.reader.add(FILES)).slot
+        mount.reader.delays[slot.target] = 5
         trees = []
 
         async def want() -> None:
-            trees.append(await kit.slots.tree(slot))
+            trees.append(await mount.slots.tree(slot))
 
         async with trio.open_nursery() as nursery:
             for _ in range(20):
                 nursery.start_soon(want)
         assert len(set(map(id, trees))) == 1
-        assert len(kit.reader.loads) == 1
-        assert await kit.slots.tree(slot) is trees[0]
+        assert len(mount.reader.loads) == 1
+        assert await mount.slots.tree(slot) is trees[0]
         assert trio.current_time() == 5
 
 
 async def test_load_again_after_an_error(autojump_clock: object):
     """A load that failed is an error for all who waited; who asks later starts another."""
-    async with open_kit() as kit:
-        slot = at(kit, kit.reader.add(FILES)).slot
-        kit.slots.refer(slot)
-        kit.reader.errors[slot.target] = UnavailableError("down")
+    async with open_in_memory_mount() as mount:
+        slot = at(mount, mount.reader.add(FILES)).slot
+        mount.slots.refer(slot)
+        mount.reader.errors[slot.target] = UnavailableError("down")
         for _ in range(2):
             with pytest.raises(UnavailableError):
-                await kit.slots.tree(slot)
-        kit.reader.errors.clear()
-        await kit.slots.tree(slot)
-        assert len(kit.reader.loads) == 3
+                await mount.slots.tree(slot)
+        mount.reader.errors.clear()
+        await mount.slots.tree(slot)
+        assert len(mount.reader.loads) == 3
         assert slot.point.error is None
 
 
@@ -69,22 +69,22 @@ async def test_failure_is_never_taken_for_absence(autojump_clock: object):
     Tasks that wait for a load that fails, while others begin the next one at once, get the error or
     the tree: never «not found».
     """
-    async with open_kit() as kit:
-        slot = at(kit, kit.reader.add(FILES)).slot
-        kit.slots.refer(slot)
-        kit.reader.errors[slot.target] = UnavailableError("down")
+    async with open_in_memory_mount() as mount:
+        slot = at(mount, mount.reader.add(FILES)).slot
+        mount.slots.refer(slot)
+        mount.reader.errors[slot.target] = UnavailableError("down")
         outcomes: list[object] = []
 
         async def want() -> None:
             try:
-                outcomes.append(await kit.slots.tree(slot))
+                outcomes.append(await mount.slots.tree(slot))
             except UnavailableError as error:
                 outcomes.append(error)
 
         async def restart() -> None:
-            await kit.slots.start(slot.point).wait()
-            kit.reader.errors.clear()
-            kit.slots.start(slot.point)
+            await mount.slots.start(slot.point).wait()
+            mount.reader.errors.clear()
+            mount.slots.start(slot.point)
 
         async with trio.open_nursery() as nursery:
             for n in range(30):
@@ -94,46 +94,46 @@ async def test_failure_is_never_taken_for_absence(autojump_clock: object):
 
 async def test_unforeseen_error(autojump_clock: object, caplog: pytest.LogCaptureFixture):
     """A bug in a load is the error of that skylink; the nursery lives on."""
-    async with open_kit() as kit:
-        good, bad = links(kit, 2)
-        kit.reader.errors[bad] = ZeroDivisionError()
+    async with open_in_memory_mount() as mount:
+        good, bad = links(mount, 2)
+        mount.reader.errors[bad] = ZeroDivisionError()
         with pytest.raises(BadContentError):
-            await kit.slots.tree(at(kit, bad).slot)
+            await mount.slots.tree(at(mount, bad).slot)
         assert "ZeroDivisionError" in caplog.text
-        await kit.slots.tree(at(kit, good).slot)
+        await mount.slots.tree(at(mount, good).slot)
 
 
 async def test_waiting_has_a_limit(autojump_clock: object):
     """A wait can be bounded; the load goes on."""
-    async with open_kit() as kit:
-        slot = at(kit, kit.reader.add(FILES)).slot
-        kit.reader.delays[slot.target] = 10
-        await kit.slots.settle(slot.point, 2)
+    async with open_in_memory_mount() as mount:
+        slot = at(mount, mount.reader.add(FILES)).slot
+        mount.reader.delays[slot.target] = 10
+        await mount.slots.settle(slot.point, 2)
         assert trio.current_time() == 2
         assert slot.tree is None
-        await kit.slots.tree(slot)
+        await mount.slots.tree(slot)
         assert trio.current_time() == 10
-        assert len(kit.reader.loads) == 1
+        assert len(mount.reader.loads) == 1
 
 
 async def test_cancelled_waiter_leaves_the_load(autojump_clock: object):
     """A task that gives up does not end the load that others wait for."""
-    async with open_kit() as kit:
-        slot = at(kit, kit.reader.add(FILES)).slot
-        kit.reader.delays[slot.target] = 10
+    async with open_in_memory_mount() as mount:
+        slot = at(mount, mount.reader.add(FILES)).slot
+        mount.reader.delays[slot.target] = 10
         with trio.move_on_after(1):
-            await kit.slots.tree(slot)
+            await mount.slots.tree(slot)
         assert slot.point.waiting == 0
-        await kit.slots.tree(slot)
-        assert len(kit.reader.loads) == 1
+        await mount.slots.tree(slot)
+        assert len(mount.reader.loads) == 1
 
 
 async def test_shutdown_ends_waiting():
     """When the daemon's nursery is cancelled in the middle of a load, its event is set."""
-    async with open_kit() as kit:
-        slot = at(kit, kit.reader.add(FILES)).slot
-        kit.reader.delays[slot.target] = 1000
-        done = kit.slots.start(slot.point)
+    async with open_in_memory_mount() as mount:
+        slot = at(mount, mount.reader.add(FILES)).slot
+        mount.reader.delays[slot.target] = 1000
+        done = mount.slots.start(slot.point)
         await trio.testing.wait_all_tasks_blocked()
     assert done.is_set()
     assert slot.point.error is not None
@@ -147,16 +147,16 @@ async def test_names(autojump_clock: object):
 
     Each form of a skylink is a slot of its own; what is no skylink is malformed.
     """
-    async with open_kit() as kit:
-        link = kit.reader.add(FILES)
+    async with open_in_memory_mount() as mount:
+        link = mount.reader.add(FILES)
         forms = [str(link), link.base32, link.base32.upper(), f"svc:{link}", f"sia:{link}"]
-        slots = {at(kit, form).slot for form in forms}
+        slots = {at(mount, form).slot for form in forms}
         assert len(slots) == len(forms)
         assert {slot.target for slot in slots} == {link}
         for name in ("", "x", str(link)[1:], "w" * 55):
             with pytest.raises(MalformedError):
-                at(kit, name)
-        assert len(kit.slots) == len(forms)
+                at(mount, name)
+        assert len(mount.slots) == len(forms)
 
 
 async def test_numbers_are_stable():
@@ -166,8 +166,8 @@ async def test_numbers_are_stable():
     """
     numbers = []
     for _ in range(2):
-        async with open_kit() as kit:
-            numbers.append([at(kit, link).slot.inode(5) for link in links(kit, 50)])
+        async with open_in_memory_mount() as mount:
+            numbers.append([at(mount, link).slot.inode(5) for link in links(mount, 50)])
     assert numbers[0] == numbers[1]
     assert len(set(numbers[0])) == 50
     assert all(1 << INDEX_BITS <= number < 1 << 63 for number in numbers[0])
@@ -175,87 +175,87 @@ async def test_numbers_are_stable():
 
 async def test_inode_and_back(autojump_clock: object):
     """An inode number leads back to slot, tree and node; a number of nobody is a KeyError."""
-    async with open_kit() as kit:
-        slot = at(kit, kit.reader.add(FILES)).slot
-        tree = await kit.slots.tree(slot)
+    async with open_in_memory_mount() as mount:
+        slot = at(mount, mount.reader.add(FILES)).slot
+        tree = await mount.slots.tree(slot)
         for index in range(len(tree)):
-            assert kit.slots.of_inode(slot.inode(index)) == (slot, index)
+            assert mount.slots.of_inode(slot.inode(index)) == (slot, index)
         for inode in (0, 7):
             with pytest.raises(KeyError):
-                kit.slots.of_inode(inode)
+                mount.slots.of_inode(inode)
         for index in (len(tree), (1 << INDEX_BITS) - 1):
-            await refused(errno.ESTALE, kit.operations.getattr(slot.inode(index)))
+            await refused(errno.ESTALE, mount.operations.getattr(slot.inode(index)))
 
 
 async def test_colliding_numbers(monkeypatch: pytest.MonkeyPatch, autojump_clock: object):
     """Names whose hashes collide get numbers of their own."""
     monkeypatch.setattr("skymount.fs.skylinks.name_table.NUMBER_BITS", 4)
-    async with open_kit() as kit:
-        slots = [at(kit, link).slot for link in links(kit, 15)]
+    async with open_in_memory_mount() as mount:
+        slots = [at(mount, link).slot for link in links(mount, 15)]
         assert {slot.number for slot in slots} == set(range(1, 16))
         for slot in slots:
-            assert kit.slots.of_inode(slot.inode()) == (slot, 0)
+            assert mount.slots.of_inode(slot.inode()) == (slot, 0)
 
 
 # --- keeping and dropping
 
 
-async def load(kit: Kit, link: Skylink) -> TreeVersion:
+async def load(mount: InMemoryMount, link: Skylink) -> TreeVersion:
     """Load a skylink as a look at it would."""
-    slot = at(kit, link).slot
-    await kit.slots.tree(slot)
+    slot = at(mount, link).slot
+    await mount.slots.tree(slot)
     return slot
 
 
 async def test_idle_slots_are_pruned(autojump_clock: object):
     """Looking at very many skylinks keeps a bounded number; the latest are among them."""
-    async with open_kit() as kit:
-        for link in links(kit, 1000):
-            slot = await load(kit, link)
-            assert len(kit.slots) <= 200
-        assert kit.slots.of_inode(slot.inode()) == (slot, 0)
+    async with open_in_memory_mount() as mount:
+        for link in links(mount, 1000):
+            slot = await load(mount, link)
+            assert len(mount.slots) <= 200
+        assert mount.slots.of_inode(slot.inode()) == (slot, 0)
 
 
 async def test_slots_in_use_are_not_pruned(autojump_clock: object):
     """What the kernel refers to, and what is loading, stays however much else is looked at."""
-    async with open_kit() as kit:
-        used, loading, *others = links(kit, 600)
-        slot = await load(kit, used)
-        kit.slots.refer(slot)
-        busy = at(kit, loading).slot
-        kit.reader.delays[loading] = 1e6
-        kit.slots.start(busy.point)
+    async with open_in_memory_mount() as mount:
+        used, loading, *others = links(mount, 600)
+        slot = await load(mount, used)
+        mount.slots.refer(slot)
+        busy = at(mount, loading).slot
+        mount.reader.delays[loading] = 1e6
+        mount.slots.start(busy.point)
         for link in others:
-            await load(kit, link)
-        assert kit.slots.of_inode(slot.inode(1)) == (slot, 1)
-        assert kit.slots.of_inode(busy.inode()) == (busy, 0)
-        kit.slots.forget(slot.inode(), 1)
-        for link in links(kit, 600)[2:]:
-            await load(kit, link)
+            await load(mount, link)
+        assert mount.slots.of_inode(slot.inode(1)) == (slot, 1)
+        assert mount.slots.of_inode(busy.inode()) == (busy, 0)
+        mount.slots.forget(slot.inode(), 1)
+        for link in links(mount, 600)[2:]:
+            await load(mount, link)
         with pytest.raises(KeyError):
-            kit.slots.of_inode(slot.inode())
+            mount.slots.of_inode(slot.inode())
 
 
 async def test_slot_that_somebody_waits_for_is_not_pruned(autojump_clock: object):
     """A tree that just arrived is there for the task that waited for it, even if very many others
     are looked at in the same moment.
     """
-    async with open_kit() as kit:
-        link, *others = links(kit, 500)
-        kit.reader.delays[link] = 3
+    async with open_in_memory_mount() as mount:
+        link, *others = links(mount, 500)
+        mount.reader.delays[link] = 3
         for other in others[:200]:
-            await load(kit, other)
-        slot = at(kit, link).slot
+            await load(mount, other)
+        slot = at(mount, link).slot
         found: list[TreeVersion] = []
 
         async def wait() -> None:
-            await kit.slots.tree(slot)
-            found.append(kit.slots.of_inode(slot.inode())[0])
+            await mount.slots.tree(slot)
+            found.append(mount.slots.of_inode(slot.inode())[0])
 
         async def crowd() -> None:
-            await kit.slots.start(slot.point).wait()
+            await mount.slots.start(slot.point).wait()
             for other in others:
-                at(kit, other)
+                at(mount, other)
 
         async with trio.open_nursery() as nursery:
             for _ in range(10):
@@ -266,23 +266,23 @@ async def test_slot_that_somebody_waits_for_is_not_pruned(autojump_clock: object
 
 async def test_failed_slot_without_references_is_dropped(autojump_clock: object):
     """A name that does not exist leaves nothing behind."""
-    async with open_kit() as kit:
+    async with open_in_memory_mount() as mount:
         for n in range(300):
-            slot = at(kit, Skylink.v1(n.to_bytes(32, "big"), 1)).slot
+            slot = at(mount, Skylink.v1(n.to_bytes(32, "big"), 1)).slot
             with pytest.raises(NotFoundError):
-                await kit.slots.tree(slot)
-        assert len(kit.slots) == 0
-        assert kit.slots._by_number == {}
+                await mount.slots.tree(slot)
+        assert len(mount.slots) == 0
+        assert mount.slots._by_number == {}
 
 
 async def test_forget_what_is_not_there():
     """Forgetting an inode of nobody, or more often than it was counted, is harmless."""
-    async with open_kit() as kit:
-        slot = at(kit, kit.reader.add(FILES)).slot
-        kit.slots.forget(1, 1)
-        kit.slots.forget(999 << INDEX_BITS, 1)
-        kit.slots.refer(slot)
-        kit.slots.forget(slot.inode(), 5)
+    async with open_in_memory_mount() as mount:
+        slot = at(mount, mount.reader.add(FILES)).slot
+        mount.slots.forget(1, 1)
+        mount.slots.forget(999 << INDEX_BITS, 1)
+        mount.slots.refer(slot)
+        mount.slots.forget(slot.inode(), 5)
         assert slot.references == 0
 
 
@@ -291,9 +291,9 @@ async def test_hidden_files_are_logged(autojump_clock: object, caplog: pytest.Lo
 
     A tree that does not show everything says so in the log, in one line of bounded length.
     """
-    async with open_kit() as kit:
+    async with open_in_memory_mount() as mount:
         files = {"good": b"1", "../" + "x\n" * 5000: b"2", "../b": b"3"}
-        await load(kit, kit.reader.add(files))
+        await load(mount, mount.reader.add(files))
         [record] = caplog.records
         text = record.getMessage()
         assert "2 of its files cannot be shown" in text
@@ -307,17 +307,17 @@ async def test_hidden_files_are_logged(autojump_clock: object, caplog: pytest.Lo
 V2 = resolver()
 
 
-async def shown(kit: Kit, goal: Goal = V2) -> TreeVersion:
+async def shown(mount: InMemoryMount, goal: Goal = V2) -> TreeVersion:
     """Return what a name shows, as a lookup with much patience would find it."""
-    slots = kit.domains if isinstance(goal, str) else kit.slots
+    slots = mount.domains if isinstance(goal, str) else mount.slots
     point = slots.point(str(goal))
     await slots.settle(point, 1e6)
     return point.slot
 
 
-def publish(kit: Kit, content: bytes, goal: Goal = V2) -> Skylink:
+def publish(mount: InMemoryMount, content: bytes, goal: Goal = V2) -> Skylink:
     """Let a name lead to a file of that content."""
-    kit.names.leads[goal] = link = kit.reader.add({"f": content})
+    mount.names.leads[goal] = link = mount.reader.add({"f": content})
     return link
 
 
@@ -328,17 +328,17 @@ async def test_answer_that_is_the_same(goal: Goal, autojump_clock: object):
     Asked again after that, a name that leads where it did keeps its slot and inode numbers, and
     its tree is not loaded again.
     """
-    async with open_kit() as kit:
-        publish(kit, b"x", goal)
-        first = await shown(kit, goal)
-        kit.slots.refer(first)
+    async with open_in_memory_mount() as mount:
+        publish(mount, b"x", goal)
+        first = await shown(mount, goal)
+        mount.slots.refer(first)
         await trio.sleep(59)
-        assert await shown(kit, goal) is first
-        assert len(kit.names.asked) == 1
+        assert await shown(mount, goal) is first
+        assert len(mount.names.asked) == 1
         await trio.sleep(1)
-        assert await shown(kit, goal) is first
-        assert len(kit.names.asked) == 2
-        assert len(kit.reader.loads) == 1
+        assert await shown(mount, goal) is first
+        assert len(mount.names.asked) == 2
+        assert len(mount.reader.loads) == 1
 
 
 async def test_answer_that_changed(autojump_clock: object):
@@ -347,22 +347,22 @@ async def test_answer_that_changed(autojump_clock: object):
     What refers to the old tree keeps it, until the last reference is gone; the new one has other
     inode numbers.
     """
-    async with open_kit() as kit:
-        publish(kit, b"old")
-        old = await shown(kit)
-        kit.slots.refer(old, 2)
+    async with open_in_memory_mount() as mount:
+        publish(mount, b"old")
+        old = await shown(mount)
+        mount.slots.refer(old, 2)
         await trio.sleep(60)
-        target = publish(kit, b"new")
-        new = await shown(kit)
+        target = publish(mount, b"new")
+        new = await shown(mount)
         assert new.target == target
         assert new.inode() != old.inode()
-        assert kit.slots.of_inode(old.inode(1)) == (old, 1)
-        assert (kit.slots.is_stale(old), kit.slots.is_stale(new)) == (True, False)
-        kit.slots.forget(old.inode(), 1)
-        kit.slots.refer(old, -1)
+        assert mount.slots.of_inode(old.inode(1)) == (old, 1)
+        assert (mount.slots.is_stale(old), mount.slots.is_stale(new)) == (True, False)
+        mount.slots.forget(old.inode(), 1)
+        mount.slots.refer(old, -1)
         with pytest.raises(KeyError):
-            kit.slots.of_inode(old.inode())
-        assert kit.slots.of_inode(new.inode()) == (new, 0)
+            mount.slots.of_inode(old.inode())
+        assert mount.slots.of_inode(new.inode()) == (new, 0)
 
 
 async def test_old_tree_is_shown_until_the_new_one_is_there(autojump_clock: object):
@@ -370,37 +370,37 @@ async def test_old_tree_is_shown_until_the_new_one_is_there(autojump_clock: obje
 
     While the new tree is loading the old one is shown, to be asked for again at any time.
     """
-    async with open_kit() as kit:
-        publish(kit, b"old")
-        old = await shown(kit)
+    async with open_in_memory_mount() as mount:
+        publish(mount, b"old")
+        old = await shown(mount)
         await trio.sleep(60)
-        kit.reader.delays[publish(kit, b"new")] = 10
+        mount.reader.delays[publish(mount, b"new")] = 10
         for waited in (0.5, 0.5, 0.5):
-            await kit.slots.settle(old.point, 0.5)
+            await mount.slots.settle(old.point, 0.5)
             assert trio.current_time() == 60 + waited
             assert old.point.slot is old
-            assert kit.slots.ttl(old.point) == 0
+            assert mount.slots.ttl(old.point) == 0
         await trio.sleep(10)
-        assert (await shown(kit)).tree is not old.tree
-        assert kit.slots.ttl(old.point) == 49.5
+        assert (await shown(mount)).tree is not old.tree
+        assert mount.slots.ttl(old.point) == 49.5
 
 
 async def test_back_and_forth(autojump_clock: object):
     """A name that leads to what it led to before shows the slot from before if that is in use, and
     one with the same inode numbers if it is not.
     """
-    async with open_kit() as kit:
-        one, two = kit.reader.add({"f": b"1"}), kit.reader.add({"f": b"2"})
+    async with open_in_memory_mount() as mount:
+        one, two = mount.reader.add({"f": b"1"}), mount.reader.add({"f": b"2"})
         slots = []
         for n in range(20):
-            kit.names.leads[V2] = (one, two)[n % 2]
-            slots.append(await shown(kit))
+            mount.names.leads[V2] = (one, two)[n % 2]
+            slots.append(await shown(mount))
             if n < 10:
-                kit.slots.refer(slots[-1])
+                mount.slots.refer(slots[-1])
             await trio.sleep(60)
         assert len(set(slots[:10])) == 2
         assert {slot.inode() for slot in slots} == {slots[0].inode(), slots[1].inode()}
-        assert len(kit.slots._by_number) == 2
+        assert len(mount.slots._by_number) == 2
 
 
 async def test_numbers_of_names_that_move_are_stable(autojump_clock: object):
@@ -411,11 +411,11 @@ async def test_numbers_of_names_that_move_are_stable(autojump_clock: object):
     """
     numbers = []
     for delay in (0, 10):
-        async with open_kit() as kit:
+        async with open_in_memory_mount() as mount:
             for goal in (V2, "example"):
-                publish(kit, b"x", goal)
-                kit.names.delays[goal] = delay
-                numbers.append((await shown(kit, goal)).inode(1))
+                publish(mount, b"x", goal)
+                mount.names.delays[goal] = delay
+                numbers.append((await shown(mount, goal)).inode(1))
     assert numbers[:2] == numbers[2:]
     assert [space_of(number) for number in numbers] == [0, 1, 0, 1]
     assert all(1 << INDEX_BITS < number < 1 << 62 for number in numbers)
@@ -427,21 +427,21 @@ async def test_slow_name(autojump_clock: object):
     What was reported before the answer was there shows the tree as well when it is, as long as it
     is in use.
     """
-    async with open_kit() as kit:
-        publish(kit, b"x")
-        kit.names.delays[V2] = 10
-        point = at(kit, V2)
-        await kit.slots.settle(point, 0.5)
+    async with open_in_memory_mount() as mount:
+        publish(mount, b"x")
+        mount.names.delays[V2] = 10
+        point = at(mount, V2)
+        await mount.slots.settle(point, 0.5)
         early = point.slot
-        kit.slots.refer(early)
-        tree = await kit.slots.tree(early)
-        late = await shown(kit)
+        mount.slots.refer(early)
+        tree = await mount.slots.tree(early)
+        late = await shown(mount)
         assert late is not early
         assert late.tree is early.tree is tree
-        assert not kit.slots.is_stale(early)
-        assert kit.slots.of_inode(early.inode(1)) == (early, 1)
-        kit.slots.forget(early.inode(), 1)
-        assert list(kit.slots._by_number.values()) == [late]
+        assert not mount.slots.is_stale(early)
+        assert mount.slots.of_inode(early.inode(1)) == (early, 1)
+        mount.slots.forget(early.inode(), 1)
+        assert list(mount.slots._by_number.values()) == [late]
 
 
 async def test_resolver_that_fails(autojump_clock: object):
@@ -449,26 +449,26 @@ async def test_resolver_that_fails(autojump_clock: object):
 
     It is asked again after a while, which grows up to the time for which an answer holds.
     """
-    async with open_kit() as kit:
-        publish(kit, b"x")
-        slot = await shown(kit)
-        good = kit.names.leads[V2]
-        kit.names.leads[V2] = UnavailableError("down")
+    async with open_in_memory_mount() as mount:
+        publish(mount, b"x")
+        slot = await shown(mount)
+        good = mount.names.leads[V2]
+        mount.names.leads[V2] = UnavailableError("down")
         for pause in (60, 2, 4, 8, 16, 32, 60, 60):
-            assert kit.slots.ttl(slot.point) == pause
-            asked = len(kit.names.asked)
+            assert mount.slots.ttl(slot.point) == pause
+            asked = len(mount.names.asked)
             await trio.sleep(pause - 0.5)
-            assert await shown(kit) is slot
-            assert len(kit.names.asked) == asked
+            assert await shown(mount) is slot
+            assert len(mount.names.asked) == asked
             await trio.sleep(0.5)
-            assert await shown(kit) is slot
-            assert len(kit.names.asked) == asked + 1
-            assert kit.slots.is_stale(slot)
-        kit.names.leads[V2] = good
+            assert await shown(mount) is slot
+            assert len(mount.names.asked) == asked + 1
+            assert mount.slots.is_stale(slot)
+        mount.names.leads[V2] = good
         await trio.sleep(60)
-        assert await shown(kit) is slot
-        assert not kit.slots.is_stale(slot)
-        assert kit.slots.ttl(slot.point) == 60
+        assert await shown(mount) is slot
+        assert not mount.slots.is_stale(slot)
+        assert mount.slots.ttl(slot.point) == 60
 
 
 async def test_last_answer_is_good_for_a_tree_that_was_dropped(autojump_clock: object):
@@ -476,38 +476,38 @@ async def test_last_answer_is_good_for_a_tree_that_was_dropped(autojump_clock: o
 
     Also when it has to be loaded again.
     """
-    async with open_kit() as kit:
-        publish(kit, b"x")
-        slot = await shown(kit)
-        kit.slots._remove(slot.point)
-        kit.names.leads[V2] = UnavailableError("down")
+    async with open_in_memory_mount() as mount:
+        publish(mount, b"x")
+        slot = await shown(mount)
+        mount.slots._remove(slot.point)
+        mount.names.leads[V2] = UnavailableError("down")
         await trio.sleep(60)
-        again = await shown(kit)
+        again = await shown(mount)
         assert again is not slot
         assert again.inode() == slot.inode()
-        assert kit.slots.is_stale(again)
+        assert mount.slots.is_stale(again)
 
 
 @pytest.mark.parametrize("error", [UnavailableError("down"), NotFoundError("no"), KeyError("bug")])
 async def test_new_content_that_cannot_be_had(error: Exception, autojump_clock: object):
     """What a name leads to now cannot be loaded: the old tree stays, and the next try is later."""
-    async with open_kit() as kit:
-        publish(kit, b"old")
-        old = await shown(kit)
+    async with open_in_memory_mount() as mount:
+        publish(mount, b"old")
+        old = await shown(mount)
         await trio.sleep(60)
-        link = publish(kit, b"new")
-        kit.reader.errors[link] = error
-        assert await shown(kit) is old
-        assert kit.slots.is_stale(old)
-        assert kit.slots.ttl(old.point) == 2
-        assert await shown(kit) is old
-        assert len(kit.reader.loads) == 2
-        kit.reader.errors.clear()
+        link = publish(mount, b"new")
+        mount.reader.errors[link] = error
+        assert await shown(mount) is old
+        assert mount.slots.is_stale(old)
+        assert mount.slots.ttl(old.point) == 2
+        assert await shown(mount) is old
+        assert len(mount.reader.loads) == 2
+        mount.reader.errors.clear()
         await trio.sleep(2)
-        new = await shown(kit)
+        new = await shown(mount)
         assert new.target == link
-        assert not kit.slots.is_stale(new)
-        assert list(kit.slots._by_number.values()) == [new]
+        assert not mount.slots.is_stale(new)
+        assert list(mount.slots._by_number.values()) == [new]
 
 
 async def test_name_that_goes_away(autojump_clock: object):
@@ -515,29 +515,29 @@ async def test_name_that_goes_away(autojump_clock: object):
 
     A name that every portal says is gone is gone, and what is open stays.
     """
-    async with open_kit() as kit:
-        publish(kit, b"x")
-        slot = await shown(kit)
-        kit.slots.refer(slot)
-        del kit.names.leads[V2]
+    async with open_in_memory_mount() as mount:
+        publish(mount, b"x")
+        slot = await shown(mount)
+        mount.slots.refer(slot)
+        del mount.names.leads[V2]
         await trio.sleep(60)
         with pytest.raises(NotFoundError):
-            await shown(kit)
-        assert len(kit.slots) == 0
-        assert kit.slots.of_inode(slot.inode()) == (slot, 0)
-        assert kit.slots.is_stale(slot)
-        publish(kit, b"x")
+            await shown(mount)
+        assert len(mount.slots) == 0
+        assert mount.slots.of_inode(slot.inode()) == (slot, 0)
+        assert mount.slots.is_stale(slot)
+        publish(mount, b"x")
         with pytest.raises(NotFoundError):
-            await shown(kit)
+            await shown(mount)
         await trio.sleep(5)
-        assert await shown(kit) is slot
-        assert not kit.slots.is_stale(slot)
+        assert await shown(mount) is slot
+        assert not mount.slots.is_stale(slot)
 
 
 async def test_spellings_of_a_domain(autojump_clock: object):
     """H1: Case, a trailing dot and the Unicode form do not matter."""
-    async with open_kit() as kit:
-        publish(kit, b"x", "xn--bcher-kva.example")
+    async with open_in_memory_mount() as mount:
+        publish(mount, b"x", "xn--bcher-kva.example")
         names = [
             "bücher.example",
             "BÜCHER.Example.",
@@ -546,14 +546,14 @@ async def test_spellings_of_a_domain(autojump_clock: object):
         ]
         slots = set()
         for name in names:
-            point = kit.domains.point(name)
-            await kit.domains.settle(point, 1)
+            point = mount.domains.point(name)
+            await mount.domains.settle(point, 1)
             slots.add(point.slot)
         assert len(slots) == 1
-        assert [point.name for point in kit.domains] == ["xn--bcher-kva.example"]
+        assert [point.name for point in mount.domains] == ["xn--bcher-kva.example"]
         for name in ("", ".", "a..b", " a", "a ", "a b", "-a", "a" * 64, "xn--", "a\0"):
             with pytest.raises(MalformedError):
-                kit.domains.point(name)
+                mount.domains.point(name)
 
 
 async def test_two_spellings_of_a_v2_skylink(autojump_clock: object):
@@ -561,18 +561,18 @@ async def test_two_spellings_of_a_v2_skylink(autojump_clock: object):
 
     Where it leads is asked once for all of them, and each takes note of a change.
     """
-    async with open_kit() as kit:
-        publish(kit, b"old")
-        points = [at(kit, name) for name in (V2, V2.base32)]
+    async with open_in_memory_mount() as mount:
+        publish(mount, b"old")
+        points = [at(mount, name) for name in (V2, V2.base32)]
         for point in points:
-            await kit.slots.settle(point, 1)
-        assert kit.names.asked == [V2]
+            await mount.slots.settle(point, 1)
+        assert mount.names.asked == [V2]
         await trio.sleep(60)
-        target = publish(kit, b"new")
+        target = publish(mount, b"new")
         for point in points:
-            await kit.slots.settle(point, 1)
+            await mount.slots.settle(point, 1)
             assert point.slot.target == target
-        assert kit.names.asked == [V2, V2]
+        assert mount.names.asked == [V2, V2]
 
 
 async def test_unproven_name(autojump_clock: object):
@@ -580,55 +580,55 @@ async def test_unproven_name(autojump_clock: object):
 
     Whether it is proven where a name leads is known of each answer.
     """
-    async with open_kit() as kit:
-        publish(kit, b"x")
-        kit.names.unproven.add(V2)
-        slot = await shown(kit)
+    async with open_in_memory_mount() as mount:
+        publish(mount, b"x")
+        mount.names.unproven.add(V2)
+        slot = await shown(mount)
         assert not slot.verified
-        kit.names.unproven.clear()
+        mount.names.unproven.clear()
         await trio.sleep(60)
-        assert await shown(kit) is slot
+        assert await shown(mount) is slot
         assert slot.verified
 
 
 async def test_changing_again_and_again_leaks_nothing(autojump_clock: object):
     """A name that leads elsewhere a thousand times leaves one slot, and forgets the others."""
-    async with open_kit() as kit:
+    async with open_in_memory_mount() as mount:
         for n in range(1000):
-            publish(kit, str(n).encode())
-            slot = await shown(kit)
-            kit.slots.refer(slot)
+            publish(mount, str(n).encode())
+            slot = await shown(mount)
+            mount.slots.refer(slot)
             await trio.sleep(60)
-            publish(kit, str(n + 1).encode())
-            await shown(kit)
+            publish(mount, str(n + 1).encode())
+            await shown(mount)
             if n % 2:
-                kit.slots.forget(slot.inode(), 1)
+                mount.slots.forget(slot.inode(), 1)
             else:
-                kit.slots.refer(slot, -1)
-        assert len(kit.slots._by_number) == 1
+                mount.slots.refer(slot, -1)
+        assert len(mount.slots._by_number) == 1
 
 
 async def test_very_many_unknown_domains(autojump_clock: object):
     """Names that do not exist leave nothing behind, and are asked for once in 5 s."""
-    async with open_kit() as kit:
+    async with open_in_memory_mount() as mount:
         for n in range(300):
             for _ in range(2):
                 with pytest.raises(NotFoundError):
-                    await shown(kit, f"d{n}")
-        assert len(kit.domains) == 0
-        assert kit.domains._by_number == {}
-        assert len(kit.names.asked) == 300
+                    await shown(mount, f"d{n}")
+        assert len(mount.domains) == 0
+        assert mount.domains._by_number == {}
+        assert len(mount.names.asked) == 300
 
 
 async def test_one_request_for_many(autojump_clock: object):
     """However many look at a name, it is asked for once."""
-    async with open_kit() as kit:
-        publish(kit, b"x", "example")
-        kit.names.delays["example"] = 5
+    async with open_in_memory_mount() as mount:
+        publish(mount, b"x", "example")
+        mount.names.delays["example"] = 5
         async with trio.open_nursery() as nursery:
             for _ in range(50):
-                nursery.start_soon(shown, kit, "example")
-        assert kit.names.asked == ["example"]
+                nursery.start_soon(shown, mount, "example")
+        assert mount.names.asked == ["example"]
 
 
 def test_references_given_back_together():
@@ -646,36 +646,36 @@ LIE = {"a.txt": b"HELLO", "d/b.bin": bytes(2048), "d/empty": b""}
 """The names and sizes of FILES."""
 
 
-def lied_about(kit: Kit, lie: dict[str, bytes] = LIE) -> tuple[Skylink, MountedName]:
+def lied_about(mount: InMemoryMount, lie: dict[str, bytes] = LIE) -> tuple[Skylink, MountedName]:
     """Publish files of which a portal says something else, without a proof; return their name."""
-    link = kit.reader.add(FILES)
-    kit.reader.provisional[link] = lie
-    return link, at(kit, link)
+    link = mount.reader.add(FILES)
+    mount.reader.provisional[link] = lie
+    return link, at(mount, link)
 
 
-async def looked_up(kit: Kit, point: MountedName) -> TreeVersion:
+async def looked_up(mount: InMemoryMount, point: MountedName) -> TreeVersion:
     """Look a name up; return the slot that it shows."""
-    await kit.slots.settle(point, math.inf)
+    await mount.slots.settle(point, math.inf)
     return point.slot
 
 
 async def test_provisional_tree_is_loaded_again(autojump_clock: object):
     """T6: It is asked for again after 1, 2, 4, 8 and 15 s, and then every 15 s while it is used."""
-    async with open_kit() as kit:
-        _, point = lied_about(kit)
-        slot = await looked_up(kit, point)
+    async with open_in_memory_mount() as mount:
+        _, point = lied_about(mount)
+        slot = await looked_up(mount, point)
         for loads, now in enumerate((1, 3, 7, 15, 30), start=1):
             await trio.sleep_until(now - 0.1)
-            assert len(kit.reader.loads) == loads
+            assert len(mount.reader.loads) == loads
         await trio.sleep_until(44)
-        assert kit.slots.of_inode(slot.inode())[0] is slot  # which is a use
+        assert mount.slots.of_inode(slot.inode())[0] is slot  # which is a use
         await trio.sleep_until(50)
-        assert len(kit.reader.loads) == 7
-        assert await looked_up(kit, point) is slot  # the tree in it is another
+        assert len(mount.reader.loads) == 7
+        assert await looked_up(mount, point) is slot  # the tree in it is another
         await trio.sleep_until(61)
-        assert len(kit.reader.loads) == 8
+        assert len(mount.reader.loads) == 8
         await trio.sleep_until(1000)
-        assert len(kit.reader.loads) == 8  # nobody used it
+        assert len(mount.reader.loads) == 8  # nobody used it
 
 
 @pytest.mark.parametrize("lie", [LIE, {"other": b"x"}, FILES], ids=["bytes", "names", "honest"])
@@ -684,83 +684,83 @@ async def test_proof_takes_the_place(lie: dict[str, bytes], autojump_clock: obje
 
     Under other inode numbers: the kernel may have pages of the old ones.
     """
-    async with open_kit() as kit:
-        link, point = lied_about(kit, lie)
-        before = await looked_up(kit, point)
-        kit.slots.refer(before)
-        del kit.reader.provisional[link]
+    async with open_in_memory_mount() as mount:
+        link, point = lied_about(mount, lie)
+        before = await looked_up(mount, point)
+        mount.slots.refer(before)
+        del mount.reader.provisional[link]
         await trio.sleep(1.1)
-        after = await looked_up(kit, point)
+        after = await looked_up(mount, point)
         assert after is not before
         assert after.inode() != before.inode()
         assert not after.is_provisional
-        assert kit.slots.ttl(point) == FOREVER
+        assert mount.slots.ttl(point) == FOREVER
         assert [after.was_provisional, before.was_provisional] == [False, True]
         if lie == {"other": b"x"}:
             with pytest.raises(KeyError):
-                kit.slots.of_inode(before.inode())
+                mount.slots.of_inode(before.inode())
         else:
-            assert kit.slots.of_inode(before.inode())[0].tree is after.tree
-        kit.slots.refer(before, -1)
+            assert mount.slots.of_inode(before.inode())[0].tree is after.tree
+        mount.slots.refer(before, -1)
         with pytest.raises(KeyError):
-            kit.slots.of_inode(before.inode())
-        assert kit.slots.of_inode(after.inode())[0] is after
+            mount.slots.of_inode(before.inode())
+        assert mount.slots.of_inode(after.inode())[0] is after
         await trio.sleep(100)
-        assert len(kit.reader.loads) == 2
+        assert len(mount.reader.loads) == 2
 
 
 async def test_other_provisional_names(autojump_clock: object):
     """T6: any other use of a tree that turned out to be another is ESTALE."""
-    async with open_kit() as kit:
-        link, point = lied_about(kit)
-        before = await looked_up(kit, point)
-        kit.slots.refer(before)
-        kit.reader.provisional[link] = {"other": b"x"}
+    async with open_in_memory_mount() as mount:
+        link, point = lied_about(mount)
+        before = await looked_up(mount, point)
+        mount.slots.refer(before)
+        mount.reader.provisional[link] = {"other": b"x"}
         await trio.sleep(1.1)
-        after = await looked_up(kit, point)
+        after = await looked_up(mount, point)
         assert after.is_provisional
         assert [before.changed, after.changed] == [True, False]
 
 
 async def test_provisional_tree_expires(autojump_clock: object):
     """T6: what was not asked for again within 30 s is no longer shown, by whatever way."""
-    async with open_kit() as kit:
-        link, point = lied_about(kit)
-        slot = await looked_up(kit, point)
-        kit.slots.refer(slot)
-        kit.reader.errors[link] = UnavailableError("down")
+    async with open_in_memory_mount() as mount:
+        link, point = lied_about(mount)
+        slot = await looked_up(mount, point)
+        mount.slots.refer(slot)
+        mount.reader.errors[link] = UnavailableError("down")
         await trio.sleep(29.5)
-        assert await looked_up(kit, point) is slot
-        assert 0 < kit.slots.ttl(point) <= 0.5
-        assert kit.slots.shown(slot) is slot.tree
+        assert await looked_up(mount, point) is slot
+        assert 0 < mount.slots.ttl(point) <= 0.5
+        assert mount.slots.shown(slot) is slot.tree
         await trio.sleep(1)
-        assert kit.slots.shown(slot) is None
+        assert mount.slots.shown(slot) is None
         for _ in range(2):
             with pytest.raises(UnavailableError):
-                await kit.slots.tree(slot)
-        assert await looked_up(kit, point) is slot  # a directory in which everything waits
-        assert kit.slots.ttl(point) == 0
-        del kit.reader.errors[link]
-        assert await kit.slots.tree(slot) is slot.tree
+                await mount.slots.tree(slot)
+        assert await looked_up(mount, point) is slot  # a directory in which everything waits
+        assert mount.slots.ttl(point) == 0
+        del mount.reader.errors[link]
+        assert await mount.slots.tree(slot) is slot.tree
         assert point.slot is slot
 
 
 async def test_expiry_during_a_load(autojump_clock: object):
     """T6: a load that takes long does not prolong what it is to replace, nor lose the name."""
-    async with open_kit() as kit:
-        link, point = lied_about(kit)
-        slot = await looked_up(kit, point)
-        kit.slots.refer(slot)
-        kit.reader.delays[link] = 60
+    async with open_in_memory_mount() as mount:
+        link, point = lied_about(mount)
+        slot = await looked_up(mount, point)
+        mount.slots.refer(slot)
+        mount.reader.delays[link] = 60
         await trio.sleep(31)
-        await kit.slots.settle(point, 0.5)
-        assert kit.slots.shown(point.slot) is None
-        kit.slots.forget(slot.inode(), 1)
+        await mount.slots.settle(point, 0.5)
+        assert mount.slots.shown(point.slot) is None
+        mount.slots.forget(slot.inode(), 1)
         await trio.sleep(45)
-        assert kit.slots.shown(point.slot) is not None
-        assert kit.slots.of_inode(point.slot.inode())[0] is point.slot
-        kit.reader.delays.clear()
-        kit.reader.provisional[link] = {"other": b"x"}
+        assert mount.slots.shown(point.slot) is not None
+        assert mount.slots.of_inode(point.slot.inode())[0] is point.slot
+        mount.reader.delays.clear()
+        mount.reader.provisional[link] = {"other": b"x"}
         await trio.sleep(80)  # a load was under way
         assert slot.changed
 
@@ -768,42 +768,42 @@ async def test_expiry_during_a_load(autojump_clock: object):
 @pytest.mark.parametrize("proves", [True, False], ids=["proven", "other names"])
 async def test_used_by_a_handle_alone(proves: bool, autojump_clock: object):
     """T6: what was idle is asked for again when it is used, also by who does not use the name."""
-    async with open_kit() as kit:
-        link, point = lied_about(kit)
-        slot = await looked_up(kit, point)
-        kit.slots.refer(slot)
+    async with open_in_memory_mount() as mount:
+        link, point = lied_about(mount)
+        slot = await looked_up(mount, point)
+        mount.slots.refer(slot)
         await trio.sleep(100)  # nobody uses it: it is not asked for any more
-        loads = len(kit.reader.loads)
-        kit.reader.provisional[link] = {"other": b"x"}
+        loads = len(mount.reader.loads)
+        mount.reader.provisional[link] = {"other": b"x"}
         if proves:
-            del kit.reader.provisional[link]
-            tree = await kit.slots.tree(slot)
+            del mount.reader.provisional[link]
+            tree = await mount.slots.tree(slot)
             assert not tree.skyfile.is_provisional
         else:
             with pytest.raises(OSError) as caught:
-                await kit.slots.tree(slot)
+                await mount.slots.tree(slot)
             assert caught.value.errno == errno.ESTALE
-        assert len(kit.reader.loads) == loads + 1
+        assert len(mount.reader.loads) == loads + 1
 
 
 async def test_names_that_move_and_are_provisional(autojump_clock: object):
     """T6: a tree that a name leads to is as provisional as one by its skylink."""
-    async with open_kit() as kit:
-        first, second = links(kit, 2)
-        kit.reader.provisional[first] = {"f": b"!"}
-        kit.names.leads["example"] = first
-        point = kit.domains.point("example")
-        await kit.domains.settle(point, math.inf)
+    async with open_in_memory_mount() as mount:
+        first, second = links(mount, 2)
+        mount.reader.provisional[first] = {"f": b"!"}
+        mount.names.leads["example"] = first
+        point = mount.domains.point("example")
+        await mount.domains.settle(point, math.inf)
         before = point.slot
-        kit.domains.refer(before)
+        mount.domains.refer(before)
         assert before.is_provisional
-        kit.names.move("example", second)
+        mount.names.move("example", second)
         await trio.sleep(1.1)
         assert point.slot.target == second
         assert not point.slot.is_provisional
-        kit.names.move("example", first)
-        del kit.reader.provisional[first]
-        await kit.domains.settle(point, math.inf)
+        mount.names.move("example", first)
+        del mount.reader.provisional[first]
+        await mount.domains.settle(point, math.inf)
         assert point.slot.target == first
         assert not point.slot.is_provisional
         assert point.slot is not before
@@ -811,13 +811,13 @@ async def test_names_that_move_and_are_provisional(autojump_clock: object):
 
 async def test_provisional_trees_leak_nothing(autojump_clock: object):
     """However often a tree is replaced, slots that nobody refers to are dropped."""
-    async with open_kit() as kit:
-        link, point = lied_about(kit)
+    async with open_in_memory_mount() as mount:
+        link, point = lied_about(mount)
         for n in range(50):
-            kit.reader.provisional[link] = {f"f{n}": b"x"}
-            slot = await looked_up(kit, point)
-            kit.slots.refer(slot)
+            mount.reader.provisional[link] = {f"f{n}": b"x"}
+            slot = await looked_up(mount, point)
+            mount.slots.refer(slot)
             await trio.sleep(15.1)
-            kit.slots.forget(slot.inode(), 1)
-        assert len(kit.slots._by_number) == 1
+            mount.slots.forget(slot.inode(), 1)
+        assert len(mount.slots._by_number) == 1
         assert len(point.provisional) == 1

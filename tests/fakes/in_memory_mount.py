@@ -1,4 +1,4 @@
-"""Owns a file system without a kernel and without sockets: content is made up, loads take as long
+"""A file system without a kernel and without sockets. The content is made up; a load takes as long
 as a test says, by trio's clock.
 """
 
@@ -28,9 +28,8 @@ from skymount.portal.registry.name_resolver import (
     Way,
 )
 from skymount.portal.registry.verified_registry import VerifiedRegistry
-from skymount.wire.base_sector import inline_skylink
 from skymount.wire.skylink import Skylink
-from tests.fakes.skyfiles import describe, listing_of
+from tests.fakes.skyfiles import describe, inline_skylink, listing_of
 
 FILES = {"a.txt": b"hello", "d/b.bin": bytes(range(256)) * 8, "d/empty": b""}
 
@@ -186,7 +185,7 @@ class Listed(NamedTuple):
 
 
 @dataclass
-class Kit:
+class InMemoryMount:
     """A file system and what is behind it."""
 
     operations: PatientOperations
@@ -199,7 +198,9 @@ class Kit:
 
 
 @asynccontextmanager
-async def open_kit(*, lookup_grace: float = 0.5, ttl: float = 60.0) -> AsyncIterator[Kit]:
+async def open_in_memory_mount(
+    *, lookup_grace: float = 0.5, ttl: float = 60.0
+) -> AsyncIterator[InMemoryMount]:
     """Make a file system; what it does in the background ends with the block.
 
     `ttl` is the seconds for which a name stays resolved.
@@ -217,5 +218,7 @@ async def open_kit(*, lookup_grace: float = 0.5, ttl: float = 60.0) -> AsyncIter
             lambda inode: realms[space_of(inode)],
             slots.usage,
         )
-        yield Kit(PatientOperations(*parts), FileSystem(*parts), slots, domains, reader, names)
+        yield InMemoryMount(
+            PatientOperations(*parts), FileSystem(*parts), slots, domains, reader, names
+        )
         nursery.cancel_scope.cancel()

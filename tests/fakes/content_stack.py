@@ -1,4 +1,4 @@
-"""Owns joining portals, clients and a reader as the daemon joins them."""
+"""Fake portals, clients, caches and a content reader, connected as the daemon connects them."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -23,7 +23,7 @@ _DISK = 1 << 30  # bytes
 
 
 @dataclass
-class Rig:
+class ContentStack:
     """Everything between a portal's socket and the file system."""
 
     reader: ContentReader
@@ -43,11 +43,11 @@ class Rig:
         return self.portals[0]
 
 
-OpenRig = Callable[..., AbstractAsyncContextManager[Rig]]
+OpenContentStack = Callable[..., AbstractAsyncContextManager[ContentStack]]
 
 
 @asynccontextmanager
-async def open_rig(
+async def open_content_stack(
     *,
     portals: int = 1,
     cache: int = 64 << 20,
@@ -57,10 +57,10 @@ async def open_rig(
     disk: Path | None = None,
     disk_size: int = _DISK,
     urls: Sequence[str] = (),
-) -> AsyncIterator[Rig]:
-    """Make a rig with so many portals; `idle` is the time-out between two pieces, in seconds.
+) -> AsyncIterator[ContentStack]:
+    """Make a stack with so many portals; `idle` is the time-out between two pieces, in seconds.
 
-    `disk` is where a cache on disk of `disk_size` bytes is; without one nothing outlives the rig.
+    `disk` is where a cache on disk of `disk_size` bytes is; without one nothing outlives the block.
     `urls` are those of portals that are there already, to be used instead.
     """
     async with AsyncExitStack() as stack:
@@ -81,4 +81,4 @@ async def open_rig(
             keeper = await stack.enter_async_context(open_keeper(store))
             shelf = DiskCache(keeper, [client.url for client in clients], policy)
         reader = await stack.enter_async_context(open_reader(asked, loader, memory, shelf))
-        yield Rig(reader, loader, memory, fakes, keeper)
+        yield ContentStack(reader, loader, memory, fakes, keeper)
