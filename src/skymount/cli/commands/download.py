@@ -263,7 +263,7 @@ async def copy_out(client: "PortalReader", request: "Request") -> int:
     import trio
 
     from skymount.cli.commands.content import STDOUT
-    from skymount.cli.output import write_all
+    from skymount.storage.atomic_file import write_all
 
     size = 0
     async with (

@@ -3,7 +3,7 @@
 An entry's data is the skylink of an upload that holds the document.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 
 import trio
 
+from skymount.concurrency import run_all
 from skymount.errors import MalformedError, NoDocumentError, PortalError
 from skymount.portal.client import arguments
 from skymount.portal.client.registry import GET_TIMEOUT, Registry
@@ -150,7 +151,7 @@ class SkyDB:
 
         async with self._turn(pair.public_key, tweak):
             if wanted is None:
-                await _both(upload, ask)
+                await run_all(upload, ask)
             else:
                 await upload()
             assert skylink is not None and wanted is not None
@@ -193,22 +194,3 @@ class SkyDB:
 
 def _ref(public_key: bytes, tweak: bytes, data_key: str, hashed: bool) -> EntryId:
     return EntryId(public_key, tweak, None if hashed else data_key)
-
-
-async def _both(*functions: Callable[[], Awaitable[None]]) -> None:
-    """Run functions at once; the first error cancels the others and is raised as it is."""
-    failure: Exception | None = None
-
-    async def run(function: Callable[[], Awaitable[None]]) -> None:
-        nonlocal failure
-        try:
-            await function()
-        except Exception as error:  # noqa: BLE001 - raised again below, past the nursery's group
-            failure = failure or error
-            nursery.cancel_scope.cancel()
-
-    async with trio.open_nursery() as nursery:
-        for function in functions:
-            nursery.start_soon(run, function)
-    if failure is not None:
-        raise failure
