@@ -64,7 +64,9 @@ class ReadaheadConfig:
 
     def requests(self, round_trip: float) -> int:
         """Return how many parallel requests one reader needs."""
-        return min(self.max_requests, 2 + int(self.max_requests * round_trip / self.long_round_trip))
+        return min(
+            self.max_requests, 2 + int(self.max_requests * round_trip / self.long_round_trip)
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -163,26 +165,31 @@ class Streams:
         `waits`: the content is not in memory. `at_start`: it is the first read of a large file, so
         that a long one counts as sequential.
         """
-        streams = self._streams
-        near = [each for each in streams[:1] if each.continues(start)] or [
-            each for each in streams[1:] if each.continues(start)
-        ]
-        if near:
-            stream = min(near, key=lambda each: abs(each.mark - start))
-            if streams[0] is not stream:
-                streams.remove(stream)
-                streams.insert(0, stream)
+        config, streams = self.config, self._streams
+        stream = self._find(start)
+        if stream is not None:
             if waits:
                 stream.last_wait = now
             stream.advance(start, stop, now)
             return stream
-        stream = Stream(self.config, start, stop, now)
-        if waits:
-            stream.last_wait = now
-        if at_start and stream.read >= self.config.first_read:
-            stream.window = min(self.config.growth * stream.read, self.config.max_window)
+        stream = Stream(config, start, stop, now, last_wait=now if waits else -math.inf)
+        if at_start and stop - start >= config.first_read:
+            stream.window = min(config.growth * (stop - start), config.max_window)
         streams.insert(0, stream)
-        del streams[self.config.max_streams :]
+        del streams[config.max_streams :]
+        return stream
+
+    def _find(self, start: int) -> Stream | None:
+        """Return the reader that a read at `start` belongs to, and make it the first."""
+        streams = self._streams
+        if streams and streams[0].continues(start):
+            return streams[0]
+        near = [stream for stream in streams if stream.continues(start)]
+        if not near:
+            return None
+        stream = min(near, key=lambda each: abs(each.mark - start))
+        streams.remove(stream)
+        streams.insert(0, stream)
         return stream
 
     def is_ahead(self, start: int, now: float) -> bool:

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import chain, repeat
 from typing import TypeVar
 
-from skymount.content.fetch.reader import ContentReader, Extent
+from skymount.content.fetch.reader import ContentFile, ContentReader
 from skymount.errors import MalformedError, NotFoundError
 from skymount.fs.skylinks import xattrs
 from skymount.fs.skylinks.mounted_name import MountedName, TreeVersion
@@ -235,7 +235,12 @@ class _Content(OpenFile):
     __slots__ = ("_extent", "_inode", "_opened", "_slot", "_slots")
 
     def __init__(
-        self, slots: NameTable, slot: TreeVersion, extent: Extent, inode: int, opened: Counter[int]
+        self,
+        slots: NameTable,
+        slot: TreeVersion,
+        extent: ContentFile,
+        inode: int,
+        opened: Counter[int],
     ) -> None:
         self.keep = not slot.was_provisional
         self._slots = slots
