@@ -13,7 +13,12 @@ from uuid import uuid4
 import trio
 
 from skymount.errors import MalformedError
-from skymount.portal.client.upload_source import PIECE, Source, checked_name, directory_sources
+from skymount.portal.client.upload_source import (
+    UPLOAD_CHUNK_SIZE,
+    Source,
+    checked_name,
+    directory_sources,
+)
 from skymount.portal.http.transport import Transport
 from skymount.portal.options import OnUploadProgress, PortalOptions
 from skymount.wire import multipart, requests, responses
@@ -175,11 +180,11 @@ class UploadBody:
             piece += head
             for data in source.read():
                 piece += data
-                if len(piece) >= PIECE:
+                if len(piece) >= UPLOAD_CHUNK_SIZE:
                     yield bytes(piece)
                     piece.clear()
             piece += b"\r\n"
-            if len(piece) >= PIECE:
+            if len(piece) >= UPLOAD_CHUNK_SIZE:
                 yield bytes(piece)
                 piece.clear()
         yield bytes(piece + self._tail)
