@@ -176,7 +176,7 @@ def metadata(link: str, pretty: bool, as_json: bool, flags: PortalFlags) -> None
 async def _metadata(reading: "Reading", link: "Link") -> "MetadataResult":
     from skymount.cli.link_target import check_verifiable, find_place, naming_what_is_absent
     from skymount.portal.client import metadata as files
-    from skymount.portal.client.verification import Proofs
+    from skymount.portal.client.verification import ContentProofs
     from skymount.portal.registry.revision_marks import RevisionMarks
     from skymount.portal.verify_policy import Verified, VerifyPolicy
 
@@ -186,7 +186,7 @@ async def _metadata(reading: "Reading", link: "Link") -> "MetadataResult":
     is_verifiable = place.verified and not isinstance(link.place, str)
 
     async def ask(client: "PortalReader") -> "MetadataResult":
-        target, proof, _ = await Proofs(client.transport, RevisionMarks()).find(
+        target, proof, _ = await ContentProofs(client.transport, RevisionMarks()).find(
             place.skylink, client.options
         )
         result = await files.get_metadata(client.transport, target, inner, client.options, proof)
