@@ -5,9 +5,10 @@ together mean. Knows nothing of what is asked.
 import copy
 import math
 import random
-from collections.abc import Awaitable, Callable, Collection, Sequence, Set
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence, Set
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar, Unpack
 
 import trio
 
@@ -20,6 +21,7 @@ from skymount.errors import (
 )
 from skymount.portal.client.base import PortalReader
 from skymount.portal.http.memory_budget import MemoryBudget
+from skymount.portal.options import ClientOptions, PortalOptions
 
 T = TypeVar("T")
 
@@ -284,3 +286,16 @@ async def _pause_before(turn: int) -> None:
     """Wait before a round; not before the first, 0."""
     if turn:
         await trio.sleep(BACKOFF * 2 ** (turn - 1) * random.uniform(0.5, 1.5))
+
+
+@asynccontextmanager
+async def open_portals(
+    urls: Sequence[str], **options: Unpack[ClientOptions]
+) -> AsyncIterator[Portals]:
+    """Open a client for each URL. They retry nothing: `Portals` asks the next portal instead."""
+    async with AsyncExitStack() as stack:
+        clients = []
+        for url in urls:
+            parsed = replace(PortalOptions.parse(url, **options), retries=0)
+            clients.append(await stack.enter_async_context(PortalReader.of(parsed)))
+        yield Portals(clients)
