@@ -42,8 +42,9 @@ from skymount.wire.base_sector import Layout
 from skymount.wire.byte_range import ByteRange
 from skymount.wire.dialect import SKYNET, SVC
 from skymount.wire.hns import parse_domain
-from skymount.wire.messages import Part, encode_error
 from skymount.wire.metadata import parse_metadata
+from skymount.wire.multipart import PartHeader
+from skymount.wire.responses import encode_error
 from tests.fuzz.engine import SHORT, attempt, pieces, target
 from tests.fuzz.wire import (
     JSON,
@@ -81,13 +82,16 @@ def _refused(function: Any, *args: Any) -> Any:
 
 # --- forms and queries -----------------------------------------------------------
 
-FORM = form((Part("file", "a/b.txt", "text/plain", 0o644), b"hello"), (Part("files[]", "c"), b""))
+FORM = form(
+    (PartHeader("file", "a/b.txt", "text/plain", 0o644), b"hello"),
+    (PartHeader("files[]", "c"), b""),
+)
 _MARK = BOUNDARY.encode()
 
 
-def _parts(stream: list[bytes]) -> list[tuple[Part, bytes]] | str:
+def _parts(stream: list[bytes]) -> list[tuple[PartHeader, bytes]] | str:
     """Return the parts of a form with their content; what is wrong with it if it is none."""
-    found: list[tuple[Part, bytes]] = []
+    found: list[tuple[PartHeader, bytes]] = []
     try:
         reader = FormReader(FORM_TYPE.encode())
         for data in stream:

@@ -127,8 +127,8 @@ async def write_out(session: "ContentSession", target: "LinkTarget") -> int:
     """Write the file that a target is to stdout; return its size in bytes."""
     import trio
 
-    from skymount.cli.output import write_all
     from skymount.cli.staging import pieces
+    from skymount.storage.atomic_file import write_all
 
     skyfile, file = target.tree.skyfile, target.single_file()
     if file is None:

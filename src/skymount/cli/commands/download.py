@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from skymount.portal.client.base import PortalReader
     from skymount.portal.client.download import DownloadResult
     from skymount.portal.verify_policy import Verified
-    from skymount.wire.messages import Request
+    from skymount.wire.requests import Request
 
 _ARCHIVES = {"zip": ".zip", "tar": ".tar", "targz": ".tar.gz"}
 """Values of the ``format`` parameter (wire notes 4.2), and their file extensions."""
@@ -237,13 +237,13 @@ async def _archive(
     from skymount.errors import BadContentError
     from skymount.portal.client.download import to_file
     from skymount.portal.verify_policy import Verified, VerifyPolicy
-    from skymount.wire import messages
+    from skymount.wire import requests
 
     if session.policy is VerifyPolicy.REQUIRE:
         raise BadContentError("an archive cannot be verified; download the directory instead")
     found = await resolve_link(session, link)
     inner = found.path.decode("utf-8", "surrogateescape")
-    request = messages.download(found.skylink, inner, archive=kind, with_metadata=False)
+    request = requests.download(found.skylink, inner, archive=kind, with_metadata=False)
     if destination == "-":
         size = await copy_out(session.portals.ranked()[0], request)
         warn_of_doubt(link.text, Verified.NO, session.policy)
@@ -267,7 +267,7 @@ async def copy_out(client: "PortalReader", request: "Request") -> int:
     import trio
 
     from skymount.cli.commands.content import STDOUT
-    from skymount.cli.output import write_all
+    from skymount.storage.atomic_file import write_all
 
     size = 0
     async with (

@@ -228,11 +228,11 @@ def url(owner: str, data_key: str, hashed: bool, flags: PortalFlags, as_json: bo
       skymount registry url home greeting
     """
     from skymount.cli.key_argument import public_key, tweak
-    from skymount.wire import messages
+    from skymount.wire import requests
     from skymount.wire.dialect import dialect_named
 
     settings = flags.load()
-    request = messages.registry_get(
+    request = requests.registry_get(
         dialect_named(settings.dialect), public_key(owner), tweak(data_key, hashed=hashed)
     )
     found = settings.portal_urls[0] + request.target

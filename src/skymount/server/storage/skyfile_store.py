@@ -26,6 +26,7 @@ from pathlib import Path
 
 from skymount import private
 from skymount.errors import MalformedError, StorageError
+from skymount.storage import atomic_file
 from skymount.wire.base_sector import LAYOUT_SIZE, Layout, spill_sizes
 from skymount.wire.skyfile_encryption import SkyfileKey, is_encrypted
 from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE, Skylink
@@ -78,15 +79,6 @@ def _translated(doing: str) -> Iterator[None]:
         raise StorageError(f"cannot {doing}: {error.strerror or error}") from error
 
 
-def sync_directory(path: Path) -> None:
-    """Make the names inside a directory durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def _check_own(path: Path) -> None:
     """StorageError unless a directory is the user's own, and nobody else can change what it holds,
     or put another one in its place.
@@ -95,13 +87,6 @@ def _check_own(path: Path) -> None:
         private.way_objection(path)
     ):
         raise StorageError(f"{path} cannot be used: {objection}")
-
-
-def _write_synced(path: Path, data: bytes) -> None:
-    with open(private.create(path), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def read(extent: StoredRange) -> bytes:
@@ -155,7 +140,7 @@ class SkyfileStore:
         for first_byte in range(256):
             (self._skyfiles / f"{first_byte:02x}").mkdir(mode=0o700, exist_ok=True)
         for directory in (self._skyfiles, self._skyfiles.parent, root):
-            sync_directory(directory)
+            atomic_file.sync_directory(directory)
         for leftover in self._incoming.iterdir():
             shutil.rmtree(leftover)
 
@@ -189,13 +174,13 @@ class SkyfileStore:
         stored already is dropped. `roots` are those of the payload's sectors if it is encrypted.
         """
         with _translated("store an upload"):
-            _write_synced(upload / BASE, base)
+            atomic_file.create(upload / BASE, base)
             if roots:
-                _write_synced(upload / ROOTS, roots)
+                atomic_file.create(upload / ROOTS, roots)
             if spilled:
                 padded = (sector.ljust(SECTOR_SIZE, b"\0") for sector in spilled)
-                _write_synced(upload / EXTENSION, b"".join(padded))
-            sync_directory(upload)
+                atomic_file.create(upload / EXTENSION, b"".join(padded))
+            atomic_file.sync_directory(upload)
             target = self._directory(skylink)
             try:
                 os.rename(upload, target)
@@ -203,7 +188,7 @@ class SkyfileStore:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
                 shutil.rmtree(upload)
-            sync_directory(target.parent)
+            atomic_file.sync_directory(target.parent)
 
     def find(self, skylink: Skylink) -> StoredSkyfile | None:
         """Return where a skyfile lies, None when it is not stored."""
