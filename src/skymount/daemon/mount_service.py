@@ -17,7 +17,7 @@ from typing import Any
 
 import trio
 
-from skymount import __version__, keyring, private
+from skymount import __version__, keyring, process_hardening
 from skymount.config import Config
 from skymount.content.cache import block_store
 from skymount.content.cache.block_store import BlockStore
@@ -74,7 +74,7 @@ def run(config: Config, report: Report) -> None:
     """Mount and serve until unmounted or told to stop; MountError when that cannot be done."""
     if mountpoint.check(config.mountpoint, allow_other=config.allow_other):
         log.warning("%s: the mount of a skymount that is gone was cleared", config.mountpoint)
-    private.be_a_service()
+    process_hardening.harden_service()
     sys.setswitchinterval(_SWITCH_INTERVAL)
     gc.freeze()  # what is there now stays: it is not looked through again for garbage
     gc.set_threshold(*_GARBAGE)

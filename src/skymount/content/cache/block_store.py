@@ -20,7 +20,7 @@ from heapq import heapify, heappop
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from skymount import private
+from skymount import file_permissions
 from skymount.content.cache import block_file, block_format
 from skymount.content.cache.block_format import BlockKey
 from skymount.content.cache.buffer_pool import BufferPool
@@ -105,10 +105,10 @@ class BlockStore:
         """
         place = path / "content" / VERSION
         try:
-            private.make_directory(place)
+            file_permissions.make_directory(place)
             for each in (path, place.parent, place):
                 block_file.check_private(each)
-            private.close_directory(place)  # names tell what was read
+            file_permissions.restrict_directory(place)  # names tell what was read
         except OSError as error:
             where = error.filename or place
             raise CacheError(f"{where}: not usable as a cache: {error.strerror}") from None
@@ -252,10 +252,10 @@ class BlockStore:
         """Keep other processes from making room meanwhile; False when one does so."""
         path = self.root / _LOCK
         try:
-            fd = private.open_or_create(path)
+            fd = file_permissions.open_or_create_file(path)
         except FileNotFoundError:
-            private.make_directory(self.root)
-            fd = private.open_or_create(path)
+            file_permissions.make_directory(self.root)
+            fd = file_permissions.open_or_create_file(path)
         try:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

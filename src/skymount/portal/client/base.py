@@ -199,17 +199,17 @@ class PortalReader:
         byte_range: ByteRange,
         size: int,
         *,
-        patient: bool = False,
+        speculative: bool = False,
         **options: Unpack[CommonOptions],
     ) -> AsyncIterator[Body]:
         """Open a byte range of content of `size` bytes, once the answer is known to be one of it.
 
-        An empty path selects the whole payload, all files one after another. Who is `patient` may
-        get it after another on its connection.
+        An empty path selects the whole payload, all files one after another. A `speculative`
+        request waits for a connection until no other request does.
         """
         call = self.options.overridden(**options)
         request = content_request(skylink, path)
-        opened = self.transport.open(request, call, byte_range=byte_range, patient=patient)
+        opened = self.transport.open(request, call, byte_range=byte_range, speculative=speculative)
         async with opened as answer:
             check_range(answer, byte_range, size, named=bool(path))
             yield Body(self.transport, answer)
