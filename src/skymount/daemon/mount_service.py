@@ -24,7 +24,7 @@ from skymount.content.cache.block_store import BlockStore
 from skymount.content.cache.buffer_pool import BufferPool
 from skymount.content.cache.disk_cache import DiskCache
 from skymount.content.cache.memory_cache import MemoryCache
-from skymount.content.cache.write_behind import WriteBehindQueue, open_keeper
+from skymount.content.cache.write_behind import WriteBehindQueue, open_write_behind
 from skymount.content.fetch.reader import open_reader
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.model.skyfile import VerifyPolicy
@@ -119,7 +119,7 @@ async def _serve(config: Config, report: Report, own: EmbeddedPortal) -> None:
         keeper, shelf = None, None
         store = await trio.to_thread.run_sync(_open_store, config, cache.buffers, report)
         if store is not None:
-            keeper = await stack.enter_async_context(open_keeper(store))
+            keeper = await stack.enter_async_context(open_write_behind(store))
             shelf = DiskCache(keeper, config.portal_urls, config.verify)
         reader = await stack.enter_async_context(open_reader(portals, loader, cache, shelf))
         nursery = await stack.enter_async_context(trio.open_nursery())
@@ -203,8 +203,8 @@ def _open_store(config: Config, buffers: BufferPool, report: Report) -> BlockSto
     store = warning = None
     try:
         store = BlockStore.open(block_store.default_path(), config.disk_cache, buffers)
-        if config.disk_cache < block_store.LEAST:
-            least = f"{block_store.LEAST >> 20} MiB"
+        if config.disk_cache < block_store.MIN_SIZE:
+            least = f"{block_store.MIN_SIZE >> 20} MiB"
             warning = f"disk_cache: hardly anything fits; give it {least} or more, or turn it off"
     except CacheError as error:
         warning = f"{error}; nothing is kept on disk"
@@ -218,7 +218,7 @@ def _kept(config: Config, keeper: WriteBehindQueue | None) -> Mapping[str, int]:
     """Return what status.json says of the cache on disk."""
     if keeper is None:
         return {"size": 0}
-    return {"size": config.disk_cache, "waiting": keeper.waiting, **asdict(keeper.counts)}
+    return {"size": config.disk_cache, "waiting": keeper.queued_bytes, **asdict(keeper.counts)}
 
 
 def _usage(*trees: NameTable) -> tuple[int, int]:
