@@ -48,7 +48,7 @@ from skymount.fs.subtree import Subtree
 from skymount.keyring import Keyring
 from skymount.portal.client.base import PortalReader
 from skymount.portal.failover import Portals
-from skymount.portal.options import DEFAULT_PORTAL_URL, PortalOptions
+from skymount.portal.options import DEFAULT_SVC_PORTAL_URL, PortalOptions
 from skymount.portal.registry.ledger import Ledger, default_path
 from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig
 from skymount.portal.registry.spool_retry import SpoolRetry
@@ -79,7 +79,7 @@ def run(config: Config, report: Report) -> None:
     gc.freeze()  # what is there now stays: it is not looked through again for garbage
     gc.set_threshold(*_GARBAGE)
     own = EmbeddedPortal()
-    if not config.portals and not answers(DEFAULT_PORTAL_URL):
+    if not config.portals and not answers(DEFAULT_SVC_PORTAL_URL):
         own.start()
     try:
         trio.run(partial(_serve, config, report, own))
