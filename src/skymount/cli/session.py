@@ -266,7 +266,7 @@ async def _open_disk_cache(settings: Config) -> "AsyncIterator[DiskCache | None]
     """
     from skymount.content.cache.block_store import BlockStore, default_path
     from skymount.content.cache.disk_cache import DiskCache
-    from skymount.content.cache.write_behind import open_keeper
+    from skymount.content.cache.write_behind import open_write_behind
 
     store = None
     if settings.disk_cache:
@@ -275,7 +275,7 @@ async def _open_disk_cache(settings: Config) -> "AsyncIterator[DiskCache | None]
     if store is None:
         yield None
         return
-    async with open_keeper(store) as keeper:
+    async with open_write_behind(store) as keeper:
         yield DiskCache(keeper, settings.portal_urls, settings.verify)
 
 

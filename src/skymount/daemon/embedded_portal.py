@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import trio
 
 from skymount.errors import MountError
-from skymount.portal.options import DEFAULT_PORTAL_URL
+from skymount.portal.options import DEFAULT_SVC_PORTAL_URL
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class EmbeddedPortal:
         It ends when its standard input does.
         """
         self.stop()
-        address = urlsplit(DEFAULT_PORTAL_URL).netloc
+        address = urlsplit(DEFAULT_SVC_PORTAL_URL).netloc
         command = [sys.executable, "-P", "-m", "skymount", "portal", "serve", "--listen", address]
         try:
             self._process = subprocess.Popen(
@@ -100,10 +100,10 @@ class EmbeddedPortal:
         while True:
             await trio.sleep(pause)
             if self.is_running or await trio.to_thread.run_sync(
-                is_reachable, DEFAULT_PORTAL_URL, abandon_on_cancel=True
+                is_reachable, DEFAULT_SVC_PORTAL_URL, abandon_on_cancel=True
             ):
                 continue
-            log.warning("no portal answers at %s any more, starting one", DEFAULT_PORTAL_URL)
+            log.warning("no portal answers at %s any more, starting one", DEFAULT_SVC_PORTAL_URL)
             started = False
             try:
                 await trio.to_thread.run_sync(self.start)

@@ -17,7 +17,7 @@ from skymount.content.cache.block_store import BlockStore
 from skymount.content.cache.buffer_pool import BufferPool
 from skymount.content.cache.disk_cache import DiskCache
 from skymount.content.cache.memory_cache import MemoryCache
-from skymount.content.cache.write_behind import open_keeper
+from skymount.content.cache.write_behind import open_write_behind
 from skymount.content.fetch.reader import ContentReader, open_reader
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.model.skyfile import VerifyPolicy
@@ -41,7 +41,7 @@ from skymount.fs.static_tree import HNS, REGISTRY, SKYDB, SKYLINKS, StaticTree
 from skymount.fs.subtree import Subtree
 from skymount.keyring import Keyring
 from skymount.portal.failover import Portals, open_portals
-from skymount.portal.options import DEFAULT_PORTAL_URL
+from skymount.portal.options import DEFAULT_SVC_PORTAL_URL
 from skymount.portal.registry.ledger import Ledger, default_path
 from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig
 from skymount.portal.registry.spool_retry import SpoolRetry
@@ -73,7 +73,7 @@ def run(config: Config, report: Report, *, stop_grace: float = STOP_GRACE) -> No
     gc.freeze()  # objects that exist now are never garbage
     gc.set_threshold(*_GC_THRESHOLDS)
     embedded = EmbeddedPortal()
-    if not config.portals and not is_reachable(DEFAULT_PORTAL_URL):
+    if not config.portals and not is_reachable(DEFAULT_SVC_PORTAL_URL):
         embedded.start()
     try:
         trio.run(partial(_serve, config, report, embedded, stop_grace))
@@ -148,7 +148,7 @@ async def _open_reader(
     disk_cache = None
     store = await trio.to_thread.run_sync(_open_store, config, cache.buffers, report)
     if store is not None:
-        queue = status.write_behind = await stack.enter_async_context(open_keeper(store))
+        queue = status.write_behind = await stack.enter_async_context(open_write_behind(store))
         disk_cache = DiskCache(queue, config.portal_urls, config.verify)
     reader = await stack.enter_async_context(open_reader(portals, loader, cache, disk_cache))
     status.reader = reader
@@ -162,8 +162,8 @@ def _open_store(config: Config, buffers: BufferPool, report: Report) -> BlockSto
     store = warning = None
     try:
         store = BlockStore.open(block_store.default_path(), config.disk_cache, buffers)
-        if config.disk_cache < block_store.LEAST:
-            least = f"{block_store.LEAST >> 20} MiB"
+        if config.disk_cache < block_store.MIN_SIZE:
+            least = f"{block_store.MIN_SIZE >> 20} MiB"
             warning = f"disk_cache: hardly anything fits; give it {least} or more, or turn it off"
     except CacheError as error:
         warning = f"{error}; nothing is kept on disk"

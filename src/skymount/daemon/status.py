@@ -58,7 +58,11 @@ class MountStatus:
         queue = self.write_behind
         if queue is None:
             return {"size": 0}
-        return {"size": self.config.disk_cache, "waiting": queue.waiting, **asdict(queue.counts)}
+        return {
+            "size": self.config.disk_cache,
+            "waiting": queue.queued_bytes,
+            **asdict(queue.counts),
+        }
 
     def usage(self) -> tuple[int, int]:
         """Return (bytes, files) of all trees that are shown."""
