@@ -4,6 +4,7 @@ The TypedDicts are what callers write, `PortalOptions` is what they are parsed i
 """
 
 import math
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -104,6 +105,8 @@ class ClientOptions(CommonOptions, total=False):
 
     node_url: str
     """Where the skykey calls go; empty: to the portal."""
+    ca_file: str
+    """A file with certificates of authorities to trust besides the system's (PEM)."""
     redirect_hosts: Sequence[str]
     """Hosts, as ``host`` or ``host:port``, to which the portal may redirect what is sent."""
     connections: int
@@ -179,6 +182,8 @@ class PortalOptions:
     redirect_hosts: tuple[tuple[str, int | None], ...] = ()
     """(name in lower case, port or None for the default one)"""
     verify: VerifyPolicy = VerifyPolicy.AVAILABLE
+    ca_file: str = ""
+    """An absolute path; empty: the system's authorities alone."""
 
     @property
     def is_local(self) -> bool:
@@ -286,6 +291,13 @@ def _node_url(name: str, value: object) -> str:
     return parse_portal_url(text) if text else ""
 
 
+def _path(name: str, value: object) -> str:
+    text = _text(name, value)
+    if "\0" in text:
+        raise MalformedError(f"{name} is not a path")
+    return os.path.abspath(os.path.expanduser(text)) if text else ""
+
+
 def _redirect_hosts(name: str, value: object) -> tuple[tuple[str, int | None], ...]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise WrongTypeError(f"{name} must be a list of hosts, not {type(value).__name__}")
@@ -318,6 +330,7 @@ _COMMON_OPTIONS: Mapping[str, tuple[str, _Parser]] = {
 _CLIENT_OPTIONS: Mapping[str, tuple[str, _Parser]] = {
     **_COMMON_OPTIONS,
     "node_url": ("node_url", _node_url),
+    "ca_file": ("ca_file", _path),
     "redirect_hosts": ("redirect_hosts", _redirect_hosts),
     "connections": ("connections", lambda name, value: _count(name, value, 1, _MOST_CONNECTIONS)),
     "connect_timeout": ("connect_timeout", _seconds),
