@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from skymount import private
+from skymount import file_permissions
 from skymount.errors import KeyringError, MalformedError
 from skymount.storage import atomic_file
 
@@ -203,11 +203,11 @@ class Keyring:
     def _writing(self) -> Iterator[int]:
         """Hold a descriptor of the directory, made when absent, and the lock of its writers."""
         with self._translated():
-            private.make_directory(self.path)
+            file_permissions.make_directory(self.path)
         with self._reading() as directory:
             if directory is None:
                 raise KeyringError(f"{self.path}: gone while it was used")
-            lock = private.open_or_create(_LOCK, directory)
+            lock = file_permissions.open_or_create_file(_LOCK, directory)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 yield directory
@@ -266,7 +266,7 @@ def _is_name(name: str) -> bool:
 
 def _check_private(status: os.stat_result, path: Path) -> None:
     """Refuse what others own, or could read or change."""
-    if objection := private.objection(path, status):
+    if objection := file_permissions.permission_problem(path, status):
         raise KeyringError(f"{path}: {objection}")
 
 

@@ -4,10 +4,11 @@ together. It does not know what is asked; ``circuit_breaker`` decides who is wor
 
 import copy
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 import trio
 
@@ -22,6 +23,7 @@ from skymount.errors import (
 from skymount.portal.circuit_breaker import CircuitBreaker, State
 from skymount.portal.client.base import PortalReader
 from skymount.portal.http.memory_budget import MemoryBudget
+from skymount.portal.options import ClientOptions, PortalOptions
 
 T = TypeVar("T")
 E = TypeVar("E", bound=PortalError)
@@ -189,3 +191,16 @@ async def _pause_before(number: int) -> None:
     """Wait before a round; not before the first, 0."""
     if number:
         await trio.sleep(BACKOFF * 2 ** (number - 1) * random.uniform(0.5, 1.5))
+
+
+@asynccontextmanager
+async def open_portals(
+    urls: Sequence[str], **options: Unpack[ClientOptions]
+) -> AsyncIterator[Portals]:
+    """Open a client for each URL. They retry nothing: `Portals` asks the next portal instead."""
+    async with AsyncExitStack() as stack:
+        clients = []
+        for url in urls:
+            parsed = replace(PortalOptions.parse(url, **options), retries=0)
+            clients.append(await stack.enter_async_context(PortalReader.of(parsed)))
+        yield Portals(clients)

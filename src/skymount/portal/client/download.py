@@ -18,7 +18,6 @@ from skymount.errors import (
     MalformedError,
     RequestRefusedError,
     UnavailableError,
-    WrongTypeError,
 )
 from skymount.portal.client.verification import Check
 from skymount.portal.http.response import pause_before
@@ -50,13 +49,6 @@ class DownloadResult:
     """In bytes."""
     verified: Verified
     """How far it was compared with its skylink: ``yes``, ``partly`` or ``no``."""
-
-
-def checked_progress(value: object) -> Progress | None:
-    """Return a callback or None; WrongTypeError for anything else."""
-    if value is not None and not callable(value):
-        raise WrongTypeError(f"on_progress must be callable, not {type(value).__name__}")
-    return value
 
 
 class _File:
