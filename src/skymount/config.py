@@ -112,6 +112,10 @@ def _node_url(value: object) -> str:
     return PortalOptions.parse(node_url=_text(value)).node_url
 
 
+def _ca_file(value: object) -> str:
+    return PortalOptions.parse(ca_file=_text(value)).ca_file
+
+
 def _redirect_hosts(value: object) -> tuple[str, ...]:
     hosts: Any = value.split() if isinstance(value, str) else value
     PortalOptions.parse(redirect_hosts=hosts)
@@ -133,6 +137,7 @@ def _boolean(value: object) -> bool:
 class PortalSettings(CallOptions, total=False):
     """What is the same for every client of the portals, whatever it is for."""
 
+    ca_file: str
     redirect_hosts: tuple[str, ...]
 
 
@@ -150,6 +155,8 @@ class Config:
     """(name, value) of those that go with each request; they may hold secrets."""
     node_url: str = ""
     """Where the skykeys are kept; empty: at the portal."""
+    ca_file: str = ""
+    """Certificates of authorities to trust besides the system's."""
     redirect_hosts: tuple[str, ...] = ()
     """Where the portal may redirect what is sent."""
     mountpoint: str = ""
@@ -185,6 +192,7 @@ class Config:
             "api_key": self.api_key,
             "custom_user_agent": self.user_agent,
             "headers": dict(self.headers),
+            "ca_file": self.ca_file,
             "redirect_hosts": self.redirect_hosts,
             "verify": self.verify.value,
         }
@@ -201,6 +209,7 @@ _PARSERS: Mapping[str, Any] = {
     "user_agent": _user_agent,
     "headers": _headers,
     "node_url": _node_url,
+    "ca_file": _ca_file,
     "redirect_hosts": _redirect_hosts,
     "mountpoint": _text,
     "allow_other": _boolean,
