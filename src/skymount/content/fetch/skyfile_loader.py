@@ -31,7 +31,7 @@ from skymount.errors import (
     PortalError,
     RequestRefusedError,
 )
-from skymount.portal.client.base import Head, PortalReader
+from skymount.portal.client.base import ContentHead, PortalReader
 from skymount.portal.failover import Portals
 from skymount.wire import base_sector as sector
 from skymount.wire import merkle
@@ -120,7 +120,7 @@ class SkyfileLoader:
     async def _described_by(self, client: PortalReader, skylink: Skylink) -> LoadedSkyfile:
         try:
             base: _Base | None = None
-            head: Head | None = None
+            head: ContentHead | None = None
             if self._policy is not VerifyPolicy.OFF and not skylink.offset:
                 # the root of a packed one (offset) proves nothing
                 base, head = await self._ask(client, skylink)
@@ -135,14 +135,14 @@ class SkyfileLoader:
 
     async def _ask(
         self, client: PortalReader, skylink: Skylink
-    ) -> "tuple[_Base | None, Head | None]":
+    ) -> "tuple[_Base | None, ContentHead | None]":
         """Ask for the base sector, and of a portal that never gave one for the headers as well.
 
         Both at once: one after the other would cost the first read a round trip more.
         """
         if client in self._with_base_sectors:
             return await self._base_sector(client, skylink), None
-        head: Head | None = None
+        head: ContentHead | None = None
         base: _Base | None = None
         failure: PortalError | MalformedError | None = None
 
@@ -280,7 +280,7 @@ class SkyfileLoader:
         self,
         client: PortalReader,
         skylink: Skylink,
-        head: Head,
+        head: ContentHead,
         *,
         encrypted: bool = False,
     ) -> LoadedSkyfile:
@@ -313,7 +313,7 @@ class SkyfileLoader:
         return LoadedSkyfile(skyfile, payload)
 
     async def _from_endpoint(
-        self, client: PortalReader, skylink: Skylink, head: Head
+        self, client: PortalReader, skylink: Skylink, head: ContentHead
     ) -> tuple[bytes | None, Listing]:
         """Return metadata and their listing; None for what no base sector has room for."""
         async with open_memory_file() as file:
