@@ -71,6 +71,7 @@ def test_every_key_can_be_set_in_the_file() -> None:
         user_agent = "Agent/1"
         headers = { Cookie = "a=b", X-Token = "t" }
         node_url = "https://node.example/"
+        ca_file = "/etc/ca.pem"
         redirect_hosts = ["upload.example", "127.0.0.1:81"]
         mountpoint = "~/sky"
         allow_other = true
@@ -93,6 +94,7 @@ def test_every_key_can_be_set_in_the_file() -> None:
         api_key="secret",
         user_agent="Agent/1",
         headers=(("Cookie", "a=b"), ("X-Token", "t")),
+        ca_file="/etc/ca.pem",
         node_url="https://node.example",
         redirect_hosts=("upload.example", "127.0.0.1:81"),
         mountpoint="~/sky",

@@ -112,6 +112,7 @@ def _boolean(value: object, key: str) -> bool:
 class PortalSettings(CallOptions, total=False):
     """The options that every client of the portals is made with."""
 
+    ca_file: str
     redirect_hosts: tuple[str, ...]
 
 
@@ -129,6 +130,8 @@ class Config:
     """(name, value) of headers of each request; they may hold secrets."""
     node_url: str = ""
     """Where the skykeys are kept; empty: at the portal."""
+    ca_file: str = ""
+    """Certificates of authorities to trust besides the system's."""
     redirect_hosts: tuple[str, ...] = ()
     """Hosts to which the portal may redirect writes and uploads."""
     mountpoint: str = ""
@@ -164,6 +167,7 @@ class Config:
             "api_key": self.api_key,
             "custom_user_agent": self.user_agent,
             "headers": dict(self.headers),
+            "ca_file": self.ca_file,
             "redirect_hosts": self.redirect_hosts,
             "verify": self.verify.value,
         }
@@ -183,6 +187,7 @@ _PARSERS: Mapping[str, Callable[[object, str], object]] = {
     ),
     "headers": _headers,
     "node_url": lambda value, key: PortalOptions.parse(node_url=text(value, key)).node_url,
+    "ca_file": lambda value, key: PortalOptions.parse(ca_file=text(value, key)).ca_file,
     "redirect_hosts": _redirect_hosts,
     "mountpoint": _path,
     "allow_other": _boolean,

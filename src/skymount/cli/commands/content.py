@@ -176,7 +176,7 @@ def metadata(link: str, pretty: bool, as_json: bool, flags: PortalFlags) -> None
 async def _metadata(session: "ContentSession", link: "ParsedLink") -> "MetadataResult":
     from skymount.cli.link_target import check_verifiable, naming_absent_content, resolve_link
     from skymount.portal.client.metadata import get_metadata
-    from skymount.portal.client.verification import Proofs
+    from skymount.portal.client.verification import ContentProofs
     from skymount.portal.registry.revision_marks import RevisionMarks
     from skymount.portal.verify_policy import Verified, VerifyPolicy
 
@@ -186,7 +186,7 @@ async def _metadata(session: "ContentSession", link: "ParsedLink") -> "MetadataR
     is_verifiable = found.verified and not link.is_domain
 
     async def ask(client: "PortalReader") -> "MetadataResult":
-        target, proof, _ = await Proofs(client.transport, RevisionMarks()).find(
+        target, proof, _ = await ContentProofs(client.transport, RevisionMarks()).find(
             found.skylink, client.options
         )
         result = await get_metadata(client.transport, target, inner, client.options, proof)

@@ -7,16 +7,17 @@ bytes.
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import TracebackType
 from typing import Self, Unpack
 
 import trio
 
+from skymount.concurrency import off_loop
 from skymount.errors import HeadTooLongError, MalformedError, PortalError, UnavailableError
 from skymount.portal.http.transport import Destination, OpenAnswer, Transport
 from skymount.portal.options import ClientOptions, CommonOptions, PortalOptions
-from skymount.wire import requests, responses
+from skymount.wire import merkle, requests, responses
 from skymount.wire.byte_range import ByteRange
 from skymount.wire.dialect import Dialect
 from skymount.wire.metadata import METADATA_LIMIT
@@ -182,14 +183,9 @@ class PortalReader:
         return (await self.transport.fetch(request, SECTOR_SIZE, call)).body
 
     async def sector(self, root: bytes, length: int, **options: Unpack[CommonOptions]) -> bytes:
-        """Fetch the first `length` bytes of the sector with that Merkle root (wire notes 4.7)."""
+        """Fetch the first `length` bytes of a sector, as `fetch_sector`."""
         call = self.options.overridden(**options)
-        request = requests.sector(call.dialect, root, 0, length)
-        answer = await self.transport.fetch(request, length, call)
-        if len(answer.body) != length:
-            text = f"sector {root.hex()}: short answer"
-            raise self.transport.bad(request, call, text, answer.status)
-        return answer.body
+        return await fetch_sector(self.transport, root, length, call)
 
     @asynccontextmanager
     async def open_range(
@@ -213,6 +209,22 @@ class PortalReader:
         async with opened as answer:
             check_range(answer, byte_range, size, named=bool(path))
             yield Body(self.transport, answer)
+
+
+async def fetch_sector(
+    transport: Transport, root: bytes, length: int, call: PortalOptions
+) -> bytes:
+    """Fetch the first `length` bytes of the sector with that Merkle root (wire notes 4.7).
+
+    BadContentError unless they have that root; the rest of the sector counts as zeros.
+    """
+    request = requests.sector(call.dialect, root, 0, length)
+    answer = await transport.fetch(request, length, call)
+    data = answer.body
+    if len(data) != length or root != await off_loop(partial(merkle.sector_root, data)):
+        text = f"sector {root.hex()} is not the content"
+        raise transport.bad(request, call, text, answer.status)
+    return data
 
 
 async def head(transport: Transport, skylink: Skylink, call: PortalOptions) -> Head:
