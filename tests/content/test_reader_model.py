@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from skymount.content.cache.buffer_pool import BufferPool, BufferPoolConfig
 from skymount.content.cache.memory_cache import MemoryCache
 from skymount.content.fetch.fetcher import FetchJob
 from skymount.content.fetch.readahead import ReadaheadConfig
@@ -271,7 +272,8 @@ class Model:
     def __init__(self, size: int, nursery: trio.Nursery, readers: trio.Nursery) -> None:
         self.weather = _Weather()
         portals = Portals([_Portal(f"http://{name}.test", self.weather) for name in ("one", "two")])
-        self.cache = MemoryCache(size)
+        buffers = BufferPool(BufferPoolConfig(max_idle=4 * BLOCK, min_pooled=BLOCK))
+        self.cache = MemoryCache(size, buffers)
         loader = SkyfileLoader(portals, VerifyPolicy.AVAILABLE)
         self.reader = ContentReader(portals, loader, self.cache, None, nursery, CONFIG)
         self.readers = readers

@@ -33,7 +33,7 @@ VERSION = "v1"
 PAUSE = 60.0
 """Seconds for which nothing is stored after the disk refused it."""
 
-LEAST = 32 << 20
+MIN_SIZE = 32 << 20
 """Bytes of a store that is of use: no block takes more than a quarter of it, and content commonly
 comes in chunks of 4 MiB.
 """
@@ -46,7 +46,7 @@ _PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN}
 
 
 @dataclass(frozen=True, slots=True)
-class Stock:
+class StoreStats:
     """How much there is of something."""
 
     blocks: int
@@ -153,18 +153,18 @@ class BlockStore:
             self._refused = 0
         return stored
 
-    def rest(self) -> None:
+    def trim_buffers(self) -> None:
         """Give memory back that was used for writing; for when nothing more waits to be written."""
         self._buffers.trim()
 
     # --- all of them ---------------------------------------------------------
 
-    def info(self) -> Stock:
+    def info(self) -> StoreStats:
         """Count what is there."""
         sizes = [file.size for file in self._files() if file.identity is not None]
-        return Stock(len(sizes), sum(sizes))
+        return StoreStats(len(sizes), sum(sizes))
 
-    def clear(self) -> Stock:
+    def clear(self) -> StoreStats:
         """Remove everything; return what it was. CacheError names what cannot be removed."""
         sizes, left = [], []
         for file in self._files():
@@ -178,7 +178,7 @@ class BlockStore:
                     os.rmdir(each.path)
         if left:
             raise CacheError(f"{left[0]}: cannot be removed ({len(left)} files in all)")
-        return Stock(len(sizes), sum(sizes))
+        return StoreStats(len(sizes), sum(sizes))
 
     def verify(self) -> tuple[int, int]:
         """Read everything, and remove what is damaged; return the numbers of good and removed.

@@ -197,7 +197,7 @@ class Fetcher:
             job = FetchJob(skyfile, stretch, refused, speculative=speculative)
             if speculative:
                 if self._speculative >= self._config.max_speculative or not self._cache.try_reserve(
-                    job.bytes_left, self._cache.ahead
+                    job.bytes_left, self._cache.prefetch_limit
                 ):
                     return False
                 self._speculative += 1
@@ -285,7 +285,7 @@ class Fetcher:
         on_disk: Sequence[Data | None] = [None] * count
         if self._disk is not None:
             indexes = range(job.first, job.first + count)
-            on_disk = await self._disk.units(skyfile, job.size, indexes)
+            on_disk = await self._disk.load_units(skyfile, job.size, indexes)
         while job.arrived < count:
             data = on_disk[job.arrived]
             if data is not None:
@@ -298,7 +298,7 @@ class Fetcher:
 
     async def _inline_payload(self, skyfile: Skyfile) -> Data:
         """Return the payload of an inline skyfile, which comes with its description."""
-        loaded = None if self._disk is None else await self._disk.recall(skyfile.skylink)
+        loaded = None if self._disk is None else await self._disk.load_description(skyfile.skylink)
         if loaded is None or loaded.payload is None or loaded.skyfile.identity != skyfile.identity:
             return await self._loader.payload(skyfile)
         return loaded.payload
@@ -322,7 +322,7 @@ class Fetcher:
             data = views[number].toreadonly()
             self.fetched += len(data)
             if self._disk is not None and _may_keep(skyfile, client):
-                self._disk.keep_unit(skyfile, job.size, first + number, data)
+                self._disk.store_unit(skyfile, job.size, first + number, data)
             self._settle(job, data)
 
         layout = skyfile.layout

@@ -94,7 +94,7 @@ class ContentReader:
         self.disk = disk
         self.nursery = nursery
         self.fetcher = Fetcher(portals, loader, cache, disk, nursery, config)
-        self.shares = MemoryShares(cache.ahead, config.idle)
+        self.shares = MemoryShares(cache.prefetch_limit, config.idle)
         self._loader = loader
         self._open: dict[str, _SkyfileState] = {}
         self._closed: LRUCache[str, _SkyfileState] = LRUCache(_REMEMBERED)
@@ -114,7 +114,7 @@ class ContentReader:
 
     async def load(self, skylink: Skylink) -> Skyfile:
         """Describe a skylink, from disk if possible; a payload that comes with it is cached."""
-        kept = None if self.disk is None else await self.disk.recall(skylink)
+        kept = None if self.disk is None else await self.disk.load_description(skylink)
         if kept is not None and self._loader.is_enough(kept.skyfile):
             loaded = kept
         else:
@@ -148,7 +148,7 @@ class ContentReader:
                 raise
             return replace(kept, skyfile=replace(kept.skyfile, is_unconfirmed=True))
         if self.disk is not None:
-            await self.disk.keep(loaded)
+            await self.disk.store_description(loaded)
         return loaded
 
     def open(self, skyfile: Skyfile, start: int, size: int) -> "ContentFile":
@@ -286,7 +286,7 @@ class ContentFile:
             return None
         size = skyfile.small_block_size
         first = start // size
-        found = await disk.units(skyfile, size, range(first, -(-stop // size)))
+        found = await disk.load_units(skyfile, size, range(first, -(-stop // size)))
         present = [block for block in found if block is not None]
         if len(present) < len(found):
             return None
@@ -344,7 +344,7 @@ class ContentFile:
             stop = min(stop, stream.mark // unit * unit)
         for index in range(start // unit, -(-stop // unit)):
             if not state.streams.is_ahead(index * unit, now):
-                cache.leave((state.identity, unit, index))
+                cache.mark_consumed((state.identity, unit, index))
         for index in stream.passed_units(unit):
             if not state.streams.is_ahead(index * unit, now):
                 cache.drop((state.identity, unit, index))

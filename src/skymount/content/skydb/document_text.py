@@ -58,7 +58,7 @@ def _indented_size(document: object, size: int) -> int:
     depth, level = 0, [document] if document else []
     while level:
         depth += 1
-        below = []
+        below: list[object] = []
         for container in level:
             if isinstance(container, dict):
                 size += len(container)  # a space after each colon
