@@ -18,7 +18,7 @@ from skymount.portal.http.http11 import Arrived, HTTP11Connection, NoTurnError
 from skymount.portal.http.transport import Transport
 from skymount.portal.options import PortalOptions
 from skymount.wire.byte_range import ByteRange
-from skymount.wire.messages import Request
+from skymount.wire.requests import Request
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 from tests.fakes.skyfiles import noise
 from tests.portal.conftest import Contexts

@@ -12,7 +12,8 @@ from skymount.server.http.query_params import boolean, decode_path, number, pars
 from skymount.server.http_error import HttpError
 from skymount.server.upload.rules import PartList, UploadQuery
 from skymount.wire.byte_range import ByteRange
-from skymount.wire.messages import Part
+from skymount.wire.multipart import PartHeader
+from tests.server.http_client import FORM_TYPE
 
 
 @pytest.mark.parametrize(
@@ -104,18 +105,22 @@ def test_parts_are_limited() -> None:
     """In number and in what their names weigh."""
     config = PortalConfig(data=None, max_parts=2, metadata_limit=1000)  # type: ignore[arg-type]
     parts = PartList(config)
-    parts.begin(Part("files[]", "a"), 0)
-    parts.begin(Part("files[]", "b"), 0)
+    parts.begin(PartHeader("files[]", "a"), 0)
+    parts.begin(PartHeader("files[]", "b"), 0)
     with pytest.raises(MalformedError, match="at most 2 files"):
-        parts.begin(Part("files[]", "c"), 0)
+        parts.begin(PartHeader("files[]", "c"), 0)
     parts = PartList(config)
     with pytest.raises(MalformedError, match="too large"):
-        parts.begin(Part("files[]", "a" * 500), 0)
+        parts.begin(PartHeader("files[]", "a" * 500), 0)
 
 
 def test_empty_parameters_are_absent() -> None:
     """But an empty tryfiles means none, where an absent one means the default."""
-    query = UploadQuery.parse({"tryfiles": ""}, multipart=True, force_disabled=False)
+    query = UploadQuery.parse(
+        {"tryfiles": ""}, content_type=FORM_TYPE.encode(), force_disabled=False
+    )
     assert query.tryfiles == ()
-    query = UploadQuery.parse({"mode": "", "dryrun": ""}, multipart=True, force_disabled=False)
+    query = UploadQuery.parse(
+        {"mode": "", "dryrun": ""}, content_type=FORM_TYPE.encode(), force_disabled=False
+    )
     assert (query.tryfiles, query.mode, query.dryrun) == (None, 0, False)

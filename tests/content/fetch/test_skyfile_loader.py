@@ -668,12 +668,12 @@ def test_no_such_policy(text: str):
 
 
 CROWD = {f"d{n // 100}/{n:05}": b"x" for n in range(20_000)}
-"""Files whose metadata is read in a process apart."""
+"""Files whose metadata is parsed in a worker."""
 
 
 @pytest.mark.parametrize("base_sectors", [True, False])
 async def test_large_metadata(stack: OpenContentStack, base_sectors: bool):
-    """S10: is read by a process apart. It is read as any other is, wherever it comes from."""
+    """S10: is read by a worker process. It is read as any other is, wherever it comes from."""
     content = skyfiles.of_files(CROWD) if base_sectors else unverifiable(CROWD)
     async with stack() as made:
         made.portal.add(content)

@@ -22,7 +22,8 @@ from skymount.portal.client.client import PortalClient
 from skymount.portal.client.upload import UploadBody
 from skymount.portal.client.upload_source import PIECE, Source, directory_sources
 from skymount.portal.options import UploadProgress
-from skymount.wire.messages import Part, UploadResult
+from skymount.wire.multipart import PartHeader
+from skymount.wire.responses import UploadResult
 from tests.fakes.portal import (
     FakePortal,
     closes_after,
@@ -58,9 +59,9 @@ async def bytes_of(body: UploadBody) -> bytes:
     return found
 
 
-def parts_of(body: UploadBody, raw: bytes) -> list[tuple[Part, bytes]]:
+def parts_of(body: UploadBody, raw: bytes) -> list[tuple[PartHeader, bytes]]:
     """Take a form apart with a parser that is not ours."""
-    found: list[tuple[Part, bytes]] = []
+    found: list[tuple[PartHeader, bytes]] = []
     headers: list[tuple[bytes, bytes]] = []
     state = {"field": b"", "value": b"", "data": b""}
 
@@ -75,7 +76,7 @@ def parts_of(body: UploadBody, raw: bytes) -> list[tuple[Part, bytes]]:
         state.update(field=b"", value=b"")
 
     def part_end() -> None:
-        found.append((Part.parse(headers), state["data"]))
+        found.append((PartHeader.parse(headers), state["data"]))
         headers.clear()
         state.update(data=b"")
 
@@ -107,7 +108,7 @@ async def test_file(tmp_path: Path):
     file.chmod(0o4750)
     body = UploadBody.of_path(file)
     assert body.dirname == ""
-    part = Part("file", "page.html", "text/html", 0o750)
+    part = PartHeader("file", "page.html", "text/html", 0o750)
     assert parts_of(body, await bytes_of(body)) == [(part, b"<html>")]
 
 

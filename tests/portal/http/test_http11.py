@@ -18,7 +18,7 @@ from skymount.portal.http.response_body import Body
 from skymount.portal.http.response_head import LINES_LIMIT, SMALL_LIMIT
 from skymount.portal.http.transport import OpenAnswer, Transport
 from skymount.portal.options import PortalOptions
-from skymount.wire.messages import Request
+from skymount.wire.requests import Request
 from tests.fakes import portal as fake
 from tests.fakes.portal import FakePortal, running
 from tests.fakes.skyfiles import noise

@@ -20,7 +20,7 @@ from skymount.portal.http.request import Call
 from skymount.portal.http.stream import NotFollowedError, open_link
 from skymount.portal.options import PortalOptions
 from skymount.wire.key_pair import KeyPair
-from skymount.wire.messages import Request
+from skymount.wire.requests import Request
 from tests.fakes import portal as fake
 from tests.fakes import skyfiles
 from tests.fakes.portal import FakePortal, running

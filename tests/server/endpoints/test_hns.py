@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from skymount.server.storage import zone_file
-from skymount.server.storage.zone_file import FILE
-from skymount.wire import messages
+from skymount.server.storage.zone_file import ZONE_FILE
+from skymount.wire import requests
 from skymount.wire.hns import RegistryRecord, SkylinkRecord, parse_resolution
 from skymount.wire.key_pair import KeyPair
 from skymount.wire.registry_entry import Entry, hash_data_key
@@ -35,7 +35,7 @@ class Domain:
 
     def has_line(self, value: str) -> None:
         """Give it a line, as an editor would write it."""
-        with (self.data / FILE).open("a") as file:
+        with (self.data / ZONE_FILE).open("a") as file:
             file.write(f"{self.name} {value}\n")
 
 
@@ -105,9 +105,9 @@ def test_head_has_the_headers_of_get(client: Client, domain: Domain, file: str) 
 def test_the_requests_of_the_sdk(client: Client, domain: Domain, site: str) -> None:
     domain.leads_to(site)
     for request in (
-        messages.hns_resolution(domain.name),
-        messages.hns_download(domain.name, "docs/a b.txt"),
-        messages.hns_download(domain.name, "docs/a b.txt", attachment=True),
+        requests.hns_resolution(domain.name),
+        requests.hns_download(domain.name, "docs/a b.txt"),
+        requests.hns_download(domain.name, "docs/a b.txt", attachment=True),
     ):
         assert client.request(request.method, request.target).status_code == 200
 
@@ -333,7 +333,7 @@ def test_a_zone_that_cannot_be_read(client: Client, domain: Domain, file: str) -
     The answer does not say where on this machine the file is.
     """
     domain.leads_to(file)
-    path = domain.data / FILE
+    path = domain.data / ZONE_FILE
     kept = path.read_bytes()
     path.write_bytes(b"#" * (zone_file.SIZE_LIMIT + 1))
     try:

@@ -13,6 +13,7 @@ from dataclasses import replace
 import trio
 from cachetools import LRUCache
 
+from skymount.concurrency import in_thread
 from skymount.content.cache.disk_cache import DiskCache
 from skymount.content.cache.memory_cache import Data, MemoryCache
 from skymount.content.fetch.fetcher import Fetcher, FetchJob, Pending
@@ -20,7 +21,7 @@ from skymount.content.fetch.readahead import Cursor, Cursors, Neighbours, Shares
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.model import skyfile as shape
 from skymount.content.model.skyfile import LoadedSkyfile, Skyfile, UnitKey
-from skymount.content.worker.shared_memory import in_thread, is_much, let_go
+from skymount.content.worker.shared_memory import is_large, release_mappings
 from skymount.errors import PortalError
 from skymount.portal.client.base import PortalReader
 from skymount.portal.failover import PROOF_WAIT, Portals
@@ -157,8 +158,8 @@ class ContentReader:
         else:
             loaded = await self._ask(skylink, kept)
         skyfile = loaded.skyfile
-        is_large = is_much(len(skyfile.listing.packed) + len(skyfile.fanout))
-        if is_large and not self._is_letting_go:
+        size = len(skyfile.listing.packed) + len(skyfile.fanout)
+        if is_large(size) and not self._is_letting_go:
             self._is_letting_go = True
             self._nursery.start_soon(self._let_go)
         if loaded.payload is not None:
@@ -168,7 +169,7 @@ class ContentReader:
     async def _let_go(self) -> None:
         """See to it that large descriptions take no memory of the mount's while nobody looks."""
         while True:
-            if not await in_thread(let_go):
+            if not await in_thread(release_mappings):
                 break
             await trio.sleep(_LOOKED_AT)
         self._is_letting_go = False

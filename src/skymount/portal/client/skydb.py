@@ -23,7 +23,7 @@ from skymount.portal.http.transport import Transport
 from skymount.portal.options import CallOptions, CommonOptions, PortalOptions
 from skymount.portal.registry.revision_marks import EntryId
 from skymount.portal.verify_policy import Verified
-from skymount.wire import messages
+from skymount.wire import requests
 from skymount.wire.registry_entry import DELETED, Entry, linked_skylink
 from skymount.wire.skydb_document import (
     DOCUMENT_LIMIT,
@@ -86,7 +86,7 @@ class SkyDB:
             raise self._bad_answer(
                 "Expected returned entry data to be a skylink of length 34 bytes "
                 f"(or its 46 characters), got {len(entry.data)} bytes",
-                messages.registry_get(call.dialect, key, tweak),
+                requests.registry_get(call.dialect, key, tweak),
                 call,
             )
         document, verified = await self._download(skylink, data_key, call)
@@ -96,7 +96,7 @@ class SkyDB:
         self, skylink: Skylink, data_key: str, call: PortalOptions
     ) -> tuple[Any, Verified]:
         target, check, _ = await self._proofs.begin(skylink, "", call)
-        request = messages.download(target, with_metadata=False)
+        request = requests.download(target, with_metadata=False)
         answer = await self._transport.fetch(request, DOCUMENT_LIMIT, call)
         try:
             await trio.to_thread.run_sync(check.update, answer.body)
@@ -109,7 +109,7 @@ class SkyDB:
             text = f"File data for the entry at data key '{data_key}' is not JSON."
             raise self._bad_answer(text, request, call) from None
 
-    def _bad_answer(self, text: str, request: messages.Request, call: PortalOptions) -> PortalError:
+    def _bad_answer(self, text: str, request: requests.Request, call: PortalOptions) -> PortalError:
         return Call(request, call, self._transport.url).error(NoDocumentError, text, HTTPStatus.OK)
 
     async def set_json(

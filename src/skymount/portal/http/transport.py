@@ -1,6 +1,6 @@
 """Owns the exchanges with one portal.
 
-Sends the requests of ``wire.messages`` and hands on answers of success, whose form is checked
+Sends the requests of ``wire.requests`` and hands on answers of success, whose form is checked
 (status, lengths, limits, rate). Redirects, repetitions and the translation of every failure into a
 `PortalError` are here and nowhere else. What an answer means is not known here.
 """
@@ -49,7 +49,7 @@ from skymount.portal.http.response import (
 from skymount.portal.http.sending import send, written
 from skymount.portal.http.timeouts import Content, Pace, until_the_head
 from skymount.portal.options import PortalOptions
-from skymount.wire import messages
+from skymount.wire import requests, responses
 from skymount.wire.byte_range import ByteRange
 
 log = logging.getLogger(__name__)
@@ -181,7 +181,7 @@ class Transport:
         await self._pool.connect(count)
 
     def bad(
-        self, request: messages.Request, options: PortalOptions, text: str, status: int | None
+        self, request: requests.Request, options: PortalOptions, text: str, status: int | None
     ) -> PortalError:
         """Make the error that the answer to a request is not what was asked for."""
         return Call(request, options, self.url).error(BadContentError, text, status)
@@ -191,7 +191,7 @@ class Transport:
     @asynccontextmanager
     async def open(
         self,
-        request: messages.Request,
+        request: requests.Request,
         options: PortalOptions | None = None,
         *,
         headers: Mapping[str, str] | None = None,
@@ -227,7 +227,7 @@ class Transport:
 
     async def fetch(
         self,
-        request: messages.Request,
+        request: requests.Request,
         limit: int,
         options: PortalOptions | None = None,
         *,
@@ -248,7 +248,7 @@ class Transport:
 
     async def fetch_into(
         self,
-        request: messages.Request,
+        request: requests.Request,
         limit: int,
         into: Destination,
         options: PortalOptions | None = None,
@@ -335,7 +335,7 @@ class Transport:
 
     def _call(
         self,
-        request: messages.Request,
+        request: requests.Request,
         options: PortalOptions | None,
         headers: Mapping[str, str] | None,
     ) -> Call:
@@ -435,7 +435,7 @@ async def _check(answer: OpenAnswer, heard: _Heard) -> None:
     status, headers = answer.status, answer.headers
     if not 200 <= status < 300:
         heard.retry_after = parse_retry_after(headers.get("retry-after", ""), datetime.now(UTC))
-        words = messages.parse_error(await _beginning(answer))
+        words = responses.parse_error(await _beginning(answer))
         raise answer.call.error(error_for(status), words or f"HTTP status {status}", status)
     if headers.get("content-encoding", "identity") != "identity":
         raise answer.call.error(BadContentError, "the portal encoded the content", status)
@@ -445,7 +445,7 @@ async def _beginning(answer: OpenAnswer) -> bytes:
     """Read an error's body as far as it comes and is looked at: the status says enough."""
     beginning = b""
     with suppress(PortalError):
-        while len(beginning) <= messages.ANSWER_LIMIT and (piece := await answer.receive()):
+        while len(beginning) <= responses.RESPONSE_LIMIT and (piece := await answer.receive()):
             beginning += piece
     return beginning
 

@@ -28,7 +28,7 @@ from skymount.server.storage.skyfile_index import ParsedSkyfile, SkyfileIndex
 from skymount.server.storage.stored_range import StoredRange, read_chunks
 from skymount.wire.byte_range import ByteRange
 from skymount.wire.dialect import PRESETS
-from skymount.wire.messages import etag
+from skymount.wire.responses import etag
 
 _MANY_SUBFILES = 2000  # with more, a selection may take over 1 ms and runs in a thread
 

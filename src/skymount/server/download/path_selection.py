@@ -1,6 +1,7 @@
 """What a download serves: which bytes, and under which name, type and metadata.
 
-Decides without IO. Rules: wire notes 4.2 (parameters), 4.3 (default path, try files, error pages, archives), 4.5.
+Decides without IO. Rules: wire notes 4.2 (parameters), 4.3 (default path, try files, error pages,
+archives) and 4.5.
 """
 
 from collections.abc import Mapping

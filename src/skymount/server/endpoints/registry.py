@@ -1,5 +1,4 @@
-"""The registry endpoints (contract 5 and 6, wire notes 6.1 and 6.2), and the resolve endpoint (4.7).
-"""
+"""The registry endpoints (contract 5 and 6, wire notes 6) and the resolve endpoint (4.7)."""
 
 from dataclasses import dataclass
 
@@ -14,8 +13,8 @@ from skymount.server.http.request_body import read_body
 from skymount.server.http_error import HttpError
 from skymount.server.resolver import SkylinkResolver
 from skymount.server.storage.entry_store import EntryStore
-from skymount.wire.messages import encode_resolved
 from skymount.wire.registry_entry import UPDATE_LIMIT, SignedEntry, parse_public_key, parse_tweak
+from skymount.wire.responses import encode_resolved
 
 _TIMEOUT_LIMIT = 300  # seconds; also the default
 _TOO_BIG = "Registry data is too big"  # a message of the codec that needs no prefix
@@ -36,7 +35,7 @@ class RegistryEndpoints:
         The ``timeout`` has no effect: no other server is asked.
         """
         body = await read_body(request, UPDATE_LIMIT, self.config.body_timeout)
-        public_key, tweak = _parse_key(form_params(request, body))
+        public_key, tweak = parse_entry_key(form_params(request, body))
         found = await self.entries.get(public_key, tweak)
         if found is None:
             raise HttpError(404, "registry entry not found")
@@ -70,7 +69,7 @@ class RegistryEndpoints:
         return responses.json_body(body, headers=resolved.headers())
 
 
-def _parse_key(params: Params) -> tuple[bytes, bytes]:
+def parse_entry_key(params: Params) -> tuple[bytes, bytes]:
     """Parse public key and hashed data key; HttpError 400."""
     try:
         public_key = parse_public_key(params.get("publickey", ""))

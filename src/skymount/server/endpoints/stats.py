@@ -46,7 +46,7 @@ class StatsEndpoints:
         return _json(_Stats(__version__, uptime, files, size, entries))
 
     async def pin(self, request: Request) -> Response:
-        """Answer 204 for a skyfile that is stored here. This portal deletes nothing, so it is pinned."""
+        """Answer 204 for a skyfile that is stored here: nothing is ever deleted."""
         resolved = await self.resolver.resolve(request.path_params["link"])
         await self.index.find(resolved.skylink)
         return responses.BytesResponse(204, resolved.headers())

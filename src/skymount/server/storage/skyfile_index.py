@@ -110,7 +110,7 @@ class SkyfileIndex:
         return ParsedSkyfile(stored, raw, metadata, header)
 
     async def sector(self, root: bytes) -> SectorLocation:
-        """Return where a sector is stored, by its Merkle root; HttpError 404 when it is not here."""
+        """Return where the sector of a Merkle root is stored; HttpError 404 when it is not here."""
         async with self._indexing:
             if self._roots is None:
                 self._roots = await trio.to_thread.run_sync(self._index)

@@ -19,13 +19,15 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from skymount import private
 from skymount.errors import MalformedError, StorageError
+from skymount.server.storage.disk_errors import disk_errors
 from skymount.server.storage.stored_range import StoredRange, read_range
+from skymount.storage import atomic_file
 from skymount.wire.base_sector import LAYOUT_SIZE, Layout, spill_sizes
 from skymount.wire.skyfile_encryption import SkyfileKey, is_encrypted
 from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE, Skylink
@@ -55,39 +57,12 @@ class StoredSkyfile:
         return is_encrypted(self.layout)
 
 
-@contextmanager
-def _translated(doing: str) -> Iterator[None]:
-    """Turn an OSError into a StorageError that says what was being done."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(f"cannot {doing}: {error.strerror or error}") from error
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names inside a directory durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def _check_own(path: Path) -> None:
-    """StorageError unless a directory is the user's own, and nobody else can change what it holds,
-    or put another one in its place.
-    """
+    """StorageError if another user can change what is in a directory, or replace it."""
     if objection := private.objection(path, path.stat(), private.WRITING) or (
         private.way_objection(path)
     ):
         raise StorageError(f"{path} cannot be used: {objection}")
-
-
-def _write_synced(path: Path, data: bytes) -> None:
-    with open(private.create(path), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 class SkyfileStore:
@@ -105,7 +80,7 @@ class SkyfileStore:
         StorageError when it cannot be used, others could change what is in it, or another portal
         runs on it.
         """
-        with _translated(f"use the data directory {root}"):
+        with disk_errors(f"use the data directory {root}"):
             private.make_directory(root)
             _check_own(root)
             lock = private.open_or_create(root / "lock")
@@ -116,7 +91,7 @@ class SkyfileStore:
             raise StorageError(f"another portal is running on the data directory {root}") from None
         try:
             store = cls(root, lock)
-            with _translated(f"use the data directory {root}"):
+            with disk_errors(f"use the data directory {root}"):
                 store._prepare(root)
         except BaseException:
             os.close(lock)
@@ -131,7 +106,7 @@ class SkyfileStore:
         for first_byte in range(256):
             (self._skyfiles / f"{first_byte:02x}").mkdir(mode=0o700, exist_ok=True)
         for directory in (self._skyfiles, self._skyfiles.parent, root):
-            sync_directory(directory)
+            atomic_file.sync_directory(directory)
         for leftover in self._incoming.iterdir():
             shutil.rmtree(leftover)
 
@@ -141,14 +116,14 @@ class SkyfileStore:
 
     def begin(self) -> Path:
         """Return a new directory for an upload in progress; `commit` or `discard` ends it."""
-        with _translated("begin an upload"):
+        with disk_errors("begin an upload"):
             path = self._incoming / secrets.token_hex(16)
             path.mkdir(mode=0o700)
             return path
 
     def discard(self, upload: Path) -> None:
         """Remove an upload that is not kept."""
-        with _translated("remove an upload"):
+        with disk_errors("remove an upload"):
             shutil.rmtree(upload)
 
     def commit(
@@ -164,14 +139,14 @@ class SkyfileStore:
         The skyfile appears in one step and survives a power cut once this returns. If it is stored
         already, the upload is dropped. `roots` are those of an encrypted payload's sectors.
         """
-        with _translated("store an upload"):
-            _write_synced(upload / BASE, base)
+        with disk_errors("store an upload"):
+            atomic_file.create(upload / BASE, base)
             if roots:
-                _write_synced(upload / ROOTS, roots)
+                atomic_file.create(upload / ROOTS, roots)
             if spilled:
                 padded = (sector.ljust(SECTOR_SIZE, b"\0") for sector in spilled)
-                _write_synced(upload / EXTENSION, b"".join(padded))
-            sync_directory(upload)
+                atomic_file.create(upload / EXTENSION, b"".join(padded))
+            atomic_file.sync_directory(upload)
             target = self._directory(skylink)
             try:
                 os.rename(upload, target)
@@ -179,26 +154,25 @@ class SkyfileStore:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
                 shutil.rmtree(upload)
-            sync_directory(target.parent)
+            atomic_file.sync_directory(target.parent)
 
     def find(self, skylink: Skylink) -> StoredSkyfile | None:
         """Return where a skyfile is stored; None when it is not."""
         directory = self._directory(skylink)
-        try:
-            with open(directory / BASE, "rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                layout = Layout.parse(file.read(LAYOUT_SIZE))
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise StorageError(f"cannot read stored content: {error.strerror}") from error
-        except MalformedError as error:
-            raise StorageError(f"stored skyfile {skylink} is damaged: {error}") from None
+        with disk_errors("read stored content"):
+            try:
+                with open(directory / BASE, "rb") as file:
+                    size = os.fstat(file.fileno()).st_size
+                    layout = Layout.parse(file.read(LAYOUT_SIZE))
+            except FileNotFoundError:
+                return None
+            except MalformedError as error:
+                raise StorageError(f"stored skyfile {skylink} is damaged: {error}") from None
         return _locate(directory, skylink, layout, size)
 
     def skylinks(self) -> Iterator[Skylink]:
         """Yield the skylinks of all skyfiles, in no order. Other names on disk are skipped."""
-        with _translated("list stored content"):
+        with disk_errors("list stored content"):
             names = [name for shard in self._skyfiles.iterdir() for name in os.listdir(shard)]
         for name in names:
             with suppress(MalformedError):
@@ -207,7 +181,7 @@ class SkyfileStore:
     def totals(self) -> tuple[int, int]:
         """Return how many skyfiles are stored, and the bytes of all their files."""
         count = size = 0
-        with _translated("count stored content"):
+        with disk_errors("count stored content"):
             for shard in self._skyfiles.iterdir():
                 for directory in shard.iterdir():
                     with suppress(FileNotFoundError, NotADirectoryError):
@@ -292,7 +266,7 @@ def list_sectors(skyfile: StoredSkyfile) -> Iterator[SectorLocation]:
 def _encrypted_sectors(skyfile: StoredSkyfile) -> Iterator[SectorLocation]:
     """Yield the sectors of an encrypted payload; no skykey is needed."""
     payload, roots = (skyfile.base.file.with_name(name) for name in (PAYLOAD, ROOTS))
-    with _translated("read stored content"):
+    with disk_errors("read stored content"):
         joined = roots.read_bytes() if roots.exists() else b""
     for index in range(len(joined) // ROOT_SIZE):
         stored = StoredRange(payload, index * SECTOR_SIZE, SECTOR_SIZE)

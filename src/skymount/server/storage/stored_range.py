@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from skymount.errors import StorageError
+from skymount.server.storage.disk_errors import disk_errors
 
 STREAM_CHUNK_SIZE = 1 << 20
 """Bytes read and sent at once; hypercorn is several times slower with the usual 64 KiB."""
@@ -30,10 +31,8 @@ class StoredRange:
 
 def read_range(stored: StoredRange) -> bytes:
     """Return all bytes of a range; StorageError when the file is shorter or gone."""
-    try:
+    with disk_errors("read stored content"):
         return b"".join(read_chunks(stored))
-    except OSError as error:
-        raise StorageError(f"cannot read stored content: {error.strerror or error}") from error
 
 
 def read_chunks(
