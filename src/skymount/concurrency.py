@@ -1,7 +1,7 @@
 """Keeps the event loop responsive: long loops that yield to it, and work in threads."""
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from heapq import merge
 from mmap import mmap
@@ -85,3 +85,22 @@ async def copied(data: bytes | bytearray | mmap) -> bytearray:
         await trio.lowlevel.checkpoint()
         copy += data[at : at + _COPY_CHUNK]
     return copy
+
+
+async def run_all(*functions: Callable[[], Awaitable[None]]) -> None:
+    """Run functions at once. The first exception cancels the others and is raised, not a group."""
+    failure: Exception | None = None
+
+    async def run(function: Callable[[], Awaitable[None]]) -> None:
+        nonlocal failure
+        try:
+            await function()
+        except Exception as error:  # noqa: BLE001 - raised again below
+            failure = failure or error
+            nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        for function in functions:
+            nursery.start_soon(run, function)
+    if failure is not None:
+        raise failure

@@ -20,7 +20,7 @@ from skymount.errors import (
 )
 from skymount.portal.client.client import PortalClient
 from skymount.portal.client.upload import UploadBody
-from skymount.portal.client.upload_source import PIECE, Source, directory_sources
+from skymount.portal.client.upload_source import UPLOAD_CHUNK_SIZE, UploadSource, directory_sources
 from skymount.portal.options import UploadProgress
 from skymount.wire.multipart import PartHeader
 from skymount.wire.responses import UploadResult
@@ -118,7 +118,16 @@ async def test_empty_file(tmp_path: Path):
     assert await contents(tmp_path / "empty") == [("empty", b"")]
 
 
-@pytest.mark.parametrize("size", [PIECE - 1, PIECE, PIECE + 1, 3 * PIECE, 3 * PIECE - 100])
+@pytest.mark.parametrize(
+    "size",
+    [
+        UPLOAD_CHUNK_SIZE - 1,
+        UPLOAD_CHUNK_SIZE,
+        UPLOAD_CHUNK_SIZE + 1,
+        3 * UPLOAD_CHUNK_SIZE,
+        3 * UPLOAD_CHUNK_SIZE - 100,
+    ],
+)
 async def test_sizes_around_a_piece(tmp_path: Path, size: int):
     """Whatever the size, the body has the length it says, in pieces that are not much larger."""
     (tmp_path / "f").write_bytes(noise(size))
@@ -126,7 +135,7 @@ async def test_sizes_around_a_piece(tmp_path: Path, size: int):
     pieces = [piece async for piece in body]
     assert sum(map(len, pieces)) == body.size
     assert all(pieces)
-    assert max(map(len, pieces)) < 2 * PIECE + 1000
+    assert max(map(len, pieces)) < 2 * UPLOAD_CHUNK_SIZE + 1000
 
 
 async def test_directory(tmp_path: Path):
@@ -333,7 +342,7 @@ def test_directory_that_cannot_be_read(tmp_path: Path):
 def test_source_of_a_file(tmp_path: Path):
     """A single file may be sent under another name."""
     (tmp_path / "f").write_bytes(b"abc")
-    source = Source.of_path(tmp_path / "f", "other/name")
+    source = UploadSource.of_path(tmp_path / "f", "other/name")
     assert (source.name, source.size) == ("other/name", 3)
 
 
@@ -534,7 +543,7 @@ async def test_unknown_size_is_chunked(portal: PortalProcess):
     """What tells no size is sent in chunks; the portal gets all of it, and progress ends at 1."""
     data = noise(2_500_000, 5)
     seen: list[float] = []
-    body = UploadBody([Source.of(Unsized(data), "f")], field="file")
+    body = UploadBody([UploadSource.of(Unsized(data), "f")], field="file")
     assert body.size is None
     assert "Content-Length" not in body.headers
     async with PortalClient(portal.url) as client:

@@ -394,7 +394,7 @@ async def test_junk_after_chunks():
 
 
 @pytest.mark.parametrize(
-    "answer", [HELLO.replace(b"1.1", b"1.0"), sized(b"hello", more=b"HTTP11Connection: close\r\n")]
+    "answer", [HELLO.replace(b"1.1", b"1.0"), sized(b"hello", more=b"Connection: close\r\n")]
 )
 async def test_not_kept(answer: bytes):
     """A server that says that it closes the connection is not asked on it again."""

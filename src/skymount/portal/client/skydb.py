@@ -3,7 +3,7 @@
 An entry's data is the skylink of an upload that holds the document.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -12,12 +12,13 @@ from weakref import WeakValueDictionary
 
 import trio
 
+from skymount.concurrency import run_all
 from skymount.errors import MalformedError, NoDocumentError, PortalError
 from skymount.portal.client import arguments
 from skymount.portal.client.registry import GET_TIMEOUT, Registry
 from skymount.portal.client.upload import FILE_FIELD, UploadBody, send
-from skymount.portal.client.upload_source import Source
-from skymount.portal.client.verification import Proofs
+from skymount.portal.client.upload_source import UploadSource
+from skymount.portal.client.verification import ContentProofs
 from skymount.portal.http.request import Call
 from skymount.portal.http.transport import Transport
 from skymount.portal.options import CallOptions, CommonOptions, PortalOptions
@@ -52,7 +53,7 @@ class JSONResult:
 class SkyDB:
     """The JSON documents that one portal's registry leads to."""
 
-    def __init__(self, transport: Transport, registry: Registry, proofs: Proofs) -> None:
+    def __init__(self, transport: Transport, registry: Registry, proofs: ContentProofs) -> None:
         self._transport = transport
         self._proofs = proofs
         self._registry = registry
@@ -150,7 +151,7 @@ class SkyDB:
 
         async with self._turn(pair.public_key, tweak):
             if wanted is None:
-                await _both(upload, ask)
+                await run_all(upload, ask)
             else:
                 await upload()
             assert skylink is not None and wanted is not None
@@ -187,28 +188,9 @@ class SkyDB:
             yield
 
     async def _upload(self, document: bytes, name: str, call: PortalOptions) -> Skylink:
-        source = Source.of_bytes(document, name, contenttype="application/json")
+        source = UploadSource.of_bytes(document, name, contenttype="application/json")
         return (await send(self._transport, UploadBody([source], field=FILE_FIELD), call)).skylink
 
 
 def _ref(public_key: bytes, tweak: bytes, data_key: str, hashed: bool) -> EntryId:
     return EntryId(public_key, tweak, None if hashed else data_key)
-
-
-async def _both(*functions: Callable[[], Awaitable[None]]) -> None:
-    """Run functions at once; the first error cancels the others and is raised as it is."""
-    failure: Exception | None = None
-
-    async def run(function: Callable[[], Awaitable[None]]) -> None:
-        nonlocal failure
-        try:
-            await function()
-        except Exception as error:  # noqa: BLE001 - raised again below, past the nursery's group
-            failure = failure or error
-            nursery.cancel_scope.cancel()
-
-    async with trio.open_nursery() as nursery:
-        for function in functions:
-            nursery.start_soon(run, function)
-    if failure is not None:
-        raise failure

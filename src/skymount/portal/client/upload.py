@@ -13,7 +13,12 @@ from uuid import uuid4
 import trio
 
 from skymount.errors import MalformedError
-from skymount.portal.client.upload_source import PIECE, Source, checked_name, directory_sources
+from skymount.portal.client.upload_source import (
+    UPLOAD_CHUNK_SIZE,
+    UploadSource,
+    checked_name,
+    directory_sources,
+)
 from skymount.portal.http.transport import Transport
 from skymount.portal.options import OnUploadProgress, PortalOptions
 from skymount.wire import multipart, requests, responses
@@ -73,7 +78,7 @@ class UploadBody:
 
     def __init__(
         self,
-        sources: Iterable[Source],
+        sources: Iterable[UploadSource],
         *,
         field: str,
         dirname: str = "",
@@ -111,7 +116,7 @@ class UploadBody:
         `name` replaces the name that it has.
         """
         if not path.is_dir():
-            source = Source.of_path(path, name)
+            source = UploadSource.of_path(path, name)
             return cls([source], field=field or FILE_FIELD, query=query, progress=progress)
         sources = directory_sources(path)
         if not sources:
@@ -161,7 +166,7 @@ class UploadBody:
             headers["Content-Length"] = str(self.size)
         return headers
 
-    def _head(self, source: Source, field: str) -> bytes:
+    def _head(self, source: UploadSource, field: str) -> bytes:
         part = multipart.PartHeader(field, source.name, source.media_type, source.mode)
         return b"--" + self._boundary.encode() + b"\r\n" + part.encode() + b"\r\n"
 
@@ -175,11 +180,11 @@ class UploadBody:
             piece += head
             for data in source.read():
                 piece += data
-                if len(piece) >= PIECE:
+                if len(piece) >= UPLOAD_CHUNK_SIZE:
                     yield bytes(piece)
                     piece.clear()
             piece += b"\r\n"
-            if len(piece) >= PIECE:
+            if len(piece) >= UPLOAD_CHUNK_SIZE:
                 yield bytes(piece)
                 piece.clear()
         yield bytes(piece + self._tail)

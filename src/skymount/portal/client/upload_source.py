@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Self
 from skymount.errors import MalformedError, WrongTypeError
 from skymount.portal.client import arguments
 
-PIECE = 1 << 20
+UPLOAD_CHUNK_SIZE = 1 << 20
 """Bytes that are read at a time."""
 
 Content = bytes | bytearray | memoryview | str | os.PathLike[str] | BinaryIO
@@ -23,7 +23,7 @@ Content = bytes | bytearray | memoryview | str | os.PathLike[str] | BinaryIO
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class UploadSource:
     """One file to send: its path inside the upload, and its bytes."""
 
     origin: Path | bytes | BinaryIO = field(repr=False)
@@ -102,8 +102,8 @@ class Source:
     def read(self) -> Iterator[bytes]:
         """Yield exactly `size` bytes; MalformedError when there are more or fewer by now."""
         if isinstance(self.origin, bytes):
-            for at in range(0, len(self.origin), PIECE):
-                yield self.origin[at : at + PIECE]
+            for at in range(0, len(self.origin), UPLOAD_CHUNK_SIZE):
+                yield self.origin[at : at + UPLOAD_CHUNK_SIZE]
         elif isinstance(self.origin, Path):
             with open(self.origin, "rb", buffering=0) as file:
                 yield from _read(file, self.size, str(self.origin))
@@ -116,7 +116,7 @@ class Source:
 def _read(file: Any, size: int | None, name: str) -> Iterator[bytes]:
     left = size
     while left is None or left:
-        data = file.read(PIECE if left is None else min(PIECE, left))
+        data = file.read(UPLOAD_CHUNK_SIZE if left is None else min(UPLOAD_CHUNK_SIZE, left))
         if not isinstance(data, bytes):
             raise WrongTypeError(f"{name}: read() must return bytes, not {type(data).__name__}")
         if not data:
@@ -141,7 +141,7 @@ def checked_name(name: str, file: Path | None = None) -> str:
     return name
 
 
-def mapping_sources(files: Mapping[str, Content]) -> list[Source]:
+def mapping_sources(files: Mapping[str, Content]) -> list[UploadSource]:
     """Describe files by their paths inside the upload, in the order of the mapping."""
     found = []
     for name, content in files.items():
@@ -149,17 +149,17 @@ def mapping_sources(files: Mapping[str, Content]) -> list[Source]:
             raise WrongTypeError(f"a path must be a text (str), not {type(name).__name__}")
         if not name:
             raise MalformedError("a path must not be empty")
-        found.append(Source.of(content, name))
+        found.append(UploadSource.of(content, name))
     return found
 
 
-def directory_sources(directory: Path) -> list[Source]:
+def directory_sources(directory: Path) -> list[UploadSource]:
     """List the regular files below a directory, in the order of their paths.
 
     Symbolic links to files are followed, those to directories are not (there may be a loop);
     MalformedError names what cannot be stored: a device, a socket, a name that is not UTF-8.
     """
-    found: list[Source] = []
+    found: list[UploadSource] = []
     for parent, subdirs, names in os.walk(directory, onerror=_raise):
         subdirs.sort()
         for name in names:
@@ -168,7 +168,7 @@ def directory_sources(directory: Path) -> list[Source]:
             if not stat.S_ISREG(status.st_mode):
                 raise MalformedError(f"{file}: only regular files can be uploaded")
             path = file.relative_to(directory).as_posix()
-            found.append(Source._of_status(file, path, status))
+            found.append(UploadSource._of_status(file, path, status))
         for name in subdirs:
             if Path(parent, name).is_symlink():
                 raise MalformedError(f"{Path(parent, name)}: links to directories are not followed")

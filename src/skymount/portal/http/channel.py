@@ -15,8 +15,9 @@ import httpx
 import trio
 
 from skymount.errors import UnavailableError
-from skymount.portal.http.http11 import Arrived, HeadTooLongError, HTTP11Connection
+from skymount.portal.http.http11 import Arrived, HeadTooLongError, HTTP11Connection, State
 from skymount.portal.http.response_body import IteratedBody
+from skymount.portal.http.stream import new_tls_context
 from skymount.portal.options import is_local
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Channel(ABC):
         """Whether `aclose` was called."""
 
     @property
-    def stands(self) -> bool:
+    def is_open(self) -> bool:
         """Whether a request can go out at once, as far as is known."""
         return True
 
@@ -56,18 +57,6 @@ class Channel(ABC):
 
         Returns its answer once the head is there, with the request that follows a redirect.
         """
-
-    def has_room_behind(self, request: httpx.Request, *, early: bool) -> bool:
-        """Whether a request without a body may be sent while another's answer is coming, or `early`
-        has not begun to.
-        """
-        return False
-
-    async def exchange_behind(self, request: httpx.Request, byte_range: bytes) -> Arrived:
-        """The same behind the answer that is coming, when there is room; NoTurnError if that broke
-        off on our side.
-        """
-        raise NotImplementedError
 
     async def connect(self, url: httpx.URL, timeout: float) -> None:
         """Have a connection stand before there is a request; behind a proxy none is made."""
@@ -88,23 +77,17 @@ class _Direct(Channel):
 
     @property
     def is_closed(self) -> bool:
-        return self._connection.is_closed
+        return self._connection.state is State.CLOSED
 
     @property
-    def stands(self) -> bool:
-        return self._connection.stands
+    def is_open(self) -> bool:
+        return self._connection.state is State.IDLE
 
     async def exchange(self, request: httpx.Request, byte_range: bytes) -> Arrived:
         arrived = await self._connection.exchange(request, byte_range)
         if 300 <= arrived.status < 400:
             return replace(arrived, next_request=await _following(request, byte_range, arrived))
         return arrived
-
-    def has_room_behind(self, request: httpx.Request, *, early: bool) -> bool:
-        return self._connection.has_room_behind(request, early=early)
-
-    async def exchange_behind(self, request: httpx.Request, byte_range: bytes) -> Arrived:
-        return await self._connection.exchange_behind(request, byte_range)
 
     async def connect(self, url: httpx.URL, timeout: float) -> None:
         await self._connection.connect(url, timeout)
@@ -141,7 +124,7 @@ class _Proxied(Channel):
         body = _ProxiedBody(response)
         headers = [(name.lower(), value) for name, value in response.headers.raw]
         peer = self._direct.peer(response)
-        return Arrived(response.status_code, headers, body, False, response.next_request, peer)
+        return Arrived(response.status_code, headers, body, response.next_request, peer)
 
     async def aclose(self) -> None:
         await self._http.aclose()
@@ -208,8 +191,9 @@ def _with_range(request: httpx.Request, byte_range: bytes) -> httpx.Request:
 class ChannelMaker:
     """Makes channels to one portal, and once what they need for TLS."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, ca_file: str) -> None:
         self._url = url
+        self._ca_file = ca_file
         self._environment = not is_local(url)  # a proxy cannot reach our own loopback
         self._tls: ssl.SSLContext | None = None
         self._lock = trio.Lock()
@@ -237,7 +221,7 @@ class ChannelMaker:
         async with self._lock:
             if self._tls is None:
                 try:
-                    self._tls = await trio.to_thread.run_sync(_new_context, self._environment)
+                    self._tls = await trio.to_thread.run_sync(new_tls_context, self._ca_file)
                 except Exception as error:
                     raise self._unusable(error) from error
         return self._tls
@@ -248,12 +232,6 @@ class ChannelMaker:
 
 def _no_cookies() -> CookieJar:
     return CookieJar(DefaultCookiePolicy(allowed_domains=[]))
-
-
-def _new_context(environment: bool) -> ssl.SSLContext:
-    context = httpx.create_ssl_context(trust_env=environment)
-    context.set_alpn_protocols(["http/1.1"])
-    return context
 
 
 def _new_proxied_channel(context: ssl.SSLContext) -> Channel:

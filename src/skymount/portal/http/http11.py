@@ -1,5 +1,5 @@
-"""Owns one HTTP/1.1 connection: requests out, answers in, and when it may be used again. A request
-may be sent while the answer before it is still coming (RFC 9112, 9.3.2).
+"""One HTTP/1.1 connection: requests out, answers in, one after another, and when it may be used
+again.
 
 h11 writes requests and reads heads. Redirects, credentials and repetitions are not known here, and
 how bytes travel is ``portal.http.stream``'s.
@@ -10,6 +10,7 @@ import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
 from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache, partial
 
 import h11
@@ -19,27 +20,22 @@ import trio
 from skymount.portal.http.memory_budget import take
 from skymount.portal.http.response_body import RECEIVED, Body, ChunkedBody, SizedBody
 from skymount.portal.http.response_head import SMALL_LIMIT, HeadBuffer, TooLongError
-from skymount.portal.http.stream import CheckAddress, Link, open_link
+from skymount.portal.http.stream import CheckAddress, SocketStream, open_stream
 
 _JOINED = 64 << 10  # bytes of a request's body that travel in one piece with its head
 _INCOMPLETE = 4 << 10  # bytes of a chunk's head or of trailers; portals send neither
 _LOOKS = (
-    2  # turns of the loop before a link is used again: a server may close right after an answer
+    2  # turns of the loop before a stream is used again: a server may close right after an answer
 )
 _WRITTEN = 64  # requests whose heads stay written
 _BODILESS = (204, 304)
-_PROMPT = 5.0
-"""Seconds for the answer to a request that was sent behind another, from its turn on: it was there
-long before, and a server that overlooks such requests is found out.
-"""
-
 _PORTS = {"http": 80, "https": 443}
 
 _ANY_REQUEST = h11.Request(method="GET", target="/", headers=[("Host", "any")])
 
 Tls = Callable[[], Awaitable[ssl.SSLContext]]
 Dial = Callable[
-    [str, int, ssl.SSLContext | None, float | None, CheckAddress | None], Awaitable[Link]
+    [str, int, ssl.SSLContext | None, float | None, CheckAddress | None], Awaitable[SocketStream]
 ]
 
 
@@ -51,59 +47,45 @@ class Arrived:
     headers: Sequence[tuple[bytes, bytes]]
     """Names, in lower case, and values."""
     body: Body
-    goes_on: bool
-    """Whether it says where it ends and lets another follow."""
     next_request: httpx.Request | None = None
     """The one that follows, of a redirect."""
     peer: str | None = None
     """The numeric address that it came from; None if it is not known, as behind a proxy."""
 
 
-class NoTurnError(httpx.NetworkError):
-    """The answer before broke off for reasons of our own, so the one behind it never came."""
-
-
 class HeadTooLongError(httpx.RemoteProtocolError):
     """The head of an answer is too long, or has too many lines."""
 
 
-class _Turn:
-    """The turn of a request that was sent behind another."""
+class State(Enum):
+    """What a connection can do next."""
 
-    def __init__(self) -> None:
-        self.come = trio.Event()
-        self.rest = b""
-        """What has come of its answer already."""
-        self.error: httpx.NetworkError | None = None
-        """Set if there will be no answer."""
-        self.is_deserted = False
-        """Whether nobody waits for the answer that will come."""
+    NEW = "new"
+    """There is no stream: the next request opens one."""
+    ACTIVE = "active"
+    """A request or its response is on its way."""
+    IDLE = "idle"
+    """The stream waits for the next request."""
+    CLOSED = "closed"
+    """`aclose` was called."""
 
 
 class HTTP11Connection:
     """A connection to one origin at a time. The answers to its requests come one after another."""
 
-    def __init__(self, tls: Tls, kept: float, dial: Dial = open_link) -> None:
+    def __init__(self, tls: Tls, kept: float, dial: Dial = open_stream) -> None:
         """`tls` makes the context when it is needed; `kept` are the seconds that it stays idle.
 
-        `dial` opens a link as `open_link` does.
+        `dial` opens a stream as `open_stream` does.
         """
         self._tls = tls
         self._kept = kept
         self._dial = dial
-        self._link: Link | None = None
+        self._state = State.NEW
+        self._stream: SocketStream | None = None
         self._origin: tuple[str, str, int] | None = None
-        self._idle_since: float | None = None
-        """None while an answer is on its way."""
-        self._asked = False
-        """Whether a request was sent, but for its body, whose head has not come."""
-        self._goes_on = False
-        """Whether the answer that is on its way lets another follow."""
-        self._turn: _Turn | None = None
-        """Of the request behind that answer's."""
+        self._idle_since = 0.0
         self._opening = trio.CancelScope()
-        self.is_closed = False
-        """Whether `aclose` was called."""
 
     async def exchange(self, request: httpx.Request, byte_range: bytes = b"") -> Arrived:
         """Send a request and return its answer once the head is there.
@@ -115,145 +97,93 @@ class HTTP11Connection:
         """
         timeouts = request.extensions.get("timeout", {})
         check = request.extensions.get("check_address")
-        link = await self._connected(request.url, timeouts.get("connect"), check)
-        self._idle_since = None
-        with self._ending_on_error(link), _translated():
-            reusable = await _send(link, request, byte_range, timeouts.get("write"))
-            return await self._answer(link, request, b"", reusable)
-
-    def has_room_behind(self, request: httpx.Request, *, early: bool) -> bool:
-        """Whether a request without a body may be sent behind the answer that is coming; also
-        `early`, before it is known that this one lets another follow.
-        """
-        may_follow = self._goes_on or (early and self._asked)
-        return may_follow and self._turn is None and _origin(request.url) == self._origin
-
-    async def exchange_behind(self, request: httpx.Request, byte_range: bytes = b"") -> Arrived:
-        """The same behind the answer that is coming, when there is room.
-
-        NoTurnError when that breaks off on our side, or is not at its end in time.
-        """
-        timeouts = request.extensions.get("timeout", {})
-        link, turn = self._link, _Turn()
-        assert link is not None
-        self._turn = turn
-        patience = timeouts.get("read")
-        with trio.move_on_after(math.inf if patience is None else patience) as scope:
-            try:
-                reusable = await _send(link, request, byte_range, timeouts.get("write"))
-                await turn.come.wait()
-            except BaseException:
-                turn.is_deserted = True
-                if turn.come.is_set():
-                    link.close()
-                raise
-            if turn.error is not None:
-                raise turn.error
-            scope.deadline = min(scope.deadline, trio.current_time() + _PROMPT)
-            with self._ending_on_error(link), _translated():
-                return await self._answer(link, request, turn.rest, reusable)
-        if turn.come.is_set():
-            raise httpx.ReadTimeout("no answer to a request behind another")
-        raise NoTurnError("the answer before takes too long")
+        stream = await self._connected(request.url, timeouts.get("connect"), check)
+        self._state = State.ACTIVE
+        try:
+            with _translated():
+                reusable = await _send(stream, request, byte_range, timeouts.get("write"))
+                return await self._answer(stream, request, reusable)
+        except BaseException:
+            self._release(stream, False, None)
+            raise
 
     async def _answer(
-        self, link: Link, request: httpx.Request, rest: bytes, reusable: bool
+        self, stream: SocketStream, request: httpx.Request, reusable: bool
     ) -> Arrived:
-        """Receive the head of an answer of which `rest` is here."""
-        self._asked = reusable
+        """Receive the head of an answer."""
         parser = _new_parser()
         timeout = request.extensions.get("timeout", {}).get("read")
         buffer = HeadBuffer(request.extensions.get("head_limit", SMALL_LIMIT))
-        buffer.add(rest)
-        head, long = await _receive_head(link, parser, buffer, timeout)
+        head, long = await _receive_head(stream, parser, buffer, timeout)
         headers = list(head.headers)
         size = _size(request.method, head, dict(headers))
         reusable = reusable and parser.our_state is h11.DONE
-        self._asked, self._goes_on = False, reusable and size not in (None, math.inf)
-        release = partial(self._release, link, reusable)
+        release = partial(self._release, stream, reusable)
         body: Body
         if size is None:
-            body = ChunkedBody(link, buffer.rest, parser, timeout, release)
+            body = ChunkedBody(stream, buffer.rest, parser, timeout, release)
         else:
-            body = SizedBody(link, buffer.rest, size, timeout, release)
-        return Arrived(head.status_code, headers + list(long), body, self._goes_on, peer=link.peer)
+            body = SizedBody(stream, buffer.rest, size, timeout, release)
+        return Arrived(head.status_code, headers + list(long), body, peer=stream.peer)
 
     @property
-    def stands(self) -> bool:
-        """Whether there is a link, as far as is known: the next request need not wait for one."""
-        return self._link is not None and not self._link.is_closed
+    def state(self) -> State:
+        """What it can do next, as far as is known."""
+        return self._state
 
     async def connect(self, url: httpx.URL, timeout: float) -> None:
         """Have a connection stand before there is a request."""
-        await self._connected(url, timeout)
-        self._idle_since = trio.current_time()
+        self._keep(await self._connected(url, timeout))
 
     async def aclose(self) -> None:
         """Close it for good; what is under way fails."""
-        self.is_closed = True
+        self._state = State.CLOSED
         self._opening.cancel()
-        if self._link is not None:
-            self._link.close()
+        if self._stream is not None:
+            self._stream.close()
 
     async def _connected(
         self, url: httpx.URL, timeout: float | None, check: CheckAddress | None = None
-    ) -> Link:
-        """Return the link to an origin: the one that was kept, or a new one in its place."""
+    ) -> SocketStream:
+        """Return the stream to an origin: the one that was kept, or a new one in its place."""
         origin = _origin(url)
-        if self._link is not None:
+        if self._stream is not None:
             for _ in range(_LOOKS):
                 await trio.lowlevel.checkpoint()
-            if origin == self._origin and self._is_idle() and self._link.is_quiet():
-                return self._link
-            self._release(self._link, False, None)
+            if origin == self._origin and self._is_fresh() and self._stream.is_quiet():
+                return self._stream
+            self._release(self._stream, False, None)
         scheme, host, port = origin
         context = await self._tls() if scheme == "https" else None
         self._opening = trio.CancelScope()
-        if not self.is_closed:
+        if self._state is not State.CLOSED:
             with self._opening:
-                self._link = await self._dial(host, port, context, timeout, check)
-                self._origin = origin
-                return self._link
+                stream = await self._dial(host, port, context, timeout, check)
+                if self.state is not State.CLOSED:
+                    self._stream, self._origin = stream, origin
+                    return stream
+                stream.close()
         raise httpx.ConnectError("the connection was closed")
 
-    def _is_idle(self) -> bool:
-        since = self._idle_since
-        return since is not None and trio.current_time() - since <= self._kept
+    def _is_fresh(self) -> bool:
+        """Whether the stream was idle for a short time only."""
+        age = trio.current_time() - self._idle_since
+        return self._state is State.IDLE and age <= self._kept
 
-    @contextmanager
-    def _ending_on_error(self, link: Link) -> Iterator[None]:
-        """Close a link on which an exchange failed."""
-        try:
-            yield
-        except BaseException:
-            self._release(link, False, None)
-            raise
-
-    def _release(self, link: Link, reusable: bool, rest: bytes | None) -> None:
-        """Give a link whose answer is at its end to who is next, or keep it; close any other."""
-        if link is not self._link:  # another took its place, whose requests are not concerned
-            link.close()
-            return
-        turn, self._turn = self._turn, None
-        was_promised = self._asked or self._goes_on
-        self._asked = self._goes_on = False
-        if not reusable or rest is None:
-            if turn is not None:
-                by_server = was_promised and link.has_ended()
-                turn.error = (
-                    httpx.ReadError("the server closed the connection with a request behind")
-                    if by_server
-                    else NoTurnError("the answer before broke off")
-                )
-            link.close()
-        elif turn is not None and not turn.is_deserted:
-            turn.rest = rest
-        elif turn is not None or rest:
-            link.close()
+    def _release(self, stream: SocketStream, reusable: bool, rest: bytes | None) -> None:
+        """Keep a stream whose answer is at its end, with nothing behind it; close any other."""
+        if stream is self._stream and reusable and rest == b"":
+            self._keep(stream)
         else:
+            stream.close()
+            if stream is self._stream and self._state is not State.CLOSED:
+                self._state = State.NEW
+
+    def _keep(self, stream: SocketStream) -> None:
+        """Have a stream wait for the next request."""
+        if self._state is not State.CLOSED:
+            self._state = State.IDLE
             self._idle_since = trio.current_time()
-        if turn is not None:
-            turn.come.set()
 
 
 def _origin(url: httpx.URL) -> tuple[str, str, int]:
@@ -265,22 +195,22 @@ def _origin(url: httpx.URL) -> tuple[str, str, int]:
 
 
 async def _send(
-    link: Link, request: httpx.Request, byte_range: bytes, timeout: float | None
+    stream: SocketStream, request: httpx.Request, byte_range: bytes, timeout: float | None
 ) -> bool:
     """Send a request, its body as it comes; return whether another may go after it.
 
     A server that does not want all of it may close the connection, and its answer comes all the
     same.
     """
-    stream = request.stream
+    content = request.stream
     with suppress(httpx.WriteError):
-        if isinstance(stream, httpx.ByteStream) and not any(stream):
+        if isinstance(content, httpx.ByteStream) and not any(content):
             head, reusable = _written(request)
             last = b"Range: %b\r\n\r\n" % byte_range if byte_range else b"\r\n"
-            await link.send(head + last, timeout)
+            await stream.send(head + last, timeout)
             return reusable
         writer = h11.Connection(h11.CLIENT)
-        await _send_with_body(link, writer, request, timeout)
+        await _send_with_body(stream, writer, request, timeout)
         return writer.our_state is h11.DONE
     return False
 
@@ -305,23 +235,23 @@ def _begun(writer: h11.Connection, request: httpx.Request) -> bytes:
 
 
 async def _send_with_body(
-    link: Link, writer: h11.Connection, request: httpx.Request, timeout: float | None
+    stream: SocketStream, writer: h11.Connection, request: httpx.Request, timeout: float | None
 ) -> None:
-    begin, stream = _begun(writer, request), request.stream
-    if isinstance(stream, httpx.ByteStream):
-        body = b"".join([writer.send(h11.Data(data=data)) or b"" for data in stream])
+    begin, content = _begun(writer, request), request.stream
+    if isinstance(content, httpx.ByteStream):
+        body = b"".join([writer.send(h11.Data(data=data)) or b"" for data in content])
         end = writer.send(h11.EndOfMessage()) or b""
         if len(body) > _JOINED:
-            await link.send(begin, timeout)
+            await stream.send(begin, timeout)
             begin = b""
-        await link.send(begin + body + end, timeout)
+        await stream.send(begin + body + end, timeout)
         return
-    assert isinstance(stream, httpx.AsyncByteStream)
-    await link.send(begin, timeout)
-    async with aclosing(_content(writer, stream)) as pieces:
+    assert isinstance(content, httpx.AsyncByteStream)
+    await stream.send(begin, timeout)
+    async with aclosing(_content(writer, content)) as pieces:
         async for piece in pieces:
             if piece:
-                await link.send(piece, timeout)
+                await stream.send(piece, timeout)
 
 
 async def _content(
@@ -346,7 +276,7 @@ def _new_parser() -> h11.Connection:
 
 
 async def _receive_head(
-    link: Link, parser: h11.Connection, buffer: HeadBuffer, timeout: float | None
+    stream: SocketStream, parser: h11.Connection, buffer: HeadBuffer, timeout: float | None
 ) -> tuple[h11.Response, tuple[tuple[bytes, bytes], ...]]:
     """Return the head of the answer, and the headers that are too long for the parser: only an
     answer of success has a use for them. What goes before it is skipped.
@@ -359,7 +289,7 @@ async def _receive_head(
             if isinstance(event, h11.Response):
                 return event, head.long if 200 <= event.status_code < 300 else ()
             continue
-        data = await link.receive(RECEIVED, timeout)
+        data = await stream.receive(RECEIVED, timeout)
         if not data:
             raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
         take(len(data))

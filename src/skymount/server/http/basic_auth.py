@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from skymount import private
+from skymount import file_permissions
 from skymount.errors import ConfigError
 
 ENVIRONMENT = b"SKYMOUNT_PORTAL_PASSWORD"
@@ -39,8 +39,8 @@ def _read_private(file: Path) -> bytes:
     """Read a file that only its owner may use, up to a little over the limit."""
     try:
         with file.open("rb") as opened:
-            if objection := private.objection(file, os.fstat(opened.fileno())):
-                raise ConfigError(f"password file {file} cannot be used: {objection}")
+            if problem := file_permissions.permission_problem(file, os.fstat(opened.fileno())):
+                raise ConfigError(f"password file {file} cannot be used: {problem}")
             return opened.read(_PASSWORD_LIMIT + 2)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error

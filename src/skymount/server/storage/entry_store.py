@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import trio
 
-from skymount import private
+from skymount import file_permissions
 from skymount.errors import MalformedError, RevisionError, StorageError
 from skymount.server.storage.disk_errors import disk_errors
 from skymount.storage import atomic_file, sqlite
@@ -121,7 +121,7 @@ class EntryStore:
         """
         path = root / ENTRIES_FILE
         with disk_errors(f"use the registry {path}"):
-            fd = private.open_or_create(path)  # SQLite gives -wal and -shm the same mode
+            fd = file_permissions.open_or_create_file(path)  # -wal and -shm get the same mode
             try:
                 os.fchmod(fd, 0o600)
             finally:

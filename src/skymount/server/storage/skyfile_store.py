@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from skymount import private
+from skymount import file_permissions
 from skymount.errors import MalformedError, StorageError
 from skymount.server.storage.disk_errors import disk_errors
 from skymount.server.storage.stored_range import StoredRange, read_range
@@ -59,10 +59,10 @@ class StoredSkyfile:
 
 def _check_own(path: Path) -> None:
     """StorageError if another user can change what is in a directory, or replace it."""
-    if objection := private.objection(path, path.stat(), private.WRITING) or (
-        private.way_objection(path)
-    ):
-        raise StorageError(f"{path} cannot be used: {objection}")
+    if problem := file_permissions.permission_problem(
+        path, path.stat(), file_permissions.WRITE_ACCESS
+    ) or (file_permissions.path_problem(path)):
+        raise StorageError(f"{path} cannot be used: {problem}")
 
 
 class SkyfileStore:
@@ -81,9 +81,9 @@ class SkyfileStore:
         runs on it.
         """
         with disk_errors(f"use the data directory {root}"):
-            private.make_directory(root)
+            file_permissions.make_directory(root)
             _check_own(root)
-            lock = private.open_or_create(root / "lock")
+            lock = file_permissions.open_or_create_file(root / "lock")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -100,9 +100,9 @@ class SkyfileStore:
 
     def _prepare(self, root: Path) -> None:
         for directory in (self._skyfiles.parent, self._incoming, self._skyfiles):
-            private.make_directory(directory)
+            file_permissions.make_directory(directory)
             _check_own(directory)
-            private.close_directory(directory)
+            file_permissions.restrict_directory(directory)
         for first_byte in range(256):
             (self._skyfiles / f"{first_byte:02x}").mkdir(mode=0o700, exist_ok=True)
         for directory in (self._skyfiles, self._skyfiles.parent, root):

@@ -12,7 +12,7 @@ from typing import Self
 import msgspec
 import trio
 
-from skymount import private
+from skymount import file_permissions
 from skymount.errors import MalformedError, StorageError
 from skymount.server.storage.disk_errors import disk_errors
 from skymount.storage import atomic_file
@@ -50,8 +50,8 @@ def _read_file(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     with open(fd, "rb") as file:
-        if objection := private.objection(path, os.fstat(fd)):
-            raise StorageError(f"{path}, which holds keys, cannot be used: {objection}")
+        if problem := file_permissions.permission_problem(path, os.fstat(fd)):
+            raise StorageError(f"{path}, which holds keys, cannot be used: {problem}")
         raw = file.read(_SKYKEYS_FILE_LIMIT + 1)
     if len(raw) > _SKYKEYS_FILE_LIMIT:
         raise StorageError(f"{path} is over {_SKYKEYS_FILE_LIMIT} bytes")

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import unquote
 
-from skymount import private
+from skymount import file_permissions
 from skymount.errors import MalformedError, StorageError
 from skymount.server.storage.disk_errors import disk_errors
 from skymount.storage import atomic_file
@@ -234,7 +234,7 @@ def change(data: Path, edit: Callable[[Zone], Zone]) -> None:
     StorageError when the file cannot be read or written; errors of `edit` pass through.
     """
     with disk_errors(f"change {data / ZONE_FILE}"):
-        private.make_directory(data)
+        file_permissions.make_directory(data)
         path = (data / ZONE_FILE).resolve()
         with _locked(path.parent):
             raw, state = _read(path)

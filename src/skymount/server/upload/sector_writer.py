@@ -11,7 +11,7 @@ from typing import TypeVar, TypeVarTuple
 
 import trio
 
-from skymount import private
+from skymount import file_permissions
 from skymount.server.storage.disk_errors import disk_errors
 from skymount.server.storage.skyfile_store import PAYLOAD, SkyfileStore
 from skymount.storage.atomic_file import write_all_at
@@ -90,7 +90,7 @@ class SectorWriter:
     def _open_payload(self) -> None:
         self._directory = self._store.begin()
         with disk_errors(_WRITE):
-            self._file = private.create(self._directory / PAYLOAD)
+            self._file = file_permissions.create_file(self._directory / PAYLOAD)
 
     async def finish(self, metadata: bytes) -> Skylink:
         """Return the skylink of content and metadata; store both unless it is a dry run."""
