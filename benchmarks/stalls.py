@@ -40,7 +40,7 @@ from tests.fakes.portal import FakePortal, Headers, Reply, Request, in_thread
 from tests.fakes.resolving import FakeRegistry
 from tests.fakes.skyfiles import FakeSkyfile
 from tests.portal_process import running_portal
-from tests.server.registry import link_of, signed
+from tests.server.registry_entries import link_of, signed
 from tests.skymount_process import Sandbox
 
 TICK = 0.001  # seconds

@@ -346,7 +346,7 @@ run(lambda _: [file.read_bytes() for file in files], "", 1 << 30)
 """
 
 
-def test_a_process_apart_is_a_service() -> None:
+def test_a_worker_is_a_service() -> None:
     """It reads what a portal has sent."""
     command = [*_WIDE, sys.executable, "-c", _SHOWS_ITSELF]
     shown = subprocess.run(command, capture_output=True, check=True, text=True).stdout

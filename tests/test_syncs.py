@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from tests.portal_process import portal_environment
-from tests.server.forms import Client
+from tests.server.http_client import Client
 from tests.skymount_process import end, run
 
 _BIG = bytes(9 << 20)

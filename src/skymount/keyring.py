@@ -22,6 +22,7 @@ import msgspec
 
 from skymount import private
 from skymount.errors import KeyringError, MalformedError
+from skymount.storage import atomic_file
 
 if TYPE_CHECKING:  # PyNaCl is loaded when there is a key to read
     from skymount.wire.key_pair import KeyPair
@@ -161,14 +162,7 @@ class Keyring:
                 )
             if name not in taken and len(taken) >= KEYS_LIMIT:
                 raise KeyringError(f"{self.path}: more than {KEYS_LIMIT} keys are not kept")
-            try:
-                _write_new(directory, _encode(key))
-                os.rename(_NEW, name, src_dir_fd=directory, dst_dir_fd=directory)
-            except BaseException:
-                with suppress(OSError):
-                    os.unlink(_NEW, dir_fd=directory)
-                raise
-            os.fsync(directory)
+            atomic_file.replace(name, _encode(key), temporary=_NEW, within=directory)
         return key
 
     def remove(self, name: str) -> None:
@@ -289,17 +283,6 @@ def _read_private(directory: int, name: str, path: Path) -> bytes:
             return opened.read(FILE_LIMIT + 1)
     finally:
         os.close(file)
-
-
-def _write_new(directory: int, body: bytes) -> None:
-    with suppress(FileNotFoundError):  # of a writer that was killed
-        os.unlink(_NEW, dir_fd=directory)
-    file = private.create(_NEW, directory)
-    with open(file, "wb") as opened:
-        os.fchmod(file, 0o600)  # whatever the umask
-        opened.write(body)
-        opened.flush()
-        os.fsync(file)
 
 
 def _encode(key: StoredKey) -> bytes:

@@ -13,7 +13,7 @@ from skymount.portal.client.client import PortalClient
 from skymount.portal.failover import Portals
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 from tests.portal_process import portal_process
-from tests.server.forms import Client
+from tests.server.http_client import Client
 
 
 @pytest.mark.parametrize("size", [1000, SECTOR_SIZE + 1000], ids=["small", "large"])

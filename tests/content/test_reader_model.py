@@ -123,7 +123,7 @@ class _Portal(PortalReader):
         byte_range: ByteRange,
         size: int,
         *,
-        patient: bool = False,
+        speculative: bool = False,
     ) -> AsyncIterator[Body]:
         content = self._truth[skylink]
         start = 0

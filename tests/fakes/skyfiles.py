@@ -49,6 +49,12 @@ def describe(files: Mapping[str, bytes], filename: str = "site", mode: int = 0o6
     return encode_metadata(Metadata(filename, offset, subfiles=subfiles))
 
 
+def inline_skylink(metadata: bytes, payload: bytes) -> Skylink:
+    """Return the skylink that every portal issues for a small file."""
+    base = base_sector.build_inline(metadata, payload)
+    return Skylink.v1(sector_root(base), len(base))
+
+
 def listing_of(metadata: Metadata | bytes, size: int | None = None) -> Listing:
     """Return the listing of metadata, for a payload of `size` bytes or what the metadata says."""
     raw = metadata if isinstance(metadata, bytes) else None

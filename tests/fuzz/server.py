@@ -14,20 +14,26 @@ from starlette.types import ASGIApp, Message
 
 from skymount.errors import MalformedError
 from skymount.server.config import PortalConfig
-from skymount.server.download.conditional import Plan, is_unchanged, plan
-from skymount.server.download.endpoint import cut
+from skymount.server.download.conditional import ResponsePlan, is_unchanged, plan_response
+from skymount.server.download.endpoint import payload_ranges
 from skymount.server.download.media_type import disposition, sniff, stored_or_guessed
-from skymount.server.download.path_selection import AddSlash, Asked, Choice, DownloadQuery, choose
-from skymount.server.http.access_rules import Rules
-from skymount.server.http.basic_auth import carries
-from skymount.server.http.cors import page_of, parse_origin
-from skymount.server.http.host_header import Host, is_loopback, parse_name
+from skymount.server.download.path_selection import (
+    DownloadQuery,
+    DownloadRequest,
+    RedirectToSlash,
+    SelectedContent,
+    select_content,
+)
+from skymount.server.http.access_rules import AccessRules
+from skymount.server.http.basic_auth import has_password
+from skymount.server.http.cors import page_origin, parse_origin
+from skymount.server.http.host_header import RequestHost, is_loopback, parse_name
 from skymount.server.http.query_params import boolean, decode_path, number, parse_query
 from skymount.server.http_error import HttpError
-from skymount.server.routes import build
+from skymount.server.routes import build_app
 from skymount.server.storage.entry_store import EntryStore
-from skymount.server.storage.skyfile_index import Stored
-from skymount.server.storage.skyfile_store import Extent, Skyfile, SkyfileStore
+from skymount.server.storage.skyfile_index import ParsedSkyfile
+from skymount.server.storage.skyfile_store import SkyfileStore, StoredRange, StoredSkyfile
 from skymount.server.storage.skykey_store import SkykeyStore
 from skymount.server.storage.zone_file import RECORDS_LIMIT, Zone, parse_value
 from skymount.server.upload.multipart_reader import FormReader, PartBegins
@@ -36,8 +42,9 @@ from skymount.wire.base_sector import Layout
 from skymount.wire.byte_range import ByteRange
 from skymount.wire.dialect import SKYNET, SVC
 from skymount.wire.hns import parse_domain
-from skymount.wire.messages import Part, encode_error
 from skymount.wire.metadata import parse_metadata
+from skymount.wire.multipart import PartHeader
+from skymount.wire.responses import encode_error
 from tests.fuzz.engine import SHORT, attempt, pieces, target
 from tests.fuzz.wire import (
     JSON,
@@ -52,7 +59,7 @@ from tests.fuzz.wire import (
     UPDATE,
     text_of,
 )
-from tests.server.forms import BOUNDARY, FORM_TYPE, form
+from tests.server.http_client import BOUNDARY, FORM_TYPE, form
 
 PORTAL = PortalConfig(data=Path("/nonexistent"), max_parts=100, metadata_limit=4 << 10)
 
@@ -75,13 +82,16 @@ def _refused(function: Any, *args: Any) -> Any:
 
 # --- forms and queries -----------------------------------------------------------
 
-FORM = form((Part("file", "a/b.txt", "text/plain", 0o644), b"hello"), (Part("files[]", "c"), b""))
+FORM = form(
+    (PartHeader("file", "a/b.txt", "text/plain", 0o644), b"hello"),
+    (PartHeader("files[]", "c"), b""),
+)
 _MARK = BOUNDARY.encode()
 
 
-def _parts(stream: list[bytes]) -> list[tuple[Part, bytes]] | str:
+def _parts(stream: list[bytes]) -> list[tuple[PartHeader, bytes]] | str:
     """Return the parts of a form with their content; what is wrong with it if it is none."""
-    found: list[tuple[Part, bytes]] = []
+    found: list[tuple[PartHeader, bytes]] = []
     try:
         reader = FormReader(FORM_TYPE.encode())
         for data in stream:
@@ -240,8 +250,8 @@ def conditions(data: bytes) -> None:
     headers |= {"if-range": text_of(if_range)} if if_range else {}
     assert is_unchanged(headers, _TAG) in (False, True)
     _refused(is_unchanged, {"if-match": text_of(none_match)}, _TAG)
-    found = _refused(plan, headers, text_of(asked), _TAG, "text/plain", size)
-    if not isinstance(found, Plan):
+    found = _refused(plan_response, headers, text_of(asked), _TAG, "text/plain", size)
+    if not isinstance(found, ResponsePlan):
         return
     ranges = [one for one in found.segments if isinstance(one, ByteRange)]
     assert found.status in (200, 206)
@@ -252,17 +262,17 @@ def conditions(data: bytes) -> None:
         assert found.length == size
     extents = ((5, size // 2), (1000, size - size // 2))
     for one in ranges:
-        assert sum(length for _, length in cut(extents, one)) == len(one)
+        assert sum(length for _, length in payload_ranges(extents, one)) == len(one)
 
 
-def _stored(raw: bytes) -> Stored | None:
+def _stored(raw: bytes) -> ParsedSkyfile | None:
     metadata = attempt(parse_metadata, raw)
     if metadata is None:
         return None
-    nothing = Extent(Path("/nonexistent"), 0, 0)
+    nothing = StoredRange(Path("/nonexistent"), 0, 0)
     layout = Layout(metadata.payload_size or 0, len(raw))
-    skyfile = Skyfile(LINK, layout, nothing, nothing, nothing, nothing)
-    return Stored(skyfile, raw, metadata, None)
+    skyfile = StoredSkyfile(LINK, layout, nothing, nothing, nothing, nothing)
+    return ParsedSkyfile(skyfile, raw, metadata, None)
 
 
 @target(
@@ -283,15 +293,15 @@ def selection(data: bytes) -> None:
     found = _refused(lambda: DownloadQuery.parse(params, has_range=False))
     if found is None:
         return
-    choice = _refused(choose, stored, Asked(text_of(path), found, True), 1 << 20)
-    if isinstance(choice, Choice):
+    choice = _refused(select_content, stored, DownloadRequest(text_of(path), found, True), 1 << 20)
+    if isinstance(choice, SelectedContent):
         extents = {(sub.offset, sub.len) for sub in stored.metadata.subfiles.values()}
         whole = (0, stored.skyfile.layout.filesize)
         assert set(choice.extents) <= extents | {whole}
         assert {(one.offset, one.length) for one in choice.members} <= extents | {whole}
         assert choice.status == 200 or choice.status >= 400
     else:
-        assert choice is None or isinstance(choice, AddSlash)
+        assert choice is None or isinstance(choice, RedirectToSlash)
 
 
 @target(
@@ -342,17 +352,19 @@ def type_and_name(data: bytes) -> None:
 def host_and_origin(data: bytes) -> None:
     """A host is read as it is written; a page that is not allowed is not."""
     text = data.decode("latin-1")
-    host = attempt(Host.parse, text)
+    host = attempt(RequestHost.parse, text)
     if host is not None:
         is_loopback(host.name)
-        assert Host.parse(host.authority, {host.name}) == Host(host.name, host.port)
+        assert RequestHost.parse(host.authority, {host.name}) == RequestHost(host.name, host.port)
         assert host.content == "" or host.content.startswith("/")
         assert not set(host.name) & set("/@?#\\ ")
     name = attempt(parse_name, text) if text else None
     assert name is None or parse_name(name) == name
     origin = attempt(parse_origin, text)
     assert origin is None or parse_origin(origin) == origin
-    page = page_of({"origin": text}, "http://localhost:4280", frozenset({"https://app.example"}))
+    page = page_origin(
+        {"origin": text}, "http://localhost:4280", frozenset({"https://app.example"})
+    )
     assert page is not None
     assert page.is_allowed == (text == "https://app.example")
 
@@ -365,8 +377,8 @@ def host_and_origin(data: bytes) -> None:
 def credentials(data: bytes) -> None:
     """Nothing but the password is the password."""
     text = data.decode("latin-1")
-    assert not carries(text, b"another password that is not guessed")
-    if carries(text, b"a password"):
+    assert not has_password(text, b"another password that is not guessed")
+    if has_password(text, b"a password"):
         assert "OmEgcGFzc3dvcmQ=" in text or ":" not in text
 
 
@@ -435,10 +447,10 @@ def _portal() -> ASGIApp:
     store, entries = SkyfileStore.open(data), EntryStore.open(data)
     atexit.register(store.close)
     atexit.register(entries.close)
-    rules = Rules.of(config, on_loopback=True)
+    rules = AccessRules.of(config, on_loopback=True)
     skykeys = SkykeyStore(data / "skykeys.json", tuple(KEYS.values())[:1])
     (data / "hns.zone").write_bytes(_ZONE)
-    return build(config, store, skykeys, entries, rules)
+    return build_app(config, store, skykeys, entries, rules)
 
 
 async def _answered(method: str, url: bytes, headers: Any, body: list[bytes]) -> list[Message]:

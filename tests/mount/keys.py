@@ -20,7 +20,7 @@ from skymount.keyring import Keyring
 from skymount.portal.registry.ledger import Ledger, Pending
 from skymount.wire.key_pair import KeyPair
 from skymount.wire.registry_entry import Entry, SignedEntry, hash_data_key
-from tests.server.registry import put
+from tests.server.registry_entries import put
 from tests.skymount_process import LIMIT, Mount, Sandbox, end
 
 HOME = "home"

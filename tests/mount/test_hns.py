@@ -11,7 +11,7 @@ import pytest
 
 from tests.mount.proxy import proxy_to
 from tests.portal_process import PortalProcess, portal_process
-from tests.server.registry import OWNER, link_of, put, signed
+from tests.server.registry_entries import OWNER, link_of, put, signed
 from tests.skymount_process import LIMIT, Mount, Sandbox, output, run, xattrs
 
 C = {**os.environ, "LC_ALL": "C"}

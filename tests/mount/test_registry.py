@@ -24,7 +24,7 @@ from tests.fakes.resolving import FakeRegistry
 from tests.mount.keys import HOME, Owner, program, until
 from tests.mount.namespaces import NOBODY, Namespace
 from tests.mount.proxy import Proxy, proxy_to
-from tests.server.registry import put
+from tests.server.registry_entries import put
 from tests.skymount_process import Sandbox, output, run, xattrs
 
 C = {**os.environ, "LC_ALL": "C"}

@@ -14,7 +14,7 @@ from tests.fakes.portal import FakePortal, in_thread
 from tests.fakes.resolving import FakeRegistry
 from tests.fakes.skyfiles import FakeSkyfile
 from tests.mount.test_hns import C, error_of, mounting, read, until
-from tests.server.registry import link_of, put, signed
+from tests.server.registry_entries import link_of, put, signed
 from tests.skymount_process import Mount, Sandbox, output, run, xattrs
 
 SITE = skyfiles.of_files({"f": b"site"})

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.portal_process import PortalProcess, portal_process
-from tests.server.forms import Client
+from tests.server.http_client import Client
 
 
 @pytest.fixture(scope="session")

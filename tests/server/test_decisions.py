@@ -7,12 +7,12 @@ import pytest
 from skymount.errors import MalformedError
 from skymount.server.config import PortalConfig
 from skymount.server.download import conditional, media_type
-from skymount.server.download.endpoint import cut
+from skymount.server.download.endpoint import payload_ranges
 from skymount.server.http.query_params import boolean, decode_path, number, parse_query
 from skymount.server.http_error import HttpError
 from skymount.server.upload.rules import PartList, UploadQuery
 from skymount.wire.byte_range import ByteRange
-from skymount.wire.messages import Part
+from skymount.wire.multipart import PartHeader
 
 
 @pytest.mark.parametrize(
@@ -68,14 +68,16 @@ def test_cut_gives_every_slice_of_every_extent() -> None:
     extents = ((20, 5), (3, 0), (0, 4), (28, 2))
     joined = b"".join(payload[at : at + size] for at, size in extents)
     for start, stop in itertools.combinations(range(len(joined) + 1), 2):
-        pieces = [payload[at : at + size] for at, size in cut(extents, ByteRange(start, stop))]
+        pieces = [
+            payload[at : at + size] for at, size in payload_ranges(extents, ByteRange(start, stop))
+        ]
         assert b"".join(pieces) == joined[start:stop]
         assert all(pieces)
 
 
 def test_a_multipart_plan_knows_its_length() -> None:
     """Literal bytes and ranges together."""
-    made = conditional.plan({}, "bytes=0-1,5-9", '"' + "e" * 64 + '"', "a/b", 100)
+    made = conditional.plan_response({}, "bytes=0-1,5-9", '"' + "e" * 64 + '"', "a/b", 100)
     literal = sum(len(part) for part in made.segments if isinstance(part, bytes))
     assert made.length == literal + 7
     assert made.headers == (("Content-Type", f"multipart/byteranges; boundary={'e' * 32}"),)
@@ -102,13 +104,13 @@ def test_parts_are_limited() -> None:
     """In number and in what their names weigh."""
     config = PortalConfig(data=None, max_parts=2, metadata_limit=1000)  # type: ignore[arg-type]
     parts = PartList(config)
-    parts.begin(Part("files[]", "a"), 0)
-    parts.begin(Part("files[]", "b"), 0)
+    parts.begin(PartHeader("files[]", "a"), 0)
+    parts.begin(PartHeader("files[]", "b"), 0)
     with pytest.raises(MalformedError, match="at most 2 files"):
-        parts.begin(Part("files[]", "c"), 0)
+        parts.begin(PartHeader("files[]", "c"), 0)
     parts = PartList(config)
     with pytest.raises(MalformedError, match="too large"):
-        parts.begin(Part("files[]", "a" * 500), 0)
+        parts.begin(PartHeader("files[]", "a" * 500), 0)
 
 
 def test_empty_parameters_are_absent() -> None:

@@ -6,9 +6,9 @@ import json
 import httpx
 import pytest
 
-from skymount.wire.messages import Part
+from skymount.wire.multipart import PartHeader
 from skymount.wire.skylink import Skylink
-from tests.server.forms import Client, message_of, skylink_of
+from tests.server.http_client import Client, message_of, skylink_of
 
 _CONTENT = bytes(range(256)) * 8
 _PAGE = b"<h1>index</h1>"
@@ -268,7 +268,7 @@ def test_types_are_stored_guessed_or_sniffed(client: Client) -> None:
     assert client.get(f"/{link}/text").headers["Content-Type"] == "text/plain; charset=utf-8"
     link = skylink_of(
         client.post_form(
-            [(Part("files[]", "a.css", "x/stored"), b"x"), (Part("files[]", "b"), b"")],
+            [(PartHeader("files[]", "a.css", "x/stored"), b"x"), (PartHeader("files[]", "b"), b"")],
             {"filename": "d"},
         )
     )

@@ -12,9 +12,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message
 
 from skymount.errors import ConfigError, MalformedError
-from skymount.server.http.basic_auth import carries, read_password
+from skymount.server.http.basic_auth import has_password, read_password
 from skymount.server.http.cors import parse_origin
-from skymount.server.http.host_header import Host, is_loopback, parse_name
+from skymount.server.http.host_header import RequestHost, is_loopback, parse_name
 from skymount.server.http.query_params import form_params
 from skymount.server.http.request_body import read_body
 from skymount.server.http_error import HttpError
@@ -25,34 +25,34 @@ _BASE32 = "0123456789abcdefghijklmnopqrstuv" + "a" * 23
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("localhost", Host("localhost", "")),
-        ("Example.ORG.:80", Host("example.org", "80")),
-        ("example.org:", Host("example.org", "")),
-        ("[::1]:4280", Host("[::1]", "4280")),
-        (f"{_BASE32.upper()}.a.b:1", Host("a.b", "1", f"/{_BASE32}")),
-        (f"{_BASE32}x.a", Host(f"{_BASE32}x.a", "")),
-        (_BASE32, Host(_BASE32, "")),
-        ("name.hns.localhost:1", Host("localhost", "1", "/hns/name")),
-        ("sub.name.hns.a.b", Host("a.b", "", "/hns/sub.name")),
-        ("hns.localhost", Host("hns.localhost", "")),
-        ("my.hns.example", Host("my.hns.example", "")),
-        ("a.hns.my.hns.example", Host("my.hns.example", "", "/hns/a")),
+        ("localhost", RequestHost("localhost", "")),
+        ("Example.ORG.:80", RequestHost("example.org", "80")),
+        ("example.org:", RequestHost("example.org", "")),
+        ("[::1]:4280", RequestHost("[::1]", "4280")),
+        (f"{_BASE32.upper()}.a.b:1", RequestHost("a.b", "1", f"/{_BASE32}")),
+        (f"{_BASE32}x.a", RequestHost(f"{_BASE32}x.a", "")),
+        (_BASE32, RequestHost(_BASE32, "")),
+        ("name.hns.localhost:1", RequestHost("localhost", "1", "/hns/name")),
+        ("sub.name.hns.a.b", RequestHost("a.b", "", "/hns/sub.name")),
+        ("hns.localhost", RequestHost("hns.localhost", "")),
+        ("my.hns.example", RequestHost("my.hns.example", "")),
+        ("a.hns.my.hns.example", RequestHost("my.hns.example", "", "/hns/a")),
     ],
 )
-def test_hosts(text: str, expected: Host) -> None:
+def test_hosts(text: str, expected: RequestHost) -> None:
     """Case and last dot do not count; a name of our own selects nothing."""
-    assert Host.parse(text, {"my.hns.example"}) == expected
+    assert RequestHost.parse(text, {"my.hns.example"}) == expected
 
 
 @given(st.text(max_size=80) | st.from_regex(r"[\[\]a-z0-9.:_-]{0,80}", fullmatch=True))
 def test_any_text_is_a_host_or_malformed(text: str) -> None:
     """And a host can be written and read again."""
     try:
-        host = Host.parse(text)
+        host = RequestHost.parse(text)
     except MalformedError:
         return
     is_loopback(host.name)
-    assert Host.parse(host.authority, {host.name}) == Host(host.name, host.port)
+    assert RequestHost.parse(host.authority, {host.name}) == RequestHost(host.name, host.port)
 
 
 def test_names() -> None:
@@ -151,7 +151,7 @@ def test_no_password_file(tmp_path: Path) -> None:
 @given(st.text(max_size=60) | st.text("Basic =:dXg6", max_size=30))
 def test_no_text_is_a_long_password(credentials: str) -> None:
     """Whatever the header says."""
-    assert not carries(credentials, b"a password that is not guessed")
+    assert not has_password(credentials, b"a password that is not guessed")
 
 
 def _request(*pieces: bytes, headers: Mapping[str, str] | None = None, query: str = "") -> Request:

@@ -9,8 +9,8 @@ import pytest
 from skymount.wire.registry_entry import DELETED
 from skymount.wire.registry_proof import check_proof, parse_proof
 from skymount.wire.skylink import Skylink
-from tests.server.forms import Client, message_of
-from tests.server.registry import link_of, put, signed
+from tests.server.http_client import Client, message_of
+from tests.server.registry_entries import link_of, put, signed
 
 _HEADERS = [("svc", "svc-metadata"), ("skynet", "skynet-file-metadata")]
 

@@ -13,7 +13,7 @@ import trio
 import skymount.server
 from skymount.errors import ConfigError, StorageError
 from skymount.server import PortalConfig, hypercorn_server, serve
-from tests.server.forms import message_of
+from tests.server.http_client import message_of
 
 _RAW = {"Content-Type": "application/octet-stream"}
 

@@ -1,15 +1,15 @@
-"""Owns files that a download leaves on disk: all are made in a directory of our own beside the
-place where they belong, and get there when the last of them is complete. No link is followed that
-anybody could have put in the way.
+"""Files of a download are made in a private directory beside their destination, and moved there
+once all of them are complete. No symbolic link below the destination is followed.
 """
 
 import errno
 import os
-import select
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from tempfile import mkdtemp
 from types import TracebackType
 from typing import Self
 
@@ -19,93 +19,72 @@ import trio
 from skymount.cli.output import escape
 from skymount.content.fetch.reader import ContentReader
 from skymount.content.model.skyfile import Skyfile
+from skymount.storage.atomic_file import write_all
 
-PIECE = 4 << 20
+PIECE_SIZE = 4 << 20
 """Bytes that are read and written at a time."""
 
-_STEPS = 1000  # small files that are written at a time: each way to a thread has its price
+_BATCH = 1000  # small files that one call in a thread writes
 
-_ROOT = b"tree"
-_PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_TREE = b"tree"
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
-_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
-"""Answers of file systems that know no hard links."""
+_NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+"""What file systems without hard links answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    """A file to be made: its path, its extent in the payload in bytes, its permission bits."""
+class StagedFile:
+    """A file to be made: its path, its offset and size in the payload in bytes, its mode."""
 
     path: bytes
     offset: int
     size: int
     mode: int = 0
-    """0 when nobody said."""
+    """Permission bits; 0 if the metadata has none."""
 
     @property
     def permissions(self) -> int:
-        """The bits to create it with, which the umask then narrows; its owner can read it."""
+        """The bits to create it with. The umask narrows them; the owner can always read."""
         return self.mode & 0o777 | 0o400 if self.mode & 0o777 else 0o666
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    item: Item
-    data: bytes
-    first: bool
-    last: bool
+class DestinationError(click.ClickException):
+    """Something is in the way at the destination."""
 
 
-def spans(skyfile: Skyfile, offset: int, size: int) -> Iterator[tuple[int, int]]:
-    """Cut an extent into (offset, length) of pieces that need no joining."""
+def pieces(skyfile: Skyfile, offset: int, size: int) -> Iterator[tuple[int, int]]:
+    """Split a range into (offset, length) of reads that each stay within one unit."""
     stop = offset + size
     while offset < stop:
-        end = min(stop, (offset // skyfile.unit + 1) * skyfile.unit, offset + PIECE)
+        end = min(stop, (offset // skyfile.unit + 1) * skyfile.unit, offset + PIECE_SIZE)
         yield offset, end - offset
         offset = end
 
 
-def write_all(descriptor: int, data: bytes | memoryview) -> None:
-    """Write all of it, also to a pipe that somebody else made non-blocking."""
-    rest = memoryview(data)
-    while rest:
-        try:
-            rest = rest[os.write(descriptor, rest) :]
-        except BlockingIOError:
-            waiting = select.poll()
-            waiting.register(descriptor, select.POLLOUT)
-            waiting.poll()
+class StagingDirectory:
+    """A temporary directory inside `parent`, removed on exit; a context manager.
 
-
-class Refused(click.ClickException):
-    """Something is where a file belongs."""
-
-
-class Stage:
-    """A directory in which files are made, and which is gone at the end; a context manager.
-
-    OSError names the place as the user knows it.
+    An OSError names the destination, not the temporary path.
     """
 
     def __init__(self, parent: str) -> None:
         self._parent = parent
-        self._name = b".skymount-" + os.urandom(6).hex().encode() + b".part"
         self._descriptors: list[int] = []
         self._file = -1
-        self._made: list[bytes] = []
-        self._directories: list[bytes] = []
+        self._made: list[tuple[Callable[..., None], bytes]] = []
 
     def __enter__(self) -> Self:
-        with _named(self._parent):
-            self._outside = self._opened(self._parent, flags=_PLACE & ~os.O_NOFOLLOW)
-            os.mkdir(self._name, 0o700, dir_fd=self._outside)
+        with self._naming():
             try:
-                self._inside = self._opened(self._name, self._outside)
-                os.mkdir(_ROOT, 0o777, dir_fd=self._inside)
-                self._root = self._opened(_ROOT, self._inside)
+                self._outside = self._open(self._parent or ".", flags=_DIRECTORY & ~os.O_NOFOLLOW)
+                self._name = os.path.basename(mkdtemp(".part", ".skymount-", self._parent or "."))
+                self._inside = self._open(self._name, self._outside)
+                os.mkdir(_TREE, 0o777, dir_fd=self._inside)
+                self._tree = self._open(_TREE, self._inside)
             except OSError:
-                self._discard()
+                self._remove()
                 raise
         return self
 
@@ -115,166 +94,154 @@ class Stage:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._discard()
+        self._remove()
 
-    def _opened(self, path: str | bytes, within: int | None = None, flags: int = _PLACE) -> int:
+    def _open(self, path: str | bytes, within: int | None = None, flags: int = _DIRECTORY) -> int:
         found = os.open(path, flags, dir_fd=within)
         self._descriptors.append(found)
         return found
 
-    def _discard(self) -> None:
-        """Remove what is left, by the list of what was made: trees may be deeper than recursion."""
-        self._close()
-        with suppress(OSError):
-            for path in self._made:
+    def _remove(self) -> None:
+        """Remove what is left. Not shutil.rmtree: a tree may be deeper than it can recurse."""
+        self._close_file()
+        for remove, path in reversed(self._made):
+            with suppress(OSError):
+                remove(path, dir_fd=self._tree)
+        with suppress(OSError, AttributeError):  # whatever of these __enter__ came to
+            for directory, name in ((self._inside, _TREE), (self._outside, self._name)):
                 with suppress(FileNotFoundError):
-                    os.unlink(path, dir_fd=self._root)
-            for path in reversed(self._directories):
-                with suppress(FileNotFoundError):
-                    os.rmdir(path, dir_fd=self._root)
-        with suppress(OSError):
-            os.rmdir(_ROOT, dir_fd=self._inside)
-        with suppress(OSError):
-            os.rmdir(self._name, dir_fd=self._outside)
+                    os.rmdir(name, dir_fd=directory)
         for descriptor in self._descriptors:
             os.close(descriptor)
         self._descriptors.clear()
 
-    def _close(self) -> None:
+    def _close_file(self) -> None:
         if self._file >= 0:
             descriptor, self._file = self._file, -1
             os.close(descriptor)
 
     def make_directories(self, paths: Iterable[bytes]) -> None:
-        """Make directories, each after the one that it is in."""
+        """Make directories; each comes after its parent."""
         for path in paths:
-            with _named(self._parent, path):
-                os.mkdir(path, 0o777, dir_fd=self._root)
-                self._directories.append(path)
+            with self._naming(path):
+                os.mkdir(path, 0o777, dir_fd=self._tree)
+                self._made.append((os.rmdir, path))
 
     async def fill(
         self,
         reader: ContentReader,
         skyfile: Skyfile,
-        items: Sequence[Item],
+        files: Sequence[StagedFile],
         report: Callable[[int, int | None], None] | None,
     ) -> None:
-        """Make the files, in the order of the payload: what lies in one unit is fetched once."""
-        total = sum(item.size for item in items)
-        done, held = 0, 0
-        steps: list[_Step] = []
+        """Make the files, in the order of the payload, so that each unit is fetched once.
 
-        async def flush() -> None:
-            nonlocal done, held, steps
-            await trio.to_thread.run_sync(self._write, steps)
-            done, held, steps = done + held, 0, []
-            if report is not None:
-                report(done, total)
-
-        for item in sorted(items, key=lambda item: item.offset):
-            stop = item.offset + item.size
-            for at, length in spans(skyfile, item.offset, item.size):
-                view = await reader.read(skyfile, at, length)
-                # a copy: a few bytes of a unit must not keep all of it
-                step = _Step(item, bytes(view), at == item.offset, at + length == stop)
-                steps.append(step)
+        A single file is synced to disk.
+        """
+        total = sum(file.size for file in files)
+        done = held = 0
+        batch: list[tuple[StagedFile, bytes, bool]] = []
+        for index, file in enumerate(sorted(files, key=lambda file: file.offset), 1):
+            stop = file.offset + file.size
+            for at, length in list(pieces(skyfile, file.offset, file.size)) or [(stop, 0)]:
+                # a copy: a few bytes of a unit must not keep all of it in memory
+                data = bytes(await reader.read(skyfile, at, length)) if length else b""
+                is_last = at + length == stop
+                batch.append((file, data, is_last))
                 held += length
-                if held >= PIECE or len(steps) >= _STEPS:
-                    await flush()
-            if not item.size:
-                steps.append(_Step(item, b"", first=True, last=True))
-                if len(steps) >= _STEPS:
-                    await flush()
-        await flush()
+                is_end = is_last and index == len(files)
+                if is_end or held >= PIECE_SIZE or len(batch) >= _BATCH:
+                    await trio.to_thread.run_sync(self._write, batch, len(files) == 1)
+                    done, held, batch = done + held, 0, []
+                    if report is not None:
+                        report(done, total)
 
-    def _write(self, steps: Iterable[_Step]) -> None:
-        for step in steps:
-            with _named(self._parent, step.item.path):
-                if step.first:
-                    self._file = os.open(
-                        step.item.path, _NEW, step.item.permissions, dir_fd=self._root
-                    )
-                    self._made.append(step.item.path)
-                write_all(self._file, step.data)
-                if step.last:
-                    self._close()
-
-    def place_file(self, name: str, *, force: bool) -> None:
-        """Give the only file its name beside this directory, once it is on the disk."""
-        (made,) = self._made
-        with _named(self._parent, name):
-            descriptor = os.open(made, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._root)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            if not _move(self._root, made, self._outside, os.fsencode(name), force=force):
-                raise taken(os.path.join(self._parent, name))
+    def _write(self, batch: Iterable[tuple[StagedFile, bytes, bool]], sync: bool) -> None:
+        for file, data, is_last in batch:
+            with self._naming(file.path):
+                if self._file < 0:
+                    self._file = os.open(file.path, _NEW_FILE, file.permissions, dir_fd=self._tree)
+                    self._made.append((os.unlink, file.path))
+                write_all(self._file, data)
+                if is_last:
+                    if sync:
+                        os.fsync(self._file)
+                    self._close_file()
 
     def place_directory(self, name: str) -> None:
-        """Give the whole tree its name beside this directory; Refused when it is taken."""
-        with _named(self._parent, name):
-            if _is_there(name, self._outside):
+        """Move the whole tree to a new name in `parent`; DestinationError when it is taken."""
+        with self._naming(name):
+            if _exists(name, self._outside):
                 raise taken(os.path.join(self._parent, name))
-            os.rename(_ROOT, name, src_dir_fd=self._inside, dst_dir_fd=self._outside)
-            self._made, self._directories = [], []
+            os.rename(_TREE, name, src_dir_fd=self._inside, dst_dir_fd=self._outside)
+            self._made = []
 
-    def merge(self, items: Iterable[Item], *, force: bool) -> None:
-        """Move the files into the directory that this one was made in, each to its path."""
-        for directory, paths in _by_directory(items):
-            place = self._open_below(directory, make=True)
-            assert place is not None
-            try:
-                for path in paths:
-                    name = path.rpartition(b"/")[2]
-                    with _named(self._parent, path):
-                        if not _move(self._root, path, place, name, force=force):
-                            raise taken(os.path.join(self._parent, os.fsdecode(path)))
-            finally:
-                os.close(place)
+    def merge(self, files: Iterable[StagedFile], *, force: bool) -> None:
+        """Move each file to its path below `parent`."""
+        with closing(self._destinations(files, make=True)) as destinations:
+            for path, name, directory in destinations:
+                with self._naming(path):
+                    if not _move(self._tree, path, directory, name, force=force):
+                        raise taken(self._shown(path))
 
-    def check_merge(self, items: Iterable[Item], *, force: bool) -> None:
+    def check_merge(self, files: Iterable[StagedFile], *, force: bool) -> None:
         """Refuse a merge that is known to fail, before anything is fetched for it."""
-        for directory, paths in _by_directory(items):
-            place = self._open_below(directory, make=False)
-            if place is None:
+        with closing(self._destinations(files, make=False)) as destinations:
+            for path, name, directory in destinations:
+                check_free(self._shown(path), name, directory, force=force)
+
+    def _destinations(
+        self, files: Iterable[StagedFile], *, make: bool
+    ) -> Generator[tuple[bytes, bytes, int], None, None]:
+        """Yield (path, name, open directory) of each file; without `make` of existing ones."""
+        by_directory: dict[bytes, list[bytes]] = defaultdict(list)
+        for file in files:
+            by_directory[file.path.rpartition(b"/")[0]].append(file.path)
+        for parent, paths in by_directory.items():
+            directory = self._open_below(parent, make=make)
+            if directory is None:
                 continue
             try:
                 for path in paths:
-                    check_free(
-                        os.path.join(self._parent, os.fsdecode(path)),
-                        path.rpartition(b"/")[2],
-                        place,
-                        force=force,
-                    )
+                    yield path, path.rpartition(b"/")[2], directory
             finally:
-                os.close(place)
+                os.close(directory)
 
-    def _open_below(self, directory: bytes, *, make: bool) -> int | None:
-        """Open a directory that takes files, element by element; None when it is not there."""
-        found = os.open(".", _PLACE, dir_fd=self._outside)
-        elements = directory.split(b"/") if directory else []
+    def _open_below(self, path: bytes, *, make: bool) -> int | None:
+        """Open a directory below `parent`, element by element; None when it does not exist."""
+        found = os.open(".", _DIRECTORY, dir_fd=self._outside)
+        elements = path.split(b"/") if path else []
         for depth, element in enumerate(elements, 1):
             above = found
             try:
-                with _named(self._parent, directory):
+                with self._naming(path):
                     if make:
                         with suppress(FileExistsError):
                             os.mkdir(element, 0o777, dir_fd=above)
-                    found = os.open(element, _PLACE, dir_fd=above)
+                    found = os.open(element, _DIRECTORY, dir_fd=above)
             except FileNotFoundError:
                 return None
             except NotADirectoryError:
-                there = os.fsdecode(b"/".join(elements[:depth]))
-                shown = escape(os.path.join(self._parent, there))
-                raise Refused(f"{shown}: a file or a link is in the way") from None
+                shown = escape(self._shown(b"/".join(elements[:depth])))
+                raise DestinationError(f"{shown}: a file or a link is in the way") from None
             finally:
                 os.close(above)
         return found
 
+    def _shown(self, path: str | bytes) -> str:
+        return os.path.join(self._parent, os.fsdecode(path))
+
+    @contextmanager
+    def _naming(self, path: str | bytes = "") -> Iterator[None]:
+        """Make an OSError name the destination."""
+        try:
+            yield
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, escape(self._shown(path))) from None
+
 
 def check_free(shown: str, name: bytes, within: int | None = None, *, force: bool) -> None:
-    """Refused if something is there that must not be replaced."""
+    """DestinationError if something exists that must not be replaced."""
     try:
         found = os.lstat(name, dir_fd=within)
     except FileNotFoundError:
@@ -282,53 +249,35 @@ def check_free(shown: str, name: bytes, within: int | None = None, *, force: boo
     if not force:
         raise taken(shown)
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISLNK(found.st_mode):
-        raise Refused(f"{escape(shown)}: it is not a regular file, and is not replaced")
+        raise DestinationError(f"{escape(shown)}: it is not a regular file, and is not replaced")
 
 
-def taken(shown: str) -> Refused:
-    """Say that there is something already."""
-    return Refused(f"{escape(shown)}: it exists already; use --force to replace it")
+def taken(shown: str) -> DestinationError:
+    """Return the error for a destination that exists."""
+    return DestinationError(f"{escape(shown)}: it exists already; use --force to replace it")
 
 
 def _move(source: int, path: bytes, target: int, name: bytes, *, force: bool) -> bool:
-    """Move a file from one directory to another; False if the name is taken and may not be."""
+    """Move a file between directories; False if the name is taken and `force` is off."""
     if not force:
         try:
             os.link(path, name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
         except FileExistsError:
             return False
         except OSError as error:
-            if error.errno not in _NO_LINKS:
+            if error.errno not in _NO_HARD_LINKS:
                 raise
-            if _is_there(name, target):
+            if _exists(name, target):
                 return False
         else:
-            os.unlink(path, dir_fd=source)
-            return True
+            return True  # the staged name goes with the staging directory
     os.rename(path, name, src_dir_fd=source, dst_dir_fd=target)
     return True
 
 
-def _is_there(name: str | bytes, within: int) -> bool:
+def _exists(name: str | bytes, within: int) -> bool:
     try:
         os.lstat(name, dir_fd=within)
     except FileNotFoundError:
         return False
     return True
-
-
-def _by_directory(items: Iterable[Item]) -> Iterable[tuple[bytes, list[bytes]]]:
-    found: dict[bytes, list[bytes]] = {}
-    for item in items:
-        found.setdefault(item.path.rpartition(b"/")[0], []).append(item.path)
-    return found.items()
-
-
-@contextmanager
-def _named(parent: str, name: str | bytes = "") -> Iterator[None]:
-    """Let an OSError name the place as the user knows it."""
-    try:
-        yield
-    except OSError as error:
-        shown = escape(os.path.join(parent, os.fsdecode(name)))
-        raise OSError(error.errno, error.strerror, shown) from None

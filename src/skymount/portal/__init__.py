@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from skymount.portal.client.skydb import JSONResult
     from skymount.portal.client.sync import SyncPortalClient
     from skymount.portal.registry.ledger import Ledger
-    from skymount.wire.messages import UploadResult
+    from skymount.wire.responses import UploadResult
     from skymount.wire.skykey import Skykey
     from skymount.wire.skylink import Skylink
 
@@ -56,7 +56,7 @@ _HOMES = {
     "parse_skylink": "portal.client.offline",
     "JSONResult": "portal.client.skydb",
     "SyncPortalClient": "portal.client.sync",
-    "UploadResult": "wire.messages",
+    "UploadResult": "wire.responses",
     "Skykey": "wire.skykey",
     "Skylink": "wire.skylink",
 }

@@ -19,10 +19,10 @@ from hypercorn.utils import wrap_app
 
 from skymount.errors import ConfigError
 from skymount.server.config import PortalConfig
-from skymount.server.http.access_rules import Rules
+from skymount.server.http.access_rules import AccessRules
 from skymount.server.http.framing import StrictConnection
 from skymount.server.http.host_header import is_loopback
-from skymount.server.routes import build
+from skymount.server.routes import build_app
 from skymount.server.storage.entry_store import EntryStore
 from skymount.server.storage.skyfile_store import SkyfileStore
 from skymount.server.storage.skykey_store import SkykeyStore
@@ -193,8 +193,10 @@ async def _run(
     hypercorn's own loop is not used: it cannot end while a client does not read its answer, because
     it shields its sends. Closing the streams ends those too.
     """
-    rules = Rules.of(config, on_loopback=is_loopback(listening.getsockname()[0]))
-    app = wrap_app(cast(ASGIFramework, build(config, store, skykeys, entries, rules)), 0, "asgi")
+    rules = AccessRules.of(config, on_loopback=is_loopback(listening.getsockname()[0]))
+    app = wrap_app(
+        cast(ASGIFramework, build_app(config, store, skykeys, entries, rules)), 0, "asgi"
+    )
     settings, context = _hypercorn_config(config), WorkerContext(None)
     connections = _Connections()
 

@@ -12,16 +12,16 @@ from skymount.server.http import responses
 from skymount.server.http_error import HttpError
 from skymount.server.storage.entry_store import EntryStore
 from skymount.wire.dialect import PRESETS
-from skymount.wire.messages import encode_resolved
 from skymount.wire.registry_entry import SignedEntry, linked_skylink
 from skymount.wire.registry_proof import HOPS, encode_proof
+from skymount.wire.responses import encode_resolved
 from skymount.wire.skylink import Skylink
 
 _FAILED = "failed to resolve skylink: "
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class ResolvedSkylink:
     """A skylink and where it leads."""
 
     requested: Skylink
@@ -58,12 +58,12 @@ def _following(hop: SignedEntry | None) -> Skylink:
 
 
 @dataclass(frozen=True, slots=True)
-class Resolver:
+class SkylinkResolver:
     """Resolves the skylinks of one portal, and answers the resolve endpoint (wire notes 4.7)."""
 
     entries: EntryStore
 
-    async def resolve(self, link: str) -> Resolved:
+    async def resolve(self, link: str) -> ResolvedSkylink:
         """Read the skylink of a URL and follow it.
 
         HttpError 400 when it is none or leads to none, 404 when an entry is absent or deleted, 500
@@ -81,7 +81,7 @@ class Resolver:
             at = _following(hop)
             assert hop is not None
             hops.append(hop)
-        return Resolved(requested, at, tuple(hops))
+        return ResolvedSkylink(requested, at, tuple(hops))
 
     async def get(self, request: Request) -> Response:
         """Answer with the v1 skylink of a v2 one."""

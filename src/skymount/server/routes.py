@@ -19,22 +19,22 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from skymount.errors import StorageError
 from skymount.server.config import PortalConfig
-from skymount.server.download.endpoint import Downloads
-from skymount.server.endpoints.hns import Names
-from skymount.server.endpoints.registry import Registry
-from skymount.server.endpoints.sectors import Inspections
-from skymount.server.endpoints.stats import Reports
+from skymount.server.download.endpoint import DownloadEndpoint
+from skymount.server.endpoints.hns import HnsEndpoints
+from skymount.server.endpoints.registry import RegistryEndpoints
+from skymount.server.endpoints.sectors import SectorEndpoints
+from skymount.server.endpoints.stats import StatsEndpoints
 from skymount.server.http import responses
-from skymount.server.http.access_rules import Guard, Rules
-from skymount.server.http.request_body import DrainedBodies
+from skymount.server.http.access_rules import AccessMiddleware, AccessRules
+from skymount.server.http.request_body import DrainBodyMiddleware
 from skymount.server.http_error import HttpError
-from skymount.server.resolver import Resolver
+from skymount.server.resolver import SkylinkResolver
 from skymount.server.storage.entry_store import EntryStore
 from skymount.server.storage.skyfile_index import SkyfileIndex
 from skymount.server.storage.skyfile_store import SkyfileStore
 from skymount.server.storage.skykey_store import SkykeyEndpoints, SkykeyStore
 from skymount.server.storage.zone_file import ZoneFile
-from skymount.server.upload.endpoint import Uploads
+from skymount.server.upload.endpoint import UploadEndpoint
 from skymount.wire import merkle
 from skymount.wire.dialect import PRESETS, Dialect
 
@@ -59,7 +59,7 @@ register_url_convertor("skylink", _LinkConvertor())
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class MethodRouter:
     """An ASGI application that picks a handler by the method; 405 for any other."""
 
     handlers: Mapping[str, Handler]
@@ -80,75 +80,82 @@ def _hashing_threads() -> int:
     return (os.cpu_count() or 1) if merkle.COMPILED else 1
 
 
-def routes(
+def build_routes(
     config: PortalConfig, store: SkyfileStore, skykeys: SkykeyStore, entries: EntryStore
 ) -> Iterator[Route]:
     """Yield every route. The first that matches a path answers it."""
     catalog = SkyfileIndex(store, skykeys, config.header_limit)
-    uploads = Uploads(config, store, catalog, skykeys, trio.CapacityLimiter(_hashing_threads()))
-    resolver = Resolver(entries)
-    downloads = Downloads(config, catalog, resolver)
-    inspections = Inspections(catalog, resolver)
-    reports = Reports(catalog, resolver, entries)
+    uploads = UploadEndpoint(
+        config, store, catalog, skykeys, trio.CapacityLimiter(_hashing_threads())
+    )
+    resolver = SkylinkResolver(entries)
+    downloads = DownloadEndpoint(config, catalog, resolver)
+    inspections = SectorEndpoints(catalog, resolver)
+    reports = StatsEndpoints(catalog, resolver, entries)
     for dialect in PRESETS.values():
-        yield from _registry_routes(dialect, Registry(config, entries), resolver)
+        yield from _registry_routes(dialect, RegistryEndpoints(config, entries), resolver)
         yield from _report_routes(dialect, reports)
         yield from _skykey_routes(dialect, SkykeyEndpoints(config, skykeys))
         yield from _service_routes(dialect, uploads, downloads, inspections)
-    yield from _name_routes(Names(ZoneFile(config.data), downloads))
+    yield from _name_routes(HnsEndpoints(ZoneFile(config.data), downloads))
     for prefix, handler in (("", downloads.get), ("/file", downloads.get_attachment)):
-        yield Route(prefix + "/{link:skylink}", Endpoint({"GET": handler}))
-        yield Route(prefix + "/{link:skylink}/{path:path}", Endpoint({"GET": handler}))
+        yield Route(prefix + "/{link:skylink}", MethodRouter({"GET": handler}))
+        yield Route(prefix + "/{link:skylink}/{path:path}", MethodRouter({"GET": handler}))
 
 
 def _skykey_routes(dialect: Dialect, endpoints: SkykeyEndpoints) -> Iterator[Route]:
     """Yield the routes of skykeys below the prefix of one dialect."""
-    yield Route(dialect.path("createskykey"), Endpoint({"POST": endpoints.create}))
-    yield Route(dialect.path("addskykey"), Endpoint({"POST": endpoints.add}))
-    yield Route(dialect.path("deleteskykey"), Endpoint({"POST": endpoints.delete}))
-    yield Route(dialect.path("skykey"), Endpoint({"GET": endpoints.get}))
-    yield Route(dialect.path("skykeys"), Endpoint({"GET": endpoints.list}))
+    yield Route(dialect.path("createskykey"), MethodRouter({"POST": endpoints.create}))
+    yield Route(dialect.path("addskykey"), MethodRouter({"POST": endpoints.add}))
+    yield Route(dialect.path("deleteskykey"), MethodRouter({"POST": endpoints.delete}))
+    yield Route(dialect.path("skykey"), MethodRouter({"GET": endpoints.get}))
+    yield Route(dialect.path("skykeys"), MethodRouter({"GET": endpoints.list}))
 
 
-def _name_routes(names: Names) -> Iterator[Route]:
+def _name_routes(names: HnsEndpoints) -> Iterator[Route]:
     """Yield the routes of names. They have no prefix and so no dialect."""
     for slash in ("", "/"):
-        yield Route("/hnsres/{domain}" + slash, Endpoint({"GET": names.resolve}))
-    yield Route("/hns/{domain}", Endpoint({"GET": names.get}))
-    yield Route("/hns/{domain}/{path:path}", Endpoint({"GET": names.get}))
+        yield Route("/hnsres/{domain}" + slash, MethodRouter({"GET": names.resolve}))
+    yield Route("/hns/{domain}", MethodRouter({"GET": names.get}))
+    yield Route("/hns/{domain}/{path:path}", MethodRouter({"GET": names.get}))
 
 
-def _registry_routes(dialect: Dialect, registry: Registry, resolver: Resolver) -> Iterator[Route]:
+def _registry_routes(
+    dialect: Dialect, registry: RegistryEndpoints, resolver: SkylinkResolver
+) -> Iterator[Route]:
     """Yield the routes of the registry below the prefix of one dialect."""
-    endpoint = Endpoint({"GET": registry.get, "POST": registry.post})
+    endpoint = MethodRouter({"GET": registry.get, "POST": registry.post})
     yield Route(dialect.path("registry"), endpoint)
-    yield Route(dialect.path("resolve", "{link}"), Endpoint({"GET": resolver.get}))
+    yield Route(dialect.path("resolve", "{link}"), MethodRouter({"GET": resolver.get}))
 
 
-def _report_routes(dialect: Dialect, reports: Reports) -> Iterator[Route]:
+def _report_routes(dialect: Dialect, reports: StatsEndpoints) -> Iterator[Route]:
     """Yield the routes about the portal itself below the prefix of one dialect."""
-    yield Route(dialect.path("stats"), Endpoint({"GET": reports.stats}))
-    yield Route(dialect.path("pin", "{link}"), Endpoint({"POST": reports.pin}))
-    yield Route(dialect.path("blocklist"), Endpoint({"GET": reports.blocklist}))
-    yield Route(dialect.path("portals"), Endpoint({"GET": reports.portals}))
+    yield Route(dialect.path("stats"), MethodRouter({"GET": reports.stats}))
+    yield Route(dialect.path("pin", "{link}"), MethodRouter({"POST": reports.pin}))
+    yield Route(dialect.path("blocklist"), MethodRouter({"GET": reports.blocklist}))
+    yield Route(dialect.path("portals"), MethodRouter({"GET": reports.portals}))
 
 
 def _service_routes(
-    dialect: Dialect, uploads: Uploads, downloads: Downloads, inspections: Inspections
+    dialect: Dialect,
+    uploads: UploadEndpoint,
+    downloads: DownloadEndpoint,
+    inspections: SectorEndpoints,
 ) -> Iterator[Route]:
     """Yield the routes below the prefix of one dialect."""
-    path, upload = dialect.path, Endpoint({"POST": uploads.post})
-    download = Endpoint({"GET": downloads.get})
-    base_sector = Endpoint({"GET": inspections.base_sector})
+    path, upload = dialect.path, MethodRouter({"POST": uploads.post})
+    download = MethodRouter({"GET": downloads.get})
+    base_sector = MethodRouter({"GET": inspections.base_sector})
     yield Route(path("skyfile"), upload)
     yield Route(path("skyfile", "{file_path:path}"), upload)
     yield Route(path("skylink", "{link}"), download)
     yield Route(path("skylink", "{link}", "{path:path}"), download)
-    yield Route(path("metadata", "{link}"), Endpoint({"GET": inspections.metadata}))
+    yield Route(path("metadata", "{link}"), MethodRouter({"GET": inspections.metadata}))
     yield Route(path("basesector", "{link}"), base_sector)
     yield Route(path("trustless", "basesector", "{link}"), base_sector)
-    yield Route(path("root"), Endpoint({"GET": inspections.root}))
-    yield Route(path("{file_path:path}"), Endpoint({"POST": uploads.post, "GET": _unknown}))
+    yield Route(path("root"), MethodRouter({"GET": inspections.root}))
+    yield Route(path("{file_path:path}"), MethodRouter({"POST": uploads.post, "GET": _unknown}))
 
 
 async def _unknown(request: Request) -> Response:
@@ -175,16 +182,16 @@ async def _on_bug(request: Request, error: Exception) -> Response:
     return responses.error(500, "internal error")
 
 
-def build(
+def build_app(
     config: PortalConfig,
     store: SkyfileStore,
     skykeys: SkykeyStore,
     entries: EntryStore,
-    rules: Rules,
+    rules: AccessRules,
 ) -> ASGIApp:
     """Return the ASGI application of one portal."""
     app = Starlette(
-        routes=list(routes(config, store, skykeys, entries)),
+        routes=list(build_routes(config, store, skykeys, entries)),
         exception_handlers={
             HttpError: _on_refusal,
             HTTPException: _on_http_error,
@@ -194,7 +201,7 @@ def build(
         },
     )
     app.router.redirect_slashes = False
-    portal = DrainedBodies(Guard(app, rules))
+    portal = DrainBodyMiddleware(AccessMiddleware(app, rules))
 
     async def entry(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -207,4 +214,4 @@ def build(
     return entry
 
 
-__all__ = ["build"]
+__all__ = ["build_app"]

@@ -12,7 +12,7 @@ from skymount.keyring import Keyring
 from skymount.portal.registry.ledger import Fate, Ledger
 from skymount.wire.key_pair import KeyPair
 from skymount.wire.registry_entry import DELETED, Entry, SignedEntry, hash_data_key
-from tests.server.registry import put
+from tests.server.registry_entries import put
 from tests.skymount_process import Sandbox
 
 TWEAK = hash_data_key("greeting")

@@ -499,12 +499,12 @@ def test_a_disk_that_refuses(
         def refuse(fd: int, data: memoryview) -> int:
             raise OSError(5, "Input/output error")
 
-        patch.setattr("skymount.content.cache.block_file._write_all", refuse)
+        patch.setattr("skymount.content.cache.block_file.write_all", refuse)
         assert not store.put(key(1), bytes(10_000))
         patch.undo()
         patch.setattr(block_store, "PAUSE", 0.0)
         assert store.put(key(2), b"a small one finds a place")
-        patch.setattr("skymount.content.cache.block_file._write_all", refuse)
+        patch.setattr("skymount.content.cache.block_file.write_all", refuse)
         assert not store.put(key(3), bytes(10_000))
         assert [record.getMessage() for record in caplog.records] == [
             f"{store.root}: not cached on disk, tried again each minute: Input/output error"
@@ -523,7 +523,7 @@ def test_a_disk_that_refused_is_left_alone_for_a_while(
         def refuse(fd: int, data: memoryview) -> int:
             raise OSError(28, "No space left on device")
 
-        patch.setattr("skymount.content.cache.block_file._write_all", refuse)
+        patch.setattr("skymount.content.cache.block_file.write_all", refuse)
         assert not store.put(key(1), b"x")
     assert not store.put(key(1), b"x")
     refused = time.monotonic()

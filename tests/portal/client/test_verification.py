@@ -37,7 +37,7 @@ from tests.fakes.skyfiles import (
     unverifiable,
 )
 from tests.portal_process import PortalProcess
-from tests.server.registry import signed
+from tests.server.registry_entries import signed
 
 SMALL = of_files({"a.txt": b"hello", "d/b": noise(3000)})
 SINGLE = of_files({"f": noise(200_000)})

@@ -33,7 +33,7 @@ from tests.fakes import skyfiles
 from tests.fakes.portal import FakePortal, Reply, running
 from tests.fakes.resolving import FakeRegistry
 from tests.fakes.skyfiles import FakeSkyfile
-from tests.server.registry import OWNER, link_of, signed
+from tests.server.registry_entries import OWNER, link_of, signed
 
 SITE = skyfiles.of_files({"f": b"site"})
 OTHER = skyfiles.of_files({"f": b"other"})

@@ -20,8 +20,8 @@ from skymount.server.http_error import HttpError
 from skymount.server.storage.entry_store import FILE
 from skymount.wire.registry_entry import MAX_REVISION, UPDATE_LIMIT, SignedEntry, hash_data_key
 from tests.portal_process import PortalProcess, portal_process
-from tests.server.forms import Client, message_of
-from tests.server.registry import OWNER, get, post, put, question, signed
+from tests.server.http_client import Client, message_of
+from tests.server.registry_entries import OWNER, get, post, put, question, signed
 
 _CLIENTS = 50
 

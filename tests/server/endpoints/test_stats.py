@@ -7,8 +7,8 @@ import pytest
 import skymount
 from skymount.wire.skylink import Skylink
 from tests.portal_process import portal_process
-from tests.server.forms import Client, message_of
-from tests.server.registry import link_of, put, signed
+from tests.server.http_client import Client, message_of
+from tests.server.registry_entries import link_of, put, signed
 
 
 def test_statistics(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skymount.server.config import PortalConfig
-from skymount.server.http.access_rules import Rules, needs_agent, needs_password
+from skymount.server.http.access_rules import AccessRules, needs_agent, needs_password
 from skymount.server.http_error import HttpError
 from skymount.wire.dialect import PRESETS
 from skymount.wire.skylink import Skylink
@@ -23,7 +23,7 @@ from tests.portal_process import (
     portal_environment,
     portal_process,
 )
-from tests.server.forms import Client, message_of
+from tests.server.http_client import Client, message_of
 
 _RAW = {"Content-Type": "application/octet-stream"}
 _PASSWORD = "pässword: with a colon"
@@ -468,7 +468,7 @@ def test_names_in_public_with_a_password(tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_name_to_listen_at_is_the_portals(tmp_path: Path) -> None:
     """Whatever kind of address it leads to."""
     config = PortalConfig(tmp_path, host="Portal.Example", insecure=True)
-    rules = Rules.of(config, on_loopback=False)
+    rules = AccessRules.of(config, on_loopback=False)
     assert rules.host({"host": "portal.example:80"}).name == "portal.example"
     with pytest.raises(HttpError):
         rules.host({"host": "other.example"})

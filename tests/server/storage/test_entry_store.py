@@ -14,7 +14,7 @@ import trio
 from skymount.errors import BadSignatureError, RevisionError, StorageError
 from skymount.server.storage.entry_store import FILE, EntryStore
 from skymount.wire.registry_entry import MAX_REVISION, Entry, SignedEntry
-from tests.server.registry import OWNER, signed
+from tests.server.registry_entries import OWNER, signed
 
 
 @pytest.fixture

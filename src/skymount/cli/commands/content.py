@@ -127,7 +127,8 @@ async def write_out(reading: "Reading", target: "LinkTarget") -> int:
     """Write the file that a target is to stdout; return its size in bytes."""
     import trio
 
-    from skymount.cli.staging import spans, write_all
+    from skymount.cli.staging import pieces
+    from skymount.storage.atomic_file import write_all
 
     skyfile, file = target.tree.skyfile, target.single_file()
     if file is None:
@@ -138,7 +139,7 @@ async def write_out(reading: "Reading", target: "LinkTarget") -> int:
             )
         file = files[0]
     target.warn_of_doubt(reading.policy)
-    for at, length in spans(skyfile, file.offset, file.size):
+    for at, length in pieces(skyfile, file.offset, file.size):
         data = await reading.reader.read(skyfile, at, length)
         # whoever reads this pipe may have stopped doing so, which must not keep us from ending
         await trio.to_thread.run_sync(write_all, STDOUT, data, abandon_on_cancel=True)

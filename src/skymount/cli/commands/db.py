@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from skymount.portal.registry.revision_marks import EntryId
     from skymount.wire.key_pair import KeyPair
 
-_PIECE = 1 << 20  # bytes of a document that are read at once
+_READ_SIZE = 1 << 20  # bytes of a document that are read at once
 
 _OWNER = click.argument("owner", metavar="KEY")
 _DATA_KEY = click.argument("data_key", metavar="DATAKEY")
@@ -129,7 +129,7 @@ async def _read(reading: "Reading", ref: "EntryId", data_key: str) -> dict[str, 
         raise BadContentError(f"{data_key!r}: longer than {DOCUMENT_LIMIT} bytes")
     body = bytearray()
     while len(body) < skyfile.size:
-        size = min(_PIECE, skyfile.size - len(body))
+        size = min(_READ_SIZE, skyfile.size - len(body))
         body += await reading.reader.read(skyfile, len(body), size)
     try:
         document = decode_document(bytes(body))

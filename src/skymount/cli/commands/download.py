@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from skymount.portal.client.base import PortalReader
     from skymount.portal.client.download import DownloadResult
     from skymount.portal.verify_policy import Verified
-    from skymount.wire.messages import Request
+    from skymount.wire.requests import Request
 
 _ARCHIVES = {"zip": ".zip", "tar": ".tar", "targz": ".tar.gz"}
 """Values of the ``format`` parameter (wire notes 4.2), and how their files are named."""
@@ -110,7 +110,7 @@ async def _save(
     """Save what a link leads to, checked."""
     from skymount.cli.commands.content import write_out
     from skymount.cli.link_target import open_target
-    from skymount.cli.staging import Item, Stage
+    from skymount.cli.staging import StagedFile, StagingDirectory
 
     target = await open_target(reading, link)
     skyfile, file = target.tree.skyfile, target.single_file()
@@ -121,10 +121,10 @@ async def _save(
     chosen = bool(target.path) or _is_file_name(destination)
     parent, name = _place(destination, target.name, chosen=chosen, force=force)
     target.warn_of_doubt(reading.policy)
-    item = Item(b"file", file.offset, file.size, target.mode_of(target.path))
-    with Stage(parent or ".") as stage:
-        await stage.fill(reading.reader, skyfile, [item], report)
-        stage.place_file(name, force=force and chosen)
+    staged = StagedFile(os.fsencode(name), file.offset, file.size, target.mode_of(target.path))
+    with StagingDirectory(parent) as staging:
+        await staging.fill(reading.reader, skyfile, [staged], report)
+        staging.merge([staged], force=force and chosen)
     return Saved([(os.path.join(parent, name), file.size)], target.verified)
 
 
@@ -138,7 +138,7 @@ def _place(destination: str | None, own: str, *, chosen: bool, force: bool) -> t
 
     What is there is replaced only if the user has `chosen` the name.
     """
-    from skymount.cli.staging import Refused, check_free
+    from skymount.cli.staging import DestinationError, check_free
 
     if destination is None:
         parent, name = "", own
@@ -150,7 +150,7 @@ def _place(destination: str | None, own: str, *, chosen: bool, force: bool) -> t
             raise click.ClickException(f"{escape(destination)}: no such directory")
     place = os.path.join(parent, name)
     if not chosen and os.path.lexists(place):
-        raise Refused(
+        raise DestinationError(
             f"{escape(place)}: it exists already, and the upload chose that name; "
             "to replace it name it as DEST, with --force"
         )
@@ -166,13 +166,13 @@ async def _save_tree(
     force: bool,
     report: Progress | None,
 ) -> Saved:
-    from skymount.cli.staging import Item, Stage
+    from skymount.cli.staging import StagedFile, StagingDirectory
     from skymount.fs.skylinks.tree import Directory
 
     skyfile = target.tree.skyfile
     above = target.path + b"/" if target.path else b""
     items = [
-        Item(path, file.offset, file.size, target.mode_of(above + path))
+        StagedFile(path, file.offset, file.size, target.mode_of(above + path))
         for path, file in target.files()
     ]
     if sum(item.size for item in items) > skyfile.size:
@@ -183,16 +183,18 @@ async def _save_tree(
     place = (target.name if destination is None else destination).rstrip("/") or "/"
     is_there = _is_directory(place, named=destination is not None)
     parent, name = (place, "") if is_there else os.path.split(place)
-    with Stage(parent or ".") as stage:
+    with StagingDirectory(parent) as staging:
         if is_there:
-            stage.check_merge(items, force=force)
+            staging.check_merge(items, force=force)
         target.warn_of_doubt(reading.policy)
-        stage.make_directories(path for path, node in target.walk() if isinstance(node, Directory))
-        await stage.fill(reading.reader, skyfile, items, report)
+        staging.make_directories(
+            path for path, node in target.walk() if isinstance(node, Directory)
+        )
+        await staging.fill(reading.reader, skyfile, items, report)
         if is_there:
-            stage.merge(items, force=force)
+            staging.merge(items, force=force)
         else:
-            stage.place_directory(name)
+            staging.place_directory(name)
     saved = [(os.path.join(place, os.fsdecode(item.path)), item.size) for item in items]
     return Saved(saved, target.verified, target.warn_of_hidden())
 
@@ -231,13 +233,13 @@ async def _archive(
     from skymount.errors import BadContentError
     from skymount.portal.client.download import to_file
     from skymount.portal.verify_policy import Verified, VerifyPolicy
-    from skymount.wire import messages
+    from skymount.wire import requests
 
     if reading.policy is VerifyPolicy.REQUIRE:
         raise BadContentError("an archive cannot be verified; download the directory instead")
     found = await find_place(reading, link)
     inner = found.path.decode("utf-8", "surrogateescape")
-    request = messages.download(found.skylink, inner, archive=kind, with_metadata=False)
+    request = requests.download(found.skylink, inner, archive=kind, with_metadata=False)
     if destination == "-":
         size = await copy_out(reading.portals.ranked()[0], request)
         warn_of_doubt(link.text, Verified.NO, reading.policy)
@@ -261,7 +263,7 @@ async def copy_out(client: "PortalReader", request: "Request") -> int:
     import trio
 
     from skymount.cli.commands.content import STDOUT
-    from skymount.cli.staging import write_all
+    from skymount.storage.atomic_file import write_all
 
     size = 0
     async with (

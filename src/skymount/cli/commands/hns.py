@@ -111,11 +111,11 @@ def download(
 async def _copy_out(client: "PortalClient", domain: str, path: str, shown: str) -> None:
     from skymount.cli.commands.download import copy_out
     from skymount.portal.client.verification import NO_NAME, demand
-    from skymount.wire import messages
+    from skymount.wire import requests
 
     demand(client.options, shown, NO_NAME)
     with _named(shown):
-        await copy_out(client, messages.hns_download(domain, path))
+        await copy_out(client, requests.hns_download(domain, path))
 
 
 def _target(destination: str | None, own: str, *, force: bool) -> Path:

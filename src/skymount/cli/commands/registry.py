@@ -260,12 +260,12 @@ def url(
       skymount registry url home greeting
     """
     from skymount.cli.key_argument import public_key
-    from skymount.wire import messages
+    from skymount.wire import requests
     from skymount.wire.dialect import dialect_named
 
     settings = flags.load()
     key, tweak = bytes.fromhex(public_key(owner)), _tweak(data_key, hashed=hashed)
-    request = messages.registry_get(dialect_named(settings.dialect), key, tweak)
+    request = requests.registry_get(dialect_named(settings.dialect), key, tweak)
     found = settings.portal_urls[0] + request.target
     emit({"url": found}, as_json, [found])
 

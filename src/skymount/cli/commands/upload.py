@@ -16,7 +16,7 @@ from skymount.cli.output import emit, json_option, progress, warn
 if TYPE_CHECKING:
     from skymount.portal.client.client import PortalClient
     from skymount.portal.client.upload import UploadBody
-    from skymount.wire.messages import UploadResult
+    from skymount.wire.responses import UploadResult
 
 _STDIN = "-"
 _LOOK = 0.2  # seconds between two looks at whether to go on waiting for standard input

@@ -23,6 +23,7 @@ from skymount.content.cache import block_format, direct_io
 from skymount.content.cache.buffer_pool import BufferPool
 from skymount.content.cache.direct_io import PAGE
 from skymount.errors import CacheError
+from skymount.storage.atomic_file import write_all
 
 TEMPORARY = ".tmp"
 """How the names of files end that are being written."""
@@ -162,8 +163,8 @@ def _write_step_by_step(
     fd = private.create(temporary)
     try:
         if not _write_pages(fd, identity, data):
-            _write_all(fd, data)
-            _write_all(fd, block_format.seal(identity, data))
+            write_all(fd, data)
+            write_all(fd, block_format.seal(identity, data))
         size = size_of(os.fstat(fd))
         os.replace(temporary, path)
     except BaseException:
@@ -196,12 +197,6 @@ def _write_pages(fd: int, identity: bytes, data: bytes | memoryview) -> bool:
     os.lseek(fd, 0, os.SEEK_SET)
     os.ftruncate(fd, 0)
     return False
-
-
-def _write_all(fd: int, data: bytes | memoryview) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(fd, left) :]
 
 
 def remove(path: str) -> bool:

@@ -13,10 +13,10 @@ from hashlib import blake2b
 
 from cachetools import LRUCache
 
+from skymount.concurrency import off_loop
 from skymount.content.cache.block_format import BlockKey
 from skymount.content.cache.memory_cache import Data
 from skymount.content.cache.write_behind import WriteBehindQueue
-from skymount.content.fetch.skyfile_loader import off_loop
 from skymount.content.model import description_codec
 from skymount.content.model import skyfile as shape
 from skymount.content.model.skyfile import LoadedSkyfile, Skyfile, Verified, VerifyPolicy

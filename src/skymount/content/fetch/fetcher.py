@@ -298,9 +298,9 @@ class Fetcher:
 
         def receive(parts: Sequence[memoryview]) -> AsyncGenerator[int, None]:
             start = first * run.size
-            patient = run.likely and not run.is_wanted
+            speculative = run.likely and not run.is_wanted
             return range_request.receive(
-                client, skyfile, start, parts, run.refused, patient=patient
+                client, skyfile, start, parts, run.refused, speculative=speculative
             )
 
         def accept(number: int) -> None:

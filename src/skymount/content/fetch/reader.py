@@ -13,6 +13,7 @@ from dataclasses import replace
 import trio
 from cachetools import LRUCache
 
+from skymount.concurrency import in_thread
 from skymount.content.cache.disk_cache import DiskCache
 from skymount.content.cache.memory_cache import Data, MemoryCache
 from skymount.content.fetch.fetcher import Fetcher, FetchJob, Pending
@@ -20,10 +21,10 @@ from skymount.content.fetch.readahead import Cursor, Cursors, Neighbours, Shares
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.model import skyfile as shape
 from skymount.content.model.skyfile import LoadedSkyfile, Skyfile, UnitKey
-from skymount.content.worker.shared_memory import in_thread, is_much, let_go
+from skymount.content.worker.shared_memory import is_large, release_mappings
 from skymount.errors import PortalError
 from skymount.portal.client.base import PortalReader
-from skymount.portal.failover import PROOF_WAIT, Portals
+from skymount.portal.failover import PROOF_TIMEOUT, Portals
 from skymount.wire.skylink import Skylink
 
 _TRACKED = 64  # skyfiles whose readers are remembered though no file of them is open
@@ -157,8 +158,8 @@ class ContentReader:
         else:
             loaded = await self._ask(skylink, kept)
         skyfile = loaded.skyfile
-        is_large = is_much(len(skyfile.listing.packed) + len(skyfile.fanout))
-        if is_large and not self._is_letting_go:
+        size = len(skyfile.listing.packed) + len(skyfile.fanout)
+        if is_large(size) and not self._is_letting_go:
             self._is_letting_go = True
             self._nursery.start_soon(self._let_go)
         if loaded.payload is not None:
@@ -168,7 +169,7 @@ class ContentReader:
     async def _let_go(self) -> None:
         """See to it that large descriptions take no memory of the mount's while nobody looks."""
         while True:
-            if not await in_thread(let_go):
+            if not await in_thread(release_mappings):
                 break
             await trio.sleep(_LOOKED_AT)
         self._is_letting_go = False
@@ -176,7 +177,7 @@ class ContentReader:
     async def _ask(self, skylink: Skylink, kept: LoadedSkyfile | None) -> LoadedSkyfile:
         """Ask the portals for a description; what was kept unverified, if none of them answers."""
         try:
-            with trio.fail_after(math.inf if kept is None else PROOF_WAIT):
+            with trio.fail_after(math.inf if kept is None else PROOF_TIMEOUT):
                 loaded = await self._loader.load(skylink)
         except (PortalError, trio.TooSlowError):
             if kept is None:

@@ -26,9 +26,9 @@ from skymount.portal.client.verification import NO_NAME, Check, Proofs, demand
 from skymount.portal.options import ClientOptions, CommonOptions, PortalOptions
 from skymount.portal.registry.ledger import Ledger
 from skymount.portal.registry.revision_marks import RevisionMarks
-from skymount.wire import messages
+from skymount.wire import requests
 from skymount.wire.hns import parse_domain
-from skymount.wire.messages import UploadResult
+from skymount.wire.responses import UploadResult
 from skymount.wire.skykey import Kind, Skykey
 from skymount.wire.skylink import Skylink
 
@@ -192,7 +192,7 @@ class PortalClient(PortalReader):
         target, inner = arguments.link(skylink, path)
         form = arguments.text(archive, "archive")
         ask = partial(
-            messages.download,
+            requests.download,
             path=inner,
             archive=form,
             timeout=limit,
@@ -205,7 +205,7 @@ class PortalClient(PortalReader):
         progress = download.checked_progress(on_progress)
         patient = arguments.patient(call, limit)
 
-        async def compare() -> tuple[messages.Request, Check]:
+        async def compare() -> tuple[requests.Request, Check]:
             found, check, _ = await self._proofs.begin(target, inner, patient, form)
             return ask(found), check
 
@@ -230,7 +230,7 @@ class PortalClient(PortalReader):
         limit = arguments.download_seconds(timeout_seconds)
         target, inner = arguments.link(skylink, path)
         ask = partial(
-            messages.download,
+            requests.download,
             path=inner,
             timeout=limit,
             skykey_name=arguments.text(skykey_name, "skykey_name"),
@@ -311,7 +311,7 @@ class PortalClient(PortalReader):
         call = self.options.overridden(**options)
         limit = arguments.download_seconds(timeout_seconds)
         name = _domain(domain)
-        request = messages.hns_download(
+        request = requests.hns_download(
             name,
             arguments.inner_path(path),
             timeout=limit,

@@ -12,11 +12,11 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from skymount.server.download.path_selection import Member
+from skymount.server.download.path_selection import ArchiveMember
 from skymount.server.http.responses import read_piece
 from skymount.server.storage.skyfile_store import Decrypt
 
-PIECE = 1 << 20
+READ_CHUNK_SIZE = 1 << 20
 """Bytes read at once, and collected before they are handed on."""
 
 _DEFAULT_MODE = 0o644  # of a member whose upload gave none; mode 0 would unpack unreadable
@@ -31,12 +31,12 @@ class Source:
     decrypt: Decrypt | None = None
 
 
-def pieces(archive: str, members: Sequence[Member], source: Source) -> Iterator[bytes]:
+def pieces(archive: str, members: Sequence[ArchiveMember], source: Source) -> Iterator[bytes]:
     """Yield an archive of the members in pieces of about 1 MiB."""
     fd = os.open(source.file, os.O_RDONLY | os.O_CLOEXEC)
     try:
 
-        def content(member: Member) -> Iterator[bytes]:
+        def content(member: ArchiveMember) -> Iterator[bytes]:
             return _content(fd, source.offset + member.offset, member.length, source.decrypt)
 
         if archive == "zip":
@@ -49,12 +49,12 @@ def pieces(archive: str, members: Sequence[Member], source: Source) -> Iterator[
         os.close(fd)
 
 
-_Content = Callable[[Member], Iterator[bytes]]
+_Content = Callable[[ArchiveMember], Iterator[bytes]]
 
 
 def _content(fd: int, offset: int, length: int, decrypt: Decrypt | None) -> Iterator[bytes]:
     while length > 0:
-        data = read_piece(fd, offset, min(PIECE, length), decrypt)
+        data = read_piece(fd, offset, min(READ_CHUNK_SIZE, length), decrypt)
         yield data
         offset, length = offset + len(data), length - len(data)
 
@@ -65,7 +65,7 @@ def _collected(source: Iterator[bytes]) -> Iterator[bytes]:
     for data in source:
         waiting.append(data)
         size += len(data)
-        if size >= PIECE:
+        if size >= READ_CHUNK_SIZE:
             yield b"".join(waiting)
             waiting, size = [], 0
     yield b"".join(waiting)
@@ -90,7 +90,7 @@ class _Sink(io.RawIOBase):
         return taken
 
 
-def _zip(members: Sequence[Member], content: _Content) -> Iterator[bytes]:
+def _zip(members: Sequence[ArchiveMember], content: _Content) -> Iterator[bytes]:
     sink = _Sink()
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED) as archive:
         for member in members:
@@ -105,7 +105,7 @@ def _zip(members: Sequence[Member], content: _Content) -> Iterator[bytes]:
     yield sink.take()
 
 
-def _tar(members: Sequence[Member], content: _Content) -> Iterator[bytes]:
+def _tar(members: Sequence[ArchiveMember], content: _Content) -> Iterator[bytes]:
     for member in members:
         info = tarfile.TarInfo(member.name)
         info.size = member.length

@@ -10,17 +10,17 @@ from skymount.errors import MalformedError
 from skymount.server.http_error import HttpError
 from skymount.wire.byte_range import ByteRange, parse_range
 
-Segment = bytes | ByteRange
+BodySegment = bytes | ByteRange
 """A piece of a body: bytes as they are, or a range of the content."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ResponsePlan:
     """Status, headers and body of the answer."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
-    segments: tuple[Segment, ...]
+    segments: tuple[BodySegment, ...]
 
     @property
     def length(self) -> int:
@@ -41,9 +41,9 @@ def is_unchanged(headers: Mapping[str, str], etag: str) -> bool:
     return "if-none-match" in headers and _lists(headers["if-none-match"], etag)
 
 
-def plan(
+def plan_response(
     headers: Mapping[str, str], range_header: str, etag: str, content_type: str, size: int
-) -> Plan:
+) -> ResponsePlan:
     """Decide how content of that size is answered; HttpError 416 for an impossible range."""
     if_range = headers.get("if-range")
     if not range_header or not size or (if_range is not None and if_range.strip() != etag):
@@ -61,23 +61,23 @@ def plan(
             ("Content-Type", content_type),
             ("Content-Range", ranges[0].content_range(size)),
         )
-        return Plan(206, headers_206, tuple(ranges))
+        return ResponsePlan(206, headers_206, tuple(ranges))
     return _multipart(ranges, etag, content_type, size)
 
 
-def _full(content_type: str, size: int) -> Plan:
+def _full(content_type: str, size: int) -> ResponsePlan:
     whole = (ByteRange(0, size),) if size else ()
-    return Plan(200, (("Content-Type", content_type),), whole)
+    return ResponsePlan(200, (("Content-Type", content_type),), whole)
 
 
 def _unsatisfiable(message: str, size: int) -> HttpError:
     return HttpError(416, message, (("Content-Range", f"bytes */{size}"),))
 
 
-def _multipart(ranges: list[ByteRange], etag: str, content_type: str, size: int) -> Plan:
+def _multipart(ranges: list[ByteRange], etag: str, content_type: str, size: int) -> ResponsePlan:
     """Answer several ranges. The boundary is a hash that content cannot know of itself."""
     boundary = etag.strip('"')[:32]
-    segments: list[Segment] = []
+    segments: list[BodySegment] = []
     start = f"--{boundary}"
     for one in ranges:
         head = (
@@ -88,4 +88,4 @@ def _multipart(ranges: list[ByteRange], etag: str, content_type: str, size: int)
         start = f"\r\n--{boundary}"
     segments.append(f"\r\n--{boundary}--\r\n".encode())
     multipart_type = f"multipart/byteranges; boundary={boundary}"
-    return Plan(206, (("Content-Type", multipart_type),), tuple(segments))
+    return ResponsePlan(206, (("Content-Type", multipart_type),), tuple(segments))

@@ -14,27 +14,33 @@ from starlette.responses import Response
 
 from skymount.server.config import PortalConfig
 from skymount.server.download import archive, conditional, media_type
-from skymount.server.download.path_selection import AddSlash, Asked, Choice, DownloadQuery, choose
+from skymount.server.download.path_selection import (
+    DownloadQuery,
+    DownloadRequest,
+    RedirectToSlash,
+    SelectedContent,
+    select_content,
+)
 from skymount.server.http import responses
 from skymount.server.http.query_params import decode_path, parse_query
 from skymount.server.http_error import HttpError
-from skymount.server.resolver import Resolved, Resolver
-from skymount.server.storage.skyfile_index import SkyfileIndex, Stored
-from skymount.server.storage.skyfile_store import Extent
+from skymount.server.resolver import ResolvedSkylink, SkylinkResolver
+from skymount.server.storage.skyfile_index import ParsedSkyfile, SkyfileIndex
+from skymount.server.storage.skyfile_store import StoredRange
 from skymount.wire.byte_range import ByteRange
 from skymount.wire.dialect import PRESETS
-from skymount.wire.messages import etag
+from skymount.wire.responses import etag
 
 _MANY_SUBFILES = 2000  # from here on a choice may take over 1 ms and is made in a thread
 
 
 @dataclass(frozen=True, slots=True)
-class Downloads:
+class DownloadEndpoint:
     """The download endpoints of one portal."""
 
     config: PortalConfig
     catalog: SkyfileIndex
-    resolver: Resolver
+    resolver: SkylinkResolver
 
     async def get(self, request: Request) -> Response:
         """Answer GET and HEAD of a skylink, or of a path inside."""
@@ -54,12 +60,16 @@ class Downloads:
         stored = await self.catalog.load(resolved.skylink)
         url = request.scope["path"]
         may_redirect = not query.attachment and url[-1] != "/"
-        asked = Asked(decode_path(request.path_params.get("path", "")), query, may_redirect)
+        asked = DownloadRequest(
+            decode_path(request.path_params.get("path", "")), query, may_redirect
+        )
         if len(stored.metadata.subfiles) < _MANY_SUBFILES:
-            choice = choose(stored, asked, self.config.header_limit)
+            choice = select_content(stored, asked, self.config.header_limit)
         else:
-            choice = await trio.to_thread.run_sync(choose, stored, asked, self.config.header_limit)
-        if isinstance(choice, AddSlash):
+            choice = await trio.to_thread.run_sync(
+                select_content, stored, asked, self.config.header_limit
+            )
+        if isinstance(choice, RedirectToSlash):
             return _redirect(url, request.scope["query_string"])
         return await _serve(resolved, stored, choice, asked, headers)
 
@@ -78,11 +88,11 @@ def _redirect(url: str, query: bytes) -> Response:
     target = f"./{last}/" if ":" in last else f"{last}/"
     if query:
         target += f"?{query.decode('latin-1')}"
-    return responses.Reply(308, [("Location", target)])
+    return responses.BytesResponse(308, [("Location", target)])
 
 
 def _common_headers(
-    resolved: Resolved, stored: Stored, choice: Choice, query: DownloadQuery
+    resolved: ResolvedSkylink, stored: ParsedSkyfile, choice: SelectedContent, query: DownloadQuery
 ) -> responses.Headers:
     """Return what every answer to a download carries, whatever its status."""
     headers = resolved.headers()
@@ -95,7 +105,11 @@ def _common_headers(
 
 
 async def _serve(
-    resolved: Resolved, stored: Stored, choice: Choice, asked: Asked, headers: Mapping[str, str]
+    resolved: ResolvedSkylink,
+    stored: ParsedSkyfile,
+    choice: SelectedContent,
+    asked: DownloadRequest,
+    headers: Mapping[str, str],
 ) -> Response:
     """Answer with the chosen content."""
     query = asked.query
@@ -105,25 +119,25 @@ async def _serve(
     if not is_error_page:
         sent.append(("ETag", tag))
         if conditional.is_unchanged(headers, tag):
-            return responses.StreamedReply(304, sent, _nothing(), None)
+            return responses.StreamedResponse(304, sent, _nothing(), None)
     attachment = query.attachment or bool(choice.archive)
     sent.append(("Content-Disposition", media_type.disposition(choice.name, attachment=attachment)))
     if choice.archive:
         sent.append(("Content-Type", choice.content_type))
-        return responses.StreamedReply(200, sent, _archive(stored, choice), None)
+        return responses.StreamedResponse(200, sent, _archive(stored, choice), None)
     kind = await _content_type(stored, choice)
     asked_range = "" if is_error_page else query.range_header or headers.get("range", "")
     try:
-        plan = conditional.plan(headers, asked_range, tag, kind, choice.size)
+        plan = conditional.plan_response(headers, asked_range, tag, kind, choice.size)
     except HttpError as refusal:
         return responses.error(refusal.status, refusal.message, [*sent, *refusal.headers])
     sent += [("Accept-Ranges", "bytes"), *plan.headers]
     status = choice.status if is_error_page else plan.status
     body = _segments(stored.skyfile.payload, choice.extents, plan.segments)
-    return responses.StreamedReply(status, sent, body, plan.length)
+    return responses.StreamedResponse(status, sent, body, plan.length)
 
 
-async def _content_type(stored: Stored, choice: Choice) -> str:
+async def _content_type(stored: ParsedSkyfile, choice: SelectedContent) -> str:
     known = media_type.stored_or_guessed(choice.content_type, choice.guess_by)
     if known:
         return known
@@ -138,7 +152,9 @@ async def _nothing() -> AsyncIterator[bytes]:
 
 
 async def _segments(
-    payload: Extent, extents: tuple[tuple[int, int], ...], segments: tuple[conditional.Segment, ...]
+    payload: StoredRange,
+    extents: tuple[tuple[int, int], ...],
+    segments: tuple[conditional.BodySegment, ...],
 ) -> AsyncIterator[bytes]:
     """Yield the body: literal bytes, and ranges of the content that the extents make up."""
     fd = await trio.to_thread.run_sync(os.open, payload.file, os.O_RDONLY | os.O_CLOEXEC)
@@ -147,7 +163,7 @@ async def _segments(
             if isinstance(segment, bytes):
                 yield segment
                 continue
-            for offset, length in cut(extents, segment):
+            for offset, length in payload_ranges(extents, segment):
                 reading = responses.read_pieces(
                     fd, payload.offset + offset, length, payload.decrypt
                 )
@@ -158,7 +174,9 @@ async def _segments(
         os.close(fd)
 
 
-def cut(extents: tuple[tuple[int, int], ...], wanted: ByteRange) -> Iterator[tuple[int, int]]:
+def payload_ranges(
+    extents: tuple[tuple[int, int], ...], wanted: ByteRange
+) -> Iterator[tuple[int, int]]:
     """Yield the (offset, length) pieces of the payload that a range of the extents covers."""
     at = 0
     for offset, length in extents:
@@ -168,7 +186,7 @@ def cut(extents: tuple[tuple[int, int], ...], wanted: ByteRange) -> Iterator[tup
         at += length
 
 
-async def _archive(stored: Stored, choice: Choice) -> AsyncIterator[bytes]:
+async def _archive(stored: ParsedSkyfile, choice: SelectedContent) -> AsyncIterator[bytes]:
     payload = stored.skyfile.payload
     source = archive.Source(str(payload.file), payload.offset, payload.decrypt)
     pieces = archive.pieces(choice.archive, choice.members, source)

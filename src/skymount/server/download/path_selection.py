@@ -9,7 +9,7 @@ from typing import Self
 
 from skymount.server.http.query_params import Params, boolean, number
 from skymount.server.http_error import HttpError
-from skymount.server.storage.skyfile_index import Stored
+from skymount.server.storage.skyfile_index import ParsedSkyfile
 from skymount.wire.byte_range import ByteRange
 from skymount.wire.metadata import (
     Metadata,
@@ -80,7 +80,7 @@ def _range_of(params: Params, *, has_range: bool) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ArchiveMember:
     """One file of an archive."""
 
     name: str
@@ -90,7 +90,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SelectedContent:
     """What is served. `extents` are (offset, length) in the payload, in the order served."""
 
     name: str
@@ -103,7 +103,7 @@ class Choice:
     header: bytes | None
     """The metadata header."""
     archive: str = ""
-    members: tuple[Member, ...] = ()
+    members: tuple[ArchiveMember, ...] = ()
     status: int = 200
 
     @property
@@ -113,12 +113,12 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class AddSlash:
+class RedirectToSlash:
     """The client is sent to the same path with a slash at its end."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DownloadRequest:
     """The path that was asked for, and how."""
 
     path: str
@@ -128,7 +128,9 @@ class Asked:
     """Whether the URL lacks a slash at its end, and is not asked for as an attachment."""
 
 
-def choose(stored: Stored, asked: Asked, header_limit: int) -> Choice | AddSlash:
+def select_content(
+    stored: ParsedSkyfile, asked: DownloadRequest, header_limit: int
+) -> SelectedContent | RedirectToSlash:
     """Decide what a path of a skyfile serves.
 
     HttpError 404 when there is nothing, 400 when the stored default path makes no sense. If the
@@ -144,11 +146,13 @@ def choose(stored: Stored, asked: Asked, header_limit: int) -> Choice | AddSlash
         return _file(_last(page), found, stored.header, status=refusal.status)
 
 
-def _choose(stored: Stored, asked: Asked, header_limit: int) -> Choice | AddSlash:
+def _choose(
+    stored: ParsedSkyfile, asked: DownloadRequest, header_limit: int
+) -> SelectedContent | RedirectToSlash:
     metadata, path = stored.metadata, asked.path
     index = "" if asked.query.archive else _index_of(metadata, path)
     if index and asked.may_redirect and _wants_slash(metadata, path, index):
-        return AddSlash()
+        return RedirectToSlash()
     if index and not path:
         return _file(_last(metadata.filename), metadata.subfiles[index], stored.header)
     if not path:
@@ -206,36 +210,40 @@ def _wants_slash(metadata: Metadata, path: str, index: str) -> bool:
     return is_page and is_inside and len(metadata.subfiles) > 1
 
 
-def _whole(stored: Stored, archive: str) -> Choice:
+def _whole(stored: ParsedSkyfile, archive: str) -> SelectedContent:
     """Serve the skylink itself, without a default path."""
     metadata, size = stored.metadata, stored.skyfile.layout.filesize
     name = _last(metadata.filename)
     subfiles = metadata.subfiles or {metadata.filename: Subfile(mode=metadata.mode, len=size)}
     if archive == "concat" and len(subfiles) > 1:
-        return Choice(name, "", name, ((0, size),), stored.header)
+        return SelectedContent(name, "", name, ((0, size),), stored.header)
     return _selected(name, subfiles, archive, stored.header)
 
 
 def _selected(
     name: str, selected: Mapping[str, Subfile], archive: str, header: bytes | None
-) -> Choice:
+) -> SelectedContent:
     """Serve some subfiles: a single one as it is, several as an archive."""
     if len(selected) == 1 and archive not in ARCHIVE_TYPES:
         return _file(name, next(iter(selected.values())), header)
     ordered = sorted(selected.items(), key=lambda item: (item[1].offset, item[0]))
     if archive == "concat":
         extents = tuple((sub.offset, sub.len) for _, sub in ordered)
-        return Choice(name, "", name, extents, header)
+        return SelectedContent(name, "", name, extents, header)
     archive = archive or "zip"
-    members = tuple(Member(path, sub.offset, sub.len, sub.mode) for path, sub in ordered)
+    members = tuple(ArchiveMember(path, sub.offset, sub.len, sub.mode) for path, sub in ordered)
     full_name = name + _SUFFIXES[archive]
     content_type = ARCHIVE_TYPES[archive]
-    return Choice(full_name, content_type, "", (), header, archive=archive, members=members)
+    return SelectedContent(
+        full_name, content_type, "", (), header, archive=archive, members=members
+    )
 
 
-def _file(name: str, sub: Subfile, header: bytes | None, status: int = 200) -> Choice:
+def _file(name: str, sub: Subfile, header: bytes | None, status: int = 200) -> SelectedContent:
     guess_by = sub.filename or name
-    return Choice(name, sub.contenttype, guess_by, ((sub.offset, sub.len),), header, status=status)
+    return SelectedContent(
+        name, sub.contenttype, guess_by, ((sub.offset, sub.len),), header, status=status
+    )
 
 
 def _last(path: str) -> str:

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from skymount.errors import MalformedError, StorageError
-from skymount.server.download.endpoint import Downloads
+from skymount.server.download.endpoint import DownloadEndpoint
 from skymount.server.http import responses
 from skymount.server.storage.zone_file import ZoneFile
 from skymount.wire.hns import Record, SkylinkRecord, encode_resolution, parse_domain
@@ -33,15 +33,15 @@ class _NoAnswerError(Exception):
 
     def answer(self) -> Response:
         headers: responses.Headers = [("Content-Type", _TEXT_TYPE)]
-        return responses.Reply(self.status, headers, self.text.encode())
+        return responses.BytesResponse(self.status, headers, self.text.encode())
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class HnsEndpoints:
     """The endpoints of one portal's names."""
 
     zone: ZoneFile
-    downloads: Downloads
+    downloads: DownloadEndpoint
 
     async def resolve(self, request: Request) -> Response:
         """Answer with what a domain's record says."""

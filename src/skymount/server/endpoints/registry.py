@@ -22,7 +22,7 @@ _FAILED = "Unable to update the registry: "
 
 
 @dataclass(frozen=True, slots=True)
-class Registry:
+class RegistryEndpoints:
     """The registry endpoints of one portal."""
 
     config: PortalConfig
@@ -55,7 +55,7 @@ class Registry:
             raise HttpError(400, f"{_FAILED}invalid signature") from None
         except MalformedError as error:  # the revision, as a rule
             raise HttpError(400, f"{_FAILED}{error}") from None
-        return responses.Reply(204, [])
+        return responses.BytesResponse(204, [])
 
 
 def _parse_question(params: Params) -> tuple[bytes, bytes]:

@@ -14,9 +14,9 @@ from starlette.responses import Response
 from skymount.server.http import responses
 from skymount.server.http.query_params import number, parse_query
 from skymount.server.http_error import HttpError
-from skymount.server.resolver import Resolver
+from skymount.server.resolver import SkylinkResolver
 from skymount.server.storage.skyfile_index import SkyfileIndex
-from skymount.server.storage.skyfile_store import Extent, read
+from skymount.server.storage.skyfile_store import StoredRange, read
 from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE
 
 _BINARY = ("Content-Type", "application/octet-stream")
@@ -24,11 +24,11 @@ _TIMEOUT_LIMIT = 900  # seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Inspections:
+class SectorEndpoints:
     """The reading endpoints below content, of one portal."""
 
     catalog: SkyfileIndex
-    resolver: Resolver
+    resolver: SkylinkResolver
 
     async def metadata(self, request: Request) -> Response:
         """Answer with the stored metadata, byte by byte; those of encrypted content decrypted."""
@@ -38,7 +38,7 @@ class Inspections:
             skyfile = (await self.catalog.load(resolved.skylink)).skyfile
         headers = [*resolved.headers(), ("Content-Type", responses.JSON_TYPE)]
         extent = skyfile.metadata
-        return responses.StreamedReply(200, headers, _whole(extent), extent.length)
+        return responses.StreamedResponse(200, headers, _whole(extent), extent.length)
 
     async def base_sector(self, request: Request) -> Response:
         """Answer with what the skylink points to: its base sector up to the fetch size."""
@@ -49,7 +49,7 @@ class Inspections:
         used = replace(skyfile.base, length=min(size, skyfile.base.length))
         base = await trio.to_thread.run_sync(read, used)
         headers = [*resolved.headers(), _BINARY]
-        return responses.Reply(200, headers, base.ljust(size, b"\0"))
+        return responses.BytesResponse(200, headers, base.ljust(size, b"\0"))
 
     async def root(self, request: Request) -> Response:
         """Answer with bytes of a sector, zeros where it was padded."""
@@ -67,9 +67,9 @@ class Inspections:
             raise HttpError(400, f"offset and length go beyond the sector of {SECTOR_SIZE} bytes")
         place = await self.catalog.sector(root)
         used = max(0, min(length, place.extent.length - offset))
-        wanted = Extent(place.extent.file, place.extent.offset + offset, used)
+        wanted = StoredRange(place.extent.file, place.extent.offset + offset, used)
         data = await trio.to_thread.run_sync(read, wanted) if used else b""
-        return responses.Reply(200, [_BINARY], data.ljust(length, b"\0"))
+        return responses.BytesResponse(200, [_BINARY], data.ljust(length, b"\0"))
 
 
 def _check_timeout(request: Request) -> dict[str, str]:
@@ -81,7 +81,7 @@ def _check_timeout(request: Request) -> dict[str, str]:
     return params
 
 
-async def _whole(extent: Extent) -> AsyncIterator[bytes]:
+async def _whole(extent: StoredRange) -> AsyncIterator[bytes]:
     fd = await trio.to_thread.run_sync(os.open, extent.file, os.O_RDONLY | os.O_CLOEXEC)
     try:
         reading = responses.read_pieces(fd, extent.offset, extent.length, extent.decrypt)

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from skymount import __version__
 from skymount.server.http import responses
-from skymount.server.resolver import Resolver
+from skymount.server.resolver import SkylinkResolver
 from skymount.server.storage.entry_store import EntryStore
 from skymount.server.storage.skyfile_index import SkyfileIndex
 
@@ -32,11 +32,11 @@ class _Stats(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Reports:
+class StatsEndpoints:
     """The reporting endpoints of one portal."""
 
     catalog: SkyfileIndex
-    resolver: Resolver
+    resolver: SkylinkResolver
     entries: EntryStore
     started: float = field(default_factory=time.monotonic)
 
@@ -51,7 +51,7 @@ class Reports:
         """Answer 204 for a skyfile that is here: this portal keeps all that it has."""
         resolved = await self.resolver.resolve(request.path_params["link"])
         await self.catalog.find(resolved.skylink)
-        return responses.Reply(204, resolved.headers())
+        return responses.BytesResponse(204, resolved.headers())
 
     async def blocklist(self, request: Request) -> Response:
         """Answer with the hashes of what is blocked: none."""

@@ -16,9 +16,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from skymount.errors import ConfigError, MalformedError
 from skymount.server.config import PortalConfig
 from skymount.server.http import responses
-from skymount.server.http.basic_auth import carries
-from skymount.server.http.cors import Headers, Page, page_of, parse_origin
-from skymount.server.http.host_header import Host, is_address, is_loopback, parse_name
+from skymount.server.http.basic_auth import has_password
+from skymount.server.http.cors import Headers, PageOrigin, page_origin, parse_origin
+from skymount.server.http.host_header import RequestHost, is_address, is_loopback, parse_name
 from skymount.server.http_error import HttpError
 from skymount.wire.dialect import PRESETS, REALM
 from skymount.wire.skylink import BASE32_LENGTH, BASE64_LENGTH
@@ -63,7 +63,7 @@ def _first_segment(path: str) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class AccessRules:
     """What one portal demands of requests."""
 
     password: bytes = field(repr=False)
@@ -97,14 +97,14 @@ class Rules:
             origins=origins,
         )
 
-    def host(self, headers: Mapping[str, str]) -> Host:
+    def host(self, headers: Mapping[str, str]) -> RequestHost:
         """Return the host that a request is addressed to; HttpError when it is not this portal.
 
         Another name that leads here is how a page gets around the same-origin rule of browsers.
         """
         text = headers.get("host", "")
         try:
-            host = Host.parse(text, self.names)
+            host = RequestHost.parse(text, self.names)
         except MalformedError as error:
             raise HttpError(400, str(error)) from None
         if self.any_name or host.name in self.names or is_loopback(host.name):
@@ -113,7 +113,9 @@ class Rules:
             return host
         raise HttpError(421, f"this portal is not {host.name[:80]!r} (start it with --allow-host)")
 
-    def check(self, method: str, path: str, headers: Mapping[str, str], page: Page | None) -> None:
+    def check(
+        self, method: str, path: str, headers: Mapping[str, str], page: PageOrigin | None
+    ) -> None:
         """Refuse a request that may not be made."""
         if self.require_agent and needs_agent(path):
             agent = headers.get("user-agent", "")
@@ -121,7 +123,7 @@ class Rules:
                 raise HttpError(400, _WRONG_AGENT)
         if not _is_sensitive(method, path):
             return
-        if self.password and carries(headers.get("authorization", ""), self.password):
+        if self.password and has_password(headers.get("authorization", ""), self.password):
             return
         if page is not None and not page.is_allowed:
             raise HttpError(
@@ -133,7 +135,7 @@ class Rules:
             raise HttpError(401, "API authentication failed.", _challenge(headers))
 
 
-def _check_worker(host: Host, headers: Mapping[str, str]) -> None:
+def _check_worker(host: RequestHost, headers: Mapping[str, str]) -> None:
     """Refuse the script of a Service Worker that would rule over the portal's own origin.
 
     Browsers mark the request for it. It is somebody's upload, and would see every other one.
@@ -156,13 +158,13 @@ def _challenge(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return (("WWW-Authenticate", f'Basic realm="{REALM}"'),)
 
 
-class Guard:
+class AccessMiddleware:
     """An ASGI wrapper that lets through what the rules allow.
 
     A host that selects content is turned into the path of that content.
     """
 
-    def __init__(self, app: ASGIApp, rules: Rules) -> None:
+    def __init__(self, app: ASGIApp, rules: AccessRules) -> None:
         self._app = app
         self._rules = rules
 
@@ -185,7 +187,7 @@ class Guard:
             own = f"{scope['scheme']}://{host.authority}"
             added += _own_headers(own)
             _check_worker(host, headers)
-            page = page_of(headers, own, self._rules.origins)
+            page = page_origin(headers, own, self._rules.origins)
             scope = _rewritten(scope, host)
             method, path = _asked(scope, headers)
             if page is not None:
@@ -219,7 +221,7 @@ def _own_headers(own: str) -> Headers:
     ]
 
 
-def _rewritten(scope: Scope, host: Host) -> Scope:
+def _rewritten(scope: Scope, host: RequestHost) -> Scope:
     if not host.content:
         return scope
     path = host.content + scope["path"]
@@ -234,7 +236,9 @@ def _asked(scope: Scope, headers: Mapping[str, str]) -> tuple[str, str]:
     return method, scope["path"]
 
 
-def _preflight(method: str, path: str, headers: Mapping[str, str], page: Page | None) -> Headers:
+def _preflight(
+    method: str, path: str, headers: Mapping[str, str], page: PageOrigin | None
+) -> Headers:
     """Answer what a browser asks in advance; HttpError when the page may not do it."""
     if page is None:
         return []

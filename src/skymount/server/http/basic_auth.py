@@ -47,7 +47,7 @@ def _read_private(file: Path) -> bytes:
         raise ConfigError(f"password file {file} cannot be read: {reason}") from None
 
 
-def carries(credentials: str, password: bytes) -> bool:
+def has_password(credentials: str, password: bytes) -> bool:
     """Whether an Authorization header is Basic with this password, of whatever user name.
 
     The time that it takes does not depend on how much of the password is right.

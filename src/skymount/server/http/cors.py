@@ -8,7 +8,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from skymount.errors import MalformedError
-from skymount.server.http.host_header import Host
+from skymount.server.http.host_header import RequestHost
 from skymount.wire.dialect import PRESETS
 
 ANY = "*"
@@ -43,7 +43,7 @@ def parse_origin(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class PageOrigin:
     """The web page that a request comes from."""
 
     origin: str
@@ -77,7 +77,7 @@ class Page:
         return told
 
 
-def page_of(headers: Mapping[str, str], own: str, allowed: Set[str]) -> Page | None:
+def page_origin(headers: Mapping[str, str], own: str, allowed: Set[str]) -> PageOrigin | None:
     """Return the page that a request comes from; None when no page has sent it.
 
     `own` is the origin of the portal as this request addressed it. Browsers leave Origin out of
@@ -89,14 +89,14 @@ def page_of(headers: Mapping[str, str], own: str, allowed: Set[str]) -> Page | N
             return None
         origin = own if site == "same-origin" else ""
     is_allowed = ANY in allowed or origin in allowed
-    return Page(origin, is_allowed, _is_content(origin, own))
+    return PageOrigin(origin, is_allowed, _is_content(origin, own))
 
 
 def _is_content(origin: str, own: str) -> bool:
     """Whether the origin is one of content below the host of the portal itself."""
     scheme, _, authority = origin.partition("://")
     try:
-        host = Host.parse(authority)
+        host = RequestHost.parse(authority)
     except MalformedError:
         return False
     return bool(host.content) and f"{scheme}://{host.authority}" == own

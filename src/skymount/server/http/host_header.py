@@ -15,7 +15,7 @@ _DOMAIN = re.compile(r"(.+?)\.hns\.(.+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class RequestHost:
     """What a Host header names. A host may select content by its first labels (wire notes 4.1)."""
 
     name: str
@@ -47,7 +47,7 @@ class Host:
 
 
 def parse_name(text: str) -> str:
-    """Return a host name or address as `Host.name` spells it; MalformedError when it is none."""
+    """Return a host name or address in the form of `RequestHost.name`; else MalformedError."""
     name, port = _split(f"[{text}]" if text.count(":") > 1 and text[0] != "[" else text)
     if port:
         raise MalformedError(f"not a host name or address: {text[:80]!r}")

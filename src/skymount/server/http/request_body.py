@@ -50,7 +50,7 @@ class _Progress:
     is_over: bool
 
 
-class DrainedBodies:
+class DrainBodyMiddleware:
     """An ASGI wrapper that leaves no body unread."""
 
     def __init__(self, app: ASGIApp) -> None:

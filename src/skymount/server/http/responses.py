@@ -13,10 +13,10 @@ from starlette.types import Receive, Scope, Send
 
 from skymount.server.storage.skyfile_store import Decrypt
 from skymount.wire.dialect import PRESETS
-from skymount.wire.messages import encode_error
+from skymount.wire.responses import encode_error
 from skymount.wire.skylink import Skylink
 
-PIECE = 1 << 20
+READ_CHUNK_SIZE = 1 << 20
 """Bytes sent at once; hypercorn is several times slower with the usual 64 KiB."""
 
 JSON_TYPE = "application/json; charset=utf-8"
@@ -36,7 +36,7 @@ def _raw(headers: Iterable[tuple[str, str | bytes]]) -> list[tuple[bytes, bytes]
     ]
 
 
-class Reply(Response):
+class BytesResponse(Response):
     """An answer with its headers exactly as given, and a body of bytes."""
 
     def __init__(self, status: int, headers: Headers, body: bytes = b"") -> None:
@@ -48,7 +48,7 @@ class Reply(Response):
         self.raw_headers = _raw(headers)
 
 
-class StreamedReply(Response):
+class StreamedResponse(Response):
     """An answer whose body is produced while it is sent. `length` is None when unknown."""
 
     def __init__(
@@ -94,7 +94,7 @@ async def _cancel_when_gone(receive: Receive, scope: trio.CancelScope) -> None:
 
 def json_body(body: bytes, *, status: int = 200, headers: Headers | None = None) -> Response:
     """Answer with JSON that is encoded already."""
-    return Reply(status, [*(headers or []), ("Content-Type", JSON_TYPE)], body)
+    return BytesResponse(status, [*(headers or []), ("Content-Type", JSON_TYPE)], body)
 
 
 def error(status: int, message: str, headers: Headers | None = None) -> Response:
@@ -115,6 +115,8 @@ async def read_pieces(
 ) -> AsyncIterator[bytes]:
     """Yield bytes of an open file, read (and decrypted) in threads."""
     while length > 0:
-        data = await trio.to_thread.run_sync(read_piece, fd, offset, min(PIECE, length), decrypt)
+        data = await trio.to_thread.run_sync(
+            read_piece, fd, offset, min(READ_CHUNK_SIZE, length), decrypt
+        )
         yield data
         offset, length = offset + len(data), length - len(data)

@@ -12,9 +12,9 @@ from cachetools import LRUCache
 from skymount.errors import MalformedError, StorageError
 from skymount.server.http_error import HttpError
 from skymount.server.storage.skyfile_store import (
-    SectorPlace,
-    Skyfile,
+    SectorLocation,
     SkyfileStore,
+    StoredSkyfile,
     opened,
     read,
     sectors,
@@ -36,10 +36,10 @@ _NO_SKYKEY = (
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class ParsedSkyfile:
     """A skyfile with its metadata, read and parsed."""
 
-    skyfile: Skyfile
+    skyfile: StoredSkyfile
     raw: bytes
     metadata: Metadata
     header: bytes | None
@@ -59,15 +59,15 @@ class SkyfileIndex:
         self._skykeys = skykeys
         self._keys: tuple[Skykey, ...] = ()
         self._header_limit = header_limit
-        self._cache: LRUCache[Skylink, Stored] = LRUCache(
+        self._cache: LRUCache[Skylink, ParsedSkyfile] = LRUCache(
             _CACHE_SIZE, getsizeof=lambda stored: len(stored.raw) + _ENTRY_OVERHEAD
         )
-        self._roots: dict[bytes, SectorPlace] | None = None
+        self._roots: dict[bytes, SectorLocation] | None = None
         self._indexing = trio.Lock()
         self._totals: tuple[int, int] | None = None
         self._counting = trio.Lock()
 
-    async def find(self, skylink: Skylink) -> Skyfile:
+    async def find(self, skylink: Skylink) -> StoredSkyfile:
         """Return where the skyfile of a v1 skylink lies, encrypted or not.
 
         HttpError 404 when it is not here.
@@ -77,7 +77,7 @@ class SkyfileIndex:
             raise HttpError(404, "failed to fetch skylink: root not found")
         return found
 
-    async def load(self, skylink: Skylink) -> Stored:
+    async def load(self, skylink: Skylink) -> ParsedSkyfile:
         """Return the skyfile of a v1 skylink with its metadata, decrypted if need be.
 
         HttpError 404 when it is not here, 500 when it is encrypted and its skykey is not.
@@ -100,7 +100,7 @@ class SkyfileIndex:
         for skylink in [link for link, stored in self._cache.items() if stored.is_encrypted]:
             del self._cache[skylink]
 
-    def _read(self, skyfile: Skyfile, keys: tuple[Skykey, ...]) -> Stored:
+    def _read(self, skyfile: StoredSkyfile, keys: tuple[Skykey, ...]) -> ParsedSkyfile:
         if skyfile.is_encrypted:
             key = pick_key(skyfile.layout, keys)
             if key is None:
@@ -112,9 +112,9 @@ class SkyfileIndex:
         except MalformedError as error:
             raise StorageError(f"stored skyfile {skyfile.skylink} is damaged: {error}") from None
         header = raw if fits_header(raw, self._header_limit) else None
-        return Stored(skyfile, raw, metadata, header)
+        return ParsedSkyfile(skyfile, raw, metadata, header)
 
-    async def sector(self, root: bytes) -> SectorPlace:
+    async def sector(self, root: bytes) -> SectorLocation:
         """Return where the sector with that Merkle root lies; HttpError 404 when it is not here."""
         async with self._indexing:
             if self._roots is None:
@@ -124,8 +124,8 @@ class SkyfileIndex:
             raise HttpError(404, "failed to fetch root: root not found")
         return found
 
-    def _index(self) -> dict[bytes, SectorPlace]:
-        found: dict[bytes, SectorPlace] = {}
+    def _index(self) -> dict[bytes, SectorLocation]:
+        found: dict[bytes, SectorLocation] = {}
         for skylink in self._store.skylinks():
             try:
                 found.update({place.root: place for place in self._sectors_of(skylink)})
@@ -149,6 +149,6 @@ class SkyfileIndex:
                 places = await trio.to_thread.run_sync(self._sectors_of, skylink)
                 self._roots.update({place.root: place for place in places})
 
-    def _sectors_of(self, skylink: Skylink) -> list[SectorPlace]:
+    def _sectors_of(self, skylink: Skylink) -> list[SectorLocation]:
         skyfile = self._store.find(skylink)
         return list(sectors(skyfile)) if skyfile is not None else []

@@ -26,6 +26,7 @@ from pathlib import Path
 
 from skymount import private
 from skymount.errors import MalformedError, StorageError
+from skymount.storage import atomic_file
 from skymount.wire.base_sector import LAYOUT_SIZE, Layout, spill_sizes
 from skymount.wire.skyfile_encryption import SkyfileKey, is_encrypted
 from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE, Skylink
@@ -38,7 +39,7 @@ Decrypt = Callable[[bytes, int], bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class StoredRange:
     """Bytes of one file of the store."""
 
     file: Path
@@ -49,7 +50,7 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True)
-class Skyfile:
+class StoredSkyfile:
     """Where the parts of one stored skyfile lie.
 
     Of an encrypted one only the base is known until it is `opened`: all else is empty.
@@ -57,11 +58,11 @@ class Skyfile:
 
     skylink: Skylink
     layout: Layout
-    base: Extent
+    base: StoredRange
     """The used bytes of the base sector."""
-    metadata: Extent
-    fanout: Extent
-    payload: Extent
+    metadata: StoredRange
+    fanout: StoredRange
+    payload: StoredRange
 
     @property
     def is_encrypted(self) -> bool:
@@ -78,15 +79,6 @@ def _translated(doing: str) -> Iterator[None]:
         raise StorageError(f"cannot {doing}: {error.strerror or error}") from error
 
 
-def sync_directory(path: Path) -> None:
-    """Make the names inside a directory durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def _check_own(path: Path) -> None:
     """StorageError unless a directory is the user's own, and nobody else can change what it holds,
     or put another one in its place.
@@ -97,14 +89,7 @@ def _check_own(path: Path) -> None:
         raise StorageError(f"{path} cannot be used: {objection}")
 
 
-def _write_synced(path: Path, data: bytes) -> None:
-    with open(private.create(path), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def read(extent: Extent) -> bytes:
+def read(extent: StoredRange) -> bytes:
     """Return the bytes of an extent; StorageError when the file is shorter or gone."""
     with _translated("read stored content"), open(extent.file, "rb") as file:
         file.seek(extent.offset)
@@ -155,7 +140,7 @@ class SkyfileStore:
         for first_byte in range(256):
             (self._skyfiles / f"{first_byte:02x}").mkdir(mode=0o700, exist_ok=True)
         for directory in (self._skyfiles, self._skyfiles.parent, root):
-            sync_directory(directory)
+            atomic_file.sync_directory(directory)
         for leftover in self._incoming.iterdir():
             shutil.rmtree(leftover)
 
@@ -189,13 +174,13 @@ class SkyfileStore:
         stored already is dropped. `roots` are those of the payload's sectors if it is encrypted.
         """
         with _translated("store an upload"):
-            _write_synced(upload / BASE, base)
+            atomic_file.create(upload / BASE, base)
             if roots:
-                _write_synced(upload / ROOTS, roots)
+                atomic_file.create(upload / ROOTS, roots)
             if spilled:
                 padded = (sector.ljust(SECTOR_SIZE, b"\0") for sector in spilled)
-                _write_synced(upload / EXTENSION, b"".join(padded))
-            sync_directory(upload)
+                atomic_file.create(upload / EXTENSION, b"".join(padded))
+            atomic_file.sync_directory(upload)
             target = self._directory(skylink)
             try:
                 os.rename(upload, target)
@@ -203,9 +188,9 @@ class SkyfileStore:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
                 shutil.rmtree(upload)
-            sync_directory(target.parent)
+            atomic_file.sync_directory(target.parent)
 
-    def find(self, skylink: Skylink) -> Skyfile | None:
+    def find(self, skylink: Skylink) -> StoredSkyfile | None:
         """Return where a skyfile lies, None when it is not stored."""
         directory = self._directory(skylink)
         try:
@@ -243,61 +228,61 @@ class SkyfileStore:
         return self._skyfiles / f"{skylink.root[0]:02x}" / str(skylink)
 
 
-def _locate(directory: Path, skylink: Skylink, layout: Layout, size: int) -> Skyfile:
+def _locate(directory: Path, skylink: Skylink, layout: Layout, size: int) -> StoredSkyfile:
     """Work out where the parts of a skyfile lie from its layout (wire notes 2.1, 2.2)."""
     base = directory / BASE
     if is_encrypted(layout):
-        nothing = Extent(base, 0, 0)
-        return Skyfile(skylink, layout, Extent(base, 0, size), nothing, nothing, nothing)
+        nothing = StoredRange(base, 0, 0)
+        return StoredSkyfile(skylink, layout, StoredRange(base, 0, size), nothing, nothing, nothing)
     if layout.is_inline:
         start = LAYOUT_SIZE + layout.metadata_size
-        payload = Extent(base, start, layout.filesize)
+        payload = StoredRange(base, start, layout.filesize)
     else:
-        payload = Extent(directory / PAYLOAD, 0, layout.filesize)
+        payload = StoredRange(directory / PAYLOAD, 0, layout.filesize)
     body, start = (directory / EXTENSION, 0) if layout.is_extended else (base, LAYOUT_SIZE)
-    return Skyfile(
+    return StoredSkyfile(
         skylink,
         layout,
-        base=Extent(base, 0, size),
-        metadata=Extent(body, start + layout.fanout_size, layout.metadata_size),
-        fanout=Extent(body, start, layout.fanout_size),
+        base=StoredRange(base, 0, size),
+        metadata=StoredRange(body, start + layout.fanout_size, layout.metadata_size),
+        fanout=StoredRange(body, start, layout.fanout_size),
         payload=payload,
     )
 
 
-def opened(skyfile: Skyfile, key: SkyfileKey) -> Skyfile:
+def opened(skyfile: StoredSkyfile, key: SkyfileKey) -> StoredSkyfile:
     """Return an encrypted skyfile with its layout decrypted and its parts found."""
     base = skyfile.base.file
     try:
-        layout = key.open_layout(read(Extent(base, 0, LAYOUT_SIZE)))
+        layout = key.open_layout(read(StoredRange(base, 0, LAYOUT_SIZE)))
     except MalformedError as error:
         raise StorageError(f"stored skyfile {skyfile.skylink} is damaged: {error}") from None
     if layout.is_inline:
         start = LAYOUT_SIZE + layout.metadata_size
-        payload = Extent(base, start, layout.filesize, key.base.apply)
+        payload = StoredRange(base, start, layout.filesize, key.base.apply)
     else:
-        payload = Extent(base.with_name(PAYLOAD), 0, layout.filesize, key.open_payload)
+        payload = StoredRange(base.with_name(PAYLOAD), 0, layout.filesize, key.open_payload)
     start = LAYOUT_SIZE + layout.fanout_size
     return replace(
         skyfile,
         layout=layout,
-        metadata=Extent(base, start, layout.metadata_size, key.base.apply),
-        fanout=Extent(base, LAYOUT_SIZE, layout.fanout_size, key.base.apply),
+        metadata=StoredRange(base, start, layout.metadata_size, key.base.apply),
+        fanout=StoredRange(base, LAYOUT_SIZE, layout.fanout_size, key.base.apply),
         payload=payload,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class SectorPlace:
+class SectorLocation:
     """A sector of the store: some bytes, and zeros up to its end."""
 
     root: bytes
-    extent: Extent
+    extent: StoredRange
 
 
-def sectors(skyfile: Skyfile) -> Iterator[SectorPlace]:
+def sectors(skyfile: StoredSkyfile) -> Iterator[SectorLocation]:
     """Yield every sector of a skyfile with its Merkle root, read off the stored bytes."""
-    yield SectorPlace(skyfile.skylink.root, skyfile.base)
+    yield SectorLocation(skyfile.skylink.root, skyfile.base)
     if skyfile.is_encrypted:
         yield from _encrypted_sectors(skyfile)
         return
@@ -307,33 +292,33 @@ def sectors(skyfile: Skyfile) -> Iterator[SectorPlace]:
     for index in range(len(fanout) // 32):
         offset = index * SECTOR_SIZE
         length = min(SECTOR_SIZE, size - offset)
-        extent = Extent(skyfile.payload.file, offset, length)
-        yield SectorPlace(fanout[32 * index : 32 * index + 32], extent)
+        extent = StoredRange(skyfile.payload.file, offset, length)
+        yield SectorLocation(fanout[32 * index : 32 * index + 32], extent)
     if skyfile.layout.is_extended:
         yield from _spilled_sectors(skyfile)
 
 
-def _encrypted_sectors(skyfile: Skyfile) -> Iterator[SectorPlace]:
+def _encrypted_sectors(skyfile: StoredSkyfile) -> Iterator[SectorLocation]:
     """Yield the sectors of an encrypted payload: whoever asks for one needs no skykey."""
     payload, roots = (skyfile.base.file.with_name(name) for name in (PAYLOAD, ROOTS))
     with _translated("read stored content"):
         joined = roots.read_bytes() if roots.exists() else b""
     for index in range(len(joined) // ROOT_SIZE):
         root = joined[index * ROOT_SIZE : (index + 1) * ROOT_SIZE]
-        yield SectorPlace(root, Extent(payload, index * SECTOR_SIZE, SECTOR_SIZE))
+        yield SectorLocation(root, StoredRange(payload, index * SECTOR_SIZE, SECTOR_SIZE))
 
 
-def _spilled_sectors(skyfile: Skyfile) -> Iterator[SectorPlace]:
+def _spilled_sectors(skyfile: StoredSkyfile) -> Iterator[SectorLocation]:
     """Yield the sectors of the extension: each level's roots are the bytes of the next level."""
     file = skyfile.metadata.file
     levels = spill_sizes(skyfile.layout.body_size)
-    roots = read(Extent(skyfile.base.file, LAYOUT_SIZE, levels[0]))
+    roots = read(StoredRange(skyfile.base.file, LAYOUT_SIZE, levels[0]))
     starts, at = {}, 0
     for depth in range(len(levels) - 1, 0, -1):  # the body is written first, then what is above
         starts[depth] = at
         at += -(-levels[depth] // SECTOR_SIZE) * SECTOR_SIZE
     for depth in range(1, len(levels)):
         for index in range(len(roots) // 32):
-            extent = Extent(file, starts[depth] + index * SECTOR_SIZE, SECTOR_SIZE)
-            yield SectorPlace(roots[32 * index : 32 * index + 32], extent)
-        roots = read(Extent(file, starts[depth], levels[depth]))
+            extent = StoredRange(file, starts[depth] + index * SECTOR_SIZE, SECTOR_SIZE)
+            yield SectorLocation(roots[32 * index : 32 * index + 32], extent)
+        roots = read(StoredRange(file, starts[depth], levels[depth]))

@@ -23,7 +23,7 @@ from skymount.server.http import responses
 from skymount.server.http.query_params import Params, form_params
 from skymount.server.http.request_body import read_body
 from skymount.server.http_error import HttpError
-from skymount.server.storage.skyfile_store import sync_directory
+from skymount.storage import atomic_file
 from skymount.wire.skykey import (
     KEY_SIZE,
     NONCE_SIZE,
@@ -37,7 +37,7 @@ from skymount.wire.skykey import (
 FILE = "skykeys.json"
 """Name of the file in the portal's data directory."""
 
-KEYS_LIMIT = 1000
+SKYKEYS_LIMIT = 1000
 """Skykeys of one portal; all are tried on a download whose key is not named."""
 
 _VERSION = 1
@@ -78,22 +78,10 @@ def _read_file(path: Path) -> bytes | None:
     return raw
 
 
-def _replace_file(path: Path, raw: bytes) -> None:
-    """Write a file anew in one step; a crash leaves the old one or the new one."""
-    temporary = path.with_name(f"{path.name}.new")
-    temporary.unlink(missing_ok=True)
-    with open(private.create(temporary), "wb") as file:
-        file.write(raw)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
-    sync_directory(path.parent)
-
-
 def _save(path: Path, keys: tuple[Skykey, ...]) -> None:
     raw = msgspec.json.encode(_File(_VERSION, [key.text for key in keys]))
     try:
-        _replace_file(path, raw + b"\n")
+        atomic_file.replace(path, raw + b"\n")
     except OSError as error:
         raise StorageError(f"cannot write skykeys: {error.strerror or error}") from error
 
@@ -104,8 +92,8 @@ def check_addition(keys: tuple[Skykey, ...], new: Skykey) -> None:
         raise MalformedError("Skykey name already used by another key")
     if any(key.id == new.id for key in keys):
         raise MalformedError("Skykey ID already exists")
-    if len(keys) >= KEYS_LIMIT:
-        raise MalformedError(f"there are {KEYS_LIMIT} skykeys already")
+    if len(keys) >= SKYKEYS_LIMIT:
+        raise MalformedError(f"there are {SKYKEYS_LIMIT} skykeys already")
 
 
 def choose(keys: tuple[Skykey, ...], name: str, key_id: str) -> Skykey:

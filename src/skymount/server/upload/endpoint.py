@@ -28,7 +28,7 @@ from skymount.server.upload.multipart_reader import (
 from skymount.server.upload.rules import PartList, UploadQuery, raw_metadata
 from skymount.server.upload.sector_writer import SectorWriter, receiving
 from skymount.wire.dialect import PRESETS
-from skymount.wire.messages import UploadResult
+from skymount.wire.responses import UploadResult
 from skymount.wire.skyfile_encryption import SkyfileKey
 from skymount.wire.skykey import NONCE_SIZE
 from skymount.wire.skylink import Skylink
@@ -37,7 +37,7 @@ _FAILED = "failed to upload file: "
 
 
 @dataclass(frozen=True, slots=True)
-class Uploads:
+class UploadEndpoint:
     """The upload endpoint of one portal (contract endpoints 1 and 2)."""
 
     config: PortalConfig

@@ -15,6 +15,7 @@ import trio
 from skymount import private
 from skymount.errors import SkymountError, StorageError
 from skymount.server.storage.skyfile_store import PAYLOAD, SkyfileStore
+from skymount.storage.atomic_file import write_all_at
 from skymount.wire import merkle
 from skymount.wire.base_sector import LAYOUT_SIZE, build_fanned_out, build_inline, fits_inline
 from skymount.wire.skyfile_encryption import SkyfileKey
@@ -84,10 +85,7 @@ class SectorWriter:
             chunk = self._key.seal_sector(index, chunk)
         if self._file is not None:
             try:
-                view, at = memoryview(chunk), index * SECTOR_SIZE
-                while view:
-                    written = os.pwrite(self._file, view, at)
-                    view, at = view[written:], at + written
+                write_all_at(self._file, chunk, index * SECTOR_SIZE)
             except OSError as error:
                 raise StorageError(f"cannot write an upload: {error.strerror}") from error
         return merkle.sector_root(chunk)
