@@ -34,17 +34,14 @@ from skymount.daemon.readiness import Report, announce, notify
 from skymount.errors import CacheError, MountError
 from skymount.fs import fuse, mountpoint
 from skymount.fs.dispatcher import FileSystem
+from skymount.fs.inode_space import InodeSpace
 from skymount.fs.registry.directory import RegistryDirectory, RegistryDirectoryConfig
 from skymount.fs.registry.keyring_cache import KeyringCache
-from skymount.fs.registry.nodes import is_key_node, kind_of
 from skymount.fs.skylinks import hns
 from skymount.fs.skylinks.directory import SkylinksDirectory, TreeConfig
-from skymount.fs.skylinks.hns import HnsDirectory
-from skymount.fs.skylinks.mounted_name import space_of
 from skymount.fs.skylinks.name_table import NameTable, parse_name
 from skymount.fs.skylinks.xattrs import entry_attributes
-from skymount.fs.static_tree import HNS, REGISTRY, SKYDB, SKYLINKS, StaticTree
-from skymount.fs.subtree import Subtree
+from skymount.fs.static_tree import StaticTree
 from skymount.keyring import Keyring
 from skymount.portal.client.base import PortalReader
 from skymount.portal.failover import Portals
@@ -126,8 +123,8 @@ async def _serve(config: Config, report: Report, own: EmbeddedPortal) -> None:
         ledger = stack.enter_context(closing(Ledger(default_path())))
         entries = VerifiedRegistry(portals, ledger)
         names = NameResolver(portals, entries, _names_config(config))
-        slots = NameTable(reader.load, nursery, names, parse_name)
-        domains = NameTable(reader.load, nursery, names, hns.parse_name, hns.SPACE)
+        slots = NameTable(reader.load, nursery, names, parse_name, InodeSpace.SKYLINKS)
+        domains = NameTable(reader.load, nursery, names, hns.parse_name, InodeSpace.HNS)
 
         def status() -> Mapping[str, object]:
             return {
@@ -150,32 +147,24 @@ async def _serve(config: Config, report: Report, own: EmbeddedPortal) -> None:
                 "operations": dict(sorted(adapter.counts.items())),
             }
 
-        tree = TreeConfig(lookup_grace=config.lookup_grace)
-        trees: Sequence[Subtree] = (
-            SkylinksDirectory(reader, slots, tree),
-            HnsDirectory(reader, domains, tree),
-        )
+        tree = TreeConfig(config.lookup_grace, config.timeout)
         keys = KeyringCache(Keyring(keyring.default_path()))
         documents = Documents(entries, reader, portals, config.verify)
         key_trees = _key_trees(config, keys, entries, documents)
         resender = SpoolRetry(entries, ledger, keys.latest, sends=config.send_pending)
 
-        def realm_of(inode: int) -> Subtree:
-            return key_trees[kind_of(inode)] if is_key_node(inode) else trees[space_of(inode)]
-
-        operations = FileSystem(
+        files = FileSystem(
             StaticTree(lambda: json.dumps(status(), indent=2).encode() + b"\n"),
             {
-                SKYLINKS: trees[0],
-                HNS: trees[hns.SPACE],
-                REGISTRY: key_trees[0],
-                SKYDB: key_trees[1],
+                InodeSpace.SKYLINKS: SkylinksDirectory(reader, slots, tree),
+                InodeSpace.HNS: SkylinksDirectory(reader, domains, tree),
+                InodeSpace.REGISTRY: key_trees[0],
+                InodeSpace.SKYDB: key_trees[1],
             },
-            realm_of,
             partial(_usage, slots, domains),
         )
         mount = fuse.FuseConfig(config.mountpoint, config.allow_other, config.timeout)
-        adapter = fuse.FuseAdapter(operations, mount)
+        adapter = fuse.FuseAdapter(files, mount)
         signals = stack.enter_context(trio.open_signal_receiver(*_stop_signals()))
         fuse.attach(adapter, mount)
         try:
@@ -230,19 +219,19 @@ def _usage(*trees: NameTable) -> tuple[int, int]:
 def _key_trees(
     config: Config, keys: KeyringCache, entries: VerifiedRegistry, documents: Documents
 ) -> tuple[RegistryDirectory[State], RegistryDirectory[Document]]:
-    """Build ``/registry`` and ``/skydb``, in the order of their kinds."""
+    """Build ``/registry`` and ``/skydb``."""
     ttl, grace = config.registry_ttl, config.lookup_grace
 
     def of_entry(state: State) -> Mapping[str, str]:
         return {} if state.signed is None else entry_attributes(state.signed)
 
     registry = RegistryDirectory(
-        entries, keys, RegistryDirectoryConfig(REGISTRY, kind=0, ttl=ttl, grace=grace), of_entry
+        entries, keys, RegistryDirectoryConfig(InodeSpace.REGISTRY, ttl=ttl, grace=grace), of_entry
     )
     skydb = RegistryDirectory(
         documents,
         keys,
-        RegistryDirectoryConfig(SKYDB, kind=1, suffix=b".json", ttl=ttl, grace=grace),
+        RegistryDirectoryConfig(InodeSpace.SKYDB, suffix=b".json", ttl=ttl, grace=grace),
         lambda document: {**of_entry(document.entry), "verified": document.verified.value},
     )
     return registry, skydb

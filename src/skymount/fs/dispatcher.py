@@ -15,7 +15,8 @@ class FileSystem:
         subtrees: Mapping[InodeSpace, Subtree],
         usage: Callable[[], tuple[int, int]],
     ) -> None:
-        self._subtrees: Mapping[InodeSpace | None, Subtree] = {None: static, **subtrees}
+        self._static = static
+        self._subtrees = subtrees
         self.usage = usage
         """Returns (bytes, files) of what the mount knows."""
         self._directories: dict[int, OpenDirectory] = {}
@@ -24,7 +25,8 @@ class FileSystem:
 
     def subtree(self, inode: int) -> Subtree:
         """Return the subtree that an inode number belongs to."""
-        return self._subtrees[space_of(inode)]
+        space = space_of(inode)
+        return self._static if space is None else self._subtrees.get(space, self._static)
 
     def add_directory(self, opened: OpenDirectory) -> int:
         """Return a handle for an open directory."""

@@ -228,7 +228,7 @@ class FuseAdapter(pyfuse3.Operations):
     # Changes
 
     def _check_owner(self, ctx: pyfuse3.RequestContext, inode: int) -> None:
-        """EACCES for other users where anything can be written: the signing keys are the owner's."""
+        """EACCES for other users where one can write: the signing keys are the owner's."""
         if not self._may_write(ctx, inode):
             refuse(errno.EACCES)
 
