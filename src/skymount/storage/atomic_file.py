@@ -8,7 +8,7 @@ import select
 from contextlib import suppress
 from pathlib import Path
 
-from skymount import private
+from skymount import file_permissions
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:
@@ -36,7 +36,7 @@ def create(path: str | Path, data: bytes, *, mode: int = 0o600, within: int | No
 
     `mode` holds whatever the umask; `within` is the descriptor of the directory of a relative path.
     """
-    file = private.create(path, within)
+    file = file_permissions.create_file(path, within)
     try:
         os.fchmod(file, mode)
         write_all(file, data)

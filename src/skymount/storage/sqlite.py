@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Self, TypeVar
 
-from skymount import private
+from skymount import file_permissions
 from skymount.errors import MalformedError, StorageError
 
 _BUSY_TIME = 10.0  # seconds to wait for other processes; each holds the lock for milliseconds
@@ -94,8 +94,8 @@ class Database:
     def open(cls, path: Path, form: Format) -> Self:
         """Open a database, made when absent with its directory, for this user alone."""
         with _translated(path, "use"):
-            private.make_directory(path.parent)
-            private.close_directory(path.parent)
+            file_permissions.make_directory(path.parent)
+            file_permissions.restrict_directory(path.parent)
             if not path.exists():
                 _create(path, form)
             os.chmod(path, 0o600)  # SQLite gives its other files the same mode
@@ -180,7 +180,7 @@ def _create(path: Path, form: Format) -> None:
         stale = [Path(f"{file}{suffix}") for file in (path, new) for suffix in _BESIDE]
         for leftover in (new, *stale):  # of a database that was removed, or a maker that died
             leftover.unlink(missing_ok=True)
-        file = private.create(new)
+        file = file_permissions.create_file(new)
         try:
             _fill(new, form)
             os.fsync(file)

@@ -15,10 +15,10 @@ from skymount.fs.registry.directory import RegistryDirectory, RegistryDirectoryC
 from skymount.fs.registry.nodes import SCRATCH_LIMIT
 from skymount.fs.subtree import MUTABLE_TIMEOUT, InodeAttributes, OpenFile
 from skymount.portal.registry.revision_marks import EntryId
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import MAX_REVISION, hash_data_key
 
-OWN, OTHERS = KeyPair.from_seed("own"), KeyPair.from_seed("others")
+OWN, OTHERS = SigningKeyPair.from_seed("own"), SigningKeyPair.from_seed("others")
 HOME = b"home"
 TTL = 2.0
 CREATE = os.O_WRONLY | os.O_CREAT
@@ -70,21 +70,23 @@ class FakeStore:
         if self.error is not None:
             raise self.error
 
-    async def write(self, ref: EntryId, pair: KeyPair, data: bytes, base: Held | None) -> Held:
+    async def write(
+        self, ref: EntryId, pair: SigningKeyPair, data: bytes, base: Held | None
+    ) -> Held:
         return await self._post(ref, pair, data, base)
 
     def check(self, ref: EntryId, base: Held) -> None:
         if base.data == self.doubtful:
             raise BadContentError("not checked")
 
-    async def delete(self, ref: EntryId, pair: KeyPair) -> Held:
+    async def delete(self, ref: EntryId, pair: SigningKeyPair) -> Held:
         return await self._post(ref, pair, None, None)
 
     async def has_pending(self, ref: EntryId) -> bool:
         return ref in self.pending
 
     async def _post(
-        self, ref: EntryId, pair: KeyPair, data: bytes | None, base: Held | None
+        self, ref: EntryId, pair: SigningKeyPair, data: bytes | None, base: Held | None
     ) -> Held:
         assert pair.public_key == ref.public_key
         await self._work()
@@ -115,12 +117,12 @@ class FakeKeys:
     """A keyring with one key, unless it is changed."""
 
     def __init__(self) -> None:
-        self.pairs: dict[bytes, KeyPair] = {HOME: OWN}
+        self.pairs: dict[bytes, SigningKeyPair] = {HOME: OWN}
 
     async def refresh(self) -> None:
         await trio.lowlevel.checkpoint()
 
-    def pair(self, public_key: bytes) -> KeyPair | None:
+    def pair(self, public_key: bytes) -> SigningKeyPair | None:
         found = [pair for pair in self.pairs.values() if pair.public_key == public_key]
         return found[0] if found else None
 
@@ -139,7 +141,7 @@ def revision_of(state: Held) -> Mapping[str, str]:
     return {"revision": str(state.revision)}
 
 
-def ref(name: str, key: KeyPair = OWN) -> EntryId:
+def ref(name: str, key: SigningKeyPair = OWN) -> EntryId:
     """Return the entry of a data key."""
     return EntryId(key.public_key, hash_data_key(name), name)
 
@@ -171,15 +173,17 @@ class Kit:
     def _referred(self, entry: InodeAttributes) -> None:
         self.references[entry.inode] = self.references.get(entry.inode, 0) + 1
 
-    async def directory(self, key: KeyPair = OWN) -> int:
+    async def directory(self, key: SigningKeyPair = OWN) -> int:
         """Return the inode of a key's directory."""
         return (await self.lookup(REGISTRY, key.public_hex.encode())).inode
 
-    async def find(self, name: str, key: KeyPair = OWN) -> InodeAttributes:
+    async def find(self, name: str, key: SigningKeyPair = OWN) -> InodeAttributes:
         """Look a file up."""
         return await self.lookup(await self.directory(key), name.encode())
 
-    async def open(self, name: str, flags: int = os.O_RDONLY, key: KeyPair = OWN) -> OpenFile:
+    async def open(
+        self, name: str, flags: int = os.O_RDONLY, key: SigningKeyPair = OWN
+    ) -> OpenFile:
         """Open a file, as open(2) does, with one new look when it is ESTALE."""
         parent = await self.directory(key)
         for attempt in range(2):
@@ -213,7 +217,9 @@ class Kit:
         self.open_files.remove(opened)
         await opened.release()
 
-    async def write(self, name: str, data: bytes, flags: int = REWRITE, key: KeyPair = OWN) -> None:
+    async def write(
+        self, name: str, data: bytes, flags: int = REWRITE, key: SigningKeyPair = OWN
+    ) -> None:
         """Open, write, close: by default as `>` does."""
         opened = await self.open(name, flags | os.O_CREAT, key)
         if data:
@@ -224,7 +230,7 @@ class Kit:
                 raise
         await self.close(opened)
 
-    async def read(self, name: str, key: KeyPair = OWN) -> bytes:
+    async def read(self, name: str, key: SigningKeyPair = OWN) -> bytes:
         """Open, read, close."""
         opened = await self.open(name, key=key)
         data = await opened.read(0, 1000)
@@ -327,7 +333,7 @@ async def test_listing_of_keys(autojump_clock: object, kit: Kit):
         OWN.public_hex: stat.S_IFDIR | 0o755,
         OTHERS.public_hex: stat.S_IFDIR | 0o555,
     }
-    third = KeyPair.from_seed("third")
+    third = SigningKeyPair.from_seed("third")
     await kit.directory(third)
     assert third.public_hex in await kit.listing(REGISTRY)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TypeAlias
 
-from skymount import private
+from skymount import process_hardening
 from skymount.errors import MalformedError
 
 Buffer: TypeAlias = "bytes | bytearray | array[int]"
@@ -68,7 +68,7 @@ def _limit_resources(memory: int) -> None:
     """Limit memory and processor time, and be the first choice of the OOM killer."""
     import resource  # not at the top: the mount imports this module too and does not need it
 
-    private.be_a_service()
+    process_hardening.harden_service()
     for kind, limit in (
         (resource.RLIMIT_AS, memory),
         (resource.RLIMIT_CPU, _CPU_SECONDS),

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import trio
 
-from skymount import private
+from skymount import file_permissions
 from skymount.errors import MalformedError, RevisionError, StorageError
 from skymount.storage import atomic_file, sqlite
 from skymount.wire.registry_entry import Entry, SignedEntry, check_update, entry_id
@@ -129,7 +129,9 @@ class EntryStore:
         """
         path = root / FILE
         with _translated(f"use the registry {path}"):
-            fd = private.open_or_create(path)  # SQLite gives its other files the same mode
+            fd = file_permissions.open_or_create_file(
+                path
+            )  # SQLite gives its other files the same mode
             try:
                 os.fchmod(fd, 0o600)
             finally:

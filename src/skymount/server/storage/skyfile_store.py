@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from skymount import private
+from skymount import file_permissions
 from skymount.errors import MalformedError, StorageError
 from skymount.storage import atomic_file
 from skymount.wire.base_sector import LAYOUT_SIZE, Layout, spill_sizes
@@ -83,9 +83,9 @@ def _check_own(path: Path) -> None:
     """StorageError unless a directory is the user's own, and nobody else can change what it holds,
     or put another one in its place.
     """
-    if objection := private.objection(path, path.stat(), private.WRITING) or (
-        private.way_objection(path)
-    ):
+    if objection := file_permissions.permission_problem(
+        path, path.stat(), file_permissions.WRITE_ACCESS
+    ) or (file_permissions.path_problem(path)):
         raise StorageError(f"{path} cannot be used: {objection}")
 
 
@@ -115,9 +115,9 @@ class SkyfileStore:
         runs on it.
         """
         with _translated(f"use the data directory {root}"):
-            private.make_directory(root)
+            file_permissions.make_directory(root)
             _check_own(root)
-            lock = private.open_or_create(root / "lock")
+            lock = file_permissions.open_or_create_file(root / "lock")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -134,9 +134,9 @@ class SkyfileStore:
 
     def _prepare(self, root: Path) -> None:
         for directory in (self._skyfiles.parent, self._incoming, self._skyfiles):
-            private.make_directory(directory)
+            file_permissions.make_directory(directory)
             _check_own(directory)
-            private.close_directory(directory)
+            file_permissions.restrict_directory(directory)
         for first_byte in range(256):
             (self._skyfiles / f"{first_byte:02x}").mkdir(mode=0o700, exist_ok=True)
         for directory in (self._skyfiles, self._skyfiles.parent, root):

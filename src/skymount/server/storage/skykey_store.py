@@ -16,7 +16,7 @@ import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from skymount import private
+from skymount import file_permissions
 from skymount.errors import MalformedError, StorageError
 from skymount.server.config import PortalConfig
 from skymount.server.http import responses
@@ -70,7 +70,7 @@ def _read_file(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     with open(fd, "rb") as file:
-        if objection := private.objection(path, os.fstat(fd)):
+        if objection := file_permissions.permission_problem(path, os.fstat(fd)):
             raise StorageError(f"{path}, which holds keys, cannot be used: {objection}")
         raw = file.read(_FILE_LIMIT + 1)
     if len(raw) > _FILE_LIMIT:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import unquote
 
-from skymount import private
+from skymount import file_permissions
 from skymount.errors import MalformedError, StorageError
 from skymount.storage import atomic_file
 from skymount.wire.dialect import PRESETS, Dialect
@@ -243,7 +243,7 @@ def change(data: Path, edit: Callable[[Zone], Zone]) -> None:
     when it cannot be read or written; what `edit` raises passes through.
     """
     try:
-        private.make_directory(data)
+        file_permissions.make_directory(data)
         path = (data / FILE).resolve()
         with _locked(path.parent):
             raw, state = _read(path)

@@ -12,7 +12,7 @@ from typing import TypeVar, TypeVarTuple
 
 import trio
 
-from skymount import private
+from skymount import file_permissions
 from skymount.errors import SkymountError, StorageError
 from skymount.server.storage.skyfile_store import PAYLOAD, SkyfileStore
 from skymount.storage.atomic_file import write_all_at
@@ -93,7 +93,7 @@ class SectorWriter:
     def _open_payload(self) -> None:
         self._directory = self._store.begin()
         try:
-            self._file = private.create(self._directory / PAYLOAD)
+            self._file = file_permissions.create_file(self._directory / PAYLOAD)
         except OSError as error:
             raise StorageError(f"cannot write an upload: {error.strerror}") from error
 
