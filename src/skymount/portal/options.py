@@ -4,6 +4,7 @@ The TypedDicts are what callers write, `PortalOptions` is what they are parsed i
 configuration uses these rules too.
 """
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -105,6 +106,8 @@ class ClientOptions(CommonOptions, total=False):
 
     node_url: str
     """Where the skykey calls go; empty: to the portal."""
+    ca_file: str
+    """A file with certificates of authorities to trust besides the system's (PEM)."""
     redirect_hosts: Sequence[str]
     """Hosts, as ``host`` or ``host:port``, to which the portal may redirect uploads and posts."""
     connections: int
@@ -176,6 +179,8 @@ class PortalOptions:
     redirect_hosts: tuple[tuple[str, int | None], ...] = ()
     """(name in lower case, port or None for the default one)"""
     verify: VerifyPolicy = VerifyPolicy.AVAILABLE
+    ca_file: str = ""
+    """An absolute path; empty: the system's authorities alone."""
 
     @classmethod
     def parse(cls, url: str = "", /, **options: Unpack[ClientOptions]) -> Self:
@@ -251,6 +256,13 @@ def _redirect_hosts(value: object, name: str) -> tuple[tuple[str, int | None], .
     return tuple(_redirect_host(each, name) for each in texts(value, name))
 
 
+def _ca_file(value: object, name: str) -> str:
+    found = text(value, name)
+    if "\0" in found:
+        raise MalformedError(f"{name} is not a path")
+    return os.path.abspath(os.path.expanduser(found)) if found else ""
+
+
 def _redirect_host(host: str, name: str) -> tuple[str, int | None]:
     parts = urlsplit(parse_portal_url(f"http://{host}"))
     if parts.path or not parts.hostname:
@@ -270,6 +282,7 @@ _PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "on_upload_progress": callback,
     "verify": lambda value, name: VerifyPolicy.parse(text(value, name)),
     "node_url": _node_url,
+    "ca_file": _ca_file,
     "redirect_hosts": _redirect_hosts,
     "connections": lambda value, name: integer(value, name, 1, _MOST_CONNECTIONS),
     "connect_timeout": seconds,

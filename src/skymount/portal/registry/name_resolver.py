@@ -28,7 +28,7 @@ from skymount.portal.registry.revision_marks import EntryId
 from skymount.portal.registry.verified_registry import State, VerifiedRegistry
 from skymount.wire.hns import Record, RegistryRecord
 from skymount.wire.registry_entry import SignedEntry, entry_link, linked_skylink
-from skymount.wire.registry_proof import HOPS, check_proof, parse_proof
+from skymount.wire.registry_proof import HOPS, verified_hops
 from skymount.wire.skylink import Skylink
 
 log = logging.getLogger(__name__)
@@ -48,9 +48,6 @@ up to the time for which an answer holds."""
 
 _PROVISIONAL_TTL = 5.0
 """Seconds for which an answer holds that a portal which failed might have disproved."""
-
-_PROOF_LIMIT = 16 << 10
-"""Bytes of a proof; the longest honest one has less than 2 KiB."""
 
 _KEPT = 4096  # names and keys that are remembered, those that were used last
 
@@ -300,7 +297,7 @@ class NameResolver:
         proven = False
         if self._config.check and head.proof is not None:
             try:
-                hops = proven_way(link, head.skylink, head.proof)
+                hops = verified_hops(link, head.skylink, head.proof)
                 way.update((hop.link, linked_skylink(hop.entry.data)) for hop in hops)
                 await self._accept(hops, asked, client.url)
             except MalformedError as error:
@@ -318,17 +315,6 @@ class NameResolver:
             await self._entries.accept(hop, asked, portal)
         for hop in hops:
             self._refs[hop.link] = EntryId(hop.public_key, hop.entry.tweak)
-
-
-def proven_way(link: Skylink, resolved: Skylink, proof: bytes) -> Sequence[SignedEntry]:
-    """Return the entries of a proof; MalformedError when it is none."""
-    if len(proof) > _PROOF_LIMIT:
-        raise MalformedError(f"a proof has at most {_PROOF_LIMIT} bytes")
-    hops = parse_proof(proof)
-    if len(hops) > HOPS:
-        raise MalformedError(f"a proof has at most {HOPS} registry entries")
-    check_proof(link, resolved, hops)
-    return hops
 
 
 def _linked(link: Skylink, signed: SignedEntry) -> Skylink:
