@@ -36,6 +36,7 @@ from skymount.fs.skylinks.directory import SkylinksDirectory, TreeConfig
 from skymount.fs.skylinks.name_table import NameTable, parse_name
 from skymount.fs.skylinks.xattrs import entry_attributes
 from skymount.fs.static_tree import StaticTree
+from skymount.fs.subtree import Subtree
 from skymount.keyring import Keyring
 from skymount.portal.failover import Portals, open_portals
 from skymount.portal.options import DEFAULT_SVC_PORTAL_URL
@@ -224,7 +225,8 @@ def _file_system(
     key_trees: tuple[RegistryDirectory[State], RegistryDirectory[Document]],
     status: MountStatus,
 ) -> FileSystem:
-    subtrees = dict(zip(InodeSpace, (*content_trees, *key_trees), strict=True))
+    trees: tuple[Subtree, ...] = (*content_trees, *key_trees)
+    subtrees = dict(zip(InodeSpace, trees, strict=True))
     return FileSystem(StaticTree(status.to_json), subtrees, status.usage)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import trio
 
 from skymount.content.worker.shared_memory import LongText
-from skymount.errors import PortalError, SkymountError
+from skymount.errors import MalformedError, PortalError, SkymountError
 from skymount.fs.registry.keyring_cache import KeyringCache
 from skymount.fs.registry.nodes import EntryFile, Nodes, Scratch
 from skymount.fs.registry.write_buffer import Buffer, Data, Due
@@ -152,7 +152,10 @@ class Poster(Generic[S]):
                 state = await self._store.read(ref)
                 if state.data == data:
                     return state
-        return await self._store.write(ref, pair, data, base)
+        try:
+            return await self._store.write(ref, pair, data, base)
+        except MalformedError:  # the content is no document
+            refuse(errno.EINVAL)
 
 
 def changed_ns(state: FileState | None) -> int:
