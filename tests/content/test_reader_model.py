@@ -45,7 +45,7 @@ CONFIG = ReadaheadConfig(
     max_gap=SMALL_BLOCK,
     max_reorder=2 * BLOCK,
     max_skip=4 * BLOCK,
-    initial_request=BLOCK,
+    first_request=BLOCK,
     full_request=BLOCK,
     max_request=8 * BLOCK,
     max_window=32 * BLOCK,
@@ -106,9 +106,6 @@ class _Portal(PortalReader):
         super().__init__(url)
         self._weather = weather
         self._truth = {each.skyfile.skylink: each for each in CONTENTS}
-
-    async def connect(self, count: int = 0) -> None:
-        """Nothing has to be connected."""
 
     @asynccontextmanager
     async def open_range(  # type: ignore[override]  # no options

@@ -26,8 +26,8 @@ class ReadaheadConfig:
     """Parallel requests for one reader over a long distance; over a short one there are two."""
     long_round_trip: float = 0.1
     """Round trip from which on `max_requests` are made."""
-    initial_request: int = 256 << 10
-    """Bytes that each of the parallel requests adds to the first window."""
+    first_request: int = 256 << 10
+    """Bytes that each of the parallel requests adds to the window."""
     full_request: int = 2 << 20
     """Bytes for which a connection over a long distance is busy until the next request arrives."""
     max_request: int = 8 << 20
@@ -135,7 +135,7 @@ class Stream:
             return
         config = self.config
         parallel = config.requests(round_trip)
-        window = self.window + (parallel * config.initial_request if self.sequential else 0)
+        window = self.window + (parallel * config.first_request if self.sequential else 0)
         window = min(window, share, config.max_window, parallel * config.max_request)
         wanted = max(window // parallel, min(config.full_request, 2 * window // parallel))
         most = min(config.max_request, share // 2) // unit
