@@ -45,17 +45,17 @@ _BAD_ELEMENT = re.compile(rb"(?:\A|/)\.{0,2}(?:/|\Z)")
 _LOST = "there is a directory of the same name"
 
 
-def tabulate(raw: bytes, size: int | None = None, answered: int | None = None) -> bytes:
+def tabulate(raw: bytes, size: int | None = None, default_size: int | None = None) -> bytes:
     """Return the packed listing of metadata JSON; MalformedError when there is no making it.
 
-    `size` is the payload's when that is known, `answered` what it is believed to be where the
+    `size` is the payload's when that is known, `default_size` what it is believed to be where the
     metadata does not say.
     """
-    return b"".join(_packed(lambda: raw, size, answered))
+    return b"".join(_packed(lambda: raw, size, default_size))
 
 
 def _packed(
-    read: Callable[[], bytes | memoryview], size: int | None, answered: int | None
+    read: Callable[[], bytes | memoryview], size: int | None, default_size: int | None
 ) -> list[Column]:
     """Return the same in parts. Nobody else must hold on to what is read: it is let go of early."""
     outline = outline_metadata(read())
@@ -63,7 +63,7 @@ def _packed(
     if size is None:
         size = files.end if files.has_any and not outline.length else outline.length
     if size is None:
-        size = answered
+        size = default_size
     if size is None:
         raise MalformedError("neither the metadata nor the answer tells the size")
     if size >= INTEGER_LIMIT:
@@ -295,8 +295,8 @@ def _cover(offsets: Numbers, sizes: Numbers) -> Numbers:
 
 def main() -> int:
     """Read metadata from stdin, write its listing to stdout; arguments are those of `tabulate`."""
-    size, answered = (int(text) if text else None for text in sys.argv[1:3])
-    work = partial(_packed, size=size, answered=answered)
+    size, default_size = (int(text) if text else None for text in sys.argv[1:3])
+    work = partial(_packed, size=size, default_size=default_size)
     return run(work, "reading the metadata", METADATA_MEMORY)
 
 
