@@ -12,7 +12,7 @@ from skymount.errors import AccessDeniedError, BadContentError, UnavailableError
 from skymount.fs.dispatcher import Opened
 from skymount.fs.static_tree import CONTROL, ROOT, SKYLINKS
 from skymount.fs.subtree import FOREVER, MOMENT, Entry, is_later, settled
-from skymount.portal.registry.name_resolver import NEGATIVE_TTL, Goal
+from skymount.portal.registry.name_resolver import NEGATIVE_TTL, ResolvableName
 from skymount.wire.skylink import Skylink
 from tests.fakes.in_memory_mount import FILES, InMemoryMount, Listed, open_in_memory_mount
 from tests.fakes.skyfiles import resolver
@@ -166,7 +166,7 @@ async def test_lookups_do_not_wait_for_one_another(autojump_clock: object):
 
 
 @pytest.mark.parametrize("goal", [resolver(), "example.org"])
-async def test_name_that_moves(goal: Goal, autojump_clock: object):
+async def test_name_that_moves(goal: ResolvableName, autojump_clock: object):
     """S8: A v2 (resolver) skylink is the directory of what it resolves to.
 
     H1: `hns/<domain>/` is the tree of the skylink that the domain resolves to.

@@ -30,7 +30,7 @@ from hypothesis.stateful import (
 from skymount.portal.client.base import PortalReader
 from skymount.portal.failover import Portals
 from skymount.portal.options import PortalOptions
-from skymount.portal.registry.ledger import Ledger, Pending
+from skymount.portal.registry.ledger import Ledger, PendingWrite
 from skymount.portal.registry.revision_marks import EntryId
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.registry_entry import SignedEntry, hash_data_key
@@ -717,7 +717,7 @@ class Model(RuleBasedStateMachine):
             if each.entry.tweak == tweak and each.entry.data == data
         ]
 
-    def pending(self) -> list[Pending]:
+    def pending(self) -> list[PendingWrite]:
         tweaks = {ref.tweak for ref in self.refs}
         return [each for each in self.world.ledger.pending() if each.tweak in tweaks]
 

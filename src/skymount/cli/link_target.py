@@ -22,7 +22,7 @@ from skymount.wire.skylink import Skylink, split_link
 
 if TYPE_CHECKING:
     from skymount.cli.session import Reading
-    from skymount.wire.hns import Record
+    from skymount.wire.hns import DomainRecord
 
 HNS = "hns://"
 
@@ -62,7 +62,7 @@ class Link:
         domain, _, path = plain.partition("/")
         return cls(text, parse_domain(domain), _decoded(path))
 
-    async def record(self, client: PortalReader) -> "Record":
+    async def record(self, client: PortalReader) -> "DomainRecord":
         """Ask a portal what the domain stands for."""
         from skymount.portal.client import hns as names
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from skymount.portal.registry.ledger import Ledger
     from skymount.portal.registry.name_resolver import NameResolver
     from skymount.portal.registry.revision_marks import EntryId
-    from skymount.portal.registry.verified_registry import State, VerifiedRegistry
+    from skymount.portal.registry.verified_registry import EntryState, VerifiedRegistry
     from skymount.wire.dialect import Dialect
     from skymount.wire.key_pair import KeyPair
     from skymount.wire.skylink import Skylink
@@ -142,12 +142,12 @@ class Writing:
 
         return (await send(self.portals.clients[0].transport, body)).skylink
 
-    async def set(self, ref: "EntryId", pair: "KeyPair", data: bytes) -> "State":
+    async def set(self, ref: "EntryId", pair: "KeyPair", data: bytes) -> "EntryState":
         """Give an entry new content, whatever it has; an error says if the spool keeps it."""
         with self._saying_what_is_kept(ref):
             return await self.entries.write(ref, pair, data, None)
 
-    async def delete(self, ref: "EntryId", pair: "KeyPair") -> "State":
+    async def delete(self, ref: "EntryId", pair: "KeyPair") -> "EntryState":
         """Delete an entry; as `set`."""
         with self._saying_what_is_kept(ref):
             return await self.entries.delete(ref, pair)

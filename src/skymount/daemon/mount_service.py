@@ -52,7 +52,7 @@ from skymount.portal.options import DEFAULT_PORTAL_URL, PortalOptions
 from skymount.portal.registry.ledger import Ledger, default_path
 from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig
 from skymount.portal.registry.spool_retry import SpoolRetry
-from skymount.portal.registry.verified_registry import State, VerifiedRegistry
+from skymount.portal.registry.verified_registry import EntryState, VerifiedRegistry
 
 log = logging.getLogger(__name__)
 
@@ -229,11 +229,11 @@ def _usage(*trees: NameTable) -> tuple[int, int]:
 
 def _key_trees(
     config: Config, keys: KeyringCache, entries: VerifiedRegistry, documents: Documents
-) -> tuple[RegistryDirectory[State], RegistryDirectory[Document]]:
+) -> tuple[RegistryDirectory[EntryState], RegistryDirectory[Document]]:
     """Build ``/registry`` and ``/skydb``, in the order of their kinds."""
     ttl, grace = config.registry_ttl, config.lookup_grace
 
-    def of_entry(state: State) -> Mapping[str, str]:
+    def of_entry(state: EntryState) -> Mapping[str, str]:
         return {} if state.signed is None else entry_attributes(state.signed)
 
     registry = RegistryDirectory(

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from skymount.keyring import Keyring
-from skymount.portal.registry.ledger import Fate, Ledger
+from skymount.portal.registry.ledger import Ledger, PendingStatus
 from skymount.wire.key_pair import KeyPair
 from skymount.wire.registry_entry import DELETED, Entry, SignedEntry, hash_data_key
 from tests.server.registry_entries import put
@@ -160,7 +160,7 @@ def test_retry_leaves_a_conflict(box: Sandbox, portal: str, pair: KeyPair) -> No
     put_by_others(portal, entry(pair, b"theirs", 5))
     with ledger_of(box) as ledger:
         key = (pair.public_key, TWEAK, "greeting")
-        ledger.hold(*key, b"edit", "it was changed", 3, fate=Fate.CONFLICT)
+        ledger.hold(*key, b"edit", "it was changed", 3, fate=PendingStatus.CONFLICT)
     for _ in range(2):
         done = box.skymount("registry", "retry")
         assert done.returncode == 1

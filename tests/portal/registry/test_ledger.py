@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from skymount.errors import MalformedError, RevisionError, StorageError
 from skymount.portal.registry.ledger import (
-    Fate,
     Ledger,
     Name,
-    Seen,
+    PendingStatus,
+    RevisionMark,
     default_path,
     is_rolled_back,
     raised,
@@ -76,10 +76,10 @@ def test_mark_is_raised_and_never_lowered():
     """A higher revision, or more work of the same one, is later; nothing else is."""
     first, second, *_ = by_work(5)
     mark = raised(None, first.entry, 1.0)
-    assert mark == Seen(5, first.entry.work, 1.0)
+    assert mark == RevisionMark(5, first.entry.work, 1.0)
     assert raised(mark, first.entry, 2.0) is mark
     later = raised(mark, second.entry, 2.0)
-    assert later == Seen(5, second.entry.work, 2.0)
+    assert later == RevisionMark(5, second.entry.work, 2.0)
     assert raised(later, first.entry, 3.0) is later
     assert raised(later, signed(b"", 4).entry, 3.0) is later
     assert raised(later, signed(b"", 6).entry, 3.0).revision == 6
@@ -129,7 +129,7 @@ def test_mark_survives_a_restart(path: Path):
     mark = one.note(signed(revision=7), "a")
     one.close()
     two = Ledger.open(path)
-    assert two.seen(KEY, TWEAK) == mark == Seen(7, signed(revision=7).entry.work, 1000.0)
+    assert two.seen(KEY, TWEAK) == mark == RevisionMark(7, signed(revision=7).entry.work, 1000.0)
     assert two.highest(KEY, TWEAK) == 7
     assert two.note(signed(b"old", 6), "a") == mark
     assert two.names(KEY) == [Name("a", TWEAK)]
@@ -169,7 +169,7 @@ def test_names_are_listed_until_forgotten(ledger: Ledger):
     assert not ledger.forget(KEY, TWEAK)
     assert ledger.public_keys() == [OTHER.public_key]
     assert ledger.names(KEY) == []
-    assert ledger.seen(KEY, TWEAK) == Seen(1, signed(revision=1).entry.work, 1000.0)
+    assert ledger.seen(KEY, TWEAK) == RevisionMark(1, signed(revision=1).entry.work, 1000.0)
     ledger.note(signed(revision=1), "a")
     assert ledger.names(KEY) == [Name("a", TWEAK)]
 
@@ -226,7 +226,7 @@ def test_every_field_comes_back(
     assert (second.data, second.signed, second.base) == (data, None, revision)
     assert ledger.get(number) == first
     assert ledger.highest(KEY, made.entry.tweak) == revision
-    assert ledger.settle(number) == Seen(revision, made.entry.work, 1000.0)
+    assert ledger.settle(number) == RevisionMark(revision, made.entry.work, 1000.0)
     assert ledger.names(KEY) == ([] if data == DELETED else [Name(key, made.entry.tweak)])
     ledger.close()
 
@@ -342,7 +342,7 @@ def test_posting_is_by_a_process_that_lives(path: Path):
 def test_one_process_takes_on_what_waits(path: Path):
     """G12: by one of the mounts: what another one has taken on is left to it, until it dies."""
     ledger = Ledger.open(path)
-    number = ledger.hold(KEY, TWEAK, "a", b"x", "no portal", fate=Fate.WAITING)
+    number = ledger.hold(KEY, TWEAK, "a", b"x", "no portal", fate=PendingStatus.WAITING)
     code = (
         "import sys; from pathlib import Path; from skymount.portal.registry.ledger import Ledger\n"
         "ledger = Ledger(Path(sys.argv[1]))\n"
@@ -381,7 +381,12 @@ def test_ledger_of_the_first_version_is_kept(path: Path):
     for _ in range(2):
         ledger = Ledger.open(path)
         (kept,) = ledger.pending()
-        assert (kept.id, kept.data, kept.portals, kept.fate) == (number, b"kept", (), Fate.FAILED)
+        assert (kept.id, kept.data, kept.portals, kept.fate) == (
+            number,
+            b"kept",
+            (),
+            PendingStatus.FAILED,
+        )
         assert ledger.highest(KEY, TWEAK) == 8
         ledger.close()
 

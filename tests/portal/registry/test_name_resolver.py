@@ -17,11 +17,11 @@ from skymount.portal.options import PortalOptions
 from skymount.portal.registry.ledger import Ledger
 from skymount.portal.registry.name_resolver import (
     NEGATIVE_TTL,
-    Goal,
-    Known,
+    CachedResolution,
     NameResolver,
     NameResolverConfig,
     Resolution,
+    ResolvableName,
 )
 from skymount.portal.registry.verified_registry import EntryId, VerifiedRegistry
 from skymount.wire.hns import RegistryRecord, encode_resolution
@@ -47,14 +47,14 @@ FOUND = Resolution(SITE.skylink, True, 100.0)
 
 def test_nothing_is_known():
     """A name of which nothing is known is to be asked for."""
-    assert Known().pause(1e9, 60) == 0
-    assert Known().answer(1e9, 60) is None
-    assert not Known().stale
+    assert CachedResolution().pause(1e9, 60) == 0
+    assert CachedResolution().answer(1e9, 60) is None
+    assert not CachedResolution().stale
 
 
 def test_answer_holds():
     """H2: A resolution holds for `hns_ttl` (60 s), from when it was asked for."""
-    known = Known(FOUND, asked=100)
+    known = CachedResolution(FOUND, asked=100)
     assert [known.pause(now, 60) for now in (100, 159, 160, 1000)] == [60, 1, 0, 0]
     assert known.answer(159, 60) is FOUND
     assert known.answer(160, 60) is None
@@ -65,7 +65,7 @@ def test_answer_that_is_outdated():
 
     Until then it is stale; when asking fails it is served on, for as long as after any failure.
     """
-    known = Known(FOUND, asked=100, outdated=True)
+    known = CachedResolution(FOUND, asked=100, outdated=True)
     assert (known.pause(101, 60), known.answer(101, 60), known.stale) == (0, None, True)
     failed = known.fail(101)
     assert (failed.pause(101, 60), failed.answer(102, 60), failed.stale) == (2, FOUND, True)
@@ -73,7 +73,7 @@ def test_answer_that_is_outdated():
 
 def test_absence_holds():
     """H1: and asked for again after 5 s."""
-    known = Known(absent=True, asked=100)
+    known = CachedResolution(absent=True, asked=100)
     assert known.pause(101, 60) == NEGATIVE_TTL - 1
     with pytest.raises(NotFoundError):
         known.answer(104, 60)
@@ -85,7 +85,7 @@ def test_failures():
 
     It is asked less and less often, but not more seldom than when it does not fail.
     """
-    known = Known(FOUND, asked=100)
+    known = CachedResolution(FOUND, asked=100)
     pauses = []
     for _ in range(40):
         known = known.fail(200)
@@ -98,7 +98,7 @@ def test_failures():
 
 def test_failure_is_no_absence():
     """L4: A portal that fails is never reported as ENOENT, also where it said so before."""
-    known = Known(absent=True, asked=100).fail(101)
+    known = CachedResolution(absent=True, asked=100).fail(101)
     assert not known.absent
     assert not known.stale
     assert known.answer(102, 60) is None
@@ -110,14 +110,14 @@ def test_failure_is_no_absence():
 )
 def test_it_is_always_asked_again(events: list[tuple[str, float]], ttl: float):
     """Whatever happened, a name is asked for again within the time for which an answer holds."""
-    known, now = Known(), 0.0
+    known, now = CachedResolution(), 0.0
     for kind, later in events:
         now += later
         if kind == "f":
             known = known.fail(now)
         else:
             found = replace(FOUND, at=now) if kind == "s" else None
-            known = Known(found, absent=found is None, asked=now)
+            known = CachedResolution(found, absent=found is None, asked=now)
         assert 0 <= known.pause(now, ttl) <= max(ttl, NEGATIVE_TTL) + 1e-6
         assert known.pause(now + max(ttl, NEGATIVE_TTL) + 1e-6, ttl) == 0
 
@@ -144,7 +144,7 @@ class Rig:
         """Return what the first portal was asked."""
         return [f"{r.method} {r.path}" for r in self.registry.portal.asked(pattern)]
 
-    async def resolve(self, goal: Goal) -> tuple[Skylink, bool]:
+    async def resolve(self, goal: ResolvableName) -> tuple[Skylink, bool]:
         """Resolve a name, in time."""
         with trio.fail_after(20):
             found = await self.names.resolve(goal)
@@ -412,7 +412,7 @@ async def test_provisional_answer(caplog: pytest.LogCaptureFixture):
 def test_provisional_answer_holds():
     """T6: and asked for again after 5 s."""
     found = replace(FOUND, verified=False, provisional=True)
-    known = Known(found, asked=100)
+    known = CachedResolution(found, asked=100)
     assert [known.pause(now, 60) for now in (100, 104, 105)] == [5, 1, 0]
     assert known.pause(100, 2) == 2
 
@@ -625,11 +625,11 @@ async def test_entry_that_changes(tmp_path: Path):
         rig.registry.set(to(link_of("inner"), "outer"), to(SITE, "inner"), to(SITE))
         rig.registry.lead("chain", link_of("outer"))
         rig.registry.lead("direct", SITE.skylink)
-        goals: list[Goal] = ["chain", "direct", link_of("outer"), link_of("inner"), V2]
+        goals: list[ResolvableName] = ["chain", "direct", link_of("outer"), link_of("inner"), V2]
         for goal in goals * 2:
             assert (await rig.resolve(goal))[0] == SITE.skylink
         by_inner = {"chain", link_of("outer"), link_of("inner")}
-        for content, expected in ((SITE, set[Goal]()), (OTHER, by_inner)):
+        for content, expected in ((SITE, set[ResolvableName]()), (OTHER, by_inner)):
             rig.registry.set(to(content, "inner", 1 if content is SITE else 2))
             await rig.entries.read(replace(KEY, tweak=hash_data_key("inner")))
             assert {goal for goal in goals if not rig.names.pause(goal)} == expected

@@ -25,12 +25,12 @@ from skymount.portal.client.client import PortalClient
 from skymount.portal.failover import ROUNDS, Portals
 from skymount.portal.http.response import Answer
 from skymount.portal.registry import verified_registry as module
-from skymount.portal.registry.ledger import Fate, Ledger, Pending
+from skymount.portal.registry.ledger import Ledger, PendingStatus, PendingWrite
 from skymount.portal.registry.revision_marks import EntryId
 from skymount.portal.registry.verified_registry import (
     CONFLICTS,
     FRESH,
-    State,
+    EntryState,
     VerifiedRegistry,
     check_base,
     is_news,
@@ -99,8 +99,8 @@ def pending(ledger: Ledger) -> list[tuple[bytes, int | None]]:
 # decisions
 
 
-def state(entry: SignedEntry | None, asked: float = 0.0) -> State:
-    return State(entry, asked, 0.0)
+def state(entry: SignedEntry | None, asked: float = 0.0) -> EntryState:
+    return EntryState(entry, asked, 0.0)
 
 
 def test_next_revision_is_above_everything():
@@ -455,7 +455,7 @@ async def test_slow_old_answer_does_not_hide_a_write(
     """What is remembered after a write is the write, whatever arrives later."""
     one.set(signed(b"old", 1))
     await alone.read(ref())
-    got: list[State] = []
+    got: list[EntryState] = []
 
     async def slow() -> None:
         got.append(await alone.read(ref()))
@@ -935,7 +935,7 @@ async def test_wrong_input_is_refused_at_once(
 
 async def spooled(
     entries: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, data: bytes
-) -> Pending:
+) -> PendingWrite:
     """Fail to post signed content; return what is in the spool."""
     one.faults = ["", "down", "down", "down"]
     with pytest.raises(UnavailableError):
@@ -945,7 +945,7 @@ async def spooled(
 
 async def held(
     entries: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, data: bytes
-) -> Pending:
+) -> PendingWrite:
     """Fail to ask for the revision; return what is in the spool."""
     one.faults = ["down", "down", "down"]
     with pytest.raises(UnavailableError):
@@ -1040,12 +1040,15 @@ async def test_what_is_posted_supersedes_what_was_kept_before(
     """G12: that leaves the list, and the log says so; a conflict stays, and what came later."""
     one.set(signed(b"theirs", 0))
     with pytest.raises(StaleEntryError):
-        await alone.write(ref(), PAIR, b"edit", State(None, 0.0, 0.0))
+        await alone.write(ref(), PAIR, b"edit", EntryState(None, 0.0, 0.0))
     await held(alone, one, ledger, b"first")
     await spooled(alone, one, ledger, b"second")
     now = await held(alone, one, ledger, b"third")
     later = await held(alone, one, ledger, b"fourth")
-    assert [each.fate for each in ledger.pending()] == [Fate.CONFLICT, *[Fate.WAITING] * 4]
+    assert [each.fate for each in ledger.pending()] == [
+        PendingStatus.CONFLICT,
+        *[PendingStatus.WAITING] * 4,
+    ]
     assert (await alone.send(now, PAIR)).revision == 2
     assert [each.data for each in ledger.pending()] == [b"edit", later.data]
     assert caplog.text.count("never posted, and is given up: something was written later") == 2
@@ -1056,7 +1059,7 @@ async def test_what_need_not_be_posted_supersedes_what_was_kept_before(
     alone: VerifiedRegistry,
     one: FakeRegistry,
     ledger: Ledger,
-    keep: Callable[[VerifiedRegistry, FakeRegistry, Ledger, bytes], Awaitable[Pending]],
+    keep: Callable[[VerifiedRegistry, FakeRegistry, Ledger, bytes], Awaitable[PendingWrite]],
     autojump_clock: object,
 ):
     """G12: While something is pending, a later write or deletion is posted all the same."""
@@ -1108,8 +1111,8 @@ async def test_conflict_needs_no_post(
     """G12: what is never sent by itself, nor superseded, is no reason to post."""
     one.set(signed(b"theirs", 0))
     with pytest.raises(StaleEntryError):
-        await alone.write(ref(), PAIR, b"edit", State(None, 0.0, 0.0))
-    await alone.write(ref(), PAIR, b"theirs", State(None, 0.0, 0.0))
+        await alone.write(ref(), PAIR, b"edit", EntryState(None, 0.0, 0.0))
+    await alone.write(ref(), PAIR, b"theirs", EntryState(None, 0.0, 0.0))
     assert one.posts == []
     assert pending(ledger) == [(b"edit", None)]
 
@@ -1119,7 +1122,11 @@ async def test_fate_of_what_is_kept(
 ) -> None:
     """G12: what failed because no portal answered waits for one, of its portals; nothing else."""
     for number, (fault, fate) in enumerate(
-        [("down", Fate.WAITING), ("slow", Fate.WAITING), ("denied", Fate.FAILED)]
+        [
+            ("down", PendingStatus.WAITING),
+            ("slow", PendingStatus.WAITING),
+            ("denied", PendingStatus.FAILED),
+        ]
     ):
         one.faults = [fault] * 3
         with pytest.raises(PortalError):

@@ -14,7 +14,7 @@ from skymount.cli.output import emit, json_option, warn
 
 if TYPE_CHECKING:
     from skymount.cli.session import Writing
-    from skymount.portal.registry.ledger import Ledger, Pending
+    from skymount.portal.registry.ledger import Ledger, PendingWrite
     from skymount.wire.key_pair import KeyPair
 
 _SHOWN = 60  # characters of content in a line
@@ -79,7 +79,7 @@ def retry(numbers: tuple[int, ...], overwrite: bool, flags: PortalFlags, as_json
 
 async def _send_all(
     writing: "Writing",
-    chosen: "Sequence[Pending]",
+    chosen: "Sequence[PendingWrite]",
     pairs: "dict[bytes, KeyPair | None]",
     *,
     overwrite: bool,
@@ -91,7 +91,7 @@ async def _send_all(
     import trio
 
     from skymount.errors import SkymountError, StaleEntryError
-    from skymount.portal.registry.ledger import Fate
+    from skymount.portal.registry.ledger import PendingStatus
     from skymount.portal.registry.revision_marks import EntryId
 
     entries, ledger = writing.entries, writing.ledger
@@ -106,7 +106,7 @@ async def _send_all(
                 known = entries.recall(ref)
                 if known is None or posted.get(ref) != known.revision:
                     kept = ledger.get(each.id)
-                    if kept is None or kept.fate is Fate.CONFLICT:
+                    if kept is None or kept.fate is PendingStatus.CONFLICT:
                         raise
                     await trio.to_thread.run_sync(ledger.drop, each.id)
                     give_up(each, error.message)
@@ -121,7 +121,7 @@ async def _send_all(
     return sent
 
 
-def give_up(each: "Pending", why: str = "something was written later") -> None:
+def give_up(each: "PendingWrite", why: str = "something was written later") -> None:
     """Say that something is not pending any more, though it was never posted."""
     entry = _entry(each, _key_names())
     warn(f"{each.id}: {entry} was to be {_shown(each)}, which is superseded and given up: {why}")
@@ -180,7 +180,7 @@ def _ledger() -> "Iterator[Ledger]":
         yield ledger
 
 
-def _chosen(pending: "Sequence[Pending]", numbers: Sequence[int]) -> "list[Pending]":
+def _chosen(pending: "Sequence[PendingWrite]", numbers: Sequence[int]) -> "list[PendingWrite]":
     """Return what has these numbers, without any all; what a mount is posting is left to it.
 
     The oldest first.
@@ -219,8 +219,8 @@ def _key_names() -> dict[bytes, str]:
         return {}
 
 
-def _facts(each: "Pending") -> dict[str, Any]:
-    from skymount.portal.registry.ledger import Fate
+def _facts(each: "PendingWrite") -> dict[str, Any]:
+    from skymount.portal.registry.ledger import PendingStatus
 
     return {
         "id": each.id,
@@ -233,15 +233,15 @@ def _facts(each: "Pending") -> dict[str, Any]:
         "created": _time(each),
         "posting": each.posting,
         "portals": list(each.portals),
-        "waiting": each.fate is Fate.WAITING,
+        "waiting": each.fate is PendingStatus.WAITING,
     }
 
 
-def _time(each: "Pending") -> str:
+def _time(each: "PendingWrite") -> str:
     return datetime.fromtimestamp(each.created, UTC).isoformat(timespec="seconds")
 
 
-def _line(each: "Pending", names: dict[bytes, str]) -> str:
+def _line(each: "PendingWrite", names: dict[bytes, str]) -> str:
     revision = f"revision {each.signed.entry.revision}" if each.signed else "not signed"
     state = "being posted now" if each.posting else each.reason
     columns = (
@@ -255,12 +255,12 @@ def _line(each: "Pending", names: dict[bytes, str]) -> str:
     return "  ".join(columns)
 
 
-def _entry(each: "Pending", names: dict[bytes, str]) -> str:
+def _entry(each: "PendingWrite", names: dict[bytes, str]) -> str:
     owner = names.get(each.public_key, each.public_key.hex())
     return f"{owner}/{each.tweak.hex() if each.data_key is None else each.data_key}"
 
 
-def _shown(each: "Pending", limit: int | None = None) -> str:
+def _shown(each: "PendingWrite", limit: int | None = None) -> str:
     """Return the content as a line shows it: text between quotes, a skylink, or hex digits."""
     from skymount.wire.registry_entry import DELETED, linked_skylink
 

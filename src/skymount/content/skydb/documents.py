@@ -32,7 +32,7 @@ from skymount.portal.client.upload import FILE_FIELD, UploadBody, send
 from skymount.portal.client.upload_source import Source
 from skymount.portal.failover import Portals
 from skymount.portal.registry.revision_marks import EntryId
-from skymount.portal.registry.verified_registry import State, VerifiedRegistry
+from skymount.portal.registry.verified_registry import EntryState, VerifiedRegistry
 from skymount.wire.key_pair import KeyPair
 from skymount.wire.registry_entry import linked_skylink
 from skymount.wire.skydb_document import DOCUMENT_LIMIT, document_name
@@ -57,7 +57,7 @@ Text = bytes | LongText
 class Document:
     """A document at some time: its entry, and its text."""
 
-    entry: State
+    entry: EntryState
     data: Text | None
     """JSON over several lines, with a line feed at its end; None when there is no document."""
     verified: Verified = Verified.NO
@@ -269,7 +269,7 @@ class Documents:
             await in_thread(partial(file.put, text))
             return body, await in_thread(partial(text_of, file))
 
-    async def delete(self, ref: EntryId, pair: KeyPair) -> State:
+    async def delete(self, ref: EntryId, pair: KeyPair) -> EntryState:
         """Delete a document's entry."""
         return await self._entries.delete(ref, pair)
 

@@ -5,7 +5,7 @@ decided in `slots`, how a domain is resolved in `portal.registry.name_resolver`.
 from skymount.errors import MalformedError
 from skymount.fs.skylinks.directory import SkylinksDirectory
 from skymount.fs.static_tree import HNS
-from skymount.portal.registry.name_resolver import Goal
+from skymount.portal.registry.name_resolver import ResolvableName
 from skymount.wire.hns import parse_domain
 
 SPACE = 1
@@ -18,7 +18,7 @@ class HnsDirectory(SkylinksDirectory):
     directory = HNS
 
 
-def parse_name(name: str) -> tuple[str, Goal]:
+def parse_name(name: str) -> tuple[str, ResolvableName]:
     """Read a name in ``/hns``: a domain, all spellings of which are the same name."""
     if name != name.strip():
         raise MalformedError(f"not a domain: {name[:80]!a}")

@@ -13,7 +13,7 @@ import trio
 
 from skymount.errors import PortalError
 from skymount.fs.skylinks.tree import Tree
-from skymount.portal.registry.name_resolver import Goal
+from skymount.portal.registry.name_resolver import ResolvableName
 from skymount.wire.skylink import Skylink
 
 INDEX_BITS = 24
@@ -114,7 +114,7 @@ class MountedName:
 
     slot: TreeVersion
 
-    def __init__(self, name: str, goal: Goal) -> None:
+    def __init__(self, name: str, goal: ResolvableName) -> None:
         self.name = name
         self.goal = goal
         self.error: PortalError | None = None

@@ -17,7 +17,7 @@ from skymount.errors import BadContentError, NotFoundError, PortalError, Unavail
 from skymount.fs.skylinks.mounted_name import INDEX_BITS, NUMBER_BITS, MountedName, TreeVersion
 from skymount.fs.skylinks.tree import Tree
 from skymount.fs.subtree import FOREVER, refuse
-from skymount.portal.registry.name_resolver import NEGATIVE_TTL, Goal, NameResolver
+from skymount.portal.registry.name_resolver import NEGATIVE_TTL, NameResolver, ResolvableName
 from skymount.wire.skylink import Skylink, parse_skylink
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class NameTable:
         load: Callable[[Skylink], Awaitable[Skyfile]],
         nursery: trio.Nursery,
         names: NameResolver,
-        parse: Callable[[str], tuple[str, Goal]],
+        parse: Callable[[str], tuple[str, ResolvableName]],
         space: int = 0,
     ) -> None:
         self._load = load
@@ -72,7 +72,7 @@ class NameTable:
                 found = self._new_point(kept, goal)
         return found
 
-    def _new_point(self, name: str, goal: Goal) -> MountedName:
+    def _new_point(self, name: str, goal: ResolvableName) -> MountedName:
         point = MountedName(name, goal)
         target = None if point.moves else goal
         assert not isinstance(target, str)
@@ -403,7 +403,7 @@ def _digest(data: memoryview) -> bytes:
     return blake2b(data).digest()
 
 
-def parse_name(name: str) -> tuple[str, Goal]:
+def parse_name(name: str) -> tuple[str, ResolvableName]:
     """Read a name in ``/skylinks``: any form of a link that is a single path element.
 
     Each spelling is a name of its own.

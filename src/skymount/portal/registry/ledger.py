@@ -103,7 +103,7 @@ _RETRY = (
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RevisionMark:
     """The high-water mark of an entry: nothing below it is believed any more."""
 
     revision: int
@@ -122,7 +122,7 @@ class Name:
     tweak: bytes
 
 
-class Fate(Enum):
+class PendingStatus(Enum):
     """What becomes of content that is not posted."""
 
     WAITING = "waiting"
@@ -134,7 +134,7 @@ class Fate(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingWrite:
     """Content of an entry that is not known to be posted."""
 
     id: int
@@ -153,10 +153,10 @@ class Pending:
     """Whether a process that is alive is posting it now."""
     portals: tuple[str, ...] = ()
     """The addresses of those that it was written for; empty when that is not known."""
-    fate: Fate = Fate.FAILED
+    fate: PendingStatus = PendingStatus.FAILED
 
 
-def is_rolled_back(mark: Seen | None, entry: Entry) -> bool:
+def is_rolled_back(mark: RevisionMark | None, entry: Entry) -> bool:
     """Whether an entry is older than the mark (wire notes 6.3): a portal must not show it."""
     if mark is None or entry.revision != mark.revision:
         return mark is not None and entry.revision < mark.revision
@@ -165,11 +165,11 @@ def is_rolled_back(mark: Seen | None, entry: Entry) -> bool:
     return entry.work > mark.digest
 
 
-def raised(mark: Seen | None, entry: Entry, now: float) -> Seen:
+def raised(mark: RevisionMark | None, entry: Entry, now: float) -> RevisionMark:
     """Return the mark once that entry was seen; the very same one when it stays."""
     if mark is not None and (is_rolled_back(mark, entry) or entry.work == mark.digest):
         return mark
-    return Seen(entry.revision, entry.work, now)
+    return RevisionMark(entry.revision, entry.work, now)
 
 
 def default_path() -> Path:
@@ -240,7 +240,7 @@ class Ledger:
 
     # --- what was seen
 
-    def seen(self, public_key: bytes, tweak: bytes) -> Seen | None:
+    def seen(self, public_key: bytes, tweak: bytes) -> RevisionMark | None:
         """Return the mark of an entry."""
         return self._read(lambda db: _mark(db, (public_key, tweak)), None)
 
@@ -248,7 +248,9 @@ class Ledger:
         """Return the highest revision that was seen or signed, and must not be signed again."""
         return self._database.read(lambda db: _highest(db, (public_key, tweak)))
 
-    def note(self, signed: SignedEntry, data_key: str | None, *, named: bool = True) -> Seen:
+    def note(
+        self, signed: SignedEntry, data_key: str | None, *, named: bool = True
+    ) -> RevisionMark:
         """Raise the mark to an entry whose signature was verified; return the mark then.
 
         It is never lowered: `is_rolled_back` tells whether the entry is behind it. The entry is
@@ -258,7 +260,7 @@ class Ledger:
         key = (signed.public_key, signed.entry.tweak)
         encoded = _encode_key(data_key)
 
-        def is_known(db: sqlite3.Connection) -> Seen | None:
+        def is_known(db: sqlite3.Connection) -> RevisionMark | None:
             mark = _mark(db, key)
             if mark is None or raised(mark, signed.entry, 0.0) is not mark:
                 return None
@@ -279,7 +281,7 @@ class Ledger:
 
     def _note(
         self, db: sqlite3.Connection, signed: SignedEntry, data_key: bytes | None, named: bool
-    ) -> Seen:
+    ) -> RevisionMark:
         entry = signed.entry
         key = (signed.public_key, entry.tweak)
         db.execute(_ENSURE, key)
@@ -378,7 +380,7 @@ class Ledger:
             row = (
                 *(*key, _encode_key(data_key), entry.data, None, number, entry.kind),
                 *(signed.signature, _INTERRUPTED, self._clock(), self._poster),
-                *(_list(portals), Fate.WAITING.value),
+                *(_list(portals), PendingStatus.WAITING.value),
             )
             return _added(db.execute(_SPOOL, row))
 
@@ -393,7 +395,7 @@ class Ledger:
         reason: str,
         base: int | None = None,
         portals: Sequence[str] = (),
-        fate: Fate = Fate.FAILED,
+        fate: PendingStatus = PendingStatus.FAILED,
     ) -> int:
         """Keep content for which no revision was taken; return an id.
 
@@ -434,13 +436,13 @@ class Ledger:
 
         return self._database.write(act)
 
-    def settle(self, number: int) -> Seen | None:
+    def settle(self, number: int) -> RevisionMark | None:
         """Take what was posted out of the spool, and raise the mark to it; return the mark.
 
         None when it is not in the spool any more: `note` it then.
         """
 
-        def act(db: sqlite3.Connection) -> Seen | None:
+        def act(db: sqlite3.Connection) -> RevisionMark | None:
             row = db.execute(f"{_PENDING} WHERE id = ?", (number,)).fetchone()
             found = self._pending(row) if row else None
             if found is None or found.signed is None:
@@ -451,23 +453,23 @@ class Ledger:
 
         return self._database.write(act)
 
-    def fail(self, number: int, reason: str, fate: Fate = Fate.FAILED) -> None:
+    def fail(self, number: int, reason: str, fate: PendingStatus = PendingStatus.FAILED) -> None:
         """Say why something could not be posted; it stays in the spool."""
         query = "UPDATE spool SET reason = ?, poster = NULL, fate = ? WHERE id = ?"
         values = (_line(reason), fate.value, number)
         self._database.write(lambda db: db.execute(query, values))
 
-    def supersede(self, public_key: bytes, tweak: bytes, number: int) -> list[Pending]:
+    def supersede(self, public_key: bytes, tweak: bytes, number: int) -> list[PendingWrite]:
         """Take out what was written to an entry before what has that id; return it.
 
         What was made from what somebody else had changed stays, and what is being posted.
         """
         query = f"{_PENDING} WHERE {_OF} AND id < ? AND fate != ?"
-        values = (public_key, tweak, number, Fate.CONFLICT.value)
+        values = (public_key, tweak, number, PendingStatus.CONFLICT.value)
         if not self._read(lambda db: db.execute(query, values).fetchall(), []):
             return []
 
-        def act(db: sqlite3.Connection) -> list[Pending]:
+        def act(db: sqlite3.Connection) -> list[PendingWrite]:
             found = [self._pending(row) for row in db.execute(query, values).fetchall()]
             return [each for each in found if not each.posting and _remove(db, each.id)]
 
@@ -476,17 +478,17 @@ class Ledger:
     def has_pending(self, public_key: bytes, tweak: bytes) -> bool:
         """Whether something written to an entry is in the spool that a post would supersede."""
         query = f"SELECT 1 FROM spool WHERE {_OF} AND fate != ? LIMIT 1"
-        values = (public_key, tweak, Fate.CONFLICT.value)
+        values = (public_key, tweak, PendingStatus.CONFLICT.value)
         return self._read(lambda db: db.execute(query, values).fetchone() is not None, False)
 
-    def pending(self) -> list[Pending]:
+    def pending(self) -> list[PendingWrite]:
         """Return what is in the spool, the oldest first."""
         rows: list[tuple[Any, ...]] = self._read(
             lambda db: db.execute(f"{_PENDING} ORDER BY id").fetchall(), []
         )
         return [self._pending(row) for row in rows]
 
-    def get(self, number: int) -> Pending | None:
+    def get(self, number: int) -> PendingWrite | None:
         """Return what is in the spool under that id."""
         query = f"{_PENDING} WHERE id = ?"
         rows: list[tuple[Any, ...]] = self._read(
@@ -511,7 +513,7 @@ class Ledger:
             if number != but and not _is_running(poster):
                 _remove(db, number)
 
-    def _pending(self, row: tuple[Any, ...]) -> Pending:
+    def _pending(self, row: tuple[Any, ...]) -> PendingWrite:
         number, public_key, tweak, data_key, data, base, revision, kind, signature, *rest = row
         reason, created, poster, portals, fate = rest
         try:
@@ -519,9 +521,15 @@ class Ledger:
             if signature is not None:
                 entry = Entry(tweak, data, int.from_bytes(revision, "big"), kind)
                 signed = SignedEntry(public_key, entry, signature).verify()
-            return Pending(
+            return PendingWrite(
                 *(number, public_key, tweak, _decode_key(data_key), data, signed, _from(base)),
-                *(reason, created, _is_running(poster), tuple(portals.split()), Fate(fate)),
+                *(
+                    reason,
+                    created,
+                    _is_running(poster),
+                    tuple(portals.split()),
+                    PendingStatus(fate),
+                ),
             )
         except (MalformedError, TypeError, ValueError) as error:
             raise StorageError(
@@ -535,14 +543,14 @@ def _form() -> Format:
     return Format(_APPLICATION, _VERSION, _SCHEMA, _UPGRADES)
 
 
-def _mark(db: sqlite3.Connection, key: tuple[bytes, bytes]) -> Seen | None:
+def _mark(db: sqlite3.Connection, key: tuple[bytes, bytes]) -> RevisionMark | None:
     row = db.execute(_MARK, key).fetchone()
     if row is None or row[0] is None:
         return None
     revision, digest, at = row
     if len(revision) != 8 or not isinstance(digest, bytes) or not isinstance(at, float):
         raise ValueError("a mark is of no known form")
-    return Seen(int.from_bytes(revision, "big"), digest, at)
+    return RevisionMark(int.from_bytes(revision, "big"), digest, at)
 
 
 def _highest(db: sqlite3.Connection, key: tuple[bytes, bytes]) -> int | None:

@@ -1,6 +1,6 @@
 """Owns what a name that moves leads to now: a domain or a v2 skylink, to a v1 skylink.
 
-`Known`, a plain value, decides how long an answer holds, when to ask again after a failure and
+`CachedResolution`, a plain value, decides how long an answer holds, when to ask again after a failure and
 what is served meanwhile. `NameResolver` asks, with one request per name for all callers. An answer
 ends early when a registry entry on its path turns out to lead elsewhere.
 """
@@ -25,18 +25,18 @@ from skymount.portal.client import hns as names
 from skymount.portal.client.base import PortalReader
 from skymount.portal.failover import Portals
 from skymount.portal.registry.revision_marks import EntryId
-from skymount.portal.registry.verified_registry import State, VerifiedRegistry
-from skymount.wire.hns import Record, RegistryRecord
+from skymount.portal.registry.verified_registry import EntryState, VerifiedRegistry
+from skymount.wire.hns import DomainRecord, RegistryRecord
 from skymount.wire.registry_entry import SignedEntry, entry_link, linked_skylink
 from skymount.wire.registry_proof import HOPS, check_proof, parse_proof
 from skymount.wire.skylink import Skylink
 
 log = logging.getLogger(__name__)
 
-Goal = Skylink | str
+ResolvableName = Skylink | str
 """What can move: a v2 skylink, or a domain in the form of `wire.hns.parse_domain`."""
 
-Way = dict[Skylink, Skylink | None]
+ResolutionPath = dict[Skylink, Skylink | None]
 """The registry entries by which an answer came, as v2 skylinks, and where each led, if anywhere."""
 
 NEGATIVE_TTL = 5.0
@@ -71,7 +71,7 @@ class Resolution:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class CachedResolution:
     """What is known of a name. Times are seconds of one clock."""
 
     found: Resolution | None = None
@@ -114,7 +114,7 @@ class Known:
             raise NotFoundError("there is no such name")
         return self.found
 
-    def fail(self, now: float) -> "Known":
+    def fail(self, now: float) -> "CachedResolution":
         """Return what is known after a failure: «not found» is not believed any longer."""
         failures = self.failures + 1
         return replace(self, absent=False, failures=failures, failed=now, outdated=False)
@@ -136,8 +136,8 @@ class NameResolverConfig:
 class _Held:
     """A name: what is known of it, and who may ask."""
 
-    known: Known = field(default_factory=Known)
-    way: Way = field(default_factory=dict)
+    known: CachedResolution = field(default_factory=CachedResolution)
+    way: ResolutionPath = field(default_factory=dict)
     """Of the last good answer, or as far as the request under way has come."""
     outdated: bool = False
     """Whether one of these entries has changed since."""
@@ -162,11 +162,11 @@ class NameResolver:
         self._portals = portals
         self._entries = entries
         self._config = config or NameResolverConfig()
-        self._held: LRUCache[Goal, _Held] = LRUCache(_KEPT)
+        self._held: LRUCache[ResolvableName, _Held] = LRUCache(_KEPT)
         self._refs: LRUCache[Skylink, EntryId] = LRUCache(_KEPT)
         entries.watch(self._entry_changed)
 
-    def _entry_changed(self, ref: EntryId, state: State) -> None:
+    def _entry_changed(self, ref: EntryId, state: EntryState) -> None:
         """End what is known of each name that came by an entry when that led elsewhere."""
         link = entry_link(ref.public_key, ref.tweak)
         leads_to = None if state.data is None else linked_skylink(state.data)
@@ -174,26 +174,26 @@ class NameResolver:
             if held.way.get(link, leads_to) != leads_to:
                 held.outdate()
 
-    def known(self, goal: Goal) -> Known:
+    def known(self, goal: ResolvableName) -> CachedResolution:
         """Return what is known of a name."""
         held = self._held.get(goal)
-        return Known() if held is None else held.known
+        return CachedResolution() if held is None else held.known
 
-    def pause(self, goal: Goal) -> float:
+    def pause(self, goal: ResolvableName) -> float:
         """Return the seconds until a name is to be asked for again; 0: now."""
         return self.known(goal).pause(trio.current_time(), self._config.ttl)
 
-    def learn(self, record: Record) -> None:
+    def learn(self, record: DomainRecord) -> None:
         """Take in the public key that a domain's record names."""
         if isinstance(record, RegistryRecord):
             self._refs[record.skylink] = EntryId(record.public_key, record.tweak)
 
-    def set_back(self, goal: Goal) -> None:
+    def set_back(self, goal: ResolvableName) -> None:
         """Count a failure: what the name leads to now cannot be used."""
         held = self._hold(goal)
         held.known = held.known.fail(trio.current_time())
 
-    async def resolve(self, goal: Goal) -> Resolution:
+    async def resolve(self, goal: ResolvableName) -> Resolution:
         """Return what a name leads to, from memory as long as that holds.
 
         While asking fails the last good answer is returned, if there was one; else that failure is
@@ -204,19 +204,19 @@ class NameResolver:
             found = held.known.answer(trio.current_time(), self._config.ttl)
             return await self._ask(goal, held) if found is None else found
 
-    def _hold(self, goal: Goal) -> _Held:
+    def _hold(self, goal: ResolvableName) -> _Held:
         held = self._held.get(goal)
         if held is None:
             held = self._held[goal] = _Held()
         return held
 
-    async def _ask(self, goal: Goal, held: _Held) -> Resolution:
+    async def _ask(self, goal: ResolvableName, held: _Held) -> Resolution:
         now = trio.current_time()
         before, held.way, held.outdated = held.way, {}, False
         try:
             found = replace(await self._find(goal, held.way), at=now)
         except NotFoundError:
-            held.known = Known(absent=True, asked=now, outdated=held.outdated)
+            held.known = CachedResolution(absent=True, asked=now, outdated=held.outdated)
             raise
         except (PortalError, StorageError) as error:
             held.way = before | held.way
@@ -227,10 +227,10 @@ class NameResolver:
             if isinstance(error, StorageError):  # what was rolled back could not be told
                 raise UnavailableError(str(error)) from None
             raise
-        held.known = Known(found, asked=now, outdated=held.outdated)
+        held.known = CachedResolution(found, asked=now, outdated=held.outdated)
         return found
 
-    async def _find(self, goal: Goal, way: Way) -> Resolution:
+    async def _find(self, goal: ResolvableName, way: ResolutionPath) -> Resolution:
         if isinstance(goal, Skylink):
             return await self._follow(goal, way)
         if self._config.require:
@@ -240,10 +240,10 @@ class NameResolver:
         return replace(await self._follow(record.skylink, way), verified=False)
 
     @staticmethod
-    async def _record(client: PortalReader, domain: str) -> Record:
+    async def _record(client: PortalReader, domain: str) -> DomainRecord:
         return (await names.resolve(client.transport, domain, client.options)).record
 
-    async def _follow(self, link: Skylink, way: Way) -> Resolution:
+    async def _follow(self, link: Skylink, way: ResolutionPath) -> Resolution:
         """Follow a skylink of any version, and note the way."""
         for _ in range(HOPS + 1):
             if link.version == 1:
@@ -256,7 +256,7 @@ class NameResolver:
 
     # By the registry
 
-    async def _following(self, link: Skylink, way: Way) -> Skylink | None:
+    async def _following(self, link: Skylink, way: ResolutionPath) -> Skylink | None:
         """Read the entry that a v2 skylink names; None where only a portal can tell.
 
         What a portal forged or rolled back is an error: its word would be no better.
@@ -279,7 +279,7 @@ class NameResolver:
 
     # By a portal's word and proof
 
-    async def _by_portal(self, link: Skylink, way: Way) -> Resolution:
+    async def _by_portal(self, link: Skylink, way: ResolutionPath) -> Resolution:
         """Let a portal follow a v2 skylink, one that proves its answer if there is such a one."""
         way[link] = None
         ask = partial(self._head, link=link, way=way)
@@ -292,7 +292,7 @@ class NameResolver:
         log.warning("%s: provisional: not proven, and failed to answer: %s", link, names)
         return replace(found, provisional=True)
 
-    async def _head(self, client: PortalReader, link: Skylink, way: Way) -> Resolution:
+    async def _head(self, client: PortalReader, link: Skylink, way: ResolutionPath) -> Resolution:
         asked = trio.current_time()
         head = await self._portals.budget.run(partial(client.head, link))
         if head.skylink is None or head.skylink.version != 1:

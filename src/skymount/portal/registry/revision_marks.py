@@ -14,7 +14,7 @@ import trio
 from cachetools import LRUCache
 
 from skymount.errors import BadContentError, MalformedError, RolledBackError, StorageError
-from skymount.portal.registry.ledger import Ledger, Seen, is_rolled_back, raised
+from skymount.portal.registry.ledger import Ledger, RevisionMark, is_rolled_back, raised
 from skymount.wire.registry_entry import Entry, SignedEntry
 from skymount.wire.skylink import Skylink
 
@@ -42,11 +42,11 @@ class EntryId:
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class VerifiedEntry:
     """An entry that a portal sent, and that is believed."""
 
     signed: SignedEntry
-    mark: Seen
+    mark: RevisionMark
     asked: float
     """When the request for it was begun, by trio's clock."""
 
@@ -55,7 +55,7 @@ class Sighting:
 class _Kept:
     """A mark that is in memory alone, and what the ledger needs to take it later."""
 
-    mark: Seen
+    mark: RevisionMark
     signed: SignedEntry
     data_key: str | None
     named: bool
@@ -83,7 +83,7 @@ class RevisionMarks:
         """Use the ledger in a thread."""
         return await trio.to_thread.run_sync(function, *args, limiter=self._threads)
 
-    async def find(self, ref: EntryId) -> Seen | None:
+    async def find(self, ref: EntryId) -> RevisionMark | None:
         """Return the mark of an entry."""
         kept = self._kept.get(ref)
         if self.ledger is None:
@@ -91,7 +91,7 @@ class RevisionMarks:
         seen = await self.in_thread(self.ledger.seen, ref.public_key, ref.tweak)
         return _later(seen, kept.mark) if kept else seen
 
-    async def note(self, ref: EntryId, signed: SignedEntry, *, named: bool = True) -> Seen:
+    async def note(self, ref: EntryId, signed: SignedEntry, *, named: bool = True) -> RevisionMark:
         """Raise the mark to an entry whose signature was verified; return the mark then.
 
         It is never lowered: `is_rolled_back` tells whether the entry is behind it.
@@ -140,7 +140,9 @@ class RevisionMarks:
         )
         return None if key is None else EntryId(*key)
 
-    async def check(self, ref: EntryId, signed: SignedEntry, portal: str, *, named: bool) -> Seen:
+    async def check(
+        self, ref: EntryId, signed: SignedEntry, portal: str, *, named: bool
+    ) -> RevisionMark:
         """Believe an entry that came with something else, such as in a proof; return the mark.
 
         BadContentError when its owner did not sign it, RolledBackError when it is behind.
@@ -161,7 +163,7 @@ class RevisionMarks:
         portal: str,
         *,
         named: bool = True,
-    ) -> Sighting | None:
+    ) -> VerifiedEntry | None:
         """Ask one portal for an entry; None when it has none. RolledBackError when it is behind.
 
         `fetch` asks, and verifies. What is changed here meanwhile may make the answer look old:
@@ -177,23 +179,23 @@ class RevisionMarks:
                 continue
             mark = await self.note(ref, signed, named=named)
             if not is_rolled_back(mark, signed.entry):
-                return Sighting(signed, mark, asked)
+                return VerifiedEntry(signed, mark, asked)
             if mark.at < begun or race == _RACES:
                 raise _rolled_back(ref, mark, signed.entry, portal)
         return None
 
 
-def _later(one: Seen | None, other: Seen) -> Seen:
+def _later(one: RevisionMark | None, other: RevisionMark) -> RevisionMark:
     if one is None:
         return other
     return one if (one.revision, other.digest) >= (other.revision, one.digest) else other
 
 
-def _rolled_back(ref: EntryId, mark: Seen, entry: Entry, portal: str) -> RolledBackError:
+def _rolled_back(ref: EntryId, mark: RevisionMark, entry: Entry, portal: str) -> RolledBackError:
     return RolledBackError(f"registry entry {ref}: {behind(mark, entry)}", url=portal)
 
 
-def behind(mark: Seen | None, entry: Entry) -> str:
+def behind(mark: RevisionMark | None, entry: Entry) -> str:
     """Say how an entry is behind a mark."""
     known = "another" if mark is None else mark.revision
     return f"revision {entry.revision} is behind revision {known}, which was seen before"

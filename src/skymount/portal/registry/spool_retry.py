@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from skymount.errors import SkymountError, StaleEntryError, StorageError, UnavailableError
-from skymount.portal.registry.ledger import Fate, Ledger, Pending
+from skymount.portal.registry.ledger import Ledger, PendingStatus, PendingWrite
 from skymount.portal.registry.revision_marks import EntryId
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.key_pair import KeyPair
@@ -24,16 +24,18 @@ _LIMIT = 10.0  # seconds of one attempt: whoever writes to the entry meanwhile w
 log = logging.getLogger(__name__)
 
 
-def due(pending: Sequence[Pending]) -> list[Pending]:
+def due(pending: Sequence[PendingWrite]) -> list[PendingWrite]:
     """Return what is to be sent: of each entry what was written last, if that waits for a portal.
 
     `pending` is sorted by age. What was written before that is superseded once it is posted.
     """
     latest = {(each.public_key, each.tweak): each for each in pending}
-    return [each for each in latest.values() if each.fate is Fate.WAITING and not each.posting]
+    return [
+        each for each in latest.values() if each.fate is PendingStatus.WAITING and not each.posting
+    ]
 
 
-def summary(pending: Sequence[Pending]) -> str:
+def summary(pending: Sequence[PendingWrite]) -> str:
     """Say in one line how much is pending; empty when nothing is."""
     if not pending:
         return ""
@@ -83,7 +85,7 @@ class SpoolRetry:
         if text:
             log.warning(text)
 
-    async def _pending(self) -> list[Pending]:
+    async def _pending(self) -> list[PendingWrite]:
         if not self._ledger.path.exists():  # it is made when it is needed
             return []
         try:
@@ -92,7 +94,7 @@ class SpoolRetry:
             log.info("%s", error)
             return []
 
-    async def _waiting(self) -> list[Pending]:
+    async def _waiting(self) -> list[PendingWrite]:
         """Return what is to be sent from here."""
         await self._entries.save()
         pending = await self._pending()
@@ -102,7 +104,7 @@ class SpoolRetry:
         self._said = text
         return [each for each in due(pending) if self._sends and self._entries.at(each.portals)]
 
-    async def _send(self, waiting: Sequence[Pending]) -> bool:
+    async def _send(self, waiting: Sequence[PendingWrite]) -> bool:
         """Send what waits, but nothing more to portals that just failed; whether any was sent."""
         away: set[tuple[str, ...]] = set()
         is_sent = False

@@ -35,7 +35,14 @@ from skymount.errors import (
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.registry import GET_TIMEOUT, Registry
 from skymount.portal.failover import Portals
-from skymount.portal.registry.ledger import Fate, Ledger, Pending, Seen, is_rolled_back, raised
+from skymount.portal.registry.ledger import (
+    Ledger,
+    PendingStatus,
+    PendingWrite,
+    RevisionMark,
+    is_rolled_back,
+    raised,
+)
 from skymount.portal.registry.revision_marks import EntryId, RevisionMarks, behind
 from skymount.wire.key_pair import KeyPair
 from skymount.wire.registry_entry import DATA_LIMIT, DELETED, MAX_REVISION, Entry, SignedEntry
@@ -55,7 +62,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class EntryState:
     """What the registry held at some time."""
 
     signed: SignedEntry | None
@@ -81,14 +88,14 @@ class State:
 # --- decisions
 
 
-def is_same(one: State, other: State) -> bool:
+def is_same(one: EntryState, other: EntryState) -> bool:
     """Whether two states are of the same entry: revision and content, whatever the signature."""
     if one.signed is None or other.signed is None:
         return one.signed is other.signed
     return one.signed.entry == other.signed.entry
 
 
-def is_news(old: State | None, new: State) -> bool:
+def is_news(old: EntryState | None, new: EntryState) -> bool:
     """Whether a state replaces the remembered one, in whatever order the answers came."""
     if old is None or old.signed is None:
         return old is None or new.signed is not None or new.asked >= old.asked
@@ -108,7 +115,7 @@ def next_revision(current: int, taken: int | None) -> int:
     return highest + 1
 
 
-def check_base(base: State | None, current: State, wanted: bytes) -> bool:
+def check_base(base: EntryState | None, current: EntryState, wanted: bytes) -> bool:
     """Return whether a change made from `base` is still to be posted; None: a whole rewrite.
 
     It is not when the registry has its very content. StaleEntryError when somebody else changed
@@ -124,24 +131,24 @@ def check_base(base: State | None, current: State, wanted: bytes) -> bool:
     )
 
 
-def fate_of(error: BaseException, base: State | None) -> Fate:
+def fate_of(error: BaseException, base: EntryState | None) -> PendingStatus:
     """Return what becomes of content whose posting failed.
 
     It is sent by itself if no portal answered, or there was no time left; not if somebody gave up.
     """
     if isinstance(error, UnavailableError | StorageError | trio.Cancelled):
-        return Fate.WAITING
+        return PendingStatus.WAITING
     is_conflict = isinstance(error, StaleEntryError) and base is not None
-    return Fate.CONFLICT if is_conflict else Fate.FAILED
+    return PendingStatus.CONFLICT if is_conflict else PendingStatus.FAILED
 
 
-def _log_superseded(pending: Pending) -> None:
+def _log_superseded(pending: PendingWrite) -> None:
     ref = EntryId(pending.public_key, pending.tweak, pending.data_key)
     text = "registry entry %s: %a was never posted, and is given up: something was written later"
     _log.warning(text, ref, pending.data)
 
 
-def _mark_of(state: State) -> Seen | None:
+def _mark_of(state: EntryState) -> RevisionMark | None:
     return raised(None, state.signed.entry, state.changed) if state.signed else None
 
 
@@ -176,7 +183,7 @@ class VerifiedRegistry:
         look: float = GET_TIMEOUT,
         fresh: float = FRESH,
         clock: Callable[[], float] = time.time,
-        gave_up: Callable[[Pending], None] | None = None,
+        gave_up: Callable[[PendingWrite], None] | None = None,
     ) -> None:
         """`look` is seconds that a portal may look for an entry, `clock` the ledger's.
 
@@ -190,12 +197,14 @@ class VerifiedRegistry:
         self._look = look
         self._fresh_for = fresh
         self._clock = clock
-        self._states: LRUCache[EntryId, State] = LRUCache(_STATES)
-        self._watchers: list[Callable[[EntryId, State], None]] = []
+        self._states: LRUCache[EntryId, EntryState] = LRUCache(_STATES)
+        self._watchers: list[Callable[[EntryId, EntryState], None]] = []
         self._complaints: LRUCache[tuple[object, ...], None] = LRUCache(_COMPLAINTS)
         self.kept = trio.Event()
         """Set when something was put into the spool; who waits for that puts a new one here."""
-        self._unmarked: dict[int, tuple[str, Fate]] = {}  # failures that the ledger could not take
+        self._unmarked: dict[
+            int, tuple[str, PendingStatus]
+        ] = {}  # failures that the ledger could not take
         self._turns: WeakValueDictionary[EntryId, _Turn] = WeakValueDictionary()
         self._writing: WeakValueDictionary[EntryId, trio.Lock] = WeakValueDictionary()
 
@@ -214,7 +223,7 @@ class VerifiedRegistry:
         found.portals = replace(self.portals, clients=chosen, rounds=1)
         return found
 
-    def watch(self, changed: Callable[[EntryId, State], None]) -> None:
+    def watch(self, changed: Callable[[EntryId, EntryState], None]) -> None:
         """Have it called, from the event loop, when an entry turns out to be another than before.
 
         With what it is now.
@@ -233,11 +242,11 @@ class VerifiedRegistry:
         names = self._ledger.names(public_key)
         return [EntryId(public_key, name.tweak, name.data_key) for name in names]
 
-    def recall(self, ref: EntryId) -> State | None:
+    def recall(self, ref: EntryId) -> EntryState | None:
         """Return what is remembered, of any age. No IO."""
         return self._states.get(ref)
 
-    async def read(self, ref: EntryId, max_age: float = 0.0, *, named: bool = True) -> State:
+    async def read(self, ref: EntryId, max_age: float = 0.0, *, named: bool = True) -> EntryState:
         """Return what the registry holds, or held at most `max_age` seconds ago.
 
         Absent and deleted entries are states too. With 0 a request begins now. Otherwise those that
@@ -274,15 +283,19 @@ class VerifiedRegistry:
         except BadContentError as error:
             self._complain(ref, error)
             raise
-        self._remember(ref, State(signed, asked, mark.at))
+        self._remember(ref, EntryState(signed, asked, mark.at))
 
     async def key_of(self, link: Skylink) -> EntryId | None:
         """Return the entry that a v2 skylink names, if it is known here."""
         return await self.marks.key_of(link)
 
     async def write(
-        self, ref: EntryId, pair: KeyPair, content: bytes | bytearray | mmap, base: State | None
-    ) -> State:
+        self,
+        ref: EntryId,
+        pair: KeyPair,
+        content: bytes | bytearray | mmap,
+        base: EntryState | None,
+    ) -> EntryState:
         """Sign and post new content; return the state then. It posts also what is there already.
 
         With a `base` the content is a change of that state: StaleEntryError when the portal has
@@ -294,10 +307,10 @@ class VerifiedRegistry:
         async with self._changing(ref, pair):
             return await self._write(ref, pair, data, base)
 
-    def check(self, ref: EntryId, base: State) -> None:
+    def check(self, ref: EntryId, base: EntryState) -> None:
         """Content made from any state can be signed: its owner did that before."""
 
-    async def delete(self, ref: EntryId, pair: KeyPair) -> State:
+    async def delete(self, ref: EntryId, pair: KeyPair) -> EntryState:
         """Post the deletion of an entry.
 
         Nothing is posted when it is absent or deleted already, unless something is pending for it.
@@ -321,8 +334,8 @@ class VerifiedRegistry:
         return await self.marks.in_thread(self._ledger.has_pending, ref.public_key, ref.tweak)
 
     async def send(
-        self, pending: Pending, pair: KeyPair | None = None, *, overwrite: bool = False
-    ) -> State:
+        self, pending: PendingWrite, pair: KeyPair | None = None, *, overwrite: bool = False
+    ) -> EntryState:
         """Post what is in the spool: the very same bytes if they are signed.
 
         StaleEntryError when the entry was changed since, unless to `overwrite`: then it gets the
@@ -342,18 +355,18 @@ class VerifiedRegistry:
             except BaseException as error:
                 # When nothing was known of the entry, what is there may have been there before.
                 is_unknown = isinstance(error, StaleEntryError) and pending.base == -1
-                before = Fate.CONFLICT if is_unknown else pending.fate
+                before = PendingStatus.CONFLICT if is_unknown else pending.fate
                 await self._keep(ref, pending.data, None, pending.id, error, before)
                 raise
 
     async def _send_anew(
         self,
         ref: EntryId,
-        pending: Pending,
+        pending: PendingWrite,
         pair: KeyPair | None,
         overwrite: bool,
         taken: int | None,
-    ) -> State:
+    ) -> EntryState:
         """Post what is in the spool, signed with the next revision.
 
         Unless to `overwrite`, not if somebody took a revision since `taken` was the highest one.
@@ -386,7 +399,7 @@ class VerifiedRegistry:
 
     # --- asking
 
-    async def _ask(self, ref: EntryId, named: bool = True) -> State:
+    async def _ask(self, ref: EntryId, named: bool = True) -> EntryState:
         """Ask the portals, with a request that begins now."""
         begun = trio.current_time()
         try:
@@ -394,10 +407,10 @@ class VerifiedRegistry:
         except NotFoundError:
             old = self._states.get(ref)
             absent = old is not None and old.signed is None
-            state = State(None, begun, old.changed if old and absent else self._clock())
+            state = EntryState(None, begun, old.changed if old and absent else self._clock())
         return self._remember(ref, state)
 
-    async def _ask_one(self, portal: PortalReader, ref: EntryId, named: bool) -> State:
+    async def _ask_one(self, portal: PortalReader, ref: EntryId, named: bool) -> EntryState:
         """Ask one portal: NotFoundError when it has no such entry, BadContentError when it lies."""
         transport = portal.transport
         registry = Registry(transport, self.marks)
@@ -408,9 +421,9 @@ class VerifiedRegistry:
             raise
         if found is None:
             raise NotFoundError("there is no such registry entry", status=404, url=portal.url)
-        return State(found.signed, found.asked, found.mark.at)
+        return EntryState(found.signed, found.asked, found.mark.at)
 
-    async def _ask_to_replace(self, ref: EntryId) -> State:
+    async def _ask_to_replace(self, ref: EntryId) -> EntryState:
         """Ask for who replaces whatever is there: what is behind counts as nothing.
 
         A portal may have lost the entry, and have an old one back; its owner can set it right. It
@@ -418,7 +431,7 @@ class VerifiedRegistry:
         """
         begun = trio.current_time()
 
-        async def ask(portal: PortalReader) -> State:
+        async def ask(portal: PortalReader) -> EntryState:
             try:
                 return await self._ask_one(portal, ref, True)
             except RolledBackError as error:
@@ -427,10 +440,10 @@ class VerifiedRegistry:
         try:
             state = await self.portals.first(ask)
         except NotFoundError:
-            return State(None, begun, self._clock())
+            return EntryState(None, begun, self._clock())
         return self._remember(ref, state)
 
-    def _remember(self, ref: EntryId, state: State) -> State:
+    def _remember(self, ref: EntryId, state: EntryState) -> EntryState:
         """Remember a state unless a later one is, and tell of a change; return what was given."""
         old = self._states.get(ref)
         if is_news(old, state):
@@ -460,12 +473,12 @@ class VerifiedRegistry:
         ref: EntryId,
         pair: KeyPair,
         data: bytes,
-        base: State | None,
+        base: EntryState | None,
         *,
-        known: State | None = None,
+        known: EntryState | None = None,
         spooled: int | None = None,
         limit: int | None = None,
-    ) -> State:
+    ) -> EntryState:
         """Post new content; `known` is what the portals just said, `spooled` what it replaces.
 
         If a revision above the `limit` was taken before, something else was written: it is stale.
@@ -499,7 +512,7 @@ class VerifiedRegistry:
             await self._keep(ref, data, base, spooled, error)
             raise
 
-    def _fresh(self, ref: EntryId) -> State | None:
+    def _fresh(self, ref: EntryId) -> EntryState | None:
         """Return what is remembered of an entry, unless that is too old."""
         state = self._states.get(ref)
         return state if state and state.asked > trio.current_time() - self._fresh_for else None
@@ -525,7 +538,7 @@ class VerifiedRegistry:
             except RevisionError:
                 continue  # another process was faster
 
-    async def _post(self, ref: EntryId, spooled: int, signed: SignedEntry) -> State | None:
+    async def _post(self, ref: EntryId, spooled: int, signed: SignedEntry) -> EntryState | None:
         """Post to the first portal that takes it; None when one has the same or a later revision.
 
         The answer to a post may be lost: a refusal by a portal that holds this very entry is none.
@@ -547,9 +560,9 @@ class VerifiedRegistry:
             return None
         with trio.CancelScope(shield=True):  # it is done
             mark = await self._settle(ref, spooled, signed)
-        return self._remember(ref, State(signed, asked, mark.at))
+        return self._remember(ref, EntryState(signed, asked, mark.at))
 
-    async def _send_again(self, ref: EntryId, spooled: int, signed: SignedEntry) -> State:
+    async def _send_again(self, ref: EntryId, spooled: int, signed: SignedEntry) -> EntryState:
         """Post what was signed before, unless something later was seen, or is there."""
         mark = await self.marks.find(ref)
         if is_rolled_back(mark, signed.entry):
@@ -571,10 +584,10 @@ class VerifiedRegistry:
         self,
         ref: EntryId,
         data: bytes,
-        base: State | None,
+        base: EntryState | None,
         spooled: int | None,
         error: BaseException,
-        before: Fate = Fate.FAILED,
+        before: PendingStatus = PendingStatus.FAILED,
     ) -> None:
         """See to it that content that was not posted is in the spool, with the reason.
 
@@ -582,7 +595,7 @@ class VerifiedRegistry:
         """
         reason = str(error) if isinstance(error, SkymountError) else "interrupted"
         made_from = None if base is None else base.revision
-        fate = Fate.CONFLICT if before is Fate.CONFLICT else fate_of(error, base)
+        fate = PendingStatus.CONFLICT if before is PendingStatus.CONFLICT else fate_of(error, base)
 
         def keep() -> None:
             if spooled is not None:
@@ -603,7 +616,7 @@ class VerifiedRegistry:
             if spooled is None and isinstance(error, SkymountError):
                 raise StorageError(f"{reason}; the content is lost: {failure}") from error
 
-    async def _settle(self, ref: EntryId, spooled: int, signed: SignedEntry) -> Seen:
+    async def _settle(self, ref: EntryId, spooled: int, signed: SignedEntry) -> RevisionMark:
         """Take what was posted out of the spool, with what it supersedes, and raise the mark."""
         try:
             await self.marks.in_thread(self._ledger.settle, spooled)

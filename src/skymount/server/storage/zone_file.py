@@ -26,7 +26,7 @@ from skymount import file_permissions
 from skymount.errors import MalformedError, StorageError
 from skymount.storage import atomic_file
 from skymount.wire.dialect import PRESETS, Dialect
-from skymount.wire.hns import Record, RegistryRecord, parse_domain, parse_txt, pick_record
+from skymount.wire.hns import DomainRecord, RegistryRecord, parse_domain, parse_txt, pick_record
 from skymount.wire.registry_entry import parse_public_key, parse_tweak
 from skymount.wire.skylink import split_link
 
@@ -114,7 +114,7 @@ class Zone:
         values = self._values[domain]
         return next((value for value in reversed(values) if parse_txt(value)), values[-1])
 
-    def find(self, domain: str) -> Record | None:
+    def find(self, domain: str) -> DomainRecord | None:
         """Return what a domain leads to; None when it is not there.
 
         MalformedError when it is there, but with values of no sense. `domain` is in the form of
