@@ -20,10 +20,10 @@ from skymount.fs.skylinks.name_table import NameTable, parse_name
 from skymount.fs.static_tree import HNS, SKYLINKS, StaticTree
 from skymount.fs.subtree import Child, Entry, settled
 from skymount.portal.failover import Portals
+from skymount.portal.registry.cached_resolution import Resolution
 from skymount.portal.registry.name_resolver import (
     NameResolver,
     NameResolverConfig,
-    Resolution,
     ResolutionPath,
     ResolvableName,
 )
@@ -124,7 +124,7 @@ class FakeNames(NameResolver):
     def move(self, goal: ResolvableName, target: Skylink) -> None:
         """Let a name lead elsewhere, and notice that, as when an entry turns out to be another."""
         self.leads[goal] = target
-        self._hold(goal).outdate()
+        self._state(goal).outdate()
 
     async def _find(self, goal: ResolvableName, way: ResolutionPath) -> Resolution:
         self.asked.append(goal)

@@ -12,7 +12,8 @@ from skymount.errors import AccessDeniedError, BadContentError, UnavailableError
 from skymount.fs.dispatcher import Opened
 from skymount.fs.static_tree import CONTROL, ROOT, SKYLINKS
 from skymount.fs.subtree import FOREVER, MOMENT, Entry, is_later, settled
-from skymount.portal.registry.name_resolver import NEGATIVE_TTL, ResolvableName
+from skymount.portal.registry.cached_resolution import NEGATIVE_TTL
+from skymount.portal.registry.name_resolver import ResolvableName
 from skymount.wire.skylink import Skylink
 from tests.fakes.in_memory_mount import FILES, InMemoryMount, Listed, open_in_memory_mount
 from tests.fakes.skyfiles import resolver

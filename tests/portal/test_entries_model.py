@@ -17,9 +17,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from skymount.errors import FrozenEntryError, PortalError, RevisionError, StaleEntryError
-from skymount.portal.registry.ledger import Ledger, PendingWrite
+from skymount.portal.registry.entry_state import EntryState
+from skymount.portal.registry.ledger import Ledger
+from skymount.portal.registry.pending_write import PendingWrite
 from skymount.portal.registry.revision_marks import EntryId
-from skymount.portal.registry.verified_registry import EntryState, VerifiedRegistry
+from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.key_pair import KeyPair
 from skymount.wire.registry_entry import DELETED, MAX_REVISION, Entry, SignedEntry, hash_data_key
 from tests.fakes.entries import FakeRegistry, portals_of
@@ -283,7 +285,7 @@ class Model(RuleBasedStateMachine):
     @invariant()
     def nothing_is_left_behind(self) -> None:
         """No process says for ever that it is posting."""
-        assert not any(each.posting for each in self.pending())
+        assert not any(each.is_posting for each in self.pending())
 
     # --- means
 

@@ -101,7 +101,7 @@ async def find_place(reading: "Reading", link: Link) -> Place:
         return Place(skylink, path, verified=True)
     names = await reading.known.names()
     if record is not None:
-        names.learn(record)
+        names.learn_key(record)
     with naming_what_is_absent(skylink):
         found = await names.resolve(skylink)
     return Place(found.skylink, path, found.verified)

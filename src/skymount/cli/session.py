@@ -36,10 +36,11 @@ if TYPE_CHECKING:
     from skymount.content.model.skyfile import VerifyPolicy
     from skymount.portal.client.upload import UploadBody
     from skymount.portal.failover import Portals
+    from skymount.portal.registry.entry_state import EntryState
     from skymount.portal.registry.ledger import Ledger
     from skymount.portal.registry.name_resolver import NameResolver
     from skymount.portal.registry.revision_marks import EntryId
-    from skymount.portal.registry.verified_registry import EntryState, VerifiedRegistry
+    from skymount.portal.registry.verified_registry import VerifiedRegistry
     from skymount.wire.dialect import Dialect
     from skymount.wire.key_pair import KeyPair
     from skymount.wire.skylink import Skylink

@@ -49,10 +49,11 @@ from skymount.keyring import Keyring
 from skymount.portal.client.base import PortalReader
 from skymount.portal.failover import Portals
 from skymount.portal.options import DEFAULT_PORTAL_URL, PortalOptions
+from skymount.portal.registry.entry_state import EntryState
 from skymount.portal.registry.ledger import Ledger, default_path
 from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig
 from skymount.portal.registry.spool_retry import SpoolRetry
-from skymount.portal.registry.verified_registry import EntryState, VerifiedRegistry
+from skymount.portal.registry.verified_registry import VerifiedRegistry
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,8 @@ from skymount.cli.output import emit, json_option, warn
 
 if TYPE_CHECKING:
     from skymount.cli.session import Writing
-    from skymount.portal.registry.ledger import Ledger, PendingWrite
+    from skymount.portal.registry.ledger import Ledger
+    from skymount.portal.registry.pending_write import PendingWrite
     from skymount.wire.key_pair import KeyPair
 
 _SHOWN = 60  # characters of content in a line
@@ -91,7 +92,7 @@ async def _send_all(
     import trio
 
     from skymount.errors import SkymountError, StaleEntryError
-    from skymount.portal.registry.ledger import PendingStatus
+    from skymount.portal.registry.pending_write import PendingStatus
     from skymount.portal.registry.revision_marks import EntryId
 
     entries, ledger = writing.entries, writing.ledger
@@ -106,7 +107,7 @@ async def _send_all(
                 known = entries.recall(ref)
                 if known is None or posted.get(ref) != known.revision:
                     kept = ledger.get(each.id)
-                    if kept is None or kept.fate is PendingStatus.CONFLICT:
+                    if kept is None or kept.status is PendingStatus.CONFLICT:
                         raise
                     await trio.to_thread.run_sync(ledger.drop, each.id)
                     give_up(each, error.message)
@@ -189,11 +190,11 @@ def _chosen(pending: "Sequence[PendingWrite]", numbers: Sequence[int]) -> "list[
 
     found = {each.id: each for each in pending}
     if not numbers:
-        return [each for each in found.values() if not each.posting]
+        return [each for each in found.values() if not each.is_posting]
     for number in numbers:
         if number not in found:
             raise NotFoundError(f"{number}: nothing of that number is pending")
-        if found[number].posting:
+        if found[number].is_posting:
             raise StorageError(f"{number}: another process is posting it now")
     return [found[number] for number in sorted(set(numbers))]
 
@@ -220,7 +221,7 @@ def _key_names() -> dict[bytes, str]:
 
 
 def _facts(each: "PendingWrite") -> dict[str, Any]:
-    from skymount.portal.registry.ledger import PendingStatus
+    from skymount.portal.registry.pending_write import PendingStatus
 
     return {
         "id": each.id,
@@ -231,9 +232,9 @@ def _facts(each: "PendingWrite") -> dict[str, Any]:
         "hex": each.data.hex(),
         "reason": each.reason,
         "created": _time(each),
-        "posting": each.posting,
+        "posting": each.is_posting,
         "portals": list(each.portals),
-        "waiting": each.fate is PendingStatus.WAITING,
+        "waiting": each.status is PendingStatus.WAITING,
     }
 
 
@@ -243,7 +244,7 @@ def _time(each: "PendingWrite") -> str:
 
 def _line(each: "PendingWrite", names: dict[bytes, str]) -> str:
     revision = f"revision {each.signed.entry.revision}" if each.signed else "not signed"
-    state = "being posted now" if each.posting else each.reason
+    state = "being posted now" if each.is_posting else each.reason
     columns = (
         str(each.id),
         _time(each),

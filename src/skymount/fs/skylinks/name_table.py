@@ -17,7 +17,8 @@ from skymount.errors import BadContentError, NotFoundError, PortalError, Unavail
 from skymount.fs.skylinks.mounted_name import INDEX_BITS, NUMBER_BITS, MountedName, TreeVersion
 from skymount.fs.skylinks.tree import Tree
 from skymount.fs.subtree import FOREVER, refuse
-from skymount.portal.registry.name_resolver import NEGATIVE_TTL, NameResolver, ResolvableName
+from skymount.portal.registry.cached_resolution import NEGATIVE_TTL
+from skymount.portal.registry.name_resolver import NameResolver, ResolvableName
 from skymount.wire.skylink import Skylink, parse_skylink
 
 log = logging.getLogger(__name__)
@@ -110,19 +111,23 @@ class NameTable:
         left = max(0.0, point.slot.expires - trio.current_time())
         if not point.moves:
             return min(FOREVER, left)
-        known = self._names.known(point.goal)
-        return min(left, self._names.pause(point.goal)) if known.asked == point.seen else 0.0
+        known = self._names.cached(point.goal)
+        return (
+            min(left, self._names.revalidate_in(point.goal))
+            if known.requested_at == point.seen
+            else 0.0
+        )
 
     def negative_ttl(self, point: MountedName) -> float:
         """Return the seconds for which it holds that there is no such name."""
-        known = self._names.known(point.goal) if point.moves else None
-        return self._names.pause(point.goal) if known and known.absent else NEGATIVE_TTL
+        known = self._names.cached(point.goal) if point.moves else None
+        return self._names.revalidate_in(point.goal) if known and known.absent else NEGATIVE_TTL
 
     def is_stale(self, slot: TreeVersion) -> bool:
         """Whether the name may lead elsewhere by now: asking failed, or it does already."""
         point = slot.point
         is_shown = point.slot.target == slot.target and self._points.get(point.name) is point
-        return point.moves and not (is_shown and not self._names.known(point.goal).stale)
+        return point.moves and not (is_shown and not self._names.cached(point.goal).stale)
 
     async def settle(self, point: MountedName, limit: float) -> None:
         """Bring a name up to date, but wait for so many seconds at most, once for each load.
@@ -248,16 +253,16 @@ class NameTable:
 
     def _set_back(self, point: MountedName) -> None:
         """Keep showing what is shown for a while, and say that it is stale."""
-        if not self._names.known(point.goal).failures:
-            self._names.set_back(point.goal)
-        point.seen = self._names.known(point.goal).asked
+        if not self._names.cached(point.goal).failures:
+            self._names.record_failure(point.goal)
+        point.seen = self._names.cached(point.goal).requested_at
 
     async def _refresh(self, point: MountedName) -> None:
         """Find out what a name leads to, and show that once all of it is there."""
         slot, found = point.slot, None
         if point.moves:
             found = await self._names.resolve(point.goal)
-            point.seen = found.at
+            point.seen = found.requested_at
             if slot.tree is None or slot.target != found.skylink:
                 slot = self._slot_of(point, found.skylink)
             slot.verified = found.verified

@@ -183,7 +183,7 @@ class Registry:
     async def set(self, ref: EntryId, signed: SignedEntry, call: PortalOptions) -> None:
         """As `set_entry`, of an entry that is signed already."""
         await self.post(signed, call)
-        await self.marks.note(ref, signed)
+        await self.marks.record(ref, signed)
 
     async def post(self, signed: SignedEntry, call: PortalOptions | None = None) -> None:
         """Post an entry that is signed already.

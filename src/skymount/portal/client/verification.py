@@ -26,12 +26,12 @@ from skymount.errors import (
 from skymount.portal.client.base import check_range, content_request, head
 from skymount.portal.http.transport import Transport
 from skymount.portal.options import PortalOptions
-from skymount.portal.registry.name_resolver import proven_way
 from skymount.portal.registry.revision_marks import EntryId, RevisionMarks
 from skymount.portal.verify_policy import Verified, VerifyPolicy
 from skymount.wire import base_sector, merkle, requests
 from skymount.wire.byte_range import ByteRange
 from skymount.wire.metadata import METADATA_LIMIT, Metadata, parse_metadata, select
+from skymount.wire.registry_proof import verify_proof
 from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE, Skylink
 
 T = TypeVar("T")
@@ -324,7 +324,7 @@ class _Source:
         if found.proof is None or found.skylink is None or found.skylink.version != 1:
             return None
         try:
-            hops = proven_way(link, found.skylink, found.proof)
+            hops = verify_proof(link, found.skylink, found.proof)
         except MalformedError as error:
             raise BadContentError(f"{link}: {error}", url=self.call.url) from None
         for hop in hops:
