@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from skymount.cli.link_target import Link
+from skymount.cli.link_target import ParsedLink
 from skymount.config import ENVIRONMENT_PREFIX, Config, load, parse_size
 from skymount.content.cache import block_file as blockfile
 from skymount.content.cache import block_format
@@ -287,7 +287,7 @@ def data_key_name(data: bytes) -> None:
 @target(TEXT + b"/a%20b/", b"hns://Example/x?y#z", b"sia://" + TEXT, tokens=(*LINKS, b"hns://"))
 def command_line_link(data: bytes) -> None:
     """A link on a command line is a place and a path in it, or is malformed."""
-    found = attempt(Link.parse, text_of(data))
+    found = attempt(ParsedLink.parse, text_of(data))
     if found is not None:
         assert not found.path.startswith(b"/")
         assert not found.path.endswith(b"/")

@@ -27,7 +27,7 @@ from skymount.server.download.path_selection import (
 from skymount.server.http.access_rules import AccessRules
 from skymount.server.http.basic_auth import has_password
 from skymount.server.http.cors import page_origin, parse_origin
-from skymount.server.http.host_header import RequestHost, is_loopback, parse_name
+from skymount.server.http.host_header import RequestHost, parse_name
 from skymount.server.http.query_params import boolean, decode_path, number, parse_query
 from skymount.server.http_error import HttpError
 from skymount.server.routes import build_app
@@ -42,6 +42,7 @@ from skymount.wire.base_sector import Layout
 from skymount.wire.byte_range import ByteRange
 from skymount.wire.dialect import SKYNET, SVC
 from skymount.wire.hns import parse_domain
+from skymount.wire.host import is_loopback
 from skymount.wire.metadata import parse_metadata
 from skymount.wire.multipart import PartHeader
 from skymount.wire.responses import encode_error

@@ -4,10 +4,11 @@ together. It does not know what is asked; ``circuit_breaker`` decides who is wor
 
 import copy
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 import trio
 
@@ -19,9 +20,10 @@ from skymount.errors import (
     StorageError,
     UnavailableError,
 )
-from skymount.portal.circuit_breaker import CircuitBreaker, State
+from skymount.portal.circuit_breaker import BreakerState, CircuitBreaker
 from skymount.portal.client.base import PortalReader
 from skymount.portal.http.memory_budget import MemoryBudget
+from skymount.portal.options import ClientOptions, PortalOptions
 
 T = TypeVar("T")
 E = TypeVar("E", bound=PortalError)
@@ -54,7 +56,7 @@ class Portals:
     def _breaker(self, client: PortalReader) -> CircuitBreaker:
         return self._breakers.setdefault(client, CircuitBreaker())
 
-    def _state(self, client: PortalReader) -> State:
+    def _state(self, client: PortalReader) -> BreakerState:
         return self._breaker(client).state(trio.current_time())
 
     async def first(self, ask: Callable[[PortalReader], Awaitable[T]]) -> T:
@@ -65,7 +67,7 @@ class Portals:
         portal. If no portal has a good answer, the error is, in this order: wrong content, the
         last failure, a refusal, «not found».
         """
-        done = {client for client in self.clients if self._state(client) is State.OPEN}
+        done = {client for client in self.clients if self._state(client) is BreakerState.OPEN}
         errors = (self._breaker(client).connect_error for client in self.clients if client in done)
         failure = next(map(copy.copy, filter(None, errors)), None)
         refusal: PortalError | None = None
@@ -77,7 +79,7 @@ class Portals:
                 try:
                     return await self._attempt(client, ask, number)
                 except (UnavailableError, BadContentError) as error:
-                    if self._state(client) is not State.CLOSED:
+                    if self._state(client) is not BreakerState.CLOSED:
                         done.add(client)
                     if not isinstance(failure, BadContentError):
                         failure = _bare(error)
@@ -156,7 +158,7 @@ class Portals:
     def _worth_a_proof(self, clients: Iterable[PortalReader], number: int) -> list[PortalReader]:
         """Return the portals that are asked for a proof in a round."""
         now = trio.current_time()
-        wanted = (State.CLOSED,) if number else (State.CLOSED, State.HALF_OPEN)
+        wanted = (BreakerState.CLOSED,) if number else (BreakerState.CLOSED, BreakerState.HALF_OPEN)
         return [each for each in clients if self._breaker(each).proof_state(now) in wanted]
 
     async def _attempt(
@@ -189,3 +191,16 @@ async def _pause_before(number: int) -> None:
     """Wait before a round; not before the first, 0."""
     if number:
         await trio.sleep(BACKOFF * 2 ** (number - 1) * random.uniform(0.5, 1.5))
+
+
+@asynccontextmanager
+async def open_portals(
+    urls: Sequence[str], **options: Unpack[ClientOptions]
+) -> AsyncIterator[Portals]:
+    """Open a client for each URL. They retry nothing: `Portals` asks the next portal instead."""
+    async with AsyncExitStack() as stack:
+        clients = []
+        for url in urls:
+            parsed = replace(PortalOptions.parse(url, **options), retries=0)
+            clients.append(await stack.enter_async_context(PortalReader.of(parsed)))
+        yield Portals(clients)

@@ -1,4 +1,6 @@
-"""Proofs of where a v2 skylink leads: the registry entries on its path (wire notes 1.4)."""
+"""Owns the proof that a v2 skylink leads where a portal says: the registry entries on the way
+(wire notes 1.4).
+"""
 
 from collections.abc import Sequence
 
@@ -9,10 +11,9 @@ from skymount.wire.registry_entry import SignedEntry, linked_skylink
 from skymount.wire.skylink import Skylink
 
 HOPS = 2
-"""The most registry entries on the path from a v2 skylink to content."""
+"""Registry entries on the way from a v2 skylink to content, at most."""
 
-PROOF_LIMIT = 16 << 10
-"""Bytes of a proof; the longest honest one has less than 2 KiB."""
+_LIMIT = 16 << 10  # bytes of a proof; the longest honest one has less than 2 KiB
 
 
 def encode_proof(hops: Sequence[SignedEntry]) -> bytes:
@@ -25,19 +26,8 @@ def parse_proof(text: bytes) -> tuple[SignedEntry, ...]:
     return SignedEntry.parse_hops(text)
 
 
-def verify_proof(requested: Skylink, resolved: Skylink, proof: bytes) -> Sequence[SignedEntry]:
-    """Read a proof and check it; return its entries. MalformedError when it does not hold."""
-    if len(proof) > PROOF_LIMIT:
-        raise MalformedError(f"a proof has at most {PROOF_LIMIT} bytes")
-    hops = parse_proof(proof)
-    if len(hops) > HOPS:
-        raise MalformedError(f"a proof has at most {HOPS} registry entries")
-    check_proof(requested, resolved, hops)
-    return hops
-
-
 def check_proof(requested: Skylink, resolved: Skylink, hops: Sequence[SignedEntry]) -> None:
-    """BadSignatureError unless signed entries lead from one skylink to the other.
+    """BadSignatureError unless the entries lead from one skylink to the other, each signed.
 
     A proof shows that the owners signed these entries, not that they are the latest ones.
     """
@@ -56,3 +46,14 @@ def check_proof(requested: Skylink, resolved: Skylink, hops: Sequence[SignedEntr
         at = following
     if at != resolved or at.version != 1:
         raise BadSignatureError("Could not verify registry proof chain")
+
+
+def verified_hops(requested: Skylink, resolved: Skylink, text: bytes) -> tuple[SignedEntry, ...]:
+    """Return the entries of a proof of a portal; MalformedError if it does not prove the way."""
+    if len(text) > _LIMIT:
+        raise MalformedError(f"a proof has at most {_LIMIT} bytes")
+    hops = parse_proof(text)
+    if len(hops) > HOPS:
+        raise MalformedError(f"a proof has at most {HOPS} registry entries")
+    check_proof(requested, resolved, hops)
+    return hops

@@ -29,7 +29,7 @@ from skymount.portal.options import PortalOptions
 from skymount.portal.registry.ledger import Ledger
 from skymount.portal.registry.revision_marks import EntryId
 from skymount.portal.registry.verified_registry import VerifiedRegistry
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.metadata import Metadata, encode_metadata
 from skymount.wire.registry_entry import hash_data_key
 from skymount.wire.skydb_document import DOCUMENT_LIMIT
@@ -38,7 +38,7 @@ from tests.fakes.portal import FakePortal, running
 from tests.fakes.skyfiles import unverifiable
 from tests.portal_process import running_portal
 
-PAIR = KeyPair.from_seed("the owner of documents in tests")
+PAIR = SigningKeyPair.from_seed("the owner of documents in tests")
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)

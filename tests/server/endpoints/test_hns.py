@@ -12,14 +12,14 @@ from skymount.server.storage import zone_file
 from skymount.server.storage.zone_file import FILE
 from skymount.wire import requests
 from skymount.wire.hns import RegistryRecord, SkylinkRecord, parse_resolution
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import Entry, hash_data_key
 from skymount.wire.skylink import Skylink
 from tests.portal_process import PortalProcess
 from tests.server.http_client import Client, message_of
 
 SITE = {"index.html": b"<h1>hi</h1>", "docs/index.html": b"manual", "docs/a b.txt": b"text"}
-KEYS = KeyPair.from_seed("names")
+KEYS = SigningKeyPair.from_seed("names")
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,7 @@ class ContentReader:
         self._fetcher = Fetcher(portals, loader, cache, shelf, self._pending)
         self._open: dict[str, _Source] = {}
         self._closed_ones: LRUCache[str, _Source] = LRUCache(_TRACKED)
-        self._shares = Shares(cache.ahead)
+        self._shares = Shares(cache.prefetch_limit)
         self._is_letting_go = False
 
     @property
@@ -152,7 +152,7 @@ class ContentReader:
 
     async def load(self, skylink: Skylink) -> Skyfile:
         """Describe a skylink, from disk if it can be; a payload that came along is kept."""
-        kept = None if self._shelf is None else await self._shelf.recall(skylink)
+        kept = None if self._shelf is None else await self._shelf.load_description(skylink)
         if kept is not None and self._loader.is_enough(kept.skyfile):
             loaded = kept
         else:
@@ -184,7 +184,7 @@ class ContentReader:
                 raise
             return replace(kept, skyfile=replace(kept.skyfile, is_unconfirmed=True))
         if self._shelf is not None:
-            await self._shelf.keep(loaded)
+            await self._shelf.store_description(loaded)
         return loaded
 
     def open(self, skyfile: Skyfile, start: int, size: int) -> Extent:
@@ -304,7 +304,7 @@ class ContentReader:
         if not await self._shelf.has_pieces(skyfile):
             return None
         first, last = offset // shape.PIECE, -(-stop // shape.PIECE)
-        pieces = await self._shelf.units(skyfile, shape.PIECE, range(first, last))
+        pieces = await self._shelf.load_units(skyfile, shape.PIECE, range(first, last))
         there = [piece for piece in pieces if piece is not None]
         if len(there) < len(pieces):
             return None
@@ -374,7 +374,7 @@ class ContentReader:
         passed = stop if is_at_end else min(stop, cursor.mark // unit * unit)
         for index in range(offset // unit, -(-passed // unit)):
             if not source.cursors.is_ahead(index * unit, now):
-                self._cache.leave(source.key(index, unit))
+                self._cache.mark_consumed(source.key(index, unit))
         for index in cursor.left_behind(unit):
             if not source.cursors.is_ahead(index * unit, now):
                 self._cache.drop(source.key(index, unit))

@@ -29,12 +29,12 @@ from skymount.content.worker.worker_process import run_worker
 from skymount.errors import BadContentError, MalformedError, SkymountError
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.upload import FILE_FIELD, UploadBody, send
-from skymount.portal.client.upload_source import Source
+from skymount.portal.client.upload_source import UploadSource
 from skymount.portal.failover import Portals
 from skymount.portal.registry.entry_state import EntryState
 from skymount.portal.registry.revision_marks import EntryId
 from skymount.portal.registry.verified_registry import VerifiedRegistry
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import linked_skylink
 from skymount.wire.skydb_document import DOCUMENT_LIMIT, document_name
 from skymount.wire.skylink import Skylink
@@ -215,7 +215,7 @@ class Documents:
             self._texts[skylink] = text
 
     async def write(
-        self, ref: EntryId, pair: KeyPair, data: Text | bytearray, base: Document | None
+        self, ref: EntryId, pair: SigningKeyPair, data: Text | bytearray, base: Document | None
     ) -> Document:
         """Upload a document, then point its entry at it; as `VerifiedRegistry.write`.
 
@@ -230,7 +230,7 @@ class Documents:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL)) from None
         hashed = ref.data_key is None
         name = document_name(ref.tweak.hex() if hashed else str(ref.data_key), hashed)
-        source = Source.of_bytes(body, name, contenttype="application/json")
+        source = UploadSource.of_bytes(body, name, contenttype="application/json")
 
         async def upload(portal: PortalReader) -> Skylink:
             upload_body = UploadBody([source], field=FILE_FIELD)
@@ -270,7 +270,7 @@ class Documents:
             await in_thread(partial(file.put, text))
             return body, await in_thread(partial(text_of, file))
 
-    async def delete(self, ref: EntryId, pair: KeyPair) -> EntryState:
+    async def delete(self, ref: EntryId, pair: SigningKeyPair) -> EntryState:
         """Delete a document's entry."""
         return await self._entries.delete(ref, pair)
 

@@ -18,9 +18,8 @@ from skymount.errors import (
     MalformedError,
     RequestRefusedError,
     UnavailableError,
-    WrongTypeError,
 )
-from skymount.portal.client.verification import Check
+from skymount.portal.client.content_check import DownloadCheck
 from skymount.portal.http.response import pause_before
 from skymount.portal.http.transport import OpenAnswer, Transport
 from skymount.portal.options import PortalOptions
@@ -33,7 +32,7 @@ Progress = Callable[[int, int | None], None]
 """Called with (bytes on disk, bytes in all or None). It goes back to 0 when a download that broke
 begins again."""
 
-Compare = Callable[[], Awaitable[tuple[Request, Check]]]
+Compare = Callable[[], Awaitable[tuple[Request, DownloadCheck]]]
 """Finds out what a download is compared with; returns the request to make, and that."""
 
 _ROUNDS = 5  # transfers in a row that bring nothing, before giving up
@@ -52,18 +51,11 @@ class DownloadResult:
     """How far it was compared with its skylink: ``yes``, ``partly`` or ``no``."""
 
 
-def checked_progress(value: object) -> Progress | None:
-    """Return a callback or None; WrongTypeError for anything else."""
-    if value is not None and not callable(value):
-        raise WrongTypeError(f"on_progress must be callable, not {type(value).__name__}")
-    return value
-
-
 class _File:
     """The temporary file beside the destination; file calls run in threads."""
 
     def __init__(self, destination: Path) -> None:
-        self.check = Check()
+        self.check = DownloadCheck()
         self.destination = destination
         self.path = destination
         self.size = 0

@@ -4,7 +4,7 @@ The bytes, hashes and signatures of entries are `wire.registry_entry`'s.
 """
 
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from typing import Unpack
@@ -18,6 +18,7 @@ from skymount.errors import (
     RolledBackError,
     WrongTypeError,
 )
+from skymount.portal import validation
 from skymount.portal.client import arguments
 from skymount.portal.http.transport import Transport
 from skymount.portal.options import CallOptions, CommonOptions, PortalOptions
@@ -43,7 +44,7 @@ class RegistryEntry:
     """0 to 2**64 - 1; must be higher than the one that is there."""
 
     def __post_init__(self) -> None:
-        arguments.text(self.data_key, "data_key")
+        validation.text(self.data_key, "data_key")
         object.__setattr__(self, "data", arguments.entry_data(self.data))
         arguments.revision(self.revision)
 
@@ -118,7 +119,7 @@ class Registry:
     ) -> SignedEntry | None:
         """Ask for what a portal has: verified, None when absent, however old."""
         limit = arguments.seconds(timeout, arguments.REGISTRY_TIMEOUT_LIMIT, "timeout")
-        call = replace(call, idle_timeout=limit + call.idle_timeout)
+        call = call.with_extra_time(limit)
         request = requests.registry_get(call.dialect, public_key, tweak, limit)
         try:
             answer = await self._transport.fetch(request, UPDATE_LIMIT, call)

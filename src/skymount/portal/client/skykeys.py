@@ -3,7 +3,7 @@
 import re
 
 from skymount.errors import MalformedError, NotFoundError, PortalError
-from skymount.portal.client import arguments
+from skymount.portal import validation
 from skymount.portal.http.response import Answer
 from skymount.portal.http.transport import Transport
 from skymount.portal.options import PortalOptions
@@ -23,14 +23,14 @@ class Skykeys:
     async def create(self, name: str, kind: str, call: PortalOptions) -> Skykey:
         """Make a key; `kind` is ``public-id`` or ``private-id``."""
         named = _name(name)
-        checked = Kind.parse(arguments.text(kind, "type"))
+        checked = Kind.parse(validation.text(kind, "type"))
         body = requests.form(name=named, type=checked.value)
         request = requests.create_skykey(call.dialect)
         return await self._record(request, call, body)
 
     async def add(self, text: str, call: PortalOptions) -> None:
         """Hand a key over, written ``skykey:<base64>?name=<name>``."""
-        key = Skykey.parse(arguments.text(text, "skykey"))
+        key = Skykey.parse(validation.text(text, "skykey"))
         body = requests.form(skykey=key.text)
         try:
             await self._fetch(requests.add_skykey(call.dialect), call, body)
@@ -45,7 +45,7 @@ class Skykeys:
 
     async def get_by_id(self, key_id: str, call: PortalOptions) -> Skykey:
         """Return the key of that id (base64 of 16 bytes); NotFoundError when there is none."""
-        checked = skykey.check_id(arguments.text(key_id, "id"))
+        checked = skykey.check_id(validation.text(key_id, "id"))
         request = requests.get_skykey(call.dialect, key_id=checked)
         return await self._record(request, call)
 
@@ -60,7 +60,7 @@ class Skykeys:
 
     async def delete(self, name: str, key_id: str, call: PortalOptions) -> None:
         """Forget the key of that name or id: exactly one of the two."""
-        if bool(arguments.text(name, "name")) == bool(arguments.text(key_id, "id")):
+        if bool(validation.text(name, "name")) == bool(validation.text(key_id, "id")):
             raise MalformedError("you must specify either the name or ID of the skykey, not both")
         fields = {"name": _name(name)} if name else {"id": skykey.check_id(key_id)}
         await self._fetch(requests.delete_skykey(call.dialect), call, requests.form(**fields))
@@ -89,7 +89,7 @@ class Skykeys:
 
 
 def _name(value: object) -> str:
-    name = skykey.check_name(arguments.text(value, "name"))
+    name = skykey.check_name(validation.text(value, "name"))
     if not name:
         raise MalformedError("you must specify the name of the skykey")
     return name

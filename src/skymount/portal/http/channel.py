@@ -17,6 +17,7 @@ import trio
 from skymount.errors import UnavailableError
 from skymount.portal.http.http11 import Arrived, HeadTooLongError, HTTP11Connection, State
 from skymount.portal.http.response_body import IteratedBody
+from skymount.portal.http.stream import new_tls_context
 from skymount.portal.options import is_local
 
 if TYPE_CHECKING:
@@ -190,8 +191,9 @@ def _with_range(request: httpx.Request, byte_range: bytes) -> httpx.Request:
 class ChannelMaker:
     """Makes channels to one portal, and once what they need for TLS."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, ca_file: str) -> None:
         self._url = url
+        self._ca_file = ca_file
         self._environment = not is_local(url)  # a proxy cannot reach our own loopback
         self._tls: ssl.SSLContext | None = None
         self._lock = trio.Lock()
@@ -219,7 +221,7 @@ class ChannelMaker:
         async with self._lock:
             if self._tls is None:
                 try:
-                    self._tls = await trio.to_thread.run_sync(_new_context, self._environment)
+                    self._tls = await trio.to_thread.run_sync(new_tls_context, self._ca_file)
                 except Exception as error:
                     raise self._unusable(error) from error
         return self._tls
@@ -230,12 +232,6 @@ class ChannelMaker:
 
 def _no_cookies() -> CookieJar:
     return CookieJar(DefaultCookiePolicy(allowed_domains=[]))
-
-
-def _new_context(environment: bool) -> ssl.SSLContext:
-    context = httpx.create_ssl_context(trust_env=environment)
-    context.set_alpn_protocols(["http/1.1"])
-    return context
 
 
 def _new_proxied_channel(context: ssl.SSLContext) -> Channel:

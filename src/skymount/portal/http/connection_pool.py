@@ -16,7 +16,7 @@ class ConnectionPool:
     def __init__(self, url: str, options: PortalOptions) -> None:
         self._url = url
         self._connect_timeout = options.connect_timeout
-        self._maker = ChannelMaker(url)
+        self._maker = ChannelMaker(url, options.ca_file)
         self._free = options.connections
         self._demanded = trio.lowlevel.ParkingLot()
         self._speculative = trio.lowlevel.ParkingLot()

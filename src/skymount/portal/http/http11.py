@@ -20,12 +20,12 @@ import trio
 from skymount.portal.http.memory_budget import take
 from skymount.portal.http.response_body import RECEIVED, Body, ChunkedBody, SizedBody
 from skymount.portal.http.response_head import SMALL_LIMIT, HeadBuffer, TooLongError
-from skymount.portal.http.stream import CheckAddress, Link, open_link
+from skymount.portal.http.stream import CheckAddress, SocketStream, open_stream
 
 _JOINED = 64 << 10  # bytes of a request's body that travel in one piece with its head
 _INCOMPLETE = 4 << 10  # bytes of a chunk's head or of trailers; portals send neither
 _LOOKS = (
-    2  # turns of the loop before a link is used again: a server may close right after an answer
+    2  # turns of the loop before a stream is used again: a server may close right after an answer
 )
 _WRITTEN = 64  # requests whose heads stay written
 _BODILESS = (204, 304)
@@ -35,7 +35,7 @@ _ANY_REQUEST = h11.Request(method="GET", target="/", headers=[("Host", "any")])
 
 Tls = Callable[[], Awaitable[ssl.SSLContext]]
 Dial = Callable[
-    [str, int, ssl.SSLContext | None, float | None, CheckAddress | None], Awaitable[Link]
+    [str, int, ssl.SSLContext | None, float | None, CheckAddress | None], Awaitable[SocketStream]
 ]
 
 
@@ -73,16 +73,16 @@ class State(Enum):
 class HTTP11Connection:
     """A connection to one origin at a time. The answers to its requests come one after another."""
 
-    def __init__(self, tls: Tls, kept: float, dial: Dial = open_link) -> None:
+    def __init__(self, tls: Tls, kept: float, dial: Dial = open_stream) -> None:
         """`tls` makes the context when it is needed; `kept` are the seconds that it stays idle.
 
-        `dial` opens a link as `open_link` does.
+        `dial` opens a stream as `open_stream` does.
         """
         self._tls = tls
         self._kept = kept
         self._dial = dial
         self._state = State.NEW
-        self._link: Link | None = None
+        self._stream: SocketStream | None = None
         self._origin: tuple[str, str, int] | None = None
         self._idle_since = 0.0
         self._opening = trio.CancelScope()
@@ -97,32 +97,34 @@ class HTTP11Connection:
         """
         timeouts = request.extensions.get("timeout", {})
         check = request.extensions.get("check_address")
-        link = await self._connected(request.url, timeouts.get("connect"), check)
+        stream = await self._connected(request.url, timeouts.get("connect"), check)
         self._state = State.ACTIVE
         try:
             with _translated():
-                reusable = await _send(link, request, byte_range, timeouts.get("write"))
-                return await self._answer(link, request, reusable)
+                reusable = await _send(stream, request, byte_range, timeouts.get("write"))
+                return await self._answer(stream, request, reusable)
         except BaseException:
-            self._release(link, False, None)
+            self._release(stream, False, None)
             raise
 
-    async def _answer(self, link: Link, request: httpx.Request, reusable: bool) -> Arrived:
+    async def _answer(
+        self, stream: SocketStream, request: httpx.Request, reusable: bool
+    ) -> Arrived:
         """Receive the head of an answer."""
         parser = _new_parser()
         timeout = request.extensions.get("timeout", {}).get("read")
         buffer = HeadBuffer(request.extensions.get("head_limit", SMALL_LIMIT))
-        head, long = await _receive_head(link, parser, buffer, timeout)
+        head, long = await _receive_head(stream, parser, buffer, timeout)
         headers = list(head.headers)
         size = _size(request.method, head, dict(headers))
         reusable = reusable and parser.our_state is h11.DONE
-        release = partial(self._release, link, reusable)
+        release = partial(self._release, stream, reusable)
         body: Body
         if size is None:
-            body = ChunkedBody(link, buffer.rest, parser, timeout, release)
+            body = ChunkedBody(stream, buffer.rest, parser, timeout, release)
         else:
-            body = SizedBody(link, buffer.rest, size, timeout, release)
-        return Arrived(head.status_code, headers + list(long), body, peer=link.peer)
+            body = SizedBody(stream, buffer.rest, size, timeout, release)
+        return Arrived(head.status_code, headers + list(long), body, peer=stream.peer)
 
     @property
     def state(self) -> State:
@@ -137,30 +139,30 @@ class HTTP11Connection:
         """Close it for good; what is under way fails."""
         self._state = State.CLOSED
         self._opening.cancel()
-        if self._link is not None:
-            self._link.close()
+        if self._stream is not None:
+            self._stream.close()
 
     async def _connected(
         self, url: httpx.URL, timeout: float | None, check: CheckAddress | None = None
-    ) -> Link:
-        """Return the link to an origin: the one that was kept, or a new one in its place."""
+    ) -> SocketStream:
+        """Return the stream to an origin: the one that was kept, or a new one in its place."""
         origin = _origin(url)
-        if self._link is not None:
+        if self._stream is not None:
             for _ in range(_LOOKS):
                 await trio.lowlevel.checkpoint()
-            if origin == self._origin and self._is_fresh() and self._link.is_quiet():
-                return self._link
-            self._release(self._link, False, None)
+            if origin == self._origin and self._is_fresh() and self._stream.is_quiet():
+                return self._stream
+            self._release(self._stream, False, None)
         scheme, host, port = origin
         context = await self._tls() if scheme == "https" else None
         self._opening = trio.CancelScope()
         if self._state is not State.CLOSED:
             with self._opening:
-                link = await self._dial(host, port, context, timeout, check)
+                stream = await self._dial(host, port, context, timeout, check)
                 if self.state is not State.CLOSED:
-                    self._link, self._origin = link, origin
-                    return link
-                link.close()
+                    self._stream, self._origin = stream, origin
+                    return stream
+                stream.close()
         raise httpx.ConnectError("the connection was closed")
 
     def _is_fresh(self) -> bool:
@@ -168,17 +170,17 @@ class HTTP11Connection:
         age = trio.current_time() - self._idle_since
         return self._state is State.IDLE and age <= self._kept
 
-    def _release(self, link: Link, reusable: bool, rest: bytes | None) -> None:
-        """Keep a link whose answer is at its end, with nothing behind it; close any other."""
-        if link is self._link and reusable and rest == b"":
-            self._keep(link)
+    def _release(self, stream: SocketStream, reusable: bool, rest: bytes | None) -> None:
+        """Keep a stream whose answer is at its end, with nothing behind it; close any other."""
+        if stream is self._stream and reusable and rest == b"":
+            self._keep(stream)
         else:
-            link.close()
-            if link is self._link and self._state is not State.CLOSED:
+            stream.close()
+            if stream is self._stream and self._state is not State.CLOSED:
                 self._state = State.NEW
 
-    def _keep(self, link: Link) -> None:
-        """Have a link wait for the next request."""
+    def _keep(self, stream: SocketStream) -> None:
+        """Have a stream wait for the next request."""
         if self._state is not State.CLOSED:
             self._state = State.IDLE
             self._idle_since = trio.current_time()
@@ -193,22 +195,22 @@ def _origin(url: httpx.URL) -> tuple[str, str, int]:
 
 
 async def _send(
-    link: Link, request: httpx.Request, byte_range: bytes, timeout: float | None
+    stream: SocketStream, request: httpx.Request, byte_range: bytes, timeout: float | None
 ) -> bool:
     """Send a request, its body as it comes; return whether another may go after it.
 
     A server that does not want all of it may close the connection, and its answer comes all the
     same.
     """
-    stream = request.stream
+    content = request.stream
     with suppress(httpx.WriteError):
-        if isinstance(stream, httpx.ByteStream) and not any(stream):
+        if isinstance(content, httpx.ByteStream) and not any(content):
             head, reusable = _written(request)
             last = b"Range: %b\r\n\r\n" % byte_range if byte_range else b"\r\n"
-            await link.send(head + last, timeout)
+            await stream.send(head + last, timeout)
             return reusable
         writer = h11.Connection(h11.CLIENT)
-        await _send_with_body(link, writer, request, timeout)
+        await _send_with_body(stream, writer, request, timeout)
         return writer.our_state is h11.DONE
     return False
 
@@ -233,23 +235,23 @@ def _begun(writer: h11.Connection, request: httpx.Request) -> bytes:
 
 
 async def _send_with_body(
-    link: Link, writer: h11.Connection, request: httpx.Request, timeout: float | None
+    stream: SocketStream, writer: h11.Connection, request: httpx.Request, timeout: float | None
 ) -> None:
-    begin, stream = _begun(writer, request), request.stream
-    if isinstance(stream, httpx.ByteStream):
-        body = b"".join([writer.send(h11.Data(data=data)) or b"" for data in stream])
+    begin, content = _begun(writer, request), request.stream
+    if isinstance(content, httpx.ByteStream):
+        body = b"".join([writer.send(h11.Data(data=data)) or b"" for data in content])
         end = writer.send(h11.EndOfMessage()) or b""
         if len(body) > _JOINED:
-            await link.send(begin, timeout)
+            await stream.send(begin, timeout)
             begin = b""
-        await link.send(begin + body + end, timeout)
+        await stream.send(begin + body + end, timeout)
         return
-    assert isinstance(stream, httpx.AsyncByteStream)
-    await link.send(begin, timeout)
-    async with aclosing(_content(writer, stream)) as pieces:
+    assert isinstance(content, httpx.AsyncByteStream)
+    await stream.send(begin, timeout)
+    async with aclosing(_content(writer, content)) as pieces:
         async for piece in pieces:
             if piece:
-                await link.send(piece, timeout)
+                await stream.send(piece, timeout)
 
 
 async def _content(
@@ -274,7 +276,7 @@ def _new_parser() -> h11.Connection:
 
 
 async def _receive_head(
-    link: Link, parser: h11.Connection, buffer: HeadBuffer, timeout: float | None
+    stream: SocketStream, parser: h11.Connection, buffer: HeadBuffer, timeout: float | None
 ) -> tuple[h11.Response, tuple[tuple[bytes, bytes], ...]]:
     """Return the head of the answer, and the headers that are too long for the parser: only an
     answer of success has a use for them. What goes before it is skipped.
@@ -287,7 +289,7 @@ async def _receive_head(
             if isinstance(event, h11.Response):
                 return event, head.long if 200 <= event.status_code < 300 else ()
             continue
-        data = await link.receive(RECEIVED, timeout)
+        data = await stream.receive(RECEIVED, timeout)
         if not data:
             raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
         take(len(data))

@@ -14,7 +14,8 @@ from h11._receivebuffer import ReceiveBuffer
 
 from skymount.portal.http.response_body import RECEIVE_SIZE
 from skymount.portal.http.response_head import LINES_LIMIT, TooLongError
-from skymount.portal.http.stream import CheckAddress, check_addresses
+from skymount.portal.http.stream import CheckAddress
+from skymount.portal.http.stream import _check_addresses as check_addresses
 
 _HEAD_LIMIT = 4 << 20  # bytes; here h11 gets all of a head, and nothing runs in its 13 ms for a MiB
 

@@ -1,6 +1,6 @@
 """Owns how the body of an answer is received: by the piece, or into buffers of the reader's.
 
-A body whose length is known, or that ends with the connection, comes straight from the link; h11
+A body whose length is known, or that ends with the connection, comes straight from the stream; h11
 takes chunks apart. Through h11 each byte would be copied several times.
 """
 
@@ -13,7 +13,7 @@ import h11
 import httpx
 import trio
 
-from skymount.portal.http.stream import Link
+from skymount.portal.http.stream import SocketStream
 
 RECEIVE_SIZE = 1 << 20
 """Bytes of a body that are received at once, at most."""
@@ -63,9 +63,14 @@ class SizedBody(Body):
     """A body of so many bytes; of `math.inf`, when it ends with the connection."""
 
     def __init__(
-        self, link: Link, held: bytes, size: float, timeout: float | None, release: Release
+        self,
+        stream: SocketStream,
+        held: bytes,
+        size: float,
+        timeout: float | None,
+        release: Release,
     ) -> None:
-        self._link = link
+        self._stream = stream
         self._size = size
         self._left = size
         self._held = memoryview(held)
@@ -78,7 +83,7 @@ class SizedBody(Body):
             return b""
         if self._held:
             return bytes(self._take_held(count))
-        data = await self._link.receive(count, self._timeout)
+        data = await self._stream.receive(count, self._timeout)
         self._note(len(data))
         return data
 
@@ -90,7 +95,7 @@ class SizedBody(Body):
             held = self._take_held(count)
             view[: len(held)] = held
             return len(held)
-        received = await self._link.receive_into(view[:count], self._timeout)
+        received = await self._stream.receive_into(view[:count], self._timeout)
         self._note(received)
         return received
 
@@ -144,13 +149,13 @@ class ChunkedBody(Body):
 
     def __init__(
         self,
-        link: Link,
+        stream: SocketStream,
         held: bytes,
         parser: h11.Connection,
         timeout: float | None,
         release: Release,
     ) -> None:
-        self._link = link
+        self._stream = stream
         self._unparsed = held
         self._parser = parser
         self._piece = memoryview(b"")
@@ -191,7 +196,7 @@ class ChunkedBody(Body):
             self._parser.receive_data(self._unparsed[:stop])
             self._unparsed = self._unparsed[stop:]
         else:
-            self._unparsed = await self._link.receive(RECEIVED, self._timeout)
+            self._unparsed = await self._stream.receive(RECEIVED, self._timeout)
             if not self._unparsed:
                 self._parser.receive_data(b"")  # the end, which it refuses unless it is time
 

@@ -29,7 +29,7 @@ from skymount.portal.registry.entry_state import EntryState
 from skymount.portal.registry.revision_marks import EntryId
 from skymount.wire.hns import DomainRecord, RegistryRecord
 from skymount.wire.registry_entry import SignedEntry, entry_link, linked_skylink
-from skymount.wire.registry_proof import HOPS, verify_proof
+from skymount.wire.registry_proof import HOPS, verified_hops
 from skymount.wire.skylink import Skylink
 
 log = logging.getLogger(__name__)
@@ -219,7 +219,7 @@ class NameResolver:
         is_proven = False
         if self._config.check and head.proof is not None:
             try:
-                hops = verify_proof(link, head.skylink, head.proof)
+                hops = verified_hops(link, head.skylink, head.proof)
                 path.update((hop.link, linked_skylink(hop.entry.data)) for hop in hops)
                 await self._accept(hops, requested_at, client.url)
             except MalformedError as error:

@@ -14,7 +14,7 @@ from skymount.portal.registry.ledger import Ledger
 from skymount.portal.registry.pending_write import PendingWrite, due, summary
 from skymount.portal.registry.revision_marks import EntryId
 from skymount.portal.registry.verified_registry import VerifiedRegistry
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 
 FIRST_PAUSE = 1.0
 """Seconds until the first retry; doubled while no portal answers (exponential back-off)."""
@@ -34,7 +34,7 @@ class SpoolRetry:
         self,
         entries: VerifiedRegistry,
         ledger: Ledger,
-        pair_of: Callable[[bytes], Awaitable[KeyPair | None]],
+        pair_of: Callable[[bytes], Awaitable[SigningKeyPair | None]],
         *,
         sends: bool = True,
         first_pause: float = FIRST_PAUSE,

@@ -36,7 +36,7 @@ from skymount.portal.registry.ledger import Ledger
 from skymount.portal.registry.pending_write import PendingStatus, PendingWrite
 from skymount.portal.registry.revision_marks import EntryId
 from skymount.portal.registry.rollback import RevisionMark, is_rolled_back, rollback_reason
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import DATA_LIMIT, DELETED, Entry, SignedEntry
 
 CONFLICTS = 5
@@ -93,7 +93,7 @@ class VerifiedRegistry(EntryReader):
     async def write(
         self,
         ref: EntryId,
-        pair: KeyPair,
+        pair: SigningKeyPair,
         content: bytes | bytearray | mmap,
         base: EntryState | None,
     ) -> EntryState:
@@ -111,7 +111,7 @@ class VerifiedRegistry(EntryReader):
     def check(self, ref: EntryId, base: EntryState) -> None:
         """Accept content made from any state: its owner has signed that state before."""
 
-    async def delete(self, ref: EntryId, pair: KeyPair) -> EntryState:
+    async def delete(self, ref: EntryId, pair: SigningKeyPair) -> EntryState:
         """Post the deletion of an entry.
 
         Nothing is posted when it is absent or deleted already, unless a write to it is pending.
@@ -135,7 +135,7 @@ class VerifiedRegistry(EntryReader):
         return await self.marks.in_thread(self._ledger.has_pending, ref.public_key, ref.tweak)
 
     async def send(
-        self, pending: PendingWrite, pair: KeyPair | None = None, *, overwrite: bool = False
+        self, pending: PendingWrite, pair: SigningKeyPair | None = None, *, overwrite: bool = False
     ) -> EntryState:
         """Post a pending write: the very same bytes if they are signed.
 
@@ -181,7 +181,7 @@ class VerifiedRegistry(EntryReader):
         self,
         ref: EntryId,
         pending: PendingWrite,
-        pair: KeyPair | None,
+        pair: SigningKeyPair | None,
         overwrite: bool,
         highest: int | None,
     ) -> EntryState:
@@ -213,7 +213,7 @@ class VerifiedRegistry(EntryReader):
                 await self.marks.in_thread(self._ledger.mark_failed, number, reason, status)
                 del self._unsaved_failures[number]
 
-    def _write_lock(self, ref: EntryId, pair: KeyPair | None) -> trio.Lock:
+    def _write_lock(self, ref: EntryId, pair: SigningKeyPair | None) -> trio.Lock:
         """Return the lock of writers of an entry."""
         if pair is not None and pair.public_key != ref.public_key:
             raise MalformedError("an entry is signed by its owner's key, not by another")
@@ -222,7 +222,7 @@ class VerifiedRegistry(EntryReader):
     async def _write(
         self,
         ref: EntryId,
-        pair: KeyPair,
+        pair: SigningKeyPair,
         data: bytes,
         base: EntryState | None,
         *,
@@ -269,7 +269,7 @@ class VerifiedRegistry(EntryReader):
     def _claim(
         self,
         ref: EntryId,
-        pair: KeyPair,
+        pair: SigningKeyPair,
         data: bytes,
         current: int,
         replaces: int | None,
