@@ -71,14 +71,14 @@ class FakeReader:
             return Skyfile(skylink, listing, size, "http://p", Verified.NO, provisional=number)
         return Skyfile(skylink, listing, size, "http://p", Verified.YES)
 
-    def open(self, skyfile: Skyfile, start: int, size: int) -> "FakeExtent":
+    def open(self, skyfile: Skyfile, start: int, size: int) -> "FakeContentFile":
         """Open a file."""
         self.open_files += 1
-        return FakeExtent(self, skyfile.skylink, start, size)
+        return FakeContentFile(self, skyfile.skylink, start, size)
 
 
 @dataclass
-class FakeExtent:
+class FakeContentFile:
     """An open file of the fake reader."""
 
     reader: FakeReader

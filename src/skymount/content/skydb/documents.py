@@ -42,7 +42,7 @@ from skymount.wire.skylink import Skylink
 _ASKED = 256  # entries of a listing of which nothing is known that are asked for
 _ASKING = 2.0  # seconds that this may take
 _TEXTS = "skymount.content.skydb.document_text"
-_PIECE = 1 << 20  # bytes of a document that are read at once
+_READ_SIZE = 1 << 20  # bytes of a document that are read at once
 
 _SMALL = 128 << 10
 """Bytes of a document that a thread takes: json lets nobody else run meanwhile, for 2 ms. More is
@@ -193,8 +193,8 @@ class Documents:
             body = await self._reader.read(skyfile, 0, skyfile.size) if skyfile.size else b""
             return await in_thread(partial(as_text, bytes(body)))
         async with open_memory_file() as file:
-            for at in range(0, skyfile.size, _PIECE):
-                size = min(_PIECE, skyfile.size - at)
+            for at in range(0, skyfile.size, _READ_SIZE):
+                size = min(_READ_SIZE, skyfile.size - at)
                 piece = await self._reader.read(skyfile, at, size)
                 await in_thread(partial(file.put, piece, at))
             async with self._worker(file, READING) as found:
