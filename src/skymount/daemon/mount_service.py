@@ -36,6 +36,7 @@ from skymount.fs.skylinks.directory import SkylinksDirectory, TreeConfig
 from skymount.fs.skylinks.name_table import NameTable, parse_name
 from skymount.fs.skylinks.xattrs import entry_attributes
 from skymount.fs.static_tree import StaticTree
+from skymount.fs.subtree import Subtree
 from skymount.keyring import Keyring
 from skymount.portal.failover import Portals, open_portals
 from skymount.portal.options import DEFAULT_SVC_PORTAL_URL
@@ -225,7 +226,9 @@ def _file_system(
     key_trees: tuple[RegistryDirectory[EntryState], RegistryDirectory[Document]],
     status: MountStatus,
 ) -> FileSystem:
-    subtrees = dict(zip(InodeSpace, (*content_trees, *key_trees), strict=True))
+    subtrees: dict[InodeSpace, Subtree] = dict(
+        zip(InodeSpace, (*content_trees, *key_trees), strict=True)
+    )
     return FileSystem(StaticTree(status.to_json), subtrees, status.usage)
 
 
