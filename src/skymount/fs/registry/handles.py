@@ -37,11 +37,11 @@ class FileState(Protocol):
         """The entry's revision."""
 
     @property
-    def asked(self) -> float:
+    def requested_at(self) -> float:
         """When it was asked for, by trio's clock."""
 
     @property
-    def changed(self) -> float:
+    def seen_at(self) -> float:
         """When it changed, in seconds since 1970."""
 
 
@@ -157,7 +157,7 @@ class Poster(Generic[S]):
 
 def changed_ns(state: FileState | None) -> int:
     """Return when a file changed, in nanoseconds since 1970: now if that is not known."""
-    return time.time_ns() if state is None else int(state.changed * 1e9)
+    return time.time_ns() if state is None else int(state.seen_at * 1e9)
 
 
 class Snapshot(OpenFile):
@@ -171,7 +171,7 @@ class Snapshot(OpenFile):
         self._data = data
         self._latest = latest
 
-    def read(self, offset: int, length: int) -> bytes:
+    async def read(self, offset: int, length: int) -> bytes:
         if offset == 0 or offset >= len(self._data):
             latest = self._latest()
             if latest is self._data:  # nearly always, and a document is long to compare
@@ -194,7 +194,7 @@ class EntryHandle(OpenFile):
         self._buffer.writers += 1
         node.references += 1
 
-    def read(self, offset: int, length: int) -> bytes:
+    async def read(self, offset: int, length: int) -> bytes:
         return bytes(self._buffer.data[offset : offset + length])
 
     def write(self, offset: int, data: bytes) -> int:
@@ -237,12 +237,12 @@ class ScratchHandle(OpenFile):
         self._limit = limit
         node.references += 1
 
-    def read(self, offset: int, length: int) -> bytes:
+    async def read(self, offset: int, length: int) -> bytes:
         return bytes(self._node.data[offset : offset + length])
 
     def write(self, offset: int, data: bytes) -> int:
         self._node.write(offset, data, self._limit)
         return len(data)
 
-    def release(self) -> None:
+    async def release(self) -> None:
         self._release(self._node.inode, 1)

@@ -14,7 +14,7 @@ from skymount.portal.http.transport import Transport
 from skymount.portal.options import CommonOptions, PortalOptions
 from skymount.portal.validation import flag, text
 from skymount.wire import requests, responses
-from skymount.wire.hns import Record, SkylinkRecord, parse_domain, parse_resolution
+from skymount.wire.hns import DomainRecord, SkylinkRecord, parse_domain, parse_resolution
 from skymount.wire.skylink import Skylink
 
 
@@ -26,7 +26,7 @@ class HnsResult:
     """The record as the portal sends it: ``skylink`` or ``registry``."""
     skylink: str
     """``<scheme>://<skylink>``; for a registry record that of the entry (v2)."""
-    record: Record
+    record: DomainRecord
 
 
 async def resolve(transport: Transport, domain: str, call: PortalOptions) -> HnsResult:

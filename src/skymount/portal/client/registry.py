@@ -22,7 +22,7 @@ from skymount.portal import validation
 from skymount.portal.client import arguments
 from skymount.portal.http.transport import Transport
 from skymount.portal.options import CallOptions, CommonOptions, PortalOptions
-from skymount.portal.registry.revision_marks import EntryId, RevisionMarks, Sighting
+from skymount.portal.registry.revision_marks import EntryId, RevisionMarks, VerifiedEntry
 from skymount.wire import requests, responses
 from skymount.wire.registry_entry import MAX_REVISION, UPDATE_LIMIT, Entry, SignedEntry, entry_link
 
@@ -108,7 +108,7 @@ class Registry:
         *,
         timeout: float = GET_TIMEOUT,
         named: bool = True,
-    ) -> Sighting | None:
+    ) -> VerifiedEntry | None:
         """Ask for an entry, verified and not rolled back; None when there is none."""
         fetch = partial(self.fetch, entry_id.public_key, entry_id.tweak, call, timeout=timeout)
         return await self.marks.read(entry_id, fetch, self._transport.url, named=named)
@@ -187,7 +187,7 @@ class Registry:
     async def set(self, entry_id: EntryId, signed: SignedEntry, call: PortalOptions) -> None:
         """Set a signed entry."""
         await self.post(signed, call)
-        await self.marks.note(entry_id, signed)
+        await self.marks.record(entry_id, signed)
 
     async def post(self, signed: SignedEntry, call: PortalOptions | None = None) -> None:
         """Post a signed entry; it is sent again when no response came.
