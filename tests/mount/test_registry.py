@@ -16,7 +16,7 @@ import pytest
 
 from skymount.keyring import Keyring
 from skymount.portal.registry.ledger import Ledger
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import MAX_REVISION, SignedEntry
 from skymount.wire.skylink import Skylink
 from tests.fakes.portal import FakePortal, in_thread, redirects
@@ -60,7 +60,7 @@ def test_keys(owner: Owner) -> None:
 
     G6: A listing of `registry` shows the keyring and the public keys used here.
     """
-    other = KeyPair.from_seed("somebody else").public_hex
+    other = SigningKeyPair.from_seed("somebody else").public_hex
     with proxy_to(owner.portal) as proxy, owner.mounted(portal=proxy.url) as files:
         registry = files.parent
         assert output(["readlink", files]).decode().strip() == owner.pair.public_hex

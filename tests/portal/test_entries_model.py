@@ -20,11 +20,11 @@ from skymount.errors import FrozenEntryError, PortalError, RevisionError, StaleE
 from skymount.portal.registry.ledger import Ledger, Pending
 from skymount.portal.registry.revision_marks import EntryId
 from skymount.portal.registry.verified_registry import State, VerifiedRegistry
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import DELETED, MAX_REVISION, Entry, SignedEntry, hash_data_key
 from tests.fakes.entries import FakeRegistry, portals_of
 
-PAIR = KeyPair.from_seed("model")
+PAIR = SigningKeyPair.from_seed("model")
 NAMES = ("a", "b")
 REFS = {name: EntryId(PAIR.public_key, hash_data_key(name), name) for name in NAMES}
 LASTING = ["", "", "", "down", "deaf", "lost", "twice", "stale", "forged", "missing"]

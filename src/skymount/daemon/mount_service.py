@@ -28,17 +28,14 @@ from skymount.daemon.status import MountStatus
 from skymount.errors import CacheError, MountError
 from skymount.fs import fuse, mountpoint
 from skymount.fs.dispatcher import FileSystem
+from skymount.fs.inode_space import InodeSpace
 from skymount.fs.registry.directory import RegistryDirectory, RegistryDirectoryConfig
 from skymount.fs.registry.keyring_cache import KeyringCache
-from skymount.fs.registry.nodes import is_key_node, kind_of
 from skymount.fs.skylinks import hns
 from skymount.fs.skylinks.directory import SkylinksDirectory, TreeConfig
-from skymount.fs.skylinks.hns import HnsDirectory
-from skymount.fs.skylinks.mounted_name import space_of
 from skymount.fs.skylinks.name_table import NameTable, parse_name
 from skymount.fs.skylinks.xattrs import entry_attributes
-from skymount.fs.static_tree import HNS, REGISTRY, SKYDB, SKYLINKS, StaticTree
-from skymount.fs.subtree import Subtree
+from skymount.fs.static_tree import StaticTree
 from skymount.keyring import Keyring
 from skymount.portal.failover import Portals, open_portals
 from skymount.portal.options import DEFAULT_SVC_PORTAL_URL
@@ -179,8 +176,8 @@ def _content_trees(
     registry: VerifiedRegistry,
     nursery: trio.Nursery,
     status: MountStatus,
-) -> tuple[SkylinksDirectory, HnsDirectory]:
-    """Build ``/skylinks`` and ``/hns``, in the order of their inode spaces."""
+) -> tuple[SkylinksDirectory, SkylinksDirectory]:
+    """Build ``/skylinks`` and ``/hns``."""
     resolver = NameResolver(
         registry.portals,
         registry,
@@ -190,17 +187,17 @@ def _content_trees(
             require=config.verify is VerifyPolicy.REQUIRE,
         ),
     )
-    skylinks = NameTable(reader.load, nursery, resolver, parse_name)
-    domains = NameTable(reader.load, nursery, resolver, hns.parse_name, hns.SPACE)
+    skylinks = NameTable(reader.load, nursery, resolver, parse_name, InodeSpace.SKYLINKS)
+    domains = NameTable(reader.load, nursery, resolver, hns.parse_name, InodeSpace.HNS)
     status.skylinks, status.domains = skylinks, domains
-    tree = TreeConfig(lookup_grace=config.lookup_grace)
-    return SkylinksDirectory(reader, skylinks, tree), HnsDirectory(reader, domains, tree)
+    tree = TreeConfig(config.lookup_grace, config.timeout)
+    return SkylinksDirectory(reader, skylinks, tree), SkylinksDirectory(reader, domains, tree)
 
 
 def _key_trees(
     config: Config, keys: KeyringCache, registry: VerifiedRegistry, documents: Documents
 ) -> tuple[RegistryDirectory[State], RegistryDirectory[Document]]:
-    """Build ``/registry`` and ``/skydb``, in the order of their kinds."""
+    """Build ``/registry`` and ``/skydb``."""
     ttl, grace = config.registry_ttl, config.lookup_grace
 
     def attributes(state: State) -> Mapping[str, str]:
@@ -210,32 +207,25 @@ def _key_trees(
         RegistryDirectory(
             registry,
             keys,
-            RegistryDirectoryConfig(REGISTRY, kind=0, ttl=ttl, grace=grace),
+            RegistryDirectoryConfig(InodeSpace.REGISTRY, ttl=ttl, grace=grace),
             attributes,
         ),
         RegistryDirectory(
             documents,
             keys,
-            RegistryDirectoryConfig(SKYDB, kind=1, suffix=b".json", ttl=ttl, grace=grace),
+            RegistryDirectoryConfig(InodeSpace.SKYDB, suffix=b".json", ttl=ttl, grace=grace),
             lambda document: {**attributes(document.entry), "verified": document.verified.value},
         ),
     )
 
 
 def _file_system(
-    content_trees: tuple[SkylinksDirectory, HnsDirectory],
+    content_trees: tuple[SkylinksDirectory, SkylinksDirectory],
     key_trees: tuple[RegistryDirectory[State], RegistryDirectory[Document]],
     status: MountStatus,
 ) -> FileSystem:
-    def subtree_of(inode: int) -> Subtree:
-        return key_trees[kind_of(inode)] if is_key_node(inode) else content_trees[space_of(inode)]
-
-    return FileSystem(
-        StaticTree(status.to_json),
-        dict(zip((SKYLINKS, HNS, REGISTRY, SKYDB), (*content_trees, *key_trees), strict=True)),
-        subtree_of,
-        status.usage,
-    )
+    subtrees = dict(zip(InodeSpace, (*content_trees, *key_trees), strict=True))
+    return FileSystem(StaticTree(status.to_json), subtrees, status.usage)
 
 
 def _stop_signals() -> list[signal.Signals]:

@@ -25,13 +25,13 @@ from skymount.portal.registry.ledger import (
     is_rolled_back,
     raised,
 )
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import DELETED, MAX_REVISION, Entry, SignedEntry, hash_data_key
 from tests.mount.namespaces import Namespace, new_namespace
 from tests.portal_process import portal_environment
 
-PAIR = KeyPair.from_seed("ledger")
-OTHER = KeyPair.from_seed("another")
+PAIR = SigningKeyPair.from_seed("ledger")
+OTHER = SigningKeyPair.from_seed("another")
 KEY = PAIR.public_key
 TWEAK = hash_data_key("a")
 

@@ -13,14 +13,14 @@ from skymount.portal.registry.ledger import Fate, Ledger
 from skymount.portal.registry.revision_marks import EntryId, RevisionMarks
 from skymount.portal.registry.spool_retry import FIRST_PAUSE, LAST_PAUSE, SpoolRetry, due, summary
 from skymount.portal.registry.verified_registry import VerifiedRegistry
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import DELETED, Entry, SignedEntry, hash_data_key
 from tests.fakes.entries import FakeRegistry, portals_of
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-PAIR = KeyPair.from_seed("resending")
+PAIR = SigningKeyPair.from_seed("resending")
 
 
 def ref(name: str = "a") -> EntryId:
@@ -48,7 +48,7 @@ def two() -> FakeRegistry:
     return FakeRegistry(2)
 
 
-async def pair_of(public_key: bytes) -> KeyPair | None:
+async def pair_of(public_key: bytes) -> SigningKeyPair | None:
     return PAIR if public_key == PAIR.public_key else None
 
 
@@ -278,7 +278,7 @@ async def test_without_the_key_what_is_not_signed_waits(
     ledger: Ledger, one: FakeRegistry, autojump_clock: object
 ) -> None:
     """G12: the key may be there again tomorrow; what is signed needs none."""
-    stranger = KeyPair.from_seed("no key of ours")
+    stranger = SigningKeyPair.from_seed("no key of ours")
     key = (stranger.public_key, hash_data_key("a"), "a")
     ledger.hold(*key, b"x", "down", portals=[one.url], fate=Fate.WAITING)
     made = Entry(hash_data_key("b"), b"y", 0).sign(stranger.private_key)

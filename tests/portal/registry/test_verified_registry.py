@@ -37,13 +37,13 @@ from skymount.portal.registry.verified_registry import (
     is_same,
     next_revision,
 )
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import DELETED, MAX_REVISION, Entry, SignedEntry, hash_data_key
 from tests.fakes.entries import FakeRegistry, portals_of
 from tests.portal_process import PortalProcess
 
-PAIR = KeyPair.from_seed("entries")
-OTHER = KeyPair.from_seed("another")
+PAIR = SigningKeyPair.from_seed("entries")
+OTHER = SigningKeyPair.from_seed("another")
 
 
 def ref(name: str = "a") -> EntryId:

@@ -15,7 +15,7 @@ from skymount.cli.output import emit, json_option, warn
 if TYPE_CHECKING:
     from skymount.cli.session import WriteSession
     from skymount.portal.registry.ledger import Pending
-    from skymount.wire.key_pair import KeyPair
+    from skymount.wire.key_pair import SigningKeyPair
 
 _SHOWN_LIMIT = 60  # characters of an entry's data in a line
 
@@ -82,7 +82,7 @@ def retry(numbers: tuple[int, ...], overwrite: bool, flags: PortalFlags, as_json
 async def _send_all(
     session: "WriteSession",
     chosen: "Sequence[Pending]",
-    pairs: "dict[bytes, KeyPair | None]",
+    pairs: "dict[bytes, SigningKeyPair | None]",
     *,
     overwrite: bool,
 ) -> list[dict[str, Any]]:
@@ -185,7 +185,7 @@ def _chosen(pending: "Sequence[Pending]", numbers: Sequence[int]) -> "list[Pendi
     return [found[number] for number in sorted(set(numbers))]
 
 
-def _pair(public_key: bytes) -> "KeyPair | None":
+def _pair(public_key: bytes) -> "SigningKeyPair | None":
     """Return the key that signs, None without one: signed changes need none."""
     from skymount.cli.key_argument import key_pair
     from skymount.errors import KeyringError

@@ -21,7 +21,13 @@ from skymount.concurrency import in_thread, off_loop, run_all
 from skymount.content.fetch.range_request import receive
 from skymount.content.model.listing import Listing, Packed, unpack
 from skymount.content.model.listing_builder import tabulate
-from skymount.content.model.skyfile import LoadedSkyfile, Skyfile, Verified, VerifyPolicy
+from skymount.content.model.skyfile import (
+    BLOCK_SIZE,
+    LoadedSkyfile,
+    Skyfile,
+    Verified,
+    VerifyPolicy,
+)
 from skymount.content.worker.shared_memory import FileReceiver, MemoryFile, open_memory_file
 from skymount.content.worker.worker_process import tabulate_file_in_worker, tabulate_in_worker
 from skymount.errors import (
@@ -31,7 +37,7 @@ from skymount.errors import (
     PortalError,
     RequestRefusedError,
 )
-from skymount.portal.client.base import Head, PortalReader
+from skymount.portal.client.base import ContentHead, PortalReader
 from skymount.portal.failover import Portals
 from skymount.wire import base_sector as sector
 from skymount.wire import merkle
@@ -54,9 +60,12 @@ lenient parser takes cannot be told before; of so many bytes it takes no longer.
 class SkyfileLoader:
     """Finds out what a skylink is. Holds no results: callers keep them."""
 
-    def __init__(self, portals: Portals, policy: VerifyPolicy) -> None:
+    def __init__(
+        self, portals: Portals, policy: VerifyPolicy, block_size: int = BLOCK_SIZE
+    ) -> None:
         self._portals = portals
         self._policy = policy
+        self._block_size = block_size
         self._with_base_sectors: set[PortalReader] = set()
         self._worker = trio.CapacityLimiter(1)  # one such process takes a gigabyte
         self._doubted: LRUCache[Skylink, bool] = LRUCache(_DOUBTED)
@@ -120,7 +129,7 @@ class SkyfileLoader:
     async def _described_by(self, client: PortalReader, skylink: Skylink) -> LoadedSkyfile:
         try:
             base: _Base | None = None
-            head: Head | None = None
+            head: ContentHead | None = None
             if self._policy is not VerifyPolicy.OFF and not skylink.offset:
                 # the root of a packed one (offset) proves nothing
                 base, head = await self._ask(client, skylink)
@@ -135,14 +144,14 @@ class SkyfileLoader:
 
     async def _ask(
         self, client: PortalReader, skylink: Skylink
-    ) -> "tuple[_Base | None, Head | None]":
+    ) -> "tuple[_Base | None, ContentHead | None]":
         """Ask for the base sector, and of a portal that never gave one for the headers as well.
 
         Both at once: one after the other would cost the first read a round trip more.
         """
         if client in self._with_base_sectors:
             return await self._base_sector(client, skylink), None
-        head: Head | None = None
+        head: ContentHead | None = None
         base: _Base | None = None
         failure: PortalError | MalformedError | None = None
 
@@ -224,6 +233,7 @@ class SkyfileLoader:
             fanout=fanout if checkable else b"",
             layout=layout if checkable else None,
             inline=layout.is_inline,
+            block_size=self._block_size,
         )
         return LoadedSkyfile(skyfile, base.payload)
 
@@ -280,7 +290,7 @@ class SkyfileLoader:
         self,
         client: PortalReader,
         skylink: Skylink,
-        head: Head,
+        head: ContentHead,
         *,
         encrypted: bool = False,
     ) -> LoadedSkyfile:
@@ -300,6 +310,7 @@ class SkyfileLoader:
             size=listing.size,
             portal=client.url,
             verified=Verified.NO,
+            block_size=self._block_size,
         )
         payload = None
         if raw and self._policy is not VerifyPolicy.OFF and skylink.offset == 0 and not encrypted:
@@ -313,7 +324,7 @@ class SkyfileLoader:
         return LoadedSkyfile(skyfile, payload)
 
     async def _from_endpoint(
-        self, client: PortalReader, skylink: Skylink, head: Head
+        self, client: PortalReader, skylink: Skylink, head: ContentHead
     ) -> tuple[bytes | None, Listing]:
         """Return metadata and their listing; None for what no base sector has room for."""
         async with open_memory_file() as file:

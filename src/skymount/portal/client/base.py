@@ -31,7 +31,7 @@ _FIRST_CONNECTIONS = 2  # one for the base sector, one for the headers: they are
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class ContentHead:
     """What a HEAD request on a skylink tells; None or empty where the portal says nothing."""
 
     skylink: Skylink | None
@@ -158,7 +158,7 @@ class PortalReader:
         """Have connections stand, as many as the first description of a skylink needs or more."""
         await self.transport.connect(count)
 
-    async def head(self, skylink: Skylink, **options: Unpack[CommonOptions]) -> Head:
+    async def head(self, skylink: Skylink, **options: Unpack[CommonOptions]) -> ContentHead:
         """Ask for the headers of a whole skylink, as `head`."""
         return await head(self.transport, skylink, self.options.overridden(**options))
 
@@ -227,7 +227,7 @@ async def fetch_sector(
     return data
 
 
-async def head(transport: Transport, skylink: Skylink, call: PortalOptions) -> Head:
+async def head(transport: Transport, skylink: Skylink, call: PortalOptions) -> ContentHead:
     """Ask a portal for the headers of a whole skylink (endpoint 4).
 
     ``format=concat`` keeps a portal from redirecting to, or failing over, a default path.
@@ -247,7 +247,7 @@ async def head(transport: Transport, skylink: Skylink, call: PortalOptions) -> H
         found = Skylink.parse(told) if told else None
     except MalformedError as error:
         raise transport.bad(request, call, str(error), answer.status) from None
-    return Head(
+    return ContentHead(
         found,
         headers.raw(call.dialect.metadata_header),
         headers.length,
@@ -268,17 +268,17 @@ def is_without_headers(error: PortalError) -> bool:
 
 async def _without_headers(
     transport: Transport, skylink: Skylink, call: PortalOptions, failure: PortalError
-) -> Head:
+) -> ContentHead:
     """Return what is known without headers: where a v2 skylink leads, of others nothing."""
     if skylink.version == 1:
-        return Head(None, None, None, "", failure=failure)
+        return ContentHead(None, None, None, "", failure=failure)
     request = requests.resolve(call.dialect, skylink)
     answer = await transport.fetch(request, responses.RESPONSE_LIMIT, call)
     try:
         found = responses.parse_resolved(answer.body)
     except MalformedError as error:
         raise transport.bad(request, call, str(error), answer.status) from None
-    return Head(found, None, None, "", answer.headers.raw(call.dialect.proof_header))
+    return ContentHead(found, None, None, "", answer.headers.raw(call.dialect.proof_header))
 
 
 @lru_cache(_ADDRESSES)

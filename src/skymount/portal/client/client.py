@@ -23,7 +23,12 @@ from skymount.portal.client.registry import Registry
 from skymount.portal.client.skydb import SkyDB
 from skymount.portal.client.skykeys import Skykeys
 from skymount.portal.client.upload import DIRECTORY_FIELD, FILE_FIELD, UploadBody, upload_query
-from skymount.portal.client.upload_source import Content, Source, checked_name, mapping_sources
+from skymount.portal.client.upload_source import (
+    Content,
+    UploadSource,
+    checked_name,
+    mapping_sources,
+)
 from skymount.portal.client.verification import (
     DOMAIN_UNVERIFIABLE,
     ContentProofs,
@@ -115,7 +120,7 @@ class PortalClient(PortalReader):
             dry_run=validation.flag(dry_run, "dry_run"),
         )
         limit = arguments.optional_seconds(timeout_seconds, arguments.UPLOAD_TIMEOUT_LIMIT)
-        source = await trio.to_thread.run_sync(Source.of, file, name)
+        source = await trio.to_thread.run_sync(UploadSource.of, file, name)
         body = UploadBody([source], field=field or FILE_FIELD, query=query)
         with _at_most(limit, call):
             return await upload.send(self.transport, body, call.with_extra_time(limit))

@@ -17,7 +17,7 @@ from skymount.errors import MalformedError, NoDocumentError, PortalError
 from skymount.portal.client import arguments
 from skymount.portal.client.registry import GET_TIMEOUT, Registry
 from skymount.portal.client.upload import FILE_FIELD, UploadBody, send
-from skymount.portal.client.upload_source import Source
+from skymount.portal.client.upload_source import UploadSource
 from skymount.portal.client.verification import ContentProofs
 from skymount.portal.http.request import Call
 from skymount.portal.http.transport import Transport
@@ -188,7 +188,7 @@ class SkyDB:
             yield
 
     async def _upload(self, document: bytes, name: str, call: PortalOptions) -> Skylink:
-        source = Source.of_bytes(document, name, contenttype="application/json")
+        source = UploadSource.of_bytes(document, name, contenttype="application/json")
         return (await send(self._transport, UploadBody([source], field=FILE_FIELD), call)).skylink
 
 

@@ -11,7 +11,7 @@ from skymount.errors import SkymountError, StaleEntryError, StorageError, Unavai
 from skymount.portal.registry.ledger import Fate, Ledger, Pending
 from skymount.portal.registry.revision_marks import EntryId
 from skymount.portal.registry.verified_registry import VerifiedRegistry
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 
 FIRST_PAUSE = 1.0
 """Seconds until what waits is sent; doubled while no portal answers."""
@@ -48,7 +48,7 @@ class SpoolRetry:
         self,
         entries: VerifiedRegistry,
         ledger: Ledger,
-        pair_of: Callable[[bytes], Awaitable[KeyPair | None]],
+        pair_of: Callable[[bytes], Awaitable[SigningKeyPair | None]],
         *,
         sends: bool = True,
         first_pause: float = FIRST_PAUSE,

@@ -37,7 +37,7 @@ from skymount.portal.client.registry import GET_TIMEOUT, Registry
 from skymount.portal.failover import Portals
 from skymount.portal.registry.ledger import Fate, Ledger, Pending, Seen, is_rolled_back, raised
 from skymount.portal.registry.revision_marks import EntryId, RevisionMarks, behind
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import DATA_LIMIT, DELETED, MAX_REVISION, Entry, SignedEntry
 from skymount.wire.skylink import Skylink
 
@@ -281,7 +281,11 @@ class VerifiedRegistry:
         return await self.marks.key_of(link)
 
     async def write(
-        self, ref: EntryId, pair: KeyPair, content: bytes | bytearray | mmap, base: State | None
+        self,
+        ref: EntryId,
+        pair: SigningKeyPair,
+        content: bytes | bytearray | mmap,
+        base: State | None,
     ) -> State:
         """Sign and post new content; return the state then. It posts also what is there already.
 
@@ -297,7 +301,7 @@ class VerifiedRegistry:
     def check(self, ref: EntryId, base: State) -> None:
         """Content made from any state can be signed: its owner did that before."""
 
-    async def delete(self, ref: EntryId, pair: KeyPair) -> State:
+    async def delete(self, ref: EntryId, pair: SigningKeyPair) -> State:
         """Post the deletion of an entry.
 
         Nothing is posted when it is absent or deleted already, unless something is pending for it.
@@ -321,7 +325,7 @@ class VerifiedRegistry:
         return await self.marks.in_thread(self._ledger.has_pending, ref.public_key, ref.tweak)
 
     async def send(
-        self, pending: Pending, pair: KeyPair | None = None, *, overwrite: bool = False
+        self, pending: Pending, pair: SigningKeyPair | None = None, *, overwrite: bool = False
     ) -> State:
         """Post what is in the spool: the very same bytes if they are signed.
 
@@ -350,7 +354,7 @@ class VerifiedRegistry:
         self,
         ref: EntryId,
         pending: Pending,
-        pair: KeyPair | None,
+        pair: SigningKeyPair | None,
         overwrite: bool,
         taken: int | None,
     ) -> State:
@@ -449,7 +453,7 @@ class VerifiedRegistry:
 
     # --- changing
 
-    def _changing(self, ref: EntryId, pair: KeyPair | None) -> trio.Lock:
+    def _changing(self, ref: EntryId, pair: SigningKeyPair | None) -> trio.Lock:
         """Return the lock of those that change an entry."""
         if pair is not None and pair.public_key != ref.public_key:
             raise MalformedError("an entry is signed by its owner's key, not by another")
@@ -458,7 +462,7 @@ class VerifiedRegistry:
     async def _write(
         self,
         ref: EntryId,
-        pair: KeyPair,
+        pair: SigningKeyPair,
         data: bytes,
         base: State | None,
         *,
@@ -507,7 +511,7 @@ class VerifiedRegistry:
     def _claim(
         self,
         ref: EntryId,
-        pair: KeyPair,
+        pair: SigningKeyPair,
         data: bytes,
         current: int,
         replaces: int | None,
