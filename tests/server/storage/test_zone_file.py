@@ -22,7 +22,7 @@ from skymount.server.storage.zone_file import (
     parse_value,
 )
 from skymount.wire.dialect import PRESETS, SKYNET, SVC
-from skymount.wire.hns import Record, RegistryRecord, SkylinkRecord, parse_domain
+from skymount.wire.hns import DomainRecord, RegistryRecord, SkylinkRecord, parse_domain
 from skymount.wire.skylink import Skylink
 
 A = "AABsdvY0MzM9fsdHVWdqiw1Rj4Kp9KAZwYNbHO-ksMFHkg"
@@ -45,7 +45,7 @@ two nonsense
 # end"""
 
 
-def found(text: str, domain: str) -> Record | None:
+def found(text: str, domain: str) -> DomainRecord | None:
     """Look a domain up in a file."""
     return Zone.parse(text.encode()).find(domain)
 

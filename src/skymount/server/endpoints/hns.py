@@ -14,7 +14,7 @@ from skymount.errors import MalformedError, StorageError
 from skymount.server.http import responses
 from skymount.server.http_error import HttpError
 from skymount.server.storage.zone_file import ZoneFile
-from skymount.wire.hns import Record, SkylinkRecord, encode_resolution, parse_domain
+from skymount.wire.hns import DomainRecord, SkylinkRecord, encode_resolution, parse_domain
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class HnsEndpoints:
         scope = {**request.scope, "path_params": path_params}
         return await self.download(Request(scope, request.receive))
 
-    async def _find(self, request: Request) -> Record:
+    async def _find(self, request: Request) -> DomainRecord:
         """Return the record of the domain in the URL; HttpError, as plain text."""
         try:
             domain = parse_domain(unquote(request.path_params["domain"], errors="strict"))

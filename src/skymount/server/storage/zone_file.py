@@ -26,7 +26,7 @@ from skymount.errors import MalformedError, StorageError
 from skymount.server.storage.disk_errors import disk_errors
 from skymount.storage import atomic_file
 from skymount.wire.dialect import PRESETS, Dialect
-from skymount.wire.hns import Record, RegistryRecord, parse_domain, parse_txt, pick_record
+from skymount.wire.hns import DomainRecord, RegistryRecord, parse_domain, parse_txt, pick_record
 from skymount.wire.registry_entry import parse_public_key, parse_tweak
 from skymount.wire.skylink import split_link
 
@@ -113,7 +113,7 @@ class Zone:
         values = self._values[domain]
         return next((value for value in reversed(values) if parse_txt(value)), values[-1])
 
-    def find(self, domain: str) -> Record | None:
+    def find(self, domain: str) -> DomainRecord | None:
         """Return the record of a domain in the form of `parse_domain`; None when there is none.
 
         MalformedError when none of its values is valid.
