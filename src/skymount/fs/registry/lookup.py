@@ -201,7 +201,7 @@ class KeyTreeLookup(Subtree, Generic[S]):
 
     def _time_left(self, state: S) -> float:
         """Return for how many seconds a state may still be told."""
-        return max(0.0, state.asked + self._config.ttl - trio.current_time())
+        return max(0.0, state.requested_at + self._config.ttl - trio.current_time())
 
     # Presence
 
