@@ -20,12 +20,12 @@ from skymount.fs.skylinks.name_table import NameTable, parse_name
 from skymount.fs.static_tree import StaticTree
 from skymount.fs.subtree import DirectoryEntry, InodeAttributes
 from skymount.portal.failover import Portals
+from skymount.portal.registry.cached_resolution import Resolution
 from skymount.portal.registry.name_resolver import (
-    Goal,
     NameResolver,
     NameResolverConfig,
-    Resolution,
-    Way,
+    ResolutionPath,
+    ResolvableName,
 )
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.skylink import Skylink
@@ -71,14 +71,14 @@ class FakeReader:
             return Skyfile(skylink, listing, size, "http://p", Verified.NO, provisional=number)
         return Skyfile(skylink, listing, size, "http://p", Verified.YES)
 
-    def open(self, skyfile: Skyfile, start: int, size: int) -> "FakeExtent":
+    def open(self, skyfile: Skyfile, start: int, size: int) -> "FakeContentFile":
         """Open a file."""
         self.open_files += 1
-        return FakeExtent(self, skyfile.skylink, start, size)
+        return FakeContentFile(self, skyfile.skylink, start, size)
 
 
 @dataclass
-class FakeExtent:
+class FakeContentFile:
     """An open file of the fake reader."""
 
     reader: FakeReader
@@ -115,18 +115,18 @@ class FakeNames(NameResolver):
     def __init__(self, ttl: float) -> None:
         portals = Portals([])
         super().__init__(portals, VerifiedRegistry(portals, None), NameResolverConfig(ttl))
-        self.leads: dict[Goal, Skylink | Exception] = {}
-        self.unproven: set[Goal] = set()
-        self.delays: dict[Goal, float] = {}
+        self.leads: dict[ResolvableName, Skylink | Exception] = {}
+        self.unproven: set[ResolvableName] = set()
+        self.delays: dict[ResolvableName, float] = {}
         """Seconds that an answer takes."""
-        self.asked: list[Goal] = []
+        self.asked: list[ResolvableName] = []
 
-    def move(self, goal: Goal, target: Skylink) -> None:
+    def move(self, goal: ResolvableName, target: Skylink) -> None:
         """Let a name lead elsewhere, and notice that, as when an entry turns out to be another."""
         self.leads[goal] = target
-        self._hold(goal).outdate()
+        self._state(goal).outdate()
 
-    async def _find(self, goal: Goal, way: Way) -> Resolution:
+    async def _find(self, goal: ResolvableName, way: ResolutionPath) -> Resolution:
         self.asked.append(goal)
         found = self.leads.get(goal, NotFoundError("no such name"))
         await trio.sleep(self.delays.get(goal, 0))

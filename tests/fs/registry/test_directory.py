@@ -31,8 +31,8 @@ class Held:
 
     data: bytes | None = None
     revision: int = -1
-    asked: float = 0.0
-    changed: float = 0.0
+    requested_at: float = 0.0
+    seen_at: float = 0.0
 
 
 @dataclass
@@ -57,12 +57,12 @@ class FakeStore:
 
     async def read(self, ref: EntryId, max_age: float = 0.0) -> Held:
         old = self.remembered.get(ref)
-        if old is not None and max_age and old.asked + max_age >= trio.current_time():
+        if old is not None and max_age and old.requested_at + max_age >= trio.current_time():
             return old
         self.asked.append(ref)
         asked = trio.current_time()
         await self._work()
-        self.remembered[ref] = replace(self.held.get(ref, Held()), asked=asked)
+        self.remembered[ref] = replace(self.held.get(ref, Held()), requested_at=asked)
         return self.remembered[ref]
 
     async def _work(self) -> None:
@@ -98,13 +98,13 @@ class FakeStore:
         self.posts.append((ref, data))
         self.pending.discard(ref)
         self.put(ref, data)
-        self.remembered[ref] = replace(self.held[ref], asked=trio.current_time())
+        self.remembered[ref] = replace(self.held[ref], requested_at=trio.current_time())
         return self.remembered[ref]
 
     def put(self, ref: EntryId, data: bytes | None) -> None:
         """Hold an entry, as somebody else's."""
         revision = self.held.get(ref, Held()).revision + 1
-        self.held[ref] = Held(data, revision, changed=1000.0 + revision)
+        self.held[ref] = Held(data, revision, seen_at=1000.0 + revision)
 
     async def public_keys(self) -> list[bytes]:
         return list({ref.public_key for ref in self.known})

@@ -21,7 +21,13 @@ from skymount.concurrency import in_thread, off_loop, run_all
 from skymount.content.fetch.range_request import receive
 from skymount.content.model.listing import Listing, Packed, unpack
 from skymount.content.model.listing_builder import tabulate
-from skymount.content.model.skyfile import LoadedSkyfile, Skyfile, Verified, VerifyPolicy
+from skymount.content.model.skyfile import (
+    BLOCK_SIZE,
+    LoadedSkyfile,
+    Skyfile,
+    Verified,
+    VerifyPolicy,
+)
 from skymount.content.worker.shared_memory import FileReceiver, MemoryFile, open_memory_file
 from skymount.content.worker.worker_process import tabulate_file_in_worker, tabulate_in_worker
 from skymount.errors import (
@@ -54,9 +60,12 @@ lenient parser takes cannot be told before; of so many bytes it takes no longer.
 class SkyfileLoader:
     """Finds out what a skylink is. Holds no results: callers keep them."""
 
-    def __init__(self, portals: Portals, policy: VerifyPolicy) -> None:
+    def __init__(
+        self, portals: Portals, policy: VerifyPolicy, block_size: int = BLOCK_SIZE
+    ) -> None:
         self._portals = portals
         self._policy = policy
+        self._block_size = block_size
         self._with_base_sectors: set[PortalReader] = set()
         self._worker = trio.CapacityLimiter(1)  # one such process takes a gigabyte
         self._doubted: LRUCache[Skylink, bool] = LRUCache(_DOUBTED)
@@ -224,6 +233,7 @@ class SkyfileLoader:
             fanout=fanout if checkable else b"",
             layout=layout if checkable else None,
             inline=layout.is_inline,
+            block_size=self._block_size,
         )
         return LoadedSkyfile(skyfile, base.payload)
 
@@ -300,6 +310,7 @@ class SkyfileLoader:
             size=listing.size,
             portal=client.url,
             verified=Verified.NO,
+            block_size=self._block_size,
         )
         payload = None
         if raw and self._policy is not VerifyPolicy.OFF and skylink.offset == 0 and not encrypted:

@@ -146,7 +146,7 @@ class RegistryDirectory(Subtree, Generic[S]):
         """Return for how many seconds a state may still be told."""
         if state is None:
             return 0.0
-        return max(0.0, state.asked + self._config.ttl - trio.current_time())
+        return max(0.0, state.requested_at + self._config.ttl - trio.current_time())
 
     async def _present(self, node: EntryFile, max_age: float = 0.0) -> S:
         """Return an entry's state, not older than that; ENOENT when it is not there."""

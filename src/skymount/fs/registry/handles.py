@@ -37,11 +37,11 @@ class FileState(Protocol):
         """The entry's revision."""
 
     @property
-    def asked(self) -> float:
+    def requested_at(self) -> float:
         """When it was asked for, by trio's clock."""
 
     @property
-    def changed(self) -> float:
+    def seen_at(self) -> float:
         """When it changed, in seconds since 1970."""
 
 
@@ -157,7 +157,7 @@ class Poster(Generic[S]):
 
 def changed_ns(state: FileState | None) -> int:
     """Return when a file changed, in nanoseconds since 1970: now if that is not known."""
-    return time.time_ns() if state is None else int(state.changed * 1e9)
+    return time.time_ns() if state is None else int(state.seen_at * 1e9)
 
 
 class Snapshot(OpenFile):

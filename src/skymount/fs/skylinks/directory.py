@@ -12,7 +12,7 @@ from itertools import chain, repeat
 
 import trio
 
-from skymount.content.fetch.reader import ContentReader, Extent
+from skymount.content.fetch.reader import ContentFile, ContentReader
 from skymount.errors import MalformedError, NotFoundError
 from skymount.fs.inode_space import DIRECTORY_INODES
 from skymount.fs.skylinks import xattrs
@@ -226,7 +226,7 @@ class _TreeFileHandle(OpenFile):
         self,
         table: NameTable,
         version: TreeVersion,
-        extent: Extent,
+        extent: ContentFile,
         inode: int,
         opened: Counter[int],
         deadline: float,

@@ -11,7 +11,7 @@ import trio
 from skymount.errors import PortalError
 from skymount.fs.inode_space import node_inode
 from skymount.fs.skylinks.tree import Tree
-from skymount.portal.registry.name_resolver import Goal
+from skymount.portal.registry.name_resolver import ResolvableName
 from skymount.wire.skylink import Skylink
 
 PROVISIONAL_TIMEOUT = 30.0
@@ -132,7 +132,7 @@ class MountedName:
 
     version: TreeVersion
 
-    def __init__(self, name: str, goal: Goal) -> None:
+    def __init__(self, name: str, goal: ResolvableName) -> None:
         self.name = name
         self.goal = goal
         """The skylink or domain that the name stands for."""
