@@ -74,7 +74,7 @@ LOCAL: dict[str, dict[str, Any]] = {
 INNER = {
     *("aclose", "base_sector", "connect", "dialect", "head", "node", "of", "open_range"),
     *("metadata_into", "raw_metadata", "round_trip", "sector", "send_upload", "url", "db"),
-    *("registry", "registry.fetch", "registry.following", "registry.post", "registry.read"),
+    *("registry", "registry.fetch", "registry.revision_after", "registry.post", "registry.read"),
     "registry.set",
 }
 """What takes values that were checked before, for the mount and the command line."""

@@ -4,7 +4,7 @@ import gc
 import logging
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, closing
 from functools import partial
 
@@ -114,7 +114,11 @@ async def _serve(
         key_trees = _key_trees(config, keys, registry, documents)
         retry = SpoolRetry(registry, ledger, keys.latest, sends=config.send_pending)
         mount = fuse.FuseConfig(config.mountpoint, config.allow_other, config.timeout)
-        adapter = fuse.FuseAdapter(_file_system(content_trees, key_trees, status), mount)
+        trees: Sequence[Subtree] = (*content_trees, *key_trees)
+        file_system = FileSystem(
+            StaticTree(status.to_json), dict(zip(InodeSpace, trees, strict=True)), status.usage
+        )
+        adapter = fuse.FuseAdapter(file_system, mount)
         status.operations = adapter.counts
         signals = stack.enter_context(trio.open_signal_receiver(*_stop_signals()))
         fuse.attach(adapter, mount)
@@ -219,17 +223,6 @@ def _key_trees(
             lambda document: {**attributes(document.entry), "verified": document.verified.value},
         ),
     )
-
-
-def _file_system(
-    content_trees: tuple[SkylinksDirectory, SkylinksDirectory],
-    key_trees: tuple[RegistryDirectory[EntryState], RegistryDirectory[Document]],
-    status: MountStatus,
-) -> FileSystem:
-    subtrees: dict[InodeSpace, Subtree] = dict(
-        zip(InodeSpace, (*content_trees, *key_trees), strict=True)
-    )
-    return FileSystem(StaticTree(status.to_json), subtrees, status.usage)
 
 
 def _stop_signals() -> list[signal.Signals]:
