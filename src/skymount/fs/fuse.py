@@ -21,6 +21,7 @@ from skymount.concurrency import in_turns
 from skymount.errors import (
     AccessDeniedError,
     FrozenEntryError,
+    InvalidDocumentError,
     MountError,
     NotFoundError,
     PortalTimeoutError,
@@ -59,6 +60,7 @@ ERRNO: Sequence[tuple[type[SkymountError], int]] = (
     (PortalTimeoutError, errno.ETIMEDOUT),
     (StaleEntryError, errno.ESTALE),  # someone else changed the entry since it was opened
     (FrozenEntryError, errno.EPERM),  # the entry has the last revision
+    (InvalidDocumentError, errno.EINVAL),  # what was written to a file of skydb is no JSON
     (SkymountError, errno.EIO),
 )
 """The errno of each error; the first match counts."""
