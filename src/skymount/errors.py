@@ -49,6 +49,10 @@ class FrozenEntryError(MalformedError):
     """A registry entry has the last revision, and can never be changed."""
 
 
+class InvalidDocumentError(MalformedError):
+    """Text that is to be stored as a SkyDB document is no JSON document."""
+
+
 class WrongTypeError(SkymountError, TypeError):
     """An argument is of a wrong type; raised before any request is made."""
 
