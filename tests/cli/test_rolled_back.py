@@ -91,7 +91,7 @@ def test_what_a_command_reads_is_remembered(
     box = asking(sandbox, one)
     assert box.skymount(*READERS[reader]).returncode == 0
     with closing(Ledger.open(sandbox.root / "state/skymount/ledger.sqlite3")) as ledger:
-        seen = ledger.seen(PAIR.public_key, TWEAK)
+        seen = ledger.mark_of(PAIR.public_key, TWEAK)
         assert seen is not None
         assert seen.revision == 5
 

@@ -20,12 +20,12 @@ from skymount.fs.skylinks.name_table import NameTable, parse_name
 from skymount.fs.static_tree import StaticTree
 from skymount.fs.subtree import DirectoryEntry, InodeAttributes
 from skymount.portal.failover import Portals
+from skymount.portal.registry.cached_resolution import Resolution
 from skymount.portal.registry.name_resolver import (
-    Goal,
     NameResolver,
     NameResolverConfig,
-    Resolution,
-    Way,
+    ResolutionPath,
+    ResolvableName,
 )
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.skylink import Skylink
@@ -115,18 +115,18 @@ class FakeNames(NameResolver):
     def __init__(self, ttl: float) -> None:
         portals = Portals([])
         super().__init__(portals, VerifiedRegistry(portals, None), NameResolverConfig(ttl))
-        self.leads: dict[Goal, Skylink | Exception] = {}
-        self.unproven: set[Goal] = set()
-        self.delays: dict[Goal, float] = {}
+        self.leads: dict[ResolvableName, Skylink | Exception] = {}
+        self.unproven: set[ResolvableName] = set()
+        self.delays: dict[ResolvableName, float] = {}
         """Seconds that an answer takes."""
-        self.asked: list[Goal] = []
+        self.asked: list[ResolvableName] = []
 
-    def move(self, goal: Goal, target: Skylink) -> None:
+    def move(self, goal: ResolvableName, target: Skylink) -> None:
         """Let a name lead elsewhere, and notice that, as when an entry turns out to be another."""
         self.leads[goal] = target
-        self._hold(goal).outdate()
+        self._state(goal).outdate()
 
-    async def _find(self, goal: Goal, way: Way) -> Resolution:
+    async def _find(self, goal: ResolvableName, way: ResolutionPath) -> Resolution:
         self.asked.append(goal)
         found = self.leads.get(goal, NotFoundError("no such name"))
         await trio.sleep(self.delays.get(goal, 0))
@@ -171,26 +171,26 @@ class Requests:
         return self._files.add_directory(await self._files.subtree(inode).opendir(inode))
 
     def readdir(self, handle: int, position: int) -> Iterator[DirectoryEntry]:
-        return self._files.directory(handle).readdir(position)
+        return self._files.open_directories[handle].readdir(position)
 
     def referred(self, handle: int, start: int, stop: int, count: int) -> None:
-        self._files.directory(handle).referred(start, stop, count)
+        self._files.open_directories[handle].referred(start, stop, count)
 
     def releasedir(self, handle: int) -> None:
-        self._files.remove_directory(handle).release()
+        self._files.open_directories.pop(handle).release()
 
     async def open(self, inode: int, flags: int) -> Opened:
         opened = await self._files.subtree(inode).open(inode, flags)
         return Opened(self._files.add_file(opened), opened.keep_cache, opened.preload())
 
     async def read(self, handle: int, offset: int, length: int) -> bytes | memoryview:
-        return await self._files.file(handle).read(offset, length)
+        return await self._files.open_files[handle].read(offset, length)
 
     async def flush(self, handle: int) -> None:
-        await self._files.file(handle).flush()
+        await self._files.open_files[handle].flush()
 
     async def release(self, handle: int) -> None:
-        await self._files.remove_file(handle).release()
+        await self._files.open_files.pop(handle).release()
 
 
 class Listed(NamedTuple):

@@ -15,7 +15,8 @@ from skymount.fs.subtree import (
     MUTABLE_TIMEOUT,
     InodeAttributes,
 )
-from skymount.portal.registry.name_resolver import NEGATIVE_TTL, Goal
+from skymount.portal.registry.cached_resolution import NEGATIVE_TTL
+from skymount.portal.registry.name_resolver import ResolvableName
 from skymount.wire.skylink import Skylink
 from tests.fakes.in_memory_mount import (
     FILES,
@@ -174,7 +175,7 @@ async def test_lookups_do_not_wait_for_one_another(autojump_clock: object):
 
 
 @pytest.mark.parametrize("goal", [resolver(), "example.org"])
-async def test_name_that_moves(goal: Goal, autojump_clock: object):
+async def test_name_that_moves(goal: ResolvableName, autojump_clock: object):
     """S8: A v2 (resolver) skylink is the directory of what it resolves to.
 
     H1: `hns/<domain>/` is the tree of the skylink that the domain resolves to.

@@ -17,7 +17,8 @@ import httpx
 import pytest
 
 from skymount.keyring import Keyring
-from skymount.portal.registry.ledger import Ledger, Pending
+from skymount.portal.registry.ledger import Ledger
+from skymount.portal.registry.pending_write import PendingWrite
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import Entry, SignedEntry, hash_data_key
 from tests.server.registry_entries import put
@@ -95,7 +96,7 @@ class Owner:
         with httpx.Client(base_url=self.portal, headers=_AGENT) as client:
             put(client, self.signed(name, data, self.revision(name) + 1))
 
-    def pending(self) -> list[Pending]:
+    def pending(self) -> list[PendingWrite]:
         """Return what is in the spool."""
         ledger = Ledger.open(self.sandbox.root / "state/skymount/ledger.sqlite3")
         try:

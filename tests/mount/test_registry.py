@@ -470,11 +470,11 @@ def test_owner_sets_a_portal_right(owner: Owner) -> None:
         owner.mounted() as files,
         closing(Ledger.open(owner.sandbox.root / "state/skymount/ledger.sqlite3")) as ledger,
     ):
-        ledger.note(owner.signed("x", b"lost", 7), "x")
+        ledger.record_seen(owner.signed("x", b"lost", 7), "x")
         assert error_of("cat", files / "x") == "Input/output error"
         output(["sh", "-c", f"printf anew > {files}/x"])
         assert (read(files / "x"), owner.revision("x")) == (b"anew", 8)
-        ledger.note(owner.signed("x", b"lost again", 20), "x")
+        ledger.record_seen(owner.signed("x", b"lost again", 20), "x")
         output(["rm", files / "x"])
         assert error_of("cat", files / "x") == "No such file or directory"
         assert owner.pending() == []

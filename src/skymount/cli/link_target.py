@@ -23,7 +23,7 @@ from skymount.wire.skylink import Skylink, split_link
 
 if TYPE_CHECKING:
     from skymount.cli.session import ContentSession
-    from skymount.wire.hns import Record
+    from skymount.wire.hns import DomainRecord
 
 HNS = "hns://"
 
@@ -69,7 +69,7 @@ class ParsedLink:
         domain, _, path = plain.partition("/")
         return cls(text, parse_domain(domain), _decoded(path))
 
-    async def resolve_domain(self, client: PortalReader) -> "Record":
+    async def resolve_domain(self, client: PortalReader) -> "DomainRecord":
         """Ask a portal for the record of the domain."""
         from skymount.portal.client import hns
 
@@ -108,7 +108,7 @@ async def resolve_link(session: "ContentSession", link: ParsedLink) -> ResolvedL
         return ResolvedLink(skylink, path, verified=True)
     resolver = await session.registry.name_resolver()
     if record is not None:
-        resolver.learn(record)
+        resolver.learn_key(record)
     with naming_absent_content(skylink):
         found = await resolver.resolve(skylink)
     return ResolvedLink(found.skylink, path, found.verified)

@@ -4,7 +4,7 @@ import gc
 import logging
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, closing
 from functools import partial
 
@@ -40,10 +40,11 @@ from skymount.fs.subtree import Subtree
 from skymount.keyring import Keyring
 from skymount.portal.failover import Portals, open_portals
 from skymount.portal.options import DEFAULT_SVC_PORTAL_URL
+from skymount.portal.registry.entry_state import EntryState
 from skymount.portal.registry.ledger import Ledger, default_path
 from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig
 from skymount.portal.registry.spool_retry import SpoolRetry
-from skymount.portal.registry.verified_registry import State, VerifiedRegistry
+from skymount.portal.registry.verified_registry import VerifiedRegistry
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +114,11 @@ async def _serve(
         key_trees = _key_trees(config, keys, registry, documents)
         retry = SpoolRetry(registry, ledger, keys.latest, sends=config.send_pending)
         mount = fuse.FuseConfig(config.mountpoint, config.allow_other, config.timeout)
-        adapter = fuse.FuseAdapter(_file_system(content_trees, key_trees, status), mount)
+        trees: Sequence[Subtree] = (*content_trees, *key_trees)
+        file_system = FileSystem(
+            StaticTree(status.to_json), dict(zip(InodeSpace, trees, strict=True)), status.usage
+        )
+        adapter = fuse.FuseAdapter(file_system, mount)
         status.operations = adapter.counts
         signals = stack.enter_context(trio.open_signal_receiver(*_stop_signals()))
         fuse.attach(adapter, mount)
@@ -197,11 +202,11 @@ def _content_trees(
 
 def _key_trees(
     config: Config, keys: KeyringCache, registry: VerifiedRegistry, documents: Documents
-) -> tuple[RegistryDirectory[State], RegistryDirectory[Document]]:
+) -> tuple[RegistryDirectory[EntryState], RegistryDirectory[Document]]:
     """Build ``/registry`` and ``/skydb``."""
     ttl, grace = config.registry_ttl, config.lookup_grace
 
-    def attributes(state: State) -> Mapping[str, str]:
+    def attributes(state: EntryState) -> Mapping[str, str]:
         return {} if state.signed is None else entry_attributes(state.signed)
 
     return (
@@ -218,16 +223,6 @@ def _key_trees(
             lambda document: {**attributes(document.entry), "verified": document.verified.value},
         ),
     )
-
-
-def _file_system(
-    content_trees: tuple[SkylinksDirectory, SkylinksDirectory],
-    key_trees: tuple[RegistryDirectory[State], RegistryDirectory[Document]],
-    status: MountStatus,
-) -> FileSystem:
-    trees: tuple[Subtree, ...] = (*content_trees, *key_trees)
-    subtrees = dict(zip(InodeSpace, trees, strict=True))
-    return FileSystem(StaticTree(status.to_json), subtrees, status.usage)
 
 
 def _stop_signals() -> list[signal.Signals]:

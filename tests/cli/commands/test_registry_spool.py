@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from skymount.keyring import Keyring
-from skymount.portal.registry.ledger import Fate, Ledger
+from skymount.portal.registry.ledger import Ledger
+from skymount.portal.registry.pending_write import PendingStatus
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import DELETED, Entry, SignedEntry, hash_data_key
 from tests.server.registry_entries import put
@@ -33,15 +34,15 @@ def pair(box: Sandbox, owner: str) -> SigningKeyPair:
 def failed(box: Sandbox, signed: SignedEntry, reason: str = "down") -> int:
     """Leave signed content in the spool."""
     with ledger_of(box) as ledger:
-        number = ledger.claim(signed, "greeting")
-        ledger.fail(number, reason)
+        number = ledger.claim_revision(signed, "greeting")
+        ledger.mark_failed(number, reason)
         return number
 
 
 def held(box: Sandbox, pair: SigningKeyPair, data: bytes, base: int | None = None) -> int:
     """Leave content in the spool that was never signed."""
     with ledger_of(box) as ledger:
-        return ledger.hold(pair.public_key, TWEAK, "greeting", data, "no portal", base)
+        return ledger.add_unsigned(pair.public_key, TWEAK, "greeting", data, "no portal", base)
 
 
 def entry(pair: SigningKeyPair, data: bytes, revision: int) -> SignedEntry:
@@ -160,7 +161,7 @@ def test_retry_leaves_a_conflict(box: Sandbox, portal: str, pair: SigningKeyPair
     put_by_others(portal, entry(pair, b"theirs", 5))
     with ledger_of(box) as ledger:
         key = (pair.public_key, TWEAK, "greeting")
-        ledger.hold(*key, b"edit", "it was changed", 3, fate=Fate.CONFLICT)
+        ledger.add_unsigned(*key, b"edit", "it was changed", 3, status=PendingStatus.CONFLICT)
     for _ in range(2):
         done = box.skymount("registry", "retry")
         assert done.returncode == 1
@@ -189,7 +190,7 @@ def test_retry_without_a_portal_keeps_everything(box: Sandbox, pair: SigningKeyP
 def test_what_a_process_is_posting_is_left_to_it(box: Sandbox, pair: SigningKeyPair) -> None:
     """This process is the one that posts."""
     with ledger_of(box) as ledger:
-        ledger.claim(entry(pair, b"x", 1), "greeting")
+        ledger.claim_revision(entry(pair, b"x", 1), "greeting")
     assert box.succeed("registry", "pending").endswith("being posted now\n")
     for command in ("retry", "drop"):
         done = box.skymount("registry", command, "1")
@@ -209,7 +210,7 @@ def test_drop(box: Sandbox, pair: SigningKeyPair) -> None:
     box.succeed("registry", "drop", "--all")
     assert box.succeed("registry", "pending") == ""
     with ledger_of(box) as ledger:
-        assert ledger.highest(pair.public_key, TWEAK) == 2
+        assert ledger.highest_revision(pair.public_key, TWEAK) == 2
 
 
 @pytest.mark.parametrize(
@@ -235,19 +236,19 @@ def test_forget(box: Sandbox, pair: SigningKeyPair) -> None:
     G4: `registry forget --seen` lets an older entry be believed.
     """
     with ledger_of(box) as ledger:
-        ledger.note(entry(pair, b"x", 5), "greeting")
+        ledger.record_seen(entry(pair, b"x", 5), "greeting")
     box.succeed("registry", "forget", "home", "greeting")
     with ledger_of(box) as ledger:
-        assert ledger.names(pair.public_key) == []
-        ledger.remember(pair.public_key, TWEAK, None)
+        assert ledger.listed_entries(pair.public_key) == []
+        ledger.list_entry(pair.public_key, TWEAK, None)
     box.succeed("registry", "forget", "--hashed", pair.public_hex, TWEAK.hex())
     with ledger_of(box) as ledger:
-        assert ledger.names(pair.public_key) == []
-        assert ledger.seen(pair.public_key, TWEAK) is not None
+        assert ledger.listed_entries(pair.public_key) == []
+        assert ledger.mark_of(pair.public_key, TWEAK) is not None
     box.succeed("registry", "forget", "--seen", "home", "greeting")
     with ledger_of(box) as ledger:
-        assert ledger.seen(pair.public_key, TWEAK) is None
-        assert ledger.highest(pair.public_key, TWEAK) == 5
+        assert ledger.mark_of(pair.public_key, TWEAK) is None
+        assert ledger.highest_revision(pair.public_key, TWEAK) == 5
 
 
 def test_damaged_ledger_is_named(box: Sandbox) -> None:

@@ -10,7 +10,7 @@ from skymount.errors import BadContentError, MalformedError, NotFoundError, Unav
 from skymount.fs.inode_space import InodeSpace, node_inode, space_of
 from skymount.fs.skylinks.mounted_name import MountedName, TreeState, TreeVersion
 from skymount.fs.subtree import IMMUTABLE_TIMEOUT
-from skymount.portal.registry.name_resolver import Goal
+from skymount.portal.registry.name_resolver import ResolvableName
 from skymount.wire.skylink import Skylink
 from tests.fakes.in_memory_mount import FILES, InMemoryMount, open_in_memory_mount
 from tests.fakes.skyfiles import resolver
@@ -307,7 +307,7 @@ async def test_hidden_files_are_logged(autojump_clock: object, caplog: pytest.Lo
 V2 = resolver()
 
 
-async def shown(mount: InMemoryMount, goal: Goal = V2) -> TreeVersion:
+async def shown(mount: InMemoryMount, goal: ResolvableName = V2) -> TreeVersion:
     """Return what a name shows, as a lookup with much patience would find it."""
     table = mount.domains if isinstance(goal, str) else mount.table
     mounted = table.get_or_add(str(goal))
@@ -315,14 +315,14 @@ async def shown(mount: InMemoryMount, goal: Goal = V2) -> TreeVersion:
     return mounted.version
 
 
-def publish(mount: InMemoryMount, content: bytes, goal: Goal = V2) -> Skylink:
+def publish(mount: InMemoryMount, content: bytes, goal: ResolvableName = V2) -> Skylink:
     """Let a name lead to a file of that content."""
     mount.names.leads[goal] = link = mount.reader.add({"f": content})
     return link
 
 
 @pytest.mark.parametrize("goal", [V2, "example"])
-async def test_answer_that_is_the_same(goal: Goal, autojump_clock: object):
+async def test_answer_that_is_the_same(goal: ResolvableName, autojump_clock: object):
     """H2: A resolution holds for `hns_ttl` (60 s).
 
     Asked again after that, a name that leads where it did keeps its version and inode numbers, and

@@ -25,13 +25,13 @@ from skymount.content.worker.shared_memory import (
     text_of,
 )
 from skymount.content.worker.worker_process import run_worker
-from skymount.errors import BadContentError, MalformedError, SkymountError
+from skymount.errors import BadContentError, InvalidDocumentError, MalformedError, SkymountError
 from skymount.portal.client.base import PortalReader
-from skymount.portal.client.upload import FILE_FIELD, UploadBody, send
-from skymount.portal.client.upload_source import UploadSource
+from skymount.portal.client.upload import UploadBody, send
 from skymount.portal.failover import Portals
+from skymount.portal.registry.entry_state import EntryState
 from skymount.portal.registry.revision_marks import EntryId
-from skymount.portal.registry.verified_registry import State, VerifiedRegistry
+from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import linked_skylink
 from skymount.wire.skydb_document import DOCUMENT_LIMIT, document_name
@@ -56,7 +56,7 @@ Text = bytes | LongText
 class Document:
     """A document as it was read: its entry and its text."""
 
-    entry: State
+    entry: EntryState
     data: Text | None
     """JSON over several lines, ending with a line feed; None when there is no document."""
     verified: Verified = Verified.NO
@@ -70,14 +70,14 @@ class Document:
         return self.entry.revision
 
     @property
-    def asked(self) -> float:
+    def requested_at(self) -> float:
         """When the request for the entry started, by trio's clock."""
-        return self.entry.asked
+        return self.entry.requested_at
 
     @property
-    def changed(self) -> float:
+    def seen_at(self) -> float:
         """When this machine first saw this revision, in seconds since 1970."""
-        return self.entry.changed
+        return self.entry.seen_at
 
 
 class _Text(NamedTuple):
@@ -220,19 +220,20 @@ class Documents:
     ) -> Document:
         """Upload a document, then point its entry at it; as `VerifiedRegistry.write`.
 
-        Nothing is sent if the text is not JSON (MalformedError), or if it is an edit of a text that
-        was not verified (BadContentError).
+        InvalidDocumentError when it is not JSON, BadContentError when it is made from a text that
+        was not verified; then nothing is sent.
         """
         if base is not None:
             self.check(ref, base)
-        body, text = await self._written(data)
+        try:
+            body, text = await self._written(data)
+        except MalformedError as error:
+            raise InvalidDocumentError(str(error)) from None
         hashed = ref.data_key is None
         name = document_name(ref.tweak.hex() if hashed else str(ref.data_key), hashed)
-        source = UploadSource.of_bytes(body, name, contenttype="application/json")
 
         async def upload(portal: PortalReader) -> Skylink:
-            upload_body = UploadBody([source], field=FILE_FIELD)
-            return (await send(portal.transport, upload_body)).skylink
+            return (await send(portal.transport, UploadBody.of_document(body, name))).skylink
 
         skylink = await self._portals.first(upload)
         state = await self._entries.write(
@@ -268,7 +269,7 @@ class Documents:
             await in_thread(partial(file.put, text))
             return body, await in_thread(partial(text_of, file))
 
-    async def delete(self, ref: EntryId, pair: SigningKeyPair) -> State:
+    async def delete(self, ref: EntryId, pair: SigningKeyPair) -> EntryState:
         """Delete a document's entry."""
         return await self._entries.delete(ref, pair)
 

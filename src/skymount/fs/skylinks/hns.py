@@ -1,11 +1,11 @@
 """The names in `/hns`. `portal.registry.name_resolver` resolves them."""
 
 from skymount.errors import MalformedError
-from skymount.portal.registry.name_resolver import Goal
+from skymount.portal.registry.name_resolver import ResolvableName
 from skymount.wire.hns import parse_domain
 
 
-def parse_name(name: str) -> tuple[str, Goal]:
+def parse_name(name: str) -> tuple[str, ResolvableName]:
     """Read a name in ``/hns``: a domain, all spellings of which are the same name."""
     if name != name.strip():
         raise MalformedError(f"not a domain: {name[:80]!a}")

@@ -23,7 +23,8 @@ from skymount.fs.inode_space import (
 from skymount.fs.skylinks.mounted_name import LoadState, MountedName, TreeState, TreeVersion
 from skymount.fs.skylinks.tree import Tree
 from skymount.fs.subtree import IMMUTABLE_TIMEOUT, refuse
-from skymount.portal.registry.name_resolver import NEGATIVE_TTL, Goal, NameResolver
+from skymount.portal.registry.cached_resolution import NEGATIVE_TTL
+from skymount.portal.registry.name_resolver import NameResolver, ResolvableName
 from skymount.wire.skylink import Skylink, parse_skylink
 
 log = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ class NameTable:
         load: Callable[[Skylink], Awaitable[Skyfile]],
         nursery: trio.Nursery,
         resolver: NameResolver,
-        parse: Callable[[str], tuple[str, Goal]],
+        parse: Callable[[str], tuple[str, ResolvableName]],
         space: InodeSpace,
         tree_number: Callable[[InodeSpace, str], int] = first_tree_number,
     ) -> None:
@@ -77,7 +78,7 @@ class NameTable:
             found = self._names.get(canonical) or self._add(canonical, goal)
         return found
 
-    def _add(self, name: str, goal: Goal) -> MountedName:
+    def _add(self, name: str, goal: ResolvableName) -> MountedName:
         mounted = MountedName(name, goal)
         target = None if mounted.moves else goal
         assert not isinstance(target, str)
@@ -110,7 +111,6 @@ class NameTable:
         return self._new_version(mounted, target)
 
     def find(self, name: str) -> MountedName | None:
-        """Return a name by its canonical spelling, if its tree is loaded."""
         mounted = self._names.get(name)
         return None if mounted is None or mounted.version.tree is None else mounted
 
@@ -132,20 +132,22 @@ class NameTable:
         left = max(0.0, mounted.version.expires - trio.current_time())
         if not mounted.moves:
             return min(IMMUTABLE_TIMEOUT, left)
-        known = self._resolver.known(mounted.goal)
-        is_shown = known.asked == mounted.resolved_at
-        return min(left, self._resolver.pause(mounted.goal)) if is_shown else 0.0
+        known = self._resolver.cached(mounted.goal)
+        is_shown = known.requested_at == mounted.resolved_at
+        return min(left, self._resolver.revalidate_in(mounted.goal)) if is_shown else 0.0
 
     def negative_ttl(self, mounted: MountedName) -> float:
         """Return for how many seconds there is surely no such name."""
-        known = self._resolver.known(mounted.goal) if mounted.moves else None
-        return self._resolver.pause(mounted.goal) if known and known.absent else NEGATIVE_TTL
+        known = self._resolver.cached(mounted.goal) if mounted.moves else None
+        return (
+            self._resolver.revalidate_in(mounted.goal) if known and known.absent else NEGATIVE_TTL
+        )
 
     def is_stale(self, version: TreeVersion) -> bool:
         """Whether the name may lead elsewhere by now: resolving it failed, or it does already."""
         mounted = version.mounted
         is_shown = mounted.version.target == version.target and self._is_listed(mounted)
-        return mounted.moves and not (is_shown and not self._resolver.known(mounted.goal).stale)
+        return mounted.moves and not (is_shown and not self._resolver.cached(mounted.goal).stale)
 
     def _is_listed(self, mounted: MountedName) -> bool:
         return self._names.get(mounted.name) is mounted
@@ -229,9 +231,9 @@ class NameTable:
             self._remove(mounted)
         else:
             if mounted.moves:
-                if not self._resolver.known(mounted.goal).failures:
-                    self._resolver.set_back(mounted.goal)
-                mounted.resolved_at = self._resolver.known(mounted.goal).asked
+                if not self._resolver.cached(mounted.goal).failures:
+                    self._resolver.record_failure(mounted.goal)
+                mounted.resolved_at = self._resolver.cached(mounted.goal).requested_at
             mounted.error, mounted.refresh_error = None, error
 
     async def _load_current(self, mounted: MountedName) -> None:
@@ -239,7 +241,7 @@ class NameTable:
         version = mounted.version
         if mounted.moves:
             found = await self._resolver.resolve(mounted.goal)
-            mounted.resolved_at = found.at
+            mounted.resolved_at = found.requested_at
             if version.tree is None or version.target != found.skylink:
                 version = self._version_for(mounted, found.skylink)
             version.verified = found.verified
@@ -248,7 +250,6 @@ class NameTable:
         self._show(mounted, version)
 
     async def _load_version(self, mounted: MountedName, version: TreeVersion) -> TreeVersion:
-        """Load a version's tree; return the version that shows it."""
         assert version.target is not None
         try:
             tree = Tree(await self._load(version.target))
@@ -385,7 +386,7 @@ def _digest(data: memoryview) -> bytes:
     return blake2b(data).digest()
 
 
-def parse_name(name: str) -> tuple[str, Goal]:
+def parse_name(name: str) -> tuple[str, ResolvableName]:
     """Read a name in ``skylinks``: any form of a skylink that is one path element.
 
     Each spelling is a name of its own.
