@@ -37,7 +37,6 @@ from tests.fakes.skyfiles import describe, listing_of, noise
 
 BLOCK = 4096
 SMALL_BLOCK = BLOCK // 32
-LINGER = 1.0  # seconds for which a fetch ahead may outlive the last close
 EVERY_TRY = 20_000.0  # seconds, far beyond what all tries of all fetches can take
 
 
@@ -395,7 +394,7 @@ class Model:
         for handle in list(self.handles):
             await self._close(handle)
         documents = self.documents
-        await trio.sleep(LINGER + 0.01)
+        await trio.sleep(CONFIG.linger + 0.01)
         assert documents or not any(job.speculative for job in self.jobs), "R5"
         await trio.sleep(EVERY_TRY)
         assert not self.jobs, "every fetch ends"
