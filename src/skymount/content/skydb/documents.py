@@ -110,9 +110,7 @@ class Documents:
         self._texts: LRUCache[Skylink, _Text] = LRUCache(cache, getsizeof=_size)
         self._in_use: WeakValueDictionary[tuple[Skylink, Verified], LongText]
         self._in_use = WeakValueDictionary()
-        self._worker_slot = trio.CapacityLimiter(
-            1
-        )  # a large document takes a gigabyte and a processor
+        self._worker_slot = trio.CapacityLimiter(1)  # a worker may take a gigabyte
 
     async def public_keys(self) -> list[bytes]:
         """Return the keys of which entries were used here."""
@@ -137,14 +135,14 @@ class Documents:
 
     def _may_be_document(self, ref: EntryId) -> bool:
         state = self._entries.recall(ref)
-        return state is None or (state.data is not None and linked_skylink(state.data) is not None)
+        return state is None or _skylink_in(state) is not None
 
     def recall(self, ref: EntryId) -> Document | None:
         """Return a document as it was last known, however old. No IO."""
         state = self._entries.recall(ref)
         if state is None:
             return None
-        skylink = None if state.data is None else linked_skylink(state.data)
+        skylink = _skylink_in(state)
         if skylink is None:
             return Document(state, None)
         text = self._known(skylink)
@@ -157,7 +155,7 @@ class Documents:
         is no document.
         """
         state = await self._entries.read(ref, max_age)
-        skylink = None if state.data is None else linked_skylink(state.data)
+        skylink = _skylink_in(state)
         if skylink is None:
             return Document(state, None)
         if skylink.version != 1:
@@ -272,6 +270,10 @@ class Documents:
     async def delete(self, ref: EntryId, pair: SigningKeyPair) -> EntryState:
         """Delete a document's entry."""
         return await self._entries.delete(ref, pair)
+
+
+def _skylink_in(state: EntryState) -> Skylink | None:
+    return None if state.data is None else linked_skylink(state.data)
 
 
 def _size(text: _Text) -> int:
