@@ -240,7 +240,7 @@ def run_with_writes(settings: Config, function: Callable[[WriteSession], Awaitab
 
     StorageError when the ledger cannot be used.
     """
-    from skymount.cli.commands.registry_spool import warn_of_dropped
+    from skymount.cli.pending_entries import warn_of_dropped
     from skymount.portal.registry.verified_registry import VerifiedRegistry
 
     with open_ledger() as ledger:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from skymount.cli.options import PortalFlags, reading_options
+from skymount.cli.options import reading_options
 from skymount.cli.output import emit, escape, json_option
 
 if TYPE_CHECKING:
     from skymount.cli.link_target import LinkTarget, ParsedLink
     from skymount.cli.session import ContentSession
+    from skymount.config import Config
     from skymount.fs.skylinks.tree import TreeNode
     from skymount.portal.client.base import PortalReader
     from skymount.portal.client.metadata import MetadataResult
@@ -31,7 +32,7 @@ STDOUT = 1  # the descriptor
 @click.option("-R", "--recursive", is_flag=True, help="List everything below, by its path.")
 @reading_options
 @json_option
-def ls(link: str, is_long: bool, recursive: bool, as_json: bool, flags: PortalFlags) -> None:
+def ls(link: str, is_long: bool, recursive: bool, as_json: bool, settings: "Config") -> None:
     """List the files and directories at LINK, one a line.
 
     LINK is a skylink in any form or a domain (hns://NAME), with an optional path in which special
@@ -48,7 +49,7 @@ def ls(link: str, is_long: bool, recursive: bool, as_json: bool, flags: PortalFl
     from skymount.cli.session import run_with_content
     from skymount.portal.verify_policy import Verified
 
-    settings, parsed = flags.load(), ParsedLink.parse(link)
+    parsed = ParsedLink.parse(link)
     target = run_with_content(settings, lambda session: open_target(session, parsed))
     if target.verified is Verified.NO:  # else what is listed is verified
         target.warn_of_doubt(settings.verify)
@@ -98,7 +99,7 @@ def _lines(found: Sequence[tuple[bytes, "TreeNode"]], is_long: bool) -> Iterator
 @click.command()
 @click.argument("links", metavar="LINK...", nargs=-1, required=True)
 @reading_options
-def cat(links: tuple[str, ...], flags: PortalFlags) -> None:
+def cat(links: tuple[str, ...], settings: "Config") -> None:
     """Write the content of each LINK to stdout.
 
     LINK names a file, or a directory with a single file in it. Content that mounts keep on disk is
@@ -112,7 +113,7 @@ def cat(links: tuple[str, ...], flags: PortalFlags) -> None:
     from skymount.cli.link_target import ParsedLink
     from skymount.cli.session import run_with_content
 
-    settings, parsed = flags.load(), [ParsedLink.parse(link) for link in links]
+    parsed = [ParsedLink.parse(link) for link in links]
     run_with_content(settings, lambda session: _cat(session, parsed))
 
 
@@ -151,7 +152,7 @@ async def write_out(session: "ContentSession", target: "LinkTarget") -> int:
 @reading_options
 @click.option("--pretty", is_flag=True, help="Print over several lines.")
 @json_option
-def metadata(link: str, pretty: bool, as_json: bool, flags: PortalFlags) -> None:
+def metadata(link: str, pretty: bool, as_json: bool, settings: "Config") -> None:
     """Print the metadata of LINK, as stored: a JSON object.
 
     --json prints an object with metadata, content_type, skylink and verified ("yes" or "no"). The
@@ -165,7 +166,7 @@ def metadata(link: str, pretty: bool, as_json: bool, flags: PortalFlags) -> None
     from skymount.cli.link_target import ParsedLink, warn_of_doubt
     from skymount.cli.session import run_with_content
 
-    settings, parsed = flags.load(), ParsedLink.parse(link)
+    parsed = ParsedLink.parse(link)
     result = run_with_content(settings, lambda session: _metadata(session, parsed))
     warn_of_doubt(parsed.text, result.verified, settings.verify)
     value = asdict(result) if as_json else result.metadata

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from skymount.cli.options import PortalFlags, reading_options
+from skymount.cli.options import reading_options
 from skymount.cli.output import Progress, emit, escape, json_option, progress
 
 if TYPE_CHECKING:
     from skymount.cli.link_target import LinkTarget, ParsedLink
     from skymount.cli.session import ContentSession
+    from skymount.config import Config
     from skymount.portal.client.base import PortalReader
     from skymount.portal.client.download import DownloadResult
     from skymount.portal.verify_policy import Verified
@@ -43,7 +44,7 @@ def download(
     archive: str | None,
     force: bool,
     as_json: bool,
-    flags: PortalFlags,
+    settings: "Config",
 ) -> None:
     """Save the file or directory at LINK as DEST.
 
@@ -68,11 +69,8 @@ def download(
     from skymount.cli.link_target import ParsedLink
     from skymount.cli.session import run_with_content
 
-    if destination == "":
-        raise click.UsageError("DEST is empty")
-    if destination == "-" and as_json:
-        raise click.UsageError("--json and the content cannot both go to stdout")
-    settings, parsed = flags.load(), ParsedLink.parse(link)
+    check_destination(destination, as_json)
+    parsed = ParsedLink.parse(link)
     fetch = partial(_archive, kind=archive) if archive else _save
     with progress() as report:
         saved = run_with_content(
@@ -88,6 +86,14 @@ def download(
         click.echo(f"{what}, {total} bytes", err=True)
     if saved.left_out:
         raise click.ClickException(f"{saved.left_out} files cannot be saved, see above")
+
+
+def check_destination(destination: str | None, as_json: bool) -> None:
+    """Refuse an empty DEST, and stdout for two things."""
+    if destination == "":
+        raise click.UsageError("DEST is empty")
+    if destination == "-" and as_json:
+        raise click.UsageError("--json and the content cannot both go to stdout")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +127,7 @@ async def _save(
     if file is None:
         return await _save_tree(session, target, destination, force=force, report=report)
     chosen = bool(target.path) or _is_file_name(destination)
-    parent, name = _file_destination(destination, target.name, chosen=chosen, force=force)
+    parent, name = file_destination(destination, target.name, chosen=chosen, force=force)
     target.warn_of_doubt(session.policy)
     staged = StagedFile(os.fsencode(name), file.offset, file.size, target.mode_of(target.path))
     with StagingDirectory(parent) as staging:
@@ -135,7 +141,7 @@ def _is_file_name(destination: str | None) -> bool:
     return destination is not None and not os.path.isdir(destination)
 
 
-def _file_destination(
+def file_destination(
     destination: str | None, own: str, *, chosen: bool, force: bool
 ) -> tuple[str, str]:
     """Return (directory, name) for a file; ClickException when it cannot be saved there.
@@ -150,8 +156,8 @@ def _file_destination(
         parent, name = destination, own
     else:
         parent, name = os.path.split(destination)
-        if not name:
-            raise click.ClickException(f"{escape(destination)}: no such directory")
+        if not name or (parent and not os.path.isdir(parent)):
+            raise click.ClickException(f"{escape(parent)}: no such directory")
     path = os.path.join(parent, name)
     if not chosen and os.path.lexists(path):
         raise DestinationError(
@@ -250,7 +256,7 @@ async def _archive(
         return DownloadSummary([("-", size)], Verified.NO)
     skylink = str(found.skylink)
     own = safe_name(inner.rpartition("/")[2] or skylink, skylink) + _ARCHIVES[kind]
-    parent, name = _file_destination(destination, own, chosen=True, force=force)
+    parent, name = file_destination(destination, own, chosen=True, force=force)
     path = os.path.join(parent, name)
 
     async def ask(client: "PortalReader") -> "DownloadResult":

@@ -1,4 +1,4 @@
-"""``skymount portal hns``: the names that a portal of this machine knows."""
+"""``skymount portal hns``: the domains of a portal on this machine."""
 
 import os
 from pathlib import Path
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @click.group()
 def hns() -> None:
-    """Say what names lead to.
+    """Set what domains lead to.
 
-    They are kept in the file hns.zone in the portal's data directory, which may be edited by hand
-    as well. A running portal takes changes over at once.
+    They are stored in the file hns.zone in the portal's data directory, which you can also edit by
+    hand. A running portal sees changes at once.
 
     \b
     Examples:
@@ -33,11 +33,11 @@ def hns() -> None:
 @data_option
 @click.option("--dialect", metavar="NAME", help="Names for links without any: svc or skynet.")
 def set_(domain: str, value: str, data: Path, dialect: str | None) -> None:
-    """Let DOMAIN lead to VALUE, and to nothing else.
+    """Make DOMAIN lead to VALUE, and to nothing else.
 
-    VALUE is a skylink, bare, as a link or as a URL, with a path if wanted; or a registry entry
-    whose data is a skylink, most easily by its link. It may also be written PUBLICKEY/DATAKEY, both
-    in 64 hex digits: the data key is hashed.
+    VALUE is a skylink, with or without a scheme, or a URL, with an optional path. A registry entry
+    whose data is a skylink can be given by its link, or as PUBLICKEY/DATAKEY in 64 hex digits each,
+    where the data key is hashed.
 
     \b
     Examples:
@@ -66,7 +66,7 @@ def set_(domain: str, value: str, data: Path, dialect: str | None) -> None:
 @click.argument("domain")
 @data_option
 def remove(domain: str, data: Path) -> None:
-    """Let DOMAIN lead nowhere.
+    """Remove DOMAIN.
 
     \b
     Example:
@@ -90,7 +90,7 @@ def remove(domain: str, data: Path) -> None:
 @data_option
 @json_option
 def list_(data: Path, as_json: bool) -> None:
-    """List all names with what they lead to.
+    """List all domains with what they lead to.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""``skymount skylink``: what can be said of a skylink without asking a portal."""
+"""``skymount skylink``: what a skylink says by itself."""
 
 import os
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def skylink() -> None:
-    """Take skylinks apart, without a portal.
+    """Inspect skylinks, without a portal.
 
     \b
     Examples:
@@ -50,7 +50,7 @@ def parse(link: str, as_base32: bool, as_json: bool) -> None:
 @click.option("--config", "config_file", metavar="FILE", help="Configuration file.")
 @json_option
 def inspect(link: str, dialect: str | None, config_file: str | None, as_json: bool) -> None:
-    """Print what the skylink in LINK says: version, place and Merkle root or entry.
+    """Print the version, offset, size and Merkle root or entry of the skylink in LINK.
 
     \b
     Example:
@@ -68,7 +68,7 @@ def inspect(link: str, dialect: str | None, config_file: str | None, as_json: bo
 
 
 def _facts(found: "Skylink", path: str, dialect: "Dialect") -> dict[str, str | int]:
-    """Return what a skylink says; `bitfield` and `merkleroot` are named as by an upload."""
+    """Return the parts of a skylink; `bitfield` and `merkleroot` are the names of an upload."""
     facts: dict[str, str | int] = {
         "skylink": str(found),
         "base32": found.base32,
