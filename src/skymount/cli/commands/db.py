@@ -169,15 +169,14 @@ def _set_next(
 ) -> tuple[int, str]:
     """Store a document with the next revision; return that and the document's link."""
     from skymount.cli.session import run_with_writes
-    from skymount.portal.client.upload import FILE_FIELD, UploadBody
-    from skymount.portal.client.upload_source import UploadSource
+    from skymount.portal.client.upload import UploadBody
     from skymount.wire.skydb_document import document_name, encode_document
 
     name = document_name(entry.data_key, entry.hashed)
-    source = UploadSource.of_bytes(encode_document(document), name, contenttype="application/json")
+    body = UploadBody.of_document(encode_document(document), name)
 
     async def store(session: "WriteSession") -> tuple[int, str]:
-        skylink = await session.upload(UploadBody([source], field=FILE_FIELD))
+        skylink = await session.upload(body)
         state = await session.set(entry.id, pair, bytes(skylink))
         return state.revision, session.dialect.link(skylink)
 
