@@ -45,14 +45,14 @@ def ls(link: str, is_long: bool, recursive: bool, as_json: bool, settings: "Conf
       skymount ls -l SKYLINK/a/directory
       skymount ls -R --json hns://example
     """
-    from skymount.cli.link_target import ParsedLink, open_target
+    from skymount.cli.link_target import ParsedLink, open_target, warn_of_unverified
     from skymount.cli.session import run_with_content
     from skymount.portal.verify_policy import Verified
 
     parsed = ParsedLink.parse(link)
     target = run_with_content(settings, lambda session: open_target(session, parsed))
     if target.verified is Verified.NO:  # else what is listed is verified
-        target.warn_of_doubt(settings.verify)
+        warn_of_unverified(target.link.text, target.verified, settings.verify)
     target.warn_of_hidden()
     nodes = target.walk() if recursive else target.children()
     found = list(nodes) or [(target.name.encode(), target.node)][: bool(target.path)]
@@ -128,6 +128,7 @@ async def write_out(session: "ContentSession", target: "LinkTarget") -> int:
     """Write the file that a target is to stdout; return its size in bytes."""
     import trio
 
+    from skymount.cli.link_target import warn_of_unverified
     from skymount.cli.staging import pieces
     from skymount.storage.atomic_file import write_all
 
@@ -139,7 +140,7 @@ async def write_out(session: "ContentSession", target: "LinkTarget") -> int:
                 f"{escape(target.link.text)}: it is a directory; name a file in it"
             )
         file = files[0]
-    target.warn_of_doubt(session.policy)
+    warn_of_unverified(target.link.text, target.verified, session.policy)
     for at, length in pieces(skyfile, file.offset, file.size):
         data = await session.reader.read(skyfile, at, length)
         # abandoned on cancel: a pipe that nobody reads must not keep the command from ending
@@ -163,12 +164,12 @@ def metadata(link: str, pretty: bool, as_json: bool, settings: "Config") -> None
       skymount metadata SKYLINK
       skymount metadata SKYLINK | jq -r '.subfiles | keys[]'
     """
-    from skymount.cli.link_target import ParsedLink, warn_of_doubt
+    from skymount.cli.link_target import ParsedLink, warn_of_unverified
     from skymount.cli.session import run_with_content
 
     parsed = ParsedLink.parse(link)
     result = run_with_content(settings, lambda session: _metadata(session, parsed))
-    warn_of_doubt(parsed.text, result.verified, settings.verify)
+    warn_of_unverified(parsed.text, result.verified, settings.verify)
     value = asdict(result) if as_json else result.metadata
     indent, separators = (2, None) if pretty else (None, (",", ":"))
     click.echo(json.dumps(value, indent=indent, separators=separators))

@@ -81,11 +81,11 @@ def get(
     Example:
       skymount db get home greeting | jq .
     """
-    from skymount.cli.link_target import warn_of_doubt
+    from skymount.cli.link_target import warn_of_unverified
     from skymount.cli.session import run_with_content
 
     found = run_with_content(settings, lambda session: _read(session, entry), wait)
-    warn_of_doubt(found["data_link"], found["verified"], settings.verify)
+    warn_of_unverified(found["data_link"], found["verified"], settings.verify)
     text = json.dumps(found["data"], ensure_ascii=False, indent=2 if pretty else None)
     emit(found, as_json, text.split("\n"))
 

@@ -117,7 +117,7 @@ async def _save(
 ) -> DownloadSummary:
     """Save what a link leads to, verified."""
     from skymount.cli.commands.content import write_out
-    from skymount.cli.link_target import open_target
+    from skymount.cli.link_target import open_target, warn_of_unverified
     from skymount.cli.staging import StagedFile, StagingDirectory
 
     target = await open_target(session, link)
@@ -128,7 +128,7 @@ async def _save(
         return await _save_tree(session, target, destination, force=force, report=report)
     chosen = bool(target.path) or _is_file_name(destination)
     parent, name = file_destination(destination, target.name, chosen=chosen, force=force)
-    target.warn_of_doubt(session.policy)
+    warn_of_unverified(target.link.text, target.verified, session.policy)
     staged = StagedFile(os.fsencode(name), file.offset, file.size, target.mode_of(target.path))
     with StagingDirectory(parent) as staging:
         await staging.fill(session.reader, skyfile, [staged], report)
@@ -176,6 +176,7 @@ async def _save_tree(
     force: bool,
     report: Progress | None,
 ) -> DownloadSummary:
+    from skymount.cli.link_target import warn_of_unverified
     from skymount.cli.staging import StagedFile, StagingDirectory
     from skymount.fs.skylinks.tree import TreeDirectory
 
@@ -196,7 +197,7 @@ async def _save_tree(
     with StagingDirectory(parent) as staging:
         if exists:
             staging.check_merge(items, force=force)
-        target.warn_of_doubt(session.policy)
+        warn_of_unverified(target.link.text, target.verified, session.policy)
         staging.make_directories(
             path for path, node in target.walk() if isinstance(node, TreeDirectory)
         )
@@ -238,7 +239,7 @@ async def _archive(
         naming_absent_content,
         resolve_link,
         safe_name,
-        warn_of_doubt,
+        warn_of_unverified,
     )
     from skymount.errors import BadContentError
     from skymount.portal.client.download import to_file
@@ -252,7 +253,7 @@ async def _archive(
     request = requests.download(found.skylink, inner, archive=kind, with_metadata=False)
     if destination == "-":
         size = await copy_out(session.portals.ranked()[0], request)
-        warn_of_doubt(link.text, Verified.NO, session.policy)
+        warn_of_unverified(link.text, Verified.NO, session.policy)
         return DownloadSummary([("-", size)], Verified.NO)
     skylink = str(found.skylink)
     own = safe_name(inner.rpartition("/")[2] or skylink, skylink) + _ARCHIVES[kind]
@@ -264,7 +265,7 @@ async def _archive(
 
     with naming_absent_content(link.text):
         done = await session.portals.first(ask)
-    warn_of_doubt(link.text, done.verified, session.policy)
+    warn_of_unverified(link.text, done.verified, session.policy)
     return DownloadSummary([(path, done.size)], done.verified)
 
 

@@ -77,7 +77,7 @@ def download(
       skymount hns download example page.html
     """
     from skymount.cli.commands.download import check_destination, file_destination
-    from skymount.cli.link_target import HNS, ParsedLink, safe_name, warn_of_doubt
+    from skymount.cli.link_target import HNS, ParsedLink, safe_name, warn_of_unverified
     from skymount.cli.session import run_with_client
     from skymount.portal.verify_policy import Verified
 
@@ -87,7 +87,7 @@ def download(
     shown = f"{domain}/{path}".rstrip("/")
     if destination == "-":
         run_with_client(settings, lambda client: _copy_out(client, domain, path, shown))
-        warn_of_doubt(HNS + shown, Verified.NO, settings.verify)
+        warn_of_unverified(HNS + shown, Verified.NO, settings.verify)
         return
     own = (path or domain).rpartition("/")[2]
     own = "download" if own in (".", "..") else safe_name(own, "download")
@@ -100,7 +100,7 @@ def download(
                 return await client.download_file_hns(target, domain, path=path, on_progress=bar)
 
         done = run_with_client(settings, fetch)
-    warn_of_doubt(HNS + shown, done.verified, settings.verify)
+    warn_of_unverified(HNS + shown, done.verified, settings.verify)
     found = {"path": str(target), "size": done.size, "verified": done.verified.value}
     emit(found, as_json, [])
 
