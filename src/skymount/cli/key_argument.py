@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from skymount.cli import EXIT_NOT_FOUND
+from skymount.errors import KeyringError, MalformedError, PortalError, RevisionConflictError
 
 if TYPE_CHECKING:
     from skymount.keyring import Keyring
@@ -79,8 +80,6 @@ def entry_arguments(command: F) -> F:
 
 def key_pair(text: str) -> "SigningKeyPair":
     """Return the key of that name or public key."""
-    from skymount.errors import KeyringError
-
     public = _parsed(text)
     if public is None:
         return keyring_with(text).get(text)
@@ -93,7 +92,6 @@ def key_pair(text: str) -> "SigningKeyPair":
 
 
 def _parsed(text: str) -> bytes | None:
-    from skymount.errors import MalformedError
     from skymount.wire.registry_entry import parse_public_key
 
     try:
@@ -136,8 +134,6 @@ async def explaining_conflicts(
     client: "PortalClient", entry: EntryArgument, pair: "SigningKeyPair", revision: int
 ) -> AsyncIterator[None]:
     """Say which revision the registry has when it refuses the one that the user chose."""
-    from skymount.errors import PortalError, RevisionConflictError
-
     try:
         yield
     except RevisionConflictError as error:

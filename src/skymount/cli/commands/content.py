@@ -14,6 +14,7 @@ import click
 
 from skymount.cli.options import reading_options
 from skymount.cli.output import emit, escape, json_option
+from skymount.storage.atomic_file import write_all
 
 if TYPE_CHECKING:
     from skymount.cli.link_target import LinkTarget, ParsedLink
@@ -130,7 +131,6 @@ async def write_out(session: "ContentSession", target: "LinkTarget") -> int:
 
     from skymount.cli.link_target import warn_of_unverified
     from skymount.cli.staging import pieces
-    from skymount.storage.atomic_file import write_all
 
     skyfile, file = target.tree.skyfile, target.single_file()
     if file is None:

@@ -11,6 +11,13 @@ import click
 from skymount.cli.key_argument import EntryArgument, entry_arguments
 from skymount.cli.options import portal_options, reading_options, wait_option
 from skymount.cli.output import emit, json_option
+from skymount.errors import BadContentError, MalformedError, NotFoundError
+from skymount.wire.skydb_document import (
+    DOCUMENT_LIMIT,
+    decode_document,
+    document_name,
+    encode_document,
+)
 
 if TYPE_CHECKING:
     from skymount.cli.session import ContentSession, WriteSession
@@ -92,9 +99,7 @@ def get(
 
 async def _read(session: "ContentSession", entry: EntryArgument) -> dict[str, Any]:
     """Read a document; return the object that --json prints."""
-    from skymount.errors import BadContentError, MalformedError, NotFoundError
     from skymount.wire.registry_entry import linked_skylink
-    from skymount.wire.skydb_document import DOCUMENT_LIMIT, decode_document
 
     registry = await session.registry.open()
     signed = (await registry.read(entry.id)).signed
@@ -170,7 +175,6 @@ def _set_next(
     """Store a document with the next revision; return that and the document's link."""
     from skymount.cli.session import run_with_writes
     from skymount.portal.client.upload import UploadBody
-    from skymount.wire.skydb_document import document_name, encode_document
 
     name = document_name(entry.data_key, entry.hashed)
     body = UploadBody.of_document(encode_document(document), name)
@@ -204,9 +208,6 @@ def _set_revision(
 
 
 def _document(file: Path) -> Any:
-    from skymount.errors import MalformedError
-    from skymount.wire.skydb_document import DOCUMENT_LIMIT
-
     name = str(file)
     if name == "-":
         name = "standard input"

@@ -13,6 +13,9 @@ import click
 
 from skymount.cli.options import reading_options
 from skymount.cli.output import Progress, emit, escape, json_option, progress
+from skymount.errors import BadContentError
+from skymount.storage.atomic_file import write_all
+from skymount.wire import requests
 
 if TYPE_CHECKING:
     from skymount.cli.link_target import LinkTarget, ParsedLink
@@ -241,10 +244,8 @@ async def _archive(
         safe_name,
         warn_of_unverified,
     )
-    from skymount.errors import BadContentError
     from skymount.portal.client.download import to_file
     from skymount.portal.verify_policy import Verified, VerifyPolicy
-    from skymount.wire import requests
 
     if session.policy is VerifyPolicy.REQUIRE:
         raise BadContentError("an archive cannot be verified; download the directory instead")
@@ -274,7 +275,6 @@ async def copy_out(client: "PortalReader", request: "Request") -> int:
     import trio
 
     from skymount.cli.commands.content import STDOUT
-    from skymount.storage.atomic_file import write_all
 
     size = 0
     async with (

@@ -9,6 +9,8 @@ import click
 
 from skymount.cli.options import portal_options, reading_options
 from skymount.cli.output import emit, json_option, progress
+from skymount.errors import NotFoundError
+from skymount.wire import requests
 
 if TYPE_CHECKING:
     from skymount.config import Config
@@ -108,7 +110,6 @@ def download(
 async def _copy_out(client: "PortalClient", domain: str, path: str, shown: str) -> None:
     from skymount.cli.commands.download import copy_out
     from skymount.portal.client.verification import DOMAIN_UNVERIFIABLE, refuse_unverified
-    from skymount.wire import requests
 
     refuse_unverified(client.options, shown, DOMAIN_UNVERIFIABLE)
     with _named(shown):
@@ -118,8 +119,6 @@ async def _copy_out(client: "PortalClient", domain: str, path: str, shown: str) 
 @contextmanager
 def _named(name: str) -> Iterator[None]:
     """Name what is missing: a portal's answer says little more than the status."""
-    from skymount.errors import NotFoundError
-
     try:
         yield
     except NotFoundError as error:

@@ -8,6 +8,7 @@ import click
 
 from skymount.cli.commands.portal_hns import hns
 from skymount.cli.options import data_option
+from skymount.errors import SkymountError
 
 
 class _Address(click.ParamType[tuple[str, int]]):
@@ -109,7 +110,6 @@ def serve(
       skymount portal serve --listen 127.0.0.1:0 --data ./portal-data
       skymount portal serve --listen 0.0.0.0:4280 --password-file ./password
     """
-    from skymount.errors import SkymountError
     from skymount.server import PortalConfig
     from skymount.server.http.basic_auth import read_password
     from skymount.server.main import run

@@ -2,15 +2,13 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from skymount.cli.options import data_option
 from skymount.cli.output import emit, json_option, warn
-
-if TYPE_CHECKING:
-    from skymount.wire.dialect import Dialect
+from skymount.errors import MalformedError, NotFoundError
+from skymount.wire.dialect import Dialect, dialect_named
 
 
 @click.group()
@@ -45,7 +43,6 @@ def set_(domain: str, value: str, data: Path, dialect: str | None) -> None:
       skymount portal hns set docs.example SKYLINK/manual/index.html
       skymount portal hns set blog.example "$(skymount registry link home blog)"
     """
-    from skymount.errors import MalformedError
     from skymount.server.storage import zone_file
     from skymount.wire.hns import parse_domain
 
@@ -72,7 +69,6 @@ def remove(domain: str, data: Path) -> None:
     Example:
       skymount portal hns remove example
     """
-    from skymount.errors import NotFoundError
     from skymount.server.storage import zone_file
     from skymount.wire.hns import parse_domain
 
@@ -97,7 +93,6 @@ def list_(data: Path, as_json: bool) -> None:
       skymount portal hns list
       skymount portal hns list --json | jq -r '.[].domain'
     """
-    from skymount.errors import MalformedError
     from skymount.server.storage import zone_file
 
     found = zone_file.load(data)
@@ -118,6 +113,5 @@ def list_(data: Path, as_json: bool) -> None:
 def _dialect(name: str | None) -> "Dialect":
     """Return the dialect of that name, or the configured one."""
     from skymount import config
-    from skymount.wire.dialect import dialect_named
 
     return dialect_named(config.load({"dialect": name}, environ=os.environ, file="").dialect)

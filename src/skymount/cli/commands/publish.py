@@ -8,11 +8,11 @@ import click
 from skymount.cli.key_argument import EntryArgument, hashed_option
 from skymount.cli.options import portal_options
 from skymount.cli.output import emit, json_option, progress
+from skymount.wire.skylink import Skylink
 
 if TYPE_CHECKING:
     from skymount.cli.session import WriteSession
     from skymount.config import Config
-    from skymount.wire.skylink import Skylink
 
 
 @click.command()

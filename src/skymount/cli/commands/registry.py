@@ -11,11 +11,14 @@ from skymount.cli.commands.registry_spool import drop, forget, pending, retry
 from skymount.cli.key_argument import EntryArgument, entry_arguments
 from skymount.cli.options import portal_options, reading_options, wait_option
 from skymount.cli.output import emit, json_option
+from skymount.errors import MalformedError, NotFoundError
+from skymount.wire import requests
+from skymount.wire.dialect import Dialect, dialect_named
+from skymount.wire.skylink import split_link
 
 if TYPE_CHECKING:
     from skymount.config import Config
     from skymount.portal.client.client import PortalClient
-    from skymount.wire.dialect import Dialect
     from skymount.wire.key_pair import SigningKeyPair
 
 _INPUT_LIMIT = 1 << 10  # bytes read from standard input; an entry holds 113
@@ -65,8 +68,6 @@ def get(
       skymount registry get --json home greeting | jq .revision
     """
     from skymount.cli.session import run_with_registry
-    from skymount.errors import NotFoundError
-    from skymount.wire.dialect import dialect_named
 
     if raw and as_json:
         raise click.UsageError("--raw and --json exclude each other")
@@ -142,7 +143,6 @@ def set_(
       printf '\\0\\1' | skymount registry set home bytes
     """
     from skymount.cli.session import run_with_writes
-    from skymount.wire.dialect import dialect_named
     from skymount.wire.registry_entry import entry_link
 
     pair = entry.key_pair()
@@ -179,9 +179,6 @@ def _set_revision(
 
 
 def _content(data: str | None, *, is_hex: bool, is_skylink: bool) -> bytes:
-    from skymount.errors import MalformedError
-    from skymount.wire.skylink import split_link
-
     if is_hex and is_skylink:
         raise click.UsageError("--hex and --skylink exclude each other")
     if data is None or data == "-":
@@ -215,9 +212,6 @@ def url(entry: EntryArgument, settings: "Config", as_json: bool) -> None:
     Example:
       skymount registry url home greeting
     """
-    from skymount.wire import requests
-    from skymount.wire.dialect import dialect_named
-
     request = requests.registry_get(dialect_named(settings.dialect), entry.public_key, entry.tweak)
     found = settings.portal_urls[0] + request.target
     emit({"url": found}, as_json, [found])
@@ -234,7 +228,6 @@ def link(entry: EntryArgument, settings: "Config", as_json: bool) -> None:
     Example:
       skymount registry link home site
     """
-    from skymount.wire.dialect import dialect_named
     from skymount.wire.registry_entry import entry_link
 
     dialect = dialect_named(settings.dialect)

@@ -16,6 +16,13 @@ from skymount.cli.pending_entries import (
     pending_line,
     warn_of_dropped,
 )
+from skymount.errors import (
+    KeyringError,
+    NotFoundError,
+    SkymountError,
+    StaleEntryError,
+    StorageError,
+)
 
 if TYPE_CHECKING:
     from skymount.cli.session import WriteSession
@@ -99,7 +106,6 @@ async def _send_all(
     """
     import trio
 
-    from skymount.errors import SkymountError, StaleEntryError
     from skymount.portal.registry.pending_write import PendingStatus
     from skymount.portal.registry.revision_marks import EntryId
 
@@ -162,8 +168,6 @@ def forget(entry: EntryArgument, seen: bool) -> None:
       skymount registry forget home greeting
       skymount registry forget --seen home greeting
     """
-    from skymount.errors import NotFoundError
-
     public_key = entry.public_key
     with open_ledger() as ledger:
         if not ledger.forget(public_key, entry.tweak, seen=seen):
@@ -172,8 +176,6 @@ def forget(entry: EntryArgument, seen: bool) -> None:
 
 def _chosen(pending: "Sequence[PendingWrite]", numbers: Sequence[int]) -> "list[PendingWrite]":
     """Return the changes with these numbers, or all but those being posted; oldest first."""
-    from skymount.errors import NotFoundError, StorageError
-
     found = {each.id: each for each in pending}
     if not numbers:
         return [each for each in found.values() if not each.is_posting]
@@ -187,8 +189,6 @@ def _chosen(pending: "Sequence[PendingWrite]", numbers: Sequence[int]) -> "list[
 
 def _pair(public_key: bytes) -> "SigningKeyPair | None":
     """Return the key that signs, None without one: signed changes need none."""
-    from skymount.errors import KeyringError
-
     try:
         return key_pair(public_key.hex())
     except KeyringError:

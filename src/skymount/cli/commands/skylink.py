@@ -1,15 +1,12 @@
 """``skymount skylink``: what a skylink says by itself."""
 
 import os
-from typing import TYPE_CHECKING
 
 import click
 
 from skymount.cli.output import emit, json_option
-
-if TYPE_CHECKING:
-    from skymount.wire.dialect import Dialect
-    from skymount.wire.skylink import Skylink
+from skymount.wire.dialect import Dialect, dialect_named
+from skymount.wire.skylink import Skylink, split_link
 
 
 @click.group()
@@ -37,8 +34,6 @@ def parse(link: str, as_base32: bool, as_json: bool) -> None:
       skymount skylink parse https://portal.example/SKYLINK/a/file
       skymount skylink parse --base32 SKYLINK
     """
-    from skymount.wire.skylink import split_link
-
     found, path = split_link(link)
     value = {"skylink": str(found), "base32": found.base32, "path": path}
     emit(value, as_json, [(found.base32 if as_base32 else str(found)) + path])
@@ -57,8 +52,6 @@ def inspect(link: str, dialect: str | None, config_file: str | None, as_json: bo
       skymount skylink inspect SKYLINK
     """
     from skymount import config
-    from skymount.wire.dialect import dialect_named
-    from skymount.wire.skylink import split_link
 
     found, path = split_link(link)
     settings = config.load({"dialect": dialect}, environ=os.environ, file=config_file or "")
