@@ -5,7 +5,7 @@ import random
 import pytest
 import trio
 
-from skymount.concurrency import TURN, copied, in_order, in_turns
+from skymount.concurrency import TURN, copied, in_order, in_turns, run_all
 
 
 async def turns_of_others(done: list[int], stop: trio.Event) -> None:
@@ -50,3 +50,23 @@ async def test_copied(size: int):
         assert copy == data
         assert others[0] >= (size >> 20) - 1
         stop.set()
+
+
+async def test_run_all():
+    """Functions run at once; the first error cancels the others and comes without a group."""
+    ended: list[str] = []
+
+    async def sleep(seconds: float) -> None:
+        try:
+            await trio.sleep(seconds)
+        finally:
+            ended.append(f"{seconds} s")
+
+    async def fail() -> None:
+        raise ZeroDivisionError
+
+    await run_all(lambda: sleep(0.01), lambda: sleep(0))
+    assert ended == ["0 s", "0.01 s"]
+    with pytest.raises(ZeroDivisionError):
+        await run_all(lambda: sleep(60), fail)
+    assert ended[2:] == ["60 s"]

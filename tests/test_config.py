@@ -10,7 +10,7 @@ import pytest
 from skymount.config import Config, default_log_file, default_path, load, parse_size
 from skymount.content.model.skyfile import VerifyPolicy
 from skymount.errors import ConfigError
-from skymount.portal.options import DEFAULT_PORTAL_URL, PortalOptions
+from skymount.portal.options import DEFAULT_SVC_PORTAL_URL, PortalOptions
 
 NOWHERE: dict[str, str] = {}
 
@@ -331,11 +331,11 @@ def test_an_unknown_key_in_a_table_that_is_not_used() -> None:
         ('headers = ["Cookie: secret"]', "not a table"),
         ("headers = { Cookie = 1 }", "must be a string"),
         ('headers = { "a b" = "secret" }', "is not the name of a header"),
-        ('headers = { Host = "secret" }', "the client's own to set"),
+        ('headers = { Host = "secret" }', "is set by the client itself"),
         ('headers = { Cookie = "secret\\n" }', "a character that a header cannot carry"),
         ('node_url = "node.example"', "it looks like https://"),
         ('node_url = "http://me:secret@node.example"', "must not hold credentials"),
-        ("redirect_hosts = 1", "must be a list of hosts"),
+        ("redirect_hosts = 1", "must be a list of strings"),
         ("redirect_hosts = [1]", "must be a string"),
         ('redirect_hosts = ["https://upload.example"]', "neither host nor host:port"),
         ('redirect_hosts = ["upload.example/path"]', "neither host nor host:port"),
@@ -474,7 +474,7 @@ def test_what_a_file_without_portals_has_belongs_to_the_default_one(key: str):
         [mounts.other]
         portals = ["http://b"]
     """)
-    default = DEFAULT_PORTAL_URL
+    default = DEFAULT_SVC_PORTAL_URL
     assert getattr(load({}, environ=NOWHERE), key)
     assert getattr(load({}, environ=NOWHERE, name="same"), key)
     assert getattr(load({"portals": (default,)}, environ=NOWHERE), key)

@@ -165,4 +165,4 @@ def test_help_is_light(command: str):
 
 def test_codec_needs_nothing():
     """The codec can be imported without any library but those of its field."""
-    assert not loaded("options", "import skymount.wire.metadata") & (HEAVY | {"trio", "httpx"})
+    assert not loaded("skylink", "import skymount.wire.metadata") & (HEAVY | {"trio", "httpx"})

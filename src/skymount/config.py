@@ -18,7 +18,7 @@ import platformdirs
 from skymount.content.model.skyfile import VerifyPolicy
 from skymount.errors import ConfigError, MalformedError, WrongTypeError
 from skymount.portal.options import (
-    DEFAULT_PORTAL_URL,
+    DEFAULT_SVC_PORTAL_URL,
     CallOptions,
     PortalOptions,
     parse_portal_url,
@@ -175,7 +175,7 @@ class Config:
     @property
     def portal_urls(self) -> tuple[str, ...]:
         """The portals to use."""
-        return self.portals or (DEFAULT_PORTAL_URL,)
+        return self.portals or (DEFAULT_SVC_PORTAL_URL,)
 
     @property
     def client_options(self) -> PortalSettings:

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from skymount import private
+from skymount import file_permissions
 from skymount.errors import KeyringError, MalformedError
+from skymount.storage import atomic_file
 
 if TYPE_CHECKING:  # PyNaCl is loaded when there is a key to read
     from skymount.wire.key_pair import KeyPair
@@ -161,14 +162,7 @@ class Keyring:
                 )
             if name not in taken and len(taken) >= KEYS_LIMIT:
                 raise KeyringError(f"{self.path}: more than {KEYS_LIMIT} keys are not kept")
-            try:
-                _write_new(directory, _encode(key))
-                os.rename(_NEW, name, src_dir_fd=directory, dst_dir_fd=directory)
-            except BaseException:
-                with suppress(OSError):
-                    os.unlink(_NEW, dir_fd=directory)
-                raise
-            os.fsync(directory)
+            atomic_file.replace(name, _encode(key), temporary=_NEW, within=directory)
         return key
 
     def remove(self, name: str) -> None:
@@ -209,11 +203,11 @@ class Keyring:
     def _writing(self) -> Iterator[int]:
         """Hold a descriptor of the directory, made when absent, and the lock of its writers."""
         with self._translated():
-            private.make_directory(self.path)
+            file_permissions.make_directory(self.path)
         with self._reading() as directory:
             if directory is None:
                 raise KeyringError(f"{self.path}: gone while it was used")
-            lock = private.open_or_create(_LOCK, directory)
+            lock = file_permissions.open_or_create_file(_LOCK, directory)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 yield directory
@@ -272,7 +266,7 @@ def _is_name(name: str) -> bool:
 
 def _check_private(status: os.stat_result, path: Path) -> None:
     """Refuse what others own, or could read or change."""
-    if objection := private.objection(path, status):
+    if objection := file_permissions.permission_problem(path, status):
         raise KeyringError(f"{path}: {objection}")
 
 
@@ -289,17 +283,6 @@ def _read_private(directory: int, name: str, path: Path) -> bytes:
             return opened.read(FILE_LIMIT + 1)
     finally:
         os.close(file)
-
-
-def _write_new(directory: int, body: bytes) -> None:
-    with suppress(FileNotFoundError):  # of a writer that was killed
-        os.unlink(_NEW, dir_fd=directory)
-    file = private.create(_NEW, directory)
-    with open(file, "wb") as opened:
-        os.fchmod(file, 0o600)  # whatever the umask
-        opened.write(body)
-        opened.flush()
-        os.fsync(file)
 
 
 def _encode(key: StoredKey) -> bytes:

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from skymount.cli.options import PortalFlags
-from skymount.cli.session import run_with_client, run_with_reader
+from skymount.cli.session import run_with_client, run_with_content
 from skymount.config import Config
 from skymount.errors import NotFoundError, PortalError, UnavailableError
 
@@ -28,7 +28,7 @@ def failing(*errors: BaseException) -> "Callable[[object], object]":
     return function
 
 
-@pytest.mark.parametrize("run", [run_with_client, run_with_reader])
+@pytest.mark.parametrize("run", [run_with_client, run_with_content])
 def test_an_error_of_a_task_comes_out_bare(run: "Callable[..., None]") -> None:
     with pytest.raises(NotFoundError):
         run(NAMED, failing(NotFoundError("no")))
@@ -36,13 +36,13 @@ def test_an_error_of_a_task_comes_out_bare(run: "Callable[..., None]") -> None:
         run(NAMED, failing(KeyError()))
 
 
-@pytest.mark.parametrize("run", [run_with_client, run_with_reader])
+@pytest.mark.parametrize("run", [run_with_client, run_with_content])
 def test_an_interrupt_outweighs_other_errors(run: "Callable[..., None]") -> None:
     with pytest.raises(KeyboardInterrupt):
         run(NAMED, failing(PortalError("no"), KeyboardInterrupt()))
 
 
-@pytest.mark.parametrize("run", [run_with_client, run_with_reader])
+@pytest.mark.parametrize("run", [run_with_client, run_with_content])
 def test_advice_only_for_who_named_no_portal(run: "Callable[..., None]") -> None:
     with pytest.raises(UnavailableError, match="portal serve"):
         run(Config(), failing(UnavailableError("no")))
@@ -50,12 +50,12 @@ def test_advice_only_for_who_named_no_portal(run: "Callable[..., None]") -> None
         run(NAMED, failing(UnavailableError("no")))
 
 
-@pytest.mark.parametrize("run", [run_with_client, run_with_reader])
+@pytest.mark.parametrize("run", [run_with_client, run_with_content])
 def test_the_result_is_returned(run: "Callable[..., str]") -> None:
     async def function(opened: object) -> str:
         return type(opened).__name__
 
-    assert run(NAMED, function) in ("PortalClient", "Reading")
+    assert run(NAMED, function) in ("PortalClient", "ContentSession")
 
 
 def test_flags_go_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

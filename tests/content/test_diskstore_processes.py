@@ -193,6 +193,6 @@ def test_a_user_without_rights(tmp_path: Path) -> None:
     unusable = "not usable as a cache"
     assert done.stdout.splitlines() == [
         "True True",
-        f"{foreign}/cache: {unusable}: it belongs to the user with the number 0, not you",
+        f"{foreign}/cache: {unusable}: it belongs to another user (uid 0)",
         f"{closed}/cache: {unusable}: Permission denied",
     ]

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from skymount.content.cache.buffer_pool import BufferPool, BufferPoolConfig
 from skymount.content.cache.memory_cache import MemoryCache
 from skymount.content.fetch.fetcher import FetchJob
 from skymount.content.fetch.reader import ContentReader, Extent
@@ -53,10 +54,6 @@ def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skymount.content.fetch.readahead._LARGEST_REQUEST", 8 * BLOCK)
     monkeypatch.setattr("skymount.content.fetch.readahead.MAX_WINDOW", 32 * BLOCK)
     monkeypatch.setattr("skymount.content.fetch.reader._SMALL", 2 * BLOCK)
-    monkeypatch.setattr(
-        "skymount.content.cache.buffer_pool._LEAST", BLOCK
-    )  # the same memory, used again
-    monkeypatch.setattr("skymount.content.cache.buffer_pool._KEPT", 4 * BLOCK)
 
 
 @dataclass(frozen=True)
@@ -123,7 +120,7 @@ class _Portal(PortalReader):
         byte_range: ByteRange,
         size: int,
         *,
-        patient: bool = False,
+        speculative: bool = False,
     ) -> AsyncIterator[Body]:
         content = self._truth[skylink]
         start = 0
@@ -290,7 +287,8 @@ class Model:
     def __init__(self, size: int, nursery: trio.Nursery, readers: trio.Nursery) -> None:
         self.weather = _Weather()
         portals = Portals([_Portal(f"http://{name}.test", self.weather) for name in ("one", "two")])
-        self.cache = MemoryCache(size)
+        buffers = BufferPool(BufferPoolConfig(max_idle=4 * BLOCK, min_pooled=BLOCK))
+        self.cache = MemoryCache(size, buffers)
         loader = SkyfileLoader(portals, VerifyPolicy.AVAILABLE)
         self.reader = _Tracked(portals, loader, self.cache, None, nursery)
         self.reader.live = []

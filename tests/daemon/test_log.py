@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from skymount.daemon.log import SIZE
+from skymount.daemon.log import MAX_SIZE
 from tests.portal_process import portal_environment
 
 _PRINTS = """
@@ -25,7 +25,7 @@ def test_what_is_printed_is_in_the_log_also_when_a_new_file_has_begun(tmp_path: 
     """Tracebacks and the words of libraries are never in a file that nobody sees."""
     path = tmp_path / "daemon.log"
     done = subprocess.run(
-        [sys.executable, "-c", _PRINTS, path, str(SIZE // 2)],
+        [sys.executable, "-c", _PRINTS, path, str(MAX_SIZE // 2)],
         env=portal_environment(),
         capture_output=True,
         check=False,

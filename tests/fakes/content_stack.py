@@ -10,7 +10,7 @@ import trio
 from skymount.content.cache.block_store import BlockStore
 from skymount.content.cache.disk_cache import DiskCache
 from skymount.content.cache.memory_cache import MemoryCache
-from skymount.content.cache.write_behind import WriteBehindQueue, open_keeper
+from skymount.content.cache.write_behind import WriteBehindQueue, open_write_behind
 from skymount.content.fetch.reader import ContentReader, open_reader
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.model.skyfile import VerifyPolicy
@@ -34,7 +34,7 @@ class ContentStack:
 
     async def settled(self) -> None:
         """Wait until all that was offered to the disk is written."""
-        while self.keeper is not None and self.keeper.waiting:
+        while self.keeper is not None and self.keeper.queued_bytes:
             await trio.sleep(0.01)
 
     @property
@@ -78,7 +78,7 @@ async def open_content_stack(
         shelf = keeper = None
         if disk is not None:
             store = BlockStore.open(disk, disk_size, memory.buffers)
-            keeper = await stack.enter_async_context(open_keeper(store))
+            keeper = await stack.enter_async_context(open_write_behind(store))
             shelf = DiskCache(keeper, [client.url for client in clients], policy)
         reader = await stack.enter_async_context(open_reader(asked, loader, memory, shelf))
         yield ContentStack(reader, loader, memory, fakes, keeper)

@@ -1,4 +1,4 @@
-"""Owns registries in memory that misbehave as told, behind the client library's real code for
+"""Registries in memory that misbehave as told, behind the client library's real code for
 entries: no sockets.
 """
 
@@ -24,7 +24,6 @@ from skymount.portal.failover import Portals
 from skymount.portal.http.response import Answer, Headers
 from skymount.portal.http.transport import Transport
 from skymount.portal.options import PortalOptions
-from skymount.wire.messages import Request
 from skymount.wire.registry_entry import (
     MAX_REVISION,
     Entry,
@@ -33,6 +32,7 @@ from skymount.wire.registry_entry import (
     parse_public_key,
     parse_tweak,
 )
+from skymount.wire.requests import Request
 
 Key = tuple[bytes, bytes]
 

@@ -28,9 +28,8 @@ from skymount.portal.registry.name_resolver import (
     Way,
 )
 from skymount.portal.registry.verified_registry import VerifiedRegistry
-from skymount.wire.base_sector import inline_skylink
 from skymount.wire.skylink import Skylink
-from tests.fakes.skyfiles import describe, listing_of
+from tests.fakes.skyfiles import describe, inline_skylink, listing_of
 
 FILES = {"a.txt": b"hello", "d/b.bin": bytes(range(256)) * 8, "d/empty": b""}
 

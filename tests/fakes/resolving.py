@@ -1,11 +1,11 @@
-"""Owns the registry and the zone of a fake portal, and what it makes of v2 skylinks and domains."""
+"""The registry and the zone of a fake portal, and how it resolves v2 skylinks and domains."""
 
 import json
 from dataclasses import replace
 
-from skymount.wire.messages import encode_resolved
 from skymount.wire.registry_entry import SignedEntry
 from skymount.wire.registry_proof import encode_proof
+from skymount.wire.responses import encode_resolved
 from skymount.wire.skylink import Skylink
 from tests.fakes import portal as fake
 from tests.fakes.portal import FakePortal, Reply, Request

@@ -1,4 +1,4 @@
-"""Owns made-up content: skyfiles of every shape, with the skylinks that they truly have."""
+"""Makes skyfiles of every shape, with the skylinks that they truly have."""
 
 import random
 import zlib
@@ -47,6 +47,12 @@ def describe(files: Mapping[str, bytes], filename: str = "site", mode: int = 0o6
         subfiles[path] = Subfile(mode, path, "text/plain", offset, len(content))
         offset += len(content)
     return encode_metadata(Metadata(filename, offset, subfiles=subfiles))
+
+
+def inline_skylink(metadata: bytes, payload: bytes) -> Skylink:
+    """Return the skylink that every portal issues for a small file."""
+    base = base_sector.build_inline(metadata, payload)
+    return Skylink.v1(sector_root(base), len(base))
 
 
 def listing_of(metadata: Metadata | bytes, size: int | None = None) -> Listing:

@@ -1,4 +1,4 @@
-"""What is shown of content, what lies on disk, what processes apart say, and what users write."""
+"""What is shown of content, what lies on disk, what workers say, and what users write."""
 
 import atexit
 import json
@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from skymount.cli.link_target import Link
+from skymount.cli.link_target import ParsedLink
 from skymount.config import ENVIRONMENT_PREFIX, Config, load, parse_size
 from skymount.content.cache import block_file as blockfile
 from skymount.content.cache import block_format
@@ -201,7 +201,7 @@ def block_name(data: bytes) -> None:
     assert block_format.identity_of("zz", name) is None
 
 
-# --- documents, and processes apart ----------------------------------------------
+# --- documents, and workers ----------------------------------------------
 
 _DOCUMENT = encode_document({"a": [1, None, "é", {"b": 1.5}]})
 
@@ -233,7 +233,7 @@ def document_text(data: bytes) -> None:
 
 @target(written(b'{"a": 1}'), bytes(8), b"\xff" * 8 + b"x", tokens=(b"\1" + bytes(7), b"\xff" * 8))
 def written_document(data: bytes) -> None:
-    """What a process apart writes of a document are two parts, or it is cut off."""
+    """What a worker writes of a document is two parts, or it is cut off."""
     found = attempt(
         split, lambda start, size: data[start : start + size], len(data), errors=BadContentError
     )
@@ -287,7 +287,7 @@ def data_key_name(data: bytes) -> None:
 @target(TEXT + b"/a%20b/", b"hns://Example/x?y#z", b"sia://" + TEXT, tokens=(*LINKS, b"hns://"))
 def command_line_link(data: bytes) -> None:
     """A link on a command line is a place and a path in it, or is malformed."""
-    found = attempt(Link.parse, text_of(data))
+    found = attempt(ParsedLink.parse, text_of(data))
     if found is not None:
         assert not found.path.startswith(b"/")
         assert not found.path.endswith(b"/")

@@ -4,6 +4,7 @@ import math
 import ssl
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import h11
@@ -55,12 +56,12 @@ HEAD_TOKENS = (
         b"304 x\r\n",
         b"100 Continue\r\n\r\n",
         b"101 Switching Protocols\r\n",
-        b"HTTP11Connection: close\r\n",
+        b"Connection: close\r\n",
     ),
     *(b"Content-Length: 5\r\n", b"Content-Length: 5, 5\r\n", b"Transfer-Encoding: chunked\r\n"),
     *(
         b"Transfer-Encoding: gzip, chunked\r\n",
-        b"HTTP11Connection: keep-alive\r\n",
+        b"Connection: keep-alive\r\n",
         b"\r\n\r\n",
         b"\n\n",
     ),
@@ -169,42 +170,22 @@ async def _read(body: Body, into: bool) -> bytes:
         found += data
 
 
-async def exchanged(
-    connection: HTTP11Connection, url: str, method: str, into: bool, *, behind: bool
-) -> list[_Outcome]:
-    """Ask once, and once more behind that if there is room; return both answers."""
+async def exchanged(connection: HTTP11Connection, url: str, method: str, into: bool) -> _Outcome:
+    """Ask, and return the response; None if it was refused."""
     request = httpx.Request(method, url, extensions={"head_limit": _HEAD_LIMIT, "timeout": {}})
-    found: list[_Outcome] = [None]
-
-    async def ask_behind() -> None:
-        found.append(None)
+    found: _Outcome = None
+    with suppress(httpx.HTTPError):
+        arrived = await connection.exchange(request)
         try:
-            arrived = await connection.exchange_behind(request)
             body = await _read(arrived.body, into)
-            found[1] = (arrived.status, list(arrived.headers), body)
+            found = (arrived.status, list(arrived.headers), body)
+        finally:
             await arrived.body.aclose()
-        except httpx.HTTPError:
-            pass
-
-    try:
-        async with trio.open_nursery() as nursery:
-            arrived = await connection.exchange(request)
-            if behind and connection.has_room_behind(request, early=False):
-                nursery.start_soon(ask_behind)
-                while len(found) < 2:
-                    await trio.lowlevel.checkpoint()
-            try:
-                body = await _read(arrived.body, into)
-                found[0] = (arrived.status, list(arrived.headers), body)
-            finally:
-                await arrived.body.aclose()
-    except* httpx.HTTPError:
-        pass
     await connection.aclose()
     return found
 
 
-async def in_memory(parts: Sequence[bytes], method: str, into: bool) -> list[_Outcome]:
+async def in_memory(parts: Sequence[bytes], method: str, into: bool) -> _Outcome:
     """Ask a server that sends these pieces, without a socket."""
     link = _Stream(parts)
 
@@ -213,7 +194,7 @@ async def in_memory(parts: Sequence[bytes], method: str, into: bool) -> list[_Ou
         return link
 
     asking = HTTP11Connection(no_tls, 60, dial)
-    found = await exchanged(asking, "http://portal.example/", method, into, behind=True)
+    found = await exchanged(asking, "http://portal.example/", method, into)
     assert link.is_closed
     return found
 
@@ -226,10 +207,9 @@ def connection(data: bytes) -> None:
     into = bool(options[0] & 2)
     whole = trio.run(in_memory, [stream] if stream else [], method, into)
     assert whole == trio.run(in_memory, pieces(stream, data[1:2]), method, not into)
-    first = whole[0]
-    if first is None:
+    if whole is None:
         return
-    status, headers, body = first
+    status, headers, body = whole
     assert 200 <= status < 1000
     assert sum(len(name) + len(value) for name, value in headers) <= _HEAD_LIMIT
     lengths = {value for name, value in headers if name == b"content-length"}
@@ -238,7 +218,7 @@ def connection(data: bytes) -> None:
     elif lengths and status not in (204, 304):
         assert {b"%d" % len(body)} == {b"%d" % int(length) for length in lengths}
     if all(len(value) < 16_000 for _, value in headers):
-        assert _by_h11(stream, method) == first
+        assert _by_h11(stream, method) == whole
 
 
 def _by_h11(stream: bytes, method: str) -> _Outcome:

@@ -27,7 +27,7 @@ from skymount.server.download.path_selection import (
 from skymount.server.http.access_rules import AccessRules
 from skymount.server.http.basic_auth import has_password
 from skymount.server.http.cors import page_origin, parse_origin
-from skymount.server.http.host_header import RequestHost, is_loopback, parse_name
+from skymount.server.http.host_header import RequestHost, parse_name
 from skymount.server.http.query_params import boolean, decode_path, number, parse_query
 from skymount.server.http_error import HttpError
 from skymount.server.routes import build_app
@@ -42,8 +42,10 @@ from skymount.wire.base_sector import Layout
 from skymount.wire.byte_range import ByteRange
 from skymount.wire.dialect import SKYNET, SVC
 from skymount.wire.hns import parse_domain
-from skymount.wire.messages import Part, encode_error
+from skymount.wire.host import is_loopback
 from skymount.wire.metadata import parse_metadata
+from skymount.wire.multipart import PartHeader
+from skymount.wire.responses import encode_error
 from tests.fuzz.engine import SHORT, attempt, pieces, target
 from tests.fuzz.wire import (
     JSON,
@@ -81,13 +83,16 @@ def _refused(function: Any, *args: Any) -> Any:
 
 # --- forms and queries -----------------------------------------------------------
 
-FORM = form((Part("file", "a/b.txt", "text/plain", 0o644), b"hello"), (Part("files[]", "c"), b""))
+FORM = form(
+    (PartHeader("file", "a/b.txt", "text/plain", 0o644), b"hello"),
+    (PartHeader("files[]", "c"), b""),
+)
 _MARK = BOUNDARY.encode()
 
 
-def _parts(stream: list[bytes]) -> list[tuple[Part, bytes]] | str:
+def _parts(stream: list[bytes]) -> list[tuple[PartHeader, bytes]] | str:
     """Return the parts of a form with their content; what is wrong with it if it is none."""
-    found: list[tuple[Part, bytes]] = []
+    found: list[tuple[PartHeader, bytes]] = []
     try:
         reader = FormReader(FORM_TYPE.encode())
         for data in stream:

@@ -21,15 +21,6 @@ from skymount.wire.byte_range import RANGES_LIMIT, ByteRange, parse_range
 from skymount.wire.dialect import PRESETS, dialect_named
 from skymount.wire.hns import encode_resolution, parse_domain, parse_resolution, parse_txt
 from skymount.wire.key_pair import KeyPair
-from skymount.wire.messages import (
-    Part,
-    UploadResult,
-    encode_error,
-    encode_resolved,
-    parse_error,
-    parse_resolved,
-    quote_path,
-)
 from skymount.wire.metadata import (
     Metadata,
     Subfile,
@@ -40,6 +31,7 @@ from skymount.wire.metadata import (
     select,
     subpath_metadata,
 )
+from skymount.wire.multipart import PartHeader
 from skymount.wire.registry_entry import (
     DATA_LIMIT,
     MAX_REVISION,
@@ -50,9 +42,16 @@ from skymount.wire.registry_entry import (
     linked_skylink,
     parse_public_key,
     parse_tweak,
-    path_tweak,
 )
 from skymount.wire.registry_proof import HOPS, check_proof, encode_proof, parse_proof
+from skymount.wire.requests import quote_path
+from skymount.wire.responses import (
+    UploadResult,
+    encode_error,
+    encode_resolved,
+    parse_error,
+    parse_resolved,
+)
 from skymount.wire.skydb_document import DOCUMENT_LIMIT, decode_document, encode_document
 from skymount.wire.skyfile_encryption import CIPHER_XCHACHA20, SkyfileKey, pick_key
 from skymount.wire.skykey import Kind, Skykey, check_id, check_name, encode_list, parse_list
@@ -477,9 +476,8 @@ def key_texts(data: bytes) -> None:
             assert KeyPair.from_private_hex(text).private_hex == text.lower()
         else:
             assert len(parse(text)) == 32
-    for hashed in (hash_data_key, path_tweak):
-        tweak = attempt(hashed, text)
-        assert tweak is None or len(tweak) == 32
+    tweak = attempt(hash_data_key, text)
+    assert tweak is None or len(tweak) == 32
 
 
 # --- skykeys ---------------------------------------------------------------------
@@ -628,7 +626,7 @@ def part_header(data: bytes) -> None:
     """A part of a form comes back as it was, in the lines that were meant; or is malformed."""
     lines = [*data.split(b"\n", 2), b"", b""]
     names = (b"Content-Disposition", b"Content-Type", b"Mode")
-    part = attempt(Part.parse, list(zip(names, lines, strict=False)))
+    part = attempt(PartHeader.parse, list(zip(names, lines, strict=False)))
     if part is None or part.contenttype != part.contenttype.strip():
         return
     written = part.encode()
@@ -639,7 +637,7 @@ def part_header(data: bytes) -> None:
         for name, is_there in zip(names, (True, part.contenttype, part.mode), strict=True)
         if is_there
     ]
-    again = Part.parse([(name, value) for name, value in headers])
+    again = PartHeader.parse([(name, value) for name, value in headers])
     assert (again.filename, again.mode) == (part.filename, part.mode)
 
 

@@ -159,7 +159,7 @@ def test_our_own_portal_that_does_not_start_is_a_warning(alone: Sandbox) -> None
     (alone.root / "data/skymount").mkdir()
     (alone.root / "data/skymount/portal").write_text("in the way")
     with alone.mounted(clean=False) as mount:
-        assert "our own portal did not start, see the log" in mount.warnings
+        assert "the embedded portal did not start, see the log" in mount.warnings
         assert " WARNING portal: skymount: Invalid value for '--data'" in alone.log.read_text()
 
 

@@ -29,11 +29,15 @@ file = os.open(sys.argv[1], os.O_RDONLY)
 os.write(1, os.pread(file, 1 << 20, 0))
 """
 
-PATIENT = """
-from skymount.__main__ import main
+WITH_LONG_GRACE = """
+from skymount.config import Config
+from skymount.daemon.mount_service import run
+from skymount.daemon.readiness import Report
+import logging, sys
 
-serving._STOP_GRACE = 100.0  # seconds
-main()
+logging.basicConfig(level=logging.INFO)
+config = Config(mountpoint=sys.argv[1], portals=(sys.argv[2],), timeout=300)
+run(config, Report(ready=lambda: None, warning=lambda text: None), stop_grace=100)
 """
 
 HOLD = "import sys; file = open(sys.argv[1], 'rb'); print(flush=True); sys.stdin.read()"
@@ -194,11 +198,9 @@ def test_an_operation_under_way_ends_as_if_nothing_was(sandbox: Sandbox) -> None
 
 def test_a_second_signal_ends_at_once(sandbox: Sandbox, site: Site, proxy: Proxy) -> None:
     """M6: who sends a second signal does not wait for what is under way."""
-    patient = [sys.executable, "-c", f"from skymount.daemon import mount_service\n{PATIENT}"]
     path = sandbox.directory()
-    with sandbox.foreground(
-        command=[*patient, "mount", "--foreground", "--timeout", "300", "--portal", proxy.url, path]
-    ) as mount:
+    command = [sys.executable, "-c", WITH_LONG_GRACE, path, proxy.url]
+    with sandbox.foreground(command=command) as mount:
         file = mount.path / "skylinks" / site.skylink / BIG
         output(["stat", file])
         proxy.stalling = True
@@ -282,7 +284,7 @@ def test_a_foreground_mount_recovers_a_stale_one_and_says_so(sandbox: Sandbox, p
         stale.daemon.signal(signal.SIGKILL)
         stale.daemon.wait()
         with sandbox.foreground("--portal", portal) as mount:
-            assert "the mount of a skymount that is gone was cleared" in mount.log.read_text()
+            assert "removed the mount of a skymount that no longer runs" in mount.log.read_text()
 
 
 def test_nohup_is_heeded(sandbox: Sandbox, portal: str) -> None:

@@ -19,8 +19,9 @@ from skymount.errors import (
     StorageError,
     UnavailableError,
 )
+from skymount.portal.circuit_breaker import SLOW_ATTEMPT
 from skymount.portal.client.client import PortalClient
-from skymount.portal.failover import BACKOFF, LONG, PROOF_WAIT, ROUNDS, Portals
+from skymount.portal.failover import BACKOFF, PROOF_TIMEOUT, ROUNDS, Portals
 from skymount.wire.skylink import Skylink
 
 NOT_FOUND = NotFoundError("not here")
@@ -363,8 +364,8 @@ async def test_one_portal_is_away_and_the_other_has_nothing(autojump_clock: obje
 
     async def try_one(client: PortalClient) -> object:
         if client is away:
-            await trio.sleep(LONG)
-            raise unreached(LONG)
+            await trio.sleep(SLOW_ATTEMPT)
+            raise unreached(SLOW_ATTEMPT)
         raise NOT_FOUND
 
     for _ in range(2):
@@ -527,12 +528,12 @@ async def test_silent_portals_do_not_hold_up_a_proof(autojump_clock: object):
     proves = False
     begun = trio.current_time()
     assert await asked.best(answer, is_proven) == ("word", {silent})
-    assert trio.current_time() == begun + 1 + PROOF_WAIT
+    assert trio.current_time() == begun + 1 + PROOF_TIMEOUT
 
 
 async def test_portal_that_is_away_might_have_a_proof(autojump_clock: object):
     """R10, T6: one that no connection can be made to has no rounds; it counts as failed."""
-    asked, away = portals(2), Away(takes=2 * LONG)
+    asked, away = portals(2), Away(takes=2 * SLOW_ATTEMPT)
     gone = asked.clients[1]
 
     async def answer(client: PortalClient) -> object:

@@ -4,7 +4,13 @@ import pytest
 
 from skymount.errors import MalformedError, WrongTypeError
 from skymount.portal.client.client import PortalClient
-from skymount.portal.options import DEFAULT_PORTAL_URL, RETRIES, PortalOptions, parse_portal_url
+from skymount.portal.options import (
+    DEFAULT_SVC_PORTAL_URL,
+    RETRIES,
+    PortalOptions,
+    is_local,
+    parse_portal_url,
+)
 from skymount.wire.dialect import SKYNET, SVC
 
 
@@ -76,19 +82,20 @@ def test_credentials_in_an_address(text: str):
         ("http://[::1]:5", True),
         ("http://10.0.0.1", False),
         ("https://portal.example", False),
+        ("http://portal.localhost", True),
         ("http://localhost.example", False),
         ("http://127.0.0.1.example", False),
     ],
 )
 def test_local_address(url: str, local: bool):
     """A portal on this machine is known by its address, without asking anybody for names."""
-    assert PortalOptions(url).is_local is local
+    assert is_local(url) is local
 
 
 def test_options():
     """An empty address is the default portal; the key is not in the repr."""
     options = PortalOptions.parse("", api_key="secret")
-    assert options.url == DEFAULT_PORTAL_URL
+    assert options.url == DEFAULT_SVC_PORTAL_URL
     assert "secret" not in repr(options)
 
 
@@ -133,8 +140,8 @@ def test_defaults():
     """Without options: the default portal, the default names, and the numbers of the docs."""
     options = PortalOptions.parse()
     assert options == PortalOptions()
-    assert (options.url, options.dialect, options.retries) == (DEFAULT_PORTAL_URL, SVC, RETRIES)
-    assert PortalClient().url == PortalClient("").url == DEFAULT_PORTAL_URL
+    assert (options.url, options.dialect, options.retries) == (DEFAULT_SVC_PORTAL_URL, SVC, RETRIES)
+    assert PortalClient().url == PortalClient("").url == DEFAULT_SVC_PORTAL_URL
     assert (options.connect_timeout, options.idle_timeout) == (10, 35)  # as docs/library.md says
     assert (options.connections, options.retries) == (32, 3)
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import httpx
 
-from skymount.wire.messages import Part
+from skymount.wire.multipart import PartHeader
 
 BOUNDARY = "----a-boundary-of-tests"
 FORM_TYPE = f"multipart/form-data; boundary={BOUNDARY}"
 
 
-def form(*parts: tuple[Part, bytes]) -> bytes:
+def form(*parts: tuple[PartHeader, bytes]) -> bytes:
     """Return the body of a form."""
     pieces = [
         f"--{BOUNDARY}\r\n".encode() + part.encode() + b"\r\n" + content + b"\r\n"
@@ -26,7 +26,7 @@ class Client(httpx.Client):
 
     def post_form(
         self,
-        parts: Sequence[tuple[Part, bytes]],
+        parts: Sequence[tuple[PartHeader, bytes]],
         params: dict[str, str] | None = None,
         path: str = "/svc/skyfile",
         headers: dict[str, str] | None = None,
@@ -41,12 +41,14 @@ class Client(httpx.Client):
 
     def upload(self, files: dict[str, bytes], **params: str) -> str:
         """Upload a directory of these files; return its skylink."""
-        parts = [(Part("files[]", name), content) for name, content in files.items()]
+        parts = [(PartHeader("files[]", name), content) for name, content in files.items()]
         return skylink_of(self.post_form(parts, {"filename": "site", **params}))
 
     def upload_file(self, name: str, content: bytes, contenttype: str = "", **params: str) -> str:
         """Upload a single file; return its skylink."""
-        return skylink_of(self.post_form([(Part("file", name, contenttype), content)], params))
+        return skylink_of(
+            self.post_form([(PartHeader("file", name, contenttype), content)], params)
+        )
 
 
 def skylink_of(response: httpx.Response) -> str:

@@ -6,7 +6,7 @@ import zipfile
 
 import pytest
 
-from skymount.wire.messages import Part
+from skymount.wire.multipart import PartHeader
 from tests.server.http_client import Client, skylink_of
 
 _FILES = {
@@ -21,7 +21,7 @@ _FILES = {
 @pytest.fixture(scope="module")
 def link(client: Client) -> str:
     """A directory of odd files, above 2 MiB."""
-    parts = [(Part("files[]", name, "", 0o755), data) for name, data in _FILES.items()]
+    parts = [(PartHeader("files[]", name, "", 0o755), data) for name, data in _FILES.items()]
     return skylink_of(client.post_form(parts, {"filename": "bundle"}))
 
 

@@ -6,7 +6,7 @@ import json
 import httpx
 import pytest
 
-from skymount.wire.messages import Part
+from skymount.wire.multipart import PartHeader
 from skymount.wire.skylink import Skylink
 from tests.server.http_client import Client, message_of, skylink_of
 
@@ -268,7 +268,7 @@ def test_types_are_stored_guessed_or_sniffed(client: Client) -> None:
     assert client.get(f"/{link}/text").headers["Content-Type"] == "text/plain; charset=utf-8"
     link = skylink_of(
         client.post_form(
-            [(Part("files[]", "a.css", "x/stored"), b"x"), (Part("files[]", "b"), b"")],
+            [(PartHeader("files[]", "a.css", "x/stored"), b"x"), (PartHeader("files[]", "b"), b"")],
             {"filename": "d"},
         )
     )

@@ -10,7 +10,7 @@ import pytest
 
 from skymount.wire.base_sector import LAYOUT_SIZE, Layout
 from skymount.wire.merkle import sector_root
-from skymount.wire.messages import Part
+from skymount.wire.multipart import PartHeader
 from skymount.wire.skyfile_encryption import CIPHER_XCHACHA20, is_encrypted
 from skymount.wire.skykey import Skykey
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
@@ -226,7 +226,7 @@ def test_content_outlives_the_process(tmp_path: Path, kind: str):
 )
 def test_keys_that_do_not_exist(client: Client, params: dict[str, str], message: str):
     """An upload that names no key of the portal, or two, is a 400."""
-    answer = client.post_form([(Part("file", "f"), b"x")], params)
+    answer = client.post_form([(PartHeader("file", "f"), b"x")], params)
     assert answer.status_code == 400
     assert message in message_of(answer)
 
@@ -239,7 +239,7 @@ def test_empty_names_mean_no_encryption(client: Client):
 
 def test_metadata_that_do_not_fit(client: Client, keyed: dict[str, Skykey]):
     """Metadata that would be spilled are refused: what is spilled is not encrypted."""
-    parts = [(Part("files[]", f"{n:05}{'x' * 400}"), b"") for n in range(5500)]
+    parts = [(PartHeader("files[]", f"{n:05}{'x' * 400}"), b"") for n in range(5500)]
     params = {"filename": "site", "skykeyname": keyed["private-id"].name}
     answer = client.post_form(parts, params)
     assert answer.status_code == 400

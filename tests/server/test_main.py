@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from skymount.wire.messages import Part
+from skymount.wire.multipart import PartHeader
 from tests.portal_process import (
     PortalProcess,
     portal_command,
@@ -132,7 +132,7 @@ def test_a_broken_off_upload_leaves_nothing(client: Client, portal: PortalProces
     _eventually(lambda: bool(_incoming(portal.data)))
     connection.close()
     _eventually(lambda: not _incoming(portal.data))
-    body = form((Part("file", "a"), b"x" * (9 << 20)))[:-10]
+    body = form((PartHeader("file", "a"), b"x" * (9 << 20)))[:-10]
     answer = client.post("/svc/skyfile", content=body, headers={"Content-Type": FORM_TYPE})
     assert answer.status_code == 400
     assert "unexpected EOF" in message_of(answer)
@@ -143,7 +143,10 @@ def test_a_broken_off_upload_leaves_nothing(client: Client, portal: PortalProces
 def test_a_refused_upload_leaves_nothing(client: Client, portal: PortalProcess) -> None:
     """A rule broken by the last part undoes the ones before."""
     before = stored_files(portal.data)
-    parts = [(Part("files[]", "ok"), b"x" * (5 << 20)), (Part("files[]", "../bad"), b"x")]
+    parts = [
+        (PartHeader("files[]", "ok"), b"x" * (5 << 20)),
+        (PartHeader("files[]", "../bad"), b"x"),
+    ]
     assert client.post_form(parts, {"filename": "d"}).status_code == 400
     assert stored_files(portal.data) == before
     assert not _incoming(portal.data)
@@ -217,7 +220,10 @@ def test_malformed_forms_leave_no_word(tmp_path: Path, capfd: pytest.CaptureFixt
 
 def test_forms_may_be_cut_anywhere(client: Client) -> None:
     """A body that arrives byte by byte is the same body."""
-    parts = [(Part("files[]", "ä\r\nb"), b"\r\n--almost"), (Part("files[]", "c"), b"-" * 50)]
+    parts = [
+        (PartHeader("files[]", "ä\r\nb"), b"\r\n--almost"),
+        (PartHeader("files[]", "c"), b"-" * 50),
+    ]
     body = form(*parts)
     expected = client.post_form(parts, {"filename": "d", "dryrun": "1"}).json()
     answer = client.post(
@@ -327,7 +333,7 @@ def test_it_stops_quickly_whatever_clients_do(tmp_path: Path) -> None:
 def test_memory_stays_flat(tmp_path: Path) -> None:
     """256 MiB in, 256 MiB out, as a form, and the process stays below 150 MB."""
     size, piece = 256 << 20, bytes(1 << 20)
-    head = b"--b\r\n" + Part("file", "huge").encode() + b"\r\n"
+    head = b"--b\r\n" + PartHeader("file", "huge").encode() + b"\r\n"
 
     def body() -> Iterator[bytes]:
         yield head

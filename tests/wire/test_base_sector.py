@@ -21,13 +21,13 @@ from skymount.wire.base_sector import (
     build_inline,
     check_fanout,
     fits_inline,
-    inline_skylink,
     parse_base_sector,
     spill_sizes,
     split_body,
 )
 from skymount.wire.merkle import sector_root
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
+from tests.fakes.skyfiles import inline_skylink
 from tests.wire.chunks import chunk_is_authentic
 
 VECTORS = json.loads((Path(__file__).parents[1] / "data" / "vectors.json").read_text())

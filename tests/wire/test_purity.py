@@ -30,5 +30,5 @@ def test_importing_the_codec_imports_no_io():
         timeout=60,
     )
     loaded = set(done.stdout.split())
-    assert {"skymount.wire.skylink", "skymount.wire.messages"} <= loaded
+    assert {"skymount.wire.skylink", "skymount.wire.requests"} <= loaded
     assert loaded & IO_MODULES == set()

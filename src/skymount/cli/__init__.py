@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import click
 
-from skymount import __version__, private
+from skymount import __version__, process_hardening
 from skymount.errors import (
     ConfigError,
     FrozenEntryError,
@@ -102,7 +102,7 @@ def cli() -> None:
 def main() -> None:
     """Run the command line; exit codes are listed in docs/cli.md."""
     _open_standard_streams()
-    private.leave_no_core()
+    process_hardening.disable_core_dumps()
     try:
         _run()
     finally:

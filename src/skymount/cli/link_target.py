@@ -1,5 +1,5 @@
-"""Owns what LINK on a command line means: a skylink or a name, and a file or directory in the tree
-that a mount would show of it.
+"""The argument LINK: a skylink or a domain, with a path to a file or directory in the tree that a
+mount would show of it.
 """
 
 import re
@@ -21,38 +21,44 @@ from skymount.portal.client.base import PortalReader
 from skymount.wire.skylink import Skylink, split_link
 
 if TYPE_CHECKING:
-    from skymount.cli.session import Reading
+    from skymount.cli.session import ContentSession
     from skymount.wire.hns import Record
 
 HNS = "hns://"
 
-_UNSEEN = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
-"""Unicode categories of what moves the cursor, turns the direction of text, breaks lines or is not
-seen at all, and of bytes that were no UTF-8.
+_UNSAFE_CATEGORIES = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
+"""Unicode categories of control characters, invisible ones, line breaks, and of the surrogates that
+stand for bytes that are not UTF-8.
 """
 
-_HIDDEN_SHOWN = 20  # lines of what cannot be shown; --json has all of them
+_HIDDEN_LIMIT = 20  # lines of what cannot be shown; --json has all of it
 
 
 class NoSuchPathError(click.ClickException):
-    """The skylink has no such file or directory."""
+    """The content has no such file or directory."""
 
     exit_code = EXIT_NOT_FOUND
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """A link as it was written, taken apart."""
+class ParsedLink:
+    """A link from the command line."""
 
     text: str
-    place: Skylink | str
+    """As the user wrote it."""
+    root: Skylink | str
     """A skylink, or a domain in canonical form."""
     path: bytes
     """Without slashes at its ends."""
 
+    @property
+    def is_domain(self) -> bool:
+        """Whether it names a domain, not a skylink."""
+        return isinstance(self.root, str)
+
     @classmethod
-    def parse(cls, text: str) -> "Link":
-        """Take any form of `split_link`, and ``hns://domain/path``; MalformedError otherwise."""
+    def parse(cls, text: str) -> "ParsedLink":
+        """Parse any form of `split_link`, or ``hns://domain/path``; MalformedError otherwise."""
         if text[: len(HNS)].lower() != HNS:
             skylink, path = split_link(text)
             return cls(text, skylink, _decoded(path))
@@ -62,53 +68,53 @@ class Link:
         domain, _, path = plain.partition("/")
         return cls(text, parse_domain(domain), _decoded(path))
 
-    async def record(self, client: PortalReader) -> "Record":
-        """Ask a portal what the domain stands for."""
-        from skymount.portal.client import hns as names
+    async def resolve_domain(self, client: PortalReader) -> "Record":
+        """Ask a portal for the record of the domain."""
+        from skymount.portal.client import hns
 
-        domain = str(self.place)
+        domain = str(self.root)
         try:
-            return (await names.resolve(client.transport, domain, client.options)).record
+            return (await hns.resolve(client.transport, domain, client.options)).record
         except NotFoundError as error:
             raise NotFoundError(f"{domain}: there is no such name", status=error.status) from None
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Content that a link leads to now."""
+class ResolvedLink:
+    """The content that a link leads to now."""
 
     skylink: Skylink
     """A v1 skylink."""
     path: bytes
     verified: bool
-    """Whether the registry entries on the way were."""
+    """Whether the registry entries on the way were verified."""
 
 
-async def find_place(reading: "Reading", link: Link) -> Place:
-    """Follow a link to content, through all portals, and through the registry as a mount does.
+async def resolve_link(session: "ContentSession", link: ParsedLink) -> ResolvedLink:
+    """Follow a link to content, through domains and registry entries as a mount does.
 
-    The path in a domain's record is what the domain itself shows (docs/portal.md).
+    The path in a domain's record applies to a link without one (docs/portal.md).
     """
-    skylink, path, record = link.place, link.path, None
+    skylink, path, record = link.root, link.path, None
     if isinstance(skylink, str):
         from skymount.wire.hns import SkylinkRecord
 
-        record = await reading.portals.first(link.record)
+        record = await session.portals.first(link.resolve_domain)
         skylink = record.skylink
         if isinstance(record, SkylinkRecord):
             path = path or _decoded(record.path)
     if skylink.version == 1:
-        return Place(skylink, path, verified=True)
-    names = await reading.known.names()
+        return ResolvedLink(skylink, path, verified=True)
+    resolver = await session.registry.name_resolver()
     if record is not None:
-        names.learn(record)
-    with naming_what_is_absent(skylink):
-        found = await names.resolve(skylink)
-    return Place(found.skylink, path, found.verified)
+        resolver.learn(record)
+    with naming_absent_content(skylink):
+        found = await resolver.resolve(skylink)
+    return ResolvedLink(found.skylink, path, found.verified)
 
 
 def _decoded(path: str) -> bytes:
-    """Undo percent-encoding; slashes at the ends and repeated ones say nothing."""
+    """Undo percent-encoding; drop repeated slashes and those at the ends."""
     raw = unquote_to_bytes(path.encode("utf-8", "surrogateescape"))
     return b"/".join(filter(None, raw.split(b"/")))
 
@@ -117,49 +123,48 @@ def _decoded(path: str) -> bytes:
 class LinkTarget:
     """A file or directory of a skylink's tree."""
 
-    link: Link
+    link: ParsedLink
     tree: Tree
     index: int
     path: bytes
-    """Below the root of the tree; empty for the root itself."""
+    """From the root of the tree; empty for the root itself."""
 
     @property
     def node(self) -> Node:
-        """What it is."""
+        """The file or directory."""
         return self.tree.node(self.index)
 
     @property
     def name(self) -> str:
-        """A name to save it under: its own, or the skylink where that is none.
+        """A name to save it under: its own, or the skylink where that name is unsafe.
 
-        Of the names that the upload chose, not the user, one that is hidden is none: a download
-        into the home directory must not make a ``.profile``.
+        A hidden name is unsafe if the upload chose it and not the user: a download into the home
+        directory must not make a ``.profile``.
         """
         skylink = str(self.tree.skyfile.skylink)
         if self.path:
-            return plain_name(self.path.rpartition(b"/")[2].decode(), skylink)
+            return safe_name(self.path.rpartition(b"/")[2].decode(), skylink)
         name = self.tree.skyfile.listing.filename
         try:
             is_long = len(name.encode()) > NAME_LIMIT
         except UnicodeEncodeError:
             is_long = True
-        is_none = is_long or not name or name.startswith(".") or "/" in name
-        return skylink if is_none else plain_name(name, skylink)
+        is_unsafe = is_long or not name or name.startswith(".") or "/" in name
+        return skylink if is_unsafe else safe_name(name, skylink)
 
     @property
     def verified(self) -> Verified:
-        """How far it was verified; what a domain leads to never is (H1)."""
-        is_domain = isinstance(self.link.place, str)
-        return Verified.NO if is_domain else self.tree.skyfile.verified
+        """How far it is verified; what a domain leads to never is (H1)."""
+        return Verified.NO if self.link.is_domain else self.tree.skyfile.verified
 
     def warn_of_doubt(self, policy: VerifyPolicy) -> None:
-        """Say on stderr what of the content cannot be verified."""
+        """Warn of content that cannot be verified."""
         warn_of_doubt(self.link.text, self.verified, policy)
 
     def single_file(self) -> File | None:
-        """Return the file that this is; the root is one too unless a directory was uploaded.
+        """Return the file that this is; the root is one unless a directory was uploaded.
 
-        Then its name may be one that no tree can show, which says nothing against its content.
+        The root's name may be one that no tree can show: its content can be read all the same.
         """
         if isinstance(self.node, File):
             return self.node
@@ -174,34 +179,34 @@ class LinkTarget:
         return File(*only[:2], 0o444, "")
 
     def mode_of(self, path: bytes) -> int:
-        """Return the permission bits that the metadata has for a path in the tree, 0 for none.
+        """Return the permission bits that the metadata has for a path, 0 for none.
 
-        The empty path stands for the file that the root is.
+        The empty path stands for a root that is a file.
         """
         listing = self.tree.skyfile.listing
         found = listing.record(path.decode() or listing.filename)
         return (listing.mode if found is None else found[2]) & 0o777
 
     def walk(self) -> Iterator[tuple[bytes, Node]]:
-        """Yield all that is below, by path from here, directories before what is in them."""
+        """Yield (path from here, node) of all that is below, parents first."""
         skipped = len(self.path) + 1 if self.path else 0
         for index in self.tree.below(self.index):
             yield self.tree.path(index)[skipped:], self.tree.node(index)
 
     def children(self) -> Iterator[tuple[bytes, Node]]:
-        """Yield what is directly below, by name."""
+        """Yield (name, node) of what is directly below."""
         if isinstance(self.node, Directory):
             for index in self.tree.children(self.index):
                 yield self.tree.name(index), self.tree.node(index)
 
     def files(self) -> Iterator[tuple[bytes, File]]:
-        """Yield the files of `walk`."""
+        """Yield (path from here, file) of all files below."""
         for path, node in self.walk():
             if isinstance(node, File):
                 yield path, node
 
     def hidden(self) -> list[tuple[str, str]]:
-        """Return (path in the skylink, reason) of what cannot be shown at or below this place."""
+        """Return (path in the skylink, reason) of what cannot be shown here or below."""
         if not self.path:
             return list(self.tree.hidden)
         here = self.path.decode()
@@ -212,72 +217,72 @@ class LinkTarget:
         ]
 
     def warn_of_hidden(self) -> int:
-        """Say on stderr what cannot be shown; return how much there is of it."""
+        """Warn of what cannot be shown; return the number of such paths."""
         hidden = self.hidden()
-        for path, reason in hidden[:_HIDDEN_SHOWN]:
+        for path, reason in hidden[:_HIDDEN_LIMIT]:
             warn(f"{path!r} cannot be shown: {reason}")
-        if len(hidden) > _HIDDEN_SHOWN:
-            warn(f"{len(hidden) - _HIDDEN_SHOWN} more cannot be shown")
+        if len(hidden) > _HIDDEN_LIMIT:
+            warn(f"{len(hidden) - _HIDDEN_LIMIT} more cannot be shown")
         return len(hidden)
 
 
-def plain_name(name: str, instead: str) -> str:
-    """Return a name for a file that tools can be given and that is what it looks like, `instead`
-    for any other.
+def safe_name(name: str, instead: str) -> str:
+    """Return a file name, or `instead` for one with a leading dash, control characters or invisible
+    ones.
     """
-    is_plain = _UNSEEN.isdisjoint(map(unicodedata.category, name)) and not name.startswith("-")
-    return name if is_plain else instead
+    is_safe = _UNSAFE_CATEGORIES.isdisjoint(map(unicodedata.category, name))
+    return name if is_safe and not name.startswith("-") else instead
 
 
 def warn_of_doubt(what: str, verified: Verified, policy: VerifyPolicy) -> None:
-    """Say on stderr what of some content cannot be verified, unless nobody wants that."""
+    """Warn of content that cannot be verified, unless the policy is off."""
     if policy is VerifyPolicy.OFF or verified is Verified.YES:
         return
     if verified is Verified.PARTLY:
         text = "only names and sizes are verified, the content is what a portal says it is"
     elif what[: len(HNS)].lower() == HNS:
-        text = "not verified: where a domain leads, and so its content, is what a portal says it is"
+        text = "not verified: what a domain leads to, and so its content, is what a portal says"
     else:
-        text = "not verified: no portal proves that this is what the link names; it may be anything"
+        text = "not verified: no portal proves that the link names this content; it may be anything"
     warn(f"{what}: {text}; --verify require refuses it")
 
 
-async def open_target(reading: "Reading", link: Link) -> LinkTarget:
+async def open_target(session: "ContentSession", link: ParsedLink) -> LinkTarget:
     """Find what a link leads to; NoSuchPathError when its path is not in the tree."""
-    check_verifiable(reading, link)
-    place = await find_place(reading, link)
-    with naming_what_is_absent(place.skylink):
-        skyfile = await reading.reader.load(place.skylink)
-    tree = Tree(skyfile if place.verified else replace(skyfile, verified=Verified.NO))
+    check_verifiable(session, link)
+    found = await resolve_link(session, link)
+    with naming_absent_content(found.skylink):
+        skyfile = await session.reader.load(found.skylink)
+    tree = Tree(skyfile if found.verified else replace(skyfile, verified=Verified.NO))
     index = 0
-    for element in place.path.split(b"/") if place.path else ():
+    for element in found.path.split(b"/") if found.path else ():
         child = tree.child(index, element)  # a file has none
         if child is None:
-            raise _missing(link, tree, place.path)
+            raise _missing(link, tree, found.path)
         index = child
-    return LinkTarget(link, tree, index, place.path)
+    return LinkTarget(link, tree, index, found.path)
 
 
-def check_verifiable(reading: "Reading", link: Link) -> None:
+def check_verifiable(session: "ContentSession", link: ParsedLink) -> None:
     """BadContentError for a domain where verification is required."""
-    if isinstance(link.place, str) and reading.policy is VerifyPolicy.REQUIRE:
+    if link.is_domain and session.policy is VerifyPolicy.REQUIRE:
         raise BadContentError(
-            f"{link.place}: what a name stands for is not verified, and verify is require"
+            f"{link.root}: what a name stands for is not verified, and verify is require"
         )
 
 
 @contextmanager
-def naming_what_is_absent(what: object) -> Iterator[None]:
-    """Name what no portal has: their own answers say little more than the status."""
+def naming_absent_content(what: object) -> Iterator[None]:
+    """Name what no portal has: a portal's answer says little more than the status."""
     try:
         yield
     except NotFoundError as error:
-        if not error.url:  # not a portal's words
+        if not error.url:  # raised here, not by a portal
             raise
         raise NotFoundError(f"{what}: no portal has it", status=error.status) from None
 
 
-def _missing(link: Link, tree: Tree, path: bytes) -> NoSuchPathError:
+def _missing(link: ParsedLink, tree: Tree, path: bytes) -> NoSuchPathError:
     wanted = path.decode("utf-8", "surrogateescape")
     why = dict(tree.hidden).get(wanted)
     reason = f"it cannot be shown: {why}" if why else "there is no such file or directory in it"

@@ -67,13 +67,6 @@ def data_option(command: F) -> F:
     )(command)
 
 
-def hashed_option(command: F) -> F:
-    """Add the option that says that a data key is hashed already."""
-    return click.option("--hashed", is_flag=True, help="DATAKEY is hashed already: 64 hex digits.")(
-        command
-    )
-
-
 def wait_option(command: F) -> F:
     """Add the option that says how long the registry may look for an entry."""
     return click.option(

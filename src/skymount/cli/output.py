@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import select
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -71,15 +70,3 @@ def progress() -> Iterator[Progress | None]:
     ) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-def write_all(descriptor: int, data: bytes | memoryview) -> None:
-    """Write all of it, also to a pipe that another process made non-blocking."""
-    rest = memoryview(data)
-    while rest:
-        try:
-            rest = rest[os.write(descriptor, rest) :]
-        except BlockingIOError:
-            waiting = select.poll()
-            waiting.register(descriptor, select.POLLOUT)
-            waiting.poll()

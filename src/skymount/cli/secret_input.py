@@ -1,5 +1,5 @@
-"""Owns how secrets come in: from a terminal, unseen, or from standard input; never by argv, which
-other users can see.
+"""Reads secrets from a terminal without echo, or from standard input; never from the command line,
+which other users can see.
 """
 
 import os
@@ -12,12 +12,12 @@ _SECRET_LIMIT = 64 << 10  # bytes of a seed or pass-phrase
 _TYPED_LIMIT = 4094  # bytes of a line; a terminal drops what is typed beyond (N_TTY_BUF_SIZE)
 
 SURPLUS = {"allow_extra_args": True}
-"""Context settings of a command that takes a secret: surplus arguments, which may be one, reach
-`refuse_surplus`, whereas click would repeat them."""
+"""Context settings of a command that reads a secret. A surplus argument may be the secret: it goes
+to `refuse_surplus`, because click would print it."""
 
 
 def refuse_surplus(ctx: click.Context, expected: str) -> None:
-    """Refuse arguments beyond those that a command has, without repeating them."""
+    """Refuse surplus arguments without printing them."""
     if ctx.args:
         raise click.UsageError(
             f"{expected}: secrets are read from standard input, since other users can see the "
@@ -27,7 +27,7 @@ def refuse_surplus(ctx: click.Context, expected: str) -> None:
 
 
 def read_secret(what: str, *, confirm: bool = False) -> str:
-    """Read a secret from a terminal, unseen and perhaps twice, or else from standard input."""
+    """Read a secret from a terminal, twice if `confirm`, or else from standard input."""
     text = _ask(what, confirm) if os.isatty(0) else _piped(what)
     if not text:
         raise MalformedError(f"{what.lower()}: nothing was given")
@@ -40,7 +40,7 @@ def _ask(what: str, confirm: bool) -> str:
     try:
         text = getpass(f"{what}: ")
         if confirm and getpass("Once more: ") != text:
-            raise click.ClickException("these were two different ones; try again")
+            raise click.ClickException("the two are different; try again")
         size = len(text.encode())
     except UnicodeError:
         raise MalformedError(f"{what.lower()}: not valid text") from None

@@ -1,21 +1,28 @@
-"""Owns the way from settings to an open client or reader, for commands that ask portals and end.
+"""Opens what a command asks portals with, and runs the command to its end.
 
     settings = flags.load()
     result = run_with_client(settings, lambda client: client.resolve_hns(domain))
 
-What goes wrong leaves both functions as it is, never in an exception group.
+Errors leave these functions bare, never in an exception group.
 """
 
 import logging
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    asynccontextmanager,
+    closing,
+    contextmanager,
+    suppress,
+)
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
+from skymount.cli.key_argument import open_ledger
 from skymount.cli.output import warn
 from skymount.config import Config
 from skymount.errors import (
@@ -28,12 +35,11 @@ from skymount.errors import (
     UnavailableError,
 )
 from skymount.portal.client.client import PortalClient
-from skymount.portal.options import PortalOptions
+from skymount.portal.verify_policy import VerifyPolicy
 
 if TYPE_CHECKING:
     from skymount.content.cache.disk_cache import DiskCache
     from skymount.content.fetch.reader import ContentReader
-    from skymount.content.model.skyfile import VerifyPolicy
     from skymount.portal.client.upload import UploadBody
     from skymount.portal.failover import Portals
     from skymount.portal.registry.ledger import Ledger
@@ -46,89 +52,83 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_LEAST_CACHE = 1 << 20  # bytes; with none at all, each part of a unit would fetch the whole of it
-
-_ADDED = 0  # bytes of the cache on disk that a command may fill: mounts share it
+_MIN_MEMORY_CACHE = 1 << 20  # bytes; without any, each part of a unit would fetch all of it
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What reads content: all portals, and a reader that checks what they send."""
-
-    portals: "Portals"
-    reader: "ContentReader"
-    policy: "VerifyPolicy"
-    known: "Known"
-
-
-class Known:
-    """What this machine knows of the registry, opened when a command first reads an entry."""
+class LazyRegistry:
+    """The registry as this machine has seen it, opened when a command first reads an entry."""
 
     def __init__(
-        self, portals: "Portals", policy: "VerifyPolicy", look: float | None = None
+        self, portals: "Portals", policy: VerifyPolicy, timeout: float | None = None
     ) -> None:
-        """`look` is seconds that a portal may look for an entry."""
+        """`timeout` is the seconds that a portal may look for an entry."""
         from skymount.portal.client.registry import GET_TIMEOUT
         from skymount.portal.registry.ledger import Ledger
         from skymount.portal.registry.verified_registry import VerifiedRegistry
 
         self._ledger = Ledger.of_user()
         self._policy = policy
-        self._entries = VerifiedRegistry(portals, self._ledger, look=look or GET_TIMEOUT)
-        self._is_open = self._is_without = False
+        self._registry = VerifiedRegistry(portals, self._ledger, look=timeout or GET_TIMEOUT)
+        self._is_open = self._is_without_ledger = False
 
-    async def entries(self) -> "VerifiedRegistry":
-        """Return what reads entries, and compares them with what was seen before.
+    async def open(self) -> "VerifiedRegistry":
+        """Return the registry, which compares entries with what was seen before.
 
-        A ledger that cannot be used is warned of; StorageError where verification is required.
+        An unusable ledger gives a warning; StorageError where verification is required.
         """
         if not self._is_open:
-            marks = self._entries.marks
             try:
-                await marks.in_thread(self._ledger.prepare)
+                await self._registry.marks.in_thread(self._ledger.prepare)
             except StorageError as error:
-                await self._do_without(error)
+                await self._go_without_ledger(error)
             self._is_open = True
-        return self._entries
+        return self._registry
 
-    async def _do_without(self, error: StorageError) -> None:
-        from skymount.content.model.skyfile import VerifyPolicy
-
+    async def _go_without_ledger(self, error: StorageError) -> None:
         if self._policy is VerifyPolicy.REQUIRE:
             raise StorageError(f"{error}; with --verify require that must be mended first")
         warn(f"{error}; it may go unnoticed when a portal shows an old registry entry")
-        self._is_without = True
-        marks = self._entries.marks
+        self._is_without_ledger = True
+        marks = self._registry.marks
         try:
             await marks.in_thread(self._ledger.public_keys)
         except StorageError:
-            marks.ledger = None  # it cannot even be read
+            marks.ledger = None  # not even readable
 
-    async def names(self) -> "NameResolver":
+    async def name_resolver(self) -> "NameResolver":
         """Return what follows v2 skylinks."""
-        from skymount.content.model.skyfile import VerifyPolicy
         from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig
 
         config = NameResolverConfig(
             check=self._policy is not VerifyPolicy.OFF, require=self._policy is VerifyPolicy.REQUIRE
         )
-        entries = await self.entries()
-        return NameResolver(entries.portals, entries, config)
+        registry = await self.open()
+        return NameResolver(registry.portals, registry, config)
 
     def close(self) -> None:
-        """Close it; say so if it did not take something."""
-        failure = self._entries.marks.failure
-        if failure is not None and not self._is_without:
+        """Close the ledger; warn if it could not store something."""
+        failure = self._registry.marks.failure
+        if failure is not None and not self._is_without_ledger:
             warn(f"{failure}; what portals showed of the registry is not remembered")
         self._ledger.close()
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
-    """What changes entries: all portals, and what this machine knows of the registry."""
+class ContentSession:
+    """What a command reads content with: all portals, and a reader that verifies."""
 
     portals: "Portals"
-    entries: "VerifiedRegistry"
+    reader: "ContentReader"
+    policy: VerifyPolicy
+    registry: LazyRegistry
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSession:
+    """What a command changes entries with: all portals, the registry and the ledger."""
+
+    portals: "Portals"
+    registry: "VerifiedRegistry"
     ledger: "Ledger"
 
     @property
@@ -137,28 +137,28 @@ class Writing:
         return self.portals.clients[0].dialect
 
     async def upload(self, body: "UploadBody") -> "Skylink":
-        """Send content to the first portal alone: who uploads says where to."""
+        """Upload content to the first portal only: the user chose where it goes."""
         from skymount.portal.client.upload import send
 
         return (await send(self.portals.clients[0].transport, body)).skylink
 
-    async def set(self, ref: "EntryId", pair: "KeyPair", data: bytes) -> "State":
-        """Give an entry new content, whatever it has; an error says if the spool keeps it."""
-        with self._saying_what_is_kept(ref):
-            return await self.entries.write(ref, pair, data, None)
+    async def set(self, entry: "EntryId", pair: "KeyPair", data: bytes) -> "State":
+        """Set an entry, whatever it holds; an error says if the spool keeps the change."""
+        with self._explaining_spool(entry):
+            return await self.registry.write(entry, pair, data, None)
 
-    async def delete(self, ref: "EntryId", pair: "KeyPair") -> "State":
-        """Delete an entry; as `set`."""
-        with self._saying_what_is_kept(ref):
-            return await self.entries.delete(ref, pair)
+    async def delete(self, entry: "EntryId", pair: "KeyPair") -> "State":
+        """Delete an entry; errors as of `set`."""
+        with self._explaining_spool(entry):
+            return await self.registry.delete(entry, pair)
 
     @contextmanager
-    def _saying_what_is_kept(self, ref: "EntryId") -> Iterator[None]:
+    def _explaining_spool(self, entry: "EntryId") -> Iterator[None]:
         try:
             yield
         except (PortalError, FrozenEntryError) as error:
-            kept = {(each.public_key, each.tweak) for each in self.ledger.pending()}
-            if (ref.public_key, ref.tweak) not in kept:
+            pending = {(each.public_key, each.tweak) for each in self.ledger.pending()}
+            if (entry.public_key, entry.tweak) not in pending:
                 raise
             text = "; it is kept, see `skymount registry pending`"
             if isinstance(error, FrozenEntryError):
@@ -187,131 +187,119 @@ def run_with_client(
     return _run(settings, main)
 
 
-def run_with_reader(
-    settings: Config, function: Callable[[Reading], Awaitable[T]], look: float | None = None
+def run_with_signing_client(
+    settings: Config, function: Callable[[PortalClient], Awaitable[T]]
 ) -> T:
-    """Run a function with a reader that asks all portals, as a mount's does; return its result.
-
-    `look` is seconds that a portal may look for a registry entry.
-    """
-
-    async def main() -> T:
-        async with _open_reading(settings, look) as reading:
-            return await function(reading)
-
-    return _run(settings, main)
+    """Run a function as `run_with_client` does, with the ledger, which signing needs."""
+    with open_ledger() as ledger:
+        return run_with_client(settings, function, ledger)
 
 
-def run_with_known(
-    settings: Config, function: Callable[["VerifiedRegistry"], Awaitable[T]], look: float
+def run_with_content(
+    settings: Config,
+    function: Callable[[ContentSession], Awaitable[T]],
+    registry_timeout: float | None = None,
 ) -> T:
-    """Run a function that reads entries, as `Known`; return its result."""
+    """Run a function that reads content from all portals as a mount does; return its result.
 
-    async def main() -> T:
-        async with _open_portals(settings) as portals:
-            with closing(Known(portals, settings.verify, look)) as known:
-                return await function(await known.entries())
-
-    return _run(settings, main)
-
-
-def run_with_entries(settings: Config, function: Callable[[Writing], Awaitable[T]]) -> T:
-    """Run a function that changes entries as a mount does; return its result.
-
-    StorageError when the ledger cannot be used.
+    `registry_timeout` is the seconds that a portal may look for a registry entry.
     """
-    from skymount.cli.commands.registry_spool import give_up
-    from skymount.portal.registry.ledger import Ledger
-    from skymount.portal.registry.verified_registry import VerifiedRegistry
-
-    with closing(Ledger.of_user()) as ledger:
-        ledger.prepare()
-
-        async def main() -> T:
-            async with _open_portals(settings) as portals:
-                entries = VerifiedRegistry(portals, ledger, gave_up=give_up)
-                return await function(Writing(portals, entries, ledger))
-
-        return _run(settings, main)
-
-
-@asynccontextmanager
-async def _open_portals(settings: Config) -> "AsyncIterator[Portals]":
-    from skymount.portal.client.base import PortalReader
-    from skymount.portal.failover import Portals
-
-    async with AsyncExitStack() as stack:
-        yield Portals(
-            [
-                await stack.enter_async_context(
-                    PortalReader.of(
-                        # no repetitions: `Portals` asks the next portal instead, in rounds
-                        PortalOptions.parse(
-                            url, timeout=settings.timeout, retries=0, **settings.client_options
-                        )
-                    )
-                )
-                for url in settings.portal_urls
-            ]
-        )
-
-
-@asynccontextmanager
-async def _open_reading(settings: Config, look: float | None) -> AsyncIterator[Reading]:
     from skymount.content.cache.memory_cache import MemoryCache
     from skymount.content.fetch.reader import open_reader
     from skymount.content.fetch.skyfile_loader import SkyfileLoader
 
-    async with _open_portals(settings) as portals, _open_shelf(settings) as shelf:
-        cache = MemoryCache(max(settings.memory_cache, _LEAST_CACHE))
-        loader = SkyfileLoader(portals, settings.verify)
-        async with open_reader(portals, loader, cache, shelf) as reader:
-            with closing(Known(portals, settings.verify, look)) as known:
-                yield Reading(portals, reader, settings.verify, known)
+    async def main() -> T:
+        async with _open_portals(settings) as portals, _open_disk_cache(settings) as disk_cache:
+            cache = MemoryCache(max(settings.memory_cache, _MIN_MEMORY_CACHE))
+            loader = SkyfileLoader(portals, settings.verify)
+            async with open_reader(portals, loader, cache, disk_cache) as reader:
+                with closing(LazyRegistry(portals, settings.verify, registry_timeout)) as registry:
+                    return await function(
+                        ContentSession(portals, reader, settings.verify, registry)
+                    )
+
+    return _run(settings, main)
+
+
+def run_with_registry(
+    settings: Config, function: Callable[["VerifiedRegistry"], Awaitable[T]], timeout: float
+) -> T:
+    """Run a function that reads entries, as `LazyRegistry` does; return its result."""
+
+    async def main() -> T:
+        async with _open_portals(settings) as portals:
+            with closing(LazyRegistry(portals, settings.verify, timeout)) as registry:
+                return await function(await registry.open())
+
+    return _run(settings, main)
+
+
+def run_with_writes(settings: Config, function: Callable[[WriteSession], Awaitable[T]]) -> T:
+    """Run a function that changes entries as a mount does; return its result.
+
+    StorageError when the ledger cannot be used.
+    """
+    from skymount.cli.commands.registry_spool import warn_of_dropped
+    from skymount.portal.registry.verified_registry import VerifiedRegistry
+
+    with open_ledger() as ledger:
+
+        async def main() -> T:
+            async with _open_portals(settings) as portals:
+                registry = VerifiedRegistry(portals, ledger, gave_up=warn_of_dropped)
+                return await function(WriteSession(portals, registry, ledger))
+
+        return _run(settings, main)
+
+
+def _open_portals(settings: Config) -> "AbstractAsyncContextManager[Portals]":
+    from skymount.portal.failover import open_portals
+
+    return open_portals(settings.portal_urls, timeout=settings.timeout, **settings.client_options)
 
 
 @asynccontextmanager
-async def _open_shelf(settings: Config) -> "AsyncIterator[DiskCache | None]":
-    """Open what mounts keep on disk, to read it; a command adds nothing. None when there is none.
+async def _open_disk_cache(settings: Config) -> "AsyncIterator[DiskCache | None]":
+    """Open what mounts keep on disk, for reading only; None when there is none.
 
-    One that cannot be used is not needed: `skymount cache info` says what is wrong with it.
+    An unusable cache is ignored: `skymount cache info` says what is wrong with it.
     """
     from skymount.content.cache.block_store import BlockStore, default_path
     from skymount.content.cache.disk_cache import DiskCache
-    from skymount.content.cache.write_behind import open_keeper
+    from skymount.content.cache.write_behind import open_write_behind
 
     store = None
     if settings.disk_cache:
         with suppress(CacheError):
-            store = BlockStore.existing(default_path(), _ADDED)
+            store = BlockStore.existing(default_path(), 0)
     if store is None:
         yield None
         return
-    async with open_keeper(store) as keeper:
+    async with open_write_behind(store) as keeper:
         yield DiskCache(keeper, settings.portal_urls, settings.verify)
 
 
 def _run(settings: Config, main: Callable[[], Awaitable[T]]) -> T:
-    """Run it to its end, or to that of this process: what it made must be cleared away then."""
-    logging.getLogger("skymount").addHandler(logging.NullHandler())  # what fails is raised as well
+    """Run it to its end; a signal cancels it, so that it removes its temporary files."""
+    logging.getLogger("skymount").addHandler(logging.NullHandler())  # failures are raised too
     try:
         # An interrupt between two steps that belong together would leave a file behind.
-        return trio.run(_stoppable, main, restrict_keyboard_interrupt_to_checkpoints=True)
+        return trio.run(_until_signal, main, restrict_keyboard_interrupt_to_checkpoints=True)
     except BaseExceptionGroup as group:
         leaves = list(_leaves(group))
         interrupts = [leaf for leaf in leaves if isinstance(leaf, KeyboardInterrupt)]
         cause = (interrupts or leaves)[0]
-        raise _advised(settings, cause) from cause.__cause__
+        raise _with_advice(settings, cause) from cause.__cause__
     except (UnavailableError, AccessDeniedError, RolledBackError) as error:
-        raise _advised(settings, error) from error.__cause__
+        raise _with_advice(settings, error) from error.__cause__
 
 
-async def _stoppable(main: Callable[[], Awaitable[T]]) -> T:
-    """Run it; SystemExit if a signal ends it, once it has cleared away what it made."""
+async def _until_signal(main: Callable[[], Awaitable[T]]) -> T:
+    """Run it; SystemExit if a signal ended it, once its clean-up is done."""
     numbers = [
         number
         for number in (signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(number) is not signal.SIG_IGN  # as nohup wants it
+        if signal.getsignal(number) is not signal.SIG_IGN  # nohup ignores SIGHUP
     ]
     result: list[T] = []
     stopped = 0
@@ -340,9 +328,9 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
-def _advised(settings: Config, error: BaseException) -> BaseException:
-    """Return the error, with advice: on the password, on an entry that was rolled back, or on how
-    to find a portal where nobody named one and none is there.
+def _with_advice(settings: Config, error: BaseException) -> BaseException:
+    """Add advice: on the password, on an entry that was rolled back, or on how to find a portal
+    when none was named and the default one is away.
     """
     if isinstance(error, AccessDeniedError) and error.status == HTTPStatus.UNAUTHORIZED:
         advice = (

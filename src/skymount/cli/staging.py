@@ -16,9 +16,10 @@ from typing import Self
 import click
 import trio
 
-from skymount.cli.output import escape, write_all
+from skymount.cli.output import escape
 from skymount.content.fetch.reader import ContentReader
 from skymount.content.model.skyfile import Skyfile
+from skymount.storage.atomic_file import write_all
 
 PIECE_SIZE = 4 << 20
 """Bytes that are read and written at a time."""

@@ -1,1 +1,1 @@
-"""One mount's life: built, announced, served, ended; in front or as a daemon of its own."""
+"""A mount as a process: builds it, reports when it is ready, serves it, and ends it."""

@@ -1,4 +1,4 @@
-"""Owns the daemon as a process: the fork, leaving the terminal, and what the starter is told."""
+"""Runs a mount as a daemon: forks, leaves the terminal, and reports to the starting process."""
 
 import contextlib
 import logging
@@ -15,9 +15,9 @@ log = logging.getLogger(__name__)
 
 
 def run_in_background(config: Config, log_to: Callable[[], None]) -> list[str]:
-    """Fork a daemon that runs the mount; return its warnings once the tree answers.
+    """Fork a daemon that runs the mount; return its warnings once the mount is ready.
 
-    MountError carries what the daemon failed on. No thread may have been started before.
+    MountError if the daemon fails. No thread may have been started before.
     """
     reading, writing = os.pipe()
     pid = os.fork()
@@ -38,21 +38,24 @@ def run_in_background(config: Config, log_to: Callable[[], None]) -> list[str]:
     raise MountError(f"{config.mountpoint}: the daemon ended before the tree answered; see its log")
 
 
-def _become_daemon(config: Config, log_to: Callable[[], None], starter: int) -> None:
-    """Leave the terminal, run the mount, and never return."""
-    listening = True
+def _become_daemon(config: Config, log_to: Callable[[], None], pipe: int) -> None:
+    """Leave the terminal, run the mount, and never return.
+
+    Each line in the pipe is R for ready, or W or E with a warning or an error.
+    """
+    is_open = True
 
     def tell(kind: str, text: str = "") -> None:
         message = f"{kind}{' '.join(text.split())}\n"
-        if listening:  # afterwards the descriptor's number belongs to somebody else
-            with contextlib.suppress(BrokenPipeError):  # the starter was interrupted
-                os.write(starter, message.encode("utf-8", "backslashreplace"))
+        if is_open:  # once closed the number may be another file's
+            with contextlib.suppress(BrokenPipeError):  # the starting process was interrupted
+                os.write(pipe, message.encode("utf-8", "backslashreplace"))
 
     def ready() -> None:
-        nonlocal listening
+        nonlocal is_open
         tell("R")
-        listening = False
-        os.close(starter)
+        is_open = False
+        os.close(pipe)
 
     status = 1
     try:

@@ -1,4 +1,4 @@
-"""Owns the embedded portal as a child of a mount, and the question whether any portal answers."""
+"""The embedded portal as a child process of a mount, and whether a portal can be reached."""
 
 import logging
 import socket
@@ -12,108 +12,108 @@ from urllib.parse import urlsplit
 import trio
 
 from skymount.errors import MountError
-from skymount.portal.options import DEFAULT_PORTAL_URL
+from skymount.portal.options import DEFAULT_SVC_PORTAL_URL
 
 log = logging.getLogger(__name__)
 
-PROBE = 0.3
-"""Seconds to find out whether a portal answers; only a warning hangs on it."""
+PROBE_TIMEOUT = 0.3
+"""Seconds for a connection to a portal; only a warning depends on it."""
 
-_PORTAL_START = 15.0  # seconds that our own portal may take to listen
-_PORTAL_CHECK = 2.0  # seconds between two looks at whether a portal is at the default address
-_LINE = 4096  # bytes of what it says that are taken for one line
-_PORTAL_PAUSE = 60.0  # seconds between two attempts at most to start one that does not start
+_START_TIMEOUT = 15.0  # seconds that the embedded portal may take to listen
+_CHECK_INTERVAL = 2.0  # seconds between checks of the default address
+_MAX_BACKOFF = 60.0  # seconds between attempts to start a portal that does not start
+_MAX_LINE = 4096  # bytes of its output that are logged as one line
 
 
-def answers(url: str) -> bool:
+def is_reachable(url: str) -> bool:
     """Whether something listens at a portal's address."""
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
-        socket.create_connection((parts.hostname or "", port), timeout=PROBE).close()
+        socket.create_connection((parts.hostname or "", port), timeout=PROBE_TIMEOUT).close()
     except OSError:
         return False
     return True
 
 
 class EmbeddedPortal:
-    """The embedded portal as a child process; it ends when we do, however that happens."""
+    """The embedded portal as a child process, which ends when this process does, even if killed."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._listening_to = threading.Thread()
+        self._log_thread = threading.Thread()
 
     @property
     def is_running(self) -> bool:
-        """Whether there is such a child now."""
+        """Whether the child runs now."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def was_started(self) -> bool:
-        """Whether there is or has been one."""
+        """Whether a child was started."""
         return self._process is not None
 
     def start(self) -> None:
-        """Start it at the default address. The end of its standard input ends it.
+        """Start it at the default address; MountError when it cannot be started.
 
-        MountError when there is no starting it.
+        It ends when its standard input does.
         """
         self.stop()
-        address = urlsplit(DEFAULT_PORTAL_URL).netloc
+        address = urlsplit(DEFAULT_SVC_PORTAL_URL).netloc
         command = [sys.executable, "-P", "-m", "skymount", "portal", "serve", "--listen", address]
         try:
             self._process = subprocess.Popen(
                 [*command, "--until-eof"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,  # not our log itself, which becomes another file
-                start_new_session=True,  # a Ctrl-C in our terminal is not for it
+                stderr=subprocess.PIPE,  # not our log file, which rotates
+                start_new_session=True,  # it gets no Ctrl-C from our terminal
             )
         except OSError as error:
             raise MountError(
                 f"{sys.executable}: the embedded portal cannot be started: {error.strerror}; "
                 "name a portal with --portal URL"
             ) from None
-        self._listening_to = threading.Thread(
+        self._log_thread = threading.Thread(
             target=_log_lines, args=(self._process.stderr,), daemon=True
         )
-        self._listening_to.start()
+        self._log_thread.start()
 
     async def is_listening(self) -> bool:
-        """Wait until it listens; False when it ended, or took too long."""
+        """Wait until it listens; False if it ended or took too long."""
         process = self._process
         if process is None or process.stdout is None:
             return False
-        with trio.move_on_after(_PORTAL_START):
+        with trio.move_on_after(_START_TIMEOUT):
             line = await trio.to_thread.run_sync(process.stdout.readline, abandon_on_cancel=True)
             if not line:
-                await trio.to_thread.run_sync(self._listening_to.join, abandon_on_cancel=True)
+                await trio.to_thread.run_sync(self._log_thread.join, abandon_on_cancel=True)
             return b"listening on" in line
         return False
 
-    async def keep(self) -> None:
-        """Start one whenever none answers at the default address.
+    async def keep_running(self) -> None:
+        """Start one whenever the default address cannot be reached.
 
-        The one that was there may have been another mount's, and have ended with it.
+        The portal there may belong to another mount, and end with it.
         """
-        pause = _PORTAL_CHECK
+        pause = _CHECK_INTERVAL
         while True:
             await trio.sleep(pause)
             if self.is_running or await trio.to_thread.run_sync(
-                answers, DEFAULT_PORTAL_URL, abandon_on_cancel=True
+                is_reachable, DEFAULT_SVC_PORTAL_URL, abandon_on_cancel=True
             ):
                 continue
-            log.warning("no portal answers at %s any more, starting one", DEFAULT_PORTAL_URL)
+            log.warning("no portal answers at %s any more, starting one", DEFAULT_SVC_PORTAL_URL)
+            started = False
             try:
                 await trio.to_thread.run_sync(self.start)
-                pause = _PORTAL_CHECK if await self.is_listening() else pause * 2
+                started = await self.is_listening()
             except MountError as error:
                 log.warning("%s", error)
-                pause *= 2
-            pause = min(pause, _PORTAL_PAUSE)
+            pause = _CHECK_INTERVAL if started else min(pause * 2, _MAX_BACKOFF)
 
     def stop(self) -> None:
-        """End it, if it is there, and wait for that."""
+        """End it, if it runs, and wait until it has ended."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -124,12 +124,12 @@ class EmbeddedPortal:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        self._listening_to.join(5)
+        self._log_thread.join(5)
         process.stdout.close()
 
 
-def _log_lines(said: IO[bytes]) -> None:
-    """Log what a process says on standard error, until it ends."""
-    with said:
-        for line in iter(partial(said.readline, _LINE), b""):
+def _log_lines(stderr: IO[bytes]) -> None:
+    """Log what a process writes to standard error, until it ends."""
+    with stderr:
+        for line in iter(partial(stderr.readline, _MAX_LINE), b""):
             log.warning("portal: %s", line.decode("utf-8", "backslashreplace").rstrip())

@@ -1,36 +1,30 @@
-"""Owns the life of a mount: builds every part and joins them, the nursery they run in, signals, and
-the end. Decides nothing about files.
-"""
+"""The life of a mount: builds every part, connects them, runs them, and stops on signals."""
 
 import gc
-import json
 import logging
-import os
 import signal
 import sys
-import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, closing
-from dataclasses import asdict
 from functools import partial
-from typing import Any
 
 import trio
 
-from skymount import __version__, keyring, private
+from skymount import keyring, process_hardening
 from skymount.config import Config
 from skymount.content.cache import block_store
 from skymount.content.cache.block_store import BlockStore
 from skymount.content.cache.buffer_pool import BufferPool
 from skymount.content.cache.disk_cache import DiskCache
 from skymount.content.cache.memory_cache import MemoryCache
-from skymount.content.cache.write_behind import WriteBehindQueue, open_keeper
-from skymount.content.fetch.reader import open_reader
+from skymount.content.cache.write_behind import open_write_behind
+from skymount.content.fetch.reader import ContentReader, open_reader
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.model.skyfile import VerifyPolicy
 from skymount.content.skydb.documents import Document, Documents
-from skymount.daemon.embedded_portal import EmbeddedPortal, answers
-from skymount.daemon.readiness import Report, announce, notify
+from skymount.daemon.embedded_portal import EmbeddedPortal, is_reachable
+from skymount.daemon.readiness import Report, announce, notify_systemd
+from skymount.daemon.status import MountStatus
 from skymount.errors import CacheError, MountError
 from skymount.fs import fuse, mountpoint
 from skymount.fs.dispatcher import FileSystem
@@ -46,9 +40,8 @@ from skymount.fs.skylinks.xattrs import entry_attributes
 from skymount.fs.static_tree import HNS, REGISTRY, SKYDB, SKYLINKS, StaticTree
 from skymount.fs.subtree import Subtree
 from skymount.keyring import Keyring
-from skymount.portal.client.base import PortalReader
-from skymount.portal.failover import Portals
-from skymount.portal.options import DEFAULT_PORTAL_URL, PortalOptions
+from skymount.portal.failover import Portals, open_portals
+from skymount.portal.options import DEFAULT_SVC_PORTAL_URL
 from skymount.portal.registry.ledger import Ledger, default_path
 from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig
 from skymount.portal.registry.spool_retry import SpoolRetry
@@ -56,155 +49,121 @@ from skymount.portal.registry.verified_registry import State, VerifiedRegistry
 
 log = logging.getLogger(__name__)
 
-_STOP_GRACE = 2.0  # seconds that operations under way may take after a signal
-_SILENCES = 3
-"""Portals that may be silent one after another within the time that an operation may take."""
+STOP_GRACE = 2.0
+"""Seconds that operations may take to finish after a signal to stop."""
+
+_SILENT_PORTALS = 3
+"""Portals that may be silent one after another within the time limit of one operation."""
 
 _SWITCH_INTERVAL = 0.0005
-"""Seconds after which a hashing thread hands the interpreter to the event loop."""
+"""Seconds after which a hashing thread yields the interpreter to the event loop."""
 
-_GARBAGE = (2_000, 4, 25)
-"""New objects after which garbage is looked for among them, how often until it is among somewhat
-older ones too, and how often that until it is among all. Nothing else runs meanwhile, so few at a
-time: two milliseconds for ten thousand.
+_GC_THRESHOLDS = (2_000, 4, 25)
+"""Thresholds of the garbage collector: few new objects at a time, since the event loop stands still
+meanwhile, 2 ms for 10,000 objects.
 """
 
 
-def run(config: Config, report: Report) -> None:
+def run(config: Config, report: Report, *, stop_grace: float = STOP_GRACE) -> None:
     """Mount and serve until unmounted or told to stop; MountError when that cannot be done."""
     if mountpoint.check(config.mountpoint, allow_other=config.allow_other):
-        log.warning("%s: the mount of a skymount that is gone was cleared", config.mountpoint)
-    private.be_a_service()
+        log.warning("%s: removed the mount of a skymount that no longer runs", config.mountpoint)
+    process_hardening.harden_service()
     sys.setswitchinterval(_SWITCH_INTERVAL)
-    gc.freeze()  # what is there now stays: it is not looked through again for garbage
-    gc.set_threshold(*_GARBAGE)
-    own = EmbeddedPortal()
-    if not config.portals and not answers(DEFAULT_PORTAL_URL):
-        own.start()
+    gc.freeze()  # objects that exist now are never garbage
+    gc.set_threshold(*_GC_THRESHOLDS)
+    embedded = EmbeddedPortal()
+    if not config.portals and not is_reachable(DEFAULT_SVC_PORTAL_URL):
+        embedded.start()
     try:
-        trio.run(partial(_serve, config, report, own))
+        trio.run(partial(_serve, config, report, embedded, stop_grace))
     except BaseExceptionGroup as group:
-        if isinstance(cause := _only_cause(group), MountError):
+        if isinstance(cause := _single_cause(group), MountError):
             raise cause from None
         raise
     finally:
-        own.stop()
+        embedded.stop()
 
 
-def _only_cause(error: BaseException) -> BaseException:
-    """Return what the nurseries on its way wrapped in groups, if it was a single exception."""
+def _single_cause(error: BaseException) -> BaseException:
+    """Unwrap the exception groups of nurseries around a single exception."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
 
 
-async def _serve(config: Config, report: Report, own: EmbeddedPortal) -> None:
-    """Build the parts from the wire up, mount, and answer the kernel until the end."""
-    started = time.time()
+async def _serve(
+    config: Config, report: Report, embedded: EmbeddedPortal, stop_grace: float
+) -> None:
+    """Build all parts, mount, and answer the kernel until the end."""
+    status = MountStatus(config, embedded)
     async with AsyncExitStack() as stack:
-        clients = [
-            await stack.enter_async_context(
-                PortalReader.of(
-                    # no repetitions: `Portals` asks the next portal instead, in rounds
-                    PortalOptions.parse(
-                        url, retries=0, timeout=config.timeout / _SILENCES, **config.client_options
-                    )
-                )
+        portals = await stack.enter_async_context(
+            open_portals(
+                config.portal_urls,
+                timeout=config.timeout / _SILENT_PORTALS,
+                **config.client_options,
             )
-            for url in config.portal_urls
-        ]
-        portals = Portals(clients)
-        cache = MemoryCache(config.memory_cache)
-        loader = SkyfileLoader(portals, config.verify)
-        keeper, shelf = None, None
-        store = await trio.to_thread.run_sync(_open_store, config, cache.buffers, report)
-        if store is not None:
-            keeper = await stack.enter_async_context(open_keeper(store))
-            shelf = DiskCache(keeper, config.portal_urls, config.verify)
-        reader = await stack.enter_async_context(open_reader(portals, loader, cache, shelf))
+        )
+        reader = await _open_reader(stack, config, portals, status, report)
         nursery = await stack.enter_async_context(trio.open_nursery())
         ledger = stack.enter_context(closing(Ledger(default_path())))
-        entries = VerifiedRegistry(portals, ledger)
-        names = NameResolver(portals, entries, _names_config(config))
-        slots = NameTable(reader.load, nursery, names, parse_name)
-        domains = NameTable(reader.load, nursery, names, hns.parse_name, hns.SPACE)
-
-        def status() -> Mapping[str, object]:
-            return {
-                "version": __version__,
-                "pid": os.getpid(),
-                "mountpoint": config.mountpoint,
-                "uptime_seconds": round(time.time() - started, 3),
-                "portals": [client.url for client in clients],
-                "own_portal": own.is_running,
-                "verify": config.verify.value,
-                "memory_cache": {
-                    "size": cache.size,
-                    "used": cache.used,
-                    "on_its_way": cache.reserved,
-                },
-                "disk_cache": _kept(config, keeper),
-                "fetched": reader.counts,
-                "skylinks": len(slots),
-                "domains": len(domains),
-                "operations": dict(sorted(adapter.counts.items())),
-            }
-
-        tree = TreeConfig(lookup_grace=config.lookup_grace)
-        trees: Sequence[Subtree] = (
-            SkylinksDirectory(reader, slots, tree),
-            HnsDirectory(reader, domains, tree),
-        )
+        registry = VerifiedRegistry(portals, ledger)
         keys = KeyringCache(Keyring(keyring.default_path()))
-        documents = Documents(entries, reader, portals, config.verify)
-        key_trees = _key_trees(config, keys, entries, documents)
-        resender = SpoolRetry(entries, ledger, keys.latest, sends=config.send_pending)
-
-        def realm_of(inode: int) -> Subtree:
-            return key_trees[kind_of(inode)] if is_key_node(inode) else trees[space_of(inode)]
-
-        operations = FileSystem(
-            StaticTree(lambda: json.dumps(status(), indent=2).encode() + b"\n"),
-            {
-                SKYLINKS: trees[0],
-                HNS: trees[hns.SPACE],
-                REGISTRY: key_trees[0],
-                SKYDB: key_trees[1],
-            },
-            realm_of,
-            partial(_usage, slots, domains),
-        )
+        content_trees = _content_trees(config, reader, registry, nursery, status)
+        documents = Documents(registry, reader, portals, config.verify)
+        key_trees = _key_trees(config, keys, registry, documents)
+        retry = SpoolRetry(registry, ledger, keys.latest, sends=config.send_pending)
         mount = fuse.FuseConfig(config.mountpoint, config.allow_other, config.timeout)
-        adapter = fuse.FuseAdapter(operations, mount)
+        adapter = fuse.FuseAdapter(_file_system(content_trees, key_trees, status), mount)
+        status.operations = adapter.counts
         signals = stack.enter_context(trio.open_signal_receiver(*_stop_signals()))
         fuse.attach(adapter, mount)
         try:
             with trio.CancelScope() as scope:
-                nursery.start_soon(_stop_on_signal, signals, scope)
-                nursery.start_soon(announce, config, report, own)
-                nursery.start_soon(resender.run)
-                for client in clients:
+                nursery.start_soon(_stop_on_signal, signals, scope, stop_grace)
+                nursery.start_soon(announce, config, report, embedded)
+                nursery.start_soon(retry.run)
+                for client in portals.clients:
                     nursery.start_soon(client.connect)
                 await fuse.run()
         finally:
-            notify("STOPPING=1")
+            notify_systemd("STOPPING=1")
             fuse.detach()
-            await _post_the_rest(key_trees)
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + stop_grace):
+                for tree in key_trees:
+                    await tree.close()  # posts open files, or keeps them in the spool
             with trio.CancelScope(shield=True):
-                await resender.say_what_is_pending()
+                await retry.say_what_is_pending()
             nursery.cancel_scope.cancel()
     log.info("%s: unmounted", config.mountpoint)
 
 
+async def _open_reader(
+    stack: AsyncExitStack, config: Config, portals: Portals, status: MountStatus, report: Report
+) -> ContentReader:
+    """Build what reads content: both caches and the loader of metadata."""
+    cache = status.memory_cache = MemoryCache(config.memory_cache)
+    loader = SkyfileLoader(portals, config.verify)
+    disk_cache = None
+    store = await trio.to_thread.run_sync(_open_store, config, cache.buffers, report)
+    if store is not None:
+        queue = status.write_behind = await stack.enter_async_context(open_write_behind(store))
+        disk_cache = DiskCache(queue, config.portal_urls, config.verify)
+    reader = await stack.enter_async_context(open_reader(portals, loader, cache, disk_cache))
+    status.reader = reader
+    return reader
+
+
 def _open_store(config: Config, buffers: BufferPool, report: Report) -> BlockStore | None:
-    """Open the cache on disk; None when there is none to be."""
+    """Open the files of the disk cache; None when it is off or cannot be used."""
     if not config.disk_cache:
         return None
     store = warning = None
     try:
         store = BlockStore.open(block_store.default_path(), config.disk_cache, buffers)
-        if config.disk_cache < block_store.LEAST:
-            least = f"{block_store.LEAST >> 20} MiB"
+        if config.disk_cache < block_store.MIN_SIZE:
+            least = f"{block_store.MIN_SIZE >> 20} MiB"
             warning = f"disk_cache: hardly anything fits; give it {least} or more, or turn it off"
     except CacheError as error:
         warning = f"{error}; nothing is kept on disk"
@@ -214,67 +173,84 @@ def _open_store(config: Config, buffers: BufferPool, report: Report) -> BlockSto
     return store
 
 
-def _kept(config: Config, keeper: WriteBehindQueue | None) -> Mapping[str, int]:
-    """Return what status.json says of the cache on disk."""
-    if keeper is None:
-        return {"size": 0}
-    return {"size": config.disk_cache, "waiting": keeper.waiting, **asdict(keeper.counts)}
-
-
-def _usage(*trees: NameTable) -> tuple[int, int]:
-    """Return (bytes, files) of all trees."""
-    found = [slots.usage() for slots in trees]
-    return sum(size for size, _ in found), sum(files for _, files in found)
+def _content_trees(
+    config: Config,
+    reader: ContentReader,
+    registry: VerifiedRegistry,
+    nursery: trio.Nursery,
+    status: MountStatus,
+) -> tuple[SkylinksDirectory, HnsDirectory]:
+    """Build ``/skylinks`` and ``/hns``, in the order of their inode spaces."""
+    resolver = NameResolver(
+        registry.portals,
+        registry,
+        NameResolverConfig(
+            ttl=config.hns_ttl,
+            check=config.verify is not VerifyPolicy.OFF,
+            require=config.verify is VerifyPolicy.REQUIRE,
+        ),
+    )
+    skylinks = NameTable(reader.load, nursery, resolver, parse_name)
+    domains = NameTable(reader.load, nursery, resolver, hns.parse_name, hns.SPACE)
+    status.skylinks, status.domains = skylinks, domains
+    tree = TreeConfig(lookup_grace=config.lookup_grace)
+    return SkylinksDirectory(reader, skylinks, tree), HnsDirectory(reader, domains, tree)
 
 
 def _key_trees(
-    config: Config, keys: KeyringCache, entries: VerifiedRegistry, documents: Documents
+    config: Config, keys: KeyringCache, registry: VerifiedRegistry, documents: Documents
 ) -> tuple[RegistryDirectory[State], RegistryDirectory[Document]]:
     """Build ``/registry`` and ``/skydb``, in the order of their kinds."""
     ttl, grace = config.registry_ttl, config.lookup_grace
 
-    def of_entry(state: State) -> Mapping[str, str]:
+    def attributes(state: State) -> Mapping[str, str]:
         return {} if state.signed is None else entry_attributes(state.signed)
 
-    registry = RegistryDirectory(
-        entries, keys, RegistryDirectoryConfig(REGISTRY, kind=0, ttl=ttl, grace=grace), of_entry
+    return (
+        RegistryDirectory(
+            registry,
+            keys,
+            RegistryDirectoryConfig(REGISTRY, kind=0, ttl=ttl, grace=grace),
+            attributes,
+        ),
+        RegistryDirectory(
+            documents,
+            keys,
+            RegistryDirectoryConfig(SKYDB, kind=1, suffix=b".json", ttl=ttl, grace=grace),
+            lambda document: {**attributes(document.entry), "verified": document.verified.value},
+        ),
     )
-    skydb = RegistryDirectory(
-        documents,
-        keys,
-        RegistryDirectoryConfig(SKYDB, kind=1, suffix=b".json", ttl=ttl, grace=grace),
-        lambda document: {**of_entry(document.entry), "verified": document.verified.value},
-    )
-    return registry, skydb
 
 
-async def _post_the_rest(trees: Sequence[RegistryDirectory[Any]]) -> None:
-    """Post what was written to files that are still open, or keep it in the spool."""
-    with trio.CancelScope(shield=True, deadline=trio.current_time() + _STOP_GRACE):
-        for tree in trees:
-            await tree.close()
+def _file_system(
+    content_trees: tuple[SkylinksDirectory, HnsDirectory],
+    key_trees: tuple[RegistryDirectory[State], RegistryDirectory[Document]],
+    status: MountStatus,
+) -> FileSystem:
+    def subtree_of(inode: int) -> Subtree:
+        return key_trees[kind_of(inode)] if is_key_node(inode) else content_trees[space_of(inode)]
 
-
-def _names_config(config: Config) -> NameResolverConfig:
-    return NameResolverConfig(
-        ttl=config.hns_ttl,
-        check=config.verify is not VerifyPolicy.OFF,
-        require=config.verify is VerifyPolicy.REQUIRE,
+    return FileSystem(
+        StaticTree(status.to_json),
+        dict(zip((SKYLINKS, HNS, REGISTRY, SKYDB), (*content_trees, *key_trees), strict=True)),
+        subtree_of,
+        status.usage,
     )
 
 
 def _stop_signals() -> list[signal.Signals]:
-    """Return the signals that end a mount; nohup, which ignores one of them, is heeded."""
-    hang_up = signal.SIGHUP
-    ignored = signal.getsignal(hang_up) is signal.SIG_IGN
-    return [signal.SIGTERM, signal.SIGINT, *([] if ignored else [hang_up])]
+    """Return the signals that end a mount; SIGHUP is not one under nohup."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGTERM, signal.SIGINT, *([] if ignored else [signal.SIGHUP])]
 
 
-async def _stop_on_signal(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
-    """End the mount on the first signal, whatever is still under way at the second."""
+async def _stop_on_signal(
+    signals: AsyncIterator[int], scope: trio.CancelScope, grace: float
+) -> None:
+    """Unmount on the first signal, and cancel what is still running on the second."""
     async for number in signals:
         log.info("%s: unmounting", signal.Signals(number).name)
         if scope.deadline < float("inf"):
             scope.cancel()
         fuse.stop()
-        scope.deadline = trio.current_time() + _STOP_GRACE
+        scope.deadline = trio.current_time() + grace

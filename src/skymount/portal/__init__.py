@@ -1,6 +1,6 @@
 """Remote portals over HTTP, and the client library of the contract (docs/library.md).
 
-The names below are its public interface. They are loaded when first used: a mount needs few.
+The names below are the public interface. They are loaded on first use, because a mount needs few.
 """
 
 import importlib
@@ -25,21 +25,20 @@ if TYPE_CHECKING:
     from skymount.portal.client.registry import EntryResult, RegistryEntry
     from skymount.portal.client.skydb import JSONResult
     from skymount.portal.client.sync import SyncPortalClient
+    from skymount.portal.options import DEFAULT_SVC_PORTAL_URL
     from skymount.portal.registry.ledger import Ledger
-    from skymount.wire.messages import UploadResult
+    from skymount.wire.responses import UploadResult
     from skymount.wire.skykey import Skykey
     from skymount.wire.skylink import Skylink
 
 # With click and rich installed, httpx loads a command line of its own at import: 80 ms and 6 MB.
 sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
 
-DEFAULT_SVC_PORTAL_URL = "http://127.0.0.1:4280"
-"""Where an embedded portal listens unless told otherwise, and clients look for one."""
-
 URI_SVC_PREFIX = f"{SVC.scheme}://"
 """What content links of the default dialect begin with."""
 
 _HOMES = {
+    "DEFAULT_SVC_PORTAL_URL": "portal.options",
     "PortalClient": "portal.client.client",
     "DownloadResult": "portal.client.download",
     "FileContent": "portal.client.metadata",
@@ -56,7 +55,7 @@ _HOMES = {
     "parse_skylink": "portal.client.offline",
     "JSONResult": "portal.client.skydb",
     "SyncPortalClient": "portal.client.sync",
-    "UploadResult": "wire.messages",
+    "UploadResult": "wire.responses",
     "Skykey": "wire.skykey",
     "Skylink": "wire.skylink",
 }

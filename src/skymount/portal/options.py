@@ -1,9 +1,9 @@
-"""Owns how a portal is addressed: its URL, dialect, credentials and time limits, all validated.
+"""How a portal is addressed: its URL, dialect, credentials and time limits, all validated.
 
-The TypedDicts are what callers write, `PortalOptions` is what they are parsed into.
+The TypedDicts are what callers write, `PortalOptions` is what they are parsed into. The
+configuration uses these rules too.
 """
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,36 +12,37 @@ from typing import Any, Self, TypedDict, Unpack
 from urllib.parse import urlsplit
 
 from skymount.errors import MalformedError, WrongTypeError
-from skymount.portal import DEFAULT_SVC_PORTAL_URL
+from skymount.portal.validation import callback, integer, mapping, seconds, text, texts
 from skymount.portal.verify_policy import VerifyPolicy
 from skymount.wire.dialect import SVC, Dialect, dialect_named
+from skymount.wire.host import is_loopback
 
-DEFAULT_PORTAL_URL = DEFAULT_SVC_PORTAL_URL
+DEFAULT_SVC_PORTAL_URL = "http://127.0.0.1:4280"
 """Where an embedded portal listens unless told otherwise, and clients look for one."""
 
 CONNECT_TIMEOUT = 10.0
-"""Seconds until a connection must stand."""
+"""Seconds until a connection must be established."""
 
 IDLE_TIMEOUT = 35.0
-"""Seconds between two pieces of an answer: more than the 30 after which a portal says by default
+"""Seconds between two pieces of a response: more than the 30 after which a portal says by default
 that it found nothing (contract, Limits)."""
 
 CONNECTIONS = 32
 """Connections to one portal at a time; a public portal refuses far more (wire notes 9)."""
 
 HEADER_LIMIT = 8 << 20
-"""Bytes of response headers where a directory's metadata may travel in one (wire notes 5). What is
-longer has an endpoint of its own.
+"""Bytes of response headers; a directory's metadata may be in one (wire notes 5). Longer metadata
+is read from its own endpoint.
 """
 
 RETRIES = 3
-"""How often a request that is safe to repeat is repeated, after the first attempt."""
+"""How often a request that is safe to repeat is sent again."""
 
-_MOST_RETRIES = 10  # with the longest pauses that is ten minutes
+_MOST_RETRIES = 10  # ten minutes with the longest pauses
 _MOST_CONNECTIONS = 1000
 
 _URL_LIMIT = 2048  # characters of an address; host names have 253
-_SHOWN = 80  # characters of what is refused that its message repeats
+_SHOWN = 80  # characters of a refused value that its message repeats
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _BAD_IN_VALUE = re.compile(r"[^\x20-\x7e\xa0-\xff]")
@@ -50,9 +51,9 @@ _NETLOC = re.compile(r"(\[[^\[\]]*\]|[^\[\]:]*)(:[0-9]*)?")
 _NUMERIC = re.compile(r"[0-9]+(\.[0-9]+){3}|.*:.*")
 _BAD_IN_URL = re.compile(r"[\x00-\x20\x7f\\<>\"^`{|}\ud800-\udfff]")
 
-# Of one connection (RFC 9110, 7.6.1), of the message's frame, or of what is asked for: the client
-# sets these itself, and another value would make it misread the answer.
-_OWN_HEADERS = frozenset(
+# Headers of a connection (RFC 9110, 7.6.1), of the framing, and of ranges. The client sets these
+# itself; another value would make it misread the response.
+_RESERVED_HEADERS = frozenset(
     [
         *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization"),
         *("proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "host"),
@@ -71,19 +72,19 @@ class UploadProgress(TypedDict):
 
 
 OnUploadProgress = Callable[[float, UploadProgress], None]
-"""Called with the fraction of 1 that is sent, and the bytes. It starts again from 0 when a redirect
-makes the client send the body once more."""
+"""Called with the fraction sent, from 0 to 1, and the bytes. It starts again from 0 when a redirect
+makes the client send the body again."""
 
 
 class CallOptions(TypedDict, total=False):
-    """Options of a call that has a time-out of its own kind."""
+    """Options of a call that has its own `timeout` argument."""
 
     api_key: str
     """Password of the portal: HTTP Basic with an empty user name."""
     custom_user_agent: str
     """Replaces the User-Agent header."""
     headers: Mapping[str, str]
-    """Further headers of each request, such as a Cookie or a key in a header of its own."""
+    """Additional headers of each request, such as Cookie."""
     dialect: Dialect | str
     """The names that the portal uses, or the name of a preset."""
     on_upload_progress: OnUploadProgress | None
@@ -105,27 +106,27 @@ class ClientOptions(CommonOptions, total=False):
     node_url: str
     """Where the skykey calls go; empty: to the portal."""
     redirect_hosts: Sequence[str]
-    """Hosts, as ``host`` or ``host:port``, to which the portal may redirect what is sent."""
+    """Hosts, as ``host`` or ``host:port``, to which the portal may redirect uploads and posts."""
     connections: int
     """Connections to the portal at a time."""
     connect_timeout: float
-    """Seconds until a connection must stand, above 0."""
+    """Seconds until a connection must be established, above 0."""
     retries: int
-    """How often a request that is safe to repeat is repeated."""
+    """How often a request that is safe to repeat is sent again."""
 
 
-def parse_portal_url(text: str) -> str:
+def parse_portal_url(url: str) -> str:
     """Return the address without a trailing slash; MalformedError when it is not one.
 
     Credentials in the URL are refused, because URLs are logged and shown.
     """
-    if "@" in text:  # nowhere else in an address, and what stands before it is not repeated
+    if "@" in url:  # legal before credentials only, which no message may repeat
         raise MalformedError("bad portal URL: it must not hold credentials, use api_key for them")
-    shown = repr(text.partition("?")[0][:_SHOWN])
-    if len(text) > _URL_LIMIT:
+    shown = repr(url.partition("?")[0][:_SHOWN])
+    if len(url) > _URL_LIMIT:
         raise MalformedError(f"bad portal URL {shown}: it has more than {_URL_LIMIT} characters")
     try:
-        parts = urlsplit(text.strip())
+        parts = urlsplit(url.strip())
         host, port = parts.hostname, parts.port
     except ValueError as error:
         reason = ascii(str(error)[:_SHOWN])[1:-1]
@@ -133,7 +134,7 @@ def parse_portal_url(text: str) -> str:
     if parts.query or parts.fragment:
         raise MalformedError(f"bad portal URL {shown}: it must not have a query or fragment")
     is_sound = _NETLOC.fullmatch(parts.netloc) and _is_host(host)
-    if _BAD_IN_URL.search(text.strip()) or not is_sound:
+    if _BAD_IN_URL.search(url.strip()) or not is_sound:
         raise MalformedError(f"bad portal URL {shown}: no address has such characters")
     if parts.scheme not in ("http", "https") or not host or port == 0:
         raise MalformedError(f"bad portal URL {shown}: it looks like https://portal.example")
@@ -153,19 +154,15 @@ def _is_host(host: str | None) -> bool:
 
 
 def is_local(url: str) -> bool:
-    """Tell whether a portal is on this machine, by its address."""
-    host = urlsplit(url).hostname or ""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
+    """Whether the host of a URL is this machine, by its name or address."""
+    return is_loopback(urlsplit(url).hostname or "")
 
 
 @dataclass(frozen=True, slots=True)
 class PortalOptions:
-    """One portal and how to talk to it; built by `parse`. Times in seconds."""
+    """One portal and how to talk to it; made by `parse`. Times in seconds."""
 
-    url: str = DEFAULT_PORTAL_URL
+    url: str = DEFAULT_SVC_PORTAL_URL
     dialect: Dialect = SVC
     api_key: str = field(default="", repr=False)
     user_agent: str = ""
@@ -180,146 +177,101 @@ class PortalOptions:
     """(name in lower case, port or None for the default one)"""
     verify: VerifyPolicy = VerifyPolicy.AVAILABLE
 
-    @property
-    def is_local(self) -> bool:
-        """Whether the portal is on this machine, by its address."""
-        return is_local(self.url)
-
     @classmethod
     def parse(cls, url: str = "", /, **options: Unpack[ClientOptions]) -> Self:
-        """Build from a portal's address and options; an empty address is the default portal.
+        """Make options from a portal's address and what a caller gives; "" is the default portal.
 
         WrongTypeError for a value of another type and for an unknown option, MalformedError for a
         value that cannot be used. Neither repeats a secret.
         """
-        checked = parse_portal_url(_text("portal URL", url) or DEFAULT_PORTAL_URL)
-        return cls(checked, **_parsed(options, _CLIENT_OPTIONS))
+        checked = parse_portal_url(text(url, "portal URL") or DEFAULT_SVC_PORTAL_URL)
+        return cls(checked, **_parsed(options, ClientOptions.__optional_keys__))
 
     def overridden(self, **options: Unpack[CommonOptions]) -> Self:
         """Return the options of one call, which override these; errors as of `parse`."""
-        return replace(self, **_parsed(options, _COMMON_OPTIONS)) if options else self
+        if not options:
+            return self
+        return replace(self, **_parsed(options, CommonOptions.__optional_keys__))
+
+    def with_extra_time(self, extra: float | None) -> Self:
+        """Return options that let the portal stay silent for so many seconds more."""
+        return self if extra is None else replace(self, idle_timeout=self.idle_timeout + extra)
 
 
-def _parsed(
-    options: Mapping[str, object], known: "Mapping[str, tuple[str, _Parser]]"
-) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in options.items():
-        if name not in known:
-            raise WrongTypeError(f"unknown option {name!r}")
-        target, parser = known[name]
-        found[target] = parser(name, value)
+def _parsed(options: Mapping[str, object], known: frozenset[str]) -> dict[str, Any]:
+    unknown = options.keys() - known
+    if unknown:
+        raise WrongTypeError(f"unknown option {min(unknown)!r}")
+    return {
+        _ATTRIBUTES.get(name, name): _PARSERS[name](value, name) for name, value in options.items()
+    }
+
+
+def _api_key(value: object, name: str) -> str:
+    found = text(value, name)
+    try:
+        found.encode()
+    except UnicodeEncodeError:
+        raise MalformedError(f"{name} is not valid Unicode") from None
     return found
 
 
-def _text(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise WrongTypeError(f"{name} must be a string, not {type(value).__name__}")
-    return value
-
-
-def _seconds(name: str, value: object) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise WrongTypeError(f"{name} must be a number of seconds, not {type(value).__name__}")
-    try:
-        seconds = float(value)
-    except OverflowError:
-        seconds = math.inf
-    if not 0 < seconds < math.inf:
-        raise MalformedError(f"{name} must be above 0 seconds and finite")
-    return seconds
-
-
-def _count(name: str, value: object, least: int, most: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise WrongTypeError(f"{name} must be a whole number, not {type(value).__name__}")
-    if not least <= value <= most:
-        raise MalformedError(f"{name} must be from {least} to {most}")
-    return value
-
-
-def _api_key(name: str, value: object) -> str:
-    text = _text(name, value)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise MalformedError(f"{name} is not valid Unicode") from None
-    return text
-
-
-def _header_value(name: str, value: object) -> str:
-    text = _text(name, value).strip(" ")
-    if _BAD_IN_VALUE.search(text):
+def _header_value(value: object, name: str) -> str:
+    found = text(value, name).strip(" ")
+    if _BAD_IN_VALUE.search(found):
         raise MalformedError(f"{name} holds a character that a header cannot carry")
-    return text
+    return found
 
 
-def _headers(name: str, value: object) -> tuple[tuple[str, str], ...]:
-    if not isinstance(value, Mapping):
-        raise WrongTypeError(f"{name} must be a mapping, not {type(value).__name__}")
+def _headers(value: object, name: str) -> tuple[tuple[str, str], ...]:
     found: dict[str, tuple[str, str]] = {}
-    for header, content in value.items():
-        key = _text("the name of a header", header).lower()
+    for key, content in mapping(value, name).items():
+        header = text(key, "the name of a header")
         shown = header[:_SHOWN]
         if not _HEADER_NAME.fullmatch(header):
             raise MalformedError(f"{shown!r} is not the name of a header")
-        if key in _OWN_HEADERS:
-            raise MalformedError(f"the header {shown} is the client's own to set")
-        if key in found:
+        if header.lower() in _RESERVED_HEADERS:
+            raise MalformedError(f"the header {shown} is set by the client itself")
+        if header.lower() in found:
             raise MalformedError(f"the header {shown} is given twice")
-        found[key] = (header, _header_value(f"the header {shown}", content))
+        found[header.lower()] = (header, _header_value(content, f"the header {shown}"))
     return tuple(found.values())
 
 
-def _dialect(name: str, value: object) -> Dialect:
-    return value if isinstance(value, Dialect) else dialect_named(_text(name, value))
+def _dialect(value: object, name: str) -> Dialect:
+    return value if isinstance(value, Dialect) else dialect_named(text(value, name))
 
 
-def _progress(name: str, value: object) -> OnUploadProgress | None:
-    if value is not None and not callable(value):
-        raise WrongTypeError(f"{name} must be callable, not {type(value).__name__}")
-    return value
+def _node_url(value: object, name: str) -> str:
+    found = text(value, name)
+    return parse_portal_url(found) if found else ""
 
 
-def _node_url(name: str, value: object) -> str:
-    text = _text(name, value)
-    return parse_portal_url(text) if text else ""
+def _redirect_hosts(value: object, name: str) -> tuple[tuple[str, int | None], ...]:
+    return tuple(_redirect_host(each, name) for each in texts(value, name))
 
 
-def _redirect_hosts(name: str, value: object) -> tuple[tuple[str, int | None], ...]:
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise WrongTypeError(f"{name} must be a list of hosts, not {type(value).__name__}")
-    return tuple(_redirect_host(name, _text(f"each of {name}", each)) for each in value)
-
-
-def _redirect_host(name: str, text: str) -> tuple[str, int | None]:
-    parts = urlsplit(parse_portal_url(f"http://{text}"))
+def _redirect_host(host: str, name: str) -> tuple[str, int | None]:
+    parts = urlsplit(parse_portal_url(f"http://{host}"))
     if parts.path or not parts.hostname:
-        raise MalformedError(f"{name}: {text[:80]!r} is neither host nor host:port")
+        raise MalformedError(f"{name}: {host[:_SHOWN]!r} is neither host nor host:port")
     return parts.hostname.encode("idna").decode(), parts.port
 
 
-def _policy(name: str, value: object) -> VerifyPolicy:
-    return VerifyPolicy.parse(_text(name, value))
+_ATTRIBUTES = {"custom_user_agent": "user_agent", "timeout": "idle_timeout"}
+"""Those of `PortalOptions` that are named otherwise than the option."""
 
-
-_Parser = Callable[[str, object], object]
-
-_COMMON_OPTIONS: Mapping[str, tuple[str, _Parser]] = {
-    "api_key": ("api_key", _api_key),
-    "custom_user_agent": ("user_agent", _header_value),
-    "headers": ("headers", _headers),
-    "timeout": ("idle_timeout", _seconds),
-    "dialect": ("dialect", _dialect),
-    "on_upload_progress": ("on_upload_progress", _progress),
-    "verify": ("verify", _policy),
-}
-
-_CLIENT_OPTIONS: Mapping[str, tuple[str, _Parser]] = {
-    **_COMMON_OPTIONS,
-    "node_url": ("node_url", _node_url),
-    "redirect_hosts": ("redirect_hosts", _redirect_hosts),
-    "connections": ("connections", lambda name, value: _count(name, value, 1, _MOST_CONNECTIONS)),
-    "connect_timeout": ("connect_timeout", _seconds),
-    "retries": ("retries", lambda name, value: _count(name, value, 0, _MOST_RETRIES)),
+_PARSERS: Mapping[str, Callable[[object, str], object]] = {
+    "api_key": _api_key,
+    "custom_user_agent": _header_value,
+    "headers": _headers,
+    "timeout": seconds,
+    "dialect": _dialect,
+    "on_upload_progress": callback,
+    "verify": lambda value, name: VerifyPolicy.parse(text(value, name)),
+    "node_url": _node_url,
+    "redirect_hosts": _redirect_hosts,
+    "connections": lambda value, name: integer(value, name, 1, _MOST_CONNECTIONS),
+    "connect_timeout": seconds,
+    "retries": lambda value, name: integer(value, name, 0, _MOST_RETRIES),
 }

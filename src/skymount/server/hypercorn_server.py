@@ -21,11 +21,11 @@ from skymount.errors import ConfigError
 from skymount.server.config import PortalConfig
 from skymount.server.http.access_rules import AccessRules
 from skymount.server.http.framing import StrictConnection
-from skymount.server.http.host_header import is_loopback
 from skymount.server.routes import build_app
 from skymount.server.storage.entry_store import EntryStore
 from skymount.server.storage.skyfile_store import SkyfileStore
 from skymount.server.storage.skykey_store import SkykeyStore
+from skymount.wire.host import is_loopback
 
 _log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 import trio
 
-from skymount import private
+from skymount import process_hardening
 from skymount.errors import SkymountError
 from skymount.server.config import PortalConfig
 from skymount.server.hypercorn_server import serve
@@ -18,7 +18,7 @@ _SWITCH_INTERVAL = 0.0005  # seconds that hashing threads may keep the event loo
 
 def run(config: PortalConfig, *, on_listening: Callable[[str], None], until_eof: bool) -> None:
     """Serve until SIGTERM or SIGINT, or with `until_eof` also until standard input ends."""
-    private.be_a_service()
+    process_hardening.harden_service()
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     sys.setswitchinterval(_SWITCH_INTERVAL)
     trio.run(_run, config, on_listening, until_eof)

@@ -12,9 +12,9 @@ from skymount.server.http import responses
 from skymount.server.http_error import HttpError
 from skymount.server.storage.entry_store import EntryStore
 from skymount.wire.dialect import PRESETS
-from skymount.wire.messages import encode_resolved
 from skymount.wire.registry_entry import SignedEntry, linked_skylink
 from skymount.wire.registry_proof import HOPS, encode_proof
+from skymount.wire.responses import encode_resolved
 from skymount.wire.skylink import Skylink
 
 _FAILED = "failed to resolve skylink: "

@@ -1,8 +1,7 @@
-"""Owns SQLite databases of which a user has one, shared by several processes: they appear whole or
-not at all, only the expected format is touched, changes are transactions. What is in them is
-others' matter.
+"""SQLite databases: connections and transactions, and databases that several processes share.
 
-Everything here is synchronous, and any thread may call.
+Such a database appears whole or not at all, and one of another format is refused. What the tables
+mean is the callers' matter. Everything here is synchronous, and any thread may call.
 """
 
 import fcntl
@@ -13,9 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self, TypeVar
 
-from skymount import private
+from skymount import file_permissions
 from skymount.errors import MalformedError, StorageError
 
 _BUSY_TIME = 10.0  # seconds to wait for other processes; each holds the lock for milliseconds
@@ -23,6 +23,45 @@ _WAL_LIMIT = 4 << 20  # bytes that the log keeps on disk after a burst
 _BESIDE = ("-wal", "-shm", "-journal")
 
 T = TypeVar("T")
+
+
+def connect(
+    path: Path,
+    *,
+    timeout: float = _BUSY_TIME,
+    settings: Mapping[str, object] = MappingProxyType({}),
+) -> sqlite3.Connection:
+    """Open a database that is there, for any thread, without implicit transactions.
+
+    `timeout` is the seconds to wait for other processes, `settings` are pragmas.
+    """
+    database = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=rw",
+        uri=True,
+        timeout=timeout,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    try:
+        for name, value in settings.items():
+            database.execute(f"PRAGMA {name} = {value}")
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+@contextmanager
+def transaction(database: sqlite3.Connection) -> Iterator[None]:
+    """Commit what is done meanwhile, or roll it back when an exception leaves the block."""
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        database.execute("COMMIT")
+    finally:
+        if database.in_transaction:
+            with suppress(sqlite3.Error):
+                database.execute("ROLLBACK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +94,8 @@ class Database:
     def open(cls, path: Path, form: Format) -> Self:
         """Open a database, made when absent with its directory, for this user alone."""
         with _translated(path, "use"):
-            private.make_directory(path.parent)
-            private.close_directory(path.parent)
+            file_permissions.make_directory(path.parent)
+            file_permissions.restrict_directory(path.parent)
             if not path.exists():
                 _create(path, form)
             os.chmod(path, 0o600)  # SQLite gives its other files the same mode
@@ -97,33 +136,18 @@ class _Connection:
 
     def __init__(self, path: Path, form: Format) -> None:
         self.lock = threading.Lock()
-        self.database = sqlite3.connect(
-            f"{path.absolute().as_uri()}?mode=rw",
-            uri=True,
-            timeout=_BUSY_TIME,
-            isolation_level=None,
-            check_same_thread=False,
-        )
+        self.database = connect(path, settings={"journal_size_limit": _WAL_LIMIT})
         try:
             _check(self.database, form)
-            self.database.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
         except BaseException:
             self.database.close()
             raise
 
     def change(self, action: Callable[[sqlite3.Connection], T], durable: bool) -> T:
         """Call a function in a transaction."""
-        database = self.database
-        database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-        database.execute("BEGIN IMMEDIATE")
-        try:
-            result = action(database)
-            database.execute("COMMIT")
-            return result
-        finally:
-            if database.in_transaction:
-                with suppress(sqlite3.Error):
-                    database.execute("ROLLBACK")
+        self.database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+        with transaction(self.database):
+            return action(self.database)
 
     def close(self) -> None:
         """Wait for who uses it, and close it."""
@@ -156,7 +180,7 @@ def _create(path: Path, form: Format) -> None:
         stale = [Path(f"{file}{suffix}") for file in (path, new) for suffix in _BESIDE]
         for leftover in (new, *stale):  # of a database that was removed, or a maker that died
             leftover.unlink(missing_ok=True)
-        file = private.create(new)
+        file = file_permissions.create_file(new)
         try:
             _fill(new, form)
             os.fsync(file)
@@ -169,15 +193,12 @@ def _create(path: Path, form: Format) -> None:
 
 
 def _fill(path: Path, form: Format) -> None:
-    database = sqlite3.connect(path, isolation_level=None)
-    try:
+    with closing(connect(path)) as database:
         database.executescript(
             f"PRAGMA journal_mode = WAL; BEGIN; {form.schema};"
             f"PRAGMA application_id = {form.application};"
             f"PRAGMA user_version = {form.version}; COMMIT"
         )
-    finally:
-        database.close()
 
 
 def _read_only(path: Path) -> sqlite3.Connection:
@@ -200,15 +221,14 @@ def _read_only(path: Path) -> sqlite3.Connection:
 
 def _upgrade(path: Path, form: Format) -> None:
     """Make a database of an earlier version one of this version."""
-    with closing(sqlite3.connect(path, timeout=_BUSY_TIME, isolation_level=None)) as database:
+    with closing(connect(path)) as database:
         while _versions(database) in {(form.application, version) for version in form.upgrades}:
-            database.execute("BEGIN IMMEDIATE")
-            _, version = _versions(database)
-            for statement in form.upgrades.get(version, "").split(";"):
-                database.execute(statement)
-            if version in form.upgrades:  # nobody else did it meanwhile
-                database.execute(f"PRAGMA user_version = {version + 1}")
-            database.execute("COMMIT")
+            with transaction(database):
+                _, version = _versions(database)
+                for statement in form.upgrades.get(version, "").split(";"):
+                    database.execute(statement)
+                if version in form.upgrades:  # no other process did it meanwhile
+                    database.execute(f"PRAGMA user_version = {version + 1}")
 
 
 def _versions(database: sqlite3.Connection) -> tuple[int, int]:

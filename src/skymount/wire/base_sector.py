@@ -12,7 +12,7 @@ from typing import Self, TypeVar
 
 from skymount.errors import MalformedError
 from skymount.wire import merkle
-from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE, Skylink
+from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE
 
 Body = TypeVar("Body", bytes, memoryview)
 
@@ -130,12 +130,6 @@ def build_inline(metadata: bytes, payload: bytes, cipher: bytes = CIPHER_PLAIN) 
         raise ValueError("metadata and payload do not fit one sector")
     layout = Layout(len(payload), len(metadata), cipher=cipher)
     return bytes(layout) + metadata + payload
-
-
-def inline_skylink(metadata: bytes, payload: bytes) -> Skylink:
-    """Return the skylink of a small file, the one that every portal issues for it."""
-    base = build_inline(metadata, payload)
-    return Skylink.v1(merkle.sector_root(base), len(base))
 
 
 def is_inline(root: bytes, metadata: bytes, payload: bytes) -> bool:

@@ -57,15 +57,6 @@ def hash_data_key(text: str) -> bytes:
         raise MalformedError("a data key must be valid Unicode text") from None
 
 
-def path_tweak(path: str) -> bytes:
-    """Return the tweak of a path in a user's file tree: a hash of its elements' hashes."""
-    try:
-        elements = b"".join(_blake(element.encode()) for element in path.split("/"))
-    except UnicodeEncodeError:
-        raise MalformedError("a path must be valid Unicode text") from None
-    return _blake(b"\1" + elements)
-
-
 def parse_public_key(text: str) -> bytes:
     """Read ``ed25519:<64 hex digits>`` or the digits alone.
 

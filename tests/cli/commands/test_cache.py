@@ -81,6 +81,6 @@ def test_a_cache_that_is_not_used(sandbox: Sandbox, store: BlockStore) -> None:
         done = sandbox.skymount("cache", command)
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr == (
-            f"skymount: {store.root}: not usable as a cache: others can write to it; "
+            f"skymount: {store.root}: not usable as a cache: other users can write to it; "
             f"run: chmod go-w {store.root}\n"
         )

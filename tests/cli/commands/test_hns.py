@@ -133,7 +133,7 @@ def test_a_name_that_nobody_has(box: Sandbox, site: str) -> None:
     """Nothing is left of a download that fails."""
     before = set(box.root.iterdir())
     said = box.fail("hns", "resolve", "nobody", code=3)
-    assert said.startswith("nobody: the portal knows nothing by that name")
+    assert said.startswith("nobody: the portal knows no such name")
     assert "nobody/x: " in box.fail("hns", "download", "nobody/x", code=3)
     assert "example/absent: " in box.fail("hns", "download", "example/absent", code=3)
     assert set(box.root.iterdir()) == before

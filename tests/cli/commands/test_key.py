@@ -244,12 +244,12 @@ def test_blanks_that_were_typed_count(sandbox: Sandbox) -> None:
         assert terminal.end() == (0, f"{KeyPair.from_seed(' ä ').public_hex}\n")
 
 
-def test_two_different_ones(sandbox: Sandbox) -> None:
+def test_two_different_secrets(sandbox: Sandbox) -> None:
     with on_terminal(sandbox, "import", "work") as terminal:
         terminal.type_after("phrase: ", f"{SEED}\n")
         terminal.type_after("more: ", "insecure test seeds\n")
         assert terminal.end() == (1, "")
-    assert "two different ones" in terminal.shown
+    assert "the two are different" in terminal.shown
     assert "insecure" not in terminal.shown
     assert not keys(sandbox).exists()
 
@@ -425,4 +425,4 @@ def test_a_user_without_rights(sandbox: Sandbox) -> None:
         assert other.succeed("key", "show", "work") == f"{PAIR.public_hex}\n"
         other.succeed("key", "generate", "new")
         assert (keys(sandbox) / "new").stat().st_uid == NOBODY
-        assert "belongs to the user with the number 65534" in sandbox.fail("key", "list")
+        assert "belongs to another user (uid 65534)" in sandbox.fail("key", "list")

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from skymount.content.cache import block_file, block_format, block_store
 from skymount.content.cache.block_format import BlockKey
-from skymount.content.cache.block_store import BlockStore, Stock
+from skymount.content.cache.block_store import BlockStore, StoreStats
 from skymount.content.cache.buffer_pool import BufferPool
 from skymount.errors import CacheError
 
@@ -463,17 +463,17 @@ def test_what_cannot_be_removed(store: BlockStore, monkeypatch: pytest.MonkeyPat
 
 def test_info_verify_and_clear(store: BlockStore) -> None:
     """K2: what is damaged is found and removed; the rest stays until it is cleared."""
-    assert store.info() == Stock(0, 0)
+    assert store.info() == StoreStats(0, 0)
     assert store.verify() == (0, 0)
     for index in range(10):
         store.put(key(index), os.urandom(10_000))
-    assert store.info() == Stock(10, 10 * 12_288)
+    assert store.info() == StoreStats(10, 10 * 12_288)
     os.truncate(file_of(store, key(3)), 5000)
     (file_of(store, key(4)).parent / "notes.txt").touch()
     assert store.verify() == (9, 2)
     assert store.verify() == (9, 0)
-    assert store.clear() == Stock(9, 9 * 12_288)
-    assert store.info() == Stock(0, 0)
+    assert store.clear() == StoreStats(9, 9 * 12_288)
+    assert store.info() == StoreStats(0, 0)
     assert [each.name for each in store.root.iterdir()] == ["lock"]
     assert store.put(key(), b"again")
 
@@ -499,12 +499,12 @@ def test_a_disk_that_refuses(
         def refuse(fd: int, data: memoryview) -> int:
             raise OSError(5, "Input/output error")
 
-        patch.setattr("skymount.content.cache.block_file._write_all", refuse)
+        patch.setattr("skymount.content.cache.block_file.write_all", refuse)
         assert not store.put(key(1), bytes(10_000))
         patch.undo()
         patch.setattr(block_store, "PAUSE", 0.0)
         assert store.put(key(2), b"a small one finds a place")
-        patch.setattr("skymount.content.cache.block_file._write_all", refuse)
+        patch.setattr("skymount.content.cache.block_file.write_all", refuse)
         assert not store.put(key(3), bytes(10_000))
         assert [record.getMessage() for record in caplog.records] == [
             f"{store.root}: not cached on disk, tried again each minute: Input/output error"
@@ -523,7 +523,7 @@ def test_a_disk_that_refused_is_left_alone_for_a_while(
         def refuse(fd: int, data: memoryview) -> int:
             raise OSError(28, "No space left on device")
 
-        patch.setattr("skymount.content.cache.block_file._write_all", refuse)
+        patch.setattr("skymount.content.cache.block_file.write_all", refuse)
         assert not store.put(key(1), b"x")
     assert not store.put(key(1), b"x")
     refused = time.monotonic()
@@ -560,7 +560,7 @@ def test_a_directory_that_others_can_write_to(store: BlockStore, above: int, mod
     """K6: one that others can write to is not used."""
     places = [store.root, *store.root.parents]
     places[above].chmod(mode)
-    with pytest.raises(CacheError, match=f"^{places[above]}: .*others can write to it"):
+    with pytest.raises(CacheError, match=f"^{places[above]}: .*other users can write to it"):
         BlockStore.open(places[2], MIB)
 
 
@@ -570,9 +570,7 @@ def test_a_directory_of_somebody_else(store: BlockStore, above: int) -> None:
     """K6: one that belongs to somebody else is not used."""
     places = [store.root, *store.root.parents]
     os.chown(places[above], 65534, 65534)
-    with pytest.raises(
-        CacheError, match=f"^{places[above]}: .*it belongs to the user with the number"
-    ):
+    with pytest.raises(CacheError, match=f"^{places[above]}: .*it belongs to another user"):
         BlockStore.open(places[2], MIB)
 
 

@@ -45,9 +45,9 @@ def test_what_was_left_goes_first():
     cache = MemoryCache(40)
     for n in range(4):
         cache.put(key(n), bytes(10))
-    cache.leave(key(2))
-    cache.leave(key(1))
-    cache.leave(key(9))
+    cache.mark_consumed(key(2))
+    cache.mark_consumed(key(1))
+    cache.mark_consumed(key(9))
     assert cache.used == 40
     cache.put(key(4), bytes(10))
     cache.put(key(5), bytes(10))
@@ -61,7 +61,7 @@ def test_what_was_left_and_is_used_again():
     cache = MemoryCache(30)
     for n in range(3):
         cache.put(key(n), bytes([n] * 10))
-        cache.leave(key(n))
+        cache.mark_consumed(key(n))
     assert cache.get(key(0)) == bytes(10)
     cache.put(key(3), bytes(10))
     cache.put(key(4), bytes(10))
@@ -166,7 +166,7 @@ def test_bound(puts: list[tuple[int, int, bool]]):
         cache.put(key(index), data)
         last[index] = data
         if is_left:
-            cache.leave(key(index))
+            cache.mark_consumed(key(index))
         assert cache.used <= 100
         found = cache.get(key(index))
         assert found == data

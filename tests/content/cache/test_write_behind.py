@@ -8,11 +8,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from skymount.content.cache import write_behind
 from skymount.content.cache.block_format import BlockKey, file_name
 from skymount.content.cache.block_store import BlockStore
 from skymount.content.cache.buffer_pool import BufferPool
-from skymount.content.cache.write_behind import Counts, open_keeper
+from skymount.content.cache.write_behind import (
+    DiskCacheCounts,
+    WriteBehindConfig,
+    open_write_behind,
+)
 
 MIB = 1 << 20
 
@@ -64,55 +67,52 @@ def held(tmp_path: Path) -> HeldStore:
 
 async def test_what_is_offered_is_there_after_the_end(store: BlockStore) -> None:
     """K1: what was read is kept, also when the mount ends."""
-    async with open_keeper(store) as keeper:
+    async with open_write_behind(store) as queue:
         for index in range(20):
-            keeper.offer(key(index), bytes([index]) * 50_000)
-    assert keeper.counts == Counts(hits=0, misses=0, stored=20, dropped=0, damaged=0)
-    assert keeper.waiting == 0
-    async with open_keeper(BlockStore.open(store.root.parent.parent, store.size)) as again:
-        found = await again.fetch([key(19), key(20), *map(key, range(3))])
+            queue.offer(key(index), bytes([index]) * 50_000)
+    assert queue.counts == DiskCacheCounts(hits=0, misses=0, stored=20, dropped=0, damaged=0)
+    assert queue.queued_bytes == 0
+    async with open_write_behind(BlockStore.open(store.root.parent.parent, store.size)) as again:
+        found = await again.read([key(19), key(20), *map(key, range(3))])
         assert [None if each is None else bytes(each[:1]) for each in found] == [
             *(b"\x13", None, b"\x00", b"\x01", b"\x02")
         ]
-        assert again.counts == Counts(hits=4, misses=1, stored=0, dropped=0, damaged=0)
+        assert again.counts == DiskCacheCounts(hits=4, misses=1, stored=0, dropped=0, damaged=0)
 
 
 async def test_nothing_is_fetched(store: BlockStore) -> None:
-    async with open_keeper(store) as keeper:
-        assert await keeper.fetch([]) == []
+    async with open_write_behind(store) as queue:
+        assert await queue.read([]) == []
 
 
 async def test_damage_is_counted(store: BlockStore) -> None:
     """K2: a damaged block is a miss."""
     store.put(key(0), bytes(1000))
     store.root.joinpath(*file_name(key(0).identity)).write_bytes(b"")
-    async with open_keeper(store) as keeper:
-        assert await keeper.fetch([key(0)]) == [None]
-        assert keeper.counts == Counts(hits=0, misses=1, stored=0, dropped=0, damaged=1)
+    async with open_write_behind(store) as queue:
+        assert await queue.read([key(0)]) == [None]
+        assert queue.counts == DiskCacheCounts(hits=0, misses=1, stored=0, dropped=0, damaged=1)
 
 
-async def test_what_is_too_much_is_dropped(
-    held: HeldStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_too_much_is_dropped(held: HeldStore) -> None:
     """K1: while the disk is slow the newest are dropped; nobody waits."""
-    monkeypatch.setattr(write_behind, "QUEUED", 10_000)
-    async with open_keeper(held) as keeper:
+    async with open_write_behind(held, WriteBehindConfig(queue_limit=10_000)) as queue:
         for index in range(5):
-            keeper.offer(key(index), bytes(3000))
-        assert keeper.waiting == 9000
-        assert keeper.counts.dropped == 2
-        keeper.offer(key(5), bytes(1000))
-        assert keeper.waiting == 10_000
+            queue.offer(key(index), bytes(3000))
+        assert queue.queued_bytes == 9000
+        assert queue.counts.dropped == 2
+        queue.offer(key(5), bytes(1000))
+        assert queue.queued_bytes == 10_000
         held.may_go.set()
-    assert keeper.counts == Counts(hits=0, misses=0, stored=4, dropped=2, damaged=0)
+    assert queue.counts == DiskCacheCounts(hits=0, misses=0, stored=4, dropped=2, damaged=0)
     assert [index for index in range(6) if held.get(key(index)) is not None] == [0, 1, 2, 5]
 
 
 async def test_what_the_store_refuses_is_counted(store: BlockStore) -> None:
     """K3: a block that is too large for the store."""
-    async with open_keeper(store) as keeper:
-        keeper.offer(key(0), bytes(17 * MIB))
-    assert keeper.counts.dropped == 1
+    async with open_write_behind(store) as queue:
+        queue.offer(key(0), bytes(17 * MIB))
+    assert queue.counts.dropped == 1
 
 
 async def test_the_end_does_not_wait_for_a_disk_that_hangs(
@@ -120,13 +120,13 @@ async def test_the_end_does_not_wait_for_a_disk_that_hangs(
 ) -> None:
     """K1: two seconds; what was not written then is given up."""
     with caplog.at_level(logging.INFO):
-        async with open_keeper(held) as keeper:
-            keeper.offer(key(0), bytes(3000))
-            keeper.offer(key(1), bytes(1500))
-            keeper.offer(key(2), bytes(500))
+        async with open_write_behind(held) as queue:
+            queue.offer(key(0), bytes(3000))
+            queue.offer(key(1), bytes(1500))
+            queue.offer(key(2), bytes(500))
             await until(held.entered)
             before = trio.current_time()
-        assert trio.current_time() - before == pytest.approx(write_behind.FINISH, abs=0.1)
+        assert trio.current_time() - before == pytest.approx(2, abs=0.1)
     assert "5000 bytes were not written in time" in caplog.text
     held.may_go.set()
     await until(held.left)
@@ -136,8 +136,8 @@ async def test_the_end_does_not_wait_for_a_disk_that_hangs(
 async def test_a_mount_that_is_told_to_stop_writes_as_well(store: BlockStore) -> None:
     """K1: what was read is kept when the mount ends, however it does."""
     with trio.CancelScope() as scope:
-        async with open_keeper(store) as keeper:
-            keeper.offer(key(0), b"x")
+        async with open_write_behind(store) as queue:
+            queue.offer(key(0), b"x")
             scope.cancel()
             await trio.sleep_forever()
     assert store.get(key(0)) == b"x"
@@ -146,17 +146,17 @@ async def test_a_mount_that_is_told_to_stop_writes_as_well(store: BlockStore) ->
 async def test_a_mount_that_fails_writes_as_well(store: BlockStore) -> None:
     """K1: what was read is kept when the mount ends, however it does."""
     with pytest.RaisesGroup(RuntimeError):
-        async with open_keeper(store) as keeper:
-            keeper.offer(key(0), b"x")
+        async with open_write_behind(store) as queue:
+            queue.offer(key(0), b"x")
             raise RuntimeError("the mount failed")
     assert store.get(key(0)) == b"x"
 
 
 async def test_nothing_is_taken_after_the_end(store: BlockStore) -> None:
-    async with open_keeper(store) as keeper:
+    async with open_write_behind(store) as queue:
         pass
-    keeper.offer(key(0), b"x")
-    assert keeper.counts.dropped == 1
+    queue.offer(key(0), b"x")
+    assert queue.counts.dropped == 1
 
 
 async def test_a_reader_that_goes_away_does_not_wait(held: HeldStore) -> None:
@@ -165,23 +165,23 @@ async def test_a_reader_that_goes_away_does_not_wait(held: HeldStore) -> None:
     held.put(key(0), b"x")
     held.may_go.clear()
     held.entered.clear()
-    async with open_keeper(held) as keeper:
+    async with open_write_behind(held) as queue:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(keeper.fetch, [key(0)])
+            nursery.start_soon(queue.read, [key(0)])
             await until(held.entered)
             nursery.cancel_scope.cancel()
-        assert keeper.counts.hits == 0
+        assert queue.counts.hits == 0
         held.may_go.set()
-        assert await keeper.fetch([key(0)]) == [b"x"]
+        assert await queue.read([key(0)]) == [b"x"]
 
 
 async def test_what_nobody_foresaw_ends_nothing(
     store: BlockStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     """K4: a block that cannot be written for whatever reason costs that block."""
-    async with open_keeper(store) as keeper:
-        keeper.offer(key(0), "no bytes")  # type: ignore[arg-type]
-        keeper.offer(key(1), b"bytes")
+    async with open_write_behind(store) as queue:
+        queue.offer(key(0), "no bytes")  # type: ignore[arg-type]
+        queue.offer(key(1), b"bytes")
     assert "a link: not kept on disk" in caplog.text
-    assert keeper.counts == Counts(hits=0, misses=0, stored=1, dropped=1, damaged=0)
+    assert queue.counts == DiskCacheCounts(hits=0, misses=0, stored=1, dropped=1, damaged=0)
     assert store.get(key(1)) == b"bytes"

@@ -16,7 +16,7 @@ from skymount.errors import (
     PortalError,
     UnavailableError,
 )
-from skymount.portal.failover import PROOF_WAIT, ROUNDS
+from skymount.portal.failover import PROOF_TIMEOUT, ROUNDS
 from skymount.wire import base_sector
 from skymount.wire.merkle import sector_root
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
@@ -602,9 +602,9 @@ async def test_silent_portal_and_a_mere_word(stack: OpenContentStack):
         word.base_sectors = False
         silent.fault(fake.stalls_after(-1))
         begun = trio.current_time()
-        with trio.fail_after(PROOF_WAIT + 10):
+        with trio.fail_after(PROOF_TIMEOUT + 10):
             found = (await made.loader.load(LARGE.skylink)).skyfile
-        assert trio.current_time() - begun >= PROOF_WAIT
+        assert trio.current_time() - begun >= PROOF_TIMEOUT
         assert found.provisional
 
 
@@ -618,7 +618,7 @@ async def test_liar_a_silent_portal_and_an_honest_one(stack: OpenContentStack):
             portal.add(LARGE)
         liar.base_sectors = False
         silent.fault(fake.stalls_after(-1))
-        with trio.fail_after(PROOF_WAIT / 2):
+        with trio.fail_after(PROOF_TIMEOUT / 2):
             found = (await made.loader.load(LARGE.skylink)).skyfile
         assert (found.verified, found.portal) == (Verified.YES, honest.url)
 
@@ -668,12 +668,12 @@ def test_no_such_policy(text: str):
 
 
 CROWD = {f"d{n // 100}/{n:05}": b"x" for n in range(20_000)}
-"""Files whose metadata is read in a process apart."""
+"""Files whose metadata is parsed in a worker."""
 
 
 @pytest.mark.parametrize("base_sectors", [True, False])
 async def test_large_metadata(stack: OpenContentStack, base_sectors: bool):
-    """S10: is read by a process apart. It is read as any other is, wherever it comes from."""
+    """S10: is read by a worker process. It is read as any other is, wherever it comes from."""
     content = skyfiles.of_files(CROWD) if base_sectors else unverifiable(CROWD)
     async with stack() as made:
         made.portal.add(content)

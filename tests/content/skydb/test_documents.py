@@ -20,7 +20,7 @@ from skymount.content.model.skyfile import Verified, VerifyPolicy
 from skymount.content.skydb.document_text import as_text, as_upload, split, written
 from skymount.content.skydb.documents import Documents
 from skymount.content.worker.shared_memory import LongText
-from skymount.content.worker.worker_process import run_apart
+from skymount.content.worker.worker_process import run_worker
 from skymount.errors import BadContentError, MalformedError, StaleEntryError
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.client import PortalClient
@@ -211,39 +211,39 @@ LARGE = json.dumps([{"n": n, "é": "x" * 50} for n in range(5000)]).encode()
 
 
 @pytest.fixture
-def apart(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What processes apart were started for."""
+def workers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What workers were started for."""
     started: list[str] = []
 
     async def run(program: str, what: str, *rest: Any, **more: Any) -> None:
         started.append(rest[2])
-        await run_apart(program, what, *rest, **more)
+        await run_worker(program, what, *rest, **more)
 
-    monkeypatch.setattr("skymount.content.skydb.documents.run_apart", run)
+    monkeypatch.setattr("skymount.content.skydb.documents.run_worker", run)
     return started
 
 
-async def test_large_document(portal: str, tmp_path: Path, apart: list[str]):
-    """D4: A document of more than 128 KiB is read and written by a process apart; a small one is
-    not.
+async def test_large_document(portal: str, tmp_path: Path, workers: list[str]):
+    """D4: A document of more than 128 KiB is read and written by a worker process; a small one
+    is not.
     """
     text = as_text(as_upload(LARGE))
     odd = EntryId(PAIR.public_key, hash_data_key("\0\n é"), "\0\n é")
     async with open_kit(portal, path=tmp_path) as kit:
         await kit.documents.write(ref("small"), PAIR, b"[]", None)
-        assert apart == []
+        assert workers == []
         for each in (ref("large"), odd):
             written = await kit.documents.write(each, PAIR, bytearray(LARGE), None)
             assert written.data == text
-        assert apart == ["write", "write"]
+        assert workers == ["write", "write"]
     async with open_kit(portal, path=tmp_path) as kit:
         assert (await kit.documents.read(ref("large"))).data == text
         assert (await kit.documents.read(odd)).data == text
-        assert apart[2:] == ["read", "read"]
+        assert workers[2:] == ["read", "read"]
         assert (await kit.documents.read(ref("small"))).data == b"[]\n"
 
 
-async def test_large_text_that_is_no_document(portal: str, tmp_path: Path, apart: list[str]):
+async def test_large_text_that_is_no_document(portal: str, tmp_path: Path, workers: list[str]):
     """D2: EINVAL at close, and then nothing is sent; what is no document cannot be read."""
     (tmp_path / "text").write_bytes(LARGE[:-1])
     async with open_kit(portal, path=tmp_path) as kit, PortalClient(portal) as client:
@@ -255,7 +255,7 @@ async def test_large_text_that_is_no_document(portal: str, tmp_path: Path, apart
         await kit.entries.write(ref("large text"), PAIR, bytes(_link(skylink)), None)
         with pytest.raises(BadContentError, match="not JSON"):
             await kit.documents.read(ref("large text"))
-    assert apart == ["write", "read"]
+    assert workers == ["write", "read"]
 
 
 async def test_process_that_fails(portal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -296,8 +296,8 @@ def test_text_that_grows(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("size", [0, 7, 8, 20])
-def test_what_is_written_apart_is_cut_off(size: int):
-    """What a process apart has not written to its end is not used."""
+def test_truncated_worker_output(size: int):
+    """Truncated output of a worker is not used."""
     both = written(b'{"a": "long enough"}')[:size]
     with pytest.raises(BadContentError, match="cut off"):
         split(lambda start, length: both[start : start + length], len(both))
@@ -333,15 +333,15 @@ async def test_change_where_nothing_is_checked(portal: str, tmp_path: Path):
         assert (await kit.documents.read(ref("any"))).data == b"[\n  2\n]\n"
 
 
-async def test_long_text_that_is_open(portal: str, tmp_path: Path, apart: list[str]):
+async def test_long_text_that_is_open(portal: str, tmp_path: Path, workers: list[str]):
     """D5: A text of more than 1 MiB is there once however often it is open for reading."""
     text = as_text(as_upload(json.dumps(["x" * (2 << 20)]).encode()))
     async with open_kit(portal, path=tmp_path, cache=3 << 20) as kit:
         for name, other in (("one", b"[1,"), ("two", b"[2,")):
             await kit.documents.write(ref(name), PAIR, other + text.lstrip()[1:], None)
-        apart.clear()
+        workers.clear()
         opened = [(await kit.documents.read(ref(name))).data for name in ("one", "two") * 3]
-        assert apart == ["read", "read"]
+        assert workers == ["read", "read"]
         assert len({id(data) for data in opened}) == 2
         assert opened[0] == as_text(as_upload(b"[1," + text.lstrip()[1:]))
         assert opened[0] != opened[1]

@@ -1,4 +1,4 @@
-"""Memory by the megabyte: what goes in comes out."""
+"""Memory files: content, mappings, and long texts."""
 
 import mmap
 import os
@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from skymount.concurrency import in_thread
 from skymount.content.worker.shared_memory import (
-    Inflow,
+    FileReceiver,
     LongText,
     MemoryFile,
-    in_thread,
     joined,
-    let_go,
     open_memory_file,
+    release_mappings,
     text_of,
 )
 from skymount.errors import UnavailableError
@@ -37,31 +37,31 @@ async def test_file():
     assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
-def test_inflow():
+def test_file_receiver():
     """S11: What comes goes into the file, wherever a piece of it ends; it may begin anew."""
     file = MemoryFile()
-    inflow = Inflow(file)
+    receiver = FileReceiver(file)
     for content in (MUCH[::-1], MUCH):
-        inflow.clear()
+        receiver.clear()
         at = 0
         while at < len(content):
-            room = inflow.room()[:700_001]
+            room = receiver.room()[:700_001]
             size = min(len(room), len(content) - at)
             room[:size] = content[at : at + size]
-            inflow.filled(size)
+            receiver.filled(size)
             at += size
-        inflow.finish()
-        assert (inflow.size, len(file)) == (len(content), len(content))
+        receiver.finish()
+        assert (receiver.size, len(file)) == (len(content), len(content))
         assert file.content() == content
     file.close()
 
 
-def test_inflow_without_memory(monkeypatch: pytest.MonkeyPatch):
+def test_file_receiver_without_memory(monkeypatch: pytest.MonkeyPatch):
     """Without memory there is an error that says so."""
     file = MemoryFile()
     monkeypatch.setattr(os, "ftruncate", _full)
-    with pytest.raises(UnavailableError, match="no memory"):
-        Inflow(file).room()
+    with pytest.raises(UnavailableError, match="cannot allocate memory"):
+        FileReceiver(file).room()
     file.close()
 
 
@@ -78,7 +78,7 @@ def test_let_go():
     file.close()
     assert content == MUCH * 50
     assert _resident() - before > 100_000_000
-    assert let_go()
+    assert release_mappings()
     assert _resident() - before < 50_000_000
     assert content[140_000_000:] == (MUCH * 50)[140_000_000:]
 

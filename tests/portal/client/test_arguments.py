@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skymount.errors import MalformedError, WrongTypeError
+from skymount.portal import validation
 from skymount.portal.client import arguments
 from skymount.wire.registry_entry import DATA_LIMIT, MAX_REVISION
 from skymount.wire.skylink import Skylink
@@ -68,11 +69,11 @@ def test_seconds_of_another_type(value: object):
 
 def test_no_time_out():
     """None and an empty text stand for the portal's default."""
-    assert arguments.download_seconds(None) is None
-    assert arguments.download_seconds("") is None
-    assert arguments.download_seconds("900") == 900
+    assert arguments.optional_seconds(None, arguments.DOWNLOAD_TIMEOUT_LIMIT) is None
+    assert arguments.optional_seconds("", arguments.DOWNLOAD_TIMEOUT_LIMIT) is None
+    assert arguments.optional_seconds("900", arguments.DOWNLOAD_TIMEOUT_LIMIT) == 900
     with pytest.raises(MalformedError):
-        arguments.download_seconds(901)
+        arguments.optional_seconds(901, arguments.DOWNLOAD_TIMEOUT_LIMIT)
 
 
 @pytest.mark.parametrize("value", [b"ab", bytearray(b"ab"), memoryview(b"ab"), "ab"])
@@ -159,22 +160,22 @@ def test_text_mappings():
 
 def test_sequences_of_texts():
     """A list or tuple of texts; a single text is not one, nor are bytes."""
-    assert arguments.texts(["a", "b"], "try_files") == ("a", "b")
+    assert validation.texts(["a", "b"], "try_files") == ("a", "b")
     for value in ("ab", b"ab", 5, [5], {"a"}):
         with pytest.raises(WrongTypeError, match="try_files"):
-            arguments.texts(value, "try_files")
+            validation.texts(value, "try_files")
 
 
 def test_flags_and_sizes():
     """C3: Numbers are no truth values, and truth values no numbers."""
-    assert arguments.flag(True, "x") is True
-    assert arguments.size(0, "x") == 0
-    for check, value in ((arguments.flag, 1), (arguments.flag, None), (arguments.size, True)):
+    assert validation.flag(True, "x") is True
+    assert validation.integer(0, "x") == 0
+    for check, value in ((validation.flag, 1), (validation.flag, None), (validation.integer, True)):
         with pytest.raises(WrongTypeError, match="x must be"):
             check(value, "x")
     for value in (-1, -HUGE):
         with pytest.raises(MalformedError):
-            arguments.size(value, "x")
+            validation.integer(value, "x")
 
 
 def test_local_paths(tmp_path: Path):
@@ -224,12 +225,12 @@ def test_whatever_is_passed(value: Any):
         arguments.revision,
         arguments.entry_data,
         arguments.link,
-        arguments.download_seconds,
+        lambda each: arguments.optional_seconds(each, 900),
         lambda each: arguments.seconds(each, 300, "x"),
         lambda each: arguments.tweak(each, True),
         lambda each: arguments.tweak(each, False),
-        lambda each: arguments.size(each, "x"),
-        lambda each: arguments.texts(each, "x"),
+        lambda each: validation.integer(each, "x"),
+        lambda each: validation.texts(each, "x"),
         lambda each: arguments.text_mapping(each, "x"),
         lambda each: arguments.local_path(each, "x"),
     )

@@ -156,7 +156,7 @@ def test_the_asynchronous_client_inside_asyncio():
         async with PortalClient("http://portal.example"):
             pass
 
-    with pytest.raises(RuntimeError, match=r"with asyncio use skymount\.portal\.sync"):
+    with pytest.raises(RuntimeError, match=r"with asyncio use skymount\.portal\.SyncPortalClient"):
         asyncio.run(cell())
 
 

@@ -20,9 +20,10 @@ from skymount.errors import (
 )
 from skymount.portal.client.client import PortalClient
 from skymount.portal.client.upload import UploadBody
-from skymount.portal.client.upload_source import PIECE, Source, directory_sources
+from skymount.portal.client.upload_source import UPLOAD_CHUNK_SIZE, Source, directory_sources
 from skymount.portal.options import UploadProgress
-from skymount.wire.messages import Part, UploadResult
+from skymount.wire.multipart import PartHeader
+from skymount.wire.responses import UploadResult
 from tests.fakes.portal import (
     FakePortal,
     closes_after,
@@ -58,9 +59,9 @@ async def bytes_of(body: UploadBody) -> bytes:
     return found
 
 
-def parts_of(body: UploadBody, raw: bytes) -> list[tuple[Part, bytes]]:
+def parts_of(body: UploadBody, raw: bytes) -> list[tuple[PartHeader, bytes]]:
     """Take a form apart with a parser that is not ours."""
-    found: list[tuple[Part, bytes]] = []
+    found: list[tuple[PartHeader, bytes]] = []
     headers: list[tuple[bytes, bytes]] = []
     state = {"field": b"", "value": b"", "data": b""}
 
@@ -75,7 +76,7 @@ def parts_of(body: UploadBody, raw: bytes) -> list[tuple[Part, bytes]]:
         state.update(field=b"", value=b"")
 
     def part_end() -> None:
-        found.append((Part.parse(headers), state["data"]))
+        found.append((PartHeader.parse(headers), state["data"]))
         headers.clear()
         state.update(data=b"")
 
@@ -107,7 +108,7 @@ async def test_file(tmp_path: Path):
     file.chmod(0o4750)
     body = UploadBody.of_path(file)
     assert body.dirname == ""
-    part = Part("file", "page.html", "text/html", 0o750)
+    part = PartHeader("file", "page.html", "text/html", 0o750)
     assert parts_of(body, await bytes_of(body)) == [(part, b"<html>")]
 
 
@@ -117,7 +118,16 @@ async def test_empty_file(tmp_path: Path):
     assert await contents(tmp_path / "empty") == [("empty", b"")]
 
 
-@pytest.mark.parametrize("size", [PIECE - 1, PIECE, PIECE + 1, 3 * PIECE, 3 * PIECE - 100])
+@pytest.mark.parametrize(
+    "size",
+    [
+        UPLOAD_CHUNK_SIZE - 1,
+        UPLOAD_CHUNK_SIZE,
+        UPLOAD_CHUNK_SIZE + 1,
+        3 * UPLOAD_CHUNK_SIZE,
+        3 * UPLOAD_CHUNK_SIZE - 100,
+    ],
+)
 async def test_sizes_around_a_piece(tmp_path: Path, size: int):
     """Whatever the size, the body has the length it says, in pieces that are not much larger."""
     (tmp_path / "f").write_bytes(noise(size))
@@ -125,7 +135,7 @@ async def test_sizes_around_a_piece(tmp_path: Path, size: int):
     pieces = [piece async for piece in body]
     assert sum(map(len, pieces)) == body.size
     assert all(pieces)
-    assert max(map(len, pieces)) < 2 * PIECE + 1000
+    assert max(map(len, pieces)) < 2 * UPLOAD_CHUNK_SIZE + 1000
 
 
 async def test_directory(tmp_path: Path):

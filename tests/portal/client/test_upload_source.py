@@ -9,7 +9,7 @@ import pytest
 
 from skymount.errors import MalformedError, WrongTypeError
 from skymount.portal.client.client import PortalClient
-from skymount.portal.client.upload_source import PIECE, Source, mapping_sources
+from skymount.portal.client.upload_source import UPLOAD_CHUNK_SIZE, Source, mapping_sources
 from tests.fakes.skyfiles import noise
 from tests.portal_process import PortalProcess
 
@@ -107,7 +107,7 @@ def test_minimal_file_object():
     """An object with nothing but read() will do, when a name comes with it."""
 
     class Reader:
-        left = 2 * PIECE + 5
+        left = 2 * UPLOAD_CHUNK_SIZE + 5
 
         def read(self, size: int) -> bytes:
             given = min(size, self.left)
@@ -116,7 +116,7 @@ def test_minimal_file_object():
 
     source = Source.of(Reader(), "r")  # type: ignore[arg-type]
     assert source.size is None
-    assert content(source) == b"x" * (2 * PIECE + 5)
+    assert content(source) == b"x" * (2 * UPLOAD_CHUNK_SIZE + 5)
 
 
 def test_text_mode(tmp_path: Path):
@@ -168,7 +168,7 @@ def test_mapping_with_wrong_keys():
 
 async def test_every_sort_arrives(portal: PortalProcess, tmp_path: Path):
     """The same bytes and name give the same skylink, wherever they come from."""
-    data = noise(PIECE + 77)
+    data = noise(UPLOAD_CHUNK_SIZE + 77)
     (tmp_path / "f.bin").write_bytes(data)
     (tmp_path / "f.bin").chmod(0o644)
     read, write = os.pipe()

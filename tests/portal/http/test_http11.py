@@ -18,7 +18,7 @@ from skymount.portal.http.response_body import Body
 from skymount.portal.http.response_head import LINES_LIMIT, SMALL_LIMIT
 from skymount.portal.http.transport import OpenAnswer, Transport
 from skymount.portal.options import PortalOptions
-from skymount.wire.messages import Request
+from skymount.wire.requests import Request
 from tests.fakes import portal as fake
 from tests.fakes.portal import FakePortal, running
 from tests.fakes.skyfiles import noise
@@ -394,7 +394,7 @@ async def test_junk_after_chunks():
 
 
 @pytest.mark.parametrize(
-    "answer", [HELLO.replace(b"1.1", b"1.0"), sized(b"hello", more=b"HTTP11Connection: close\r\n")]
+    "answer", [HELLO.replace(b"1.1", b"1.0"), sized(b"hello", more=b"Connection: close\r\n")]
 )
 async def test_not_kept(answer: bytes):
     """A server that says that it closes the connection is not asked on it again."""

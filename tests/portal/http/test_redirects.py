@@ -20,7 +20,7 @@ from skymount.portal.http.request import Call
 from skymount.portal.http.stream import NotFollowedError, open_link
 from skymount.portal.options import PortalOptions
 from skymount.wire.key_pair import KeyPair
-from skymount.wire.messages import Request
+from skymount.wire.requests import Request
 from tests.fakes import portal as fake
 from tests.fakes import skyfiles
 from tests.fakes.portal import FakePortal, running
@@ -100,7 +100,7 @@ def redirected(source: str, target: str, *hosts: str, method: str = "GET") -> ht
     call = Call(Request(method, "/a"), PortalOptions.parse(redirect_hosts=hosts), source)
     before = httpx.Request(method, source, headers={"Cookie": "secret", "X": "y"})
     then = httpx.Request(method, target, headers={"X": "y"})
-    arrived = Arrived(307, (), None, False, then)  # type: ignore[arg-type]
+    arrived = Arrived(307, (), None, then)  # type: ignore[arg-type]
     return following(call, before, arrived, None, frozenset([b"cookie"]))
 
 

@@ -11,7 +11,7 @@ from skymount.errors import BadContentError
 from skymount.portal.http.response_head import LINES_LIMIT, SMALL_LIMIT, HeadBuffer, RawHead
 from skymount.portal.http.transport import Transport
 from skymount.portal.options import PortalOptions
-from skymount.wire.messages import Request
+from skymount.wire.requests import Request
 
 LINE = b"a: b\r\n"
 

@@ -23,7 +23,7 @@ from skymount.portal.client.upload import UploadBody
 from skymount.portal.http import response, transport
 from skymount.wire.byte_range import ByteRange
 from skymount.wire.dialect import SKYNET
-from skymount.wire.messages import Request, basic_credentials
+from skymount.wire.requests import Request, basic_credentials
 from tests.fakes import portal as fake
 from tests.fakes import skyfiles
 from tests.fakes.portal import FakePortal, running

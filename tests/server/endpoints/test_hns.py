@@ -10,7 +10,7 @@ import pytest
 
 from skymount.server.storage import zone_file
 from skymount.server.storage.zone_file import FILE
-from skymount.wire import messages
+from skymount.wire import requests
 from skymount.wire.hns import RegistryRecord, SkylinkRecord, parse_resolution
 from skymount.wire.key_pair import KeyPair
 from skymount.wire.registry_entry import Entry, hash_data_key
@@ -105,9 +105,9 @@ def test_head_has_the_headers_of_get(client: Client, domain: Domain, file: str) 
 def test_the_requests_of_the_sdk(client: Client, domain: Domain, site: str) -> None:
     domain.leads_to(site)
     for request in (
-        messages.hns_resolution(domain.name),
-        messages.hns_download(domain.name, "docs/a b.txt"),
-        messages.hns_download(domain.name, "docs/a b.txt", attachment=True),
+        requests.hns_resolution(domain.name),
+        requests.hns_download(domain.name, "docs/a b.txt"),
+        requests.hns_download(domain.name, "docs/a b.txt", attachment=True),
     ):
         assert client.request(request.method, request.target).status_code == 200
 

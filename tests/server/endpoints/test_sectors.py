@@ -12,8 +12,8 @@ from skymount.wire.base_sector import (
     parse_base_sector,
     split_body,
 )
-from skymount.wire.messages import Part
 from skymount.wire.metadata import parse_metadata
+from skymount.wire.multipart import PartHeader
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 from tests.portal_process import portal_process
 from tests.server.http_client import Client, form, message_of
@@ -68,7 +68,9 @@ def test_large_content_proves_itself_chunk_by_chunk(client: Client) -> None:
 def crowd(client: Client) -> tuple[Skylink, int]:
     """A directory of 60,000 tiny files, whose metadata exceeds a sector."""
     count = 60_000
-    body = form(*((Part("files[]", f"directory/{n:05}.txt"), b"%05d" % n) for n in range(count)))
+    body = form(
+        *((PartHeader("files[]", f"directory/{n:05}.txt"), b"%05d" % n) for n in range(count))
+    )
     answer = client.post(
         "/svc/skyfile?filename=crowd",
         content=body,

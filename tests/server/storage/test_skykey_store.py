@@ -12,7 +12,7 @@ import trio
 from skymount.errors import StorageError
 from skymount.server.http_error import HttpError
 from skymount.server.storage.skykey_store import FILE, SKYKEYS_LIMIT, SkykeyStore
-from skymount.wire import messages
+from skymount.wire import requests
 from skymount.wire.dialect import PRESETS, SVC
 from skymount.wire.skykey import Kind, Skykey, parse_list
 from tests.portal_process import portal_command, portal_environment, portal_process
@@ -120,12 +120,12 @@ def test_every_dialect(client: Client) -> None:
     for number, dialect in enumerate(PRESETS.values()):
         key = Skykey(Kind.PRIVATE, bytes([number]) * 32, bytes(24), f"of {dialect.name}")
         steps = [
-            (messages.add_skykey(dialect), {"skykey": key.text}, 204),
-            (messages.get_skykey(dialect, name=key.name), None, 200),
-            (messages.get_skykey(dialect, key_id=key.id), None, 200),
-            (messages.list_skykeys(dialect), None, 200),
-            (messages.delete_skykey(dialect), {"id": key.id}, 204),
-            (messages.create_skykey(dialect), {"name": key.name, "type": "public-id"}, 200),
+            (requests.add_skykey(dialect), {"skykey": key.text}, 204),
+            (requests.get_skykey(dialect, name=key.name), None, 200),
+            (requests.get_skykey(dialect, key_id=key.id), None, 200),
+            (requests.list_skykeys(dialect), None, 200),
+            (requests.delete_skykey(dialect), {"id": key.id}, 204),
+            (requests.create_skykey(dialect), {"name": key.name, "type": "public-id"}, 200),
         ]
         for request, form, status in steps:
             answer = client.request(
@@ -361,4 +361,4 @@ def test_no_key_is_in_a_message(client: Client) -> None:
 
 
 def test_the_prefix_is_the_contracts() -> None:
-    assert messages.list_skykeys(SVC).target == "/svc/skykeys"
+    assert requests.list_skykeys(SVC).target == "/svc/skykeys"

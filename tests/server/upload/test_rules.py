@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from skymount.wire.base_sector import inline_skylink
-from skymount.wire.messages import Part
+from skymount.wire.multipart import PartHeader
+from tests.fakes.skyfiles import inline_skylink
 from tests.portal_process import PortalProcess
 from tests.server.http_client import Client, message_of, skylink_of, stored_files
 
@@ -49,7 +49,9 @@ def test_known_content_gets_the_skylink_of_the_network(
         parts = []
         for sub in subfiles:
             start = sub.get("offset", 0)
-            part = Part(field, sub["filename"], sub.get("contenttype", ""), sub.get("mode", 0))
+            part = PartHeader(
+                field, sub["filename"], sub.get("contenttype", ""), sub.get("mode", 0)
+            )
             parts.append((part, content[start : start + sub.get("len", 0)]))
         if len(subfiles) > 1:
             params["filename"] = metadata["filename"]
@@ -66,7 +68,7 @@ def test_known_content_gets_the_skylink_of_the_network(
 
 def test_the_answer_holds_root_and_bitfield(client: Client) -> None:
     """The JSON is that of the contract, with a line feed."""
-    answer = client.post_form([(Part("file", "a"), b"x" * 5000)])
+    answer = client.post_form([(PartHeader("file", "a"), b"x" * 5000)])
     body = answer.json()
     assert answer.headers["content-type"] == "application/json; charset=utf-8"
     assert list(body) == ["skylink", "merkleroot", "bitfield"]
@@ -93,7 +95,7 @@ def test_every_upload_path_is_taken(client: Client, path: str) -> None:
     expected = inline_skylink(
         b'{"filename":"a","length":2,"subfiles":{"a":{"filename":"a","len":2}}}', b"hi"
     )
-    answer = client.post_form([(Part("file", "a"), b"hi")], path=path)
+    answer = client.post_form([(PartHeader("file", "a"), b"hi")], path=path)
     assert skylink_of(answer) == str(expected)
 
 
@@ -102,9 +104,9 @@ def test_a_directory_keeps_names_types_modes_and_order(client: Client) -> None:
     link = skylink_of(
         client.post_form(
             [
-                (Part("files[]", "z/last.txt", "text/plain", 0o600), b"first"),
-                (Part("files[]", "a.bin"), b""),
-                (Part("files[]", "b/c/d", "x/y"), b"abc"),
+                (PartHeader("files[]", "z/last.txt", "text/plain", 0o600), b"first"),
+                (PartHeader("files[]", "a.bin"), b""),
+                (PartHeader("files[]", "b/c/d", "x/y"), b"abc"),
             ],
             {"filename": "dir", "tryfiles": ""},
         )
@@ -130,7 +132,7 @@ def test_a_directory_keeps_names_types_modes_and_order(client: Client) -> None:
 
 def test_of_parts_with_the_same_name_the_last_wins(client: Client) -> None:
     """The lost part still counts in the length."""
-    parts = [(Part("files[]", "a"), b"old"), (Part("files[]", "a"), b"newer")]
+    parts = [(PartHeader("files[]", "a"), b"old"), (PartHeader("files[]", "a"), b"newer")]
     link = skylink_of(client.post_form(parts, {"filename": "d"}))
     assert client.get(f"/svc/metadata/{link}").json()["length"] == 8
     assert client.get(f"/{link}/a").content == b"newer"
@@ -213,11 +215,11 @@ _BAD_PATHS = ["/rooted", "a//b", ".", "..", "./a", "../a", "a/..", "a/./b", "a/"
 def test_names_that_could_leave_the_tree_are_refused(client: Client, name: str) -> None:
     """Subfile names and the filename parameter follow the path rules."""
     expected = f"metadata is invalid; invalid filename provided '{name}'; "
-    parts = [(Part("files[]", name), b"x"), (Part("files[]", "ok"), b"x")]
+    parts = [(PartHeader("files[]", name), b"x"), (PartHeader("files[]", "ok"), b"x")]
     answer = client.post_form(parts, {"filename": "d"})
     assert answer.status_code == 400
     assert expected in message_of(answer)
-    answer = client.post_form([(Part("file", "ok"), b"x")], {"filename": name})
+    answer = client.post_form([(PartHeader("file", "ok"), b"x")], {"filename": name})
     assert answer.status_code == 400
     assert expected in message_of(answer)
     answer = client.post(
@@ -230,7 +232,7 @@ def test_names_that_could_leave_the_tree_are_refused(client: Client, name: str) 
     assert expected in message_of(answer)
 
 
-_TWO = [(Part("files[]", "a"), b"x"), (Part("files[]", "index.html"), b"y")]
+_TWO = [(PartHeader("files[]", "a"), b"x"), (PartHeader("files[]", "index.html"), b"y")]
 
 
 @pytest.mark.parametrize(
@@ -279,7 +281,7 @@ def test_bad_parameters_are_refused(client: Client, params: dict[str, str], mess
 
 def test_a_default_path_lies_in_the_root(client: Client) -> None:
     """One inside a directory is refused."""
-    parts = [(Part("files[]", "d/index.html"), b"x"), *_TWO]
+    parts = [(PartHeader("files[]", "d/index.html"), b"x"), *_TWO]
     answer = client.post_form(parts, {"filename": "d", "defaultpath": "d/index.html"})
     assert answer.status_code == 400
     assert "must point to a file in the root directory of the skyfile" in message_of(answer)
@@ -298,13 +300,17 @@ def test_force_can_be_disabled(client: Client, name: str) -> None:
     ("parts", "params", "message"),
     [
         ([], {}, "could not find multipart file"),
-        ([(Part("upload", "a"), b"x")], {}, "illegal form name, allowed values are 'files[]' and"),
-        ([(Part("file", ""), b"x")], {}, "no filename provided"),
+        (
+            [(PartHeader("upload", "a"), b"x")],
+            {},
+            "illegal form name, allowed values are 'files[]' and",
+        ),
+        ([(PartHeader("file", ""), b"x")], {}, "no filename provided"),
         (_TWO, {}, "metadata is invalid; invalid filename provided ''"),
     ],
 )
 def test_bad_forms_are_refused(
-    client: Client, parts: list[tuple[Part, bytes]], params: dict[str, str], message: str
+    client: Client, parts: list[tuple[PartHeader, bytes]], params: dict[str, str], message: str
 ) -> None:
     """Illegal field, nameless part, no part, no name for several parts."""
     answer = client.post_form(parts, params)

@@ -1,7 +1,7 @@
 """``skymount ls``, ``cat`` and ``metadata``: content without a mount.
 
-The first two check content as a mount does, and see the same tree under the same names. All of them
-say what could not be verified.
+``ls`` and ``cat`` verify content as a mount does, and see the same tree under the same names. All
+three warn of what could not be verified.
 """
 
 import json
@@ -16,8 +16,8 @@ from skymount.cli.options import PortalFlags, reading_options
 from skymount.cli.output import emit, escape, json_option
 
 if TYPE_CHECKING:
-    from skymount.cli.link_target import Link, LinkTarget
-    from skymount.cli.session import Reading
+    from skymount.cli.link_target import LinkTarget, ParsedLink
+    from skymount.cli.session import ContentSession
     from skymount.fs.skylinks.tree import Node
     from skymount.portal.client.base import PortalReader
     from skymount.portal.client.metadata import MetadataResult
@@ -28,15 +28,15 @@ STDOUT = 1  # the descriptor
 @click.command()
 @click.argument("link")
 @click.option("-l", "is_long", is_flag=True, help="Show mode, size and content type as well.")
-@click.option("-R", "--recursive", is_flag=True, help="List all that is below, by its path.")
+@click.option("-R", "--recursive", is_flag=True, help="List everything below, by its path.")
 @reading_options
 @json_option
 def ls(link: str, is_long: bool, recursive: bool, as_json: bool, flags: PortalFlags) -> None:
     """List the files and directories at LINK, one a line.
 
-    LINK is a skylink or a name (hns://NAME) in any form, with a path if wanted, in which special
-    characters are percent-encoded. A directory's name ends with a slash. What no file system can
-    show is named on stderr. What mounts keep on disk is known without a portal.
+    LINK is a skylink in any form or a domain (hns://NAME), with an optional path in which special
+    characters are percent-encoded. A directory's name ends with a slash. Paths that no file system
+    can show are named on stderr. Content that mounts keep on disk needs no portal.
 
     \b
     Examples:
@@ -44,12 +44,12 @@ def ls(link: str, is_long: bool, recursive: bool, as_json: bool, flags: PortalFl
       skymount ls -l SKYLINK/a/directory
       skymount ls -R --json hns://example
     """
-    from skymount.cli.link_target import Link, open_target
-    from skymount.cli.session import run_with_reader
+    from skymount.cli.link_target import ParsedLink, open_target
+    from skymount.cli.session import run_with_content
     from skymount.portal.verify_policy import Verified
 
-    settings, parsed = flags.load(), Link.parse(link)
-    target = run_with_reader(settings, lambda reading: open_target(reading, parsed))
+    settings, parsed = flags.load(), ParsedLink.parse(link)
+    target = run_with_content(settings, lambda session: open_target(session, parsed))
     if target.verified is Verified.NO:  # else what is listed is verified
         target.warn_of_doubt(settings.verify)
     target.warn_of_hidden()
@@ -101,7 +101,7 @@ def _lines(found: Sequence[tuple[bytes, "Node"]], is_long: bool) -> Iterator[str
 def cat(links: tuple[str, ...], flags: PortalFlags) -> None:
     """Write the content of each LINK to stdout.
 
-    LINK leads to a file, or to a directory with a single file in it. What mounts keep on disk is
+    LINK names a file, or a directory with a single file in it. Content that mounts keep on disk is
     read without a portal.
 
     \b
@@ -109,26 +109,26 @@ def cat(links: tuple[str, ...], flags: PortalFlags) -> None:
       skymount cat SKYLINK
       skymount cat SKYLINK/a/film.mkv | mpv -
     """
-    from skymount.cli.link_target import Link
-    from skymount.cli.session import run_with_reader
+    from skymount.cli.link_target import ParsedLink
+    from skymount.cli.session import run_with_content
 
-    settings, parsed = flags.load(), [Link.parse(link) for link in links]
-    run_with_reader(settings, lambda reading: _cat(reading, parsed))
+    settings, parsed = flags.load(), [ParsedLink.parse(link) for link in links]
+    run_with_content(settings, lambda session: _cat(session, parsed))
 
 
-async def _cat(reading: "Reading", links: Sequence["Link"]) -> None:
+async def _cat(session: "ContentSession", links: Sequence["ParsedLink"]) -> None:
     from skymount.cli.link_target import open_target
 
     for link in links:
-        await write_out(reading, await open_target(reading, link))
+        await write_out(session, await open_target(session, link))
 
 
-async def write_out(reading: "Reading", target: "LinkTarget") -> int:
+async def write_out(session: "ContentSession", target: "LinkTarget") -> int:
     """Write the file that a target is to stdout; return its size in bytes."""
     import trio
 
-    from skymount.cli.output import write_all
     from skymount.cli.staging import pieces
+    from skymount.storage.atomic_file import write_all
 
     skyfile, file = target.tree.skyfile, target.single_file()
     if file is None:
@@ -138,10 +138,10 @@ async def write_out(reading: "Reading", target: "LinkTarget") -> int:
                 f"{escape(target.link.text)}: it is a directory; name a file in it"
             )
         file = files[0]
-    target.warn_of_doubt(reading.policy)
+    target.warn_of_doubt(session.policy)
     for at, length in pieces(skyfile, file.offset, file.size):
-        data = await reading.reader.read(skyfile, at, length)
-        # whoever reads this pipe may have stopped doing so, which must not keep us from ending
+        data = await session.reader.read(skyfile, at, length)
+        # abandoned on cancel: a pipe that nobody reads must not keep the command from ending
         await trio.to_thread.run_sync(write_all, STDOUT, data, abandon_on_cancel=True)
     return file.size
 
@@ -149,51 +149,51 @@ async def write_out(reading: "Reading", target: "LinkTarget") -> int:
 @click.command()
 @click.argument("link")
 @reading_options
-@click.option("--pretty", is_flag=True, help="Print it on many lines.")
+@click.option("--pretty", is_flag=True, help="Print over several lines.")
 @json_option
 def metadata(link: str, pretty: bool, as_json: bool, flags: PortalFlags) -> None:
     """Print the metadata of LINK, as stored: a JSON object.
 
-    With --json the result has the members metadata, content_type, skylink and verified ("yes" or
-    "no"); the content type is always a portal's word.
+    --json prints an object with metadata, content_type, skylink and verified ("yes" or "no"). The
+    content type is always what a portal says.
 
     \b
     Examples:
       skymount metadata SKYLINK
       skymount metadata SKYLINK | jq -r '.subfiles | keys[]'
     """
-    from skymount.cli.link_target import Link, warn_of_doubt
-    from skymount.cli.session import run_with_reader
+    from skymount.cli.link_target import ParsedLink, warn_of_doubt
+    from skymount.cli.session import run_with_content
 
-    settings, parsed = flags.load(), Link.parse(link)
-    result = run_with_reader(settings, lambda reading: _metadata(reading, parsed))
+    settings, parsed = flags.load(), ParsedLink.parse(link)
+    result = run_with_content(settings, lambda session: _metadata(session, parsed))
     warn_of_doubt(parsed.text, result.verified, settings.verify)
     value = asdict(result) if as_json else result.metadata
     indent, separators = (2, None) if pretty else (None, (",", ":"))
     click.echo(json.dumps(value, indent=indent, separators=separators))
 
 
-async def _metadata(reading: "Reading", link: "Link") -> "MetadataResult":
-    from skymount.cli.link_target import check_verifiable, find_place, naming_what_is_absent
-    from skymount.portal.client import metadata as files
+async def _metadata(session: "ContentSession", link: "ParsedLink") -> "MetadataResult":
+    from skymount.cli.link_target import check_verifiable, naming_absent_content, resolve_link
+    from skymount.portal.client.metadata import get_metadata
     from skymount.portal.client.verification import Proofs
     from skymount.portal.registry.revision_marks import RevisionMarks
     from skymount.portal.verify_policy import Verified, VerifyPolicy
 
-    check_verifiable(reading, link)
-    place = await find_place(reading, link)
-    inner = place.path.decode("utf-8", "surrogateescape")
-    is_verifiable = place.verified and not isinstance(link.place, str)
+    check_verifiable(session, link)
+    found = await resolve_link(session, link)
+    inner = found.path.decode("utf-8", "surrogateescape")
+    is_verifiable = found.verified and not link.is_domain
 
     async def ask(client: "PortalReader") -> "MetadataResult":
         target, proof, _ = await Proofs(client.transport, RevisionMarks()).find(
-            place.skylink, client.options
+            found.skylink, client.options
         )
-        result = await files.get_metadata(client.transport, target, inner, client.options, proof)
+        result = await get_metadata(client.transport, target, inner, client.options, proof)
         return result if is_verifiable else replace(result, verified=Verified.NO)
 
-    with naming_what_is_absent(link.text):
-        if reading.policy is VerifyPolicy.OFF or not is_verifiable:
-            return await reading.portals.first(ask)
-        result, _ = await reading.portals.best(ask, lambda each: each.verified is Verified.YES)
+    with naming_absent_content(link.text):
+        if session.policy is VerifyPolicy.OFF or not is_verifiable:
+            return await session.portals.first(ask)
+        result, _ = await session.portals.best(ask, lambda each: each.verified is Verified.YES)
         return result

@@ -1,5 +1,5 @@
-"""``skymount download``: content without a mount, on disk. Checked as a mount does it, but for the
-archives that a portal makes; what cannot be checked is said.
+"""``skymount download``: saves content to disk. It is verified as by a mount, except for archives,
+which a portal makes.
 """
 
 import os
@@ -15,15 +15,15 @@ from skymount.cli.options import PortalFlags, reading_options
 from skymount.cli.output import Progress, emit, escape, json_option, progress
 
 if TYPE_CHECKING:
-    from skymount.cli.link_target import Link, LinkTarget
-    from skymount.cli.session import Reading
+    from skymount.cli.link_target import LinkTarget, ParsedLink
+    from skymount.cli.session import ContentSession
     from skymount.portal.client.base import PortalReader
     from skymount.portal.client.download import DownloadResult
     from skymount.portal.verify_policy import Verified
-    from skymount.wire.messages import Request
+    from skymount.wire.requests import Request
 
 _ARCHIVES = {"zip": ".zip", "tar": ".tar", "targz": ".tar.gz"}
-"""Values of the ``format`` parameter (wire notes 4.2), and how their files are named."""
+"""Values of the ``format`` parameter (wire notes 4.2), and their file extensions."""
 
 
 @click.command()
@@ -47,15 +47,17 @@ def download(
 ) -> None:
     """Save the file or directory at LINK as DEST.
 
-    A file goes to DEST, or into DEST if that is a directory, or to stdout if it is '-'. A directory
-    becomes DEST, or is added to it if it exists. Files appear when all of them are complete, and
-    none that fails verification. Of what cannot be verified a warning says so, and --json, where
-    `verified` is "yes", "partly" or "no". What mounts keep on disk is read without a portal.
+    A file is saved as DEST, or into DEST if that is a directory, or written to stdout if DEST is
+    '-'. A directory becomes DEST, or is added to DEST if that exists. Files appear once all of them
+    are complete, and none appears that fails verification. A warning names what cannot be verified;
+    --json has it as `verified`: "yes", "partly" or "no". Content that mounts keep on disk is read
+    without a portal.
 
-    Without DEST the last name in LINK counts, or else the name that the upload has, in the working
-    directory; the skylink itself where that begins with a dash or, chosen by the upload, with a
-    dot, or holds control or invisible characters. A directory that exists is not added to then.
-    --force replaces no file that only the upload named.
+    Without DEST the name is the last one in LINK, or else the name that the upload chose, in the
+    working directory. The skylink is the name instead if that one begins with a dash, holds control
+    or invisible characters, or was chosen by the upload and begins with a dot. Without DEST a
+    directory that exists is not added to. --force never replaces a file whose name only the upload
+    chose.
 
     \b
     Examples:
@@ -63,19 +65,19 @@ def download(
       skymount download SKYLINK/a/directory ./copy
       skymount download --archive tar SKYLINK site.tar
     """
-    from skymount.cli.link_target import Link
-    from skymount.cli.session import run_with_reader
+    from skymount.cli.link_target import ParsedLink
+    from skymount.cli.session import run_with_content
 
     if destination == "":
         raise click.UsageError("DEST is empty")
     if destination == "-" and as_json:
         raise click.UsageError("--json and the content cannot both go to stdout")
-    settings, parsed = flags.load(), Link.parse(link)
+    settings, parsed = flags.load(), ParsedLink.parse(link)
     fetch = partial(_archive, kind=archive) if archive else _save
     with progress() as report:
-        saved = run_with_reader(
+        saved = run_with_content(
             settings,
-            lambda reading: fetch(reading, parsed, destination, force=force, report=report),
+            lambda session: fetch(session, parsed, destination, force=force, report=report),
         )
     if as_json:
         common = {"verified": saved.verified.value}
@@ -89,8 +91,8 @@ def download(
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
-    """What a download made."""
+class DownloadSummary:
+    """What a download saved."""
 
     files: list[tuple[str, int]]
     """(path, size in bytes) of each."""
@@ -100,32 +102,32 @@ class Saved:
 
 
 async def _save(
-    reading: "Reading",
-    link: "Link",
+    session: "ContentSession",
+    link: "ParsedLink",
     destination: str | None,
     *,
     force: bool,
     report: Progress | None,
-) -> Saved:
-    """Save what a link leads to, checked."""
+) -> DownloadSummary:
+    """Save what a link leads to, verified."""
     from skymount.cli.commands.content import write_out
     from skymount.cli.link_target import open_target
     from skymount.cli.staging import StagedFile, StagingDirectory
 
-    target = await open_target(reading, link)
+    target = await open_target(session, link)
     skyfile, file = target.tree.skyfile, target.single_file()
     if destination == "-":
-        return Saved([("-", await write_out(reading, target))], target.verified)
+        return DownloadSummary([("-", await write_out(session, target))], target.verified)
     if file is None:
-        return await _save_tree(reading, target, destination, force=force, report=report)
+        return await _save_tree(session, target, destination, force=force, report=report)
     chosen = bool(target.path) or _is_file_name(destination)
-    parent, name = _place(destination, target.name, chosen=chosen, force=force)
-    target.warn_of_doubt(reading.policy)
+    parent, name = _file_destination(destination, target.name, chosen=chosen, force=force)
+    target.warn_of_doubt(session.policy)
     staged = StagedFile(os.fsencode(name), file.offset, file.size, target.mode_of(target.path))
     with StagingDirectory(parent) as staging:
-        await staging.fill(reading.reader, skyfile, [staged], report)
+        await staging.fill(session.reader, skyfile, [staged], report)
         staging.merge([staged], force=force and chosen)
-    return Saved([(os.path.join(parent, name), file.size)], target.verified)
+    return DownloadSummary([(os.path.join(parent, name), file.size)], target.verified)
 
 
 def _is_file_name(destination: str | None) -> bool:
@@ -133,10 +135,12 @@ def _is_file_name(destination: str | None) -> bool:
     return destination is not None and not os.path.isdir(destination)
 
 
-def _place(destination: str | None, own: str, *, chosen: bool, force: bool) -> tuple[str, str]:
-    """Return (directory, name) for a file; ClickException when it cannot go there.
+def _file_destination(
+    destination: str | None, own: str, *, chosen: bool, force: bool
+) -> tuple[str, str]:
+    """Return (directory, name) for a file; ClickException when it cannot be saved there.
 
-    What is there is replaced only if the user has `chosen` the name.
+    An existing file is replaced only if the user has `chosen` the name.
     """
     from skymount.cli.staging import DestinationError, check_free
 
@@ -148,24 +152,24 @@ def _place(destination: str | None, own: str, *, chosen: bool, force: bool) -> t
         parent, name = os.path.split(destination)
         if not name:
             raise click.ClickException(f"{escape(destination)}: no such directory")
-    place = os.path.join(parent, name)
-    if not chosen and os.path.lexists(place):
+    path = os.path.join(parent, name)
+    if not chosen and os.path.lexists(path):
         raise DestinationError(
-            f"{escape(place)}: it exists already, and the upload chose that name; "
+            f"{escape(path)}: it exists already, and the upload chose that name; "
             "to replace it name it as DEST, with --force"
         )
-    check_free(place, os.fsencode(place), force=force)
+    check_free(path, os.fsencode(path), force=force)
     return parent, name
 
 
 async def _save_tree(
-    reading: "Reading",
+    session: "ContentSession",
     target: "LinkTarget",
     destination: str | None,
     *,
     force: bool,
     report: Progress | None,
-) -> Saved:
+) -> DownloadSummary:
     from skymount.cli.staging import StagedFile, StagingDirectory
     from skymount.fs.skylinks.tree import Directory
 
@@ -180,90 +184,90 @@ async def _save_tree(
             f"{escape(target.link.text)}: its files overlap, and would take more room on disk "
             "than the content has; mount it, or download single files"
         )
-    place = (target.name if destination is None else destination).rstrip("/") or "/"
-    is_there = _is_directory(place, named=destination is not None)
-    parent, name = (place, "") if is_there else os.path.split(place)
+    path = (target.name if destination is None else destination).rstrip("/") or "/"
+    exists = _is_directory(path, chosen=destination is not None)
+    parent, name = (path, "") if exists else os.path.split(path)
     with StagingDirectory(parent) as staging:
-        if is_there:
+        if exists:
             staging.check_merge(items, force=force)
-        target.warn_of_doubt(reading.policy)
+        target.warn_of_doubt(session.policy)
         staging.make_directories(
             path for path, node in target.walk() if isinstance(node, Directory)
         )
-        await staging.fill(reading.reader, skyfile, items, report)
-        if is_there:
+        await staging.fill(session.reader, skyfile, items, report)
+        if exists:
             staging.merge(items, force=force)
         else:
             staging.place_directory(name)
-    saved = [(os.path.join(place, os.fsdecode(item.path)), item.size) for item in items]
-    return Saved(saved, target.verified, target.warn_of_hidden())
+    saved = [(os.path.join(path, os.fsdecode(item.path)), item.size) for item in items]
+    return DownloadSummary(saved, target.verified, target.warn_of_hidden())
 
 
-def _is_directory(place: str, *, named: bool) -> bool:
-    """Whether there is a directory, or nothing; ClickException for what is in the way of one, which
-    everything is unless the user `named` the place.
+def _is_directory(path: str, *, chosen: bool) -> bool:
+    """Whether a directory exists there. ClickException for anything else, and for any directory
+    unless the user has `chosen` the path.
     """
-    if not named and os.path.lexists(place):
+    if not os.path.lexists(path):
+        return False
+    if not chosen:
         raise click.ClickException(
-            f"{escape(place)}: it exists already; to add to it name it as DEST"
+            f"{escape(path)}: it exists already; to add to it name it as DEST"
         )
-    if os.path.isdir(place):
-        return True
-    if os.path.lexists(place):
-        raise click.ClickException(f"{escape(place)}: it exists, and is not a directory")
-    return False
+    if not os.path.isdir(path):
+        raise click.ClickException(f"{escape(path)}: it exists, and is not a directory")
+    return True
 
 
 async def _archive(
-    reading: "Reading",
-    link: "Link",
+    session: "ContentSession",
+    link: "ParsedLink",
     destination: str | None,
     *,
     kind: str,
     force: bool,
     report: Progress | None,
-) -> Saved:
-    """Save the archive that a portal makes of a directory; its word is all that there is."""
+) -> DownloadSummary:
+    """Save an archive that a portal makes of a directory. It cannot be verified."""
     from skymount.cli.link_target import (
-        find_place,
-        naming_what_is_absent,
-        plain_name,
+        naming_absent_content,
+        resolve_link,
+        safe_name,
         warn_of_doubt,
     )
     from skymount.errors import BadContentError
     from skymount.portal.client.download import to_file
     from skymount.portal.verify_policy import Verified, VerifyPolicy
-    from skymount.wire import messages
+    from skymount.wire import requests
 
-    if reading.policy is VerifyPolicy.REQUIRE:
+    if session.policy is VerifyPolicy.REQUIRE:
         raise BadContentError("an archive cannot be verified; download the directory instead")
-    found = await find_place(reading, link)
+    found = await resolve_link(session, link)
     inner = found.path.decode("utf-8", "surrogateescape")
-    request = messages.download(found.skylink, inner, archive=kind, with_metadata=False)
+    request = requests.download(found.skylink, inner, archive=kind, with_metadata=False)
     if destination == "-":
-        size = await copy_out(reading.portals.ranked()[0], request)
-        warn_of_doubt(link.text, Verified.NO, reading.policy)
-        return Saved([("-", size)], Verified.NO)
+        size = await copy_out(session.portals.ranked()[0], request)
+        warn_of_doubt(link.text, Verified.NO, session.policy)
+        return DownloadSummary([("-", size)], Verified.NO)
     skylink = str(found.skylink)
-    own = plain_name(inner.rpartition("/")[2] or skylink, skylink) + _ARCHIVES[kind]
-    parent, name = _place(destination, own, chosen=True, force=force)
-    place = os.path.join(parent, name)
+    own = safe_name(inner.rpartition("/")[2] or skylink, skylink) + _ARCHIVES[kind]
+    parent, name = _file_destination(destination, own, chosen=True, force=force)
+    path = os.path.join(parent, name)
 
     async def ask(client: "PortalReader") -> "DownloadResult":
-        return await to_file(client.transport, request, Path(place), client.options, report)
+        return await to_file(client.transport, request, Path(path), client.options, report)
 
-    with naming_what_is_absent(link.text):
-        done = await reading.portals.first(ask)
-    warn_of_doubt(link.text, done.verified, reading.policy)
-    return Saved([(place, done.size)], done.verified)
+    with naming_absent_content(link.text):
+        done = await session.portals.first(ask)
+    warn_of_doubt(link.text, done.verified, session.policy)
+    return DownloadSummary([(path, done.size)], done.verified)
 
 
 async def copy_out(client: "PortalReader", request: "Request") -> int:
-    """Write what a portal sends to stdout, unchecked; return its size in bytes."""
+    """Write a portal's answer to stdout, unverified; return its size in bytes."""
     import trio
 
     from skymount.cli.commands.content import STDOUT
-    from skymount.cli.output import write_all
+    from skymount.storage.atomic_file import write_all
 
     size = 0
     async with (

@@ -34,12 +34,8 @@ def hns() -> None:
 @click.argument("domain")
 @portal_options
 @json_option
-def resolve(
-    domain: str,
-    flags: PortalFlags,
-    as_json: bool,
-) -> None:
-    """Print the link that DOMAIN resolves to; exit code 3 when it has none.
+def resolve(domain: str, flags: PortalFlags, as_json: bool) -> None:
+    """Print the link that DOMAIN resolves to; exit code 3 if it has none.
 
     \b
     Examples:
@@ -69,33 +65,34 @@ def download(
 ) -> None:
     """Download what DOMAIN resolves to into the file DEST, or into the directory DEST.
 
-    It goes to stdout if DEST is '-'. Without DEST the file has the last name of the path, or that
-    of the domain; `download` in place of one that begins with a dash or holds control or invisible
-    characters. Of a directory the portal sends its index page, or a zip archive if it has none;
-    `skymount download --archive zip hns://example site.zip` gets the whole of it. The portal is
-    believed, as a warning says; `skymount download hns://DOMAIN/PATH` checks at least that the
-    content is what the portal says the domain leads to.
+    If DEST is '-' it is written to stdout. Without DEST the file is named after the last element of
+    the path, or the domain; `download` replaces a name that begins with a dash or holds control or
+    invisible characters. For a directory the portal sends its index page, or a zip archive if there
+    is none; `skymount download --archive zip hns://example site.zip` gets all of it.
+
+    Nothing is verified, as a warning says. `skymount download hns://DOMAIN/PATH` at least verifies
+    that the content is the one that the portal says the domain leads to.
 
     \b
     Examples:
       skymount hns download example/index.html
       skymount hns download example page.html
     """
-    from skymount.cli.link_target import HNS, Link, warn_of_doubt
+    from skymount.cli.link_target import HNS, ParsedLink, warn_of_doubt
     from skymount.cli.session import run_with_client
     from skymount.portal.verify_policy import Verified
 
     if destination == "-" and as_json:
         raise click.UsageError("--json and the content cannot both go to stdout")
     settings = flags.load()
-    link = Link.parse(name if name[: len(HNS)].lower() == HNS else HNS + name)
-    domain, path = str(link.place), link.path.decode("utf-8", "surrogateescape")
+    link = ParsedLink.parse(name if name[: len(HNS)].lower() == HNS else HNS + name)
+    domain, path = str(link.root), link.path.decode("utf-8", "surrogateescape")
     shown = f"{domain}/{path}".rstrip("/")
     if destination == "-":
         run_with_client(settings, lambda client: _copy_out(client, domain, path, shown))
         warn_of_doubt(HNS + shown, Verified.NO, settings.verify)
         return
-    target = _target(destination, (path or domain).rpartition("/")[2], force=force)
+    target = _destination(destination, (path or domain).rpartition("/")[2], force=force)
     with progress() as bar:
 
         async def fetch(client: "PortalClient") -> "DownloadResult":
@@ -111,22 +108,22 @@ def download(
 async def _copy_out(client: "PortalClient", domain: str, path: str, shown: str) -> None:
     from skymount.cli.commands.download import copy_out
     from skymount.portal.client.verification import NO_NAME, demand
-    from skymount.wire import messages
+    from skymount.wire import requests
 
     demand(client.options, shown, NO_NAME)
     with _named(shown):
-        await copy_out(client, messages.hns_download(domain, path))
+        await copy_out(client, requests.hns_download(domain, path))
 
 
-def _target(destination: str | None, own: str, *, force: bool) -> Path:
-    """Return the file to write; ClickException when there is one already that is to stay."""
-    from skymount.cli.link_target import plain_name
+def _destination(destination: str | None, own: str, *, force: bool) -> Path:
+    """Return the file to write; ClickException when an existing one must stay."""
+    from skymount.cli.link_target import safe_name
 
     if destination == "":
         raise click.UsageError("DEST is empty")
     if own in (".", ".."):
         own = "download"
-    own = plain_name(own, "download")
+    own = safe_name(own, "download")
     target = Path(own if destination is None else destination)
     if destination is not None and target.is_dir():
         target /= own
@@ -141,14 +138,14 @@ def _target(destination: str | None, own: str, *, force: bool) -> Path:
 
 @contextmanager
 def _named(name: str) -> Iterator[None]:
-    """Say what is not there: a portal answers with little more than the status."""
+    """Name what is missing: a portal's answer says little more than the status."""
     from skymount.errors import NotFoundError
 
     try:
         yield
     except NotFoundError as error:
         raise NotFoundError(
-            f"{name}: the portal knows nothing by that name: {error.message}",
+            f"{name}: the portal knows no such name: {error.message}",
             status=error.status,
             method=error.method,
             url=error.url,

@@ -1,5 +1,5 @@
-"""``skymount key``: the keyring. Owns how secrets come in and go out: never by argv, and out only
-when asked for.
+"""``skymount key``: the keyring. Secrets never come from the command line, which other users can
+see, and are printed only when asked for.
 """
 
 import os
@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from skymount.cli.key_argument import keyring_with
+from skymount.cli.key_argument import keyring_with, user_keyring
 from skymount.cli.output import emit, json_option, warn
 from skymount.cli.secret_input import SURPLUS, read_secret, refuse_surplus
 
 if TYPE_CHECKING:
-    from skymount.keyring import Keyring, StoredKey
-
+    from skymount.keyring import StoredKey
 
 _SHOW_SEED = click.option("--show-seed", is_flag=True, help="Print the seed as well: a secret.")
 
@@ -35,10 +34,10 @@ def key() -> None:
 @_SHOW_SEED
 @json_option
 def generate(name: str, show_seed: bool, as_json: bool) -> None:
-    """Make a new key, keep it under NAME, print its public key.
+    """Make a new key, store it under NAME, print its public key.
 
-    The seed that it comes from is not kept. With --show-seed it is printed, once; without, `key
-    show --private` gives what a copy in a safe place needs.
+    The seed of the key is not stored: --show-seed prints it, this once. `key show --private` prints
+    the key itself, for a copy in a safe place.
 
     \b
     Example:
@@ -47,7 +46,7 @@ def generate(name: str, show_seed: bool, as_json: bool) -> None:
     from skymount.keyring import gen_key_pair_and_seed
 
     pair, seed = gen_key_pair_and_seed()
-    _emit_stored(_keyring().add(name, pair), seed if show_seed else "", as_json)
+    _emit_stored(user_keyring().add(name, pair), seed if show_seed else "", as_json)
 
 
 @key.command("import", context_settings=SURPLUS)
@@ -56,11 +55,11 @@ def generate(name: str, show_seed: bool, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def import_(ctx: click.Context, name: str, private_key: bool, as_json: bool) -> None:
-    """Keep the key of a seed or pass-phrase under NAME, print its public key.
+    """Store the key of a seed or pass-phrase under NAME, print its public key.
 
-    The secret is read from standard input, or asked for on a terminal. It counts exactly as
-    written, less one line feed at its end. A pass-phrase should be long: whoever guesses it has
-    the key, and guessing is cheap.
+    The secret is read from standard input or the terminal, exactly as written, except for one line
+    feed at its end. A pass-phrase should be long: whoever guesses it has the key, and guessing is
+    cheap.
 
     \b
     Examples:
@@ -72,12 +71,12 @@ def import_(ctx: click.Context, name: str, private_key: bool, as_json: bool) -> 
     from skymount.wire.key_pair import KeyPair
 
     refuse_surplus(ctx, "one name and nothing else")
-    check_name(name)  # before anybody types a secret for it
+    check_name(name)  # before a secret is typed for it
     if private_key:
         pair = KeyPair.from_private_hex(read_secret("Private key").strip())
     else:
         pair = KeyPair.from_seed(read_secret("Seed or pass-phrase", confirm=True))
-    _emit_stored(_keyring().add(name, pair), "", as_json)
+    _emit_stored(user_keyring().add(name, pair), "", as_json)
 
 
 @key.command(context_settings=SURPLUS)
@@ -91,8 +90,8 @@ def derive(
 ) -> None:
     """Derive a key from a master seed and the text --child, such as an application's name.
 
-    The master seed is read like that of `key import`, and not kept. The key is kept under NAME,
-    and its public key printed. Without NAME nothing is kept: --show-seed prints the child's seed.
+    The master seed is read as by `key import`, and not stored. The key is stored under NAME, and
+    its public key printed. Without NAME nothing is stored: --show-seed prints the child's seed.
 
     \b
     Examples:
@@ -111,7 +110,7 @@ def derive(
     if name is None:
         emit({"seed": seed}, as_json, [seed])
         return
-    stored = _keyring().add(name, KeyPair.from_seed(seed))
+    stored = user_keyring().add(name, KeyPair.from_seed(seed))
     _emit_stored(stored, seed if show_seed else "", as_json)
 
 
@@ -120,8 +119,8 @@ def derive(
 def list_(as_json: bool) -> None:
     """List the keys: their names and public keys.
 
-    A key that cannot be used is named on standard error, with the reason; in JSON it has an
-    `error` in place of a public key.
+    A key that cannot be used is named on standard error with the reason. In JSON it has an `error`
+    in place of a public key.
 
     \b
     Example:
@@ -129,7 +128,7 @@ def list_(as_json: bool) -> None:
     """
     from skymount.keyring import StoredKey
 
-    found = _keyring().read_all()
+    found = user_keyring().read_all()
     keys = [each for each in found if isinstance(each, StoredKey)]
     value = [
         _facts(each) if isinstance(each, StoredKey) else {"name": each.name, "error": each.reason}
@@ -165,7 +164,7 @@ def show(name: str, private: bool, as_json: bool) -> None:
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @json_option
 def remove(name: str, yes: bool, as_json: bool) -> None:
-    """Remove the key NAME for good.
+    """Remove the key NAME permanently.
 
     \b
     Example:
@@ -175,16 +174,10 @@ def remove(name: str, yes: bool, as_json: bool) -> None:
     if not yes:
         if not os.isatty(0):
             raise click.UsageError("there is no terminal to ask on: add --yes")
-        if not click.confirm(f"Remove the key {name}? There is no way back", err=True):
+        if not click.confirm(f"Remove the key {name}? This cannot be undone", err=True):
             raise click.ClickException("not removed")
     keyring.remove(name)
     emit({"name": name, "removed": True}, as_json, [])
-
-
-def _keyring() -> "Keyring":
-    from skymount.keyring import Keyring, default_path
-
-    return Keyring(default_path())
 
 
 def _facts(stored: "StoredKey") -> dict[str, str]:

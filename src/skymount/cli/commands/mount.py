@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from skymount import private
+from skymount import file_permissions
 from skymount.cli.options import PortalFlags, mount_options
 from skymount.cli.output import warn
 from skymount.errors import ConfigError, MountError, StorageError
@@ -98,8 +98,8 @@ def _writable(path: str, *, is_default: bool) -> str:
     try:
         if is_default:
             for each in (Path(path).parents[1], Path(path).parent):
-                private.make_directory(each)
-                private.close_directory(each)
+                file_permissions.make_directory(each)
+                file_permissions.restrict_directory(each)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         return path
     except OSError as error:

@@ -1,15 +1,16 @@
-"""``skymount publish``: content under a link that stays the same."""
+"""``skymount publish``: uploads content and points a registry entry at it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from skymount.cli.options import PortalFlags, hashed_option, portal_options
-from skymount.cli.output import emit, json_option, progress, warn
+from skymount.cli.key_argument import hashed_option
+from skymount.cli.options import PortalFlags, portal_options
+from skymount.cli.output import emit, json_option, progress
 
 if TYPE_CHECKING:
-    from skymount.cli.session import Writing
+    from skymount.cli.session import WriteSession
     from skymount.wire.skylink import Skylink
 
 
@@ -25,34 +26,34 @@ def publish(
 ) -> None:
     """Upload the file or directory PATH under a link that stays the same; print that link.
 
-    KEY is the name of a key in the keyring (see `skymount key`), DATAKEY any text: the two name the
-    registry entry that is pointed at the upload. Its link is a skylink, which leads to what was
-    published last. If the upload is done and the entry cannot be posted, the entry is kept, see
-    `skymount registry pending`. --json has the upload's skylink, the link, and the revision.
+    KEY is the name of a key in the keyring (see `skymount key`), DATAKEY any text. The two name the
+    registry entry that will point to the upload; the link is that entry's skylink, which leads to
+    what was published last. If the upload is done but the entry cannot be posted, the entry is
+    kept, see `skymount registry pending`. --json prints the skylink of the upload, the link, and
+    the revision.
 
     \b
     Examples:
       skymount publish site/ --key home --as site
       ls ~/sky/skylinks/"$(skymount publish site/ --key home --as site)"
     """
-    from skymount.cli.key_argument import entry_of, key_pair
-    from skymount.cli.session import run_with_entries
+    from skymount.cli.commands.upload import warn_of_empty_directories
+    from skymount.cli.key_argument import entry_id, key_pair
+    from skymount.cli.session import run_with_writes
     from skymount.portal.client.upload import UploadBody
-    from skymount.portal.client.upload_source import empty_directories
     from skymount.wire.registry_entry import entry_link
 
     settings = flags.load()
     pair = key_pair(owner)
-    ref = entry_of(pair, data_key, hashed=hashed)
+    entry = entry_id(pair.public_key, data_key, hashed=hashed)
     body = UploadBody.of_path(path)
-    for empty in empty_directories(path):
-        warn(f"{empty}: empty, and not part of the upload")
+    warn_of_empty_directories(path)
     with progress() as bar:
 
-        async def send(writing: "Writing") -> "tuple[Skylink, int]":
-            skylink = await writing.upload(body.with_progress(bar))
-            return skylink, (await writing.set(ref, pair, bytes(skylink))).revision
+        async def send(session: "WriteSession") -> "tuple[Skylink, int]":
+            skylink = await session.upload(body.with_progress(bar))
+            return skylink, (await session.set(entry, pair, bytes(skylink))).revision
 
-        skylink, revision = run_with_entries(settings, send)
-    link = str(entry_link(ref.public_key, ref.tweak))
+        skylink, revision = run_with_writes(settings, send)
+    link = str(entry_link(entry.public_key, entry.tweak))
     emit({"skylink": str(skylink), "link": link, "revision": revision}, as_json, [link])

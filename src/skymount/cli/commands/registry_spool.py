@@ -1,40 +1,40 @@
-"""``skymount registry pending``, ``retry``, ``drop`` and ``forget``: what this machine keeps of
-entries that a mount wrote.
+"""``skymount registry pending``, ``retry``, ``drop`` and ``forget``: what the ledger keeps of
+registry entries.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from skymount.cli.options import PortalFlags, hashed_option, portal_options
+from skymount.cli.key_argument import entry_arguments, open_ledger
+from skymount.cli.options import PortalFlags, portal_options
 from skymount.cli.output import emit, json_option, warn
 
 if TYPE_CHECKING:
-    from skymount.cli.session import Writing
-    from skymount.portal.registry.ledger import Ledger, Pending
+    from skymount.cli.session import WriteSession
+    from skymount.portal.registry.ledger import Pending
     from skymount.wire.key_pair import KeyPair
 
-_SHOWN = 60  # characters of content in a line
+_SHOWN_LIMIT = 60  # characters of an entry's data in a line
 
 
 @click.command()
 @json_option
 def pending(as_json: bool) -> None:
-    """List what a mount or a command wrote to entries and could not post, the oldest first.
+    """List changes of entries that a mount or a command could not post, oldest first.
 
-    What failed because no portal answered is sent by itself once one does, while a mount runs.
-    Each line has a number for `retry` and `drop`, the key and the data key, the revision if one was
-    signed, the content, and why it was not posted.
+    If no portal answered, a running mount posts the change by itself once one does. Each line has a
+    number for `retry` and `drop`, the key and the data key, the revision if one was signed, the
+    data, and why it was not posted.
 
     \b
     Examples:
       skymount registry pending
       skymount registry retry
     """
-    with _ledger() as ledger:
+    with open_ledger() as ledger:
         found = ledger.pending()
     names = _key_names() if found else {}
     emit([_facts(each) for each in found], as_json, [_line(each, names) for each in found])
@@ -42,34 +42,36 @@ def pending(as_json: bool) -> None:
 
 @click.command()
 @click.argument("numbers", metavar="[NUMBER]...", type=int, nargs=-1)
-@click.option("--overwrite", is_flag=True, help="Replace what somebody else has set since.")
+@click.option("--overwrite", is_flag=True, help="Replace what somebody else has set meanwhile.")
 @portal_options
 @json_option
 def retry(numbers: tuple[int, ...], overwrite: bool, flags: PortalFlags, as_json: bool) -> None:
-    """Post what is pending: the very same bytes, or signed now if no revision was taken.
+    """Post pending changes: all of them, or those with these numbers.
 
-    Without numbers everything is. What is superseded, since the entry was changed later, is given
-    up, with a warning that has the content, unless it is to overwrite what is there: then it gets
-    the next revision. A change of what somebody else had changed before stays pending: overwrite or
-    drop it. It goes to the portals of this command; if the mount was given others, name them here
-    too: `pending --json` has them. A mount does all this by itself, but overwrites nothing.
+    A change that was signed is posted as it is, another one is signed now. A change is superseded
+    if the entry was changed later: it is dropped with a warning that shows its data, or with
+    --overwrite gets the next revision. A change in conflict with somebody else's stays pending
+    until you overwrite or drop it.
+
+    The changes go to the portals of this command. If the mount used others, name them here too:
+    `pending --json` shows them. A mount does all this by itself, but never overwrites.
 
     \b
     Examples:
       skymount registry retry
       skymount registry retry --overwrite 3
     """
-    from skymount.cli.session import run_with_entries
+    from skymount.cli.session import run_with_writes
 
     settings = flags.load()
-    with _ledger() as ledger:
+    with open_ledger() as ledger:
         chosen = _chosen(ledger.pending(), numbers)
         pairs = {key: _pair(key) for key in {each.public_key for each in chosen}}
-
-        async def send(writing: "Writing") -> list[dict[str, Any]]:
-            return await _send_all(writing, chosen, pairs, overwrite=overwrite)
-
-        sent = run_with_entries(settings, send) if chosen else []
+        sent = []
+        if chosen:
+            sent = run_with_writes(
+                settings, lambda session: _send_all(session, chosen, pairs, overwrite=overwrite)
+            )
         left = {each.id for each in ledger.pending()}
     emit(sent, as_json, [f"{each['id']}: revision {each['revision']}" for each in sent])
     stay = sum(each.id in left for each in chosen)
@@ -78,15 +80,15 @@ def retry(numbers: tuple[int, ...], overwrite: bool, flags: PortalFlags, as_json
 
 
 async def _send_all(
-    writing: "Writing",
+    session: "WriteSession",
     chosen: "Sequence[Pending]",
     pairs: "dict[bytes, KeyPair | None]",
     *,
     overwrite: bool,
 ) -> list[dict[str, Any]]:
-    """Post one after another; say what failed, and drop what is superseded.
+    """Post changes one after another; warn of failures, and drop what is superseded.
 
-    What was written later replaces what was written before to the same entry, and posted just now.
+    A change that only this loop's own earlier post has superseded is posted over it.
     """
     import trio
 
@@ -94,44 +96,44 @@ async def _send_all(
     from skymount.portal.registry.ledger import Fate
     from skymount.portal.registry.revision_marks import EntryId
 
-    entries, ledger = writing.entries, writing.ledger
+    registry, ledger = session.registry, session.ledger
     sent: list[dict[str, Any]] = []
     posted: dict[EntryId, int] = {}
     for each in chosen:
-        ref, pair = EntryId(each.public_key, each.tweak, each.data_key), pairs[each.public_key]
+        entry, pair = EntryId(each.public_key, each.tweak, each.data_key), pairs[each.public_key]
         try:
             try:
-                state = await entries.send(each, pair, overwrite=overwrite)
+                state = await registry.send(each, pair, overwrite=overwrite)
             except StaleEntryError as error:
-                known = entries.recall(ref)
-                if known is None or posted.get(ref) != known.revision:
-                    kept = ledger.get(each.id)
-                    if kept is None or kept.fate is Fate.CONFLICT:
+                known = registry.recall(entry)
+                if known is None or posted.get(entry) != known.revision:
+                    pending = ledger.get(each.id)
+                    if pending is None or pending.fate is Fate.CONFLICT:
                         raise
                     await trio.to_thread.run_sync(ledger.drop, each.id)
-                    give_up(each, error.message)
+                    warn_of_dropped(each, error.message)
                     continue
-                state = await entries.send(each, pair, overwrite=True)
+                state = await registry.send(each, pair, overwrite=True)
         except SkymountError as error:
             if ledger.get(each.id) is not None:  # else something later was posted
                 warn(f"{each.id}: {error}")
         else:
-            posted[ref] = state.revision
+            posted[entry] = state.revision
             sent.append({"id": each.id, "revision": state.revision})
     return sent
 
 
-def give_up(each: "Pending", why: str = "something was written later") -> None:
-    """Say that something is not pending any more, though it was never posted."""
+def warn_of_dropped(each: "Pending", why: str = "something was written later") -> None:
+    """Warn that a change was dropped without having been posted."""
     entry = _entry(each, _key_names())
     warn(f"{each.id}: {entry} was to be {_shown(each)}, which is superseded and given up: {why}")
 
 
 @click.command()
 @click.argument("numbers", metavar="[NUMBER]...", type=int, nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="Drop all that is pending.")
+@click.option("--all", "everything", is_flag=True, help="Drop all pending changes.")
 def drop(numbers: tuple[int, ...], everything: bool) -> None:
-    """Give up what is pending; it is gone then.
+    """Drop pending changes for good.
 
     \b
     Example:
@@ -139,52 +141,37 @@ def drop(numbers: tuple[int, ...], everything: bool) -> None:
     """
     if bool(numbers) == everything:
         raise click.UsageError("name what to drop by its numbers, or use --all")
-    with _ledger() as ledger:
+    with open_ledger() as ledger:
         for each in _chosen(ledger.pending(), numbers):
             ledger.drop(each.id)
 
 
 @click.command()
-@click.argument("owner", metavar="KEY")
-@click.argument("data_key", metavar="DATAKEY")
-@hashed_option
-@click.option("--seen", is_flag=True, help="Forget as well which revision of it was seen.")
+@entry_arguments
+@click.option("--seen", is_flag=True, help="Also forget which revision of it was seen.")
 def forget(owner: str, data_key: str, hashed: bool, seen: bool) -> None:
-    """Take an entry out of the listings of mounts. The entry itself stays as it is.
+    """Remove an entry from the listings of mounts. The entry itself does not change.
 
-    Using it again lists it again. With --seen an entry older than what was seen before is believed
-    again, and shown: after a portal's registry was set up anew, for instance. Mounts that run have
-    to be mounted again for that. Exit code 3 when nothing is known of the entry.
+    Using the entry lists it again. With --seen an older entry than the one seen before is accepted
+    again, for instance after a portal's registry was set up anew; running mounts have to be mounted
+    again for that. Exit code 3 if nothing is known of the entry.
 
     \b
     Examples:
       skymount registry forget home greeting
       skymount registry forget --seen home greeting
     """
-    from skymount.cli.key_argument import public_key
+    from skymount.cli.key_argument import public_key, tweak
     from skymount.errors import NotFoundError
-    from skymount.portal.client import arguments
 
-    key, tweak = bytes.fromhex(public_key(owner)), arguments.tweak(data_key, hashed)
-    with _ledger() as ledger:
-        if not ledger.forget(key, tweak, seen=seen):
+    key, hashed_key = public_key(owner), tweak(data_key, hashed=hashed)
+    with open_ledger() as ledger:
+        if not ledger.forget(key, hashed_key, seen=seen):
             raise NotFoundError(f"{data_key}: no such entry is listed")
 
 
-@contextmanager
-def _ledger() -> "Iterator[Ledger]":
-    from skymount.portal.registry.ledger import Ledger
-
-    with closing(Ledger.of_user()) as ledger:
-        ledger.prepare()
-        yield ledger
-
-
 def _chosen(pending: "Sequence[Pending]", numbers: Sequence[int]) -> "list[Pending]":
-    """Return what has these numbers, without any all; what a mount is posting is left to it.
-
-    The oldest first.
-    """
+    """Return the changes with these numbers, or all but those being posted; oldest first."""
     from skymount.errors import NotFoundError, StorageError
 
     found = {each.id: each for each in pending}
@@ -199,7 +186,7 @@ def _chosen(pending: "Sequence[Pending]", numbers: Sequence[int]) -> "list[Pendi
 
 
 def _pair(public_key: bytes) -> "KeyPair | None":
-    """Return the key that signs; what is signed already needs none."""
+    """Return the key that signs, None without one: signed changes need none."""
     from skymount.cli.key_argument import key_pair
     from skymount.errors import KeyringError
 
@@ -210,11 +197,11 @@ def _pair(public_key: bytes) -> "KeyPair | None":
 
 
 def _key_names() -> dict[bytes, str]:
+    from skymount.cli.key_argument import user_keyring
     from skymount.errors import KeyringError
-    from skymount.keyring import Keyring, default_path
 
     try:
-        return {key: name for name, key in Keyring(default_path()).public_keys().items()}
+        return {key: name for name, key in user_keyring().public_keys().items()}
     except KeyringError:
         return {}
 
@@ -244,15 +231,8 @@ def _time(each: "Pending") -> str:
 def _line(each: "Pending", names: dict[bytes, str]) -> str:
     revision = f"revision {each.signed.entry.revision}" if each.signed else "not signed"
     state = "being posted now" if each.posting else each.reason
-    columns = (
-        str(each.id),
-        _time(each),
-        _entry(each, names),
-        revision,
-        _shown(each, _SHOWN),
-        state,
-    )
-    return "  ".join(columns)
+    entry, data = _entry(each, names), _shown(each, _SHOWN_LIMIT)
+    return "  ".join((str(each.id), _time(each), entry, revision, data, state))
 
 
 def _entry(each: "Pending", names: dict[bytes, str]) -> str:
@@ -261,7 +241,7 @@ def _entry(each: "Pending", names: dict[bytes, str]) -> str:
 
 
 def _shown(each: "Pending", limit: int | None = None) -> str:
-    """Return the content as a line shows it: text between quotes, a skylink, or hex digits."""
+    """Return the data for a line: text in quotes, a skylink, or hex digits."""
     from skymount.wire.registry_entry import DELETED, linked_skylink
 
     if each.data == DELETED:

@@ -1,4 +1,4 @@
-"""``skymount skykey``: the keys with which a node encrypts content."""
+"""``skymount skykey``: the named keys with which a node encrypts content."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,6 @@ from skymount.cli.output import emit, json_option
 from skymount.cli.secret_input import SURPLUS, read_secret, refuse_surplus
 
 if TYPE_CHECKING:
-    from skymount.portal.client.client import PortalClient
     from skymount.wire.skykey import Skykey
 
 _SHOW = click.option("--show-key", is_flag=True, help="Print the key itself: a secret.")
@@ -33,8 +32,7 @@ def _facts(key: "Skykey", show: bool) -> dict[str, str]:
 
 
 def _line(key: "Skykey", show: bool) -> str:
-    columns = [key.id, key.kind.value, key.name]
-    return "  ".join([*columns, key.text] if show else columns)
+    return "  ".join([key.id, key.kind.value, key.name, *([key.text] if show else [])])
 
 
 @skykey.command()
@@ -45,18 +43,12 @@ def _line(key: "Skykey", show: bool) -> str:
     type=click.Choice(["private-id", "public-id"]),
     default="private-id",
     show_default=True,
-    help="With public-id everybody sees which content has the same key.",
+    help="With public-id everybody can see which content has the same key.",
 )
 @_SHOW
 @portal_options
 @json_option
-def create(
-    name: str,
-    kind: str,
-    show_key: bool,
-    flags: PortalFlags,
-    as_json: bool,
-) -> None:
+def create(name: str, kind: str, show_key: bool, flags: PortalFlags, as_json: bool) -> None:
     """Make a new key called NAME; print its id.
 
     \b
@@ -66,11 +58,7 @@ def create(
     from skymount.cli.session import run_with_client
 
     settings = flags.load()
-
-    async def make(client: "PortalClient") -> "Skykey":
-        return await client.create_skykey(name, kind)
-
-    key = run_with_client(settings, make)
+    key = run_with_client(settings, lambda client: client.create_skykey(name, kind))
     emit(_facts(key, show_key), as_json, [key.text if show_key else key.id])
 
 
@@ -79,9 +67,9 @@ def create(
 @json_option
 @click.pass_context
 def add(ctx: click.Context, flags: PortalFlags, as_json: bool) -> None:
-    """Hand over a key that somebody gave you; print its id.
+    """Add a key that somebody gave you; print its id.
 
-    It is read from standard input, or asked for on a terminal: skykey:...?name=...
+    The key is read from standard input or the terminal: skykey:...?name=...
 
     \b
     Example:
@@ -93,11 +81,7 @@ def add(ctx: click.Context, flags: PortalFlags, as_json: bool) -> None:
     refuse_surplus(ctx, "no arguments")
     settings = flags.load()
     key = Skykey.parse(read_secret("Skykey").strip())
-
-    async def hand_over(client: "PortalClient") -> None:
-        await client.add_skykey(key.text)
-
-    run_with_client(settings, hand_over)
+    run_with_client(settings, lambda client: client.add_skykey(key.text))
     emit(_facts(key, False), as_json, [key.id])
 
 
@@ -108,13 +92,9 @@ def add(ctx: click.Context, flags: PortalFlags, as_json: bool) -> None:
 @portal_options
 @json_option
 def get(
-    name: str | None,
-    key_id: str | None,
-    show_key: bool,
-    flags: PortalFlags,
-    as_json: bool,
+    name: str | None, key_id: str | None, show_key: bool, flags: PortalFlags, as_json: bool
 ) -> None:
-    """Print id, type and name of a key; with --show-key the key itself, to give to somebody.
+    """Print the id, type and name of a key; with --show-key the key itself, to give to somebody.
 
     \b
     Examples:
@@ -125,13 +105,12 @@ def get(
 
     settings = flags.load()
     _check_one(name, key_id)
-
-    async def ask(client: "PortalClient") -> "Skykey":
-        if name:
-            return await client.get_skykey_by_name(name)
-        return await client.get_skykey_by_id(key_id or "")
-
-    key = run_with_client(settings, ask)
+    key = run_with_client(
+        settings,
+        lambda client: (
+            client.get_skykey_by_name(name) if name else client.get_skykey_by_id(key_id or "")
+        ),
+    )
     emit(_facts(key, show_key), as_json, [key.text if show_key else _line(key, False)])
 
 
@@ -139,11 +118,7 @@ def get(
 @_SHOW
 @portal_options
 @json_option
-def list_(
-    show_key: bool,
-    flags: PortalFlags,
-    as_json: bool,
-) -> None:
+def list_(show_key: bool, flags: PortalFlags, as_json: bool) -> None:
     """List the keys: id, type and name of each.
 
     \b
@@ -152,12 +127,7 @@ def list_(
     """
     from skymount.cli.session import run_with_client
 
-    settings = flags.load()
-
-    async def ask(client: "PortalClient") -> "tuple[Skykey, ...]":
-        return await client.get_skykeys()
-
-    keys = run_with_client(settings, ask)
+    keys = run_with_client(flags.load(), lambda client: client.get_skykeys())
     emit([_facts(key, show_key) for key in keys], as_json, [_line(key, show_key) for key in keys])
 
 
@@ -166,13 +136,8 @@ def list_(
 @click.option("--id", "key_id", metavar="ID", help="Delete the key of this id.")
 @portal_options
 @json_option
-def delete(
-    name: str | None,
-    key_id: str | None,
-    flags: PortalFlags,
-    as_json: bool,
-) -> None:
-    """Make the node forget a key: content encrypted with it can no longer be read there.
+def delete(name: str | None, key_id: str | None, flags: PortalFlags, as_json: bool) -> None:
+    """Delete a key: content encrypted with it can no longer be read at that node.
 
     \b
     Example:
@@ -182,11 +147,7 @@ def delete(
 
     settings = flags.load()
     _check_one(name, key_id)
-
-    async def forget(client: "PortalClient") -> None:
-        await client.delete_skykey(name=name or "", id=key_id or "")
-
-    run_with_client(settings, forget)
+    run_with_client(settings, lambda client: client.delete_skykey(name=name or "", id=key_id or ""))
     emit({"name": name, "id": key_id, "deleted": True}, as_json, [])
 
 

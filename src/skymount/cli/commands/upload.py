@@ -14,12 +14,10 @@ from skymount.cli.options import PortalFlags, portal_options
 from skymount.cli.output import emit, json_option, progress, warn
 
 if TYPE_CHECKING:
-    from skymount.portal.client.client import PortalClient
     from skymount.portal.client.upload import UploadBody
-    from skymount.wire.messages import UploadResult
 
 _STDIN = "-"
-_LOOK = 0.2  # seconds between two looks at whether to go on waiting for standard input
+_POLL_INTERVAL = 0.2  # seconds after which a wait for standard input looks for a cancellation
 
 
 @click.command()
@@ -32,8 +30,8 @@ _LOOK = 0.2  # seconds between two looks at whether to go on waiting for standar
     "try_files",
     multiple=True,
     metavar="PATH",
-    help="File that a browser is shown for a path that is not there, such as index.html, which "
-    "is looked for in that path's directory; an absolute one is the same for all. Repeatable.",
+    help="File that a browser is shown for a missing path. A relative one, such as index.html, is "
+    "looked for in that path's directory, an absolute one is the same for all. Repeatable.",
 )
 @click.option(
     "--error-page",
@@ -44,7 +42,7 @@ _LOOK = 0.2  # seconds between two looks at whether to go on waiting for standar
 )
 @click.option("--skykey-name", metavar="NAME", help="Let the portal encrypt it with this skykey.")
 @click.option("--skykey-id", metavar="ID", help="The same, by the skykey's id.")
-@click.option("--dry-run", is_flag=True, help="Only print the skylink that it would have.")
+@click.option("--dry-run", is_flag=True, help="Upload nothing, only print the skylink.")
 @portal_options
 @json_option
 def upload(
@@ -62,8 +60,8 @@ def upload(
 ) -> None:
     """Upload the file or directory PATH; print its skylink.
 
-    With - as PATH the file is read from standard input, and needs a --name. A symbolic link to a
-    file is uploaded as that file.
+    With - as PATH the file is read from standard input, and --name is required. A symbolic link to
+    a file is uploaded as that file.
 
     \b
     Examples:
@@ -74,7 +72,6 @@ def upload(
     """
     from skymount.cli.session import run_with_client
     from skymount.portal.client.upload import upload_query
-    from skymount.portal.client.upload_source import empty_directories
 
     settings = flags.load()
     query = upload_query(
@@ -87,15 +84,13 @@ def upload(
         dry_run=dry_run,
     )
     body = _body(path, name or "", query)
-    for empty in () if str(path) == _STDIN else empty_directories(path):
-        warn(f"{empty}: empty, and not part of the upload")
+    if str(path) != _STDIN:
+        warn_of_empty_directories(path)
     with progress() as bar:
-
-        async def send(client: "PortalClient") -> "UploadResult":
-            # to the first portal alone: who uploads says where to
-            return await client.send_upload(body.with_progress(bar))
-
-        result = run_with_client(settings, send)
+        # to the first portal only: the user chose where it goes
+        result = run_with_client(
+            settings, lambda client: client.send_upload(body.with_progress(bar))
+        )
     emit(json.loads(result.encode()), as_json, [str(result.skylink)])
 
 
@@ -113,7 +108,7 @@ def _body(path: Path, name: str, query: list[tuple[str, str]]) -> "UploadBody":
 
 
 class _Pipe:
-    """Standard input that may keep us waiting, though not when we are to end."""
+    """Standard input whose reads end when the command is cancelled."""
 
     def seekable(self) -> bool:
         return False
@@ -121,7 +116,7 @@ class _Pipe:
     def read(self, size: int) -> bytes:
         import trio
 
-        while size and not select.select([0], [], [], _LOOK)[0]:
+        while size and not select.select([0], [], [], _POLL_INTERVAL)[0]:
             trio.from_thread.check_cancelled()
         return os.read(0, size)
 
@@ -133,3 +128,11 @@ def _error_pages(texts: tuple[str, ...]) -> dict[str, str]:
     if len(pages) < len(texts):
         raise click.UsageError("--error-page: there is more than one for a status")
     return pages
+
+
+def warn_of_empty_directories(path: Path) -> None:
+    """Warn that empty directories are not uploaded."""
+    from skymount.portal.client.upload_source import empty_directories
+
+    for empty in empty_directories(path):
+        warn(f"{empty}: empty, and not part of the upload")

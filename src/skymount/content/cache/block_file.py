@@ -18,11 +18,12 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-from skymount import private
+from skymount import file_permissions
 from skymount.content.cache import block_format, direct_io
 from skymount.content.cache.buffer_pool import BufferPool
 from skymount.content.cache.direct_io import PAGE
 from skymount.errors import CacheError
+from skymount.storage.atomic_file import write_all
 
 TEMPORARY = ".tmp"
 """How the names of files end that are being written."""
@@ -140,7 +141,7 @@ def write(path: str, identity: bytes, data: bytes | memoryview) -> int | None:
         try:
             return _write(path, identity, data)
         except FileNotFoundError:
-            private.make_directory(Path(path).parent)
+            file_permissions.make_directory(Path(path).parent)
             return _write(path, identity, data)
     except IsADirectoryError:
         remove(path)
@@ -159,11 +160,11 @@ def _write(path: str, identity: bytes, data: bytes | memoryview) -> int:
 def _write_step_by_step(
     temporary: str, path: str, identity: bytes, data: bytes | memoryview
 ) -> int:
-    fd = private.create(temporary)
+    fd = file_permissions.create_file(temporary)
     try:
         if not _write_pages(fd, identity, data):
-            _write_all(fd, data)
-            _write_all(fd, block_format.seal(identity, data))
+            write_all(fd, data)
+            write_all(fd, block_format.seal(identity, data))
         size = size_of(os.fstat(fd))
         os.replace(temporary, path)
     except BaseException:
@@ -198,12 +199,6 @@ def _write_pages(fd: int, identity: bytes, data: bytes | memoryview) -> bool:
     return False
 
 
-def _write_all(fd: int, data: bytes | memoryview) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(fd, left) :]
-
-
 def remove(path: str) -> bool:
     """Remove whatever is there; say whether it is gone."""
     try:
@@ -223,5 +218,5 @@ def check_private(path: Path) -> None:
     found = path.stat()
     if not stat.S_ISDIR(found.st_mode):
         raise CacheError(f"{path}: not usable as a cache: it is no directory")
-    if objection := private.objection(path, found, private.WRITING):
+    if objection := file_permissions.permission_problem(path, found, file_permissions.WRITE_ACCESS):
         raise CacheError(f"{path}: not usable as a cache: {objection}")

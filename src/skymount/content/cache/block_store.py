@@ -20,7 +20,7 @@ from heapq import heapify, heappop
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from skymount import private
+from skymount import file_permissions
 from skymount.content.cache import block_file, block_format
 from skymount.content.cache.block_format import BlockKey
 from skymount.content.cache.buffer_pool import BufferPool
@@ -33,7 +33,7 @@ VERSION = "v1"
 PAUSE = 60.0
 """Seconds for which nothing is stored after the disk refused it."""
 
-LEAST = 32 << 20
+MIN_SIZE = 32 << 20
 """Bytes of a store that is of use: no block takes more than a quarter of it, and content commonly
 comes in chunks of 4 MiB.
 """
@@ -46,7 +46,7 @@ _PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN}
 
 
 @dataclass(frozen=True, slots=True)
-class Stock:
+class StoreStats:
     """How much there is of something."""
 
     blocks: int
@@ -105,10 +105,10 @@ class BlockStore:
         """
         place = path / "content" / VERSION
         try:
-            private.make_directory(place)
+            file_permissions.make_directory(place)
             for each in (path, place.parent, place):
                 block_file.check_private(each)
-            private.close_directory(place)  # names tell what was read
+            file_permissions.restrict_directory(place)  # names tell what was read
         except OSError as error:
             where = error.filename or place
             raise CacheError(f"{where}: not usable as a cache: {error.strerror}") from None
@@ -153,18 +153,18 @@ class BlockStore:
             self._refused = 0
         return stored
 
-    def rest(self) -> None:
+    def trim_buffers(self) -> None:
         """Give memory back that was used for writing; for when nothing more waits to be written."""
         self._buffers.trim()
 
     # --- all of them ---------------------------------------------------------
 
-    def info(self) -> Stock:
+    def info(self) -> StoreStats:
         """Count what is there."""
         sizes = [file.size for file in self._files() if file.identity is not None]
-        return Stock(len(sizes), sum(sizes))
+        return StoreStats(len(sizes), sum(sizes))
 
-    def clear(self) -> Stock:
+    def clear(self) -> StoreStats:
         """Remove everything; return what it was. CacheError names what cannot be removed."""
         sizes, left = [], []
         for file in self._files():
@@ -178,7 +178,7 @@ class BlockStore:
                     os.rmdir(each.path)
         if left:
             raise CacheError(f"{left[0]}: cannot be removed ({len(left)} files in all)")
-        return Stock(len(sizes), sum(sizes))
+        return StoreStats(len(sizes), sum(sizes))
 
     def verify(self) -> tuple[int, int]:
         """Read everything, and remove what is damaged; return the numbers of good and removed.
@@ -252,10 +252,10 @@ class BlockStore:
         """Keep other processes from making room meanwhile; False when one does so."""
         path = self.root / _LOCK
         try:
-            fd = private.open_or_create(path)
+            fd = file_permissions.open_or_create_file(path)
         except FileNotFoundError:
-            private.make_directory(self.root)
-            fd = private.open_or_create(path)
+            file_permissions.make_directory(self.root)
+            fd = file_permissions.open_or_create_file(path)
         try:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,85 +1,87 @@
-"""Owns the memory that content is received into: page-aligned, and used again once nobody looks.
+"""Reusable, page-aligned memory that content is received into.
 
-Aligned, because the kernel copies to and from pages, and some processors (AMD Zen) copy five times
-more slowly when the destination lies a few bytes behind the source modulo a page, where the buffers
-of Python's own types happen to lie. Used again, because fresh memory costs a page fault for each
-4 KiB.
+Buffers are aligned because some processors (AMD Zen) copy five times more slowly when the
+destination lies a few bytes behind the source modulo a page, as it does with Python's own types.
+They are reused because fresh memory costs a page fault for each 4 KiB.
 """
 
 import mmap
 import sys
 import threading
+from dataclasses import dataclass
 
-_KEPT = 16 << 20
-"""Bytes of buffers that are kept for their next use. Those that are still looked at do not count:
-they are somebody's memory all the same.
-"""
 
-_LEAST = 256 << 10
-"""Bytes from which on a buffer has pages of its own."""
+@dataclass(frozen=True, slots=True)
+class BufferPoolConfig:
+    """Limits of a pool, in bytes."""
 
-_REFERENCES = 2
-"""What sys.getrefcount counts for an object that only one list holds."""
+    max_idle: int = 16 << 20
+    """Idle buffers kept for reuse. A buffer that still has views does not count: its memory is in
+    use."""
+    min_pooled: int = 256 << 10
+    """Smaller buffers are plain bytearrays and are not reused."""
+
+
+_UNREFERENCED = 2
+"""What sys.getrefcount returns for an object that only one list holds."""
 
 
 class BufferPool:
-    """Hands out buffers, in any thread. Which ones nobody looks at any more, the interpreter itself
-    knows.
-    """
+    """Hands out buffers, to any thread. A buffer is reusable once no view of it exists."""
 
-    def __init__(self) -> None:
-        self._idle: list[mmap.mmap] = []  # what came back first is the first
-        self._lock = threading.Lock()  # held for some microseconds, so that the loop may wait
+    def __init__(self, config: BufferPoolConfig | None = None) -> None:
+        self._config = config or BufferPoolConfig()
+        self._returned: list[mmap.mmap] = []  # oldest first; some may still have views
+        self._lock = threading.Lock()  # held for microseconds, so the event loop may wait for it
 
     @property
     def idle(self) -> int:
-        """Bytes that are kept for their next use, and that nobody looks at."""
+        """Bytes of buffers that are kept for reuse and have no views."""
         with self._lock:
-            return self._unused()
+            return self._idle_bytes()
 
     def take(self, size: int) -> memoryview:
-        """Return a writable buffer of `size` bytes; what it holds is anything."""
-        if size < _LEAST:
+        """Return a writable buffer of `size` bytes with arbitrary content."""
+        if size < self._config.min_pooled:
             return memoryview(bytearray(size))
         with self._lock:
-            idle = self._idle
-            for at in reversed(range(len(idle))):
-                if len(idle[at]) == size and self._is_free(at):
-                    return memoryview(idle.pop(at))
+            for at in reversed(range(len(self._returned))):
+                if len(self._returned[at]) == size and self._is_idle(at):
+                    return memoryview(self._returned.pop(at))
         return memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
     def give_back(self, view: memoryview) -> None:
-        """Take a buffer back from which nothing will be read any more, but where it is used now.
+        """Return a buffer. It is not handed out again while any view of it exists.
 
-        It is not handed out again as long as any view of it exists. Those that wait for longest
-        make room for it; odd sizes, of the ends of payloads, hardly come again and are not kept.
+        The longest-idle buffers are freed to make room for it. Odd sizes, such as ends of payloads,
+        hardly recur and are not kept.
         """
-        owner = view.obj
-        if not isinstance(owner, mmap.mmap) or len(owner).bit_count() > 1 or len(owner) > _KEPT:
+        owner, limit = view.obj, self._config.max_idle
+        if not isinstance(owner, mmap.mmap) or len(owner).bit_count() > 1 or len(owner) > limit:
             return
         with self._lock:
-            if any(each is owner for each in self._idle):
+            if any(each is owner for each in self._returned):
                 return
-            self._let_go(_KEPT - len(owner))
-            self._idle.append(owner)
+            self._free_down_to(limit - len(owner))
+            self._returned.append(owner)
 
     def trim(self) -> None:
-        """Free what is more than is kept: for who was the last to look at buffers given back."""
+        """Free what exceeds the limit. Call it after dropping the last view of returned buffers."""
         with self._lock:
-            self._let_go(_KEPT)
+            self._free_down_to(self._config.max_idle)
 
-    def _let_go(self, limit: int) -> None:
-        """Free those that wait for longest, until no more than so many bytes are kept."""
-        held, at = self._unused(), 0
-        while held > limit:
-            if self._is_free(at):
-                held -= len(self._idle.pop(at))
+    def _free_down_to(self, limit: int) -> None:
+        """Free the longest-idle buffers until at most `limit` idle bytes remain."""
+        idle, at = self._idle_bytes(), 0
+        while idle > limit:
+            if self._is_idle(at):
+                idle -= len(self._returned.pop(at))
             else:
                 at += 1
 
-    def _unused(self) -> int:
-        return sum(len(self._idle[at]) for at in range(len(self._idle)) if self._is_free(at))
+    def _idle_bytes(self) -> int:
+        returned = self._returned
+        return sum(len(returned[at]) for at in range(len(returned)) if self._is_idle(at))
 
-    def _is_free(self, at: int) -> bool:
-        """Whether nobody looks at one of those that came back."""
-        return sys.getrefcount(self._idle[at]) == _REFERENCES
+    def _is_idle(self, at: int) -> bool:
+        return sys.getrefcount(self._returned[at]) == _UNREFERENCED

@@ -13,10 +13,10 @@ from hashlib import blake2b
 
 from cachetools import LRUCache
 
+from skymount.concurrency import off_loop
 from skymount.content.cache.block_format import BlockKey
 from skymount.content.cache.memory_cache import Data
 from skymount.content.cache.write_behind import WriteBehindQueue
-from skymount.content.fetch.skyfile_loader import off_loop
 from skymount.content.model import description_codec
 from skymount.content.model import skyfile as shape
 from skymount.content.model.skyfile import LoadedSkyfile, Skyfile, Verified, VerifyPolicy
@@ -42,24 +42,24 @@ class DiskCache:
     """The disk cache of one mount, which asks these portals and trusts them so far."""
 
     def __init__(
-        self, keeper: WriteBehindQueue, portals: Sequence[str], policy: VerifyPolicy
+        self, queue: WriteBehindQueue, portals: Sequence[str], policy: VerifyPolicy
     ) -> None:
-        self._keeper = keeper
+        self._queue = queue
         self._portals = portals
         asked = "\n".join(sorted(set(portals))).encode()
         self._asked = blake2b(asked, digest_size=8).hexdigest()
         self._policy = policy
-        self._in_pieces: LRUCache[str, bool] = LRUCache(_KNOWN)
+        self._has_pieces: LRUCache[str, bool] = LRUCache(_KNOWN)
         self._new: LRUCache[Skylink, set[tuple[int, int]]] = LRUCache(_KNOWN)
         """Of what had no description on disk: the units that were kept since, all that counts."""
-        self._noted: LRUCache[str, tuple[float, int]] = LRUCache(_KNOWN)
+        self._next_touch: LRUCache[str, tuple[float, int]] = LRUCache(_KNOWN)
         """When the use of a description is noted next, and the bytes of content until then."""
 
-    async def recall(self, skylink: Skylink) -> LoadedSkyfile | None:
+    async def load_description(self, skylink: Skylink) -> LoadedSkyfile | None:
         """Return the description of a skylink, the verified one if there is any."""
-        words = [] if self._policy is VerifyPolicy.REQUIRE else map(self._word_of, self._portals)
+        words = [] if self._policy is VerifyPolicy.REQUIRE else map(self._source_of, self._portals)
         keys = [_description_key(skylink, source) for source in ("", *words)]
-        for data in await self._keeper.fetch(keys):
+        for data in await self._queue.read(keys):
             if data is not None:
                 try:
                     return await off_loop(
@@ -70,32 +70,34 @@ class DiskCache:
         self._new.setdefault(skylink, set())
         return None
 
-    async def keep(self, loaded: LoadedSkyfile) -> None:
+    async def store_description(self, loaded: LoadedSkyfile) -> None:
         """Keep a description, and the payload that came along."""
         skyfile = loaded.skyfile
         if skyfile.provisional:
             return
         parts = description_codec.parts(loaded)
         packed = await off_loop(partial(joined, parts), sum(map(len, parts)))
-        self._keeper.offer(self._described(skyfile), packed)
+        self._queue.offer(self._key_of_description(skyfile), packed)
 
-    def _described(self, skyfile: Skyfile) -> BlockKey:
+    def _key_of_description(self, skyfile: Skyfile) -> BlockKey:
         verified = skyfile.verified is Verified.YES
-        return _description_key(skyfile.skylink, "" if verified else self._word_of(skyfile.portal))
+        return _description_key(
+            skyfile.skylink, "" if verified else self._source_of(skyfile.portal)
+        )
 
-    def _use(self, skyfile: Skyfile, size: int) -> None:
+    def _note_use(self, skyfile: Skyfile, size: int) -> None:
         """Take note that so many bytes of content are used, and now and then of its description."""
         now = time.monotonic()
-        due, left = self._noted.get(skyfile.identity, (0.0, 0))
+        due, left = self._next_touch.get(skyfile.identity, (0.0, 0))
         left -= size
         if left <= 0 or now >= due:
             due, left = now + _NOTED_SECONDS, _NOTED_BYTES
-            self._keeper.touch(self._described(skyfile))
-            if self._in_pieces.get(skyfile.identity):
-                self._keeper.touch(_unit_key(skyfile, _MARK, 0))
-        self._noted[skyfile.identity] = due, left
+            self._queue.touch(self._key_of_description(skyfile))
+            if self._has_pieces.get(skyfile.identity):
+                self._queue.touch(_unit_key(skyfile, _MARK, 0))
+        self._next_touch[skyfile.identity] = due, left
 
-    def _word_of(self, portal: str) -> str:
+    def _source_of(self, portal: str) -> str:
         """Return whose word a description is, and who could not prove another.
 
         One that nobody tried to check is another one.
@@ -104,17 +106,19 @@ class DiskCache:
             f"{portal} unchecked" if self._policy is VerifyPolicy.OFF else f"{portal} {self._asked}"
         )
 
-    async def units(self, skyfile: Skyfile, size: int, indexes: Sequence[int]) -> list[Data | None]:
+    async def load_units(
+        self, skyfile: Skyfile, size: int, indexes: Sequence[int]
+    ) -> list[Data | None]:
         """Return units of so many bytes; None for those that are not there.
 
         What was kept in another size counts as well: pieces as parts of a block, and a block of
         which all pieces are there.
         """
         kept = self._new.get(skyfile.skylink)
-        is_new = kept is not None and not self._may_have(kept, skyfile, size, indexes)
+        is_new = kept is not None and not self._may_be_stored(kept, skyfile, size, indexes)
         if is_new or skyfile.provisional:
             return [None] * len(indexes)
-        self._use(skyfile, size * len(indexes))
+        self._note_use(skyfile, size * len(indexes))
         found = await self._of_size(skyfile, size, indexes)
         missing = [at for at, data in enumerate(found) if data is None]
         if not missing or not skyfile.divisible:
@@ -130,7 +134,7 @@ class DiskCache:
         return found
 
     @staticmethod
-    def _may_have(
+    def _may_be_stored(
         kept: set[tuple[int, int]], skyfile: Skyfile, size: int, indexes: Sequence[int]
     ) -> bool:
         """Whether any of some units can be on disk: to look for each costs a cold read much."""
@@ -143,7 +147,7 @@ class DiskCache:
     async def _of_size(
         self, skyfile: Skyfile, size: int, indexes: Sequence[int]
     ) -> list[Data | None]:
-        found = await self._keeper.fetch([_unit_key(skyfile, size, n) for n in indexes])
+        found = await self._queue.read([_unit_key(skyfile, size, n) for n in indexes])
         whole = [min(size, skyfile.size - n * size) for n in indexes]
         return [
             data if data is not None and len(data) == length else None
@@ -177,23 +181,23 @@ class DiskCache:
         if skyfile.provisional:
             return False
         identity = skyfile.identity
-        if identity not in self._in_pieces:
-            found = await self._keeper.fetch([_unit_key(skyfile, _MARK, 0)])
-            self._in_pieces.setdefault(identity, found[0] is not None)
-        return self._in_pieces.get(identity, False)
+        if identity not in self._has_pieces:
+            found = await self._queue.read([_unit_key(skyfile, _MARK, 0)])
+            self._has_pieces.setdefault(identity, found[0] is not None)
+        return self._has_pieces.get(identity, False)
 
-    def keep_unit(self, skyfile: Skyfile, size: int, index: int, data: Data) -> None:
+    def store_unit(self, skyfile: Skyfile, size: int, index: int, data: Data) -> None:
         """Keep a unit. Never waits."""
         if skyfile.provisional:
             return
-        if size < skyfile.unit and not self._in_pieces.get(skyfile.identity):
-            self._in_pieces[skyfile.identity] = True
-            self._keeper.offer(_unit_key(skyfile, _MARK, 0), b"in pieces")
+        if size < skyfile.unit and not self._has_pieces.get(skyfile.identity):
+            self._has_pieces[skyfile.identity] = True
+            self._queue.offer(_unit_key(skyfile, _MARK, 0), b"in pieces")
         kept = self._new.get(skyfile.skylink)
         if kept is not None:
             kept.add((size, index))
-        self._use(skyfile, len(data))
-        self._keeper.offer(_unit_key(skyfile, size, index), data)
+        self._note_use(skyfile, len(data))
+        self._queue.offer(_unit_key(skyfile, size, index), data)
 
 
 def _description_key(skylink: Skylink, source: str) -> BlockKey:

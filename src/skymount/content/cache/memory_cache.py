@@ -1,6 +1,6 @@
-"""Owns the memory that content may take: the units that were used last, and the room for those on
-their way, bounded in bytes together. What was read in order goes first, then what was used longest
-ago.
+"""The memory that content may take: cached units and room for units in flight, bounded together.
+
+Consumed units of sequential readers are evicted first, then the least recently used ones.
 """
 
 import trio
@@ -13,97 +13,94 @@ Data = bytes | memoryview
 
 
 class MemoryCache:
-    """Keeps the units of payload that were used last; of those larger than all of it, one."""
+    """An LRU cache of payload units, by bytes."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, buffers: BufferPool | None = None) -> None:
         self.size = size
-        self.ahead = size * 7 // 8
-        """Bytes that may be filled with what is only likely to be read."""
-        self.buffers = BufferPool()
+        self.prefetch_limit = size * 7 // 8
+        """Bytes that may be in flight for prefetches."""
+        self.buffers = buffers or BufferPool()
         self._oversized: tuple[UnitKey, Data] | None = None
         self._units: LRUCache[UnitKey, Data] = LRUCache(size, getsizeof=len)
-        self._left: LRUCache[UnitKey, Data] = LRUCache(size, getsizeof=len)
-        """Those that are not likely to be used again."""
+        self._consumed: LRUCache[UnitKey, Data] = LRUCache(size, getsizeof=len)
+        """Units that are not likely to be read again."""
         self._reserved = 0
-        self._first = trio.StrictFIFOLock()
-        """Held by the first of those who wait for room; the others stand behind it."""
+        self._first_waiter = trio.StrictFIFOLock()
+        """Held by the first task that waits for room; later ones queue for it."""
         self._released = trio.lowlevel.ParkingLot()
 
     @property
     def used(self) -> int:
-        """Bytes held now."""
+        """Bytes of cached units."""
         oversized = 0 if self._oversized is None else len(self._oversized[1])
-        return int(self._units.currsize + self._left.currsize) + oversized
+        return int(self._units.currsize + self._consumed.currsize) + oversized
 
     @property
     def reserved(self) -> int:
-        """Bytes that are on their way."""
+        """Bytes in flight."""
         return self._reserved
 
     def get(self, key: UnitKey) -> Data | None:
         """Return a unit and make it the most recently used."""
         found = self._units.get(key)
-        if found is None and (found := self._left.pop(key, None)) is not None:
+        if found is None and (found := self._consumed.pop(key, None)) is not None:
             self._units[key] = found
         if found is None and self._oversized is not None and self._oversized[0] == key:
             return self._oversized[1]
         return found
 
-    def leave(self, key: UnitKey) -> None:
-        """Let a unit go before all others, unless it is used again: who reads in order has read it,
-        and the kernel has its pages. Else what was just read would push out what is read next.
+    def mark_consumed(self, key: UnitKey) -> None:
+        """Evict a unit before others, unless it is read again.
+
+        A sequential reader has passed it, and the kernel has its pages. Otherwise units just read
+        would evict the ones that are read next.
         """
         data = self._units.pop(key, None)
         if data is not None:
-            self._left[key] = data
+            self._consumed[key] = data
 
     def put(self, key: UnitKey, data: Data) -> None:
-        """Keep a unit; one that is larger than the whole cache alone, until anything needs room.
-
-        Without it each read of a part of it would fetch the whole of it anew.
+        """Cache a unit. One unit larger than the cache is held until anything else needs room:
+        without it each read of a part would fetch the whole unit again.
         """
         if not self.size:
             return
-        self._make_room(len(data))
+        self._evict(len(data))
         if len(data) <= self.size:
-            self._left.pop(key, None)
+            self._consumed.pop(key, None)
             self._units[key] = data
         elif not self._reserved:
             self._oversized = (key, data)
 
     def drop(self, key: UnitKey) -> None:
-        """Keep a unit no longer, if it is there."""
-        data = self._left.pop(key, None) or self._units.pop(key, None)
+        """Remove a unit, if it is cached."""
+        data = self._consumed.pop(key, None) or self._units.pop(key, None)
         if data is not None:
             self._give_back(data)
 
     def __contains__(self, key: UnitKey) -> bool:
         return (
             key in self._units
-            or key in self._left
+            or key in self._consumed
             or (self._oversized is not None and self._oversized[0] == key)
         )
 
-    # What is on its way
+    # --- in flight -----------------------------------------------------------
 
     async def reserve(self, size: int) -> None:
-        """Wait until there is room for so many bytes that are on their way, and count them.
+        """Reserve room for bytes in flight, waiting for it first come, first served.
 
-        Who came first gets it first. What is larger than everything gets its turn when nothing
-        else is on its way.
+        A request larger than the cache is admitted when nothing else is in flight.
         """
-        if self._first.locked() or not self._has_room(size):
-            async with self._first:
+        if self._first_waiter.locked() or not self._has_room(size):
+            async with self._first_waiter:
                 while not self._has_room(size):
                     await self._released.park()
         self._reserve(size)
 
     def try_reserve(self, size: int, limit: int) -> bool:
-        """Count bytes that are on their way, unless they would be more than `limit` together.
-
-        Never before somebody who waits.
-        """
-        if self._first.locked() or self._reserved + size > limit:
+        """Reserve room unless that makes more than `limit` bytes, or a task waits for room."""
+        if self._first_waiter.locked() or self._reserved + size > limit:
             return False
         self._reserve(size)
         return True
@@ -113,18 +110,18 @@ class MemoryCache:
 
     def _reserve(self, size: int) -> None:
         self._reserved += size
-        self._make_room(0)
+        self._evict(0)
 
     def release(self, size: int) -> None:
-        """Count off bytes that are no longer on their way: they are here, or will not come."""
+        """Release reserved bytes: they have arrived, or will not."""
         self._reserved -= size
         self._released.unpark_all()
 
-    def _make_room(self, size: int) -> None:
-        """Drop what was left or used longest ago until so many bytes more fit."""
+    def _evict(self, size: int) -> None:
+        """Evict units until `size` more bytes fit."""
         size += self._reserved
-        while self._left and self._left.currsize + self._units.currsize + size > self.size:
-            self._give_back(self._left.popitem()[1])
+        while self._consumed and self._consumed.currsize + self._units.currsize + size > self.size:
+            self._give_back(self._consumed.popitem()[1])
         while self._units and self._units.currsize + size > self.size:
             self._give_back(self._units.popitem()[1])
         if self._oversized is not None and size:

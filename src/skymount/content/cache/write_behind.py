@@ -1,5 +1,6 @@
-"""Owns the way between the event loop and the blocks on disk: reads in threads, and a queue of what
-is to be written, which nobody ever waits for. What a block is, and where it lies, is `diskstore`'s.
+"""Disk reads in threads, and the queue of blocks that are written behind the reader's back.
+
+Nobody waits for a write. The blocks themselves are `block_store`'s.
 """
 
 import logging
@@ -17,54 +18,61 @@ from skymount.content.cache.block_store import BlockStore
 
 log = logging.getLogger(__name__)
 
-QUEUED = 64 << 20
-"""Bytes that may wait to be written; most of them are in the memory cache all the same."""
 
-FINISH = 2.0
-"""Seconds that the end of a mount waits for what is still to be written."""
+@dataclass(frozen=True, slots=True)
+class WriteBehindConfig:
+    """Limits of the queue and its threads."""
 
-_WRITERS = 2  # threads; while one waits for its turn to run, the disk works for the other
-_READERS = 2  # threads; the disk and the memory bus gain nothing from more
+    queue_limit: int = 64 << 20
+    """Bytes that may be queued; most of them are in the memory cache anyway."""
+    finish_timeout: float = 2.0
+    """Seconds that the end of a mount waits for queued writes."""
+    writers: int = 2
+    """Threads. While one waits for the interpreter, the disk works for the other."""
+    readers: int = 2
+    """Threads."""
+
 
 _Item = tuple[BlockKey, bytes | memoryview | None]
-"""What is to be written; None: it is only used."""
+"""A block to write; None instead of data: only note its use."""
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
-    """What became of blocks since the mount began."""
+class DiskCacheCounts:
+    """Blocks since the mount began."""
 
     hits: int
     misses: int
     stored: int
     dropped: int
-    """Not written: the queue or the disk was full, or a block too large."""
+    """Not written: the queue or the disk was full, or the block too large."""
     damaged: int
 
 
 class WriteBehindQueue:
-    """Reads and writes the blocks of a store. Made by `open_keeper`, which owns its threads.
+    """Reads and writes blocks of a store. Made by `open_write_behind`, which runs its threads.
 
-    The loop and the writing threads count apart, so that the loop never waits for them.
+    The event loop and the writers have separate counters, so that the loop takes no lock.
     """
 
-    def __init__(self, store: BlockStore) -> None:
+    def __init__(self, store: BlockStore, config: WriteBehindConfig) -> None:
         self._store = store
-        self._readers = trio.CapacityLimiter(_READERS)
+        self._config = config
+        self._readers = trio.CapacityLimiter(config.readers)
         self._queue: SimpleQueue[_Item | None] = SimpleQueue()
-        self._writing = trio.CancelScope(shield=True)
+        self._write_scope = trio.CancelScope(shield=True)
         self._is_closed = self._is_given_up = False
         self._hits = self._misses = self._refused = 0
         self._offered_bytes = 0
-        self._writers = trio.CapacityLimiter(_WRITERS)
-        self._counting = threading.Lock()  # held by the writing threads
+        self._writers = trio.CapacityLimiter(config.writers)
+        self._counter_lock = threading.Lock()  # of the writers
         self._stored = self._not_stored = 0
         self._done_bytes = 0
 
     @property
-    def counts(self) -> Counts:
-        """What became of blocks so far."""
-        return Counts(
+    def counts(self) -> DiskCacheCounts:
+        """Blocks so far."""
+        return DiskCacheCounts(
             hits=self._hits,
             misses=self._misses,
             stored=self._stored,
@@ -73,14 +81,14 @@ class WriteBehindQueue:
         )
 
     @property
-    def waiting(self) -> int:
+    def queued_bytes(self) -> int:
         """Bytes that are still to be written."""
         return self._offered_bytes - self._done_bytes
 
-    async def fetch(self, keys: Sequence[BlockKey]) -> list[memoryview | None]:
-        """Read blocks in one thread; None for those that are not there."""
+    async def read(self, keys: Sequence[BlockKey]) -> list[memoryview | None]:
+        """Read blocks in one thread; None for each that is not there."""
         found = await trio.to_thread.run_sync(
-            partial(_get_all, self._store, keys), abandon_on_cancel=True, limiter=self._readers
+            partial(_read_all, self._store, keys), abandon_on_cancel=True, limiter=self._readers
         )
         hits = sum(block is not None for block in found)
         self._hits += hits
@@ -88,47 +96,47 @@ class WriteBehindQueue:
         return found
 
     def offer(self, key: BlockKey, data: bytes | memoryview) -> None:
-        """Have a block written at some time; it is dropped when too much waits. Never blocks.
+        """Queue a block to be written; it is dropped when the queue is full. Never blocks.
 
         The bytes are not copied, and must not change any more.
         """
-        if self._is_closed or self.waiting + len(data) > QUEUED:
+        if self._is_closed or self.queued_bytes + len(data) > self._config.queue_limit:
             self._refused += 1
             return
         self._offered_bytes += len(data)
         self._queue.put((key, data))
 
     def touch(self, key: BlockKey) -> None:
-        """Have it noted that a block is used. Never blocks."""
+        """Have the use of a block noted. Never blocks."""
         if not self._is_closed:
             self._queue.put((key, None))
 
-    async def write(self) -> None:
-        """Write what is offered until `finish`, whose time limit holds when all else is cancelled.
+    async def run(self) -> None:
+        """Write what is queued until `finish`; its timeout holds also when this is cancelled.
 
-        Threads of its own do it: a hop for each block would cost more than the block.
+        The writers are long-lived threads: a hop for each block would cost more than the block.
         """
-        with self._writing:
+        with self._write_scope:
             async with trio.open_nursery() as nursery:
-                for _ in range(_WRITERS):
-                    nursery.start_soon(self._write_in_thread)
-        if self._writing.cancelled_caught:
+                for _ in range(self._config.writers):
+                    nursery.start_soon(self._run_writer)
+        if self._write_scope.cancelled_caught:
             self._is_given_up = True
-            log.info("the cache on disk: %d bytes were not written in time", self.waiting)
+            log.info("disk cache: %d bytes were not written in time", self.queued_bytes)
 
     def finish(self) -> None:
-        """Take nothing more, and have the rest written for a moment."""
+        """Accept nothing more, and stop the writers when the queue is empty or time is up."""
         self._is_closed = True
-        for _ in range(_WRITERS):
+        for _ in range(self._config.writers):
             self._queue.put(None)
-        self._writing.deadline = trio.current_time() + FINISH
+        self._write_scope.deadline = trio.current_time() + self._config.finish_timeout
 
-    async def _write_in_thread(self) -> None:
+    async def _run_writer(self) -> None:
         await trio.to_thread.run_sync(
-            self._write_out, abandon_on_cancel=True, limiter=self._writers
+            self._write_queued, abandon_on_cancel=True, limiter=self._writers
         )
 
-    def _write_out(self) -> None:
+    def _write_queued(self) -> None:
         while (item := self._queue.get()) is not None and not self._is_given_up:
             key, data = item
             if data is None:
@@ -136,30 +144,31 @@ class WriteBehindQueue:
                 continue
             try:
                 is_stored = self._store.put(key, data)
-            except Exception:
-                # Nobody foresaw it, but it must not end the mount.
+            except Exception:  # a bug must not end the mount
                 log.exception("%s: not kept on disk", key.skylink)
                 is_stored = False
-            with self._counting:
+            with self._counter_lock:
                 self._stored += is_stored
                 self._not_stored += not is_stored
                 self._done_bytes += len(data)
-            del item, data  # the memory is not held while the queue is empty
+            del item, data  # do not hold the memory while the queue is empty
             if self._queue.empty():
-                self._store.rest()
+                self._store.trim_buffers()
 
 
-def _get_all(store: BlockStore, keys: Sequence[BlockKey]) -> list[memoryview | None]:
+def _read_all(store: BlockStore, keys: Sequence[BlockKey]) -> list[memoryview | None]:
     return [store.get(key) for key in keys]
 
 
 @asynccontextmanager
-async def open_keeper(store: BlockStore) -> AsyncIterator[WriteBehindQueue]:
-    """Make a keeper; what it was offered is written when the block is left, or given up."""
-    keeper = WriteBehindQueue(store)
+async def open_write_behind(
+    store: BlockStore, config: WriteBehindConfig | None = None
+) -> AsyncIterator[WriteBehindQueue]:
+    """Run a queue; leaving the block waits a moment for queued writes."""
+    queue = WriteBehindQueue(store, config or WriteBehindConfig())
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(keeper.write)
+        nursery.start_soon(queue.run)
         try:
-            yield keeper
+            yield queue
         finally:
-            keeper.finish()
+            queue.finish()

@@ -8,7 +8,7 @@ from functools import partial
 
 import trio
 
-from skymount.content.fetch.skyfile_loader import off_loop
+from skymount.concurrency import off_loop
 from skymount.errors import PortalError
 from skymount.wire import base_sector
 from skymount.wire.base_sector import Layout

@@ -174,7 +174,7 @@ class Fetcher:
         before it.
         """
         if self._likely >= _PREFETCHES or not self._cache.try_reserve(
-            run.bytes_left, self._cache.ahead
+            run.bytes_left, self._cache.prefetch_limit
         ):
             return False
         self._likely += 1
@@ -266,7 +266,9 @@ class Fetcher:
 
     async def _payload(self, skyfile: Skyfile) -> Data:
         """Return the payload of an inline skyfile, which is part of its description."""
-        loaded = None if self._shelf is None else await self._shelf.recall(skyfile.skylink)
+        loaded = (
+            None if self._shelf is None else await self._shelf.load_description(skyfile.skylink)
+        )
         if loaded is None or loaded.payload is None or loaded.skyfile.identity != skyfile.identity:
             return await self._loader.payload(skyfile)
         return loaded.payload
@@ -276,7 +278,7 @@ class Fetcher:
         if self._shelf is None:
             return [None] * len(run.keys)
         indexes = range(run.first, run.first + len(run.keys))
-        return await self._shelf.units(run.skyfile, run.size, indexes)
+        return await self._shelf.load_units(run.skyfile, run.size, indexes)
 
     async def _ask(self, run: FetchJob, stop: int) -> None:
         """Fetch the units of a run up to one, from whichever portal has them."""
@@ -298,16 +300,16 @@ class Fetcher:
 
         def receive(parts: Sequence[memoryview]) -> AsyncGenerator[int, None]:
             start = first * run.size
-            patient = run.likely and not run.is_wanted
+            speculative = run.likely and not run.is_wanted
             return range_request.receive(
-                client, skyfile, start, parts, run.refused, patient=patient
+                client, skyfile, start, parts, run.refused, speculative=speculative
             )
 
         def accept(number: int) -> None:
             data = views[number].toreadonly()
             self.fetched += len(data)
             if self._shelf is not None and _may_keep(skyfile, client):
-                self._shelf.keep_unit(skyfile, run.size, first + number, data)
+                self._shelf.store_unit(skyfile, run.size, first + number, data)
             self._settle(run, data)
 
         layout = skyfile.layout

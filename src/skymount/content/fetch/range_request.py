@@ -38,19 +38,21 @@ async def receive(
     views: Sequence[memoryview],
     refused: set[PortalReader],
     *,
-    patient: bool = False,
+    speculative: bool = False,
 ) -> AsyncGenerator[int, None]:
     """Fill the views with the payload from `start` on; yields the number of each that is filled.
 
     What comes after the last one (too many bytes) is known before that is yielded. `refused` are
     the portals that do not send this payload as one stream; who is found to be one is added.
-    Who is `patient` waits for nothing yet.
+    It is `speculative` while nobody waits for the bytes.
     """
     wanted = ByteRange(start, start + sum(map(len, views)))
     async with AsyncExitStack() as stack:
         body: Body | None = None
         if client not in refused:
-            whole = client.open_range(skyfile.skylink, "", wanted, skyfile.size, patient=patient)
+            whole = client.open_range(
+                skyfile.skylink, "", wanted, skyfile.size, speculative=speculative
+            )
             try:
                 body = await stack.enter_async_context(whole)
             except (BadContentError, RequestRefusedError):

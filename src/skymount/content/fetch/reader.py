@@ -13,6 +13,7 @@ from dataclasses import replace
 import trio
 from cachetools import LRUCache
 
+from skymount.concurrency import in_thread
 from skymount.content.cache.disk_cache import DiskCache
 from skymount.content.cache.memory_cache import Data, MemoryCache
 from skymount.content.fetch.fetcher import Fetcher, FetchJob, Pending
@@ -20,10 +21,10 @@ from skymount.content.fetch.readahead import Cursor, Cursors, Neighbours, Shares
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.model import skyfile as shape
 from skymount.content.model.skyfile import LoadedSkyfile, Skyfile, UnitKey
-from skymount.content.worker.shared_memory import in_thread, is_much, let_go
+from skymount.content.worker.shared_memory import is_large, release_mappings
 from skymount.errors import PortalError
 from skymount.portal.client.base import PortalReader
-from skymount.portal.failover import PROOF_WAIT, Portals
+from skymount.portal.failover import PROOF_TIMEOUT, Portals
 from skymount.wire.skylink import Skylink
 
 _TRACKED = 64  # skyfiles whose readers are remembered though no file of them is open
@@ -134,7 +135,7 @@ class ContentReader:
         self._fetcher = Fetcher(portals, loader, cache, shelf, self._pending)
         self._open: dict[str, _Source] = {}
         self._closed_ones: LRUCache[str, _Source] = LRUCache(_TRACKED)
-        self._shares = Shares(cache.ahead)
+        self._shares = Shares(cache.prefetch_limit)
         self._is_letting_go = False
 
     @property
@@ -151,14 +152,14 @@ class ContentReader:
 
     async def load(self, skylink: Skylink) -> Skyfile:
         """Describe a skylink, from disk if it can be; a payload that came along is kept."""
-        kept = None if self._shelf is None else await self._shelf.recall(skylink)
+        kept = None if self._shelf is None else await self._shelf.load_description(skylink)
         if kept is not None and self._loader.is_enough(kept.skyfile):
             loaded = kept
         else:
             loaded = await self._ask(skylink, kept)
         skyfile = loaded.skyfile
-        is_large = is_much(len(skyfile.listing.packed) + len(skyfile.fanout))
-        if is_large and not self._is_letting_go:
+        size = len(skyfile.listing.packed) + len(skyfile.fanout)
+        if is_large(size) and not self._is_letting_go:
             self._is_letting_go = True
             self._nursery.start_soon(self._let_go)
         if loaded.payload is not None:
@@ -168,7 +169,7 @@ class ContentReader:
     async def _let_go(self) -> None:
         """See to it that large descriptions take no memory of the mount's while nobody looks."""
         while True:
-            if not await in_thread(let_go):
+            if not await in_thread(release_mappings):
                 break
             await trio.sleep(_LOOKED_AT)
         self._is_letting_go = False
@@ -176,14 +177,14 @@ class ContentReader:
     async def _ask(self, skylink: Skylink, kept: LoadedSkyfile | None) -> LoadedSkyfile:
         """Ask the portals for a description; what was kept unverified, if none of them answers."""
         try:
-            with trio.fail_after(math.inf if kept is None else PROOF_WAIT):
+            with trio.fail_after(math.inf if kept is None else PROOF_TIMEOUT):
                 loaded = await self._loader.load(skylink)
         except (PortalError, trio.TooSlowError):
             if kept is None:
                 raise
             return replace(kept, skyfile=replace(kept.skyfile, is_unconfirmed=True))
         if self._shelf is not None:
-            await self._shelf.keep(loaded)
+            await self._shelf.store_description(loaded)
         return loaded
 
     def open(self, skyfile: Skyfile, start: int, size: int) -> Extent:
@@ -303,7 +304,7 @@ class ContentReader:
         if not await self._shelf.has_pieces(skyfile):
             return None
         first, last = offset // shape.PIECE, -(-stop // shape.PIECE)
-        pieces = await self._shelf.units(skyfile, shape.PIECE, range(first, last))
+        pieces = await self._shelf.load_units(skyfile, shape.PIECE, range(first, last))
         there = [piece for piece in pieces if piece is not None]
         if len(there) < len(pieces):
             return None
@@ -373,7 +374,7 @@ class ContentReader:
         passed = stop if is_at_end else min(stop, cursor.mark // unit * unit)
         for index in range(offset // unit, -(-passed // unit)):
             if not source.cursors.is_ahead(index * unit, now):
-                self._cache.leave(source.key(index, unit))
+                self._cache.mark_consumed(source.key(index, unit))
         for index in cursor.left_behind(unit):
             if not source.cursors.is_ahead(index * unit, now):
                 self._cache.drop(source.key(index, unit))

@@ -7,23 +7,23 @@ header or by its endpoint, and small content is checked by putting the base sect
 """
 
 import logging
-import os
 from collections.abc import Collection
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import trio
 from cachetools import LRUCache
 
+from skymount.concurrency import in_thread, off_loop
 from skymount.content.fetch.range_request import receive
 from skymount.content.model.listing import Listing, Packed, unpack
 from skymount.content.model.listing_builder import tabulate
 from skymount.content.model.skyfile import LoadedSkyfile, Skyfile, Verified, VerifyPolicy
-from skymount.content.worker.shared_memory import Inflow, MemoryFile, in_thread, open_memory_file
-from skymount.content.worker.worker_process import tabulate_apart, tabulate_file
+from skymount.content.worker.shared_memory import FileReceiver, MemoryFile, open_memory_file
+from skymount.content.worker.worker_process import tabulate_file_in_worker, tabulate_in_worker
 from skymount.errors import (
     BadContentError,
     MalformedError,
@@ -40,18 +40,8 @@ from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE, Skylink
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 _DOUBTED = 1024
 """Skylinks of which it is remembered that the log has a line on their being provisional."""
-
-_HASHING_THREADS = os.cpu_count() or 1
-"""Of their own: trio's are shared with name look-ups, which can hang for long."""
-
-_HERE = 16 << 10
-"""Bytes that are hashed or parsed in less time than a first thread takes to start and answer: up to
-a millisecond.
-"""
 
 _FANOUT_LIMIT = 64 << 20
 """Bytes of fan-out; the roots of 8 TiB of content."""
@@ -63,31 +53,9 @@ _UNIT_LIMIT = 64 << 20
 
 _SMALL_METADATA = 96 << 10
 """Bytes of metadata that a thread reads; the loop waits up to 5 ms for that, as parsers let no
-other thread run meanwhile. More is for a process apart, whose start costs 0.1 s. What only the
+other thread run meanwhile. More is for a worker process, whose start costs 0.1 s. What only the
 lenient parser takes cannot be told before; of so many bytes it takes no longer.
 """
-
-
-async def off_loop(work: "partial[T]", size: int = _HERE + 1) -> T:
-    """Run CPU-bound work in a thread; a caller that is cancelled does not wait for it.
-
-    `size` are the bytes that it is about: for a few it is done at once.
-    """
-    if size <= _HERE:
-        return work()
-    return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=_limiter())
-
-
-_run_limiter: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("off_loop")
-
-
-def _limiter() -> trio.CapacityLimiter:
-    """Return the limiter of this run of trio."""
-    try:
-        return _run_limiter.get()
-    except LookupError:
-        _run_limiter.set(trio.CapacityLimiter(_HASHING_THREADS))
-        return _run_limiter.get()
 
 
 class SkyfileLoader:
@@ -97,7 +65,7 @@ class SkyfileLoader:
         self._portals = portals
         self._policy = policy
         self._with_base_sectors: set[PortalReader] = set()
-        self._apart = trio.CapacityLimiter(1)  # one such process takes a gigabyte
+        self._worker = trio.CapacityLimiter(1)  # one such process takes a gigabyte
         self._doubted: LRUCache[Skylink, bool] = LRUCache(_DOUBTED)
         self._provisional = count(1)
         self.fetched = 0
@@ -273,8 +241,8 @@ class SkyfileLoader:
         """Make the listing of metadata; the sizes are those of `tabulate`."""
         if len(raw) <= _SMALL_METADATA:
             return await off_loop(partial(_tabulated, bytes(raw), size, answered), len(raw))
-        async with self._apart:
-            packed = await tabulate_apart(raw, size, answered)
+        async with self._worker:
+            packed = await tabulate_in_worker(raw, size, answered)
         return await off_loop(partial(unpack, packed, is_checked=True))
 
     async def _listing_in(
@@ -284,8 +252,8 @@ class SkyfileLoader:
         length = len(file) - start
         if length <= _SMALL_METADATA:
             return await self._listing(file.get(start, length), size, answered)
-        async with self._apart:
-            packed = await tabulate_file(file, start, size, answered)
+        async with self._worker:
+            packed = await tabulate_file_in_worker(file, start, size, answered)
         return await off_loop(partial(unpack, packed, is_checked=True))
 
     async def _spilled_body(
@@ -373,7 +341,7 @@ class SkyfileLoader:
     ) -> tuple[bytes | None, Listing]:
         """Return metadata and their listing; None for what no base sector has room for."""
         async with open_memory_file() as file:
-            inflow = Inflow(file)
+            inflow = FileReceiver(file)
             try:
                 await client.metadata_into(skylink, inflow)
             except NotFoundError:

@@ -9,7 +9,7 @@ import struct
 
 from skymount.content.model.listing import Packed, unpack
 from skymount.content.model.skyfile import LoadedSkyfile, Skyfile, Verified
-from skymount.content.worker.shared_memory import is_much, joined
+from skymount.content.worker.shared_memory import is_large, joined
 from skymount.errors import MalformedError
 from skymount.wire.base_sector import LAYOUT_SIZE, Layout
 from skymount.wire.skylink import Skylink
@@ -78,6 +78,6 @@ def _detached(part: memoryview, whole: memoryview) -> Packed:
     """Return a part of what was read; a copy, if with it much more would stay in memory. What is
     much goes where other large descriptions are.
     """
-    if len(whole) <= _KEPT_ALIVE * len(part) and not is_much(len(part)):
+    if len(whole) <= _KEPT_ALIVE * len(part) and not is_large(len(part)):
         return part
     return joined([part])

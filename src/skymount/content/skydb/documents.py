@@ -15,18 +15,17 @@ from weakref import WeakValueDictionary
 import trio
 from cachetools import LRUCache
 
-from skymount.concurrency import in_turns
+from skymount.concurrency import in_thread, in_turns
 from skymount.content.fetch.reader import ContentReader
 from skymount.content.model.skyfile import Skyfile, Verified, VerifyPolicy
 from skymount.content.skydb.document_text import READING, WRITING, as_text, split, written
 from skymount.content.worker.shared_memory import (
     LongText,
     MemoryFile,
-    in_thread,
     open_memory_file,
     text_of,
 )
-from skymount.content.worker.worker_process import run_apart
+from skymount.content.worker.worker_process import run_worker
 from skymount.errors import BadContentError, MalformedError, SkymountError
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.upload import FILE_FIELD, UploadBody, send
@@ -46,7 +45,7 @@ _PIECE = 1 << 20  # bytes of a document that are read at once
 
 _SMALL = 128 << 10
 """Bytes of a document that a thread takes: json lets nobody else run meanwhile, for 2 ms. More is
-for a process apart, whose start costs 0.1 s.
+for a worker process, whose start costs 0.1 s.
 """
 
 _CACHE = 64 << 20  # bytes of documents' text that are kept in memory
@@ -197,15 +196,15 @@ class Documents:
                 size = min(_PIECE, skyfile.size - at)
                 piece = await self._reader.read(skyfile, at, size)
                 await in_thread(partial(file.put, piece, at))
-            async with self._apart(file, READING) as found:
+            async with self._worker(file, READING) as found:
                 return await in_thread(partial(text_of, found))
 
     @asynccontextmanager
-    async def _apart(self, given: MemoryFile, work: str) -> AsyncIterator[MemoryFile]:
-        """Yield what a process apart makes of what is in a file."""
+    async def _worker(self, given: MemoryFile, work: str) -> AsyncIterator[MemoryFile]:
+        """Yield what a worker makes of the content of a file."""
         async with open_memory_file() as output:
             async with self._turn:
-                await run_apart(_TEXTS, "the document", given, output, work)
+                await run_worker(_TEXTS, "the document", given, output, work)
             yield output
 
     def _keep(self, skylink: Skylink, text: _Text) -> None:
@@ -264,7 +263,7 @@ class Documents:
             return split(lambda start, size: both[start : start + size], len(both))
         async with open_memory_file() as file:
             await in_thread(partial(file.put, data))
-            async with self._apart(file, WRITING) as found:
+            async with self._worker(file, WRITING) as found:
                 body, text = await in_thread(partial(split, found.get, len(found)))
         async with open_memory_file() as file:
             await in_thread(partial(file.put, text))

@@ -1,1 +1,1 @@
-"""Work on untrusted input that runs in a process of its own."""
+"""Untrusted input parsed in a worker process, and the memory shared with it."""

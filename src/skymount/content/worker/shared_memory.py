@@ -1,42 +1,43 @@
-"""Owns memory by the many megabytes: how it is shared with a process apart, copied, and given back,
-while the interpreter runs other threads. `bytes` and memoryviews copy each other without letting
-them, and give thousands of small pages back one by one.
+"""Large data in memory files (memfd): shared with workers, copied and freed without the GIL.
+
+Copies between `bytes` and memoryviews hold the GIL, and freeing them returns pages one by one.
 """
 
 import mmap
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing, suppress
-from typing import TypeVar
 from weakref import WeakSet
 
 import trio
 
+from skymount.concurrency import in_thread
 from skymount.errors import UnavailableError
+from skymount.storage.atomic_file import write_all_at
 
-T = TypeVar("T")
+_COMPARE_CHUNK = 1 << 20  # bytes compared at a time
 
-_COMPARED = 1 << 20  # bytes that are compared at a time
+_WINDOW = 1 << 20  # bytes of a file mapped at a time
 
-_WINDOW = 1 << 20  # bytes of a file that are mapped at a time
-
-_LITTLE = 1 << 20  # bytes that are copied in less time than it takes to make a file
+_SMALL = 1 << 20  # bytes that are copied faster than a file is made
 
 
-class _Shared(mmap.mmap):
-    """Memory of a file, to be looked at. It is the file's, not the mount's: what is not looked at
-    for a while is let go of (`let_go`), and is there again when it is.
+class _Mapping(mmap.mmap):
+    """A read-only mapping of a memory file. `release_mappings` unloads its pages from the process;
+    the next access loads them again.
     """
 
 
-_shared: WeakSet[_Shared] = WeakSet()
+_mappings: WeakSet[_Mapping] = WeakSet()
 
-_LOOKED_AT = 32 << 20
-"""Bytes of such memory that stay with the mount. Its program and its libraries count as well."""
+_RESIDENT_LIMIT = 32 << 20
+"""Bytes of file-backed memory above which the mappings' pages are unloaded. The program and its
+libraries count as well.
+"""
 
 
 class MemoryFile:
-    """A file that is nothing but memory. Its functions are for threads."""
+    """A file in memory (memfd). Its methods copy, so large data belongs in a thread."""
 
     def __init__(self) -> None:
         self.descriptor = os.memfd_create("skymount")
@@ -46,31 +47,28 @@ class MemoryFile:
 
     def put(self, data: bytes | bytearray | memoryview | mmap.mmap, at: int = 0) -> None:
         """Write at an offset."""
-        left = memoryview(data)
-        while left:
-            written = os.pwrite(self.descriptor, left, at)
-            left, at = left[written:], at + written
+        write_all_at(self.descriptor, memoryview(data), at)
 
     def get(self, start: int, size: int) -> bytes:
-        """Return what lies at an offset."""
+        """Read up to `size` bytes at an offset."""
         return os.pread(self.descriptor, size, start)
 
     def content(self) -> memoryview:
-        """Return all of it, which stays where it is; the file may be closed."""
+        """Map the whole content; valid after the file is closed."""
         length = len(self)
         if not length:
             return memoryview(b"")
-        memory = _Shared(self.descriptor, length, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
-        _shared.add(memory)
+        memory = _Mapping(self.descriptor, length, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+        _mappings.add(memory)
         return memoryview(memory)
 
     def truncate(self, size: int) -> None:
-        """Give it a length; what is behind that is given back."""
+        """Set the length; the memory behind it is freed."""
         os.ftruncate(self.descriptor, size)
 
     def window(self, at: int) -> memoryview:
-        """Return memory of the file itself to write to, from an offset on; it is mapped as long as
-        anybody looks at it.
+        """Map the next part of the file for writing, from an offset on; unmapped with the last
+        view.
         """
         start = at // _WINDOW * _WINDOW
         if len(self) < start + _WINDOW:
@@ -78,27 +76,27 @@ class MemoryFile:
         return memoryview(mmap.mmap(self.descriptor, _WINDOW, offset=start))[at - start :]
 
     def close(self) -> None:
-        """Give the memory back, unless another process has the file too."""
+        """Close it; the memory is freed when no process has it open or mapped."""
         os.close(self.descriptor)
 
 
-class Inflow:
-    """Lets what comes from a socket go into a file, past all memory of the mount's own."""
+class FileReceiver:
+    """Receives a response body straight into a memory file."""
 
     def __init__(self, file: MemoryFile) -> None:
         self._file = file
         self._window = memoryview(b"")
         self.size = 0
-        """Bytes that have come."""
+        """Bytes received."""
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Start again with an empty file."""
         self.finish()
         self._file.truncate(0)
         self.size = 0
 
     def room(self) -> memoryview:
-        """Return where the next bytes go; UnavailableError when there is no memory."""
+        """Return the buffer for the next bytes; UnavailableError when there is no memory."""
         if not self._window:
             try:
                 self._window = self._file.window(self.size)
@@ -107,18 +105,22 @@ class Inflow:
         return self._window
 
     def filled(self, size: int) -> None:
-        """Take note that so many bytes have come."""
+        """Count `size` bytes as received."""
         self._window = self._window[size:]
         self.size += size
 
     def finish(self) -> None:
-        """Let the file end with what has come."""
+        """Cut the file to what was received."""
         self._window = memoryview(b"")
         self._file.truncate(self.size)
 
 
 class LongText(mmap.mmap):
-    """Much text in memory of a file. A part that is read is a copy; the rest is not the mount's."""
+    """A long text in a memory file, compared and sliced like bytes.
+
+    Slices are copies. The pages are unloaded after each, so that the text does not count as the
+    mount's memory.
+    """
 
     def __getitem__(self, part: slice) -> bytes:  # type: ignore[override]
         found = super().__getitem__(part)
@@ -136,16 +138,16 @@ class LongText(mmap.mmap):
 
     def startswith(self, start: "bytes | bytearray | LongText") -> bool:
         """As `bytes.startswith`."""
-        pieces = (slice(at, at + _COMPARED) for at in range(0, len(start), _COMPARED))
+        chunks = (slice(at, at + _COMPARE_CHUNK) for at in range(0, len(start), _COMPARE_CHUNK))
         return len(start) <= len(self) and all(
-            self[piece][: len(start) - piece.start] == start[piece] for piece in pieces
+            self[chunk][: len(start) - chunk.start] == start[chunk] for chunk in chunks
         )
 
 
 def text_of(file: MemoryFile) -> bytes | LongText:
-    """Return what is in a file, which may be closed; for a thread."""
+    """Return the content of a file, which may then be closed; for a thread."""
     length = len(file)
-    if not is_much(length):
+    if not is_large(length):
         return file.get(0, length)
     with suppress(OSError):
         return LongText(file.descriptor, length, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
@@ -154,7 +156,7 @@ def text_of(file: MemoryFile) -> bytes | LongText:
 
 @asynccontextmanager
 async def open_memory_file() -> AsyncIterator[MemoryFile]:
-    """Make such a file, whose memory is given back at the end; UnavailableError without any."""
+    """Make a memory file for the block; UnavailableError when there is no memory."""
     try:
         made = MemoryFile()
     except OSError as error:
@@ -167,32 +169,27 @@ async def open_memory_file() -> AsyncIterator[MemoryFile]:
 
 
 def _no_memory(error: OSError) -> UnavailableError:
-    return UnavailableError(f"no memory can be had: {error.strerror}")
+    return UnavailableError(f"cannot allocate memory: {error.strerror}")
 
 
-def let_go() -> bool:
-    """Let go of what is looked at of files, if that is much; return whether there is any."""
+def release_mappings() -> bool:
+    """Unload the pages of all mappings if they are many; return whether any mapping exists."""
     with open("/proc/self/statm", "rb") as status:
         resident = int(status.read().split()[2]) * mmap.PAGESIZE
-    if resident > _LOOKED_AT:
-        for memory in list(_shared):
-            memory.madvise(mmap.MADV_DONTNEED)
-    return bool(_shared)
+    if resident > _RESIDENT_LIMIT:
+        for mapping in list(_mappings):
+            mapping.madvise(mmap.MADV_DONTNEED)
+    return bool(_mappings)
 
 
-async def in_thread(work: Callable[[], T]) -> T:
-    """Do in a thread what lets others run meanwhile, such as to copy much."""
-    return await trio.to_thread.run_sync(work, limiter=trio.CapacityLimiter(1))
-
-
-def is_much(size: int) -> bool:
-    """Whether so many bytes are worth a file."""
-    return size > _LITTLE
+def is_large(size: int) -> bool:
+    """Whether so many bytes belong in a memory file."""
+    return size > _SMALL
 
 
 def joined(parts: Sequence[bytes | memoryview]) -> bytes | memoryview:
-    """Return parts in one piece; for a thread where they are long."""
-    if not is_much(sum(map(len, parts))):
+    """Join parts, in a memory file if they are large; for a thread then."""
+    if not is_large(sum(map(len, parts))):
         return b"".join(parts)
     with suppress(OSError), closing(MemoryFile()) as file:
         at = 0

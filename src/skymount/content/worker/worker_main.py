@@ -1,5 +1,6 @@
-"""Owns what the programs have in common that run in a process apart: how each takes and gives
-bytes, says what is wrong, and how much of the machine it may take. `apart` runs them.
+"""The common part of worker programs: input and output, exit status, and resource limits.
+
+`worker_process` starts them. This is imported in the worker, so it imports little.
 """
 
 import mmap
@@ -10,36 +11,37 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TypeAlias
 
-from skymount import private
+from skymount import process_hardening
 from skymount.errors import MalformedError
 
 Buffer: TypeAlias = "bytes | bytearray | array[int]"
 
 MALFORMED = 65
-"""Exit status that says that the input is (EX_DATAERR); why is a line on stderr."""
+"""Exit status for malformed input (EX_DATAERR); stderr has the reason in one line."""
 
 METADATA_MEMORY = 1 << 30
-"""Bytes of address space for metadata. Those of the greatest length that is read, 256 MiB with two
-million records, take nine tenths of it."""
+"""Bytes of address space for metadata. The largest that is accepted, 256 MiB with two million
+records, needs nine tenths of it.
+"""
 
 DOCUMENT_MEMORY = 4 << 30
-"""Bytes of it for a document."""
+"""Bytes of address space for a document."""
 
-_SECONDS = 60
-"""Of processor time; the greatest metadata takes ten."""
+_CPU_SECONDS = 60
+"""The largest metadata takes ten."""
 
 
 def run(
     work: Callable[[Callable[[], bytes | memoryview]], Iterable[Buffer]], what: str, memory: int
 ) -> int:
-    """Do the work, and write its result to stdout; return the exit status.
+    """Run `work`, write its result to stdout, and return the exit status.
 
-    The work gets what returns the file that stdin is, from its offset on. `what` is what is done,
-    for who must be told that it takes more memory than that.
+    `work` gets a function that returns the content of stdin (a file), from its offset on.
+    `what` describes the work in the error for exceeding `memory` bytes.
     """
     _limit_resources(memory)
     try:
-        for part in work(_given):
+        for part in work(_stdin_content):
             sys.stdout.buffer.write(part)
     except MalformedError as error:
         sys.stderr.write(f"{error}\n")
@@ -50,8 +52,8 @@ def run(
     return 0
 
 
-def _given() -> bytes | memoryview:
-    """Return what lies in the file that stdin is; it is no copy."""
+def _stdin_content() -> bytes | memoryview:
+    """Map the file on stdin from its offset on; not copied."""
     start, size = os.lseek(0, 0, os.SEEK_CUR), os.fstat(0).st_size
     skipped = start % mmap.ALLOCATIONGRANULARITY
     length = size - start + skipped
@@ -63,13 +65,13 @@ def _given() -> bytes | memoryview:
 
 
 def _limit_resources(memory: int) -> None:
-    """Bound memory and time, and be the first to go when the machine is out of memory."""
-    import resource  # the mount, which reads what is small itself, has no need of it
+    """Limit memory and processor time, and be the first choice of the OOM killer."""
+    import resource  # not at the top: the mount imports this module too and does not need it
 
-    private.be_a_service()
+    process_hardening.harden_service()
     for kind, limit in (
         (resource.RLIMIT_AS, memory),
-        (resource.RLIMIT_CPU, _SECONDS),
+        (resource.RLIMIT_CPU, _CPU_SECONDS),
     ):
         hard = resource.getrlimit(kind)[1]
         bound = limit if hard == resource.RLIM_INFINITY else min(limit, hard)

@@ -1,8 +1,7 @@
-"""Owns the processes apart that read large JSON.
+"""Runs worker processes, which parse large JSON: the parent's side (`worker_main` is the child's).
 
-A parser lets no other thread run meanwhile: a hundred megabytes would stop the mount for seconds,
-and cost it a gigabyte. What goes to such a process and comes back lies in files that are nothing
-but memory, so the event loop passes none of it on.
+A JSON parser holds the GIL: a hundred megabytes would block the mount for seconds and take a
+gigabyte of its memory. Input and output are memory files, so the event loop copies nothing.
 """
 
 import os
@@ -11,55 +10,58 @@ from functools import partial
 
 import trio
 
-from skymount.content.worker.shared_memory import MemoryFile, in_thread, open_memory_file
+from skymount.concurrency import in_thread
+from skymount.content.worker.shared_memory import MemoryFile, open_memory_file
 from skymount.content.worker.worker_main import MALFORMED
 from skymount.errors import BadContentError, MalformedError, UnavailableError
 
 _TABULATE = "skymount.content.model.listing_builder"
 
-_TIME = 120.0
-"""Seconds that it may take; a million files take about four."""
+_TIMEOUT = 120.0
+"""Seconds that a worker may take; a million files take about four."""
 
-_REASON = 300  # characters of what it says on stderr
+_REASON_LIMIT = 300  # characters of the worker's stderr that an error quotes
 
 
-async def tabulate_apart(
+async def tabulate_in_worker(
     raw: bytes | memoryview, size: int | None, answered: int | None
 ) -> memoryview:
-    """Do what `tabulate.tabulate` does, in another process; it is killed when this is cancelled."""
+    """Do what `listing_builder.tabulate` does, in a worker; killed when this is cancelled."""
     async with open_memory_file() as file:
         await in_thread(partial(file.put, raw))
-        return await tabulate_file(file, 0, size, answered)
+        return await tabulate_file_in_worker(file, 0, size, answered)
 
 
-async def tabulate_file(
+async def tabulate_file_in_worker(
     file: MemoryFile, start: int, size: int | None, answered: int | None
 ) -> memoryview:
-    """Do the same with what lies in a file from an offset on."""
+    """Do the same with the content of a file from offset `start` on."""
     arguments = ("" if number is None else str(number) for number in (size, answered))
     async with open_memory_file() as listing:
-        await run_apart(_TABULATE, "the metadata", file, listing, *arguments, start=start)
+        await run_worker(_TABULATE, "the metadata", file, listing, *arguments, start=start)
         return await in_thread(listing.content)
 
 
-async def run_apart(
-    program: str,
+async def run_worker(
+    module: str,
     what: str,
     given: MemoryFile,
     output: MemoryFile,
     *arguments: str,
     start: int = 0,
+    timeout: float = _TIMEOUT,
 ) -> None:
-    """Run a module of ours as a program in another process, which writes to a file.
+    """Run a module of ours in a worker process. It reads `given` from offset `start` on, and writes
+    to `output`. Killed when this is cancelled.
 
-    It reads what was `given`, from an offset on; `what` that is, is told when it fails:
-    MalformedError when it says so, else BadContentError. It is killed when this is cancelled.
+    `what` names the input in errors: MalformedError if the worker says that it is malformed,
+    UnavailableError if no process can be started, else BadContentError.
     """
-    command = [sys.executable, "-P", "-m", program, *arguments]
+    command = [sys.executable, "-P", "-m", module, *arguments]
     os.lseek(given.descriptor, start, os.SEEK_SET)
     process = None
     try:
-        with trio.move_on_after(_TIME):
+        with trio.move_on_after(timeout):
             process = await trio.run_process(
                 command,
                 stdin=given.descriptor,
@@ -67,26 +69,28 @@ async def run_apart(
                 capture_stderr=True,
                 check=False,
                 deliver_cancel=_kill,
-                start_new_session=True,  # a Ctrl-C in our terminal is not for it
+                start_new_session=True,  # so that Ctrl-C does not reach it
             )
     except OSError as error:
-        text = f"no process can be had to read {what}: {error.strerror}"
+        text = f"cannot start a worker to read {what}: {error.strerror}"
         raise UnavailableError(text) from error
     if process is None:
-        raise BadContentError(f"reading {what} takes more than {_TIME:.0f} s")
+        raise BadContentError(f"reading {what} takes more than {timeout:g} s")
     _check(process.returncode, process.stderr, what)
     if not len(output):
-        raise BadContentError(f"reading {what} failed without a word")
+        raise BadContentError(f"reading {what}: worker produced no output")
 
 
 def _check(status: int, stderr: bytes, what: str) -> None:
-    """Raise the error that a process ended with, if any."""
-    said = stderr.decode("utf-8", "replace").strip().rpartition("\n")[2][:_REASON]
+    """Raise the error that a worker ended with, if any."""
+    reason = stderr.decode("utf-8", "replace").strip().rpartition("\n")[2][:_REASON_LIMIT]
     if status == MALFORMED:
-        raise MalformedError(said)
+        raise MalformedError(reason)
     if status:
         how = f"signal {-status}" if status < 0 else f"status {status}"
-        raise BadContentError(f"reading {what} ended with {how}: {said or 'no reason given'}")
+        raise BadContentError(
+            f"reading {what}: worker ended with {how}: {reason or 'no reason given'}"
+        )
 
 
 async def _kill(process: trio.Process) -> None:

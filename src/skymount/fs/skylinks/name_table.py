@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 import trio
 
-from skymount.content.fetch.skyfile_loader import off_loop
+from skymount.concurrency import off_loop
 from skymount.content.model.skyfile import Skyfile
 from skymount.errors import BadContentError, NotFoundError, PortalError, UnavailableError
 from skymount.fs.skylinks.mounted_name import INDEX_BITS, NUMBER_BITS, MountedName, TreeVersion

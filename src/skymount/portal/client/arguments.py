@@ -1,17 +1,16 @@
-"""Owns the checks of what callers pass: types and ranges, before any request is made.
+"""Checks of the arguments of calls, before any request; the general ones are in ``validation``.
 
 A wrong type is a WrongTypeError, a wrong value a MalformedError; both name the argument.
 """
 
 import math
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
 
 from skymount.errors import MalformedError, WrongTypeError
-from skymount.portal.options import PortalOptions
+from skymount.portal import validation
+from skymount.portal.validation import flag, integer, mapping, text, typed
 from skymount.wire.key_pair import KeyPair
 from skymount.wire.registry_entry import (
     DATA_LIMIT,
@@ -28,21 +27,8 @@ REGISTRY_TIMEOUT_LIMIT = 300
 DOWNLOAD_TIMEOUT_LIMIT = 900
 """Seconds that a portal may be asked to look for content (wire notes 4.2)."""
 
-_DAYS = 7 * 86400  # seconds; an upload that takes longer is no longer one
-
-
-def text(value: object, name: str) -> str:
-    """Return a text."""
-    if not isinstance(value, str):
-        raise WrongTypeError(f"{name} must be a text (str), not {type(value).__name__}")
-    return value
-
-
-def flag(value: object, name: str) -> bool:
-    """Return a truth value; numbers are not taken for one."""
-    if not isinstance(value, bool):
-        raise WrongTypeError(f"{name} must be True or False, not {type(value).__name__}")
-    return value
+UPLOAD_TIMEOUT_LIMIT = 7 * 86400
+"""Seconds that an upload may take."""
 
 
 def public_key(value: object, name: str = "public_key") -> bytes:
@@ -56,68 +42,42 @@ def key_pair(value: object, name: str = "private_key") -> KeyPair:
 
 
 def tweak(data_key: object, hashed: object) -> bytes:
-    """Return what a data key stands for on the wire; `hashed`: it is given as that already."""
+    """Return the hash of a data key; `hashed` means that it is given as the hash, in hex."""
     key = text(data_key, "data_key")
     return parse_tweak(key) if flag(hashed, "hashed_data_key_hex") else hash_data_key(key)
 
 
 def revision(value: object, name: str = "revision") -> int:
     """Return a revision: an integer of 0 to 2**64 - 1."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise WrongTypeError(f"{name} must be an integer, not {type(value).__name__}")
-    if not 0 <= value <= MAX_REVISION:
-        raise MalformedError(f"{name} must be from 0 to 2**64 - 1")
-    return value
+    return integer(value, name, 0, MAX_REVISION)
 
 
 def entry_data(value: object, name: str = "data") -> bytes:
-    """Return an entry's data from bytes or a text, which is stored in UTF-8."""
+    """Return an entry's data from bytes, or from a text, which is stored in UTF-8."""
     if isinstance(value, str):
         try:
             value = value.encode()
         except UnicodeEncodeError:
             raise MalformedError(f"{name} must be valid Unicode text") from None
-    if not isinstance(value, bytes | bytearray | memoryview):
-        raise WrongTypeError(f"{name} must be bytes or a text, not {type(value).__name__}")
-    data = bytes(value)
+    data = bytes(typed(value, bytes | bytearray | memoryview, name, "bytes or a text"))
     if len(data) > DATA_LIMIT:
         raise MalformedError(f"{name} is too big: {len(data)} > {DATA_LIMIT} bytes")
     return data
 
 
-def texts(value: object, name: str) -> tuple[str, ...]:
-    """Return a sequence of texts; a single text is not one."""
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise WrongTypeError(f"{name} must be a list of texts, not {type(value).__name__}")
-    return tuple(text(item, name) for item in value)
-
-
 def text_mapping(value: object, name: str) -> dict[str, str]:
-    """Return a mapping of texts to texts; whole numbers as keys are written out."""
-    if not isinstance(value, Mapping):
-        raise WrongTypeError(f"{name} must be a mapping, not {type(value).__name__}")
-    return {_written(key, name): text(item, name) for key, item in value.items()}
+    """Return a mapping of texts to texts; integer keys are converted."""
+    return {_key(key, name): text(item, name) for key, item in mapping(value, name).items()}
 
 
-def _written(key: object, name: str) -> str:
+def _key(key: object, name: str) -> str:
     is_number = isinstance(key, int) and not isinstance(key, bool)
     return str(key) if is_number else text(key, f"a key of {name}")
 
 
-def size(value: object, name: str) -> int:
-    """Return a number of bytes."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise WrongTypeError(f"{name} must be a number of bytes, not {type(value).__name__}")
-    if value < 0:
-        raise MalformedError(f"{name} must not be negative")
-    return value
-
-
 def local_path(value: object, name: str) -> Path:
     """Return a path on this machine."""
-    if not isinstance(value, str | os.PathLike):
-        raise WrongTypeError(f"{name} must be a path, not {type(value).__name__}")
-    found = os.fspath(value)
+    found = os.fspath(typed(value, str | os.PathLike, name, "a path"))
     if not isinstance(found, str):
         raise WrongTypeError(f"{name} must be a path of text, not of bytes")
     try:
@@ -129,23 +89,8 @@ def local_path(value: object, name: str) -> Path:
     return Path(found)
 
 
-def optional_seconds(value: object, name: str, limit: int = _DAYS) -> int | None:
-    """Return a time-out as `seconds` does; None and an empty text stand for the default."""
-    return None if value is None or value == "" else seconds(value, limit, name)
-
-
-def download_seconds(value: object) -> int | None:
-    """Return how long a portal may look for content, None for its default."""
-    return optional_seconds(value, "timeout_seconds", DOWNLOAD_TIMEOUT_LIMIT)
-
-
-def patient(call: PortalOptions, timeout: int | None) -> PortalOptions:
-    """Return options under which a portal may be silent while it looks that long."""
-    return call if timeout is None else replace(call, idle_timeout=call.idle_timeout + timeout)
-
-
 def seconds(value: object, limit: int, name: str) -> int:
-    """Return a time-out in whole seconds, rounded up; MalformedError beyond 0 to `limit`.
+    """Return a time-out in whole seconds, rounded up.
 
     Decimal digits are taken too: the contract gives the type as string or number.
     """
@@ -154,11 +99,12 @@ def seconds(value: object, limit: int, name: str) -> int:
             value = float(value)
         except ValueError:
             raise MalformedError(f"{name} must be a number of seconds, not {value!r}") from None
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise WrongTypeError(f"{name} must be a number of seconds, not {type(value).__name__}")
-    if not 0 < value <= limit:
-        raise MalformedError(f"{name} must be above 0 and at most {limit} seconds")
-    return math.ceil(value)
+    return math.ceil(validation.seconds(value, name, limit))
+
+
+def optional_seconds(value: object, limit: int) -> int | None:
+    """Return a ``timeout_seconds``; None and "" mean the default."""
+    return None if value is None or value == "" else seconds(value, limit, "timeout_seconds")
 
 
 def inner_path(value: object, name: str = "path") -> str:
@@ -175,7 +121,7 @@ def inner_path(value: object, name: str = "path") -> str:
 def link(value: object, path: object = "") -> tuple[Skylink, str]:
     """Return (skylink, decoded path without a leading slash) of a link in any form, or a Skylink.
 
-    The path of the link comes first, then `path`.
+    `path` is appended to the path of the link.
     """
     inner = inner_path(path)
     if isinstance(value, Skylink):

@@ -16,7 +16,7 @@ import trio
 from skymount.errors import HeadTooLongError, MalformedError, PortalError, UnavailableError
 from skymount.portal.http.transport import Destination, OpenAnswer, Transport
 from skymount.portal.options import ClientOptions, CommonOptions, PortalOptions
-from skymount.wire import messages
+from skymount.wire import requests, responses
 from skymount.wire.byte_range import ByteRange
 from skymount.wire.dialect import Dialect
 from skymount.wire.metadata import METADATA_LIMIT
@@ -127,7 +127,7 @@ class PortalReader:
     async def __aenter__(self) -> Self:
         if not trio.lowlevel.in_trio_run():
             raise RuntimeError(
-                "this client runs in trio; with asyncio use skymount.portal.client.sync"
+                "this client runs in trio; with asyncio use skymount.portal.SyncPortalClient"
             )
         return self
 
@@ -164,7 +164,7 @@ class PortalReader:
     async def raw_metadata(self, skylink: Skylink, **options: Unpack[CommonOptions]) -> bytes:
         """Fetch the stored metadata JSON from its endpoint (wire notes 4.7)."""
         call = self.options.overridden(**options)
-        request = messages.metadata(call.dialect, skylink)
+        request = requests.metadata(call.dialect, skylink)
         return (await self.transport.fetch(request, METADATA_LIMIT, call)).body
 
     async def metadata_into(
@@ -172,19 +172,19 @@ class PortalReader:
     ) -> None:
         """The same, straight to where so much is kept."""
         call = self.options.overridden(**options)
-        request = messages.metadata(call.dialect, skylink)
+        request = requests.metadata(call.dialect, skylink)
         await self.transport.fetch_into(request, METADATA_LIMIT, into, call)
 
     async def base_sector(self, skylink: Skylink, **options: Unpack[CommonOptions]) -> bytes:
         """Fetch the used bytes of a base sector (wire notes 4.7)."""
         call = self.options.overridden(**options)
-        request = messages.base_sector(call.dialect, skylink)
+        request = requests.base_sector(call.dialect, skylink)
         return (await self.transport.fetch(request, SECTOR_SIZE, call)).body
 
     async def sector(self, root: bytes, length: int, **options: Unpack[CommonOptions]) -> bytes:
         """Fetch the first `length` bytes of the sector with that Merkle root (wire notes 4.7)."""
         call = self.options.overridden(**options)
-        request = messages.sector(call.dialect, root, 0, length)
+        request = requests.sector(call.dialect, root, 0, length)
         answer = await self.transport.fetch(request, length, call)
         if len(answer.body) != length:
             text = f"sector {root.hex()}: short answer"
@@ -199,17 +199,17 @@ class PortalReader:
         byte_range: ByteRange,
         size: int,
         *,
-        patient: bool = False,
+        speculative: bool = False,
         **options: Unpack[CommonOptions],
     ) -> AsyncIterator[Body]:
         """Open a byte range of content of `size` bytes, once the answer is known to be one of it.
 
-        An empty path selects the whole payload, all files one after another. Who is `patient` may
-        get it after another on its connection.
+        An empty path selects the whole payload, all files one after another. A `speculative`
+        request waits for a connection until no other request does.
         """
         call = self.options.overridden(**options)
         request = content_request(skylink, path)
-        opened = self.transport.open(request, call, byte_range=byte_range, patient=patient)
+        opened = self.transport.open(request, call, byte_range=byte_range, speculative=speculative)
         async with opened as answer:
             check_range(answer, byte_range, size, named=bool(path))
             yield Body(self.transport, answer)
@@ -222,7 +222,7 @@ async def head(transport: Transport, skylink: Skylink, call: PortalOptions) -> H
     Where they cannot be sent, a v2 skylink is resolved by its endpoint, and of others the head is
     empty.
     """
-    request = messages.download(skylink, method="HEAD", archive="concat")
+    request = requests.download(skylink, method="HEAD", archive="concat")
     try:
         answer = await transport.fetch(request, 0, call)
     except PortalError as error:
@@ -260,20 +260,20 @@ async def _without_headers(
     """Return what is known without headers: where a v2 skylink leads, of others nothing."""
     if skylink.version == 1:
         return Head(None, None, None, "", failure=failure)
-    request = messages.resolve(call.dialect, skylink)
-    answer = await transport.fetch(request, messages.ANSWER_LIMIT, call)
+    request = requests.resolve(call.dialect, skylink)
+    answer = await transport.fetch(request, responses.RESPONSE_LIMIT, call)
     try:
-        found = messages.parse_resolved(answer.body)
+        found = responses.parse_resolved(answer.body)
     except MalformedError as error:
         raise transport.bad(request, call, str(error), answer.status) from None
     return Head(found, None, None, "", answer.headers.raw(call.dialect.proof_header))
 
 
 @lru_cache(_ADDRESSES)
-def content_request(skylink: Skylink, path: str) -> messages.Request:
+def content_request(skylink: Skylink, path: str) -> requests.Request:
     """Return the request for a file, or for the whole payload."""
     archive = "" if path else "concat"
-    return messages.download(skylink, path, archive=archive, with_metadata=False)
+    return requests.download(skylink, path, archive=archive, with_metadata=False)
 
 
 def check_range(answer: OpenAnswer, asked: ByteRange, size: int, *, named: bool) -> None:

@@ -12,6 +12,7 @@ from typing import Unpack
 import trio
 
 from skymount.errors import MalformedError, PortalTimeoutError, SkymountError, WrongTypeError
+from skymount.portal import validation
 from skymount.portal.client import arguments, download, hns, metadata, upload
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.download import DownloadResult
@@ -26,9 +27,9 @@ from skymount.portal.client.verification import NO_NAME, Check, Proofs, demand
 from skymount.portal.options import ClientOptions, CommonOptions, PortalOptions
 from skymount.portal.registry.ledger import Ledger
 from skymount.portal.registry.revision_marks import RevisionMarks
-from skymount.wire import messages
+from skymount.wire import requests
 from skymount.wire.hns import parse_domain
-from skymount.wire.messages import UploadResult
+from skymount.wire.responses import UploadResult
 from skymount.wire.skykey import Kind, Skykey
 from skymount.wire.skylink import Skylink
 
@@ -101,18 +102,18 @@ class PortalClient(PortalReader):
         upload. With a skykey the portal encrypts; with `dry_run` it only tells the skylink.
         """
         call = self.options.overridden(**options)
-        name = arguments.text(custom_filename, "custom_filename")
-        field = checked_name(arguments.text(portal_file_field_name, "portal_file_field_name"))
+        name = validation.text(custom_filename, "custom_filename")
+        field = checked_name(validation.text(portal_file_field_name, "portal_file_field_name"))
         query = upload_query(
-            skykey_name=arguments.text(skykey_name, "skykey_name"),
-            skykey_id=arguments.text(skykey_id, "skykey_id"),
-            dry_run=arguments.flag(dry_run, "dry_run"),
+            skykey_name=validation.text(skykey_name, "skykey_name"),
+            skykey_id=validation.text(skykey_id, "skykey_id"),
+            dry_run=validation.flag(dry_run, "dry_run"),
         )
-        limit = arguments.optional_seconds(timeout_seconds, "timeout_seconds")
+        limit = arguments.optional_seconds(timeout_seconds, arguments.UPLOAD_TIMEOUT_LIMIT)
         source = await trio.to_thread.run_sync(Source.of, file, name)
         body = UploadBody([source], field=field or FILE_FIELD, query=query)
         with _at_most(limit, call):
-            return await upload.send(self.transport, body, arguments.patient(call, limit))
+            return await upload.send(self.transport, body, call.with_extra_time(limit))
 
     async def upload_directory(
         self,
@@ -138,26 +139,26 @@ class PortalClient(PortalReader):
         """
         call = self.options.overridden(**options)
         field = checked_name(
-            arguments.text(portal_directory_file_field_name, "portal_directory_file_field_name")
+            validation.text(portal_directory_file_field_name, "portal_directory_file_field_name")
         )
         query = upload_query(
-            skykey_name=arguments.text(skykey_name, "skykey_name"),
-            skykey_id=arguments.text(skykey_id, "skykey_id"),
-            default_path=arguments.text(default_path, "default_path"),
-            disable_default_path=arguments.flag(disable_default_path, "disable_default_path"),
-            try_files=None if try_files is None else arguments.texts(try_files, "try_files"),
+            skykey_name=validation.text(skykey_name, "skykey_name"),
+            skykey_id=validation.text(skykey_id, "skykey_id"),
+            default_path=validation.text(default_path, "default_path"),
+            disable_default_path=validation.flag(disable_default_path, "disable_default_path"),
+            try_files=None if try_files is None else validation.texts(try_files, "try_files"),
             error_pages=arguments.text_mapping(
                 {} if error_pages is None else error_pages, "error_pages"
             ),
-            dry_run=arguments.flag(dry_run, "dry_run"),
+            dry_run=validation.flag(dry_run, "dry_run"),
         )
-        limit = arguments.optional_seconds(timeout_seconds, "timeout_seconds")
-        name = arguments.text(custom_dirname, "custom_dirname")
+        limit = arguments.optional_seconds(timeout_seconds, arguments.UPLOAD_TIMEOUT_LIMIT)
+        name = validation.text(custom_dirname, "custom_dirname")
         body = await trio.to_thread.run_sync(
             _directory_body, directory, name, field or DIRECTORY_FIELD, query
         )
         with _at_most(limit, call):
-            return await upload.send(self.transport, body, arguments.patient(call, limit))
+            return await upload.send(self.transport, body, call.with_extra_time(limit))
 
     async def send_upload(self, body: UploadBody, **options: Unpack[CommonOptions]) -> UploadResult:
         """Send an upload that is prepared already."""
@@ -188,24 +189,24 @@ class PortalClient(PortalReader):
         are sent along; portals of today find the right one by themselves.
         """
         call = self.options.overridden(**options)
-        limit = arguments.download_seconds(timeout_seconds)
+        limit = arguments.optional_seconds(timeout_seconds, arguments.DOWNLOAD_TIMEOUT_LIMIT)
         target, inner = arguments.link(skylink, path)
-        form = arguments.text(archive, "archive")
+        form = validation.text(archive, "archive")
         ask = partial(
-            messages.download,
+            requests.download,
             path=inner,
             archive=form,
             timeout=limit,
             with_metadata=False,
-            skykey_name=arguments.text(skykey_name, "skykey_name"),
-            skykey_id=arguments.text(skykey_id, "skykey_id"),
+            skykey_name=validation.text(skykey_name, "skykey_name"),
+            skykey_id=validation.text(skykey_id, "skykey_id"),
         )
         request = ask(target)
         place = arguments.local_path(destination, "destination")
-        progress = download.checked_progress(on_progress)
-        patient = arguments.patient(call, limit)
+        progress = validation.callback(on_progress, "on_progress")
+        patient = call.with_extra_time(limit)
 
-        async def compare() -> tuple[messages.Request, Check]:
+        async def compare() -> tuple[requests.Request, Check]:
             found, check, _ = await self._proofs.begin(target, inner, patient, form)
             return ask(found), check
 
@@ -227,18 +228,18 @@ class PortalClient(PortalReader):
         It is compared with its skylink as by `download_file`.
         """
         call = self.options.overridden(**options)
-        limit = arguments.download_seconds(timeout_seconds)
+        limit = arguments.optional_seconds(timeout_seconds, arguments.DOWNLOAD_TIMEOUT_LIMIT)
         target, inner = arguments.link(skylink, path)
         ask = partial(
-            messages.download,
+            requests.download,
             path=inner,
             timeout=limit,
-            skykey_name=arguments.text(skykey_name, "skykey_name"),
-            skykey_id=arguments.text(skykey_id, "skykey_id"),
+            skykey_name=validation.text(skykey_name, "skykey_name"),
+            skykey_id=validation.text(skykey_id, "skykey_id"),
         )
         ask(target)  # for what is wrong with it
-        size = arguments.size(max_size, "max_size")
-        patient = arguments.patient(call, limit)
+        size = validation.integer(max_size, "max_size")
+        patient = call.with_extra_time(limit)
         found, check, proof = await self._proofs.begin(target, inner, patient)
         return await metadata.get_file_content(
             self.transport, found, ask(found), inner, size, patient, check, proof
@@ -284,8 +285,8 @@ class PortalClient(PortalReader):
             self.options.overridden(**options),
             target,
             inner,
-            download=arguments.flag(download, "download"),
-            subdomain=arguments.flag(subdomain, "subdomain"),
+            download=validation.flag(download, "download"),
+            subdomain=validation.flag(subdomain, "subdomain"),
         )
 
     # --- names (contract, endpoints 11 and 12)
@@ -309,20 +310,20 @@ class PortalClient(PortalReader):
     ) -> DownloadResult:
         """Download what a domain resolves to, as `download_file`; nothing of it can be proved."""
         call = self.options.overridden(**options)
-        limit = arguments.download_seconds(timeout_seconds)
+        limit = arguments.optional_seconds(timeout_seconds, arguments.DOWNLOAD_TIMEOUT_LIMIT)
         name = _domain(domain)
-        request = messages.hns_download(
+        request = requests.hns_download(
             name,
             arguments.inner_path(path),
             timeout=limit,
-            skykey_name=arguments.text(skykey_name, "skykey_name"),
-            skykey_id=arguments.text(skykey_id, "skykey_id"),
+            skykey_name=validation.text(skykey_name, "skykey_name"),
+            skykey_id=validation.text(skykey_id, "skykey_id"),
         )
         place = arguments.local_path(destination, "destination")
-        progress = download.checked_progress(on_progress)
+        progress = validation.callback(on_progress, "on_progress")
         demand(call, name, NO_NAME)
         return await download.to_file(
-            self.transport, request, place, arguments.patient(call, limit), progress
+            self.transport, request, place, call.with_extra_time(limit), progress
         )
 
     async def open_file_hns(
@@ -352,8 +353,8 @@ class PortalClient(PortalReader):
             self.options.overridden(**options),
             _domain(domain),
             arguments.inner_path(path),
-            download=arguments.flag(download, "download"),
-            subdomain=arguments.flag(subdomain, "subdomain"),
+            download=validation.flag(download, "download"),
+            subdomain=validation.flag(subdomain, "subdomain"),
         )
 
     def get_hnsres_url(
@@ -361,7 +362,7 @@ class PortalClient(PortalReader):
     ) -> str:
         """Return ``{base_url}/hnsres/<domain>``."""
         call = self.options.overridden(**options)
-        found = arguments.flag(download, "download")
+        found = validation.flag(download, "download")
         return hns.hnsres_url(call, _domain(domain), download=found)
 
     # --- skykeys, at `node_url` (contract, endpoints 7 to 10)
@@ -407,7 +408,7 @@ class PortalClient(PortalReader):
 
 
 def _domain(value: object) -> str:
-    return parse_domain(arguments.text(value, "domain"))
+    return parse_domain(validation.text(value, "domain"))
 
 
 def _directory_body(

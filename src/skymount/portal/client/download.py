@@ -18,15 +18,15 @@ from skymount.errors import (
     MalformedError,
     RequestRefusedError,
     UnavailableError,
-    WrongTypeError,
 )
 from skymount.portal.client.verification import Check
 from skymount.portal.http.response import pause_before
 from skymount.portal.http.transport import OpenAnswer, Transport
 from skymount.portal.options import PortalOptions
 from skymount.portal.verify_policy import Verified
+from skymount.storage.atomic_file import write_all
 from skymount.wire.byte_range import ByteRange
-from skymount.wire.messages import Request
+from skymount.wire.requests import Request
 
 Progress = Callable[[int, int | None], None]
 """Called with (bytes on disk, bytes in all or None). It goes back to 0 when a download that broke
@@ -49,13 +49,6 @@ class DownloadResult:
     """In bytes."""
     verified: Verified
     """How far it was compared with its skylink: ``yes``, ``partly`` or ``no``."""
-
-
-def checked_progress(value: object) -> Progress | None:
-    """Return a callback or None; WrongTypeError for anything else."""
-    if value is not None and not callable(value):
-        raise WrongTypeError(f"on_progress must be callable, not {type(value).__name__}")
-    return value
 
 
 class _File:
@@ -85,9 +78,7 @@ class _File:
 
     def write(self, piece: bytes) -> None:
         self.check.update(piece)
-        view = memoryview(piece)
-        while view:
-            view = view[os.write(self._fd, view) :]
+        write_all(self._fd, piece)
         self.size += len(piece)
 
     def restart(self) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from skymount.errors import MalformedError
 from skymount.portal.http.transport import Transport
 from skymount.portal.options import PortalOptions
-from skymount.wire import messages
+from skymount.wire import requests, responses
 from skymount.wire.hns import Record, SkylinkRecord, parse_resolution
 from skymount.wire.skylink import Skylink
 
@@ -27,8 +27,8 @@ class HnsResult:
 
 async def resolve(transport: Transport, domain: str, call: PortalOptions) -> HnsResult:
     """Ask a portal what a domain, in canonical form, resolves to (endpoint 12)."""
-    request = messages.hns_resolution(domain)
-    answer = await transport.fetch(request, messages.ANSWER_LIMIT, call)
+    request = requests.hns_resolution(domain)
+    answer = await transport.fetch(request, responses.RESPONSE_LIMIT, call)
     try:
         record = parse_resolution(answer.body)
         data: dict[str, Any] = msgspec.json.decode(answer.body)
@@ -49,7 +49,7 @@ def skylink_url(
     """Return ``{base_url}/<skylink>[/<path>]``, or the form with the skylink as a subdomain."""
     base = _under(options.url, skylink.base32) if subdomain else f"{options.url}/{skylink}"
     if path:
-        base += f"/{messages.quote_path(path)}"
+        base += f"/{requests.quote_path(path)}"
     elif subdomain:
         base += "/"
     return base + _directive(download)
@@ -61,13 +61,13 @@ def hns_url(
     """Return ``{base_url}/hns/<domain>[/<path>]``, or the form with the name as a subdomain."""
     if subdomain:
         base = _under(options.url, f"{domain}.hns")
-        return f"{base}/{messages.quote_path(path)}" + _directive(download)
-    return options.url + messages.hns_download(domain, path).target + _directive(download)
+        return f"{base}/{requests.quote_path(path)}" + _directive(download)
+    return options.url + requests.hns_download(domain, path).target + _directive(download)
 
 
 def hnsres_url(options: PortalOptions, domain: str, *, download: bool) -> str:
     """Return ``{base_url}/hnsres/<domain>``."""
-    return options.url + messages.hns_resolution(domain).target + _directive(download)
+    return options.url + requests.hns_resolution(domain).target + _directive(download)
 
 
 def _directive(download: bool) -> str:

@@ -22,7 +22,7 @@ from skymount.portal.http.response import Answer, Headers
 from skymount.portal.http.transport import Transport
 from skymount.portal.options import PortalOptions
 from skymount.portal.verify_policy import Verified
-from skymount.wire import messages
+from skymount.wire import requests
 from skymount.wire.metadata import (
     METADATA_LIMIT,
     encode_metadata,
@@ -110,7 +110,7 @@ async def get_metadata(
 
     Those of the proof count, if there is one.
     """
-    request = messages.download(skylink, path, method="HEAD")
+    request = requests.download(skylink, path, method="HEAD")
     try:
         answer = await _head(transport, request, skylink, path, call)
     except PortalError as error:
@@ -124,7 +124,7 @@ async def get_metadata(
         if proof is not None:
             metadata = await trio.to_thread.run_sync(_selected, proof.metadata, path)
         elif raw is None:
-            request = messages.metadata(call.dialect, skylink)
+            request = requests.metadata(call.dialect, skylink)
             answer = await transport.fetch(request, METADATA_LIMIT, call)
             metadata = await trio.to_thread.run_sync(_selected, answer.body, path)
         else:
@@ -137,7 +137,7 @@ async def get_metadata(
 
 async def _head(
     transport: Transport,
-    request: messages.Request,
+    request: requests.Request,
     skylink: Skylink,
     path: str,
     call: PortalOptions,
@@ -148,14 +148,14 @@ async def _head(
     except RequestRefusedError as error:
         if error.status != HTTPStatus.BAD_REQUEST:
             raise
-    request = messages.download(skylink, path, method="HEAD", archive="concat")
+    request = requests.download(skylink, path, method="HEAD", archive="concat")
     return await transport.fetch(request, 0, call)
 
 
 async def get_file_content(
     transport: Transport,
     skylink: Skylink,
-    request: messages.Request,
+    request: requests.Request,
     path: str,
     limit: int,
     call: PortalOptions,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from skymount import keyring
 from skymount.errors import MalformedError
-from skymount.portal.client import arguments
+from skymount.portal import validation
 from skymount.wire import key_pair
 from skymount.wire.skylink import BASE32_LENGTH, Skylink, split_link
 
@@ -44,14 +44,14 @@ def gen_key_pair_from_seed(seed: str) -> KeyPair:
 
     A short pass-phrase is no protection: the derivation is cheap to repeat (wire notes 10).
     """
-    pair = key_pair.KeyPair.from_seed(arguments.text(seed, "seed"))
+    pair = key_pair.KeyPair.from_seed(validation.text(seed, "seed"))
     return KeyPair(pair.public_hex, pair.private_hex)
 
 
 def derive_child_seed(master_seed: str, seed: str) -> str:
     """Combine a master seed with a sub-seed, such as an application's name; 64 hex digits."""
     return key_pair.derive_child_seed(
-        arguments.text(master_seed, "master_seed"), arguments.text(seed, "seed")
+        validation.text(master_seed, "master_seed"), validation.text(seed, "seed")
     )
 
 
@@ -68,13 +68,13 @@ def parse_skylink(
     is followed by the path with `include_path`, and is the path alone, beginning with ``/`` or
     empty, with `only_path`.
     """
-    link = arguments.text(text, "text")
+    link = validation.text(text, "text")
     for name, value in (("include_path", include_path), ("only_path", only_path)):
-        arguments.flag(value, name)
+        validation.flag(value, name)
     if include_path and only_path:
         raise MalformedError("include_path and only_path exclude each other")
     try:
-        if arguments.flag(from_subdomain, "from_subdomain"):
+        if validation.flag(from_subdomain, "from_subdomain"):
             skylink, path = _from_subdomain(link)
         else:
             skylink, path = split_link(link)

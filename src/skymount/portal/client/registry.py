@@ -4,7 +4,7 @@ The bytes, hashes and signatures of entries are `wire.registry_entry`'s.
 """
 
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from typing import Unpack
@@ -18,11 +18,12 @@ from skymount.errors import (
     RolledBackError,
     WrongTypeError,
 )
+from skymount.portal import validation
 from skymount.portal.client import arguments
 from skymount.portal.http.transport import Transport
 from skymount.portal.options import CallOptions, CommonOptions, PortalOptions
 from skymount.portal.registry.revision_marks import EntryId, RevisionMarks, Sighting
-from skymount.wire import messages
+from skymount.wire import requests, responses
 from skymount.wire.registry_entry import MAX_REVISION, UPDATE_LIMIT, Entry, SignedEntry, entry_link
 
 GET_TIMEOUT = 5
@@ -43,7 +44,7 @@ class RegistryEntry:
     """0 to 2**64 - 1; must be higher than the one that is there."""
 
     def __post_init__(self) -> None:
-        arguments.text(self.data_key, "data_key")
+        validation.text(self.data_key, "data_key")
         object.__setattr__(self, "data", arguments.entry_data(self.data))
         arguments.revision(self.revision)
 
@@ -118,8 +119,8 @@ class Registry:
     ) -> SignedEntry | None:
         """Ask for what a portal has: verified, None when absent, however old."""
         limit = arguments.seconds(timeout, arguments.REGISTRY_TIMEOUT_LIMIT, "timeout")
-        call = replace(call, idle_timeout=limit + call.idle_timeout)
-        request = messages.registry_get(call.dialect, public_key, tweak, limit)
+        call = call.with_extra_time(limit)
+        request = requests.registry_get(call.dialect, public_key, tweak, limit)
         try:
             answer = await self._transport.fetch(request, UPDATE_LIMIT, call)
         except NotFoundError as error:
@@ -193,10 +194,10 @@ class Registry:
         known by its words, because later portals give it a status of 500 (wire notes 6.2).
         """
         call = call or self._transport.options
-        request = messages.registry_post(call.dialect)
+        request = requests.registry_post(call.dialect)
         try:
             await self._transport.fetch(
-                request, messages.ANSWER_LIMIT, call, content=signed.encode_update()
+                request, responses.RESPONSE_LIMIT, call, content=signed.encode_update()
             )
         except PortalError as error:
             if not any(words in error.message for words in _CONFLICTS):
@@ -222,7 +223,7 @@ class Registry:
         key = arguments.public_key(public_key)
         tweak = arguments.tweak(data_key, hashed_data_key_hex)
         call = self._transport.options.overridden(**options)
-        request = messages.registry_get(call.dialect, key, tweak)
+        request = requests.registry_get(call.dialect, key, tweak)
         return self._transport.url + request.target
 
     def get_entry_link(

@@ -3,7 +3,7 @@
 An entry's data is the skylink of an upload that holds the document.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 
 import trio
 
+from skymount.concurrency import run_all
 from skymount.errors import MalformedError, NoDocumentError, PortalError
 from skymount.portal.client import arguments
 from skymount.portal.client.registry import GET_TIMEOUT, Registry
@@ -23,7 +24,7 @@ from skymount.portal.http.transport import Transport
 from skymount.portal.options import CallOptions, CommonOptions, PortalOptions
 from skymount.portal.registry.revision_marks import EntryId
 from skymount.portal.verify_policy import Verified
-from skymount.wire import messages
+from skymount.wire import requests
 from skymount.wire.registry_entry import DELETED, Entry, linked_skylink
 from skymount.wire.skydb_document import (
     DOCUMENT_LIMIT,
@@ -86,7 +87,7 @@ class SkyDB:
             raise self._bad_answer(
                 "Expected returned entry data to be a skylink of length 34 bytes "
                 f"(or its 46 characters), got {len(entry.data)} bytes",
-                messages.registry_get(call.dialect, key, tweak),
+                requests.registry_get(call.dialect, key, tweak),
                 call,
             )
         document, verified = await self._download(skylink, data_key, call)
@@ -96,7 +97,7 @@ class SkyDB:
         self, skylink: Skylink, data_key: str, call: PortalOptions
     ) -> tuple[Any, Verified]:
         target, check, _ = await self._proofs.begin(skylink, "", call)
-        request = messages.download(target, with_metadata=False)
+        request = requests.download(target, with_metadata=False)
         answer = await self._transport.fetch(request, DOCUMENT_LIMIT, call)
         try:
             await trio.to_thread.run_sync(check.update, answer.body)
@@ -109,7 +110,7 @@ class SkyDB:
             text = f"File data for the entry at data key '{data_key}' is not JSON."
             raise self._bad_answer(text, request, call) from None
 
-    def _bad_answer(self, text: str, request: messages.Request, call: PortalOptions) -> PortalError:
+    def _bad_answer(self, text: str, request: requests.Request, call: PortalOptions) -> PortalError:
         return Call(request, call, self._transport.url).error(NoDocumentError, text, HTTPStatus.OK)
 
     async def set_json(
@@ -150,7 +151,7 @@ class SkyDB:
 
         async with self._turn(pair.public_key, tweak):
             if wanted is None:
-                await _both(upload, ask)
+                await run_all(upload, ask)
             else:
                 await upload()
             assert skylink is not None and wanted is not None
@@ -193,22 +194,3 @@ class SkyDB:
 
 def _ref(public_key: bytes, tweak: bytes, data_key: str, hashed: bool) -> EntryId:
     return EntryId(public_key, tweak, None if hashed else data_key)
-
-
-async def _both(*functions: Callable[[], Awaitable[None]]) -> None:
-    """Run functions at once; the first error cancels the others and is raised as it is."""
-    failure: Exception | None = None
-
-    async def run(function: Callable[[], Awaitable[None]]) -> None:
-        nonlocal failure
-        try:
-            await function()
-        except Exception as error:  # noqa: BLE001 - raised again below, past the nursery's group
-            failure = failure or error
-            nursery.cancel_scope.cancel()
-
-    async with trio.open_nursery() as nursery:
-        for function in functions:
-            nursery.start_soon(run, function)
-    if failure is not None:
-        raise failure

@@ -1,7 +1,7 @@
-"""Owns the synchronous client: every call of `PortalClient`, for scripts and notebooks.
+"""The synchronous client: every call of `PortalClient`, for scripts and notebooks.
 
-One generic layer, not a second implementation: a thread runs trio with the client in it, and each
-call waits for its result. It works beside another event loop, as a notebook has one.
+A thread runs trio with the client in it; each call is passed to that thread and waits for its
+result. It works beside another event loop, such as a notebook's.
 """
 
 import inspect
@@ -25,156 +25,153 @@ from skymount.portal.registry.ledger import Ledger
 
 T = TypeVar("T")
 
-_GIVING_UP = 5.0  # seconds that an interrupted call may take to put things in order
+_CLEANUP_TIMEOUT = 5.0  # seconds that an interrupted call may take to clean up
 _CLOSED = "this client is closed"
 _ASYNC_ONLY = frozenset({"aclose", "node", "of", "stream", "transport"})
 
 
-class _Calls:
-    """What runs in the thread: trio, one client, and the calls of it that are under way."""
+class _ClientThread:
+    """A thread with an open client. It ends on `stop`, or when nothing refers to this object.
 
-    def __init__(self, client: PortalClient) -> None:
-        self._client = client
-        self._nursery: trio.Nursery | None = None
-        self.ready: Future[trio.lowlevel.TrioToken] = Future()
-
-    def run(self) -> None:
-        """Run until `end`; a failure to begin goes to `ready`."""
-        try:
-            trio.run(self._main)
-        except BaseException as error:
-            if self.ready.done():
-                raise
-            self.ready.set_exception(error)
-
-    async def _main(self) -> None:
-        async with self._client, trio.open_nursery() as self._nursery:
-            self.ready.set_result(trio.lowlevel.current_trio_token())
-            await trio.sleep_forever()
-
-    def begin(
-        self, function: Callable[[], Awaitable[T]], scope: trio.CancelScope, done: "Future[T]"
-    ) -> None:
-        """Start a call; its outcome goes to `done`."""
-        if self._nursery is None:
-            done.set_exception(RuntimeError(_CLOSED))
-        else:
-            self._nursery.start_soon(_answer, function, scope, done)
-
-    def end(self) -> None:
-        """Cancel every call, and close the client."""
-        if self._nursery is not None:
-            self._nursery.cancel_scope.cancel()
-            self._nursery = None
-
-
-class _Loop:
-    """A thread with a client in it. It ends when told to, or when nobody refers to this."""
+    anyio's blocking portal would not do: it refuses calls from a thread that runs trio itself, and
+    closes neither from a callback nor at the exit of the interpreter.
+    """
 
     def __init__(self, client: PortalClient) -> None:
         self._process = os.getpid()
-        self._calls = _Calls(client)
-        self._thread = threading.Thread(target=self._calls.run, name="skymount-client", daemon=True)
+        ready: Future[tuple[trio.lowlevel.TrioToken, trio.Nursery]] = Future()
+        self._thread = threading.Thread(
+            target=_run, args=(client, ready), name="skymount-client", daemon=True
+        )
         self._thread.start()
-        self._token = self._calls.ready.result()
+        self._token, self._nursery = ready.result()
 
     def __del__(self) -> None:
-        if sys.is_finalizing():  # its thread is dead, maybe with a lock in its hands
+        if sys.is_finalizing():  # the thread is frozen and may hold a lock
             return
-        with suppress(AttributeError):  # it never began
-            self._end()
+        with suppress(AttributeError):  # __init__ failed
+            self._cancel()
 
     def call(self, function: Callable[[], Awaitable[T]]) -> T:
-        """Run an async function in the thread; an interrupt cancels it there."""
+        """Run an async function in the thread; KeyboardInterrupt here cancels it there."""
         if threading.current_thread() is self._thread:
             raise RuntimeError("a callback of this client cannot wait for another of its calls")
         if os.getpid() != self._process:
             raise RuntimeError("this client was made before a fork: make one in this process")
         scope = trio.CancelScope()
-        done: Future[T] = Future()
+        result: Future[T] = Future()
         try:
-            self._token.run_sync_soon(self._calls.begin, function, scope, done)
+            self._token.run_sync_soon(_start, self._nursery, function, scope, result)
         except trio.RunFinishedError:
             raise RuntimeError(_CLOSED) from None
         try:
-            return done.result()
+            return result.result()
         except KeyboardInterrupt:
             with suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(scope.cancel)
-            wait([done], _GIVING_UP)
+            wait([result], _CLEANUP_TIMEOUT)
             raise
 
     def stop(self) -> None:
-        """Cancel what is under way, close the client and end the thread."""
-        self._end()
+        """Cancel the calls under way, close the client and end the thread."""
+        self._cancel()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def _end(self) -> None:
+    def _cancel(self) -> None:
         if os.getpid() == self._process:
             with suppress(trio.RunFinishedError):
-                self._token.run_sync_soon(self._calls.end)
+                self._token.run_sync_soon(self._nursery.cancel_scope.cancel)
 
 
-async def _answer(
-    function: Callable[[], Awaitable[T]], scope: trio.CancelScope, done: "Future[T]"
+def _run(
+    client: PortalClient, ready: "Future[tuple[trio.lowlevel.TrioToken, trio.Nursery]]"
+) -> None:
+    async def serve() -> None:
+        async with client, trio.open_nursery() as nursery:
+            ready.set_result((trio.lowlevel.current_trio_token(), nursery))
+            await trio.sleep_forever()
+
+    try:
+        trio.run(serve)
+    except BaseException as error:
+        if ready.done():
+            raise
+        ready.set_exception(error)
+
+
+def _start(
+    nursery: trio.Nursery,
+    function: Callable[[], Awaitable[T]],
+    scope: trio.CancelScope,
+    result: "Future[T]",
+) -> None:
+    """Start a call in the thread."""
+    if nursery.cancel_scope.cancel_called:
+        result.set_exception(RuntimeError(_CLOSED))
+    else:
+        nursery.start_soon(_call, function, scope, result)
+
+
+async def _call(
+    function: Callable[[], Awaitable[T]], scope: trio.CancelScope, result: "Future[T]"
 ) -> None:
     try:
         with scope:
             try:
-                done.set_result(await function())
+                result.set_result(await function())
             except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - the caller's
-                done.set_exception(error)
+                result.set_exception(error)
     finally:
-        if not done.done():
-            done.set_exception(RuntimeError("the client was closed during this call"))
+        if not result.done():
+            result.set_exception(RuntimeError("the client was closed during this call"))
 
 
 def _synchronous(name: str, member: Any) -> Any:
-    """Return what stands for a member of an async class in the class that waits for it."""
+    """Return the synchronous counterpart of a member of an async class."""
     if inspect.iscoroutinefunction(member):
 
         @wraps(member)
-        def waiting(self: "_Waiting", *args: Any, **kwargs: Any) -> Any:
-            return self._loop.call(partial(member, self._target, *args, **kwargs))
+        def call(self: "_SyncFacade", *args: Any, **kwargs: Any) -> Any:
+            return self._thread.call(partial(member, self._target, *args, **kwargs))
 
-        return waiting
+        return call
     if inspect.isfunction(member):
 
         @wraps(member)
-        def direct(self: "_Waiting", *args: Any, **kwargs: Any) -> Any:
+        def direct(self: "_SyncFacade", *args: Any, **kwargs: Any) -> Any:
             return member(self._target, *args, **kwargs)
 
         return direct
     return property(lambda self: getattr(self._target, name), doc=member.__doc__)
 
 
-class _Waiting:
-    """Stands for an object of the async client. A subclass gets all that the class `of` has."""
+class _SyncFacade:
+    """The public members of an async class, without async. A subclass copies those of `of`."""
 
     def __init_subclass__(cls, of: type) -> None:
         for name, member in inspect.getmembers_static(of):
             if not (name.startswith("_") or name in _ASYNC_ONLY or hasattr(cls, name)):
                 setattr(cls, name, _synchronous(name, member))
 
-    def __init__(self, target: object, loop: _Loop) -> None:
+    def __init__(self, target: object, thread: _ClientThread) -> None:
         self._target = target
-        self._loop = loop
+        self._thread = thread
 
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any: ...
 
 
-class SyncRegistry(_Waiting, of=Registry):
+class SyncRegistry(_SyncFacade, of=Registry):
     """`Registry` without async."""
 
 
-class SyncSkyDB(_Waiting, of=SkyDB):
+class SyncSkyDB(_SyncFacade, of=SkyDB):
     """`SkyDB` without async."""
 
 
-class SyncPortalClient(_Waiting, of=PortalClient):
+class SyncPortalClient(_SyncFacade, of=PortalClient):
     """`PortalClient` without async: the same names, arguments, results and errors.
 
     A context manager; `close` it otherwise, or drop it. Safe for many threads at once. Progress
@@ -191,7 +188,7 @@ class SyncPortalClient(_Waiting, of=PortalClient):
         **options: Unpack[ClientOptions],
     ) -> None:
         client = PortalClient(portal_url, ledger=ledger, **options)
-        super().__init__(client, _Loop(client))
+        super().__init__(client, _ClientThread(client))
 
     @property
     def options(self) -> PortalOptions:
@@ -201,19 +198,19 @@ class SyncPortalClient(_Waiting, of=PortalClient):
     @property
     def registry(self) -> SyncRegistry:
         """The registry: get_entry, set_entry, get_entry_url, get_entry_link."""
-        return SyncRegistry(self._target.registry, self._loop)
+        return SyncRegistry(self._target.registry, self._thread)
 
     @property
     def db(self) -> SyncSkyDB:
         """SkyDB: get_json, set_json, delete_json."""
-        return SyncSkyDB(self._target.db, self._loop)
+        return SyncSkyDB(self._target.db, self._thread)
 
     def __repr__(self) -> str:
         return f"Sync{self._target!r}"
 
     def close(self) -> None:
         """Close every connection and end the thread. Calls that wait raise RuntimeError."""
-        self._loop.stop()
+        self._thread.stop()
 
     def __enter__(self) -> Self:
         return self

@@ -13,10 +13,15 @@ from uuid import uuid4
 import trio
 
 from skymount.errors import MalformedError
-from skymount.portal.client.upload_source import PIECE, Source, checked_name, directory_sources
+from skymount.portal.client.upload_source import (
+    UPLOAD_CHUNK_SIZE,
+    Source,
+    checked_name,
+    directory_sources,
+)
 from skymount.portal.http.transport import Transport
 from skymount.portal.options import OnUploadProgress, PortalOptions
-from skymount.wire import messages
+from skymount.wire import multipart, requests, responses
 
 FILE_FIELD = "file"
 """Multipart field of a single file (contract, upload options)."""
@@ -162,7 +167,7 @@ class UploadBody:
         return headers
 
     def _head(self, source: Source, field: str) -> bytes:
-        part = messages.Part(field, source.name, source.media_type, source.mode)
+        part = multipart.PartHeader(field, source.name, source.media_type, source.mode)
         return b"--" + self._boundary.encode() + b"\r\n" + part.encode() + b"\r\n"
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -175,11 +180,11 @@ class UploadBody:
             piece += head
             for data in source.read():
                 piece += data
-                if len(piece) >= PIECE:
+                if len(piece) >= UPLOAD_CHUNK_SIZE:
                     yield bytes(piece)
                     piece.clear()
             piece += b"\r\n"
-            if len(piece) >= PIECE:
+            if len(piece) >= UPLOAD_CHUNK_SIZE:
                 yield bytes(piece)
                 piece.clear()
         yield bytes(piece + self._tail)
@@ -187,22 +192,22 @@ class UploadBody:
 
 async def send(
     transport: Transport, body: UploadBody, options: PortalOptions | None = None
-) -> messages.UploadResult:
+) -> responses.UploadResult:
     """Send content (endpoints 1 and 2). Sent again only after a redirect.
 
     BadContentError when the answer is not an upload's, MalformedError or OSError when a file
     changed or cannot be read meanwhile.
     """
     call = options or transport.options
-    request = messages.upload(
+    request = requests.upload(
         call.dialect, f"skymount/{uuid4().hex}", filename=body.dirname, query=body.query
     )
     sent = body.reporting(call.on_upload_progress) if call.on_upload_progress else body
     content = sent if sent.is_replayable else aiter(sent)
     async with transport.open(request, call, headers=body.headers, content=content) as answer:
-        found = await transport.body(answer, messages.ANSWER_LIMIT)
+        found = await transport.body(answer, responses.RESPONSE_LIMIT)
         try:
-            return messages.UploadResult.parse(found, call.dialect)
+            return responses.UploadResult.parse(found, call.dialect)
         except MalformedError as error:
             raise answer.bad(str(error)) from None
 

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Self
 from skymount.errors import MalformedError, WrongTypeError
 from skymount.portal.client import arguments
 
-PIECE = 1 << 20
+UPLOAD_CHUNK_SIZE = 1 << 20
 """Bytes that are read at a time."""
 
 Content = bytes | bytearray | memoryview | str | os.PathLike[str] | BinaryIO
@@ -102,8 +102,8 @@ class Source:
     def read(self) -> Iterator[bytes]:
         """Yield exactly `size` bytes; MalformedError when there are more or fewer by now."""
         if isinstance(self.origin, bytes):
-            for at in range(0, len(self.origin), PIECE):
-                yield self.origin[at : at + PIECE]
+            for at in range(0, len(self.origin), UPLOAD_CHUNK_SIZE):
+                yield self.origin[at : at + UPLOAD_CHUNK_SIZE]
         elif isinstance(self.origin, Path):
             with open(self.origin, "rb", buffering=0) as file:
                 yield from _read(file, self.size, str(self.origin))
@@ -116,7 +116,7 @@ class Source:
 def _read(file: Any, size: int | None, name: str) -> Iterator[bytes]:
     left = size
     while left is None or left:
-        data = file.read(PIECE if left is None else min(PIECE, left))
+        data = file.read(UPLOAD_CHUNK_SIZE if left is None else min(UPLOAD_CHUNK_SIZE, left))
         if not isinstance(data, bytes):
             raise WrongTypeError(f"{name}: read() must return bytes, not {type(data).__name__}")
         if not data:

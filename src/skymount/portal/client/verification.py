@@ -29,7 +29,7 @@ from skymount.portal.options import PortalOptions
 from skymount.portal.registry.name_resolver import proven_way
 from skymount.portal.registry.revision_marks import EntryId, RevisionMarks
 from skymount.portal.verify_policy import Verified, VerifyPolicy
-from skymount.wire import base_sector, merkle, messages
+from skymount.wire import base_sector, merkle, requests
 from skymount.wire.byte_range import ByteRange
 from skymount.wire.metadata import METADATA_LIMIT, Metadata, parse_metadata, select
 from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE, Skylink
@@ -240,7 +240,7 @@ class _Source:
 
     async def proof(self, skylink: Skylink) -> Proof | None:
         """Ask for a proof; None when the portal gives none."""
-        request = messages.base_sector(self.call.dialect, skylink)
+        request = requests.base_sector(self.call.dialect, skylink)
         try:
             answer = await self.transport.fetch(request, SECTOR_SIZE, self.call)
             layout = base_sector.Layout.parse(answer.body)
@@ -279,7 +279,7 @@ class _Source:
         return roots
 
     async def _sector(self, root: bytes, length: int) -> bytes:
-        request = messages.sector(self.call.dialect, root, 0, length)
+        request = requests.sector(self.call.dialect, root, 0, length)
         data = (await self.transport.fetch(request, length, self.call)).body
         if len(data) != length or root != await trio.to_thread.run_sync(merkle.sector_root, data):
             raise MalformedError(f"sector {root.hex()} is not the content")
@@ -294,7 +294,7 @@ class _Source:
             found = await head(self.transport, skylink, self.call)
             raw = found.metadata
             if raw is None:
-                request = messages.metadata(self.call.dialect, skylink)
+                request = requests.metadata(self.call.dialect, skylink)
                 raw = (await self.transport.fetch(request, SECTOR_SIZE, self.call)).body
             told = found.size
             if len(raw) <= SECTOR_SIZE:

@@ -15,7 +15,7 @@ import httpx
 import trio
 
 from skymount.errors import UnavailableError
-from skymount.portal.http.http11 import Arrived, HeadTooLongError, HTTP11Connection
+from skymount.portal.http.http11 import Arrived, HeadTooLongError, HTTP11Connection, State
 from skymount.portal.http.response_body import IteratedBody
 from skymount.portal.options import is_local
 
@@ -46,7 +46,7 @@ class Channel(ABC):
         """Whether `aclose` was called."""
 
     @property
-    def stands(self) -> bool:
+    def is_open(self) -> bool:
         """Whether a request can go out at once, as far as is known."""
         return True
 
@@ -56,18 +56,6 @@ class Channel(ABC):
 
         Returns its answer once the head is there, with the request that follows a redirect.
         """
-
-    def has_room_behind(self, request: httpx.Request, *, early: bool) -> bool:
-        """Whether a request without a body may be sent while another's answer is coming, or `early`
-        has not begun to.
-        """
-        return False
-
-    async def exchange_behind(self, request: httpx.Request, byte_range: bytes) -> Arrived:
-        """The same behind the answer that is coming, when there is room; NoTurnError if that broke
-        off on our side.
-        """
-        raise NotImplementedError
 
     async def connect(self, url: httpx.URL, timeout: float) -> None:
         """Have a connection stand before there is a request; behind a proxy none is made."""
@@ -88,23 +76,17 @@ class _Direct(Channel):
 
     @property
     def is_closed(self) -> bool:
-        return self._connection.is_closed
+        return self._connection.state is State.CLOSED
 
     @property
-    def stands(self) -> bool:
-        return self._connection.stands
+    def is_open(self) -> bool:
+        return self._connection.state is State.IDLE
 
     async def exchange(self, request: httpx.Request, byte_range: bytes) -> Arrived:
         arrived = await self._connection.exchange(request, byte_range)
         if 300 <= arrived.status < 400:
             return replace(arrived, next_request=await _following(request, byte_range, arrived))
         return arrived
-
-    def has_room_behind(self, request: httpx.Request, *, early: bool) -> bool:
-        return self._connection.has_room_behind(request, early=early)
-
-    async def exchange_behind(self, request: httpx.Request, byte_range: bytes) -> Arrived:
-        return await self._connection.exchange_behind(request, byte_range)
 
     async def connect(self, url: httpx.URL, timeout: float) -> None:
         await self._connection.connect(url, timeout)
@@ -141,7 +123,7 @@ class _Proxied(Channel):
         body = _ProxiedBody(response)
         headers = [(name.lower(), value) for name, value in response.headers.raw]
         peer = self._direct.peer(response)
-        return Arrived(response.status_code, headers, body, False, response.next_request, peer)
+        return Arrived(response.status_code, headers, body, response.next_request, peer)
 
     async def aclose(self) -> None:
         await self._http.aclose()

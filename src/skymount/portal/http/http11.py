@@ -1,5 +1,5 @@
-"""Owns one HTTP/1.1 connection: requests out, answers in, and when it may be used again. A request
-may be sent while the answer before it is still coming (RFC 9112, 9.3.2).
+"""One HTTP/1.1 connection: requests out, answers in, one after another, and when it may be used
+again.
 
 h11 writes requests and reads heads. Redirects, credentials and repetitions are not known here, and
 how bytes travel is ``portal.http.stream``'s.
@@ -10,6 +10,7 @@ import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
 from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache, partial
 
 import h11
@@ -28,11 +29,6 @@ _LOOKS = (
 )
 _WRITTEN = 64  # requests whose heads stay written
 _BODILESS = (204, 304)
-_PROMPT = 5.0
-"""Seconds for the answer to a request that was sent behind another, from its turn on: it was there
-long before, and a server that overlooks such requests is found out.
-"""
-
 _PORTS = {"http": 80, "https": 443}
 
 _ANY_REQUEST = h11.Request(method="GET", target="/", headers=[("Host", "any")])
@@ -51,33 +47,27 @@ class Arrived:
     headers: Sequence[tuple[bytes, bytes]]
     """Names, in lower case, and values."""
     body: Body
-    goes_on: bool
-    """Whether it says where it ends and lets another follow."""
     next_request: httpx.Request | None = None
     """The one that follows, of a redirect."""
     peer: str | None = None
     """The numeric address that it came from; None if it is not known, as behind a proxy."""
 
 
-class NoTurnError(httpx.NetworkError):
-    """The answer before broke off for reasons of our own, so the one behind it never came."""
-
-
 class HeadTooLongError(httpx.RemoteProtocolError):
     """The head of an answer is too long, or has too many lines."""
 
 
-class _Turn:
-    """The turn of a request that was sent behind another."""
+class State(Enum):
+    """What a connection can do next."""
 
-    def __init__(self) -> None:
-        self.come = trio.Event()
-        self.rest = b""
-        """What has come of its answer already."""
-        self.error: httpx.NetworkError | None = None
-        """Set if there will be no answer."""
-        self.is_deserted = False
-        """Whether nobody waits for the answer that will come."""
+    NEW = "new"
+    """There is no stream: the next request opens one."""
+    ACTIVE = "active"
+    """A request or its response is on its way."""
+    IDLE = "idle"
+    """The stream waits for the next request."""
+    CLOSED = "closed"
+    """`aclose` was called."""
 
 
 class HTTP11Connection:
@@ -91,19 +81,11 @@ class HTTP11Connection:
         self._tls = tls
         self._kept = kept
         self._dial = dial
+        self._state = State.NEW
         self._link: Link | None = None
         self._origin: tuple[str, str, int] | None = None
-        self._idle_since: float | None = None
-        """None while an answer is on its way."""
-        self._asked = False
-        """Whether a request was sent, but for its body, whose head has not come."""
-        self._goes_on = False
-        """Whether the answer that is on its way lets another follow."""
-        self._turn: _Turn | None = None
-        """Of the request behind that answer's."""
+        self._idle_since = 0.0
         self._opening = trio.CancelScope()
-        self.is_closed = False
-        """Whether `aclose` was called."""
 
     async def exchange(self, request: httpx.Request, byte_range: bytes = b"") -> Arrived:
         """Send a request and return its answer once the head is there.
@@ -116,81 +98,44 @@ class HTTP11Connection:
         timeouts = request.extensions.get("timeout", {})
         check = request.extensions.get("check_address")
         link = await self._connected(request.url, timeouts.get("connect"), check)
-        self._idle_since = None
-        with self._ending_on_error(link), _translated():
-            reusable = await _send(link, request, byte_range, timeouts.get("write"))
-            return await self._answer(link, request, b"", reusable)
-
-    def has_room_behind(self, request: httpx.Request, *, early: bool) -> bool:
-        """Whether a request without a body may be sent behind the answer that is coming; also
-        `early`, before it is known that this one lets another follow.
-        """
-        may_follow = self._goes_on or (early and self._asked)
-        return may_follow and self._turn is None and _origin(request.url) == self._origin
-
-    async def exchange_behind(self, request: httpx.Request, byte_range: bytes = b"") -> Arrived:
-        """The same behind the answer that is coming, when there is room.
-
-        NoTurnError when that breaks off on our side, or is not at its end in time.
-        """
-        timeouts = request.extensions.get("timeout", {})
-        link, turn = self._link, _Turn()
-        assert link is not None
-        self._turn = turn
-        patience = timeouts.get("read")
-        with trio.move_on_after(math.inf if patience is None else patience) as scope:
-            try:
+        self._state = State.ACTIVE
+        try:
+            with _translated():
                 reusable = await _send(link, request, byte_range, timeouts.get("write"))
-                await turn.come.wait()
-            except BaseException:
-                turn.is_deserted = True
-                if turn.come.is_set():
-                    link.close()
-                raise
-            if turn.error is not None:
-                raise turn.error
-            scope.deadline = min(scope.deadline, trio.current_time() + _PROMPT)
-            with self._ending_on_error(link), _translated():
-                return await self._answer(link, request, turn.rest, reusable)
-        if turn.come.is_set():
-            raise httpx.ReadTimeout("no answer to a request behind another")
-        raise NoTurnError("the answer before takes too long")
+                return await self._answer(link, request, reusable)
+        except BaseException:
+            self._release(link, False, None)
+            raise
 
-    async def _answer(
-        self, link: Link, request: httpx.Request, rest: bytes, reusable: bool
-    ) -> Arrived:
-        """Receive the head of an answer of which `rest` is here."""
-        self._asked = reusable
+    async def _answer(self, link: Link, request: httpx.Request, reusable: bool) -> Arrived:
+        """Receive the head of an answer."""
         parser = _new_parser()
         timeout = request.extensions.get("timeout", {}).get("read")
         buffer = HeadBuffer(request.extensions.get("head_limit", SMALL_LIMIT))
-        buffer.add(rest)
         head, long = await _receive_head(link, parser, buffer, timeout)
         headers = list(head.headers)
         size = _size(request.method, head, dict(headers))
         reusable = reusable and parser.our_state is h11.DONE
-        self._asked, self._goes_on = False, reusable and size not in (None, math.inf)
         release = partial(self._release, link, reusable)
         body: Body
         if size is None:
             body = ChunkedBody(link, buffer.rest, parser, timeout, release)
         else:
             body = SizedBody(link, buffer.rest, size, timeout, release)
-        return Arrived(head.status_code, headers + list(long), body, self._goes_on, peer=link.peer)
+        return Arrived(head.status_code, headers + list(long), body, peer=link.peer)
 
     @property
-    def stands(self) -> bool:
-        """Whether there is a link, as far as is known: the next request need not wait for one."""
-        return self._link is not None and not self._link.is_closed
+    def state(self) -> State:
+        """What it can do next, as far as is known."""
+        return self._state
 
     async def connect(self, url: httpx.URL, timeout: float) -> None:
         """Have a connection stand before there is a request."""
-        await self._connected(url, timeout)
-        self._idle_since = trio.current_time()
+        self._keep(await self._connected(url, timeout))
 
     async def aclose(self) -> None:
         """Close it for good; what is under way fails."""
-        self.is_closed = True
+        self._state = State.CLOSED
         self._opening.cancel()
         if self._link is not None:
             self._link.close()
@@ -203,57 +148,40 @@ class HTTP11Connection:
         if self._link is not None:
             for _ in range(_LOOKS):
                 await trio.lowlevel.checkpoint()
-            if origin == self._origin and self._is_idle() and self._link.is_quiet():
+            if origin == self._origin and self._is_fresh() and self._link.is_quiet():
                 return self._link
             self._release(self._link, False, None)
         scheme, host, port = origin
         context = await self._tls() if scheme == "https" else None
         self._opening = trio.CancelScope()
-        if not self.is_closed:
+        if self._state is not State.CLOSED:
             with self._opening:
-                self._link = await self._dial(host, port, context, timeout, check)
-                self._origin = origin
-                return self._link
+                link = await self._dial(host, port, context, timeout, check)
+                if self.state is not State.CLOSED:
+                    self._link, self._origin = link, origin
+                    return link
+                link.close()
         raise httpx.ConnectError("the connection was closed")
 
-    def _is_idle(self) -> bool:
-        since = self._idle_since
-        return since is not None and trio.current_time() - since <= self._kept
-
-    @contextmanager
-    def _ending_on_error(self, link: Link) -> Iterator[None]:
-        """Close a link on which an exchange failed."""
-        try:
-            yield
-        except BaseException:
-            self._release(link, False, None)
-            raise
+    def _is_fresh(self) -> bool:
+        """Whether the stream was idle for a short time only."""
+        age = trio.current_time() - self._idle_since
+        return self._state is State.IDLE and age <= self._kept
 
     def _release(self, link: Link, reusable: bool, rest: bytes | None) -> None:
-        """Give a link whose answer is at its end to who is next, or keep it; close any other."""
-        if link is not self._link:  # another took its place, whose requests are not concerned
-            link.close()
-            return
-        turn, self._turn = self._turn, None
-        was_promised = self._asked or self._goes_on
-        self._asked = self._goes_on = False
-        if not reusable or rest is None:
-            if turn is not None:
-                by_server = was_promised and link.has_ended()
-                turn.error = (
-                    httpx.ReadError("the server closed the connection with a request behind")
-                    if by_server
-                    else NoTurnError("the answer before broke off")
-                )
-            link.close()
-        elif turn is not None and not turn.is_deserted:
-            turn.rest = rest
-        elif turn is not None or rest:
-            link.close()
+        """Keep a link whose answer is at its end, with nothing behind it; close any other."""
+        if link is self._link and reusable and rest == b"":
+            self._keep(link)
         else:
+            link.close()
+            if link is self._link and self._state is not State.CLOSED:
+                self._state = State.NEW
+
+    def _keep(self, link: Link) -> None:
+        """Have a link wait for the next request."""
+        if self._state is not State.CLOSED:
+            self._state = State.IDLE
             self._idle_since = trio.current_time()
-        if turn is not None:
-            turn.come.set()
 
 
 def _origin(url: httpx.URL) -> tuple[str, str, int]:

@@ -12,7 +12,7 @@ import httpcore
 import httpx
 from h11._receivebuffer import ReceiveBuffer
 
-from skymount.portal.http.response_body import PIECE
+from skymount.portal.http.response_body import RECEIVE_SIZE
 from skymount.portal.http.response_head import LINES_LIMIT, TooLongError
 from skymount.portal.http.stream import CheckAddress, check_addresses
 
@@ -23,7 +23,7 @@ _TOO_LONG = 431  # the status by which h11 tells a head that is too long (RFC 65
 # httpcore has no option for either (its class attributes are the documented way round): it refuses
 # headers over 100 KB, and receives in 64 KiB pieces, which costs two thirds of the throughput.
 httpcore.AsyncHTTP11Connection.MAX_INCOMPLETE_EVENT_SIZE = _HEAD_LIMIT
-httpcore.AsyncHTTP11Connection.READ_NUM_BYTES = PIECE
+httpcore.AsyncHTTP11Connection.READ_NUM_BYTES = RECEIVE_SIZE
 
 _extract = ReceiveBuffer.maybe_extract_lines
 

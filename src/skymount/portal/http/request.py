@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from skymount import __version__
 from skymount.errors import PortalError
 from skymount.portal.options import PortalOptions
-from skymount.wire import messages
+from skymount.wire import requests
 
 _WORDS = 300  # characters of a portal's own words in an error; they end up in logs
 _SECRET = 6  # characters; a shorter part of a header is more likely a word than a secret
@@ -20,7 +20,7 @@ _SEPARATORS = re.compile(r"[\s,;=]+")
 class Call:
     """A request, the options it is sent with, and the portal that it is sent to."""
 
-    request: messages.Request
+    request: requests.Request
     options: PortalOptions
     portal: str
     more: tuple[tuple[str, str], ...] = ()
@@ -46,7 +46,7 @@ class Call:
         agent = options.user_agent or f"{options.dialect.agent} skymount/{__version__}"
         common = [("User-Agent", agent)]
         if options.api_key:
-            common.append(("Authorization", messages.basic_credentials(options.api_key)))
+            common.append(("Authorization", requests.basic_credentials(options.api_key)))
         own = [("Accept-Encoding", "identity"), *self.request.headers, *self.more]
         found = {name.lower(): (name, value) for name, value in (*common, *options.headers, *own)}
         private = {"authorization", "cookie", *(name.lower() for name, _ in options.headers)}
@@ -77,4 +77,4 @@ class Call:
         parts = [part for value in values for part in _SEPARATORS.split(value)]
         found = {text for text in (*values, *parts) if len(text) >= _SECRET}
         key = self.options.api_key
-        return found | ({key, messages.basic_credentials(key)} if key else set())
+        return found | ({key, requests.basic_credentials(key)} if key else set())

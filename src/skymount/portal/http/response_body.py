@@ -15,7 +15,7 @@ import trio
 
 from skymount.portal.http.stream import Link
 
-PIECE = 1 << 20
+RECEIVE_SIZE = 1 << 20
 """Bytes of a body that are received at once, at most."""
 
 RECEIVED = 64 << 10
@@ -40,7 +40,7 @@ class Body(httpx.AsyncByteStream):
     """A body on its way. Closing it frees the connection."""
 
     @abstractmethod
-    async def receive(self, limit: int = PIECE) -> bytes:
+    async def receive(self, limit: int = RECEIVE_SIZE) -> bytes:
         """Return at least one byte of what comes next and at most `limit`; none at the end."""
 
     async def receive_into(self, view: memoryview) -> int:
@@ -72,7 +72,7 @@ class SizedBody(Body):
         self._timeout = timeout
         self._release: Release | None = release
 
-    async def receive(self, limit: int = PIECE) -> bytes:
+    async def receive(self, limit: int = RECEIVE_SIZE) -> bytes:
         count = self._count(limit)
         if not count:
             return b""
@@ -129,7 +129,7 @@ class IteratedBody(Body):
         self._pieces = pieces
         self._piece = b""
 
-    async def receive(self, limit: int = PIECE) -> bytes:
+    async def receive(self, limit: int = RECEIVE_SIZE) -> bytes:
         while not self._piece:
             piece = await anext(self._pieces, None)
             if piece is None:
@@ -160,7 +160,7 @@ class ChunkedBody(Body):
         self._received = 0
         self._release: Release | None = release
 
-    async def receive(self, limit: int = PIECE) -> bytes:
+    async def receive(self, limit: int = RECEIVE_SIZE) -> bytes:
         if self._release is None:
             raise httpx.StreamClosed
         try:

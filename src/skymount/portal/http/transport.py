@@ -1,6 +1,6 @@
 """Owns the exchanges with one portal.
 
-Sends the requests of ``wire.messages`` and hands on answers of success, whose form is checked
+Sends the requests of ``wire.requests`` and hands on answers of success, whose form is checked
 (status, lengths, limits, rate). Redirects, repetitions and the translation of every failure into a
 `PortalError` are here and nowhere else. What an answer means is not known here.
 """
@@ -35,7 +35,7 @@ from skymount.errors import (
 from skymount.portal.http import http11
 from skymount.portal.http.channel import Channel
 from skymount.portal.http.connection_pool import ConnectionPool
-from skymount.portal.http.http11 import Arrived, NoTurnError
+from skymount.portal.http.http11 import Arrived
 from skymount.portal.http.memory_budget import take
 from skymount.portal.http.request import Call
 from skymount.portal.http.response import (
@@ -46,10 +46,10 @@ from skymount.portal.http.response import (
     parse_retry_after,
     pause_before,
 )
-from skymount.portal.http.sending import send, written
+from skymount.portal.http.sending import send
 from skymount.portal.http.timeouts import Content, Pace, until_the_head
 from skymount.portal.options import PortalOptions
-from skymount.wire import messages
+from skymount.wire import requests, responses
 from skymount.wire.byte_range import ByteRange
 
 log = logging.getLogger(__name__)
@@ -84,15 +84,10 @@ class OpenAnswer:
     buffers with `Transport.fill`.
     """
 
-    __slots__ = ("_body", "_closed", "_pace", "call", "headers", "is_behind", "status")
+    __slots__ = ("_body", "_closed", "_pace", "call", "headers", "status")
 
-    def __init__(
-        self, arrived: Arrived, call: Call, closed: Callable[[], None], *, is_behind: bool
-    ) -> None:
-        """`closed` is called once, when the body is not read any more; `is_behind` is whether it
-        was asked for behind another on its connection.
-        """
-        self.is_behind = is_behind
+    def __init__(self, arrived: Arrived, call: Call, closed: Callable[[], None]) -> None:
+        """`closed` is called once, when the body is not read any more."""
         self.status = arrived.status
         self.headers = Headers(arrived.headers)
         self.call = call
@@ -181,7 +176,7 @@ class Transport:
         await self._pool.connect(count)
 
     def bad(
-        self, request: messages.Request, options: PortalOptions, text: str, status: int | None
+        self, request: requests.Request, options: PortalOptions, text: str, status: int | None
     ) -> PortalError:
         """Make the error that the answer to a request is not what was asked for."""
         return Call(request, options, self.url).error(BadContentError, text, status)
@@ -191,43 +186,35 @@ class Transport:
     @asynccontextmanager
     async def open(
         self,
-        request: messages.Request,
+        request: requests.Request,
         options: PortalOptions | None = None,
         *,
         headers: Mapping[str, str] | None = None,
         byte_range: ByteRange | None = None,
         content: Content | None = None,
-        patient: bool = False,
+        speculative: bool = False,
     ) -> AsyncIterator[OpenAnswer]:
         """Send a request and yield its answer once the head is there; success only.
 
         `options` are those of this call, `headers` the ones that go with `content`, and
-        `byte_range` is the part of the answer's content that is wanted. A `patient` request may
-        go behind another on its connection when many are busy; it has no content. Until there is
-        an answer a request that is safe is repeated, `options.retries` times at most.
+        `byte_range` is the part of the answer's content that is wanted. A `speculative` request
+        waits for a connection until no other request does. Until there is an answer a request
+        that is safe is repeated, `options.retries` times at most.
         """
         call = self._call(request, options, headers)
 
         async def attempt(heard: _Heard) -> OpenAnswer:
-            if patient and content is None:
-                answer = await self._exchange_behind(call, heard, byte_range)
-                if answer is not None:
-                    return answer
-            return await self._exchange(call, heard, byte_range, content)
+            return await self._exchange(call, heard, byte_range, content, speculative=speculative)
 
         answer = await self._repeat(call, content, attempt)
         try:
             yield answer
-        except BadContentError as error:
-            if answer.is_behind:  # it may be the answer to another request
-                self._pool.distrust(error)
-            raise
         finally:
             await answer.aclose()
 
     async def fetch(
         self,
-        request: messages.Request,
+        request: requests.Request,
         limit: int,
         options: PortalOptions | None = None,
         *,
@@ -248,7 +235,7 @@ class Transport:
 
     async def fetch_into(
         self,
-        request: messages.Request,
+        request: requests.Request,
         limit: int,
         into: Destination,
         options: PortalOptions | None = None,
@@ -335,7 +322,7 @@ class Transport:
 
     def _call(
         self,
-        request: messages.Request,
+        request: requests.Request,
         options: PortalOptions | None,
         headers: Mapping[str, str] | None,
     ) -> Call:
@@ -348,10 +335,14 @@ class Transport:
         heard: _Heard,
         byte_range: ByteRange | None = None,
         content: Content | None = None,
+        *,
+        speculative: bool = False,
     ) -> OpenAnswer:
         """Make one attempt, and translate what httpx says of it; who gets the answer closes it."""
         with _translated(call):
-            channel = await self._pool.lend(call.options.idle_timeout, heard.closings)
+            channel = await self._pool.lend(
+                call.options.idle_timeout, heard.closings, speculative=speculative
+            )
         with _translated(call):
             try:
                 with until_the_head(call.options, content) as watched:
@@ -367,50 +358,16 @@ class Transport:
         """Take note of how long an answer took."""
         self.round_trip = min(seconds, (self.round_trip or seconds) * _FORGETTING)
 
-    async def _exchange_behind(
-        self, call: Call, heard: _Heard, byte_range: ByteRange | None
-    ) -> OpenAnswer | None:
-        """Make an attempt behind another request, so that the connection does not idle between the
-        two; None when that cannot be had, which is no failure.
-        """
-        request, _ = written(call)
-        channel = await self._pool.lend_behind(request)
-        if channel is None:
-            return None
-        part = b"" if byte_range is None else byte_range.header().encode()
-        try:
-            arrived = await channel.exchange_behind(request, part)
-        except NoTurnError:
-            self._pool.take_back(channel)
-            return None
-        except httpx.HTTPError as error:
-            self._pool.take_back(channel)
-            self._pool.distrust(error)
-            return None
-        except BaseException:
-            self._pool.take_back(channel)
-            raise
-        if 300 <= arrived.status < 400:
-            await arrived.body.aclose()
-            self._pool.take_back(channel)
-            return None
-        return await self._begun(channel, call, heard, arrived, is_behind=True)
-
     async def _begun(
         self,
         channel: Channel,
         call: Call,
         heard: _Heard,
         arrived: Arrived,
-        *,
-        is_behind: bool = False,
     ) -> OpenAnswer:
         """Return an answer whose head is there, if it is one of success."""
         heard.head = True
-        self._pool.note(arrived.goes_on)
-        answer = OpenAnswer(
-            arrived, call, partial(self._pool.take_back, channel), is_behind=is_behind
-        )
+        answer = OpenAnswer(arrived, call, partial(self._pool.take_back, channel))
         try:
             await _check(answer, heard)
         except BaseException:
@@ -435,7 +392,7 @@ async def _check(answer: OpenAnswer, heard: _Heard) -> None:
     status, headers = answer.status, answer.headers
     if not 200 <= status < 300:
         heard.retry_after = parse_retry_after(headers.get("retry-after", ""), datetime.now(UTC))
-        words = messages.parse_error(await _beginning(answer))
+        words = responses.parse_error(await _beginning(answer))
         raise answer.call.error(error_for(status), words or f"HTTP status {status}", status)
     if headers.get("content-encoding", "identity") != "identity":
         raise answer.call.error(BadContentError, "the portal encoded the content", status)
@@ -445,7 +402,7 @@ async def _beginning(answer: OpenAnswer) -> bytes:
     """Read an error's body as far as it comes and is looked at: the status says enough."""
     beginning = b""
     with suppress(PortalError):
-        while len(beginning) <= messages.ANSWER_LIMIT and (piece := await answer.receive()):
+        while len(beginning) <= responses.RESPONSE_LIMIT and (piece := await answer.receive()):
             beginning += piece
     return beginning
 

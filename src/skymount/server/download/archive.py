@@ -16,7 +16,7 @@ from skymount.server.download.path_selection import ArchiveMember
 from skymount.server.http.responses import read_piece
 from skymount.server.storage.skyfile_store import Decrypt
 
-PIECE = 1 << 20
+READ_CHUNK_SIZE = 1 << 20
 """Bytes read at once, and collected before they are handed on."""
 
 _DEFAULT_MODE = 0o644  # of a member whose upload gave none; mode 0 would unpack unreadable
@@ -54,7 +54,7 @@ _Content = Callable[[ArchiveMember], Iterator[bytes]]
 
 def _content(fd: int, offset: int, length: int, decrypt: Decrypt | None) -> Iterator[bytes]:
     while length > 0:
-        data = read_piece(fd, offset, min(PIECE, length), decrypt)
+        data = read_piece(fd, offset, min(READ_CHUNK_SIZE, length), decrypt)
         yield data
         offset, length = offset + len(data), length - len(data)
 
@@ -65,7 +65,7 @@ def _collected(source: Iterator[bytes]) -> Iterator[bytes]:
     for data in source:
         waiting.append(data)
         size += len(data)
-        if size >= PIECE:
+        if size >= READ_CHUNK_SIZE:
             yield b"".join(waiting)
             waiting, size = [], 0
     yield b"".join(waiting)

@@ -29,7 +29,7 @@ from skymount.server.storage.skyfile_index import ParsedSkyfile, SkyfileIndex
 from skymount.server.storage.skyfile_store import StoredRange
 from skymount.wire.byte_range import ByteRange
 from skymount.wire.dialect import PRESETS
-from skymount.wire.messages import etag
+from skymount.wire.responses import etag
 
 _MANY_SUBFILES = 2000  # from here on a choice may take over 1 ms and is made in a thread
 

@@ -18,9 +18,10 @@ from skymount.server.config import PortalConfig
 from skymount.server.http import responses
 from skymount.server.http.basic_auth import has_password
 from skymount.server.http.cors import Headers, PageOrigin, page_origin, parse_origin
-from skymount.server.http.host_header import RequestHost, is_address, is_loopback, parse_name
+from skymount.server.http.host_header import RequestHost, is_address, parse_name
 from skymount.server.http_error import HttpError
 from skymount.wire.dialect import PRESETS, REALM
+from skymount.wire.host import is_loopback
 from skymount.wire.skylink import BASE32_LENGTH, BASE64_LENGTH
 
 _PREFIXES = frozenset(dialect.prefix for dialect in PRESETS.values())

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from skymount import private
+from skymount import file_permissions
 from skymount.errors import ConfigError
 
 ENVIRONMENT = b"SKYMOUNT_PORTAL_PASSWORD"
@@ -39,7 +39,7 @@ def _read_private(file: Path) -> bytes:
     """Read a file that only its owner may use; at most a little over the limit."""
     try:
         with file.open("rb") as opened:
-            if objection := private.objection(file, os.fstat(opened.fileno())):
+            if objection := file_permissions.permission_problem(file, os.fstat(opened.fileno())):
                 raise ConfigError(f"password file {file} cannot be used: {objection}")
             return opened.read(_LIMIT + 2)
     except (OSError, ValueError) as error:

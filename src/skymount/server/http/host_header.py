@@ -69,13 +69,3 @@ def is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def is_loopback(name: str) -> bool:
-    """Whether a host name or address always means the machine that looks it up (RFC 6761)."""
-    if name == "localhost" or name.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(name.strip("[]").partition("%")[0]).is_loopback
-    except ValueError:
-        return False

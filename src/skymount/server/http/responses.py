@@ -13,10 +13,10 @@ from starlette.types import Receive, Scope, Send
 
 from skymount.server.storage.skyfile_store import Decrypt
 from skymount.wire.dialect import PRESETS
-from skymount.wire.messages import encode_error
+from skymount.wire.responses import encode_error
 from skymount.wire.skylink import Skylink
 
-PIECE = 1 << 20
+READ_CHUNK_SIZE = 1 << 20
 """Bytes sent at once; hypercorn is several times slower with the usual 64 KiB."""
 
 JSON_TYPE = "application/json; charset=utf-8"
@@ -115,6 +115,8 @@ async def read_pieces(
 ) -> AsyncIterator[bytes]:
     """Yield bytes of an open file, read (and decrypted) in threads."""
     while length > 0:
-        data = await trio.to_thread.run_sync(read_piece, fd, offset, min(PIECE, length), decrypt)
+        data = await trio.to_thread.run_sync(
+            read_piece, fd, offset, min(READ_CHUNK_SIZE, length), decrypt
+        )
         yield data
         offset, length = offset + len(data), length - len(data)

@@ -15,9 +15,9 @@ from typing import TypeVar
 
 import trio
 
-from skymount import private
+from skymount import file_permissions
 from skymount.errors import MalformedError, RevisionError, StorageError
-from skymount.server.storage.skyfile_store import sync_directory
+from skymount.storage import atomic_file, sqlite
 from skymount.wire.registry_entry import Entry, SignedEntry, check_update, entry_id
 
 FILE = "entries.sqlite3"
@@ -56,29 +56,19 @@ def _translated(doing: str) -> Iterator[None]:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        path, timeout=_BUSY_TIME, isolation_level=None, check_same_thread=False
-    )
-    try:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+    settings = {"journal_mode": "WAL", "synchronous": "FULL", "journal_size_limit": _WAL_LIMIT}
+    return sqlite.connect(path, timeout=_BUSY_TIME, settings=settings)
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     """Create the table in a new database; StorageError for one of another format."""
-    connection.execute("BEGIN IMMEDIATE")
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version not in (0, _FORMAT):
-        raise StorageError(f"cannot use the registry {path}: unknown format {version}")
-    if version == 0:
-        connection.execute(_SCHEMA)
-        connection.execute(f"PRAGMA user_version = {_FORMAT}")
-    connection.execute("COMMIT")
+    with sqlite.transaction(connection):
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version not in (0, _FORMAT):
+            raise StorageError(f"cannot use the registry {path}: unknown format {version}")
+        if version == 0:
+            connection.execute(_SCHEMA)
+            connection.execute(f"PRAGMA user_version = {_FORMAT}")
 
 
 def _read(connection: sqlite3.Connection, entry: bytes) -> SignedEntry | None:
@@ -123,7 +113,7 @@ class EntryStore:
             self._writer = opened.enter_context(closing(_connect(path)))
             _prepare(self._writer, path)
             self._idle = [opened.enter_context(closing(_connect(path))) for _ in range(_READERS)]
-            sync_directory(path.parent)
+            atomic_file.sync_directory(path.parent)
             opened.pop_all()
         self._reading = trio.CapacityLimiter(_READERS)
         self._write_thread = trio.CapacityLimiter(1)
@@ -139,7 +129,9 @@ class EntryStore:
         """
         path = root / FILE
         with _translated(f"use the registry {path}"):
-            fd = private.open_or_create(path)  # SQLite gives its other files the same mode
+            fd = file_permissions.open_or_create_file(
+                path
+            )  # SQLite gives its other files the same mode
             try:
                 os.fchmod(fd, 0o600)
             finally:
@@ -196,20 +188,15 @@ class EntryStore:
         outcomes: list[RevisionError | StorageError | None] = []
         added = 0
         try:
-            with _translated("write to the registry"):
-                self._writer.execute("BEGIN IMMEDIATE")
+            with _translated("write to the registry"), sqlite.transaction(self._writer):
                 for signed in updates:
                     try:
                         added += _write(self._writer, signed)
                         outcomes.append(None)
                     except (RevisionError, StorageError) as error:
                         outcomes.append(error)
-                self._writer.execute("COMMIT")
         except StorageError as error:
             return [StorageError(str(error)) for _ in updates]
-        finally:
-            with suppress(sqlite3.Error):
-                self._writer.rollback()
         if self._count is not None:
             self._count += added
         return outcomes

@@ -24,8 +24,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from skymount import private
+from skymount import file_permissions
 from skymount.errors import MalformedError, StorageError
+from skymount.storage import atomic_file
 from skymount.wire.base_sector import LAYOUT_SIZE, Layout, spill_sizes
 from skymount.wire.skyfile_encryption import SkyfileKey, is_encrypted
 from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE, Skylink
@@ -78,30 +79,14 @@ def _translated(doing: str) -> Iterator[None]:
         raise StorageError(f"cannot {doing}: {error.strerror or error}") from error
 
 
-def sync_directory(path: Path) -> None:
-    """Make the names inside a directory durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def _check_own(path: Path) -> None:
     """StorageError unless a directory is the user's own, and nobody else can change what it holds,
     or put another one in its place.
     """
-    if objection := private.objection(path, path.stat(), private.WRITING) or (
-        private.way_objection(path)
-    ):
+    if objection := file_permissions.permission_problem(
+        path, path.stat(), file_permissions.WRITE_ACCESS
+    ) or (file_permissions.path_problem(path)):
         raise StorageError(f"{path} cannot be used: {objection}")
-
-
-def _write_synced(path: Path, data: bytes) -> None:
-    with open(private.create(path), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def read(extent: StoredRange) -> bytes:
@@ -130,9 +115,9 @@ class SkyfileStore:
         runs on it.
         """
         with _translated(f"use the data directory {root}"):
-            private.make_directory(root)
+            file_permissions.make_directory(root)
             _check_own(root)
-            lock = private.open_or_create(root / "lock")
+            lock = file_permissions.open_or_create_file(root / "lock")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -149,13 +134,13 @@ class SkyfileStore:
 
     def _prepare(self, root: Path) -> None:
         for directory in (self._skyfiles.parent, self._incoming, self._skyfiles):
-            private.make_directory(directory)
+            file_permissions.make_directory(directory)
             _check_own(directory)
-            private.close_directory(directory)
+            file_permissions.restrict_directory(directory)
         for first_byte in range(256):
             (self._skyfiles / f"{first_byte:02x}").mkdir(mode=0o700, exist_ok=True)
         for directory in (self._skyfiles, self._skyfiles.parent, root):
-            sync_directory(directory)
+            atomic_file.sync_directory(directory)
         for leftover in self._incoming.iterdir():
             shutil.rmtree(leftover)
 
@@ -189,13 +174,13 @@ class SkyfileStore:
         stored already is dropped. `roots` are those of the payload's sectors if it is encrypted.
         """
         with _translated("store an upload"):
-            _write_synced(upload / BASE, base)
+            atomic_file.create(upload / BASE, base)
             if roots:
-                _write_synced(upload / ROOTS, roots)
+                atomic_file.create(upload / ROOTS, roots)
             if spilled:
                 padded = (sector.ljust(SECTOR_SIZE, b"\0") for sector in spilled)
-                _write_synced(upload / EXTENSION, b"".join(padded))
-            sync_directory(upload)
+                atomic_file.create(upload / EXTENSION, b"".join(padded))
+            atomic_file.sync_directory(upload)
             target = self._directory(skylink)
             try:
                 os.rename(upload, target)
@@ -203,7 +188,7 @@ class SkyfileStore:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
                 shutil.rmtree(upload)
-            sync_directory(target.parent)
+            atomic_file.sync_directory(target.parent)
 
     def find(self, skylink: Skylink) -> StoredSkyfile | None:
         """Return where a skyfile lies, None when it is not stored."""

@@ -16,14 +16,14 @@ import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from skymount import private
+from skymount import file_permissions
 from skymount.errors import MalformedError, StorageError
 from skymount.server.config import PortalConfig
 from skymount.server.http import responses
 from skymount.server.http.query_params import Params, form_params
 from skymount.server.http.request_body import read_body
 from skymount.server.http_error import HttpError
-from skymount.server.storage.skyfile_store import sync_directory
+from skymount.storage import atomic_file
 from skymount.wire.skykey import (
     KEY_SIZE,
     NONCE_SIZE,
@@ -70,7 +70,7 @@ def _read_file(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     with open(fd, "rb") as file:
-        if objection := private.objection(path, os.fstat(fd)):
+        if objection := file_permissions.permission_problem(path, os.fstat(fd)):
             raise StorageError(f"{path}, which holds keys, cannot be used: {objection}")
         raw = file.read(_FILE_LIMIT + 1)
     if len(raw) > _FILE_LIMIT:
@@ -78,22 +78,10 @@ def _read_file(path: Path) -> bytes | None:
     return raw
 
 
-def _replace_file(path: Path, raw: bytes) -> None:
-    """Write a file anew in one step; a crash leaves the old one or the new one."""
-    temporary = path.with_name(f"{path.name}.new")
-    temporary.unlink(missing_ok=True)
-    with open(private.create(temporary), "wb") as file:
-        file.write(raw)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
-    sync_directory(path.parent)
-
-
 def _save(path: Path, keys: tuple[Skykey, ...]) -> None:
     raw = msgspec.json.encode(_File(_VERSION, [key.text for key in keys]))
     try:
-        _replace_file(path, raw + b"\n")
+        atomic_file.replace(path, raw + b"\n")
     except OSError as error:
         raise StorageError(f"cannot write skykeys: {error.strerror or error}") from error
 

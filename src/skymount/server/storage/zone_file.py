@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import unquote
 
-from skymount import private
+from skymount import file_permissions
 from skymount.errors import MalformedError, StorageError
+from skymount.storage import atomic_file
 from skymount.wire.dialect import PRESETS, Dialect
 from skymount.wire.hns import Record, RegistryRecord, parse_domain, parse_txt, pick_record
 from skymount.wire.registry_entry import parse_public_key, parse_tweak
@@ -231,7 +232,6 @@ def _locked(directory: Path) -> Iterator[None]:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield
-        os.fsync(fd)
     finally:
         os.close(fd)
 
@@ -243,25 +243,15 @@ def change(data: Path, edit: Callable[[Zone], Zone]) -> None:
     when it cannot be read or written; what `edit` raises passes through.
     """
     try:
-        private.make_directory(data)
+        file_permissions.make_directory(data)
         path = (data / FILE).resolve()
         with _locked(path.parent):
             raw, state = _read(path)
             zone = edit(_parse(path, raw))
-            _replace(path, zone.encode(), 0o600 if state is None else state.st_mode & 0o777)
+            mode = 0o600 if state is None else state.st_mode & 0o777
+            atomic_file.replace(path, zone.encode(), mode=mode)
     except OSError as error:
         raise StorageError(f"cannot change {data / FILE}: {error.strerror or error}") from error
-
-
-def _replace(path: Path, raw: bytes, mode: int) -> None:
-    temporary = path.with_name(f"{path.name}.new")
-    temporary.unlink(missing_ok=True)
-    with open(private.create(temporary), "wb") as file:
-        file.write(raw)
-        file.flush()
-        os.fchmod(file.fileno(), mode)
-        os.fsync(file.fileno())
-    temporary.rename(path)
 
 
 class ZoneFile:

@@ -28,7 +28,7 @@ from skymount.server.upload.multipart_reader import (
 from skymount.server.upload.rules import PartList, UploadQuery, raw_metadata
 from skymount.server.upload.sector_writer import SectorWriter, receiving
 from skymount.wire.dialect import PRESETS
-from skymount.wire.messages import UploadResult
+from skymount.wire.responses import UploadResult
 from skymount.wire.skyfile_encryption import SkyfileKey
 from skymount.wire.skykey import NONCE_SIZE
 from skymount.wire.skylink import Skylink

@@ -13,7 +13,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from skymount.errors import MalformedError
-from skymount.wire.messages import PART_HEADER_LIMIT, Part
+from skymount.wire.multipart import PART_HEADER_LIMIT, PartHeader
 
 # What it would log of each malformed form is in the answer to who has sent it.
 logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
@@ -32,7 +32,7 @@ _BOUNDARY = re.compile(rb"[ -~]{0,255}[!-~]")
 class PartBegins:
     """A part's header was read."""
 
-    part: Part
+    part: PartHeader
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class FormReader:
         self._value.clear()
 
     def _on_headers_finished(self) -> None:
-        self._events.append(PartBegins(Part.parse(self._headers)))
+        self._events.append(PartBegins(PartHeader.parse(self._headers)))
 
     def _on_part_data(self, data: bytes, start: int, end: int) -> None:
         self._events.append(PartData(data[start:end]))

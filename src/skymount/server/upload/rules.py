@@ -13,8 +13,8 @@ from skymount.errors import MalformedError
 from skymount.server.config import PortalConfig
 from skymount.server.http.query_params import Params, boolean, number
 from skymount.server.http_error import HttpError
-from skymount.wire.messages import Part
 from skymount.wire.metadata import Metadata, Subfile, check_path, encode_metadata
+from skymount.wire.multipart import PartHeader
 from skymount.wire.skykey import check_id
 
 FILE_FIELD, DIRECTORY_FIELD = "file", "files[]"
@@ -138,13 +138,13 @@ class PartList:
     def __init__(self, config: PortalConfig) -> None:
         self._config = config
         self._subfiles: dict[str, Subfile] = {}
-        self._current: Part | None = None
+        self._current: PartHeader | None = None
         self._start = 0
         self._count = 0
         self._weight = 0
         self._is_directory = False
 
-    def begin(self, part: Part, offset: int) -> None:
+    def begin(self, part: PartHeader, offset: int) -> None:
         """Take the header of the next part, whose content begins at `offset` of the whole."""
         self.end(offset)
         if part.field not in (FILE_FIELD, DIRECTORY_FIELD):

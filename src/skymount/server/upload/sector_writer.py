@@ -12,9 +12,10 @@ from typing import TypeVar, TypeVarTuple
 
 import trio
 
-from skymount import private
+from skymount import file_permissions
 from skymount.errors import SkymountError, StorageError
 from skymount.server.storage.skyfile_store import PAYLOAD, SkyfileStore
+from skymount.storage.atomic_file import write_all_at
 from skymount.wire import merkle
 from skymount.wire.base_sector import LAYOUT_SIZE, build_fanned_out, build_inline, fits_inline
 from skymount.wire.skyfile_encryption import SkyfileKey
@@ -84,10 +85,7 @@ class SectorWriter:
             chunk = self._key.seal_sector(index, chunk)
         if self._file is not None:
             try:
-                view, at = memoryview(chunk), index * SECTOR_SIZE
-                while view:
-                    written = os.pwrite(self._file, view, at)
-                    view, at = view[written:], at + written
+                write_all_at(self._file, chunk, index * SECTOR_SIZE)
             except OSError as error:
                 raise StorageError(f"cannot write an upload: {error.strerror}") from error
         return merkle.sector_root(chunk)
@@ -95,7 +93,7 @@ class SectorWriter:
     def _open_payload(self) -> None:
         self._directory = self._store.begin()
         try:
-            self._file = private.create(self._directory / PAYLOAD)
+            self._file = file_permissions.create_file(self._directory / PAYLOAD)
         except OSError as error:
             raise StorageError(f"cannot write an upload: {error.strerror}") from error
 

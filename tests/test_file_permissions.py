@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from skymount import private
+from skymount import file_permissions
 from skymount.portal.registry.ledger import Ledger
 from tests.portal_process import portal_command, portal_environment
 from tests.skymount_process import SKYMOUNT, Sandbox, end
@@ -43,29 +43,29 @@ def _too_wide(below: Path) -> list[Path]:
 def test_directories_are_made_private(tmp_path: Path) -> None:
     """Those above as well; what is there stays as it is."""
     tmp_path.chmod(0o755)
-    private.make_directory(tmp_path / "a/b/c")
+    file_permissions.make_directory(tmp_path / "a/b/c")
     assert [_mode(tmp_path / each) for each in ("a", "a/b", "a/b/c")] == [0o700] * 3
     assert _mode(tmp_path) == 0o755
-    private.make_directory(tmp_path)
+    file_permissions.make_directory(tmp_path)
     assert _mode(tmp_path) == 0o755
-    private.close_directory(tmp_path)
+    file_permissions.restrict_directory(tmp_path)
     assert _mode(tmp_path) == 0o700
 
 
 @pytest.mark.usefixtures("no_umask")
 def test_files_are_made_private(tmp_path: Path) -> None:
     """And only where nothing is, no link either."""
-    os.close(private.create(tmp_path / "file"))
+    os.close(file_permissions.create_file(tmp_path / "file"))
     assert _mode(tmp_path / "file") == 0o600
     (tmp_path / "link").symlink_to("elsewhere")
     for name in ("file", "link"):
         with pytest.raises(FileExistsError):
-            private.create(tmp_path / name)
+            file_permissions.create_file(tmp_path / name)
     for name in ("file", "other"):
-        os.close(private.open_or_create(tmp_path / name))
+        os.close(file_permissions.open_or_create_file(tmp_path / name))
         assert _mode(tmp_path / name) == 0o600
     with pytest.raises(OSError):
-        private.open_or_create(tmp_path / "link")
+        file_permissions.open_or_create_file(tmp_path / "link")
     assert not (tmp_path / "elsewhere").exists()
 
 
@@ -88,25 +88,46 @@ def test_objections(tmp_path: Path) -> None:
     path = tmp_path / "a file"
     path.touch()
     for mode, others, expected in (
-        (0o600, private.ANY_USE, ""),
-        (0o700, private.ANY_USE, ""),
-        (0o640, private.ANY_USE, f"its mode 640 lets others in; run: chmod 600 '{path}'"),
-        (0o701, private.ANY_USE, f"its mode 701 lets others in; run: chmod 600 '{path}'"),
-        (0o755, private.WRITING, ""),
-        (0o720, private.WRITING, f"others can write to it; run: chmod go-w '{path}'"),
-        (0o702, private.WRITING, f"others can write to it; run: chmod go-w '{path}'"),
+        (0o600, file_permissions.ANY_ACCESS, ""),
+        (0o700, file_permissions.ANY_ACCESS, ""),
+        (
+            0o640,
+            file_permissions.ANY_ACCESS,
+            f"its mode 640 gives access to other users; run: chmod 600 '{path}'",
+        ),
+        (
+            0o701,
+            file_permissions.ANY_ACCESS,
+            f"its mode 701 gives access to other users; run: chmod 600 '{path}'",
+        ),
+        (0o755, file_permissions.WRITE_ACCESS, ""),
+        (
+            0o720,
+            file_permissions.WRITE_ACCESS,
+            f"other users can write to it; run: chmod go-w '{path}'",
+        ),
+        (
+            0o702,
+            file_permissions.WRITE_ACCESS,
+            f"other users can write to it; run: chmod go-w '{path}'",
+        ),
     ):
         path.chmod(mode)
-        assert private.objection(path, path.stat(), others) == expected
+        assert file_permissions.permission_problem(path, path.stat(), others) == expected
 
 
 @as_root
 def test_what_belongs_to_somebody_else(tmp_path: Path) -> None:
     os.chown(tmp_path, _NOBODY, _NOBODY)
     tmp_path.chmod(0o755)
-    expected = "it belongs to the user with the number 65534, not you"
-    assert private.objection(tmp_path, tmp_path.stat(), private.WRITING) == expected
-    private.close_directory(tmp_path)
+    expected = "it belongs to another user (uid 65534)"
+    assert (
+        file_permissions.permission_problem(
+            tmp_path, tmp_path.stat(), file_permissions.WRITE_ACCESS
+        )
+        == expected
+    )
+    file_permissions.restrict_directory(tmp_path)
     assert _mode(tmp_path) == 0o755
 
 
@@ -192,7 +213,7 @@ def test_a_data_directory_that_others_can_write_to(tmp_path: Path, inside: str, 
     place.mkdir(parents=True)
     place.chmod(mode)
     said = _refused("--data", tmp_path / "data")
-    assert f"{place} cannot be used: others can write to it; run: chmod go-w {place}" in said
+    assert f"{place} cannot be used: other users can write to it; run: chmod go-w {place}" in said
     assert _mode(place) == mode
 
 
@@ -209,7 +230,7 @@ def test_a_data_directory_that_others_can_replace(tmp_path: Path, mode: int, lin
         data.mkdir(parents=True)
     above.chmod(mode)
     said = _refused("--data", data)
-    assert f"{data} cannot be used: others can write to {above}, and put another one in" in said
+    assert f"{data} cannot be used: other users can write to {above} and replace what is" in said
     assert f"run: chmod go-w {above}" in said
     above.chmod(mode | 0o1000)
     with _portal(data):
@@ -225,8 +246,8 @@ def test_a_data_directory_below_that_of_somebody_else(tmp_path: Path, mode: int)
     above.chmod(mode)
     os.chown(above, _NOBODY, _NOBODY)
     said = _refused("--data", data)
-    owner = f"{above} belongs to the user with the number {_NOBODY}"
-    assert f"{data} cannot be used: {owner}, who can put another one in its place" in said
+    owner = f"{above} belongs to another user (uid {_NOBODY})"
+    assert f"{data} cannot be used: {owner}, who can replace it" in said
     assert list(data.iterdir()) == []
 
 
@@ -238,7 +259,7 @@ def test_a_data_directory_by_a_link_of_somebody_else(tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to("own")
     os.chown(link, _NOBODY, _NOBODY, follow_symlinks=False)
-    assert f"{link} belongs to the user with the number" in _refused("--data", link / "data")
+    assert f"{link} belongs to another user" in _refused("--data", link / "data")
     os.chown(link, 0, 0, follow_symlinks=False)
     with _portal(link / "data"):
         pass
@@ -262,12 +283,12 @@ def test_a_data_directory_of_somebody_else(tmp_path: Path) -> None:
         path.mkdir(0o700)
     os.chown(foreign, _NOBODY, _NOBODY)
     said = _refused("--data", foreign)
-    assert f"{foreign} cannot be used: it belongs to the user with the number 65534" in said
+    assert f"{foreign} cannot be used: it belongs to another user (uid 65534)" in said
     link.symlink_to(own)
     with _portal(link):
         pass
     os.chown(link, _NOBODY, _NOBODY, follow_symlinks=False)
-    assert f"{link} belongs to the user with the number 65534" in _refused("--data", link)
+    assert f"{link} belongs to another user (uid 65534)" in _refused("--data", link)
     assert list(foreign.iterdir()) == []
 
 
@@ -291,7 +312,7 @@ def test_files_of_somebody_else(tmp_path: Path) -> None:
     for path in (secret, keys):
         path.chmod(0o600)
         os.chown(path, _NOBODY, _NOBODY)
-    expected = "cannot be used: it belongs to the user with the number 65534"
+    expected = "cannot be used: it belongs to another user (uid 65534)"
     assert f"password file {secret} {expected}" in _refused("--password-file", secret)
     assert expected in _refused("--data", data)
 
@@ -346,7 +367,7 @@ run(lambda _: [file.read_bytes() for file in files], "", 1 << 30)
 """
 
 
-def test_a_process_apart_is_a_service() -> None:
+def test_a_worker_is_a_service() -> None:
     """It reads what a portal has sent."""
     command = [*_WIDE, sys.executable, "-c", _SHOWS_ITSELF]
     shown = subprocess.run(command, capture_output=True, check=True, text=True).stdout

@@ -1,0 +1,70 @@
+"""What a mount says of itself: ``.skymount/status.json``, and its size for statfs."""
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from skymount import __version__
+from skymount.config import Config
+from skymount.content.cache.memory_cache import MemoryCache
+from skymount.content.cache.write_behind import WriteBehindQueue
+from skymount.content.fetch.reader import ContentReader
+from skymount.daemon.embedded_portal import EmbeddedPortal
+from skymount.fs.skylinks.name_table import NameTable
+
+
+@dataclass
+class MountStatus:
+    """The parts of a mount that have figures; filled in while the mount is built."""
+
+    config: Config
+    embedded_portal: EmbeddedPortal
+    memory_cache: MemoryCache = field(init=False)
+    write_behind: WriteBehindQueue | None = field(init=False, default=None)
+    reader: ContentReader = field(init=False)
+    skylinks: NameTable = field(init=False)
+    domains: NameTable = field(init=False)
+    operations: Mapping[str, int] = field(init=False)
+    """How often the kernel has asked for each operation."""
+    _started: float = field(init=False, default_factory=time.time)
+
+    def to_json(self) -> bytes:
+        """Return the content of ``status.json``."""
+        cache = self.memory_cache
+        found = {
+            "version": __version__,
+            "pid": os.getpid(),
+            "mountpoint": self.config.mountpoint,
+            "uptime_seconds": round(time.time() - self._started, 3),
+            "portals": self.config.portal_urls,
+            "own_portal": self.embedded_portal.is_running,
+            "verify": self.config.verify.value,
+            "memory_cache": {
+                "size": cache.size,
+                "used": cache.used,
+                "on_its_way": cache.reserved,
+            },
+            "disk_cache": self._disk_cache(),
+            "fetched": self.reader.counts,
+            "skylinks": len(self.skylinks),
+            "domains": len(self.domains),
+            "operations": dict(sorted(self.operations.items())),
+        }
+        return json.dumps(found, indent=2).encode() + b"\n"
+
+    def _disk_cache(self) -> Mapping[str, int]:
+        queue = self.write_behind
+        if queue is None:
+            return {"size": 0}
+        return {
+            "size": self.config.disk_cache,
+            "waiting": queue.queued_bytes,
+            **asdict(queue.counts),
+        }
+
+    def usage(self) -> tuple[int, int]:
+        """Return (bytes, files) of all trees that are shown."""
+        (size, files), (more_size, more_files) = self.skylinks.usage(), self.domains.usage()
+        return size + more_size, files + more_files

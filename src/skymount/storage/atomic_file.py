@@ -1,0 +1,83 @@
+"""Files that are there whole or not at all, also after a power cut.
+
+Who may use a file is decided in `private`; errors are the callers' to translate.
+"""
+
+import os
+import select
+from contextlib import suppress
+from pathlib import Path
+
+from skymount import file_permissions
+
+
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
+    """Write all bytes, also to a pipe that another process made non-blocking."""
+    rest = memoryview(data)
+    while rest:
+        try:
+            rest = rest[os.write(descriptor, rest) :]
+        except BlockingIOError:
+            waiting = select.poll()
+            waiting.register(descriptor, select.POLLOUT)
+            waiting.poll()
+
+
+def write_all_at(descriptor: int, data: bytes | bytearray | memoryview, offset: int) -> None:
+    """Write all bytes at an offset of a file."""
+    rest = memoryview(data)
+    while rest:
+        written = os.pwrite(descriptor, rest, offset)
+        rest, offset = rest[written:], offset + written
+
+
+def create(path: str | Path, data: bytes, *, mode: int = 0o600, within: int | None = None) -> None:
+    """Make a new file and sync it. Its name is not synced: see `sync_directory`.
+
+    `mode` holds whatever the umask; `within` is the descriptor of the directory of a relative path.
+    """
+    file = file_permissions.create_file(path, within)
+    try:
+        os.fchmod(file, mode)
+        write_all(file, data)
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def replace(
+    path: str | Path,
+    data: bytes,
+    *,
+    temporary: str | Path | None = None,
+    mode: int = 0o600,
+    within: int | None = None,
+) -> None:
+    """Put a file in place of the one at `path`, if there is one; durable once this returns.
+
+    Writers take turns: the caller holds a lock. The file is made as `temporary`, by default
+    ``<path>.new``; what a killed writer left there is removed.
+    """
+    temporary = f"{path}.new" if temporary is None else temporary
+    with suppress(FileNotFoundError):
+        os.unlink(temporary, dir_fd=within)
+    try:
+        create(temporary, data, mode=mode, within=within)
+        os.rename(temporary, path, src_dir_fd=within, dst_dir_fd=within)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary, dir_fd=within)
+        raise
+    if within is None:
+        sync_directory(Path(path).parent)
+    else:
+        os.fsync(within)
+
+
+def sync_directory(path: str | Path) -> None:
+    """Make the names in a directory durable."""
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -1,0 +1,122 @@
+"""Bodies of responses, as portals write and clients read them, and the entity tag of a download.
+
+Rules: contract 1, 2, wire notes 4.4 (entity tags), 4.6 (errors), 4.7 (resolved skylinks).
+"""
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Self
+
+import msgspec
+
+from skymount.errors import MalformedError
+from skymount.wire.dialect import SVC, Dialect
+from skymount.wire.skylink import ROOT_SIZE, Skylink
+
+RESPONSE_LIMIT = 64 << 10
+"""Bytes that are read of a JSON response or an error body."""
+
+
+def parse_resolved(body: bytes) -> Skylink:
+    """Read the answer to `resolve`."""
+    try:
+        return Skylink.parse(msgspec.json.decode(body[:RESPONSE_LIMIT], type=_Resolved).skylink)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedError(f"resolved skylink is not as expected: {error}") from None
+
+
+def encode_resolved(skylink: Skylink) -> bytes:
+    """Write the answer to `resolve`."""
+    return msgspec.json.encode(_Resolved(str(skylink))) + b"\n"
+
+
+class _Resolved(msgspec.Struct):
+    skylink: str
+
+
+class _UploadAnswer(msgspec.Struct):
+    skylink: str
+    merkleroot: str = ""
+    bitfield: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UploadResult:
+    """What an upload returns; root and bitfield are those inside the skylink.
+
+    ``str()`` gives the content link, ``<scheme>://<skylink>``.
+    """
+
+    skylink: Skylink
+    scheme: str = SVC.scheme
+
+    @property
+    def merkleroot(self) -> str:
+        """The hash inside the skylink, 64 hex digits."""
+        return self.skylink.root.hex()
+
+    @property
+    def bitfield(self) -> int:
+        """Version, offset and length inside the skylink."""
+        return self.skylink.bitfield
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.skylink}"
+
+    @classmethod
+    def parse(cls, body: bytes, dialect: Dialect = SVC) -> Self:
+        """Read the JSON answer of endpoints 1 and 2; MalformedError when it contradicts itself."""
+        if len(body) > RESPONSE_LIMIT:
+            raise MalformedError("upload answer is too long")
+        try:
+            answer = msgspec.json.decode(body, type=_UploadAnswer)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise MalformedError(f"upload answer is not as expected: {error}") from None
+        skylink = Skylink.parse(answer.skylink)
+        if answer.merkleroot and answer.merkleroot.lower() != skylink.root.hex():
+            raise MalformedError("upload answer: Merkle root and skylink contradict each other")
+        if answer.bitfield is not None and answer.bitfield != skylink.bitfield:
+            raise MalformedError("upload answer: bitfield and skylink contradict each other")
+        return cls(skylink, dialect.scheme)
+
+    def encode(self) -> bytes:
+        """Write the JSON answer, with the line feed that portals send."""
+        root = self.skylink.root.hex()
+        return (
+            f'{{"skylink":"{self.skylink}","merkleroot":"{root}",'
+            f'"bitfield":{self.skylink.bitfield}}}\n'
+        ).encode()
+
+
+class _Message(msgspec.Struct):
+    message: str = ""
+
+
+def encode_error(message: str) -> bytes:
+    """Write the JSON body of an error (wire notes 4.6)."""
+    try:
+        return msgspec.json.encode(_Message(message)) + b"\n"
+    except UnicodeEncodeError:
+        return encode_error(message.encode("utf-8", "backslashreplace").decode())
+
+
+def parse_error(body: bytes) -> str:
+    """Return the message of an error body, ``""`` when it is of another form (HTML, text)."""
+    try:
+        return msgspec.json.decode(body[:RESPONSE_LIMIT], type=_Message).message
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ""
+
+
+def etag(skylink: Skylink, path: str, archive: str) -> str:
+    """Return the entity tag of a download, quotes included: the same for GET and HEAD.
+
+    The hash of later servers (wire notes 4.4): skylink, path, format and the constant "1", each
+    preceded by its length. The contract wants HEAD's headers identical to GET's, so the method,
+    which early servers hash, is left out.
+    """
+    hasher = blake2b(digest_size=ROOT_SIZE)
+    for text in (str(skylink), path, archive, "1"):
+        encoded = text.encode("utf-8", "surrogateescape")
+        hasher.update(len(encoded).to_bytes(8, "little") + encoded)
+    return f'"{hasher.hexdigest()}"'

@@ -1,0 +1,89 @@
+"""Files that are written whole or not at all."""
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from skymount.storage import atomic_file
+
+
+def _mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def test_a_file_is_replaced_whatever_is_left_of_a_killed_writer(tmp_path: Path) -> None:
+    """Its mode is the one asked for, whatever the umask, and no other file stays."""
+    path = tmp_path / "file"
+    (tmp_path / "file.new").write_bytes(b"half")
+    before = os.umask(0o777)
+    try:
+        atomic_file.replace(path, b"first")
+        assert (path.read_bytes(), _mode(path)) == (b"first", 0o600)
+        atomic_file.replace(path, b"second", mode=0o640)
+    finally:
+        os.umask(before)
+    assert (path.read_bytes(), _mode(path)) == (b"second", 0o640)
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_relative_path_lies_in_the_directory_given(tmp_path: Path) -> None:
+    """Also when that directory was renamed meanwhile."""
+    directory = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        atomic_file.replace("name", b"content", temporary=".new", within=directory)
+    finally:
+        os.close(directory)
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == {"name": b"content"}
+
+
+def test_what_cannot_be_replaced_stays(tmp_path: Path) -> None:
+    """The new file is removed."""
+    (tmp_path / "taken" / "inside").mkdir(parents=True)
+    with pytest.raises(IsADirectoryError):
+        atomic_file.replace(tmp_path / "taken", b"content")
+    assert [each.name for each in tmp_path.iterdir()] == ["taken"]
+
+
+def test_a_new_file_replaces_none(tmp_path: Path) -> None:
+    """Whoever wants that uses `replace`."""
+    atomic_file.create(tmp_path / "file", b"content")
+    with pytest.raises(FileExistsError) as caught:
+        atomic_file.create(tmp_path / "file", b"other")
+    assert caught.value.errno == errno.EEXIST
+    assert (tmp_path / "file").read_bytes() == b"content"
+
+
+def test_all_is_written_to_a_pipe_that_does_not_block() -> None:
+    """Writing waits for the reader."""
+    source, target = os.pipe()
+    os.set_blocking(target, False)
+    data, found = os.urandom(1 << 20), bytearray()
+
+    def read() -> None:
+        while piece := os.read(source, 1 << 16):
+            found.extend(piece)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        atomic_file.write_all(target, data)
+    finally:
+        os.close(target)
+        reader.join()
+        os.close(source)
+    assert found == data
+
+
+def test_bytes_are_written_at_an_offset(tmp_path: Path) -> None:
+    """What is around them stays."""
+    path = tmp_path / "file"
+    path.write_bytes(b"0123456789")
+    file = os.open(path, os.O_WRONLY)
+    try:
+        atomic_file.write_all_at(file, memoryview(b"abc"), 4)
+    finally:
+        os.close(file)
+    assert path.read_bytes() == b"0123abc789"
