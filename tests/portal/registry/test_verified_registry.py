@@ -23,7 +23,7 @@ from skymount.errors import (
 )
 from skymount.portal.client.client import PortalClient
 from skymount.portal.failover import ROUNDS, Portals
-from skymount.portal.http.response import Answer
+from skymount.portal.http.response import Response
 from skymount.portal.registry import verified_registry as module
 from skymount.portal.registry.ledger import Fate, Ledger, Pending
 from skymount.portal.registry.revision_marks import EntryId
@@ -800,7 +800,7 @@ async def test_write_that_is_cancelled_when_it_is_done(ledger: Ledger, autojump_
     """G12: what the portal has taken is not in the spool, whenever its writer gives up."""
 
     class Cancelling(FakeRegistry):
-        def _post(self, posted: SignedEntry, fault: str | float) -> Answer:
+        def _post(self, posted: SignedEntry, fault: str | float) -> Response:
             answer = super()._post(posted, fault)
             scope.cancel()
             return answer

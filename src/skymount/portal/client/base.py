@@ -4,7 +4,7 @@
 bytes.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,7 +14,8 @@ from typing import Self, Unpack
 import trio
 
 from skymount.errors import HeadTooLongError, MalformedError, PortalError, UnavailableError
-from skymount.portal.http.transport import Destination, OpenAnswer, Transport
+from skymount.portal.http.client import Destination, HttpClient
+from skymount.portal.http.response import StreamingResponse
 from skymount.portal.options import ClientOptions, CommonOptions, PortalOptions
 from skymount.wire import requests, responses
 from skymount.wire.byte_range import ByteRange
@@ -43,34 +44,6 @@ class Head:
     """Why the portal could not send headers; then nothing else is told of a v1 skylink."""
 
 
-class Body:
-    """Content that is on its way, received into buffers of the caller's."""
-
-    def __init__(self, transport: Transport, answer: OpenAnswer) -> None:
-        self._transport = transport
-        self._answer = answer
-
-    async def fill(self, view: memoryview) -> None:
-        """Fill a buffer with all of the body; PortalError if that is longer, or cannot be had."""
-        await self._transport.fill(self._answer, view)
-        await self._transport.finish(self._answer)
-
-    async def fill_each(self, views: Sequence[memoryview]) -> AsyncGenerator[int, None]:
-        """Fill buffers, together as long as the body; yields the number of each that may be used.
-
-        The last one may be when it is known that nothing follows. Of an answer that does not say
-        how long it is only the end tells whether it is what was asked for: none may be used before.
-        """
-        is_sized = self._answer.headers.length is not None
-        for number, view in enumerate(views[:-1]):
-            await self._transport.fill(self._answer, view)
-            if is_sized:
-                yield number
-        await self.fill(views[-1])
-        for number in range(len(views) - 1 if is_sized else 0, len(views)):
-            yield number
-
-
 class PortalReader:
     """Asks one portal for content. Safe for many tasks at once; an async context manager.
 
@@ -80,7 +53,7 @@ class PortalReader:
     """
 
     options: PortalOptions
-    transport: Transport
+    transport: HttpClient
 
     def __init__(self, portal_url: str = "", **options: Unpack[ClientOptions]) -> None:
         """Select a portal; an empty address is the default one. No network traffic."""
@@ -95,8 +68,8 @@ class PortalReader:
 
     def _select(self, options: PortalOptions) -> None:
         self.options = options
-        self.transport = Transport(options.url, options)
-        self._node: Transport | None = None
+        self.transport = HttpClient(options.url, options)
+        self._node: HttpClient | None = None
 
     @property
     def url(self) -> str:
@@ -109,7 +82,7 @@ class PortalReader:
         return self.options.dialect
 
     @property
-    def node(self) -> Transport:
+    def node(self) -> HttpClient:
         """The connections to the node that keeps the skykeys; without one of its own, the portal's.
 
         It gets the same credentials and headers.
@@ -118,7 +91,7 @@ class PortalReader:
         if not url or url == self.url:
             return self.transport
         if self._node is None:
-            self._node = Transport(url, self.options)
+            self._node = HttpClient(url, self.options)
         return self._node
 
     def __repr__(self) -> str:
@@ -201,7 +174,7 @@ class PortalReader:
         *,
         speculative: bool = False,
         **options: Unpack[CommonOptions],
-    ) -> AsyncIterator[Body]:
+    ) -> AsyncIterator[StreamingResponse]:
         """Open a byte range of content of `size` bytes, once the answer is known to be one of it.
 
         An empty path selects the whole payload, all files one after another. A `speculative`
@@ -212,10 +185,10 @@ class PortalReader:
         opened = self.transport.open(request, call, byte_range=byte_range, speculative=speculative)
         async with opened as answer:
             check_range(answer, byte_range, size, named=bool(path))
-            yield Body(self.transport, answer)
+            yield answer
 
 
-async def head(transport: Transport, skylink: Skylink, call: PortalOptions) -> Head:
+async def head(transport: HttpClient, skylink: Skylink, call: PortalOptions) -> Head:
     """Ask a portal for the headers of a whole skylink (endpoint 4).
 
     ``format=concat`` keeps a portal from redirecting to, or failing over, a default path.
@@ -255,7 +228,7 @@ def is_without_headers(error: PortalError) -> bool:
 
 
 async def _without_headers(
-    transport: Transport, skylink: Skylink, call: PortalOptions, failure: PortalError
+    transport: HttpClient, skylink: Skylink, call: PortalOptions, failure: PortalError
 ) -> Head:
     """Return what is known without headers: where a v2 skylink leads, of others nothing."""
     if skylink.version == 1:
@@ -276,7 +249,7 @@ def content_request(skylink: Skylink, path: str) -> requests.Request:
     return requests.download(skylink, path, archive=archive, with_metadata=False)
 
 
-def check_range(answer: OpenAnswer, asked: ByteRange, size: int, *, named: bool) -> None:
+def check_range(answer: StreamingResponse, asked: ByteRange, size: int, *, named: bool) -> None:
     """BadContentError unless the answer holds exactly the range, of content of `size` bytes.
 
     A file that was `named` may keep its size to itself. The whole payload may not: only by its

@@ -20,8 +20,8 @@ from skymount.errors import (
     UnavailableError,
 )
 from skymount.portal.client.verification import Check
-from skymount.portal.http.response import pause_before
-from skymount.portal.http.transport import OpenAnswer, Transport
+from skymount.portal.http.client import HttpClient
+from skymount.portal.http.response import StreamingResponse
 from skymount.portal.options import PortalOptions
 from skymount.portal.verify_policy import Verified
 from skymount.storage.atomic_file import write_all
@@ -116,7 +116,7 @@ def _mode_of(path: Path) -> int | None:
 
 
 async def to_file(
-    transport: Transport,
+    transport: HttpClient,
     request: Request,
     destination: Path,
     options: PortalOptions,
@@ -150,7 +150,7 @@ async def to_file(
 
 
 async def _fill(
-    transport: Transport,
+    transport: HttpClient,
     request: Request,
     file: _File,
     options: PortalOptions,
@@ -170,7 +170,7 @@ async def _fill(
             async with transport.open(request, options, headers=rest) as answer:
                 begun, asked, tag = True, tag, ""
                 tag, total = await _take_place(file, answer, asked)
-                await _copy(transport, answer, file, total, progress)
+                await _copy(answer, file, total, progress)
                 return
         except (UnavailableError, BadContentError):
             if not (begun or most):
@@ -186,25 +186,24 @@ async def _fill(
                 raise
         meagre = 0 if file.size >= most + _MEAGRE else meagre + 1
         most = max(most, file.size)
-        await trio.sleep((pause_before(meagre) or 0) if meagre else 0)
+        await trio.sleep((transport.retry.pause_before(meagre) or 0) if meagre else 0)
 
 
 async def _copy(
-    transport: Transport,
-    answer: OpenAnswer,
+    answer: StreamingResponse,
     file: _File,
     total: int | None,
     progress: Progress | None,
 ) -> None:
     missing = None if total is None else total - file.size
-    async with aclosing(transport.pieces(answer, missing)) as pieces:
+    async with aclosing(answer.pieces(missing)) as pieces:
         async for piece in pieces:
             await trio.to_thread.run_sync(file.write, piece)
             if progress is not None:
                 progress(file.size, total)
 
 
-async def _take_place(file: _File, answer: OpenAnswer, asked: str) -> tuple[str, int | None]:
+async def _take_place(file: _File, answer: StreamingResponse, asked: str) -> tuple[str, int | None]:
     """Put the file where the answer begins.
 
     Returns the content's strong ETag, empty without one, and the size of the whole, None when it is

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from skymount.errors import MalformedError
-from skymount.portal.http.transport import Transport
+from skymount.portal.http.client import HttpClient
 from skymount.portal.options import PortalOptions
 from skymount.wire import requests, responses
 from skymount.wire.hns import Record, SkylinkRecord, parse_resolution
@@ -25,7 +25,7 @@ class HnsResult:
     record: Record
 
 
-async def resolve(transport: Transport, domain: str, call: PortalOptions) -> HnsResult:
+async def resolve(transport: HttpClient, domain: str, call: PortalOptions) -> HnsResult:
     """Ask a portal what a domain, in canonical form, resolves to (endpoint 12)."""
     request = requests.hns_resolution(domain)
     answer = await transport.fetch(request, responses.RESPONSE_LIMIT, call)

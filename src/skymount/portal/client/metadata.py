@@ -18,8 +18,8 @@ from skymount.errors import (
 )
 from skymount.portal.client.base import is_without_headers
 from skymount.portal.client.verification import Check, Proof
-from skymount.portal.http.response import Answer, Headers
-from skymount.portal.http.transport import Transport
+from skymount.portal.http.client import HttpClient
+from skymount.portal.http.response import Headers, Response
 from skymount.portal.options import PortalOptions
 from skymount.portal.verify_policy import Verified
 from skymount.wire import requests
@@ -99,7 +99,7 @@ def _link_of(headers: Headers, call: PortalOptions, asked: Skylink, proof: Proof
 
 
 async def get_metadata(
-    transport: Transport,
+    transport: HttpClient,
     skylink: Skylink,
     path: str,
     call: PortalOptions,
@@ -116,7 +116,7 @@ async def get_metadata(
     except PortalError as error:
         if not is_without_headers(error):
             raise
-        answer = Answer(HTTPStatus.OK, Headers(), b"")
+        answer = Response(HTTPStatus.OK, Headers(), b"")
     headers = answer.headers
     raw = headers.raw(call.dialect.metadata_header)
     try:
@@ -136,12 +136,12 @@ async def get_metadata(
 
 
 async def _head(
-    transport: Transport,
+    transport: HttpClient,
     request: requests.Request,
     skylink: Skylink,
     path: str,
     call: PortalOptions,
-) -> Answer:
+) -> Response:
     """Ask for headers; again with a format if the portal cannot choose a file without one."""
     try:
         return await transport.fetch(request, 0, call)
@@ -153,7 +153,7 @@ async def _head(
 
 
 async def get_file_content(
-    transport: Transport,
+    transport: HttpClient,
     skylink: Skylink,
     request: requests.Request,
     path: str,

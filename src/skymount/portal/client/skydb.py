@@ -19,8 +19,8 @@ from skymount.portal.client.registry import GET_TIMEOUT, Registry
 from skymount.portal.client.upload import FILE_FIELD, UploadBody, send
 from skymount.portal.client.upload_source import Source
 from skymount.portal.client.verification import Proofs
+from skymount.portal.http.client import HttpClient
 from skymount.portal.http.request import Call
-from skymount.portal.http.transport import Transport
 from skymount.portal.options import CallOptions, CommonOptions, PortalOptions
 from skymount.portal.registry.revision_marks import EntryId
 from skymount.portal.verify_policy import Verified
@@ -53,7 +53,7 @@ class JSONResult:
 class SkyDB:
     """The JSON documents that one portal's registry leads to."""
 
-    def __init__(self, transport: Transport, registry: Registry, proofs: Proofs) -> None:
+    def __init__(self, transport: HttpClient, registry: Registry, proofs: Proofs) -> None:
         self._transport = transport
         self._proofs = proofs
         self._registry = registry

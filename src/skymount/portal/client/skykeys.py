@@ -4,8 +4,8 @@ import re
 
 from skymount.errors import MalformedError, NotFoundError, PortalError
 from skymount.portal import validation
-from skymount.portal.http.response import Answer
-from skymount.portal.http.transport import Transport
+from skymount.portal.http.client import HttpClient
+from skymount.portal.http.response import Response
 from skymount.portal.options import PortalOptions
 from skymount.wire import requests, responses, skykey
 from skymount.wire.skykey import Kind, Skykey
@@ -17,7 +17,7 @@ _SHOWN = len("skykey:") + 16  # characters of a key's text that give hardly any 
 class Skykeys:
     """The skykeys of one node. Real nodes answer 500 to almost every mistake (wire notes 7)."""
 
-    def __init__(self, node: Transport) -> None:
+    def __init__(self, node: HttpClient) -> None:
         self._node = node
 
     async def create(self, name: str, kind: str, call: PortalOptions) -> Skykey:
@@ -76,7 +76,7 @@ class Skykeys:
 
     async def _fetch(
         self, request: requests.Request, call: PortalOptions, body: bytes | None = None
-    ) -> Answer:
+    ) -> Response:
         """Send a request; NotFoundError for a node's words that say so, whatever the status."""
         try:
             return await self._node.fetch(request, responses.RESPONSE_LIMIT, call, content=body)

@@ -24,7 +24,7 @@ from skymount.errors import (
     RequestRefusedError,
 )
 from skymount.portal.client.base import check_range, content_request, head
-from skymount.portal.http.transport import Transport
+from skymount.portal.http.client import HttpClient
 from skymount.portal.options import PortalOptions
 from skymount.portal.registry.name_resolver import proven_way
 from skymount.portal.registry.revision_marks import EntryId, RevisionMarks
@@ -223,7 +223,7 @@ class _OfChunks(_Sized):
 class _Source:
     """Asks a portal for content, with the options of a call."""
 
-    transport: Transport
+    transport: HttpClient
     call: PortalOptions
     marks: RevisionMarks
 
@@ -234,7 +234,7 @@ class _Source:
         request = content_request(skylink, "")
         async with self.transport.open(request, self.call, byte_range=wanted) as answer:
             check_range(answer, wanted, size, named=False)
-            async with aclosing(self.transport.pieces(answer, len(wanted))) as pieces:
+            async with aclosing(answer.pieces(len(wanted))) as pieces:
                 async for piece in pieces:
                     yield piece
 
@@ -336,7 +336,7 @@ class _Source:
 class Proofs:
     """The proofs of one portal. Safe for many tasks at once."""
 
-    def __init__(self, transport: Transport, marks: RevisionMarks) -> None:
+    def __init__(self, transport: HttpClient, marks: RevisionMarks) -> None:
         """`marks` are the revisions of registry entries that were seen before."""
         self._transport = transport
         self._marks = marks
