@@ -25,7 +25,7 @@ from skymount.errors import KeyringError, MalformedError
 from skymount.storage import atomic_file
 
 if TYPE_CHECKING:  # PyNaCl is loaded when there is a key to read
-    from skymount.wire.key_pair import KeyPair
+    from skymount.wire.key_pair import SigningKeyPair
 
 VERSION = 1
 
@@ -47,7 +47,7 @@ class StoredKey:
     """A key of the keyring; holding one means that its two halves belong together."""
 
     name: str
-    pair: "KeyPair"
+    pair: "SigningKeyPair"
     created: datetime
 
 
@@ -95,12 +95,12 @@ def generate_seed() -> str:
     return secrets.token_hex(SEED_ENTROPY)
 
 
-def gen_key_pair_and_seed() -> "tuple[KeyPair, str]":
+def gen_key_pair_and_seed() -> "tuple[SigningKeyPair, str]":
     """Return a new key pair and the seed that it comes from."""
-    from skymount.wire.key_pair import KeyPair
+    from skymount.wire.key_pair import SigningKeyPair
 
     seed = generate_seed()
-    return KeyPair.from_seed(seed), seed
+    return SigningKeyPair.from_seed(seed), seed
 
 
 class Keyring:
@@ -136,11 +136,11 @@ class Keyring:
                 raise self._unknown(name)
             return self._read(directory, name)
 
-    def get(self, name: str) -> "KeyPair":
+    def get(self, name: str) -> "SigningKeyPair":
         """Return the key pair of that name."""
         return self.read(name).pair
 
-    def by_public_key(self, public_key: bytes) -> "KeyPair | None":
+    def by_public_key(self, public_key: bytes) -> "SigningKeyPair | None":
         """Return the key pair with that public key; None when no usable key has it."""
         with self._reading() as directory:
             for key in self._read_all(directory):
@@ -148,7 +148,7 @@ class Keyring:
                     return key.pair
         return None
 
-    def add(self, name: str, pair: "KeyPair", *, replace: bool = False) -> StoredKey:
+    def add(self, name: str, pair: "SigningKeyPair", *, replace: bool = False) -> StoredKey:
         """Keep a key pair under a name; one that is taken is refused unless to be replaced.
 
         The file appears in one step, and survives a power cut once this returns.
@@ -292,7 +292,7 @@ def _encode(key: StoredKey) -> bytes:
 
 def _parse(name: str, body: bytes) -> StoredKey:
     """Read a key file; the reasons of MalformedError repeat nothing of it."""
-    from skymount.wire.key_pair import KeyPair
+    from skymount.wire.key_pair import SigningKeyPair
 
     if len(body) > FILE_LIMIT:
         raise MalformedError("too long for a key file")
@@ -303,7 +303,7 @@ def _parse(name: str, body: bytes) -> StoredKey:
     if found.version != VERSION:
         version = str(found.version)[:20]
         raise MalformedError(f"of version {version}, which this skymount does not know")
-    pair = KeyPair.from_private_hex(found.private_key)
+    pair = SigningKeyPair.from_private_hex(found.private_key)
     if pair.public_hex != found.public_key:
         raise MalformedError("damaged: the public key is not that of the private key")
     return StoredKey(name, pair, found.created)

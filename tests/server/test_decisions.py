@@ -13,6 +13,7 @@ from skymount.server.http_error import HttpError
 from skymount.server.upload.rules import PartList, UploadQuery
 from skymount.wire.byte_range import ByteRange
 from skymount.wire.multipart import PartHeader
+from tests.server.http_client import FORM_TYPE
 
 
 @pytest.mark.parametrize(
@@ -115,7 +116,11 @@ def test_parts_are_limited() -> None:
 
 def test_empty_parameters_are_absent() -> None:
     """But an empty tryfiles means none, where an absent one means the default."""
-    query = UploadQuery.parse({"tryfiles": ""}, multipart=True, force_disabled=False)
+    query = UploadQuery.parse(
+        {"tryfiles": ""}, content_type=FORM_TYPE.encode(), force_disabled=False
+    )
     assert query.tryfiles == ()
-    query = UploadQuery.parse({"mode": "", "dryrun": ""}, multipart=True, force_disabled=False)
+    query = UploadQuery.parse(
+        {"mode": "", "dryrun": ""}, content_type=FORM_TYPE.encode(), force_disabled=False
+    )
     assert (query.tryfiles, query.mode, query.dryrun) == (None, 0, False)

@@ -24,7 +24,7 @@ OPEN_TIME = 2.0
 _MOST_FAILURES = 6  # that are counted in a row; they are remembered for half an hour
 
 
-class State(Enum):
+class BreakerState(Enum):
     """What a portal is used for."""
 
     CLOSED = auto()
@@ -79,16 +79,20 @@ class CircuitBreaker:
         """Record that a request for a proof failed in all rounds."""
         self.proof_retry_at = now + HALF_OPEN_TIME
 
-    def state(self, now: float) -> State:
+    def state(self, now: float) -> BreakerState:
         """Decide what the portal is used for."""
         if now >= self.half_open_until:
-            return State.CLOSED
-        return State.OPEN if now < self.open_until else State.HALF_OPEN
+            return BreakerState.CLOSED
+        return BreakerState.OPEN if now < self.open_until else BreakerState.HALF_OPEN
 
-    def proof_state(self, now: float) -> State:
+    def proof_state(self, now: float) -> BreakerState:
         """The same of a request for a proof, of which one attempt is enough after a failure."""
         state = self.state(now)
-        return State.HALF_OPEN if state is State.CLOSED and now < self.proof_retry_at else state
+        return (
+            BreakerState.HALF_OPEN
+            if state is BreakerState.CLOSED and now < self.proof_retry_at
+            else state
+        )
 
     def failures_at(self, now: float) -> int:
         """Return the failures in a row that still count; the fewer, the earlier it is asked."""

@@ -20,7 +20,7 @@ from skymount.errors import (
     StorageError,
     UnavailableError,
 )
-from skymount.portal.circuit_breaker import CircuitBreaker, State
+from skymount.portal.circuit_breaker import BreakerState, CircuitBreaker
 from skymount.portal.client.base import PortalReader
 from skymount.portal.http.memory_budget import MemoryBudget
 from skymount.portal.options import ClientOptions, PortalOptions
@@ -56,7 +56,7 @@ class Portals:
     def _breaker(self, client: PortalReader) -> CircuitBreaker:
         return self._breakers.setdefault(client, CircuitBreaker())
 
-    def _state(self, client: PortalReader) -> State:
+    def _state(self, client: PortalReader) -> BreakerState:
         return self._breaker(client).state(trio.current_time())
 
     async def first(self, ask: Callable[[PortalReader], Awaitable[T]]) -> T:
@@ -67,7 +67,7 @@ class Portals:
         portal. If no portal has a good answer, the error is, in this order: wrong content, the
         last failure, a refusal, «not found».
         """
-        done = {client for client in self.clients if self._state(client) is State.OPEN}
+        done = {client for client in self.clients if self._state(client) is BreakerState.OPEN}
         errors = (self._breaker(client).connect_error for client in self.clients if client in done)
         failure = next(map(copy.copy, filter(None, errors)), None)
         refusal: PortalError | None = None
@@ -79,7 +79,7 @@ class Portals:
                 try:
                     return await self._attempt(client, ask, number)
                 except (UnavailableError, BadContentError) as error:
-                    if self._state(client) is not State.CLOSED:
+                    if self._state(client) is not BreakerState.CLOSED:
                         done.add(client)
                     if not isinstance(failure, BadContentError):
                         failure = _bare(error)
@@ -158,7 +158,7 @@ class Portals:
     def _worth_a_proof(self, clients: Iterable[PortalReader], number: int) -> list[PortalReader]:
         """Return the portals that are asked for a proof in a round."""
         now = trio.current_time()
-        wanted = (State.CLOSED,) if number else (State.CLOSED, State.HALF_OPEN)
+        wanted = (BreakerState.CLOSED,) if number else (BreakerState.CLOSED, BreakerState.HALF_OPEN)
         return [each for each in clients if self._breaker(each).proof_state(now) in wanted]
 
     async def _attempt(

@@ -1,6 +1,6 @@
-"""Owns the one exception that ends a request with an error answer.
+"""The exception that ends a request with an error response.
 
-Decision modules raise it and know no HTTP library; `answers` turns it into a response.
+Code that decides raises it without an HTTP library; `http.responses` makes the response.
 """
 
 from skymount.errors import SkymountError

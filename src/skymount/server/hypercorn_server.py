@@ -1,4 +1,11 @@
-"""Owns the listening socket and the life of the server; the only importer of hypercorn."""
+"""Listens, accepts connections and stops; the only importer of hypercorn.
+
+hypercorn's own serving loop cannot stop while a client does not read, and its connections outlive
+their clients. So this module runs its own loop, and overrides methods of hypercorn that are
+private: of `H11Protocol` the attribute `connection` and the methods `_check_protocol` and
+`_create_stream`, of `TCPServer` the method `_read_data` and the attributes `protocol`, `idle_task`
+and `_task_group`. The version of hypercorn is pinned for that; check these after an update.
+"""
 
 import logging
 import socket
@@ -29,7 +36,7 @@ from skymount.wire.host import is_loopback
 
 _log = logging.getLogger(__name__)
 
-_BACKLOG = 128  # connections that wait to be accepted
+_BACKLOG = 128  # connections waiting to be accepted
 _HEADERS_LIMIT = 64 << 10  # bytes of a request line and its headers
 _REQUESTS_PER_CONNECTION = 1_000_000  # a mount keeps its connections for days
 
@@ -42,15 +49,15 @@ async def serve(
 ) -> None:
     """Run a portal until `shutdown` is set or the task is cancelled.
 
-    `on_listening` is told its URL once it accepts connections. StorageError when the data directory
-    cannot be used, ConfigError when the address cannot.
+    `on_listening` is called with its URL once it accepts connections. StorageError when the data
+    directory cannot be used, ConfigError when the address cannot.
     """
     store = await trio.to_thread.run_sync(SkyfileStore.open, config.data)
     try:
         skykeys = await trio.to_thread.run_sync(SkykeyStore.open, config.data)
         entries = await trio.to_thread.run_sync(EntryStore.open, config.data)
         with closing(entries), await trio.to_thread.run_sync(_listen, config) as listening:
-            # accepted connections inherit it; it also bounds a window that stays closed
+            # Accepted connections inherit it. It also ends one whose client reads nothing.
             timeout_ms = round(config.send_timeout * 1000)
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
             stop = trio.Event() if shutdown is None else shutdown
@@ -95,11 +102,10 @@ def _hypercorn_config(config: PortalConfig) -> Config:
 
 
 class _Http1(H11Protocol):
-    """hypercorn's HTTP/1.1 without the ways out of it, to WebSocket and to HTTP/2.
+    """hypercorn's HTTP/1.1, without upgrades to WebSocket and HTTP/2, and with strict framing.
 
-    No endpoint needs them, and hypercorn fails on requests of theirs that it should refuse. An
-    upgrade is ignored, as any server may; what begins as HTTP/2 gets an error, and so does a
-    request of doubtful end.
+    No endpoint needs an upgrade, and hypercorn fails on malformed ones instead of refusing them.
+    Requests to upgrade are ignored, as a server may; the preface of HTTP/2 gets an error.
     """
 
     def __init__(self, *args: Any) -> None:
@@ -123,9 +129,9 @@ class _Http1(H11Protocol):
 
 
 class _Connection(TCPServer):
-    """hypercorn's connection, which ends when the client has closed it, and speaks HTTP/1.1 only.
+    """hypercorn's connection, HTTP/1.1 only, which ends as soon as the client has closed it.
 
-    The original would wait for its idle timer first, with the socket still open.
+    hypercorn's own keeps the socket open until its idle timer ends.
     """
 
     _has_ended = False
@@ -148,13 +154,13 @@ class _Connection(TCPServer):
         await self.idle_task.stop()
 
     async def protocol_send(self, event: Event) -> None:
-        if self._has_ended and isinstance(event, Updated):  # an answer that nobody took has ended
+        if self._has_ended and isinstance(event, Updated):  # nobody read the response
             return
-        with suppress(trio.BusyResourceError):  # the connection is being closed meanwhile
+        with suppress(trio.BusyResourceError):  # the connection is being closed
             await super().protocol_send(event)
 
 
-class _Connections:
+class _OpenConnections:
     """The connections that are open."""
 
     def __init__(self) -> None:
@@ -171,7 +177,7 @@ class _Connections:
             self._none_left.set()
 
     async def wind_down(self, grace: float) -> None:
-        """Wait until all have ended; close those that take longer."""
+        """Wait until all have ended; close those that take longer than `grace` seconds."""
         with trio.move_on_after(grace):
             while self._streams:
                 await self._none_left.wait()
@@ -188,25 +194,25 @@ async def _run(
     on_listening: Callable[[str], None],
     shutdown: trio.Event,
 ) -> None:
-    """Accept connections until told to stop, then let those under way end for a moment.
+    """Accept connections until `shutdown`, then give running requests a moment to finish.
 
-    hypercorn's own loop is not used: it cannot end while a client does not read its answer, because
-    it shields its sends. Closing the streams ends those too.
+    hypercorn shields its sends, so only closing the streams ends those to a client that does not
+    read.
     """
     rules = AccessRules.of(config, on_loopback=is_loopback(listening.getsockname()[0]))
     app = wrap_app(
         cast(ASGIFramework, build_app(config, store, skykeys, entries, rules)), 0, "asgi"
     )
     settings, context = _hypercorn_config(config), WorkerContext(None)
-    connections = _Connections()
+    connections = _OpenConnections()
 
     async def handle(stream: trio.SocketStream) -> None:
         connections.add(stream)
         try:
-            as_typed = cast(trio.SSLStream[trio.SocketStream], stream)
-            await _Connection(app, settings, context, ConnectionState({}), as_typed)
-        except* Exception:  # noqa: BLE001  # a bug there must not end the portal
-            _log.exception("a connection has failed")
+            typed = cast(trio.SSLStream[trio.SocketStream], stream)
+            await _Connection(app, settings, context, ConnectionState({}), typed)
+        except* Exception:  # noqa: BLE001  # a bug in one must not end the portal
+            _log.exception("a connection failed")
         finally:
             connections.discard(stream)
 

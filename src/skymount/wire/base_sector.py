@@ -6,12 +6,13 @@ their Merkle roots (again and again, until they fit) stand in the base sector in
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
 from skymount.errors import MalformedError
 from skymount.wire import merkle
+from skymount.wire.metadata import METADATA_LIMIT
 from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE
 
 Body = TypeVar("Body", bytes, memoryview)
@@ -22,6 +23,13 @@ CIPHER_LEGACY_PLAIN = bytes(8)
 """What uploads before April 2020 hold; readers take it as plain (wire notes 2.1)."""
 
 KEY_DATA_SIZE = 64
+
+FANOUT_LIMIT = 64 << 20
+"""Bytes of fan-out; the roots of 8 TiB of content."""
+
+CHUNK_LIMIT = 64 << 20
+"""Bytes of a chunk, which must be held to check any of them; real portals need 40 MiB (wire notes
+2.3)."""
 
 _PARTS = 4
 """Of a chunk that somebody waits for: most of it is hashed while the rest arrives. Each costs a
@@ -92,6 +100,11 @@ class Layout:
     def chunk_size(self) -> int:
         """Bytes of payload that the roots of one chunk of the fan-out cover."""
         return max(1, self.data_pieces) * SECTOR_SIZE
+
+    @property
+    def is_verifiable(self) -> bool:
+        """Whether content can be verified chunk by chunk within the limits of memory."""
+        return self.is_inline or self.chunk_size <= CHUNK_LIMIT
 
     @property
     def roots_per_chunk(self) -> int:
@@ -165,6 +178,23 @@ def spill_sizes(body_size: int) -> list[int]:
     while LAYOUT_SIZE + sizes[0] > SECTOR_SIZE:
         sizes.insert(0, -(-sizes[0] // SECTOR_SIZE) * ROOT_SIZE)
     return sizes
+
+
+def spilled_level_sizes(layout: Layout) -> list[int]:
+    """Return the byte size of each level below the roots in the base sector; the last one is the
+    fan-out and the metadata. MalformedError when one of the two is over its limit.
+    """
+    if layout.metadata_size > METADATA_LIMIT or layout.fanout_size > FANOUT_LIMIT:
+        raise MalformedError("the metadata or the fan-out is over its limit")
+    return spill_sizes(layout.body_size)[1:]
+
+
+def sectors_of_level(roots: bytes, size: int) -> Iterator[tuple[int, bytes, int]]:
+    """Yield (offset, Merkle root, length) of each sector of a level of `size` bytes."""
+    for number in range(len(roots) // ROOT_SIZE):
+        offset = number * SECTOR_SIZE
+        root = roots[number * ROOT_SIZE : (number + 1) * ROOT_SIZE]
+        yield offset, root, min(SECTOR_SIZE, size - offset)
 
 
 def split_body(layout: Layout, body: Body) -> tuple[Body, Body]:

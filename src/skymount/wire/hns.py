@@ -111,10 +111,10 @@ class RegistryRecord:
         return f"{scheme}://{key}/{self.tweak.hex()}"
 
 
-Record = SkylinkRecord | RegistryRecord
+DomainRecord = SkylinkRecord | RegistryRecord
 
 
-def parse_txt(text: str) -> Record | None:
+def parse_txt(text: str) -> DomainRecord | None:
     """Read one TXT record; None when it is about something else."""
     if len(text) > TXT_LIMIT or not text.isprintable():
         return None
@@ -134,13 +134,13 @@ def parse_txt(text: str) -> Record | None:
     return None
 
 
-def pick_record(texts: Iterable[str]) -> Record | None:
+def pick_record(texts: Iterable[str]) -> DomainRecord | None:
     """Return what a domain's TXT records say: the last one that fits counts."""
     found = [record for record in map(parse_txt, texts) if record is not None]
     return found[-1] if found else None
 
 
-def encode_resolution(record: Record) -> bytes:
+def encode_resolution(record: DomainRecord) -> bytes:
     """Write the JSON of endpoint 12."""
     if isinstance(record, SkylinkRecord):
         return msgspec.json.encode({"skylink": record.link})
@@ -158,7 +158,7 @@ class _Resolution(msgspec.Struct):
     registry: _Pointer | None = None
 
 
-def parse_resolution(body: bytes) -> Record:
+def parse_resolution(body: bytes) -> DomainRecord:
     """Read the JSON of endpoint 12; MalformedError when it names nothing."""
     answer: _Resolution = decode_json(body, _Resolution, "resolution")
     if answer.skylink:

@@ -16,7 +16,7 @@ _ROUNDS = 1000  # of PBKDF2; the SDKs' choice, so weak seeds are cheap to guess
 
 
 @dataclass(frozen=True, slots=True)
-class KeyPair:
+class SigningKeyPair:
     """An ed25519 key pair. The public key names a user of the registry."""
 
     public_key: bytes

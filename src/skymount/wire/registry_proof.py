@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from skymount.errors import BadSignatureError
+from skymount.errors import BadSignatureError, MalformedError
 from skymount.wire.registry_entry import SignedEntry, linked_skylink
 from skymount.wire.skylink import Skylink
 
 HOPS = 2
 """Registry entries on the way from a v2 skylink to content, at most."""
+
+_LIMIT = 16 << 10  # bytes of a proof; the longest honest one has less than 2 KiB
 
 
 def encode_proof(hops: Sequence[SignedEntry]) -> bytes:
@@ -44,3 +46,14 @@ def check_proof(requested: Skylink, resolved: Skylink, hops: Sequence[SignedEntr
         at = following
     if at != resolved or at.version != 1:
         raise BadSignatureError("Could not verify registry proof chain")
+
+
+def verified_hops(requested: Skylink, resolved: Skylink, text: bytes) -> tuple[SignedEntry, ...]:
+    """Return the entries of a proof of a portal; MalformedError if it does not prove the way."""
+    if len(text) > _LIMIT:
+        raise MalformedError(f"a proof has at most {_LIMIT} bytes")
+    hops = parse_proof(text)
+    if len(hops) > HOPS:
+        raise MalformedError(f"a proof has at most {HOPS} registry entries")
+    check_proof(requested, resolved, hops)
+    return hops

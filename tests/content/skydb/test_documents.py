@@ -29,7 +29,7 @@ from skymount.portal.options import PortalOptions
 from skymount.portal.registry.ledger import Ledger
 from skymount.portal.registry.revision_marks import EntryId
 from skymount.portal.registry.verified_registry import VerifiedRegistry
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.metadata import Metadata, encode_metadata
 from skymount.wire.registry_entry import hash_data_key
 from skymount.wire.skydb_document import DOCUMENT_LIMIT
@@ -38,7 +38,7 @@ from tests.fakes.portal import FakePortal, running
 from tests.fakes.skyfiles import unverifiable
 from tests.portal_process import running_portal
 
-PAIR = KeyPair.from_seed("the owner of documents in tests")
+PAIR = SigningKeyPair.from_seed("the owner of documents in tests")
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -287,12 +287,25 @@ def test_deeply_nested():
     assert json.loads(text) == document
 
 
-def test_text_that_grows(monkeypatch: pytest.MonkeyPatch):
+def test_text_that_grows():
     """D1: A text is no longer than a document may be, whatever it was made of."""
-    monkeypatch.setattr("skymount.content.skydb.document_text.DOCUMENT_LIMIT", 1 << 20)
     body = b"[" + b",".join([b"1e15"] * 100_000) + b"]"
     with pytest.raises(MalformedError, match="too long"):
-        as_text(body)
+        as_text(body, limit=1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("stored", "shown"),
+    [
+        (b'["\\ud800", "\\u00e9\\u0007"]', b'[\n  "\\ud800",\n  "\xc3\xa9\\u0007"\n]\n'),
+        (b'{"b":1e2,"a":{},"c":[]}', b'{\n  "b": 100.0,\n  "a": {},\n  "c": []\n}\n'),
+        (b"[1e400,-0.0]", b"[\n  Infinity,\n  -0.0\n]\n"),
+        (b"{}", b"{}\n"),
+    ],
+)
+def test_text_of_a_document(stored: bytes, shown: bytes):
+    """D1: over several lines; numbers and escapes are written as JSON readers take them."""
+    assert as_text(stored) == shown
 
 
 @pytest.mark.parametrize("size", [0, 7, 8, 20])

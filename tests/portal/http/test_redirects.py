@@ -18,7 +18,7 @@ from skymount.portal.http.redirects import Leap, Reach, following, reach_of, rea
 from skymount.portal.http.request import Call
 from skymount.portal.http.stream import NotFollowedError, open_stream
 from skymount.portal.options import PortalOptions
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.requests import Request
 from tests.fakes import portal as fake
 from tests.fakes import skyfiles
@@ -28,7 +28,7 @@ from tests.portal.redirect_space import Case
 
 CONTENT = skyfiles.of_files({"f": b"content"})
 KEY = "key of the portal"
-PAIR = KeyPair.from_seed("insecure seed of redirects")
+PAIR = SigningKeyPair.from_seed("insecure seed of redirects")
 ENTRY = RegistryEntry("key", b"data", 0)
 TIMEOUT = 30.0
 

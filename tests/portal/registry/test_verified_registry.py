@@ -24,26 +24,24 @@ from skymount.errors import (
 from skymount.portal.client.client import PortalClient
 from skymount.portal.failover import ROUNDS, Portals
 from skymount.portal.http.response import Response
-from skymount.portal.registry import verified_registry as module
-from skymount.portal.registry.ledger import Fate, Ledger, Pending
-from skymount.portal.registry.revision_marks import EntryId
-from skymount.portal.registry.verified_registry import (
-    CONFLICTS,
-    FRESH,
-    State,
-    VerifiedRegistry,
-    check_base,
+from skymount.portal.registry.entry_state import (
+    EntryState,
     is_news,
     is_same,
+    needs_post,
     next_revision,
 )
-from skymount.wire.key_pair import KeyPair
+from skymount.portal.registry.ledger import Ledger
+from skymount.portal.registry.pending_write import PendingStatus, PendingWrite
+from skymount.portal.registry.revision_marks import EntryId
+from skymount.portal.registry.verified_registry import CONFLICTS, FRESH, VerifiedRegistry
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import DELETED, MAX_REVISION, Entry, SignedEntry, hash_data_key
 from tests.fakes.entries import FakeRegistry, portals_of
 from tests.portal_process import PortalProcess
 
-PAIR = KeyPair.from_seed("entries")
-OTHER = KeyPair.from_seed("another")
+PAIR = SigningKeyPair.from_seed("entries")
+OTHER = SigningKeyPair.from_seed("another")
 
 
 def ref(name: str = "a") -> EntryId:
@@ -92,15 +90,15 @@ def both(one: FakeRegistry, two: FakeRegistry, ledger: Ledger) -> VerifiedRegist
 def pending(ledger: Ledger) -> list[tuple[bytes, int | None]]:
     """Return contents and revisions of what is in the spool; nothing of it is being posted."""
     found = ledger.pending()
-    assert not any(each.posting for each in found)
+    assert not any(each.is_posting for each in found)
     return [(each.data, each.signed.entry.revision if each.signed else None) for each in found]
 
 
 # decisions
 
 
-def state(entry: SignedEntry | None, asked: float = 0.0) -> State:
-    return State(entry, asked, 0.0)
+def state(entry: SignedEntry | None, asked: float = 0.0) -> EntryState:
+    return EntryState(entry, asked, 0.0)
 
 
 def test_next_revision_is_above_everything():
@@ -145,15 +143,15 @@ def test_later_state_is_remembered_whatever_the_order_of_answers():
 def test_partial_edit_needs_its_base():
     """G10: a rewrite goes over anything; an edit only over what it was made from."""
     base, other = state(signed(b"base", 1)), state(signed(b"other", 2))
-    assert check_base(None, other, b"x")
-    assert check_base(base, state(signed(b"base", 1), 9.0), b"x")
-    assert check_base(state(None), state(None), b"x")
+    assert needs_post(None, other, b"x")
+    assert needs_post(base, state(signed(b"base", 1), 9.0), b"x")
+    assert needs_post(state(None), state(None), b"x")
     for current in (other, state(None), state(signed(b"base", 2)), state(signed(DELETED, 2))):
         with pytest.raises(StaleEntryError, match="changed by somebody else"):
-            check_base(base, current, b"x")
+            needs_post(base, current, b"x")
     with pytest.raises(StaleEntryError):
-        check_base(state(None), other, b"x")
-    assert not check_base(base, other, b"other")
+        needs_post(state(None), other, b"x")
+    assert not needs_post(base, other, b"other")
 
 
 # reading
@@ -228,7 +226,7 @@ async def test_roll_back_is_refused(
     """G4: a revision below the highest seen is EIO unless another portal has a better one."""
     one.set(signed(b"old", 3))
     two.set(signed(b"new", 4))
-    ledger.note(signed(b"new", 4), "a")
+    ledger.record_seen(signed(b"new", 4), "a")
     assert (await both.read(ref())).data == b"new"
     assert "revision 3 is behind revision 4" in caplog.text
     two.always = "down"
@@ -260,12 +258,12 @@ async def test_owner_replaces_what_was_rolled_back(
     alone: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, autojump_clock: object
 ):
     """G4: the owner's next whole rewrite, or deletion, goes above what was seen."""
-    ledger.note(signed(b"lost", 7), "a")
+    ledger.record_seen(signed(b"lost", 7), "a")
     one.set(signed(b"old", 3))
     written = await alone.write(ref(), PAIR, b"anew", None)
     assert (written.data, written.revision) == (b"anew", 8)
     assert (await alone.read(ref())).data == b"anew"
-    ledger.note(signed(b"lost again", 20), "a")
+    ledger.record_seen(signed(b"lost again", 20), "a")
     assert (await alone.delete(ref(), PAIR)).revision == 21
     assert (await alone.read(ref())).data is None
     assert pending(ledger) == []
@@ -277,7 +275,7 @@ async def test_change_of_what_was_rolled_back_is_refused(
     """G4: a change of what a portal shows no more is kept; to overwrite sends it all the same."""
     one.set(signed(b"seen", 7))
     base = await alone.read(ref())
-    ledger.note(signed(b"lost", 8), "a")
+    ledger.record_seen(signed(b"lost", 8), "a")
     with pytest.raises(RolledBackError):
         await alone.write(ref(), PAIR, b"seen, and more", base)
     assert pending(ledger) == [(b"seen, and more", None)]
@@ -298,7 +296,7 @@ async def test_equal_revision_with_less_work_is_rolled_back(
     one.set(more)
     second = await alone.read(ref())
     assert second.signed == more
-    assert second.changed > first.changed
+    assert second.seen_at > first.seen_at
     one.set(most)
     assert (await alone.read(ref())).signed == most
     one.always = "stale"
@@ -335,11 +333,11 @@ async def test_answer_that_was_overtaken_is_asked_for_again(
     one.set(signed(b"old", 1))
     one.set(signed(b"new", 2))
     one.faults = ["stale"]
-    one.before = lambda: ledger.note(signed(b"new", 2), "a")
+    one.before = lambda: ledger.record_seen(signed(b"new", 2), "a")
     assert (await alone.read(ref())).data == b"new"
     assert one.gets == 2
     one.faults = ["missing"]
-    one.before = lambda: ledger.note(signed(b"newer", 3), "a") and None
+    one.before = lambda: ledger.record_seen(signed(b"newer", 3), "a") and None
     one.set(signed(b"newer", 3))
     assert (await alone.read(ref())).data == b"newer"
     assert not caplog.records
@@ -372,17 +370,17 @@ async def test_change_is_when_it_was_first_seen(
     opened = Ledger.open(ledger.path, lambda: now)
     here = VerifiedRegistry(portals_of([one]), opened, clock=lambda: now)
     one.set(signed(b"one", 1))
-    assert (await here.read(ref())).changed == 1000.0
+    assert (await here.read(ref())).seen_at == 1000.0
     now = 2000.0
-    assert (await here.read(ref())).changed == 1000.0
+    assert (await here.read(ref())).seen_at == 1000.0
     again = VerifiedRegistry(portals_of([one]), opened, clock=lambda: now)
-    assert (await again.read(ref())).changed == 1000.0
+    assert (await again.read(ref())).seen_at == 1000.0
     one.set(signed(b"two", 2))
-    assert (await here.read(ref())).changed == 2000.0
+    assert (await here.read(ref())).seen_at == 2000.0
     now = 3000.0
-    assert (await here.read(ref("absent"))).changed == 3000.0
+    assert (await here.read(ref("absent"))).seen_at == 3000.0
     now = 4000.0
-    assert (await here.read(ref("absent"))).changed == 3000.0
+    assert (await here.read(ref("absent"))).seen_at == 3000.0
     opened.close()
 
 
@@ -455,7 +453,7 @@ async def test_slow_old_answer_does_not_hide_a_write(
     """What is remembered after a write is the write, whatever arrives later."""
     one.set(signed(b"old", 1))
     await alone.read(ref())
-    got: list[State] = []
+    got: list[EntryState] = []
 
     async def slow() -> None:
         got.append(await alone.read(ref()))
@@ -491,14 +489,14 @@ async def test_entry_from_elsewhere_is_held_to_the_same_rules(
 ):
     """H4: what a proof shows is verified, raises the mark, and must not be behind it."""
     await alone.accept(signed(b"new", 5), 0.0, "http://p")
-    assert ledger.highest(PAIR.public_key, ref().tweak) == 5
+    assert ledger.highest_revision(PAIR.public_key, ref().tweak) == 5
     await alone.accept(signed(b"new", 5), 0.0)
     with pytest.raises(BadContentError, match="behind revision 5"):
         await alone.accept(signed(b"old", 4), 0.0)
     forged = SignedEntry(OTHER.public_key, Entry(ref().tweak, b"x", 9), bytes(64))
     with pytest.raises(BadContentError, match="signature"):
         await alone.accept(forged, 0.0)
-    assert ledger.seen(OTHER.public_key, ref().tweak) is None
+    assert ledger.mark_of(OTHER.public_key, ref().tweak) is None
 
 
 async def test_changes_are_told(alone: VerifiedRegistry, one: FakeRegistry, autojump_clock: object):
@@ -533,7 +531,7 @@ async def test_write_takes_the_next_revision(
         assert alone.recall(ref()) == done
     assert len(one.posts) == 4
     assert pending(ledger) == []
-    assert ledger.highest(PAIR.public_key, ref().tweak) == 3
+    assert ledger.highest_revision(PAIR.public_key, ref().tweak) == 3
 
 
 async def test_edit_of_what_is_there_is_posted(alone: VerifiedRegistry, one: FakeRegistry):
@@ -810,7 +808,7 @@ async def test_write_that_is_cancelled_when_it_is_done(ledger: Ledger, autojump_
         await entries.write(ref(), PAIR, b"ours", None)
     assert scope.cancel_called
     assert pending(ledger) == []
-    mark = ledger.seen(ref().public_key, ref().tweak)
+    mark = ledger.mark_of(ref().public_key, ref().tweak)
     assert mark is not None
     assert mark.revision == 0
 
@@ -935,7 +933,7 @@ async def test_wrong_input_is_refused_at_once(
 
 async def spooled(
     entries: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, data: bytes
-) -> Pending:
+) -> PendingWrite:
     """Fail to post signed content; return what is in the spool."""
     one.faults = ["", "down", "down", "down"]
     with pytest.raises(UnavailableError):
@@ -945,7 +943,7 @@ async def spooled(
 
 async def held(
     entries: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, data: bytes
-) -> Pending:
+) -> PendingWrite:
     """Fail to ask for the revision; return what is in the spool."""
     one.faults = ["down", "down", "down"]
     with pytest.raises(UnavailableError):
@@ -1023,7 +1021,7 @@ async def test_superseded_bytes_are_not_sent_to_a_portal_that_lags(
     with pytest.raises(UnavailableError):
         await both.write(ref(), PAIR, b"older", None)
     (waiting,) = ledger.pending()
-    ledger.note(signed(b"newer", 1), "a")
+    ledger.record_seen(signed(b"newer", 1), "a")
     one.always = ""
     with pytest.raises(StaleEntryError):
         await both.send(waiting, PAIR)
@@ -1040,12 +1038,15 @@ async def test_what_is_posted_supersedes_what_was_kept_before(
     """G12: that leaves the list, and the log says so; a conflict stays, and what came later."""
     one.set(signed(b"theirs", 0))
     with pytest.raises(StaleEntryError):
-        await alone.write(ref(), PAIR, b"edit", State(None, 0.0, 0.0))
+        await alone.write(ref(), PAIR, b"edit", EntryState(None, 0.0, 0.0))
     await held(alone, one, ledger, b"first")
     await spooled(alone, one, ledger, b"second")
     now = await held(alone, one, ledger, b"third")
     later = await held(alone, one, ledger, b"fourth")
-    assert [each.fate for each in ledger.pending()] == [Fate.CONFLICT, *[Fate.WAITING] * 4]
+    assert [each.status for each in ledger.pending()] == [
+        PendingStatus.CONFLICT,
+        *[PendingStatus.WAITING] * 4,
+    ]
     assert (await alone.send(now, PAIR)).revision == 2
     assert [each.data for each in ledger.pending()] == [b"edit", later.data]
     assert caplog.text.count("never posted, and is given up: something was written later") == 2
@@ -1056,7 +1057,7 @@ async def test_what_need_not_be_posted_supersedes_what_was_kept_before(
     alone: VerifiedRegistry,
     one: FakeRegistry,
     ledger: Ledger,
-    keep: Callable[[VerifiedRegistry, FakeRegistry, Ledger, bytes], Awaitable[Pending]],
+    keep: Callable[[VerifiedRegistry, FakeRegistry, Ledger, bytes], Awaitable[PendingWrite]],
     autojump_clock: object,
 ):
     """G12: While something is pending, a later write or deletion is posted all the same."""
@@ -1086,7 +1087,7 @@ async def test_what_another_process_writes_later_is_not_overwritten(
 
     def claim() -> None:
         one.before = lambda: None
-        claimed.append(other.claim(later, "a"))
+        claimed.append(other.claim_revision(later, "a"))
 
     if when == "before":
         claim()
@@ -1097,7 +1098,7 @@ async def test_what_another_process_writes_later_is_not_overwritten(
     assert one.posts == []
     assert len(claimed) == 1
     one.set(later)
-    other.settle(claimed[0])
+    other.mark_posted(claimed[0])
     other.close()
     assert (await alone.read(ref())).data == b"later"
 
@@ -1108,23 +1109,27 @@ async def test_conflict_needs_no_post(
     """G12: what is never sent by itself, nor superseded, is no reason to post."""
     one.set(signed(b"theirs", 0))
     with pytest.raises(StaleEntryError):
-        await alone.write(ref(), PAIR, b"edit", State(None, 0.0, 0.0))
-    await alone.write(ref(), PAIR, b"theirs", State(None, 0.0, 0.0))
+        await alone.write(ref(), PAIR, b"edit", EntryState(None, 0.0, 0.0))
+    await alone.write(ref(), PAIR, b"theirs", EntryState(None, 0.0, 0.0))
     assert one.posts == []
     assert pending(ledger) == [(b"edit", None)]
 
 
-async def test_fate_of_what_is_kept(
+async def test_status_of_what_is_spooled(
     alone: VerifiedRegistry, one: FakeRegistry, ledger: Ledger
 ) -> None:
     """G12: what failed because no portal answered waits for one, of its portals; nothing else."""
-    for number, (fault, fate) in enumerate(
-        [("down", Fate.WAITING), ("slow", Fate.WAITING), ("denied", Fate.FAILED)]
+    for number, (fault, status) in enumerate(
+        [
+            ("down", PendingStatus.WAITING),
+            ("slow", PendingStatus.WAITING),
+            ("denied", PendingStatus.FAILED),
+        ]
     ):
         one.faults = [fault] * 3
         with pytest.raises(PortalError):
             await alone.write(ref(str(number)), PAIR, b"x", None)
-        assert ledger.pending()[-1].fate is fate
+        assert ledger.pending()[-1].status is status
         assert ledger.pending()[-1].portals == (one.url,)
 
 
@@ -1134,14 +1139,14 @@ async def test_without_a_ledger(one: FakeRegistry, two: FakeRegistry, autojump_c
     one.set(signed(b"old", 3))
     two.set(signed(b"old", 3))
     two.set(signed(b"new", 4))
-    assert await entries.key_of(signed(b"", 0).link) is None
+    assert await entries.find_entry(signed(b"", 0).link) is None
     assert (await entries.read(ref())).data == b"old"
     one.always = "down"
     assert (await entries.read(ref())).data == b"new"
     one.always, two.always = "", "down"
     with pytest.raises(RolledBackError, match="revision 3 is behind revision 4"):
         await entries.read(ref())
-    assert await entries.key_of(signed(b"", 0).link) == ref()
+    assert await entries.find_entry(signed(b"", 0).link) == ref()
     with pytest.raises(StorageError):
         await entries.write(ref(), PAIR, b"x", None)
 
@@ -1150,7 +1155,7 @@ async def test_what_was_forgotten_is_believed_again(
     one: FakeRegistry, ledger: Ledger, autojump_clock: object
 ):
     """G4: `registry forget --seen` lets the older one be believed; nothing is signed twice."""
-    ledger.note(signed(b"new", 7), "a")
+    ledger.record_seen(signed(b"new", 7), "a")
     one.set(signed(b"old", 3))
     with pytest.raises(RolledBackError):
         await VerifiedRegistry(portals_of([one]), ledger).read(ref())
@@ -1274,11 +1279,6 @@ async def test_real_portal(portal: PortalProcess, ledger: Ledger):
         assert pending(ledger) == [(b"edit", None)]
 
 
-def test_module_logs_under_its_name():
-    """Its log can be silenced and found."""
-    assert module._log.name == "skymount.portal.registry.verified_registry"
-
-
 async def test_rewrite_waits_for_a_portal_that_may_have_something_newer(
     both: VerifiedRegistry,
     one: FakeRegistry,
@@ -1289,7 +1289,7 @@ async def test_rewrite_waits_for_a_portal_that_may_have_something_newer(
     """G4: a portal that is behind does not speak for one that cannot be asked."""
     one.set(signed(b"old", 3))
     two.set(signed(b"newer, by another machine", 9))
-    ledger.note(signed(b"seen", 4), "a")
+    ledger.record_seen(signed(b"seen", 4), "a")
     two.always = "down"
     with pytest.raises(PortalError):
         await both.write(ref(), PAIR, b"mine", None)
@@ -1306,7 +1306,7 @@ async def test_deletion_waits_for_a_portal_that_may_have_something_newer(
     """G4: the same for a deletion."""
     one.set(signed(b"old", 3))
     two.set(signed(b"newer, by another machine", 9))
-    ledger.note(signed(b"seen", 4), "a")
+    ledger.record_seen(signed(b"seen", 4), "a")
     two.always = "down"
     with pytest.raises(PortalError):
         await both.delete(ref(), PAIR)

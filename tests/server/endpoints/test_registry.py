@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skymount.server.endpoints.registry import _parse_question
+from skymount.server.endpoints.registry import parse_entry_key
 from skymount.server.http_error import HttpError
-from skymount.server.storage.entry_store import FILE
+from skymount.server.storage.entry_store import ENTRIES_FILE
 from skymount.wire.registry_entry import MAX_REVISION, UPDATE_LIMIT, SignedEntry, hash_data_key
 from tests.portal_process import PortalProcess, portal_process
 from tests.server.http_client import Client, message_of
@@ -239,9 +239,9 @@ def test_bad_questions(client: Client, changes: dict[str, str], message: str) ->
 def test_any_question_is_understood_or_refused(params: dict[str, str]) -> None:
     """Nothing else comes of a text."""
     try:
-        found: tuple[bytes, bytes] | int = _parse_question(params)
-    except HttpError as refusal:
-        found = refusal.status
+        found: tuple[bytes, bytes] | int = parse_entry_key(params)
+    except HttpError as error:
+        found = error.status
     assert found == 400 or isinstance(found, tuple)
 
 
@@ -324,7 +324,7 @@ def test_what_was_answered_survives_kill_9(tmp_path: Path) -> None:
                 found = get(client, key)
                 assert found is not None
                 assert found.entry.revision in (entry.entry.revision, entry.entry.revision + 1)
-        (tmp_path / FILE).unlink()
+        (tmp_path / ENTRIES_FILE).unlink()
 
 
 def _limit_files(portal: PortalProcess, size: int) -> None:
@@ -337,7 +337,7 @@ def test_a_full_disk_is_told_and_passes(tmp_path: Path) -> None:
     """500 while nothing can be written; reading goes on, and writing once there is room."""
     with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
         put(client, signed("a", b"before", 1))
-        _limit_files(portal, (tmp_path / f"{FILE}-wal").stat().st_size)
+        _limit_files(portal, (tmp_path / f"{ENTRIES_FILE}-wal").stat().st_size)
         for _ in range(3):
             answer = post(client, signed("a", b"after", 2))
             assert answer.status_code == 500
@@ -352,7 +352,7 @@ def test_a_full_disk_is_told_and_passes(tmp_path: Path) -> None:
 
 def test_a_portal_does_not_start_on_a_damaged_registry(tmp_path: Path) -> None:
     """One line says what is wrong."""
-    (tmp_path / FILE).write_bytes(b"no database" * 1000)
+    (tmp_path / ENTRIES_FILE).write_bytes(b"no database" * 1000)
     with pytest.raises(AssertionError, match="the portal did not start"), portal_process(tmp_path):
         pass
 

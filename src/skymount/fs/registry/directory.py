@@ -19,6 +19,7 @@ import trio
 
 from skymount.concurrency import copied, in_order, in_turns
 from skymount.errors import PortalError, RolledBackError, SkymountError
+from skymount.fs.inode_space import DIRECTORY_INODES, InodeSpace
 from skymount.fs.registry.file_names import PROBE, Names, is_scratch
 from skymount.fs.registry.handles import (
     SCRATCH_SIZE,
@@ -42,22 +43,20 @@ from skymount.fs.registry.nodes import (
 )
 from skymount.fs.registry.write_buffer import Buffer, Data
 from skymount.fs.subtree import (
-    MOMENT,
-    Changes,
-    Child,
-    Entry,
+    MUTABLE_TIMEOUT,
+    UNCACHED_NO_ENTRY,
+    DirectoryEntry,
+    InodeAttributes,
     OpenDirectory,
     OpenFile,
     Subtree,
-    asker,
-    child_of,
+    directory_entry,
     refuse,
 )
 from skymount.wire.registry_entry import MAX_REVISION
 
-_SLOW = 0.01  # seconds that a lookup waited; from then on others do not queue up behind it
-_BURST = 0.005  # seconds; one that another thread makes so soon after it had been waiting behind it
 _LISTED = 128  # names that are listed at once: making their nodes takes two milliseconds
+_LEAST_WAIT = 0.1  # of the grace: with less left, a lookup does not ask a portal at all
 _NOREPLACE = 1  # flag of renameat2(2)
 _PUBLIC_KEY = re.compile(rb"[0-9a-f]{64}")
 
@@ -71,16 +70,13 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
 class RegistryDirectoryConfig:
     """One of the realms. Times in seconds."""
 
-    root: int
-    """Inode number of its directory."""
-    kind: int
-    """0 or 1: keeps its inode numbers from those of the other."""
+    space: InodeSpace
     suffix: bytes = b""
     """Ends the names of its files."""
     ttl: float = 2.0
     """How old what stat says may be."""
     grace: float = 0.5
-    """How long a lookup waits for a portal while it holds up others in the same directory."""
+    """How long lookups in one directory may wait for a portal without a pause between them."""
 
 
 class RegistryDirectory(Subtree, Generic[S]):
@@ -101,7 +97,8 @@ class RegistryDirectory(Subtree, Generic[S]):
         self._config = config
         self._xattrs = xattrs
         self._names = Names(config.suffix)
-        self._nodes = Nodes(config.kind, self._names)
+        self._nodes = Nodes(config.space, self._names)
+        self._root = DIRECTORY_INODES[config.space]
         self._poster = Poster(store, keys)
         self._scratch_size = max(SCRATCH_SIZE, store.limit)
 
@@ -110,42 +107,46 @@ class RegistryDirectory(Subtree, Generic[S]):
 
     def _directory(self, inode: int) -> KeyDirectory:
         """Return a key's directory, in which something is to be made or removed."""
-        return refuse(errno.EPERM) if inode == self._config.root else self._nodes.directory(inode)
+        return refuse(errno.EPERM) if inode == self._root else self._nodes.directory(inode)
 
     # What is told of nodes
 
-    def entry(self, node: Node, *, ttl: float = 0.0) -> Entry:
+    def entry(self, node: Node, *, ttl: float = 0.0) -> InodeAttributes:
         """Describe a node as far as is known without asking."""
         match node:
             case KeyLink():
                 size = len(node.target)
-                return Entry(node.inode, _LINK, size, MOMENT, MOMENT)
+                return InodeAttributes(node.inode, _LINK, size, MUTABLE_TIMEOUT, MUTABLE_TIMEOUT)
             case KeyDirectory():
                 mode = _OWN_DIRECTORY if self._keys.pair(node.public_key) else _DIRECTORY
-                return Entry(node.inode, mode, 0, MOMENT, MOMENT)
+                return InodeAttributes(node.inode, mode, 0, MUTABLE_TIMEOUT, MUTABLE_TIMEOUT)
             case Scratch():
                 size = len(node.data)
-                return Entry(node.inode, SCRATCH_MODE, size, 0.0, 0.0, node.changed_ns)
+                return InodeAttributes(node.inode, SCRATCH_MODE, size, 0.0, 0.0, node.changed_ns)
             case EntryFile():
                 return self._entry_of(node, ttl)
         raise AssertionError(node)
 
-    def _entry_of(self, node: EntryFile, ttl: float) -> Entry:
+    def _entry_of(self, node: EntryFile, ttl: float) -> InodeAttributes:
         mode = stat.S_IFREG | (0o644 if self._keys.pair(node.ref.public_key) else 0o444)
         if node.buffer is not None:
-            return Entry(node.inode, mode, len(node.buffer.data), 0.0, 0.0, node.buffer.changed_ns)
+            return InodeAttributes(
+                node.inode, mode, len(node.buffer.data), 0.0, 0.0, node.buffer.changed_ns
+            )
         state = self._store.recall(node.ref)
         if state is None:
-            return Entry(node.inode, mode, 0, 0.0, 0.0)
+            return InodeAttributes(node.inode, mode, 0, 0.0, 0.0)
         size = len(state.data or b"")
         # No time to live for the name: the kernel takes an inode along when it is renamed.
-        return Entry(node.inode, mode, size, 0.0, min(ttl, MOMENT), changed_ns(state))
+        return InodeAttributes(
+            node.inode, mode, size, 0.0, min(ttl, MUTABLE_TIMEOUT), changed_ns(state)
+        )
 
     def _time_left(self, state: S | None) -> float:
         """Return for how many seconds a state may still be told."""
         if state is None:
             return 0.0
-        return max(0.0, state.asked + self._config.ttl - trio.current_time())
+        return max(0.0, state.requested_at + self._config.ttl - trio.current_time())
 
     async def _present(self, node: EntryFile, max_age: float = 0.0) -> S:
         """Return an entry's state, not older than that; ENOENT when it is not there."""
@@ -174,24 +175,24 @@ class RegistryDirectory(Subtree, Generic[S]):
 
     # Names and attributes
 
-    async def lookup(self, parent: int, name: bytes) -> Entry:
+    async def lookup(self, parent: int, name: bytes) -> InodeAttributes:
         await self._keys.refresh()
-        if parent == self._config.root:
+        if parent == self._root:
             return self._referred(self._key(name))
         directory = self._nodes.directory(parent)
         if is_scratch(name) or name == PROBE:
             return self._referred(directory.scratch.get(name))
         if name in directory.moved or not self._names.stands_for_a_key(name):
-            return Entry(0, entry_ttl=0.0)
+            return UNCACHED_NO_ENTRY
         with self._entry_file(directory, name, errno.ENOENT) as node:
             if await self._is_absent(node):
-                return Entry(0, entry_ttl=0.0)
+                return UNCACHED_NO_ENTRY
             node.references += 1
             return self.entry(node, ttl=self._time_left(self._store.recall(node.ref)))
 
-    def _referred(self, node: Node | None) -> Entry:
+    def _referred(self, node: Node | None) -> InodeAttributes:
         if node is None:
-            return Entry(0, entry_ttl=0.0)
+            return UNCACHED_NO_ENTRY
         node.references += 1
         return self.entry(node)
 
@@ -215,23 +216,25 @@ class RegistryDirectory(Subtree, Generic[S]):
         return state is not None and state.data is None
 
     async def _ask_a_little(self, node: EntryFile) -> S | None:
-        directory = node.directory
+        """Ask for an entry, within what is left of the time that lookups may wait.
+
+        If that fails, what is then done with the name reports the failure.
+        """
         found: S | None = None
+        budget, grace = node.directory, self._config.grace
         begun = trio.current_time()
-        is_queued = (
-            begun < directory.looked_up_at + _BURST and directory.looked_up_by != asker.get()
-        )
-        if directory.waited < _SLOW or not is_queued:
-            # A failure comes back from what is then done with the name, however soon it came.
-            with trio.move_on_after(self._config.grace), suppress(SkymountError):
-                found = await self._store.read(node.ref, self._config.ttl)
-            directory.waited = trio.current_time() - begun
-        directory.looked_up_at, directory.looked_up_by = trio.current_time(), asker.get()
+        left = min(grace, budget.left + begun - budget.spent_at)
+        if left < grace * _LEAST_WAIT:
+            return None
+        with trio.move_on_after(left), suppress(SkymountError):
+            found = await self._store.read(node.ref, self._config.ttl)
+        budget.spent_at = trio.current_time()
+        budget.left = left - (budget.spent_at - begun)
         return found
 
-    async def getattr(self, inode: int) -> Entry:
-        if inode == self._config.root:
-            return Entry(inode, _DIRECTORY)
+    async def getattr(self, inode: int) -> InodeAttributes:
+        if inode == self._root:
+            return InodeAttributes(inode, _DIRECTORY)
         await self._keys.refresh()
         node = self._nodes.get(inode)
         if isinstance(node, EntryFile) and node.buffer is None:
@@ -242,7 +245,7 @@ class RegistryDirectory(Subtree, Generic[S]):
 
     async def access(self, inode: int, mode: int) -> bool:
         if mode & os.W_OK:
-            if inode == self._config.root:
+            if inode == self._root:
                 refuse(errno.EACCES)
             await self._keys.refresh()
             self._check_owned(self._nodes.get(inode))
@@ -256,11 +259,11 @@ class RegistryDirectory(Subtree, Generic[S]):
             self._poster.pair(node.ref.public_key)
 
     async def readlink(self, inode: int) -> bytes:
-        node = None if inode == self._config.root else self._nodes.get(inode)
+        node = None if inode == self._root else self._nodes.get(inode)
         return node.target if isinstance(node, KeyLink) else refuse(errno.EINVAL)
 
     async def xattrs(self, inode: int) -> Mapping[bytes, bytes]:
-        node = None if inode == self._config.root else self._nodes.get(inode)
+        node = None if inode == self._root else self._nodes.get(inode)
         if not isinstance(node, EntryFile) or node.is_new:
             return {}
         found = dict(self._xattrs(await self._present(node, self._config.ttl)))
@@ -275,7 +278,7 @@ class RegistryDirectory(Subtree, Generic[S]):
 
     async def opendir(self, inode: int) -> OpenDirectory:
         await self._keys.refresh()
-        if inode == self._config.root:
+        if inode == self._root:
             return _Listing(self, await in_order(await self._keys_listed()), self._key)
         directory = self._nodes.directory(inode)
         names = await in_order(await self._entries_listed(directory))
@@ -309,7 +312,7 @@ class RegistryDirectory(Subtree, Generic[S]):
     # Files
 
     async def open(self, inode: int, flags: int) -> OpenFile:
-        if inode == self._config.root:
+        if inode == self._root:
             refuse(errno.EISDIR)
         node = self._nodes.get(inode)
         if isinstance(node, Scratch):
@@ -359,7 +362,9 @@ class RegistryDirectory(Subtree, Generic[S]):
         limit, changed = self._store.limit, changed_ns(state)
         return Buffer(limit, stored or b"", state, stored, is_lent=True, changed_ns=changed)
 
-    async def create(self, parent: int, name: bytes, flags: int) -> tuple[Entry, OpenFile]:
+    async def create(
+        self, parent: int, name: bytes, flags: int
+    ) -> tuple[InodeAttributes, OpenFile]:
         directory = self._directory(parent)
         await self._keys.refresh()
         self._check_owned(directory)
@@ -381,14 +386,16 @@ class RegistryDirectory(Subtree, Generic[S]):
             directory.moved.discard(name)
             return self._referred(node), EntryHandle(self._nodes, self._poster, node, flags)
 
-    async def setattr(self, inode: int, changes: Changes, opened: OpenFile | None) -> Entry:
-        if inode == self._config.root:
+    async def setattr(
+        self, inode: int, size: int | None, opened: OpenFile | None
+    ) -> InodeAttributes:
+        if inode == self._root:
             refuse(errno.EPERM)
         await self._keys.refresh()
         node = self._nodes.get(inode)
         self._check_owned(node)
-        if changes.size is not None:
-            await self._resize(node, changes.size, opened)
+        if size is not None:
+            await self._resize(node, size, opened)
         return await self.getattr(inode)
 
     async def _resize(self, node: Node, size: int, opened: OpenFile | None) -> None:
@@ -599,7 +606,7 @@ class _Listing(OpenDirectory):
         self._held: dict[int, Node] = {}
         """What was listed last, by position: it stays until the kernel has its references."""
 
-    def readdir(self, position: int) -> Iterator[Child]:
+    def readdir(self, position: int) -> Iterator[DirectoryEntry]:
         self.release()
         for at in range(position, len(self._names)):
             if len(self._held) == _LISTED:
@@ -609,7 +616,7 @@ class _Listing(OpenDirectory):
             if node is not None:  # else it is gone by now
                 node.references += 1
                 self._held[at] = node
-                yield child_of(name, self._realm.entry(node), at + 1)
+                yield directory_entry(name, self._realm.entry(node), at + 1)
 
     def referred(self, start: int, stop: int, count: int) -> None:
         for at, node in self._held.items():

@@ -17,7 +17,7 @@ from skymount.fs.registry.nodes import EntryFile, Nodes, Scratch
 from skymount.fs.registry.write_buffer import Buffer, Data, Due
 from skymount.fs.subtree import OpenFile, os_error, refuse
 from skymount.portal.registry.revision_marks import EntryId
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 
 log = logging.getLogger(__name__)
 
@@ -37,11 +37,11 @@ class FileState(Protocol):
         """The entry's revision."""
 
     @property
-    def asked(self) -> float:
+    def requested_at(self) -> float:
         """When it was asked for, by trio's clock."""
 
     @property
-    def changed(self) -> float:
+    def seen_at(self) -> float:
         """When it changed, in seconds since 1970."""
 
 
@@ -61,13 +61,13 @@ class Store(Protocol[S]):
     async def read(self, ref: EntryId, max_age: float = 0.0) -> S:
         """Return a file's state, asked for now or at most so many seconds ago."""
 
-    async def write(self, ref: EntryId, pair: KeyPair, data: Data, base: S | None) -> S:
+    async def write(self, ref: EntryId, pair: SigningKeyPair, data: Data, base: S | None) -> S:
         """Store content made from `base`, or replacing whatever there is."""
 
     def check(self, ref: EntryId, base: S) -> None:
         """Raise what `write` would of content made from this, unless that can be signed."""
 
-    async def delete(self, ref: EntryId, pair: KeyPair) -> object:
+    async def delete(self, ref: EntryId, pair: SigningKeyPair) -> object:
         """Delete an entry."""
 
     async def has_pending(self, ref: EntryId) -> bool:
@@ -87,7 +87,7 @@ class Poster(Generic[S]):
         self._store = store
         self._keys = keys
 
-    def pair(self, public_key: bytes) -> KeyPair:
+    def pair(self, public_key: bytes) -> SigningKeyPair:
         """Return the key pair that signs; EACCES when the keyring does not have it."""
         return self._keys.pair(public_key) or refuse(errno.EACCES)
 
@@ -138,7 +138,7 @@ class Poster(Generic[S]):
                 buffer.changed_ns = changed_ns(state)
 
     async def _put(
-        self, ref: EntryId, pair: KeyPair, data: Data, base: S | None, stored: Data | None
+        self, ref: EntryId, pair: SigningKeyPair, data: Data, base: S | None, stored: Data | None
     ) -> S:
         """Store content, unless a rewrite finds it there; `stored` is what was there lately.
 
@@ -157,7 +157,7 @@ class Poster(Generic[S]):
 
 def changed_ns(state: FileState | None) -> int:
     """Return when a file changed, in nanoseconds since 1970: now if that is not known."""
-    return time.time_ns() if state is None else int(state.changed * 1e9)
+    return time.time_ns() if state is None else int(state.seen_at * 1e9)
 
 
 class Snapshot(OpenFile):
@@ -171,7 +171,7 @@ class Snapshot(OpenFile):
         self._data = data
         self._latest = latest
 
-    def read(self, offset: int, length: int) -> bytes:
+    async def read(self, offset: int, length: int) -> bytes:
         if offset == 0 or offset >= len(self._data):
             latest = self._latest()
             if latest is self._data:  # nearly always, and a document is long to compare
@@ -194,7 +194,7 @@ class EntryHandle(OpenFile):
         self._buffer.writers += 1
         node.references += 1
 
-    def read(self, offset: int, length: int) -> bytes:
+    async def read(self, offset: int, length: int) -> bytes:
         return bytes(self._buffer.data[offset : offset + length])
 
     def write(self, offset: int, data: bytes) -> int:
@@ -237,12 +237,12 @@ class ScratchHandle(OpenFile):
         self._limit = limit
         node.references += 1
 
-    def read(self, offset: int, length: int) -> bytes:
+    async def read(self, offset: int, length: int) -> bytes:
         return bytes(self._node.data[offset : offset + length])
 
     def write(self, offset: int, data: bytes) -> int:
         self._node.write(offset, data, self._limit)
         return len(data)
 
-    def release(self) -> None:
+    async def release(self) -> None:
         self._release(self._node.inode, 1)

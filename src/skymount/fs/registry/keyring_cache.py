@@ -7,7 +7,7 @@ import trio
 
 from skymount.errors import KeyringError
 from skymount.keyring import Keyring, StoredKey
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 
 log = logging.getLogger(__name__)
 
@@ -20,8 +20,8 @@ class KeyringCache:
 
     def __init__(self, keyring: Keyring) -> None:
         self._keyring = keyring
-        self._by_name: dict[bytes, KeyPair] = {}
-        self._by_public_key: dict[bytes, KeyPair] = {}
+        self._by_name: dict[bytes, SigningKeyPair] = {}
+        self._by_public_key: dict[bytes, SigningKeyPair] = {}
         self._read_at = -1e9
         self._reading = trio.Lock()
 
@@ -37,7 +37,7 @@ class KeyringCache:
             self._by_public_key = {pair.public_key: pair for pair in found.values()}
             self._read_at = trio.current_time()
 
-    def _read(self) -> dict[str, KeyPair]:
+    def _read(self) -> dict[str, SigningKeyPair]:
         try:
             stored = self._keyring.read_all()
         except KeyringError as error:  # the mount goes on; what needs a key is refused
@@ -45,11 +45,11 @@ class KeyringCache:
             return {}
         return {key.name: key.pair for key in stored if isinstance(key, StoredKey)}
 
-    def pair(self, public_key: bytes) -> KeyPair | None:
+    def pair(self, public_key: bytes) -> SigningKeyPair | None:
         """Return the pair of a public key, None when the keyring does not have it."""
         return self._by_public_key.get(public_key)
 
-    async def latest(self, public_key: bytes) -> KeyPair | None:
+    async def latest(self, public_key: bytes) -> SigningKeyPair | None:
         """Return the same as `pair`, after a `refresh`."""
         await self.refresh()
         return self.pair(public_key)

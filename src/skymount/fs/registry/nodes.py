@@ -3,26 +3,21 @@ files the kernel knows by which numbers, and for how long.
 """
 
 import errno
+import math
 import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Any
 
 import trio
 
 from skymount.errors import MalformedError
+from skymount.fs.inode_space import InodeSpace, entry_inode
 from skymount.fs.registry.file_names import Names
 from skymount.fs.registry.write_buffer import Buffer, Data
 from skymount.fs.subtree import refuse
 from skymount.portal.registry.revision_marks import EntryId
-
-INODE_BIT = 62
-"""Is set in the inode numbers of these realms, and in no others."""
-
-_KIND_BIT = 61  # tells the realms apart
-_HASH_BITS = 60
 
 SCRATCH_LIMIT = 256
 """Scratch files in one key's directory."""
@@ -118,19 +113,17 @@ class KeyDirectory(Node):
     scratch: dict[bytes, Scratch] = field(default_factory=dict)
     moved: set[bytes] = field(default_factory=set)
     """Names of entries that were renamed to scratch files: seen as gone, and kept."""
-    looked_up_at: float = -1e9
-    """When an entry in it of which nothing was known was last looked up, by trio's clock."""
-    looked_up_by: int = 0
-    """The thread that did."""
-    waited: float = 0.0
-    """Seconds that the last such lookup that waited for a portal took."""
+    spent_at: float = -math.inf
+    """When a lookup in it last waited for a portal, by trio's clock."""
+    left: float = 0.0
+    """Seconds that lookups in it could still wait then."""
 
 
 class Nodes:
-    """The nodes of one realm. `kind`, 0 or 1, keeps its inode numbers from those of the other."""
+    """The nodes of one subtree."""
 
-    def __init__(self, kind: int, names: Names) -> None:
-        self._kind = kind
+    def __init__(self, space: InodeSpace, names: Names) -> None:
+        self._space = space
         self._names = names
         self._nodes: dict[int, Node] = {}
         self._directories: dict[bytes, KeyDirectory] = {}
@@ -157,14 +150,14 @@ class Nodes:
         """Return the directory of a public key of 64 hex digits."""
         found = self._directories.get(name)
         if found is None:
-            inode = self._number(b"key", name)
+            inode = entry_inode(self._space, b"key", name)
             found = KeyDirectory(inode, name, public_key=bytes.fromhex(name.decode()))
             self._directories[name] = self._nodes[inode] = found
         return found
 
     def key_link(self, name: bytes, public_key: bytes) -> KeyLink:
         """Return the link of a name in the keyring."""
-        inode = self._number(b"link", name, public_key)
+        inode = entry_inode(self._space, b"link", name, public_key)
         node = self._nodes.get(inode)
         if not isinstance(node, KeyLink):
             node = self._nodes[inode] = KeyLink(inode, name, target=public_key.hex().encode())
@@ -179,7 +172,7 @@ class Nodes:
             except MalformedError:
                 return None
             ref = EntryId(directory.public_key, key.tweak, key.data_key)
-            inode = self._number(b"entry", directory.public_key, name)
+            inode = entry_inode(self._space, b"entry", directory.public_key, name)
             found = EntryFile(inode, name, directory=directory, ref=ref)
             directory.files[name] = self._nodes[inode] = found
         return found
@@ -189,7 +182,9 @@ class Nodes:
         if len(directory.scratch) >= SCRATCH_LIMIT:
             refuse(errno.ENOSPC)
         self._scratch_number += 1
-        inode = self._number(b"scratch", directory.public_key, b"%d" % self._scratch_number)
+        inode = entry_inode(
+            self._space, b"scratch", directory.public_key, b"%d" % self._scratch_number
+        )
         made = Scratch(inode, name, directory=directory, changed_ns=time.time_ns())
         directory.scratch[name] = self._nodes[inode] = made
         return made
@@ -221,18 +216,3 @@ class Nodes:
                     return
                 self._directories.pop(node.name, None)
         self._nodes.pop(node.inode, None)
-
-    def _number(self, *parts: bytes) -> int:
-        digest = blake2b(b"\0".join(parts), digest_size=8).digest()
-        number = int.from_bytes(digest, "big") >> (64 - _HASH_BITS)
-        return 1 << INODE_BIT | self._kind << _KIND_BIT | number
-
-
-def is_key_node(inode: int) -> bool:
-    """Whether an inode number belongs to one of these realms."""
-    return bool(inode >> INODE_BIT & 1)
-
-
-def kind_of(inode: int) -> int:
-    """Return the kind of the realm that an inode number belongs to."""
-    return inode >> _KIND_BIT & 1

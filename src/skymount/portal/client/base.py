@@ -7,17 +7,18 @@ bytes.
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import TracebackType
 from typing import Self, Unpack
 
 import trio
 
+from skymount.concurrency import off_loop
 from skymount.errors import HeadTooLongError, MalformedError, PortalError, UnavailableError
 from skymount.portal.http.client import Destination, HttpClient
 from skymount.portal.http.response import StreamingResponse
 from skymount.portal.options import ClientOptions, CommonOptions, PortalOptions
-from skymount.wire import requests, responses
+from skymount.wire import merkle, requests, responses
 from skymount.wire.byte_range import ByteRange
 from skymount.wire.dialect import Dialect
 from skymount.wire.metadata import METADATA_LIMIT
@@ -31,7 +32,7 @@ _FIRST_CONNECTIONS = 2  # one for the base sector, one for the headers: they are
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class ContentHead:
     """What a HEAD request on a skylink tells; None or empty where the portal says nothing."""
 
     skylink: Skylink | None
@@ -130,7 +131,7 @@ class PortalReader:
         """Have connections stand, as many as the first description of a skylink needs or more."""
         await self.transport.connect(count)
 
-    async def head(self, skylink: Skylink, **options: Unpack[CommonOptions]) -> Head:
+    async def head(self, skylink: Skylink, **options: Unpack[CommonOptions]) -> ContentHead:
         """Ask for the headers of a whole skylink, as `head`."""
         return await head(self.transport, skylink, self.options.overridden(**options))
 
@@ -155,14 +156,9 @@ class PortalReader:
         return (await self.transport.fetch(request, SECTOR_SIZE, call)).body
 
     async def sector(self, root: bytes, length: int, **options: Unpack[CommonOptions]) -> bytes:
-        """Fetch the first `length` bytes of the sector with that Merkle root (wire notes 4.7)."""
+        """Fetch the first `length` bytes of a sector, as `fetch_sector`."""
         call = self.options.overridden(**options)
-        request = requests.sector(call.dialect, root, 0, length)
-        answer = await self.transport.fetch(request, length, call)
-        if len(answer.body) != length:
-            text = f"sector {root.hex()}: short answer"
-            raise self.transport.bad(request, call, text, answer.status)
-        return answer.body
+        return await fetch_sector(self.transport, root, length, call)
 
     @asynccontextmanager
     async def open_range(
@@ -188,7 +184,23 @@ class PortalReader:
             yield answer
 
 
-async def head(transport: HttpClient, skylink: Skylink, call: PortalOptions) -> Head:
+async def fetch_sector(
+    transport: HttpClient, root: bytes, length: int, call: PortalOptions
+) -> bytes:
+    """Fetch the first `length` bytes of the sector with that Merkle root (wire notes 4.7).
+
+    BadContentError unless they have that root; the rest of the sector counts as zeros.
+    """
+    request = requests.sector(call.dialect, root, 0, length)
+    answer = await transport.fetch(request, length, call)
+    data = answer.body
+    if len(data) != length or root != await off_loop(partial(merkle.sector_root, data)):
+        text = f"sector {root.hex()} is not the content"
+        raise transport.bad(request, call, text, answer.status)
+    return data
+
+
+async def head(transport: HttpClient, skylink: Skylink, call: PortalOptions) -> ContentHead:
     """Ask a portal for the headers of a whole skylink (endpoint 4).
 
     ``format=concat`` keeps a portal from redirecting to, or failing over, a default path.
@@ -208,7 +220,7 @@ async def head(transport: HttpClient, skylink: Skylink, call: PortalOptions) -> 
         found = Skylink.parse(told) if told else None
     except MalformedError as error:
         raise transport.bad(request, call, str(error), answer.status) from None
-    return Head(
+    return ContentHead(
         found,
         headers.raw(call.dialect.metadata_header),
         headers.length,
@@ -229,17 +241,17 @@ def is_without_headers(error: PortalError) -> bool:
 
 async def _without_headers(
     transport: HttpClient, skylink: Skylink, call: PortalOptions, failure: PortalError
-) -> Head:
+) -> ContentHead:
     """Return what is known without headers: where a v2 skylink leads, of others nothing."""
     if skylink.version == 1:
-        return Head(None, None, None, "", failure=failure)
+        return ContentHead(None, None, None, "", failure=failure)
     request = requests.resolve(call.dialect, skylink)
     answer = await transport.fetch(request, responses.RESPONSE_LIMIT, call)
     try:
         found = responses.parse_resolved(answer.body)
     except MalformedError as error:
         raise transport.bad(request, call, str(error), answer.status) from None
-    return Head(found, None, None, "", answer.headers.raw(call.dialect.proof_header))
+    return ContentHead(found, None, None, "", answer.headers.raw(call.dialect.proof_header))
 
 
 @lru_cache(_ADDRESSES)

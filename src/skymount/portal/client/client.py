@@ -15,6 +15,7 @@ from skymount.errors import MalformedError, PortalTimeoutError, SkymountError, W
 from skymount.portal import validation
 from skymount.portal.client import arguments, download, hns, metadata, upload
 from skymount.portal.client.base import PortalReader
+from skymount.portal.client.content_check import DownloadCheck
 from skymount.portal.client.download import DownloadResult
 from skymount.portal.client.hns import HnsResult
 from skymount.portal.client.metadata import CONTENT_LIMIT, FileContent, MetadataResult
@@ -22,8 +23,17 @@ from skymount.portal.client.registry import Registry
 from skymount.portal.client.skydb import SkyDB
 from skymount.portal.client.skykeys import Skykeys
 from skymount.portal.client.upload import DIRECTORY_FIELD, FILE_FIELD, UploadBody, upload_query
-from skymount.portal.client.upload_source import Content, Source, checked_name, mapping_sources
-from skymount.portal.client.verification import NO_NAME, Check, Proofs, demand
+from skymount.portal.client.upload_source import (
+    Content,
+    UploadSource,
+    checked_name,
+    mapping_sources,
+)
+from skymount.portal.client.verification import (
+    DOMAIN_UNVERIFIABLE,
+    ContentProofs,
+    refuse_unverified,
+)
 from skymount.portal.options import ClientOptions, CommonOptions, PortalOptions
 from skymount.portal.registry.ledger import Ledger
 from skymount.portal.registry.revision_marks import RevisionMarks
@@ -68,7 +78,7 @@ class PortalClient(PortalReader):
         self._read_with(RevisionMarks())
 
     def _read_with(self, marks: RevisionMarks) -> None:
-        self._proofs = Proofs(self.transport, marks)
+        self._proofs = ContentProofs(self.transport, marks)
         self._registry = Registry(self.transport, marks)
         self._db = SkyDB(self.transport, self._registry, self._proofs)
 
@@ -110,7 +120,7 @@ class PortalClient(PortalReader):
             dry_run=validation.flag(dry_run, "dry_run"),
         )
         limit = arguments.optional_seconds(timeout_seconds, arguments.UPLOAD_TIMEOUT_LIMIT)
-        source = await trio.to_thread.run_sync(Source.of, file, name)
+        source = await trio.to_thread.run_sync(UploadSource.of, file, name)
         body = UploadBody([source], field=field or FILE_FIELD, query=query)
         with _at_most(limit, call):
             return await upload.send(self.transport, body, call.with_extra_time(limit))
@@ -206,7 +216,7 @@ class PortalClient(PortalReader):
         progress = validation.callback(on_progress, "on_progress")
         patient = call.with_extra_time(limit)
 
-        async def compare() -> tuple[requests.Request, Check]:
+        async def compare() -> tuple[requests.Request, DownloadCheck]:
             found, check, _ = await self._proofs.begin(target, inner, patient, form)
             return ask(found), check
 
@@ -321,7 +331,7 @@ class PortalClient(PortalReader):
         )
         place = arguments.local_path(destination, "destination")
         progress = validation.callback(on_progress, "on_progress")
-        demand(call, name, NO_NAME)
+        refuse_unverified(call, name, DOMAIN_UNVERIFIABLE)
         return await download.to_file(
             self.transport, request, place, call.with_extra_time(limit), progress
         )

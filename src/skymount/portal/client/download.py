@@ -19,7 +19,7 @@ from skymount.errors import (
     RequestRefusedError,
     UnavailableError,
 )
-from skymount.portal.client.verification import Check
+from skymount.portal.client.content_check import DownloadCheck
 from skymount.portal.http.client import HttpClient
 from skymount.portal.http.response import StreamingResponse
 from skymount.portal.options import PortalOptions
@@ -32,7 +32,7 @@ Progress = Callable[[int, int | None], None]
 """Called with (bytes on disk, bytes in all or None). It goes back to 0 when a download that broke
 begins again."""
 
-Compare = Callable[[], Awaitable[tuple[Request, Check]]]
+Compare = Callable[[], Awaitable[tuple[Request, DownloadCheck]]]
 """Finds out what a download is compared with; returns the request to make, and that."""
 
 _ROUNDS = 5  # transfers in a row that bring nothing, before giving up
@@ -55,7 +55,7 @@ class _File:
     """The temporary file beside the destination; file calls run in threads."""
 
     def __init__(self, destination: Path) -> None:
-        self.check = Check()
+        self.check = DownloadCheck()
         self.destination = destination
         self.path = destination
         self.size = 0

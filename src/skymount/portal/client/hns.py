@@ -10,7 +10,7 @@ from skymount.errors import MalformedError
 from skymount.portal.http.client import HttpClient
 from skymount.portal.options import PortalOptions
 from skymount.wire import requests, responses
-from skymount.wire.hns import Record, SkylinkRecord, parse_resolution
+from skymount.wire.hns import DomainRecord, SkylinkRecord, parse_resolution
 from skymount.wire.skylink import Skylink
 
 
@@ -22,7 +22,7 @@ class HnsResult:
     """The record as the portal answers: ``skylink`` or ``registry``."""
     skylink: str
     """``<scheme>://<skylink>``; for a registry record that of the entry (v2)."""
-    record: Record
+    record: DomainRecord
 
 
 async def resolve(transport: HttpClient, domain: str, call: PortalOptions) -> HnsResult:

@@ -17,7 +17,8 @@ from skymount.errors import (
     RequestRefusedError,
 )
 from skymount.portal.client.base import is_without_headers
-from skymount.portal.client.verification import Check, Proof
+from skymount.portal.client.content_check import DownloadCheck
+from skymount.portal.client.verification import ContentProof
 from skymount.portal.http.client import HttpClient
 from skymount.portal.http.response import Headers, Response
 from skymount.portal.options import PortalOptions
@@ -92,7 +93,9 @@ def is_json(content_type: str) -> bool:
     return media_type == "application/json" or media_type.endswith("+json")
 
 
-def _link_of(headers: Headers, call: PortalOptions, asked: Skylink, proof: Proof | None) -> str:
+def _link_of(
+    headers: Headers, call: PortalOptions, asked: Skylink, proof: ContentProof | None
+) -> str:
     """Return the link of what was served: as asked if that is proved, else as the portal says."""
     told = "" if proof else headers.get(call.dialect.skylink_header, "")
     return call.dialect.link(Skylink.parse(told) if told else asked)
@@ -103,7 +106,7 @@ async def get_metadata(
     skylink: Skylink,
     path: str,
     call: PortalOptions,
-    proof: Proof | None = None,
+    proof: ContentProof | None = None,
 ) -> MetadataResult:
     """Ask for metadata: by HEAD, and where its header is missing or cannot be sent by the metadata
     endpoint.
@@ -159,8 +162,8 @@ async def get_file_content(
     path: str,
     limit: int,
     call: PortalOptions,
-    check: Check,
-    proof: Proof | None,
+    check: DownloadCheck,
+    proof: ContentProof | None,
 ) -> FileContent:
     """Download a file into memory; BadContentError beyond `limit` bytes, and if it is not what
     `check` says. The metadata are those of the proof, if there is one for what was sent.

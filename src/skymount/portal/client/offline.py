@@ -44,7 +44,7 @@ def gen_key_pair_from_seed(seed: str) -> KeyPair:
 
     A short pass-phrase is no protection: the derivation is cheap to repeat (wire notes 10).
     """
-    pair = key_pair.KeyPair.from_seed(validation.text(seed, "seed"))
+    pair = key_pair.SigningKeyPair.from_seed(validation.text(seed, "seed"))
     return KeyPair(pair.public_hex, pair.private_hex)
 
 

@@ -22,7 +22,7 @@ from skymount.portal import validation
 from skymount.portal.client import arguments
 from skymount.portal.http.client import HttpClient
 from skymount.portal.options import CallOptions, CommonOptions, PortalOptions
-from skymount.portal.registry.revision_marks import EntryId, RevisionMarks, Sighting
+from skymount.portal.registry.revision_marks import EntryId, RevisionMarks, VerifiedEntry
 from skymount.wire import requests, responses
 from skymount.wire.registry_entry import MAX_REVISION, UPDATE_LIMIT, Entry, SignedEntry, entry_link
 
@@ -104,7 +104,7 @@ class Registry:
 
     async def read(
         self, ref: EntryId, call: PortalOptions, *, timeout: float = GET_TIMEOUT, named: bool = True
-    ) -> Sighting | None:
+    ) -> VerifiedEntry | None:
         """Ask for an entry: verified, and not rolled back; None when absent."""
         fetch = partial(self.fetch, ref.public_key, ref.tweak, call, timeout=timeout)
         return await self.marks.read(ref, fetch, self._transport.url, named=named)
@@ -184,7 +184,7 @@ class Registry:
     async def set(self, ref: EntryId, signed: SignedEntry, call: PortalOptions) -> None:
         """As `set_entry`, of an entry that is signed already."""
         await self.post(signed, call)
-        await self.marks.note(ref, signed)
+        await self.marks.record(ref, signed)
 
     async def post(self, signed: SignedEntry, call: PortalOptions | None = None) -> None:
         """Post an entry that is signed already.

@@ -17,8 +17,8 @@ from skymount.errors import MalformedError, NoDocumentError, PortalError
 from skymount.portal.client import arguments
 from skymount.portal.client.registry import GET_TIMEOUT, Registry
 from skymount.portal.client.upload import FILE_FIELD, UploadBody, send
-from skymount.portal.client.upload_source import Source
-from skymount.portal.client.verification import Proofs
+from skymount.portal.client.upload_source import UploadSource
+from skymount.portal.client.verification import ContentProofs
 from skymount.portal.http.client import HttpClient
 from skymount.portal.http.request import Call
 from skymount.portal.options import CallOptions, CommonOptions, PortalOptions
@@ -53,7 +53,7 @@ class JSONResult:
 class SkyDB:
     """The JSON documents that one portal's registry leads to."""
 
-    def __init__(self, transport: HttpClient, registry: Registry, proofs: Proofs) -> None:
+    def __init__(self, transport: HttpClient, registry: Registry, proofs: ContentProofs) -> None:
         self._transport = transport
         self._proofs = proofs
         self._registry = registry
@@ -188,7 +188,7 @@ class SkyDB:
             yield
 
     async def _upload(self, document: bytes, name: str, call: PortalOptions) -> Skylink:
-        source = Source.of_bytes(document, name, contenttype="application/json")
+        source = UploadSource.of_bytes(document, name, contenttype="application/json")
         return (await send(self._transport, UploadBody([source], field=FILE_FIELD), call)).skylink
 
 

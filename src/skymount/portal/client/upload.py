@@ -15,7 +15,7 @@ import trio
 from skymount.errors import MalformedError
 from skymount.portal.client.upload_source import (
     UPLOAD_CHUNK_SIZE,
-    Source,
+    UploadSource,
     checked_name,
     directory_sources,
 )
@@ -78,7 +78,7 @@ class UploadBody:
 
     def __init__(
         self,
-        sources: Iterable[Source],
+        sources: Iterable[UploadSource],
         *,
         field: str,
         dirname: str = "",
@@ -116,7 +116,7 @@ class UploadBody:
         `name` replaces the name that it has.
         """
         if not path.is_dir():
-            source = Source.of_path(path, name)
+            source = UploadSource.of_path(path, name)
             return cls([source], field=field or FILE_FIELD, query=query, progress=progress)
         sources = directory_sources(path)
         if not sources:
@@ -166,7 +166,7 @@ class UploadBody:
             headers["Content-Length"] = str(self.size)
         return headers
 
-    def _head(self, source: Source, field: str) -> bytes:
+    def _head(self, source: UploadSource, field: str) -> bytes:
         part = multipart.PartHeader(field, source.name, source.media_type, source.mode)
         return b"--" + self._boundary.encode() + b"\r\n" + part.encode() + b"\r\n"
 

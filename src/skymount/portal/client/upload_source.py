@@ -23,7 +23,7 @@ Content = bytes | bytearray | memoryview | str | os.PathLike[str] | BinaryIO
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class UploadSource:
     """One file to send: its path inside the upload, and its bytes."""
 
     origin: Path | bytes | BinaryIO = field(repr=False)
@@ -141,7 +141,7 @@ def checked_name(name: str, file: Path | None = None) -> str:
     return name
 
 
-def mapping_sources(files: Mapping[str, Content]) -> list[Source]:
+def mapping_sources(files: Mapping[str, Content]) -> list[UploadSource]:
     """Describe files by their paths inside the upload, in the order of the mapping."""
     found = []
     for name, content in files.items():
@@ -149,17 +149,17 @@ def mapping_sources(files: Mapping[str, Content]) -> list[Source]:
             raise WrongTypeError(f"a path must be a text (str), not {type(name).__name__}")
         if not name:
             raise MalformedError("a path must not be empty")
-        found.append(Source.of(content, name))
+        found.append(UploadSource.of(content, name))
     return found
 
 
-def directory_sources(directory: Path) -> list[Source]:
+def directory_sources(directory: Path) -> list[UploadSource]:
     """List the regular files below a directory, in the order of their paths.
 
     Symbolic links to files are followed, those to directories are not (there may be a loop);
     MalformedError names what cannot be stored: a device, a socket, a name that is not UTF-8.
     """
-    found: list[Source] = []
+    found: list[UploadSource] = []
     for parent, subdirs, names in os.walk(directory, onerror=_raise):
         subdirs.sort()
         for name in names:
@@ -168,7 +168,7 @@ def directory_sources(directory: Path) -> list[Source]:
             if not stat.S_ISREG(status.st_mode):
                 raise MalformedError(f"{file}: only regular files can be uploaded")
             path = file.relative_to(directory).as_posix()
-            found.append(Source._of_status(file, path, status))
+            found.append(UploadSource._of_status(file, path, status))
         for name in subdirs:
             if Path(parent, name).is_symlink():
                 raise MalformedError(f"{Path(parent, name)}: links to directories are not followed")
