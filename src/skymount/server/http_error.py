@@ -10,9 +10,16 @@ class HttpError(SkymountError):
     """The request is answered with this status and message."""
 
     def __init__(
-        self, status: int, message: str, headers: tuple[tuple[str, str], ...] = ()
+        self,
+        status: int,
+        message: str,
+        headers: tuple[tuple[str, str], ...] = (),
+        *,
+        plain_text: bool = False,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.headers = headers
+        self.plain_text = plain_text
+        """Answer with the bare message instead of JSON."""

@@ -160,31 +160,6 @@ class _Connection(TCPServer):
             await super().protocol_send(event)
 
 
-class _OpenConnections:
-    """The connections that are open."""
-
-    def __init__(self) -> None:
-        self._streams: set[trio.SocketStream] = set()
-        self._none_left = trio.Event()
-
-    def add(self, stream: trio.SocketStream) -> None:
-        self._streams.add(stream)
-        self._none_left = trio.Event()
-
-    def discard(self, stream: trio.SocketStream) -> None:
-        self._streams.discard(stream)
-        if not self._streams:
-            self._none_left.set()
-
-    async def wind_down(self, grace: float) -> None:
-        """Wait until all have ended; close those that take longer than `grace` seconds."""
-        with trio.move_on_after(grace):
-            while self._streams:
-                await self._none_left.wait()
-        for stream in list(self._streams):
-            await stream.aclose()
-
-
 async def _run(
     config: PortalConfig,
     store: SkyfileStore,
@@ -204,17 +179,20 @@ async def _run(
         cast(ASGIFramework, build_app(config, store, skykeys, entries, rules)), 0, "asgi"
     )
     settings, context = _hypercorn_config(config), WorkerContext(None)
-    connections = _OpenConnections()
+    streams: set[trio.SocketStream] = set()
+    none_left = trio.Event()
 
     async def handle(stream: trio.SocketStream) -> None:
-        connections.add(stream)
+        streams.add(stream)
         try:
             typed = cast(trio.SSLStream[trio.SocketStream], stream)
             await _Connection(app, settings, context, ConnectionState({}), typed)
         except* Exception:  # noqa: BLE001  # a bug in one must not end the portal
             _log.exception("a connection failed")
         finally:
-            connections.discard(stream)
+            streams.discard(stream)
+            if context.terminated.is_set() and not streams:
+                none_left.set()
 
     async with trio.open_nursery() as handlers:
         try:
@@ -228,5 +206,9 @@ async def _run(
         finally:
             await context.terminated.set()
             with trio.CancelScope(shield=True):
-                await connections.wind_down(config.grace)
+                if streams:
+                    with trio.move_on_after(config.grace):
+                        await none_left.wait()
+                for stream in list(streams):
+                    await stream.aclose()
             handlers.cancel_scope.cancel()

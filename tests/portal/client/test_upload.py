@@ -210,7 +210,7 @@ async def test_progress(tmp_path: Path):
     for n in range(5):
         (tmp_path / str(n)).write_bytes(noise(700_000, n))
     seen: list[tuple[int, int]] = []
-    body = UploadBody.of_path(tmp_path, progress=lambda *now: seen.append(now))
+    body = UploadBody.of_path(tmp_path).with_progress(lambda *now: seen.append(now))
     await bytes_of(body)
     sent = [at for at, _ in seen]
     assert sent == sorted(sent)
@@ -223,7 +223,7 @@ async def test_sent_again(tmp_path: Path):
     (tmp_path / "f").write_bytes(noise(2_500_000))
     seen: list[tuple[float, int, int]] = []
     ours: list[tuple[int, int]] = []
-    body = UploadBody.of_path(tmp_path / "f", progress=lambda *now: ours.append(now))
+    body = UploadBody.of_path(tmp_path / "f").with_progress(lambda *now: ours.append(now))
     told = body.reporting(lambda part, now: seen.append((part, now["loaded"], now["total"])))
     assert await bytes_of(told) == await bytes_of(told)
     assert [(loaded, total) for _, loaded, total in seen] == ours

@@ -56,8 +56,8 @@ def test_all_sectors_have_the_root_that_is_claimed(tmp_path: Path) -> None:
     assert read_range(found.metadata) == metadata
     found_sectors = list(list_sectors(found))
     assert len(found_sectors) == 1 + 2 + 3
-    for sector in found_sectors:
-        assert merkle.sector_root(read_range(sector.stored)) == sector.root
+    for root, stored in found_sectors:
+        assert merkle.sector_root(read_range(stored)) == root
     store.close()
 
 

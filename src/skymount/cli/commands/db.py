@@ -181,16 +181,14 @@ def _set_next(
     """Store a document with the next revision; return that and the document's link."""
     from skymount.cli.key_argument import entry_id
     from skymount.cli.session import run_with_writes
-    from skymount.portal.client.upload import FILE_FIELD, UploadBody
-    from skymount.portal.client.upload_source import UploadSource
+    from skymount.portal.client.upload import UploadBody
     from skymount.wire.skydb_document import document_name, encode_document
 
     entry = entry_id(pair.public_key, data_key, hashed=hashed)
-    name = document_name(data_key, hashed)
-    source = UploadSource.of_bytes(encode_document(document), name, contenttype="application/json")
+    body = UploadBody.of_document(encode_document(document), document_name(data_key, hashed))
 
     async def store(session: "WriteSession") -> tuple[int, str]:
-        skylink = await session.upload(UploadBody([source], field=FILE_FIELD))
+        skylink = await session.upload(body)
         state = await session.set(entry, pair, bytes(skylink))
         return state.revision, session.dialect.link(skylink)
 

@@ -95,7 +95,7 @@ def upload(
 
 
 def _body(path: Path, name: str, query: list[tuple[str, str]]) -> "UploadBody":
-    from skymount.portal.client.upload import FILE_FIELD, UploadBody
+    from skymount.portal.client.upload import UploadBody
     from skymount.portal.client.upload_source import UploadSource
 
     if str(path) != _STDIN:
@@ -106,7 +106,7 @@ def _body(path: Path, name: str, query: list[tuple[str, str]]) -> "UploadBody":
     source = UploadSource.of_file_object(
         sys.stdin.buffer if is_file else cast("BinaryIO", _Pipe()), name
     )
-    return UploadBody([source], field=FILE_FIELD, query=query)
+    return UploadBody([source], query=query)
 
 
 class _Pipe:

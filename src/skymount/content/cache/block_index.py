@@ -16,6 +16,7 @@ Everything is synchronous, and one thread at a time may call. OSError says that 
 import errno
 import os
 import sqlite3
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
@@ -45,6 +46,10 @@ _SCHEMA = (
 )
 
 
+_ADD = "INSERT OR REPLACE INTO blocks VALUES (?, ?, ?)"
+_CHECK_INTERVAL = 1.0  # seconds
+
+
 class IndexedBlock(NamedTuple):
     """A block that was stored; its file may be gone."""
 
@@ -67,11 +72,14 @@ class BlockIndex:
         self._lock = lock
         self._database: sqlite3.Connection | None = None
         self._opened_file = (0, 0)
+        self._checked_at = float("-inf")
+        self._was_complete = False
         self._complete_for = ""
         """Stamp of the directory whose blocks are all in the index."""
 
     def close(self) -> None:
         """Close the database, if it is open."""
+        self._checked_at = float("-inf")  # so that `was_complete` looks again
         if self._database is not None:
             with suppress(sqlite3.Error):
                 self._database.close()
@@ -80,16 +88,28 @@ class BlockIndex:
     def __del__(self) -> None:
         self.close()
 
+    def was_complete(self) -> bool:
+        """Whether `is_complete` held a second ago: system calls beside a busy event loop cost
+        milliseconds.
+        """
+        if time.monotonic() > self._checked_at + _CHECK_INTERVAL:
+            return self.is_complete()
+        return self._was_complete
+
     def is_complete(self) -> bool:
         """Whether all blocks are in it: not before `rebuild`, and not if somebody removed files."""
+        self._was_complete = False
+        if self._database is not None and not self._is_there():
+            self.close()
         with suppress(FileNotFoundError):
             self.path.stat()
             stamp = self._stamp()
             with self._opened() as database:
                 if self._complete_for != stamp:  # another process may have made it
                     self._complete_for = _complete_for(database)
-                return self._complete_for == stamp
-        return False
+                self._was_complete = self._complete_for == stamp
+        self._checked_at = time.monotonic()
+        return self._was_complete
 
     def totals(self) -> tuple[int, int]:
         """Return the number of blocks, and their bytes on disk."""
@@ -105,15 +125,20 @@ class BlockIndex:
             self._complete_for = self._stamp()
             database.execute("DELETE FROM blocks")
             rows = ((each.identity, each.size, each.used) for each in blocks)
-            database.executemany("INSERT OR REPLACE INTO blocks VALUES (?, ?, ?)", rows)
+            database.executemany(_ADD, rows)
             database.execute("DELETE FROM complete")
             database.execute("INSERT INTO complete VALUES (?)", (self._complete_for,))
 
-    def add(self, blocks: Iterable[IndexedBlock]) -> None:
-        """Enter blocks, or their new sizes and times."""
+    def add(self, block: IndexedBlock) -> None:
+        """Enter a block, or its new size and time."""
+        with self._opened() as database:  # one statement: each one gives the interpreter up
+            database.execute(_ADD, (block.identity, block.size, block.used))
+
+    def add_all(self, blocks: Iterable[IndexedBlock]) -> None:
+        """Enter many blocks."""
         rows = ((each.identity, each.size, each.used) for each in blocks)
         with self._opened() as database, sqlite.transaction(database):
-            database.executemany("INSERT OR REPLACE INTO blocks VALUES (?, ?, ?)", rows)
+            database.executemany(_ADD, rows)
 
     def discard(self, identities: Iterable[bytes]) -> None:
         """Remove blocks, whenever they were entered."""
@@ -168,10 +193,7 @@ class BlockIndex:
 
     def _open(self) -> sqlite3.Connection:
         if self._database is not None:
-            with suppress(FileNotFoundError):
-                if _identity_of(self.path) == self._opened_file:
-                    return self._database
-            self.close()  # somebody removed the file
+            return self._database
         self._complete_for = ""
         try:
             self._database = self._connect()
@@ -181,6 +203,12 @@ class BlockIndex:
             self._remove()
             self._database = self._connect()
         return self._database
+
+    def _is_there(self) -> bool:
+        """Whether the database that is open still has its name."""
+        with suppress(FileNotFoundError):
+            return _identity_of(self.path) == self._opened_file
+        return False
 
     def _connect(self) -> sqlite3.Connection:
         os.close(file_permissions.open_or_create_file(self.path))

@@ -263,7 +263,7 @@ class BlockStore:
         with self._write_lock:
             if not self._admit(need):
                 return False
-            self._index.add([IndexedBlock(now, need, identity)])
+            self._index.add(IndexedBlock(now, need, identity))
             self._admissible -= need
         size = None
         try:
@@ -280,7 +280,7 @@ class BlockStore:
                 self._index.update(gone=[(block.identity, block.used)])
             else:
                 self._admissible -= size - block.size
-                self._index.add([block._replace(size=size)])
+                self._index.add(block._replace(size=size))
 
     def _pause(self, error: OSError, need: int) -> None:
         """Store nothing for a while; log it if it is new."""
@@ -313,7 +313,7 @@ class BlockStore:
 
     def _admit(self, need: int) -> bool:
         """Return whether so many bytes may be written; other blocks are evicted for them."""
-        if need <= self._admissible and self._index.is_complete():
+        if need <= self._admissible and self._index.was_complete():
             return True
         with self._locked() as held:
             return held and self._make_room(need)
@@ -388,7 +388,7 @@ class BlockStore:
                 with suppress(FileNotFoundError):
                     unknown.append(_listed(each, name, now))
         if found := list(self._remove_leftovers(unknown)):
-            self._index.add(found)
+            self._index.add_all(found)
         old = [each for each in known.items() if each[1] < now - _ABANDONED]
         if old:  # their files are gone, and are not about to be written
             self._index.update(gone=old)

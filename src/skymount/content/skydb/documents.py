@@ -28,8 +28,7 @@ from skymount.content.worker.shared_memory import (
 from skymount.content.worker.worker_process import run_worker
 from skymount.errors import BadContentError, MalformedError, SkymountError
 from skymount.portal.client.base import PortalReader
-from skymount.portal.client.upload import FILE_FIELD, UploadBody, send
-from skymount.portal.client.upload_source import UploadSource
+from skymount.portal.client.upload import UploadBody, send
 from skymount.portal.failover import Portals
 from skymount.portal.registry.entry_state import EntryState
 from skymount.portal.registry.revision_marks import EntryId
@@ -230,11 +229,9 @@ class Documents:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL)) from None
         hashed = ref.data_key is None
         name = document_name(ref.tweak.hex() if hashed else str(ref.data_key), hashed)
-        source = UploadSource.of_bytes(body, name, contenttype="application/json")
 
         async def upload(portal: PortalReader) -> Skylink:
-            upload_body = UploadBody([source], field=FILE_FIELD)
-            return (await send(portal.transport, upload_body)).skylink
+            return (await send(portal.transport, UploadBody.of_document(body, name))).skylink
 
         skylink = await self._portals.first(upload)
         state = await self._entries.write(

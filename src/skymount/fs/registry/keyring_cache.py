@@ -1,4 +1,4 @@
-"""Owns the keyring as the mounted tree sees it: read again when it may have changed."""
+"""The keyring as the mount sees it, read again when it may have changed."""
 
 import logging
 from collections.abc import Iterable
@@ -11,8 +11,7 @@ from skymount.wire.key_pair import SigningKeyPair
 
 log = logging.getLogger(__name__)
 
-_HOLDS = 1.0
-"""Seconds for which what was read of the keyring holds."""
+_MAX_AGE = 1.0  # seconds
 
 
 class KeyringCache:
@@ -27,10 +26,10 @@ class KeyringCache:
 
     async def refresh(self) -> None:
         """Read the keyring unless that was done a moment ago."""
-        if trio.current_time() < self._read_at + _HOLDS:
+        if trio.current_time() < self._read_at + _MAX_AGE:
             return
         async with self._reading:
-            if trio.current_time() < self._read_at + _HOLDS:
+            if trio.current_time() < self._read_at + _MAX_AGE:
                 return
             found = await trio.to_thread.run_sync(self._read)
             self._by_name = {name.encode(): pair for name, pair in found.items()}

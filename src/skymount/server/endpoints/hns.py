@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import unquote
 
 import trio
@@ -11,25 +12,13 @@ from starlette.responses import Response
 
 from skymount.errors import MalformedError, StorageError
 from skymount.server.http import responses
+from skymount.server.http_error import HttpError
 from skymount.server.storage.zone_file import ZoneFile
 from skymount.wire.hns import DomainRecord, SkylinkRecord, encode_resolution, parse_domain
 
 _log = logging.getLogger(__name__)
 
-_TEXT_TYPE = "text/plain; charset=utf-8"
-
-
-class _NameError(Exception):
-    """A domain leads nowhere: status and text of the response, which is not JSON."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
-        self.text = text
-
-    def response(self) -> Response:
-        headers: responses.HeaderList = [("Content-Type", _TEXT_TYPE)]
-        return responses.BytesResponse(self.status, headers, self.text.encode())
+_name_error = partial(HttpError, plain_text=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +31,14 @@ class HnsEndpoints:
 
     async def resolve(self, request: Request) -> Response:
         """Answer with the record of a domain."""
-        try:
-            record = await self._find(request)
-        except _NameError as error:
-            return error.response()
-        return responses.json_body(encode_resolution(record))
+        return responses.json_body(encode_resolution(await self._find(request)))
 
     async def get(self, request: Request) -> Response:
         """Answer with the content of a domain, as a request for its skylink is answered.
 
         A redirect is relative to the URL, and so stays within the domain.
         """
-        try:
-            record = await self._find(request)
-        except _NameError as error:
-            return error.response()
+        record = await self._find(request)
         path = request.path_params.get("path", "")
         if not path and isinstance(record, SkylinkRecord):
             path = record.path.removeprefix("/")
@@ -65,20 +47,20 @@ class HnsEndpoints:
         return await self.download(Request(scope, request.receive))
 
     async def _find(self, request: Request) -> DomainRecord:
-        """Return the record of the domain in the URL."""
+        """Return the record of the domain in the URL; HttpError, as plain text."""
         try:
             domain = parse_domain(unquote(request.path_params["domain"], errors="strict"))
         except (MalformedError, UnicodeDecodeError) as error:
             reason = error if isinstance(error, MalformedError) else "not valid UTF-8"
-            raise _NameError(400, f"Handshake error: {reason}") from None
+            raise _name_error(400, f"Handshake error: {reason}") from None
         try:
             zone = await trio.to_thread.run_sync(self.zone.current)
             record = zone.find(domain)
         except StorageError as error:
             _log.error("%s", error)
-            raise _NameError(500, "Handshake error: the zone cannot be used") from None
+            raise _name_error(500, "Handshake error: the zone cannot be used") from None
         except MalformedError as error:
-            raise _NameError(500, f"Handshake error: {error}") from None
+            raise _name_error(500, f"Handshake error: {error}") from None
         if record is None:
-            raise _NameError(404, f"No records found for {domain}")
+            raise _name_error(404, f"No records found for {domain}")
         return record

@@ -63,7 +63,7 @@ class SectorEndpoints:
             raise HttpError(400, "'offset' and 'length' parameters are needed")
         if offset + length > SECTOR_SIZE:
             raise HttpError(400, f"offset and length go beyond the sector of {SECTOR_SIZE} bytes")
-        stored = (await self.index.sector(root)).stored
+        stored = await self.index.sector(root)
         used = max(0, min(length, stored.length - offset))
         wanted = StoredRange(stored.file, stored.offset + offset, used)
         data = await trio.to_thread.run_sync(read_range, wanted) if used else b""

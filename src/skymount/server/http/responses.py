@@ -106,4 +106,7 @@ def error(status: int, message: str, headers: HeaderList | None = None) -> Respo
 
 def of_http_error(failure: HttpError, headers: HeaderList | None = None) -> Response:
     """Answer with an HttpError; `headers` come before its own."""
+    if failure.plain_text:
+        text_type = ("Content-Type", "text/plain; charset=utf-8")
+        return BytesResponse(failure.status, [text_type], failure.message.encode())
     return error(failure.status, failure.message, [*(headers or []), *failure.headers])

@@ -12,14 +12,14 @@ from cachetools import LRUCache
 from skymount.errors import MalformedError, StorageError
 from skymount.server.http_error import HttpError
 from skymount.server.storage.skyfile_store import (
-    SectorLocation,
+    Sector,
     SkyfileStore,
     StoredSkyfile,
     decrypt_layout,
     list_sectors,
 )
 from skymount.server.storage.skykey_store import SkykeyStore
-from skymount.server.storage.stored_range import read_range
+from skymount.server.storage.stored_range import StoredRange, read_range
 from skymount.wire.metadata import Metadata, fits_header, parse_metadata
 from skymount.wire.skyfile_encryption import pick_key
 from skymount.wire.skykey import Skykey
@@ -57,7 +57,7 @@ class SkyfileIndex:
         self._cache: LRUCache[Skylink, ParsedSkyfile] = LRUCache(
             _CACHE_SIZE, getsizeof=lambda parsed: len(parsed.raw) + _CACHE_ENTRY_OVERHEAD
         )
-        self._roots: dict[bytes, SectorLocation] | None = None
+        self._roots: dict[bytes, StoredRange] | None = None
         self._indexing = trio.Lock()
         self._totals: tuple[int, int] | None = None
         self._counting = trio.Lock()
@@ -109,7 +109,7 @@ class SkyfileIndex:
         header = raw if fits_header(raw, self._header_limit) else None
         return ParsedSkyfile(stored, raw, metadata, header)
 
-    async def sector(self, root: bytes) -> SectorLocation:
+    async def sector(self, root: bytes) -> StoredRange:
         """Return where the sector of a Merkle root is stored; HttpError 404 when it is not here."""
         async with self._indexing:
             if self._roots is None:
@@ -119,11 +119,11 @@ class SkyfileIndex:
             raise HttpError(404, "failed to fetch root: root not found")
         return found
 
-    def _index(self) -> dict[bytes, SectorLocation]:
-        found: dict[bytes, SectorLocation] = {}
+    def _index(self) -> dict[bytes, StoredRange]:
+        found: dict[bytes, StoredRange] = {}
         for skylink in self._store.skylinks():
             try:
-                found.update({sector.root: sector for sector in self._sectors_of(skylink)})
+                found.update(self._sectors_of(skylink))
             except StorageError as error:  # the others can still be served
                 _log.warning("skyfile %s is left out of the index: %s", skylink, error)
         return found
@@ -141,9 +141,8 @@ class SkyfileIndex:
             self._totals = None
         async with self._indexing:
             if self._roots is not None:
-                added = await trio.to_thread.run_sync(self._sectors_of, skylink)
-                self._roots.update({sector.root: sector for sector in added})
+                self._roots.update(await trio.to_thread.run_sync(self._sectors_of, skylink))
 
-    def _sectors_of(self, skylink: Skylink) -> list[SectorLocation]:
+    def _sectors_of(self, skylink: Skylink) -> list[Sector]:
         skyfile = self._store.find(skylink)
         return list(list_sectors(skyfile)) if skyfile is not None else []

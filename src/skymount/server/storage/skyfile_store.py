@@ -168,7 +168,10 @@ class SkyfileStore:
                 return None
             except MalformedError as error:
                 raise StorageError(f"stored skyfile {skylink} is damaged: {error}") from None
-        return _locate(directory, skylink, layout, size)
+        base = StoredRange(directory / BASE, 0, size)
+        nothing = replace(base, length=0)
+        skyfile = StoredSkyfile(skylink, layout, base, nothing, nothing, nothing)
+        return skyfile if is_encrypted(layout) else _with_ranges(skyfile, layout)
 
     def skylinks(self) -> Iterator[Skylink]:
         """Yield the skylinks of all skyfiles, in no order. Other names on disk are skipped."""
@@ -193,101 +196,75 @@ class SkyfileStore:
         return self._skyfiles / f"{skylink.root[0]:02x}" / str(skylink)
 
 
-def _locate(directory: Path, skylink: Skylink, layout: Layout, size: int) -> StoredSkyfile:
-    """Find the parts of a skyfile by its layout (wire notes 2.1, 2.2)."""
-    base = directory / BASE
-    if is_encrypted(layout):
-        nothing = StoredRange(base, 0, 0)
-        return StoredSkyfile(skylink, layout, StoredRange(base, 0, size), nothing, nothing, nothing)
+def _with_ranges(
+    skyfile: StoredSkyfile, layout: Layout, key: SkyfileKey | None = None
+) -> StoredSkyfile:
+    """Return a skyfile with the ranges that its layout describes (wire notes 2.1, 2.2)."""
+    base = skyfile.base.file
+    decrypt, decrypt_payload = (key.base.apply, key.open_payload) if key else (None, None)
     if layout.is_inline:
         start = LAYOUT_SIZE + layout.metadata_size
-        payload = StoredRange(base, start, layout.filesize)
+        payload = StoredRange(base, start, layout.filesize, decrypt)
     else:
-        payload = StoredRange(directory / PAYLOAD, 0, layout.filesize)
-    body, start = (directory / EXTENSION, 0) if layout.is_extended else (base, LAYOUT_SIZE)
-    return StoredSkyfile(
-        skylink,
-        layout,
-        base=StoredRange(base, 0, size),
-        metadata=StoredRange(body, start + layout.fanout_size, layout.metadata_size),
-        fanout=StoredRange(body, start, layout.fanout_size),
+        payload = StoredRange(base.with_name(PAYLOAD), 0, layout.filesize, decrypt_payload)
+    body, start = (base.with_name(EXTENSION), 0) if layout.is_extended else (base, LAYOUT_SIZE)
+    return replace(
+        skyfile,
+        layout=layout,
+        metadata=StoredRange(body, start + layout.fanout_size, layout.metadata_size, decrypt),
+        fanout=StoredRange(body, start, layout.fanout_size, decrypt),
         payload=payload,
     )
 
 
 def decrypt_layout(skyfile: StoredSkyfile, key: SkyfileKey) -> StoredSkyfile:
     """Return an encrypted skyfile with its layout decrypted and all its ranges known."""
-    base = skyfile.base.file
     try:
-        layout = key.open_layout(read_range(StoredRange(base, 0, LAYOUT_SIZE)))
+        layout = key.open_layout(read_range(replace(skyfile.base, length=LAYOUT_SIZE)))
     except MalformedError as error:
         raise StorageError(f"stored skyfile {skyfile.skylink} is damaged: {error}") from None
-    if layout.is_inline:
-        start = LAYOUT_SIZE + layout.metadata_size
-        payload = StoredRange(base, start, layout.filesize, key.base.apply)
-    else:
-        payload = StoredRange(base.with_name(PAYLOAD), 0, layout.filesize, key.open_payload)
-    start = LAYOUT_SIZE + layout.fanout_size
-    return replace(
-        skyfile,
-        layout=layout,
-        metadata=StoredRange(base, start, layout.metadata_size, key.base.apply),
-        fanout=StoredRange(base, LAYOUT_SIZE, layout.fanout_size, key.base.apply),
-        payload=payload,
-    )
+    return _with_ranges(skyfile, layout, key)
 
 
-@dataclass(frozen=True, slots=True)
-class SectorLocation:
-    """Where a sector is stored. It is padded with zeros up to `SECTOR_SIZE`."""
-
-    root: bytes
-    """Its Merkle root."""
-    stored: StoredRange
+Sector = tuple[bytes, StoredRange]
+"""The Merkle root of a sector, and its bytes up to the zeros that pad it."""
 
 
-def list_sectors(skyfile: StoredSkyfile) -> Iterator[SectorLocation]:
+def list_sectors(skyfile: StoredSkyfile) -> Iterator[Sector]:
     """Yield every sector of a skyfile. The Merkle roots are read from disk, not computed."""
-    yield SectorLocation(skyfile.skylink.root, skyfile.base)
+    yield skyfile.skylink.root, skyfile.base
     if skyfile.is_encrypted:
-        yield from _encrypted_sectors(skyfile)
-        return
-    if skyfile.layout.is_inline:
-        return
-    fanout, size = read_range(skyfile.fanout), skyfile.payload.length
-    for index in range(len(fanout) // ROOT_SIZE):
+        roots = skyfile.base.file.with_name(ROOTS)
+        with disk_errors("read stored content"):
+            joined = roots.read_bytes() if roots.exists() else b""
+        yield from _consecutive_sectors(joined, roots.with_name(PAYLOAD))
+    elif not skyfile.layout.is_inline:
+        payload = skyfile.payload
+        yield from _consecutive_sectors(read_range(skyfile.fanout), payload.file, payload.length)
+        if skyfile.layout.is_extended:
+            yield from _spilled_sectors(skyfile)
+
+
+def _consecutive_sectors(
+    roots: bytes, file: Path, length: int | None = None, *, start: int = 0
+) -> Iterator[Sector]:
+    """Yield the sectors of a file from `start` on. With a `length` the last one is shorter."""
+    for index in range(len(roots) // ROOT_SIZE):
         offset = index * SECTOR_SIZE
-        stored = StoredRange(skyfile.payload.file, offset, min(SECTOR_SIZE, size - offset))
-        yield SectorLocation(_root_at(fanout, index), stored)
-    if skyfile.layout.is_extended:
-        yield from _spilled_sectors(skyfile)
+        size = SECTOR_SIZE if length is None else min(SECTOR_SIZE, length - offset)
+        root = roots[index * ROOT_SIZE : (index + 1) * ROOT_SIZE]
+        yield root, StoredRange(file, start + offset, size)
 
 
-def _encrypted_sectors(skyfile: StoredSkyfile) -> Iterator[SectorLocation]:
-    """Yield the sectors of an encrypted payload; no skykey is needed."""
-    payload, roots = (skyfile.base.file.with_name(name) for name in (PAYLOAD, ROOTS))
-    with disk_errors("read stored content"):
-        joined = roots.read_bytes() if roots.exists() else b""
-    for index in range(len(joined) // ROOT_SIZE):
-        stored = StoredRange(payload, index * SECTOR_SIZE, SECTOR_SIZE)
-        yield SectorLocation(_root_at(joined, index), stored)
-
-
-def _spilled_sectors(skyfile: StoredSkyfile) -> Iterator[SectorLocation]:
+def _spilled_sectors(skyfile: StoredSkyfile) -> Iterator[Sector]:
     """Yield the sectors of the extension. The bytes of each level are the roots of the next."""
     file = skyfile.metadata.file
     levels = spill_sizes(skyfile.layout.body_size)
     roots = read_range(StoredRange(skyfile.base.file, LAYOUT_SIZE, levels[0]))
-    starts, at = {}, 0
-    for depth in range(len(levels) - 1, 0, -1):  # the body is written first, then what is above
-        starts[depth] = at
-        at += -(-levels[depth] // SECTOR_SIZE) * SECTOR_SIZE
+    starts, offset = {}, 0
+    for depth in range(len(levels) - 1, 0, -1):  # the lowest level comes first in the file
+        starts[depth] = offset
+        offset += -(-levels[depth] // SECTOR_SIZE) * SECTOR_SIZE
     for depth in range(1, len(levels)):
-        for index in range(len(roots) // ROOT_SIZE):
-            stored = StoredRange(file, starts[depth] + index * SECTOR_SIZE, SECTOR_SIZE)
-            yield SectorLocation(_root_at(roots, index), stored)
+        yield from _consecutive_sectors(roots, file, start=starts[depth])
         roots = read_range(StoredRange(file, starts[depth], levels[depth]))
-
-
-def _root_at(roots: bytes, index: int) -> bytes:
-    return roots[index * ROOT_SIZE : (index + 1) * ROOT_SIZE]

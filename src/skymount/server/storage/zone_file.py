@@ -14,7 +14,6 @@ import logging
 import os
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -41,7 +40,6 @@ RECORDS_LIMIT = 10_000
 """Lines with a record."""
 
 _COMMENT = re.compile(r"(?:^|\s)#")
-_TIMESTAMP_STEP = 100_000_000  # nanoseconds; more than two changes with one time stamp can be apart
 
 _BAD_VALUE = "the value is neither a skylink nor a registry entry"
 
@@ -244,11 +242,11 @@ def change(data: Path, edit: Callable[[Zone], Zone]) -> None:
 
 
 class ZoneFile:
-    """The zone of a running portal: parsed again only when its file has changed."""
+    """The zone of a running portal: read each time, and parsed when the content has changed."""
 
     def __init__(self, data: Path) -> None:
         self._path = data / ZONE_FILE
-        self._parsed_state: tuple[int, ...] | None = None
+        self._raw = b""
         self._zone = Zone()
         self._problems: tuple[str, ...] = ()
         self._lock = threading.Lock()
@@ -256,40 +254,11 @@ class ZoneFile:
     def current(self) -> Zone:
         """Return the zone as it is now; blocks, and raises, as `load`."""
         with self._lock:
-            if self._parsed_state is None or self._parsed_state != _current_state(self._path):
-                self._reload()
+            raw, _ = _read(self._path)
+            if raw != self._raw:
+                self._zone, self._raw = _parse(self._path, raw), raw
+                problems = tuple(self._zone.problems())
+                for problem in problems if problems != self._problems else ():
+                    _log.warning("%s %s", self._path, problem)
+                self._problems = problems
             return self._zone
-
-    def _reload(self) -> None:
-        """Parse the file. A file that has just changed is parsed again next time.
-
-        Another change could have the same time stamp.
-        """
-        self._parsed_state = None
-        started = time.time_ns()
-        raw, state = _read(self._path)
-        self._zone = _parse(self._path, raw)
-        problems = tuple(self._zone.problems())
-        if problems != self._problems:
-            for problem in problems:
-                _log.warning("%s %s", self._path, problem)
-        self._problems = problems
-        newest = max(state.st_mtime_ns, state.st_ctime_ns) if state else 0
-        if newest + _TIMESTAMP_STEP < started:
-            self._parsed_state = _state_key(state)
-
-
-def _state_key(state: os.stat_result | None) -> tuple[int, ...]:
-    """Return the values that change when a file changes; none when there is no file."""
-    if state is None:
-        return ()
-    return state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_dev
-
-
-def _current_state(path: Path) -> tuple[int, ...] | None:
-    try:
-        return _state_key(os.stat(path))
-    except FileNotFoundError:
-        return ()
-    except OSError:
-        return None

@@ -5,7 +5,7 @@ Decides without IO. Rules: wire notes 3.2, 3.3, 2.5.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeVar
 
 import msgspec
 
@@ -19,6 +19,8 @@ from skymount.wire.skykey import check_id
 
 FILE_FIELD, DIRECTORY_FIELD = "file", "files[]"
 DEFAULT_TRYFILES = ("index.html",)
+
+_T = TypeVar("_T")
 
 _MODE_LIMIT = 1 << 32  # of a file mode, as in Go
 _REDUNDANCY_LIMIT = 256
@@ -124,25 +126,20 @@ def _parse_tryfiles(params: Params) -> tuple[str, ...] | None:
     text = params.get("tryfiles")
     if not text:
         return None if text is None else ()
-    try:
-        return msgspec.json.decode(text, type=tuple[str, ...])
-    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
-        raise HttpError(
-            400, f"unable to parse 'tryfiles' parameter: invalid tryfiles value: {error}"
-        ) from None
+    return _parse_json(text, tuple[str, ...], "unable to parse 'tryfiles' parameter", "tryfiles")
 
 
 def _parse_errorpages(params: Params) -> dict[str, str]:
-    text = params.get("errorpages")
-    if not text:
-        return {}
-    try:
-        pages = msgspec.json.decode(text, type=dict[int, str])
-    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
-        raise HttpError(
-            400, f"invalid 'errorpages' parameter: invalid errorpages value: {error}"
-        ) from None
+    text = params.get("errorpages") or "{}"
+    pages = _parse_json(text, dict[int, str], "invalid 'errorpages' parameter", "errorpages")
     return {str(code): path for code, path in pages.items()}
+
+
+def _parse_json(text: str, form: type[_T], problem: str, name: str) -> _T:
+    try:
+        return msgspec.json.decode(text, type=form)
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
+        raise HttpError(400, f"{problem}: invalid {name} value: {error}") from None
 
 
 class PartList:

@@ -237,7 +237,7 @@ def test_bad_questions(client: Client, changes: dict[str, str], message: str) ->
 
 @given(st.dictionaries(st.sampled_from(["publickey", "datakey", "timeout"]), st.text()))
 def test_any_question_is_understood_or_refused(params: dict[str, str]) -> None:
-    """Nothing else comes of a text."""
+    """Every text gives a key or a 400."""
     try:
         found: tuple[bytes, bytes] | int = parse_entry_key(params)
     except HttpError as error:
