@@ -155,7 +155,7 @@ class PortalReader:
         *,
         speculative: bool = False,
         **options: Unpack[CommonOptions],
-    ) -> AsyncIterator[Body]:
+    ) -> AsyncIterator[StreamingResponse]:
         """Open a byte range of a file of `size` bytes, or of the whole payload if `path` is empty.
 
         A `speculative` request waits for a connection until no other request does.

@@ -139,7 +139,7 @@ async def _head(
     skylink: Skylink,
     path: str,
     call: PortalOptions,
-) -> Answer:
+) -> Response:
     """Ask for headers; again with a format if the portal needs one to choose a file."""
     try:
         return await transport.fetch(request, 0, call)
