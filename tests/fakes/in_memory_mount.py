@@ -171,26 +171,26 @@ class Requests:
         return self._files.add_directory(await self._files.subtree(inode).opendir(inode))
 
     def readdir(self, handle: int, position: int) -> Iterator[DirectoryEntry]:
-        return self._files.directory(handle).readdir(position)
+        return self._files.open_directories[handle].readdir(position)
 
     def referred(self, handle: int, start: int, stop: int, count: int) -> None:
-        self._files.directory(handle).referred(start, stop, count)
+        self._files.open_directories[handle].referred(start, stop, count)
 
     def releasedir(self, handle: int) -> None:
-        self._files.remove_directory(handle).release()
+        self._files.open_directories.pop(handle).release()
 
     async def open(self, inode: int, flags: int) -> Opened:
         opened = await self._files.subtree(inode).open(inode, flags)
         return Opened(self._files.add_file(opened), opened.keep_cache, opened.preload())
 
     async def read(self, handle: int, offset: int, length: int) -> bytes | memoryview:
-        return await self._files.file(handle).read(offset, length)
+        return await self._files.open_files[handle].read(offset, length)
 
     async def flush(self, handle: int) -> None:
-        await self._files.file(handle).flush()
+        await self._files.open_files[handle].flush()
 
     async def release(self, handle: int) -> None:
-        await self._files.remove_file(handle).release()
+        await self._files.open_files.pop(handle).release()
 
 
 class Listed(NamedTuple):

@@ -15,6 +15,8 @@ from skymount.errors import (
     AccessDeniedError,
     BadContentError,
     ConfigError,
+    FrozenEntryError,
+    InvalidDocumentError,
     MalformedError,
     MountError,
     NotFoundError,
@@ -27,7 +29,7 @@ from skymount.errors import (
 )
 from skymount.fs.fuse import ERRNO, FuseAdapter, FuseConfig, errno_of
 from skymount.fs.inode_space import ROOT, SKYLINKS
-from skymount.fs.subtree import IMMUTABLE_TIMEOUT
+from skymount.fs.subtree import IMMUTABLE_TIMEOUT, OpenFile
 from tests.fakes.in_memory_mount import FILES, InMemoryMount, open_in_memory_mount
 
 T = TypeVar("T")
@@ -44,6 +46,8 @@ T = TypeVar("T")
         (BadContentError("x"), errno.EIO),
         (PortalError("x"), errno.EIO),
         (MalformedError("x"), errno.EIO),
+        (FrozenEntryError("x"), errno.EPERM),
+        (InvalidDocumentError("x"), errno.EINVAL),
         (ConfigError("x"), errno.EIO),
         (MountError("x"), errno.EIO),
         (StorageError("x"), errno.EIO),
@@ -130,15 +134,17 @@ async def test_unforeseen_errors(
 
     async with open_in_memory_mount() as mount:
         fuse = adapter(mount)
-        for name in ("subtree", "file", "usage"):
-            monkeypatch.setattr(mount.files, name, fails)
+        monkeypatch.setattr(mount.files, "subtree", fails)
+        monkeypatch.setattr(mount.files, "usage", fails)
+        opened = mount.files.add_file(OpenFile())
+        monkeypatch.setattr(OpenFile, "read", fails)
         arguments = {
             "lookup": (1, b"x", CTX),
             "access": (1, os.X_OK, CTX),
             "open": (1, 0, CTX),
             "getxattr": (1, b"user.x", CTX),
             "statfs": (CTX,),
-            "read": (1, 0, 1),
+            "read": (opened, 0, 1),
         }.get(operation, (1, CTX))
         await refused(errno.EIO, getattr(fuse, operation)(*arguments))
         assert type(error).__name__ in caplog.text

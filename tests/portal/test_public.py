@@ -145,6 +145,13 @@ def test_constants():
     assert skymount.portal.URI_SVC_PREFIX == "svc://"
 
 
+def test_documented_module_of_the_synchronous_client():
+    """docs/library.md imports the class from skymount.portal.sync."""
+    from skymount.portal.sync import SyncPortalClient
+
+    assert SyncPortalClient is skymount.portal.SyncPortalClient
+
+
 def test_names_load_late():
     """Importing skymount.portal alone loads neither HTTP nor cryptography, nor trio."""
     code = (

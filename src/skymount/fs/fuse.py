@@ -21,6 +21,7 @@ from skymount.concurrency import in_turns
 from skymount.errors import (
     AccessDeniedError,
     FrozenEntryError,
+    InvalidDocumentError,
     MountError,
     NotFoundError,
     PortalTimeoutError,
@@ -59,6 +60,7 @@ ERRNO: Sequence[tuple[type[SkymountError], int]] = (
     (PortalTimeoutError, errno.ETIMEDOUT),
     (StaleEntryError, errno.ESTALE),  # someone else changed the entry since it was opened
     (FrozenEntryError, errno.EPERM),  # the entry has the last revision
+    (InvalidDocumentError, errno.EINVAL),  # what was written to a file of skydb is no JSON
     (SkymountError, errno.EIO),
 )
 """The errno of each error; the first match counts."""
@@ -70,8 +72,7 @@ class FuseConfig:
 
     mountpoint: str
     allow_other: bool = False
-    deadline: float = 30.0
-    """Seconds after which any operation fails with ETIMEDOUT."""
+    deadline: float = 30.0  # seconds after which any operation fails with ETIMEDOUT
 
 
 def errno_of(error: Exception) -> int:
@@ -116,6 +117,19 @@ def _check_length(name: bytes) -> None:
         refuse(errno.ENAMETOOLONG)
 
 
+def _never_possible(name: str, parent: int = 0) -> Any:
+    """Return a handler that refuses what no subtree can make or remove.
+
+    `parent` is the position of the directory's inode number among the arguments.
+    """
+
+    async def refuse_it(self: "FuseAdapter", *args: Any) -> NoReturn:
+        refuse(self._files.subtree(args[parent]).refusal)
+
+    refuse_it.__name__ = name
+    return _handler(refuse_it)
+
+
 class FuseAdapter(pyfuse3.Operations):
     """Translates each request for the subtree that it concerns, and the answer for the kernel."""
 
@@ -125,8 +139,7 @@ class FuseAdapter(pyfuse3.Operations):
     def __init__(self, files: FileSystem, config: FuseConfig) -> None:
         super().__init__()
         self._files = files
-        self.counts = Counter[str]()
-        """Requests by kind."""
+        self.counts = Counter[str]()  # requests by kind
         self._deadline = config.deadline
         self._forget_lock = trio.Lock()
         self._uid, self._gid = os.getuid(), os.getgid()
@@ -246,7 +259,7 @@ class FuseAdapter(pyfuse3.Operations):
     ) -> pyfuse3.EntryAttributes:
         self._check_owner(ctx, inode)
         size = attr.st_size if fields.update_size else None
-        opened = None if fh is None else self._files.file(fh)
+        opened = None if fh is None else self._files.open_files[fh]
         with trio.fail_after(self._deadline):
             found = await self._files.subtree(inode).setattr(inode, size, opened)
         return self._attributes(found)
@@ -292,42 +305,11 @@ class FuseAdapter(pyfuse3.Operations):
         with trio.fail_after(self._deadline):
             await subtree.rename(*old, *new, flags)
 
-    @_handler
-    async def mkdir(
-        self, parent_inode: int, name: bytes, mode: int, ctx: pyfuse3.RequestContext
-    ) -> NoReturn:
-        refuse(self._files.subtree(parent_inode).refusal)
-
-    @_handler
-    async def mknod(
-        self,
-        parent_inode: int,
-        name: bytes,
-        mode: int,
-        rdev: int,
-        ctx: pyfuse3.RequestContext,
-    ) -> NoReturn:
-        refuse(self._files.subtree(parent_inode).refusal)
-
-    @_handler
-    async def symlink(
-        self, parent_inode: int, name: bytes, target: bytes, ctx: pyfuse3.RequestContext
-    ) -> NoReturn:
-        refuse(self._files.subtree(parent_inode).refusal)
-
-    @_handler
-    async def link(
-        self,
-        inode: int,
-        new_parent_inode: int,
-        new_name: bytes,
-        ctx: pyfuse3.RequestContext,
-    ) -> NoReturn:
-        refuse(self._files.subtree(new_parent_inode).refusal)
-
-    @_handler
-    async def rmdir(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> NoReturn:
-        refuse(self._files.subtree(parent_inode).refusal)
+    mkdir = _never_possible("mkdir")
+    mknod = _never_possible("mknod")
+    symlink = _never_possible("symlink")
+    rmdir = _never_possible("rmdir")
+    link = _never_possible("link", parent=1)
 
     # Directories
 
@@ -339,7 +321,7 @@ class FuseAdapter(pyfuse3.Operations):
 
     @_handler
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
-        directory = self._files.directory(fh)
+        directory = self._files.open_directories[fh]
         last, count = start_id, 0
         known, attributes = IMMUTABLE, self._new_attributes(*IMMUTABLE)
         for name, inode, mode, size, position, validity in directory.readdir(start_id):
@@ -355,7 +337,7 @@ class FuseAdapter(pyfuse3.Operations):
 
     @_handler
     async def releasedir(self, fh: int) -> None:
-        self._files.remove_directory(fh).release()
+        self._files.open_directories.pop(fh).release()
 
     @_handler
     async def fsyncdir(self, fh: int, datasync: bool) -> None:
@@ -394,30 +376,30 @@ class FuseAdapter(pyfuse3.Operations):
     async def read(  # type: ignore[override]  # pyfuse3 takes any buffer
         self, fh: int, off: int, size: int
     ) -> bytes | memoryview:
-        opened = self._files.file(fh)
+        opened = self._files.open_files[fh]
         with self._limit(opened):
             return await opened.read(off, size)
 
     @_handler
     async def write(self, fh: int, off: int, buf: bytes) -> int:
-        return self._files.file(fh).write(off, buf)
+        return self._files.open_files[fh].write(off, buf)
 
     @_handler
     async def flush(self, fh: int) -> None:
         """Must exist, also for files that are never written: the kernel remembers ENOSYS."""
-        opened = self._files.file(fh)
+        opened = self._files.open_files[fh]
         with self._limit(opened):
             await opened.flush()
 
     @_handler
     async def fsync(self, fh: int, datasync: bool) -> None:
-        opened = self._files.file(fh)
+        opened = self._files.open_files[fh]
         with self._limit(opened):
             await opened.fsync()
 
     @_handler
     async def release(self, fh: int) -> None:
-        opened = self._files.remove_file(fh)
+        opened = self._files.open_files.pop(fh)
         with self._limit(opened):
             await opened.release()
 

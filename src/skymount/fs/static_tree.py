@@ -52,8 +52,7 @@ class _StaticDirectory:
 
 @dataclass(frozen=True, slots=True)
 class _StaticFile:
-    content: Callable[[], bytes]
-    """Makes the content, at each open."""
+    content: Callable[[], bytes]  # makes the content, at each open
     is_constant: bool
     mode: int = stat.S_IFREG | 0o444
 
@@ -86,7 +85,6 @@ class StaticTree(Subtree):
         return self.attributes(inode)
 
     def attributes(self, inode: int) -> InodeAttributes:
-        """Return the attributes of a node; ESTALE when there is none of that number."""
         node = self._node(inode)
         if isinstance(node, _StaticDirectory):
             return InodeAttributes(inode, node.mode)

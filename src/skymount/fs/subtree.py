@@ -43,7 +43,6 @@ class InodeAttributes(NamedTuple):
     mtime_ns: int = MTIME_NS
 
     def allows(self, mode: int) -> bool:
-        """Whether it may be read or executed (access(2)); the same for every user."""
         return not mode & os.X_OK or bool(self.mode & 0o111)
 
 
@@ -91,7 +90,6 @@ class OpenDirectory:
     """A directory listing as it was when it was opened."""
 
     def readdir(self, position: int) -> Iterator[DirectoryEntry]:
-        """Yield the listing from a position on."""
         raise NotImplementedError
 
     def referred(self, start: int, stop: int, count: int) -> None:
@@ -104,11 +102,9 @@ class OpenDirectory:
 class OpenFile:
     """An open file. Writes are refused here."""
 
-    keep_cache = False
-    """Whether the kernel may keep its pages after it is closed."""
+    keep_cache = False  # whether the kernel may keep its pages after it is closed
 
-    has_own_deadline = False
-    """As `Subtree.has_own_deadline`."""
+    has_own_deadline = False  # as `Subtree.has_own_deadline`
 
     def preload(self) -> bytes | memoryview | None:
         """Return the whole content if the kernel is to have it before it reads; asked once.
@@ -122,7 +118,6 @@ class OpenFile:
         raise NotImplementedError
 
     def write(self, offset: int, data: bytes) -> int:
-        """Take bytes; return how many."""
         refuse(errno.EBADF)
 
     async def flush(self) -> None:
@@ -160,7 +155,6 @@ class Subtree:
         raise NotImplementedError
 
     async def getattr(self, inode: int) -> InodeAttributes:
-        """Return the attributes of an inode."""
         raise NotImplementedError
 
     def forget(self, inode: int, count: int) -> None:
@@ -171,7 +165,6 @@ class Subtree:
         raise NotImplementedError
 
     async def open(self, inode: int, flags: int) -> OpenFile:
-        """Open a file."""
         raise NotImplementedError
 
     async def xattrs(self, inode: int) -> Mapping[bytes, bytes]:
@@ -179,11 +172,9 @@ class Subtree:
         return {}
 
     async def readlink(self, inode: int) -> bytes:
-        """Return the target of a symbolic link."""
         refuse(errno.EINVAL)
 
     async def access(self, inode: int, mode: int) -> bool:
-        """Whether an inode allows this access (access(2))."""
         if mode & os.W_OK:
             refuse(errno.EROFS)
         return (await self.getattr(inode)).allows(mode)
@@ -200,15 +191,12 @@ class Subtree:
     async def create(
         self, parent: int, name: bytes, flags: int
     ) -> tuple[InodeAttributes, OpenFile]:
-        """Make a file and open it."""
         refuse(self.refusal)
 
     async def unlink(self, parent: int, name: bytes) -> None:
-        """Remove a file."""
         refuse(self.refusal)
 
     async def rename(
         self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int
     ) -> None:
-        """Give a file another name in this subtree."""
         refuse(self.refusal)

@@ -1,6 +1,6 @@
 """What waits for a portal, and is sent by itself."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
@@ -10,43 +10,17 @@ import trio
 
 from skymount.errors import PortalError
 from skymount.portal.registry.ledger import Ledger
-from skymount.portal.registry.pending_write import PendingStatus, due, summary
-from skymount.portal.registry.revision_marks import EntryId, RevisionMarks
+from skymount.portal.registry.pending_write import PendingStatus
+from skymount.portal.registry.revision_marks import RevisionMarks
 from skymount.portal.registry.spool_retry import FIRST_PAUSE, LAST_PAUSE, SpoolRetry
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.key_pair import SigningKeyPair
-from skymount.wire.registry_entry import DELETED, Entry, SignedEntry, hash_data_key
+from skymount.wire.registry_entry import DELETED, Entry, hash_data_key
 from tests.fakes.entries import FakeRegistry, portals_of
+from tests.portal.registry.entries import PAIR, held, ref, signed
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-
-PAIR = SigningKeyPair.from_seed("resending")
-
-
-def ref(name: str = "a") -> EntryId:
-    return EntryId(PAIR.public_key, hash_data_key(name), name)
-
-
-def signed(data: bytes, revision: int, name: str = "a") -> SignedEntry:
-    return Entry(hash_data_key(name), data, revision).sign(PAIR.private_key)
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    opened = Ledger.open(tmp_path / "ledger.sqlite3")
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def one() -> FakeRegistry:
-    return FakeRegistry(1)
-
-
-@pytest.fixture
-def two() -> FakeRegistry:
-    return FakeRegistry(2)
 
 
 async def pair_of(public_key: bytes) -> SigningKeyPair | None:
@@ -82,33 +56,6 @@ async def until_sent(ledger: Ledger) -> None:
     with trio.fail_after(10 * LAST_PAUSE):
         while ledger.pending():
             await trio.sleep(0.1)
-
-
-def held(ledger: Ledger, data: bytes, name: str = "a", **more: object) -> int:
-    """Keep content as if a portal had not answered."""
-    given = {"portals": ["http://p1.invalid"], "status": PendingStatus.WAITING, **more}
-    return ledger.add_unsigned(*(PAIR.public_key, hash_data_key(name), name, data, "down"), **given)  # type: ignore[arg-type]
-
-
-def test_due_is_what_was_written_last(ledger: Ledger) -> None:
-    """G12: of each entry only what was written last, if that waits for a portal."""
-    held(ledger, b"older")
-    last = held(ledger, b"last")
-    held(ledger, b"waits", "b")
-    held(ledger, b"denied", "b", status=PendingStatus.FAILED)
-    held(ledger, b"edit", "c", status=PendingStatus.CONFLICT)
-    ledger.claim_revision(signed(b"now", 1, "d"), "d")  # this process posts it
-    assert [each.id for each in due(ledger.pending())] == [last]
-
-
-def test_summary_is_one_line(ledger: Ledger) -> None:
-    """G12: `umount` and the log say how much is pending."""
-    assert summary(ledger.pending()) == ""
-    held(ledger, b"x")
-    assert summary(ledger.pending()).startswith("1 change of registry entries could not be posted")
-    held(ledger, b"x", "b")
-    assert summary(ledger.pending()).startswith("2 changes of")
-    assert summary(ledger.pending()).endswith("see `skymount registry pending`")
 
 
 @pytest.mark.parametrize("faults", [[""], []])

@@ -137,42 +137,39 @@ def _damage() -> OSError:
     return OSError(errno.EBADMSG, os.strerror(errno.EBADMSG))
 
 
-def write(path: str, identity: bytes, data: bytes | memoryview) -> int | None:
-    """Write a block; return the bytes that it takes, None when something is in its way.
+def write(path: str, identity: bytes, data: bytes | memoryview) -> bool:
+    """Write a block; False when something is in its way, which is removed, if it can be.
 
-    What is in the way is removed, if it can be. The file is not synced: if a power cut damages it,
-    its checksum tells.
+    The file is not synced: if a power cut damages it, its checksum tells.
     """
     try:
         try:
-            return _write(path, identity, data)
+            _write(path, identity, data)
         except FileNotFoundError:
             file_permissions.make_directory(Path(path).parent)
-            return _write(path, identity, data)
+            _write(path, identity, data)
+        return True
     except IsADirectoryError:
         remove(path)
     except (FileNotFoundError, NotADirectoryError):
         if not os.path.isdir(os.path.dirname(path)):
             remove(os.path.dirname(path))
-    return None
+    return False
 
 
-def _write(path: str, identity: bytes, data: bytes | memoryview) -> int:
+def _write(path: str, identity: bytes, data: bytes | memoryview) -> None:
     temporary = f"{path}.{_PROCESS}-{next(_numbers)}{TEMPORARY}"
     try:
-        size = _write_direct(temporary, identity, data) if is_direct(len(data)) else 0
-        size = size or _write_packed(temporary, identity, data)
+        if not (_can_bypass(data) and _write_direct(temporary, identity, data)):
+            _write_packed(temporary, identity, data)
         os.rename(temporary, path)
     except BaseException:
         remove(temporary)
         raise
-    return size
 
 
-def _write_direct(path: str, identity: bytes, data: bytes | memoryview) -> int:
-    """Write whole pages, and one that ends with the seal; 0 if that is not possible."""
-    if not _is_aligned(data):
-        return 0
+def _write_direct(path: str, identity: bytes, data: bytes | memoryview) -> bool:
+    """Write whole pages, and one that ends with the seal; False if the file system cannot."""
     last = mmap.mmap(-1, PAGE)
     last[PAGE - SEAL :] = block_format.seal(identity, data)
     try:
@@ -181,7 +178,7 @@ def _write_direct(path: str, identity: bytes, data: bytes | memoryview) -> int:
         if error.errno != errno.EINVAL:
             raise
         remove(path)  # such a file system makes the file all the same
-        return 0
+        return False
     try:
         done = os.writev(fd, [data, last])
     except OSError as error:
@@ -190,13 +187,12 @@ def _write_direct(path: str, identity: bytes, data: bytes | memoryview) -> int:
         done = 0
     finally:
         os.close(fd)
-    if done == len(data) + PAGE:
-        return done
-    remove(path)
-    return 0
+    if done != len(data) + PAGE:
+        remove(path)
+    return done == len(data) + PAGE
 
 
-def _write_packed(path: str, identity: bytes, data: bytes | memoryview) -> int:
+def _write_packed(path: str, identity: bytes, data: bytes | memoryview) -> None:
     """Write content with the seal right behind it, or zeros to the end of the page before it."""
     fd = os.open(path, _CREATE, 0o600)
     try:
@@ -204,15 +200,14 @@ def _write_packed(path: str, identity: bytes, data: bytes | memoryview) -> int:
         if is_direct(len(data)):
             write_all(fd, bytes(PAGE - SEAL))
         write_all(fd, block_format.seal(identity, data))
-        return size_of(os.fstat(fd))
     finally:
         os.close(fd)
 
 
-def _is_aligned(data: bytes | memoryview) -> bool:
-    """Whether memory begins at a page, as that of a map does."""
+def _can_bypass(data: bytes | memoryview) -> bool:
+    """Whether content is whole pages of memory that begins at a page, as that of a map does."""
     owner = data.obj if isinstance(data, memoryview) else None
-    return isinstance(owner, mmap.mmap) and len(owner) == len(data)
+    return is_direct(len(data)) and isinstance(owner, mmap.mmap) and len(owner) == len(data)
 
 
 def remove(path: str) -> bool:

@@ -25,7 +25,6 @@ from typing import NamedTuple
 from skymount import file_permissions
 from skymount.storage import sqlite
 
-_VERSION = 1  # the database's user_version
 _SETTINGS = {
     "journal_mode": "WAL",
     "synchronous": "OFF",
@@ -33,7 +32,7 @@ _SETTINGS = {
     "journal_size_limit": 1 << 20,
 }
 _BLOCKS = """
-CREATE TABLE blocks (
+CREATE TABLE IF NOT EXISTS blocks (
     identity BLOB PRIMARY KEY,
     size INTEGER NOT NULL,
     used REAL NOT NULL
@@ -41,8 +40,8 @@ CREATE TABLE blocks (
 """
 _SCHEMA = (
     _BLOCKS,
-    "CREATE INDEX blocks_by_use ON blocks (used, size)",
-    "CREATE TABLE complete (stamp TEXT NOT NULL)",
+    "CREATE INDEX IF NOT EXISTS blocks_by_use ON blocks (used, size)",
+    "CREATE TABLE IF NOT EXISTS complete (stamp TEXT NOT NULL)",
 )
 
 
@@ -195,33 +194,21 @@ class BlockIndex:
         if self._database is not None:
             return self._database
         self._complete_for = ""
-        try:
-            self._database = self._connect()
-        except sqlite3.OperationalError:
-            raise
-        except sqlite3.DatabaseError:
-            self._remove()
-            self._database = self._connect()
-        return self._database
+        os.close(file_permissions.open_or_create_file(self.path))
+        self._opened_file = _file_id(self.path)
+        with ExitStack() as opened:
+            database = opened.enter_context(closing(sqlite.connect(self.path, settings=_SETTINGS)))
+            for statement in _SCHEMA:
+                database.execute(statement)
+            opened.pop_all()
+        self._database = database
+        return database
 
     def _is_there(self) -> bool:
         """Whether the database that is open still has its name."""
         with suppress(FileNotFoundError):
-            return _identity_of(self.path) == self._opened_file
+            return _file_id(self.path) == self._opened_file
         return False
-
-    def _connect(self) -> sqlite3.Connection:
-        os.close(file_permissions.open_or_create_file(self.path))
-        self._opened_file = _identity_of(self.path)
-        with ExitStack() as opened:
-            database = opened.enter_context(closing(sqlite.connect(self.path, settings=_SETTINGS)))
-            (version,) = database.execute("PRAGMA user_version").fetchone()
-            if not version:
-                _create(database)
-            elif version != _VERSION:
-                raise sqlite3.DatabaseError(f"it is of version {version}")
-            opened.pop_all()
-        return database
 
     def _remove(self) -> None:
         self.close()
@@ -229,21 +216,11 @@ class BlockIndex:
             Path(f"{self.path}{suffix}").unlink(missing_ok=True)
 
 
-def _create(database: sqlite3.Connection) -> None:
-    """Make the tables, unless another process does."""
-    with sqlite.transaction(database):
-        (version,) = database.execute("PRAGMA user_version").fetchone()
-        if not version:
-            for statement in _SCHEMA:
-                database.execute(statement)
-            database.execute(f"PRAGMA user_version = {_VERSION}")
-
-
 def _complete_for(database: sqlite3.Connection) -> str:
     row = database.execute("SELECT stamp FROM complete").fetchone()
     return "" if row is None else str(row[0])
 
 
-def _identity_of(path: Path) -> tuple[int, int]:
+def _file_id(path: Path) -> tuple[int, int]:
     found = path.stat()
     return found.st_dev, found.st_ino

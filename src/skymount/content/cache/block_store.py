@@ -50,7 +50,9 @@ class BlockStoreConfig:
 
     pause: float = 60.0
     """Seconds for which nothing is stored after the disk refused a block."""
-    swept: int = 16
+    max_room: int = 1 << 30
+    """Bytes that one eviction makes room for; in a small store a sixteenth of it."""
+    swept: int = 8
     """Directories, of 256, that each eviction compares with the index."""
 
 
@@ -259,28 +261,18 @@ class BlockStore:
     # --- writing -------------------------------------------------------------
 
     def _store(self, identity: bytes, data: bytes | memoryview, need: int) -> bool:
-        now = time.time()
         with self._write_lock:
             if not self._admit(need):
                 return False
-            self._index.add(IndexedBlock(now, need, identity))
+            self._index.add(IndexedBlock(time.time(), need, identity))
             self._admissible -= need
-        size = None
+        is_stored = False
         try:
-            size = block_file.write(self._path(identity), identity, data)
+            is_stored = block_file.write(self._path(identity), identity, data)
         finally:
-            if size != need:
-                self._correct(IndexedBlock(now, need, identity), size)
-        return size is not None
-
-    def _correct(self, block: IndexedBlock, size: int | None) -> None:
-        """Enter how much a block takes on disk; None: it was not written."""
-        with suppress(OSError), self._write_lock:
-            if size is None:
-                self._index.update(gone=[(block.identity, block.used)])
-            else:
-                self._admissible -= size - block.size
-                self._index.add(block._replace(size=size))
+            if not is_stored:
+                self._discard([identity])
+        return is_stored
 
     def _pause(self, error: OSError, need: int) -> None:
         """Store nothing for a while; log it if it is new."""
@@ -321,22 +313,22 @@ class BlockStore:
     def _make_room(self, need: int) -> bool:
         """Measure the store, and evict the least recently used blocks if it is too large.
 
-        Other processes write as well. What they write is not known here, so at most a sixteenth is
-        written before the next measurement.
+        Other processes write as well. What they write is not known here, so little is written
+        before the next measurement.
         """
         if self._index.is_complete():
             self._sweep()
         else:
             self._index.rebuild(self._remove_leftovers(self._files()))
-        sixteenth = self.size // 16
-        goal = self.size - max(need, sixteenth)
+        room = max(need, min(self.size // 16, self._config.max_room))
+        goal = self.size - room
         count, total = self._index.totals()
         if total > goal:
             for _ in range(count // _EVICTED_AT_ONCE + 1):
                 total -= self._evict(total - goal)
                 if total <= goal:
                     break
-        self._admissible = min(self.size - total, max(need, sixteenth))
+        self._admissible = min(self.size - total, room)
         return need <= self._admissible
 
     def _evict(self, excess: int) -> int:

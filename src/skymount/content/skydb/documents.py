@@ -2,9 +2,7 @@
 write, verified like all content.
 """
 
-import errno
 import math
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -26,7 +24,7 @@ from skymount.content.worker.shared_memory import (
     text_of,
 )
 from skymount.content.worker.worker_process import run_worker
-from skymount.errors import BadContentError, MalformedError, SkymountError
+from skymount.errors import BadContentError, InvalidDocumentError, MalformedError, SkymountError
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.upload import UploadBody, send
 from skymount.portal.failover import Portals
@@ -218,15 +216,15 @@ class Documents:
     ) -> Document:
         """Upload a document, then point its entry at it; as `VerifiedRegistry.write`.
 
-        OSError (EINVAL) when it is not JSON, and then nothing is sent; nor is it when it is made
-        from a text that nobody checked (BadContentError).
+        InvalidDocumentError when it is not JSON, BadContentError when it is made from a text that
+        was not verified; then nothing is sent.
         """
         if base is not None:
             self.check(ref, base)
         try:
             body, text = await self._written(data)
-        except MalformedError:
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL)) from None
+        except MalformedError as error:
+            raise InvalidDocumentError(str(error)) from None
         hashed = ref.data_key is None
         name = document_name(ref.tweak.hex() if hashed else str(ref.data_key), hashed)
 

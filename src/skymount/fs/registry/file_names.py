@@ -41,10 +41,8 @@ VIM_PROBE = b"4913"
 class KeyName:
     """The data key that a file name stands for."""
 
-    data_key: str | None
-    """None when only its hash is known."""
-    tweak: bytes
-    """32 bytes."""
+    data_key: str | None  # none when only its hash is known
+    tweak: bytes  # 32 bytes
 
 
 def is_scratch(name: bytes) -> bool:
@@ -56,22 +54,12 @@ def is_scratch(name: bytes) -> bool:
 class KeyFileNames:
     """The file names of one subtree."""
 
-    suffix: bytes = b""
-    """Ends every file name, and is no part of the data key."""
+    suffix: bytes = b""  # ends every file name, and is no part of the data key
 
     def parse(self, name: bytes) -> KeyName:
-        """Read a file name; MalformedError when it stands for no data key."""
         if not name.endswith(self.suffix):
             raise MalformedError(f"a name must end in {self.suffix.decode()}")
         return parse_name(name.removesuffix(self.suffix))
-
-    def stands_for_a_key(self, name: bytes) -> bool:
-        """Whether a file name stands for a data key."""
-        try:
-            self.parse(name)
-        except MalformedError:
-            return False
-        return True
 
     def of(self, data_key: str | None, tweak: bytes) -> bytes:
         """Return the file name of a data key, which `parse` reads back.

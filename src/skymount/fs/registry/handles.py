@@ -64,7 +64,6 @@ class WriteHandle(OpenFile):
         return count
 
     def resize(self, size: int) -> None:
-        """Cut or extend with zeros."""
         self._buffer.resize(size)
         self._buffer.changed_ns = time.time_ns()
 

@@ -45,23 +45,18 @@ class KeyringCache:
         return {key.name: key.pair for key in stored if isinstance(key, StoredKey)}
 
     def pair(self, public_key: bytes) -> SigningKeyPair | None:
-        """Return the pair of a public key, None when the keyring does not have it."""
         return self._by_public_key.get(public_key)
 
     async def latest(self, public_key: bytes) -> SigningKeyPair | None:
-        """Return the same as `pair`, after a `refresh`."""
         await self.refresh()
         return self.pair(public_key)
 
     def named(self, name: bytes) -> bytes | None:
-        """Return the public key of a name, None when there is none."""
         pair = self._by_name.get(name)
         return None if pair is None else pair.public_key
 
     def names(self) -> Iterable[bytes]:
-        """Return the names."""
         return self._by_name
 
     def public_keys(self) -> Iterable[bytes]:
-        """Return the public keys."""
         return self._by_public_key

@@ -46,10 +46,8 @@ class RegistryDirectoryConfig:
     """One of the two subtrees. Times in seconds."""
 
     space: InodeSpace
-    suffix: bytes = b""
-    """Ends the names of its files."""
-    ttl: float = 2.0
-    """How old what stat says may be."""
+    suffix: bytes = b""  # ends the names of its files
+    ttl: float = 2.0  # how old what stat says may be
     grace: float = 0.5
     """How long lookups in one directory may wait for a portal without a pause between them."""
 
@@ -91,7 +89,7 @@ class KeyTreeLookup(Subtree, Generic[S]):
         directory = self.nodes.directory(parent)
         if is_scratch(name) or name == VIM_PROBE:
             return self.referred(directory.scratch.get(name))
-        if name in directory.hidden or not self._names.stands_for_a_key(name):
+        if name in directory.hidden or self.nodes.entry_file(directory, name) is None:
             return UNCACHED_NO_ENTRY
         with self._entry_file(directory, name, errno.ENOENT) as node:
             is_absent = await self._is_absent(node)
@@ -193,14 +191,12 @@ class KeyTreeLookup(Subtree, Generic[S]):
         return InodeAttributes(node.inode, mode, size, 0.0, timeout, changed_ns(state))
 
     def referred(self, node: KeyNode | None) -> InodeAttributes:
-        """Count a reference of the kernel to a node; return the node's attributes."""
         if node is None:
             return UNCACHED_NO_ENTRY
         node.references += 1
         return self.attributes(node)
 
     def _time_left(self, state: S) -> float:
-        """Return for how many seconds a state may still be told."""
         return max(0.0, state.requested_at + self._config.ttl - trio.current_time())
 
     # Presence

@@ -35,8 +35,7 @@ class KeyNode:
 
     inode: int
     name: bytes
-    references: int = 0
-    """Lookups that the kernel has not forgotten, and open handles."""
+    references: int = 0  # lookups that the kernel has not forgotten, and open handles
 
 
 @dataclass(eq=False, slots=True)
@@ -54,11 +53,9 @@ class ScratchFile(KeyNode):
     data: bytearray = field(default_factory=bytearray)
     changed_ns: int = 0
     is_removed: bool = False
-    is_publishing: bool = False
-    """Whether its content is being posted, to become an entry."""
+    is_publishing: bool = False  # whether its content is being posted, to become an entry
 
     def write(self, offset: int, data: FileData, limit: int) -> None:
-        """Put bytes at an offset; OSError as of `resize`."""
         self._check_writable()
         if offset + len(data) > len(self.data):
             self.resize(offset + len(data), limit)
@@ -89,8 +86,7 @@ class EntryFile(KeyNode):
 
     directory: "KeyDirectory" = field(kw_only=True)
     entry_id: EntryId = field(kw_only=True)
-    is_new: bool = False
-    """Whether it was made here and nothing of it is known to be stored."""
+    is_new: bool = False  # whether it was made here and nothing of it is known to be stored
     _buffer: WriteBuffer[Any] | None = None
     _lock: trio.Lock | None = None
 
@@ -151,10 +147,8 @@ class KeyDirectory(KeyNode):
     scratch: dict[bytes, ScratchFile] = field(default_factory=dict)
     hidden: set[bytes] = field(default_factory=set)
     """Entries that were renamed to scratch files: this mount does not show them."""
-    waited_at: float = -math.inf
-    """When a lookup in it last waited for a portal, by trio's clock."""
-    wait_left: float = 0.0
-    """Seconds for which lookups in it could still wait then."""
+    waited_at: float = -math.inf  # when a lookup in it last waited for a portal, by trio's clock
+    wait_left: float = 0.0  # seconds for which lookups in it could still wait then
 
 
 class NodeTable:
@@ -171,21 +165,17 @@ class NodeTable:
         return iter(list(self._nodes.values()))
 
     def get(self, inode: int) -> KeyNode:
-        """Return a node; ESTALE when there is none of that number."""
         return self._nodes.get(inode) or refuse(errno.ESTALE)
 
     def directory(self, inode: int) -> KeyDirectory:
-        """Return a key's directory; ENOTDIR when it is something else."""
         node = self.get(inode)
         return node if isinstance(node, KeyDirectory) else refuse(errno.ENOTDIR)
 
     @property
     def directory_names(self) -> set[bytes]:
-        """The keys' directories that are in use."""
         return set(self._directories)
 
     def key_directory(self, name: bytes) -> KeyDirectory:
-        """Return the directory of a public key of 64 hex digits."""
         found = self._directories.get(name)
         if found is None:
             inode = entry_inode(self._space, b"key", name)
@@ -194,7 +184,6 @@ class NodeTable:
         return found
 
     def key_link(self, name: bytes, public_key: bytes) -> KeyLink:
-        """Return the link of a name in the keyring."""
         inode = entry_inode(self._space, b"link", name, public_key)
         node = self._nodes.get(inode)
         if not isinstance(node, KeyLink):
@@ -228,7 +217,6 @@ class NodeTable:
         return made
 
     def forget(self, inode: int, count: int) -> None:
-        """Take back references to a node."""
         node = self._nodes.get(inode)
         if node is not None:
             node.references = max(0, node.references - count)

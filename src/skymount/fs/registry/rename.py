@@ -60,7 +60,6 @@ class KeyTreeRename(KeyTreeEdit[S]):
     async def _publish(
         self, directory: KeyDirectory, scratch: ScratchFile, new_name: bytes
     ) -> None:
-        """Post a scratch file's content as an entry, and remove the scratch file."""
         if len(scratch.data) > self._store.limit:
             refuse(errno.EFBIG)
         if scratch.is_publishing:

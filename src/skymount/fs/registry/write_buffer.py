@@ -17,8 +17,7 @@ class PostDue(Enum):
     """What closing a file has to do."""
 
     NOTHING = auto()
-    AT_RELEASE = auto()
-    """It was only emptied: a shell flushes a duplicate before it writes."""
+    AT_RELEASE = auto()  # it was only emptied: a shell flushes a duplicate before it writes
     NOW = auto()
 
 
@@ -26,32 +25,23 @@ class PostDue(Enum):
 class WriteBuffer(Generic[B]):
     """The content of a file that is open for writing, shared by every handle on it."""
 
-    limit: int
-    """Bytes of the content at most."""
-    data: FileData
-    """Shared while it `is_lent` (copy-on-write): copying a large document takes long."""
-    base: B | None
-    """The state it was made from; None when it replaces whatever there is."""
+    limit: int  # bytes of the content at most
+    data: FileData  # shared while it `is_lent` (copy-on-write): copying a large document takes long
+    base: B | None  # the state it was made from; None when it replaces whatever there is
     stored: FileData | None
     """The content that was stored when it was last asked for, None when there was none."""
-    written: bool = False
-    """Whether bytes were written since it was last posted."""
-    emptied: bool = False
-    """Whether it was emptied since then."""
+    written: bool = False  # whether bytes were written since it was last posted
+    emptied: bool = False  # whether it was emptied since then
     overflowed: bool = False
     """Whether more than `limit` was written: nothing is posted until it is emptied."""
     error: Exception | None = None
     """Why posting failed; reported at each close until something new is written."""
     unposted: FileData | None = None
     """The content whose posting failed, which may be sent from the spool later."""
-    is_cut_off: bool = False
-    """Whether its file was removed or renamed: writes are ESTALE."""
-    writers: int = 0
-    """Handles that share it."""
-    is_lent: bool = False
-    """Whether `data` is shared, so that the next write copies it."""
-    changed_ns: int = 0
-    """When its content changed, in nanoseconds since 1970."""
+    is_cut_off: bool = False  # whether its file was removed or renamed: writes are ESTALE
+    writers: int = 0  # handles that share it
+    is_lent: bool = False  # whether `data` is shared, so that the next write copies it
+    changed_ns: int = 0  # when its content changed, in nanoseconds since 1970
 
     def write(self, offset: int, data: bytes) -> int:
         """Put bytes at an offset; EFBIG beyond the limit, ESTALE when it is cut off."""
@@ -69,7 +59,6 @@ class WriteBuffer(Generic[B]):
         return len(data)
 
     def resize(self, size: int) -> None:
-        """Cut or extend with zeros; OSError as `write`."""
         if self.is_cut_off:
             refuse(errno.ESTALE)
         if size > self.limit:
@@ -85,7 +74,6 @@ class WriteBuffer(Generic[B]):
             own.extend(bytes(size - len(own)))
 
     def _own(self) -> bytearray:
-        """Return the content to change, copied if it is shared."""
         if self.is_lent or not isinstance(self.data, bytearray):
             self.data, self.is_lent = bytearray(self.data), False
         return self.data

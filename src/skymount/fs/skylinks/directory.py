@@ -42,8 +42,7 @@ class TreeConfig:
 
     lookup_grace: float = 0.5
     """How long a lookup waits for a portal while other lookups in the directory wait for it."""
-    deadline: float = 30.0
-    """How long any request may wait."""
+    deadline: float = 30.0  # how long any request may wait
 
 
 class SkylinksDirectory(Subtree):
@@ -56,8 +55,7 @@ class SkylinksDirectory(Subtree):
         self._table = table
         self._root = DIRECTORY_INODES[table.space]
         self._config = config
-        self._opened = Counter[int]()
-        """Open handles of each file, by its inode number."""
+        self._opened = Counter[int]()  # open handles of each file, by its inode number
 
     # Names and attributes
 
@@ -86,7 +84,6 @@ class SkylinksDirectory(Subtree):
         return self.name_attributes(mounted)
 
     def name_attributes(self, mounted: MountedName) -> InodeAttributes:
-        """Return the attributes of a name's directory."""
         version = mounted.version
         if version.shown is None:
             return _unknown(version.inode())
@@ -151,7 +148,6 @@ def _limited(mounted: MountedName, ttl: float) -> float:
 
 
 def _unknown(inode: int) -> InodeAttributes:
-    """Return attributes for a directory whose tree is not loaded."""
     return InodeAttributes(inode, DIRECTORY_MODE, entry_timeout=0, attr_timeout=0)
 
 
@@ -164,8 +160,6 @@ def _directory(tree: Tree, index: int) -> int:
 
 
 class _NameListing(OpenDirectory):
-    """The listing of the names whose trees are loaded."""
-
     def __init__(self, subtree: SkylinksDirectory, table: NameTable) -> None:
         self._subtree = subtree
         self._table = table
@@ -218,8 +212,6 @@ class _TreeListing(OpenDirectory):
 
 
 class _TreeFileHandle(OpenFile):
-    """An open file: an extent of a skyfile's payload."""
-
     has_own_deadline = True
 
     def __init__(

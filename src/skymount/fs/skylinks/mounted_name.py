@@ -26,16 +26,11 @@ class TreeState(Enum):
                    └────────> DISPROVED
     """
 
-    EMPTY = auto()
-    """It is not loaded."""
-    FINAL = auto()
-    """It never changes."""
-    PROVISIONAL = auto()
-    """A portal that failed might prove another one (docs/semantics.md, T6)."""
-    PROVED = auto()
-    """It was provisional, and a portal proved it."""
-    DISPROVED = auto()
-    """It was provisional, and a portal proved another one: its inodes are stale."""
+    EMPTY = auto()  # it is not loaded
+    FINAL = auto()  # it never changes
+    PROVISIONAL = auto()  # A portal that failed might prove another one (docs/semantics.md, T6)
+    PROVED = auto()  # it was provisional, and a portal proved it
+    DISPROVED = auto()  # it was provisional, and a portal proved another one: its inodes are stale
 
 
 class TreeVersion:
@@ -54,18 +49,14 @@ class TreeVersion:
 
     def __init__(self, mounted: "MountedName", number: int, target: Skylink | None) -> None:
         self.mounted = mounted
-        self.number = number
-        """Its tree number (`inode_space`)."""
-        self.target = target
-        """The v1 skylink of the tree; None until a name that moves is resolved."""
+        self.number = number  # its tree number (`inode_space`)
+        self.target = target  # the v1 skylink of the tree; None until a name that moves is resolved
         self.tree: Tree | None = None
         self.state = TreeState.EMPTY
-        self.expires = math.inf
-        """When a provisional tree is no longer shown, by trio's clock."""
+        self.expires = math.inf  # when a provisional tree is no longer shown, by trio's clock
         self.verified = True
         """Whether it is proved that the name leads here; a domain's record is no proof."""
-        self.references = 0
-        """Lookups that the kernel has not forgotten, and open handles."""
+        self.references = 0  # lookups that the kernel has not forgotten, and open handles
 
     def set_tree(self, tree: Tree) -> None:
         """Show a tree: the first, or the same one as it was loaded again."""
@@ -89,7 +80,6 @@ class TreeVersion:
 
     @property
     def is_provisional(self) -> bool:
-        """Whether a portal might prove another tree."""
         return self.state is TreeState.PROVISIONAL
 
     @property
@@ -98,7 +88,6 @@ class TreeVersion:
         return self.state not in (TreeState.EMPTY, TreeState.FINAL)
 
     def inode(self, index: int = 0) -> int:
-        """Return the inode number of a node of its tree; the root is 0."""
         return node_inode(self.number, index)
 
 
@@ -134,30 +123,22 @@ class MountedName:
 
     def __init__(self, name: str, goal: ResolvableName) -> None:
         self.name = name
-        self.goal = goal
-        """The skylink or domain that the name stands for."""
-        self.error: PortalError | None = None
-        """Why there is nothing to show."""
+        self.goal = goal  # the skylink or domain that the name stands for
+        self.error: PortalError | None = None  # why there is nothing to show
         self.refresh_error: PortalError | None = None
         """Why the last load failed, if an older tree is still shown."""
         self.load_state = LoadState.IDLE
-        self.load_ended = trio.Event()
-        """Set at the end of the load in flight, or of the last one."""
-        self.waiting = 0
-        """Tasks that wait for the load, and will refer to the version."""
-        self.resolved_at = 0.0
-        """When the resolution that is shown was asked for, by trio's clock."""
+        self.load_ended = trio.Event()  # set at the end of the load in flight, or of the last one
+        self.waiting = 0  # tasks that wait for the load, and will refer to the version
+        self.resolved_at = 0.0  # when the resolution that is shown was asked for, by trio's clock
         self.provisional: list[TreeVersion] = []
         """The versions that show the provisional tree of the present target."""
-        self.rechecks = 0
-        """How often that tree was asked for again."""
+        self.rechecks = 0  # how often that tree was asked for again
         self.is_recheck_scheduled = False
-        self.was_used = False
-        """Whether the name was used since the last recheck."""
+        self.was_used = False  # whether the name was used since the last recheck
 
     @property
     def is_loading(self) -> bool:
-        """Whether a load is in flight."""
         return self.load_state is not LoadState.IDLE
 
     @property

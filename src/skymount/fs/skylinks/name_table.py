@@ -111,7 +111,6 @@ class NameTable:
         return self._new_version(mounted, target)
 
     def find(self, name: str) -> MountedName | None:
-        """Return a name by its canonical spelling, if its tree is loaded."""
         mounted = self._names.get(name)
         return None if mounted is None or mounted.version.tree is None else mounted
 
@@ -251,7 +250,6 @@ class NameTable:
         self._show(mounted, version)
 
     async def _load_version(self, mounted: MountedName, version: TreeVersion) -> TreeVersion:
-        """Load a version's tree; return the version that shows it."""
         assert version.target is not None
         try:
             tree = Tree(await self._load(version.target))

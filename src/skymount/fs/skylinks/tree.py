@@ -43,11 +43,9 @@ class ChildRange(NamedTuple):
 
     indexes: range
     names: Iterable[bytes]
-    modes: Iterable[int]
-    """Their ``st_mode``."""
+    modes: Iterable[int]  # their ``st_mode``
     sizes: Iterable[int]
-    positions: Iterable[int]
-    """Where the listing continues behind each of them."""
+    positions: Iterable[int]  # where the listing continues behind each of them
 
 
 class Tree:
@@ -78,15 +76,12 @@ class Tree:
         return TreeFile(*self.extent(index), self.mode(index), self._listing.content_type(index))
 
     def extent(self, index: int) -> tuple[int, int]:
-        """Return (offset, size) of a file in the payload, in bytes."""
         return self._listing.offsets[index], self._listing.sizes[index]
 
     def is_directory(self, index: int) -> bool:
-        """Whether a node is a directory."""
         return self._listing.modes[index] == DIRECTORY
 
     def mode(self, index: int) -> int:
-        """Return the ``st_mode`` of a node."""
         return _st_mode(self._listing.modes[index])
 
     def size(self, index: int) -> int:
@@ -103,7 +98,6 @@ class Tree:
         return self._listing.path(index)
 
     def child(self, directory: int, name: bytes) -> int | None:
-        """Return the index of a name in a directory."""
         return self._listing.find(directory, name)
 
     def children(self, directory: int, start: int = 0) -> Iterator[int]:
