@@ -16,14 +16,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
 
-from benchmarks import daemon, distant, machine, mounts, report, sequential, trees
+from benchmarks import daemon, distant, machine, mounts, report, scale, sequential, trees
 from benchmarks.figures import Figure, Group, merged
 from benchmarks.plan import FULL, QUICK, Plan
 from benchmarks.report import Measured
 
 GROUPS = {
     group.name: group
-    for group in (*sequential.GROUPS, *distant.GROUPS, *trees.GROUPS, *daemon.GROUPS)
+    for group in (*sequential.GROUPS, *distant.GROUPS, *trees.GROUPS, *daemon.GROUPS, *scale.GROUPS)
 }
 
 

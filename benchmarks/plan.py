@@ -27,6 +27,8 @@ class Sizes:
     small: Shape
     listed: Shape
     million: Shape
+    blocks: int
+    """In a cache on disk, of 1 MiB each."""
 
 
 FULL = Sizes(
@@ -40,6 +42,7 @@ FULL = Sizes(
     small=Shape(100, 100, 4096),
     listed=Shape(100, 1000, 16),
     million=Shape(1000, 1000, 4096),
+    blocks=200_000,
 )
 
 QUICK = Sizes(
@@ -53,6 +56,7 @@ QUICK = Sizes(
     small=Shape(20, 60, 4096),
     listed=Shape(10, 1000, 512),
     million=Shape(20, 1000, 4096),
+    blocks=2_000,
 )
 """To try whether the benchmarks run; the figures mean nothing."""
 

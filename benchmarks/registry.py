@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import Entry, hash_data_key
 
 SKYMOUNT = [sys.executable, "-m", "skymount"]
@@ -258,7 +258,7 @@ def measure_requests(table: Table) -> None:
 
 def measure_signing(table: Table, rounds: int) -> None:
     """Signing and verifying, one after the other."""
-    pair = KeyPair.from_seed("insecure seed of a benchmark")
+    pair = SigningKeyPair.from_seed("insecure seed of a benchmark")
 
     def sign() -> None:
         for number in range(SIGNATURES):

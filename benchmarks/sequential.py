@@ -21,6 +21,7 @@ Peer = Callable[[Path, str], AbstractContextManager[Mounted]]
 PEERS: dict[str, Peer] = {"rclone": mounts.rclone, "httpdirfs": mounts.httpdirfs}
 
 _WARM_READS = 5  # of each file, in one round
+_FILLS = 5  # reads at most until all of a file is in the cache on disk
 _DISK_CACHE = "4 GiB"  # room for the big file; the default is half of that
 
 
@@ -171,6 +172,9 @@ def _disk(plan: Plan, site: Site, big: Skyfile) -> Iterator[Figure]:
         make_cold(big)
         filling = read("skymount, cold, filling the cache on disk")
         kept = machine.used_space(cache) / big.size
+        for _ in range(_FILLS):  # what came too fast for the disk is kept the next time
+            if machine.used_space(cache) < big.size:
+                read("skymount, keeping the rest")
         remembered = read("skymount, remounted, from the cache on disk")
         machine.drop_caches()
         fetched = read("skymount, remounted, from the cache on disk, caches dropped")

@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from skymount.__main__ import main as skymount
 from skymount.keyring import Keyring
 from skymount.portal.registry.ledger import Ledger
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.metadata import Metadata, Subfile, encode_metadata
 from skymount.wire.registry_entry import hash_data_key
 from tests.fakes import skyfiles
@@ -339,7 +339,7 @@ def documents(_: int) -> Iterator[Figure]:
             source.write_text(json.dumps(rows))
             with Stage(root, portal=portal) as stage:
                 if mib == 1:
-                    pair = KeyPair.from_seed("insecure stalls")
+                    pair = SigningKeyPair.from_seed("insecure stalls")
                     Keyring(root / "sandbox/data/skymount/keys").add("home", pair)
                 file = stage.path / f"skydb/home/{mib}.json"
                 size = source.stat().st_size / (1 << 20)
@@ -353,7 +353,7 @@ def documents(_: int) -> Iterator[Figure]:
 
 def registry(_: int) -> Iterator[Figure]:
     """A directory of many registry entries."""
-    pair = KeyPair.from_seed("insecure stalls")
+    pair = SigningKeyPair.from_seed("insecure stalls")
     for count in (1_000, 10_000, 100_000):
         with place() as root, ExitStack() as stack:
             stage = Stage(root)

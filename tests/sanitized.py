@@ -6,14 +6,10 @@ finds ends the process; a wrong answer is an AssertionError.
 
 import ctypes
 import mmap
-import os
-import resource
-import signal
 import sys
 import threading
 from pathlib import Path
 
-from skymount.content.cache import _pages, block_format
 from skymount.wire import _merkle
 from skymount.wire.merkle import plain_groups, plain_join
 
@@ -103,73 +99,13 @@ def hash_at_once() -> None:
     assert not wrong
 
 
-def store_and_load(directory: Path) -> None:
-    """Blocks of odd lengths and in odd places, with every size of a page and of a seal."""
-    names = [os.fsencode(directory / name) for name in ("new", "block", "none", "sub/block")]
-    new, path, none, below = names
-    (directory / "dir").mkdir()
-    in_the_way = os.fsencode(directory / "dir")
-    for page in (4096, 8192, 65536):
-        for length in (0, 1, block_format.SEAL, page):
-            seal = NOISE[:1] * length
-            for size in (0, 1, 4095, 4096, 4097, 65536):
-                data = NOISE[: size % len(NOISE)]
-                for end in (False, True):
-                    view = walled(data, at_end=end)
-                    stored = _pages.store(new, path, view, seal, page)
-                    assert not os.path.exists(new)
-                    if not stored:
-                        continue
-                    assert stored >= len(data) + page
-                    assert os.path.getsize(path) == len(data) + page
-                    into = walled(bytes(len(data)), at_end=end)
-                    found = _pages.load(path, into, length, page, True)
-                    assert found is False or (found == seal and into == data)
-                    less = walled(bytes(max(0, len(data) - 1)), at_end=True)
-                    if data:
-                        assert _pages.load(path, less, length, page, False) is False
-    for page, length in ((0, 0), (4095, 0), (65537, 0), (4096, 4097), (-1, 0), (4096, -1)):
-        raises(ValueError, _pages.load, path, bytearray(1), length, page, True)
-    for page in (0, 1, 4095, 65537, -4096):
-        raises(ValueError, _pages.store, new, path, b"x", b"", page)
-    raises(ValueError, _pages.store, new, path, b"x", bytes(4097), 4096)
-    raises(OSError, _pages.store, below, path, mmap.mmap(-1, PAGE), b"", 4096)
-    assert _pages.load(none, bytearray(1), 1, 4096, True) is None
-    assert _pages.load(in_the_way, bytearray(1), 1, 4096, True) is False
-    for wrong in (None, "text", b"read-only"):
-        raises((TypeError, BufferError), _pages.load, path, wrong, 1, 4096, True)  # type: ignore[arg-type]
-    raises(ValueError, _pages.load, b"a\0b", bytearray(1), 1, 4096, True)
-    _fail_to_write(new, path, in_the_way)
-
-
-def _fail_to_write(new: bytes, path: bytes, in_the_way: bytes) -> None:
-    """A file system that refuses: what was begun is gone."""
-    data = mmap.mmap(-1, 16 * PAGE)
-    if _pages.store(new, path, data, b"", PAGE):  # else it has no way past the page cache
-        raises(OSError, _pages.store, new, in_the_way, data, b"", PAGE)
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    for limit in (0, PAGE, 4 * PAGE):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limits[1]))
-        try:
-            assert not _pages.store(new, path, data, b"", PAGE)
-        except OSError:
-            pass
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert not os.path.exists(new)
-
-
 def main() -> None:
-    """Drive the modules that are below a directory, and no others."""
-    modules, scratch = Path(sys.argv[1]), Path(sys.argv[2])
-    for module in (_merkle, _pages):
-        assert Path(str(module.__file__)).is_relative_to(modules), module.__file__
+    """Drive the module below a directory, and no other."""
+    assert Path(str(_merkle.__file__)).is_relative_to(sys.argv[1]), _merkle.__file__
     for form in range(len(_merkle.FORMS)):
         hash_trees(form)
     refuse_trees()
     hash_at_once()
-    store_and_load(scratch)
 
 
 if __name__ == "__main__":

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from skymount import keyring
 from skymount.errors import KeyringError, MalformedError
 from skymount.keyring import DamagedKey, Keyring, StoredKey, check_name, gen_key_pair_and_seed
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 from tests.portal_process import SOURCE
 
-ONE, TWO = KeyPair.from_seed("one"), KeyPair.from_seed("two")
+ONE, TWO = SigningKeyPair.from_seed("one"), SigningKeyPair.from_seed("two")
 AS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
 
 
@@ -142,10 +142,10 @@ def test_nothing_is_left_of_a_key_that_cannot_be_written(
 
 
 def test_of_many_writers_of_one_name_one_wins(keys: Keyring) -> None:
-    pairs = [KeyPair.from_seed(str(number)) for number in range(8)]
+    pairs = [SigningKeyPair.from_seed(str(number)) for number in range(8)]
     won, lost = [], []
 
-    def write(pair: KeyPair) -> None:
+    def write(pair: SigningKeyPair) -> None:
         try:
             keys.add("one", pair)
             won.append(pair)
@@ -387,7 +387,7 @@ def test_generated_keys() -> None:
     """The seed is 64 random bytes in hex, and gives the key again."""
     pair, seed = gen_key_pair_and_seed()
     assert len(bytes.fromhex(seed)) == 64
-    assert KeyPair.from_seed(seed) == pair
+    assert SigningKeyPair.from_seed(seed) == pair
     assert gen_key_pair_and_seed()[1] != seed
 
 

@@ -1,14 +1,14 @@
-"""Owns the configuration: defaults < file < environment < flags, read once into a frozen value.
+"""The configuration: defaults < file < environment < flags, read once into a frozen value.
 
-The file is TOML; a key that is not known is an error, so that a typing error is not a silent
-default. docs/configuration.md lists every key.
+The file is TOML. An unknown key is an error, so that a typing error does not go unnoticed. Values
+that the library takes too are checked by its rules. docs/configuration.md lists every key.
 """
 
 import os
 import re
 import stat
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -23,27 +23,28 @@ from skymount.portal.options import (
     PortalOptions,
     parse_portal_url,
 )
+from skymount.portal.validation import flag, seconds, text, texts
 from skymount.wire.dialect import dialect_named
 
 ENVIRONMENT_PREFIX = "SKYMOUNT_"
 
 _FILE_LIMIT = 1 << 20  # bytes
-_OTHERS = 0o066  # permission bits: who is not the owner reads or writes
-_LOG_NAME = 200  # characters of a mount point in the name of its log
+_ACCESS_OF_OTHERS = 0o066  # permission bits
+_LOG_NAME_LIMIT = 200  # characters of a mount point in the name of its log
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 _SIZE = re.compile(r"(\d{1,15})\s*([a-z]*)", re.ASCII | re.IGNORECASE)
-_SECONDS_LIMIT = 3600.0
-_SHOWN = 200  # characters of what is wrong that a message repeats
+_SECONDS_LIMIT = 3600
+_SHOWN_LIMIT = 200  # characters of a bad value in a message
 
 
-def _shown(text: object) -> str:
-    """Return a part of a message: of one line, not long, and nothing that a terminal obeys."""
-    found = str(text)[:_SHOWN]
+def _shown(value: object) -> str:
+    """Return text for a message: short, on one line, without control characters."""
+    found = str(value)[:_SHOWN_LIMIT]
     return found if found.isprintable() else ascii(found)[1:-1]
 
 
 def parse_size(value: object) -> int:
-    """Read a number of bytes, as an integer or as text like ``128 MiB``."""
+    """Parse a number of bytes: an integer, or text like ``128 MiB``."""
     if type(value) is int and 0 <= value < 1 << 50:
         return value
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
@@ -62,77 +63,56 @@ def _size_or_off(value: object) -> int:
         raise ConfigError(f"{error}, or off") from None
 
 
-def _seconds(value: object) -> float:
-    if isinstance(value, bool):
-        value = None
-    try:
-        seconds = float(value) if isinstance(value, int | float | str) else -1.0
-    except (ValueError, OverflowError):
-        seconds = -1.0
-    if not 0 < seconds <= _SECONDS_LIMIT:
-        raise ConfigError(f"not a time in seconds: {value!r}")
-    return seconds
+def _seconds(value: object, key: str) -> float:
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            raise ConfigError(f"not a number of seconds: {value!r}") from None
+    return seconds(value, key, _SECONDS_LIMIT)
 
 
-def _portals(value: object) -> tuple[str, ...]:
-    urls = value.split() if isinstance(value, str) else value
-    if not isinstance(urls, list | tuple) or not all(isinstance(url, str) for url in urls):
-        raise ConfigError(f"not a list of portal addresses: {value!r}")
-    return tuple(map(parse_portal_url, urls))
+def _list(value: object, key: str) -> tuple[str, ...]:
+    return texts(value.split() if isinstance(value, str) else value, key)
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str) or "\0" in value:
-        raise ConfigError(f"not a text: {value!r}")
-    return value
+def _path(value: object, key: str) -> str:
+    found = text(value, key)
+    if "\0" in found:
+        raise ConfigError("not a path: it holds a NUL character")
+    return found
 
 
-def _dialect(value: object) -> str:
-    return dialect_named(_text(value)).name
-
-
-def _user_agent(value: object) -> str:
-    return PortalOptions.parse(custom_user_agent=_text(value)).user_agent
-
-
-def _headers(value: object) -> tuple[tuple[str, str], ...]:
-    """Read a table of headers, or lines like ``Name: value``; no error repeats a value."""
+def _headers(value: object, key: str) -> tuple[tuple[str, str], ...]:
+    """Parse a table of headers, or lines like ``Name: value``; no error shows a value."""
     table: Any = value
     if isinstance(value, str):
         lines = [line.partition(":") for line in value.splitlines() if line.strip()]
         table = {name.strip(): content for name, _, content in lines}
         if not all(colon for _, colon, _ in lines) or len(table) < len(lines):
             raise ConfigError("not lines like Name: value, each name once")
-    if not isinstance(table, dict):
-        raise ConfigError("not a table of names and values")
     return PortalOptions.parse(headers=table).headers
 
 
-def _node_url(value: object) -> str:
-    return PortalOptions.parse(node_url=_text(value)).node_url
-
-
-def _redirect_hosts(value: object) -> tuple[str, ...]:
-    hosts: Any = value.split() if isinstance(value, str) else value
+def _redirect_hosts(value: object, key: str) -> tuple[str, ...]:
+    hosts = _list(value, key)
     PortalOptions.parse(redirect_hosts=hosts)
-    return tuple(hosts)
+    return hosts
 
 
-def _policy(value: object) -> VerifyPolicy:
-    return VerifyPolicy.parse(_text(value))
-
-
-def _boolean(value: object) -> bool:
+def _boolean(value: object, key: str) -> bool:
+    if not isinstance(value, str):
+        return flag(value, key)
     words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-    found = value if isinstance(value, bool) else words.get(str(value).lower())
-    if found is None:
+    if value.lower() not in words:
         raise ConfigError(f"neither true nor false: {value!r}")
-    return found
+    return words[value.lower()]
 
 
 class PortalSettings(CallOptions, total=False):
-    """What is the same for every client of the portals, whatever it is for."""
+    """The options that every client of the portals is made with."""
 
+    ca_file: str
     redirect_hosts: tuple[str, ...]
 
 
@@ -141,17 +121,19 @@ class Config:
     """Everything that can be set. Sizes in bytes, times in seconds."""
 
     portals: tuple[str, ...] = ()
-    """Addresses in the order of preference; none means the default portal, or our own."""
+    """Addresses in the order of preference; none means the default portal, or an embedded one."""
     dialect: str = "svc"
     api_key: str = field(default="", repr=False)
     user_agent: str = ""
     """Empty: that of the dialect."""
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """(name, value) of those that go with each request; they may hold secrets."""
+    """(name, value) of headers of each request; they may hold secrets."""
     node_url: str = ""
     """Where the skykeys are kept; empty: at the portal."""
+    ca_file: str = ""
+    """Certificates of authorities to trust besides the system's."""
     redirect_hosts: tuple[str, ...] = ()
-    """Where the portal may redirect what is sent."""
+    """Hosts to which the portal may redirect writes and uploads."""
     mountpoint: str = ""
     allow_other: bool = False
     verify: VerifyPolicy = VerifyPolicy.AVAILABLE
@@ -160,66 +142,71 @@ class Config:
     disk_cache: int = 2 << 30
     """0: nothing is kept on disk."""
     read_ahead: bool = True
-    """Whether to raise what the kernel asks for, as root."""
+    """Whether to raise the kernel's read-ahead, which needs root."""
     lookup_grace: float = 0.5
     registry_ttl: float = 2.0
-    """How old what stat says of a registry entry may be."""
+    """For which stat of a registry entry may be stale."""
     send_pending: bool = True
-    """Whether what could not be posted is sent by itself."""
+    """Whether pending registry entries are posted automatically."""
     hns_ttl: float = 60.0
-    """For which a domain and a v2 skylink stay resolved."""
+    """For which a resolved domain or v2 skylink is used."""
     timeout: float = 30.0
-    """After which any file operation fails, and that a portal may be silent towards a command."""
+    """Limit of a file operation of a mount, and of a portal's silence for other commands."""
     log_file: str = ""
 
     @property
     def portal_urls(self) -> tuple[str, ...]:
-        """The portals to use."""
+        """The portals to use, the default one if none is named."""
         return self.portals or (DEFAULT_SVC_PORTAL_URL,)
 
     @property
     def client_options(self) -> PortalSettings:
-        """What every client is made with."""
+        """The options that every client is made with."""
         return {
             "dialect": self.dialect,
             "api_key": self.api_key,
             "custom_user_agent": self.user_agent,
             "headers": dict(self.headers),
+            "ca_file": self.ca_file,
             "redirect_hosts": self.redirect_hosts,
             "verify": self.verify.value,
         }
 
 
 _SECRETS = ("api_key", "headers")
-_OF_ONE_PORTAL = (*_SECRETS, "redirect_hosts")
-_OF_PORTALS = frozenset({*_OF_ONE_PORTAL, "node_url"})
+_SINGLE_PORTAL_KEYS = (*_SECRETS, "redirect_hosts")
+_PORTAL_KEYS = frozenset({*_SINGLE_PORTAL_KEYS, "node_url"})
+"""Keys that belong to the portals that they were set for, and are never used with others."""
 
-_PARSERS: Mapping[str, Any] = {
-    "portals": _portals,
-    "dialect": _dialect,
-    "api_key": _text,
-    "user_agent": _user_agent,
+_PARSERS: Mapping[str, Callable[[object, str], object]] = {
+    "portals": lambda value, key: tuple(map(parse_portal_url, _list(value, key))),
+    "dialect": lambda value, key: dialect_named(text(value, key)).name,
+    "api_key": lambda value, key: PortalOptions.parse(api_key=text(value, key)).api_key,
+    "user_agent": lambda value, key: (
+        PortalOptions.parse(custom_user_agent=text(value, key)).user_agent
+    ),
     "headers": _headers,
-    "node_url": _node_url,
+    "node_url": lambda value, key: PortalOptions.parse(node_url=text(value, key)).node_url,
+    "ca_file": lambda value, key: PortalOptions.parse(ca_file=text(value, key)).ca_file,
     "redirect_hosts": _redirect_hosts,
-    "mountpoint": _text,
+    "mountpoint": _path,
     "allow_other": _boolean,
-    "verify": _policy,
-    "memory_cache": parse_size,
-    "disk_cache": _size_or_off,
+    "verify": lambda value, key: VerifyPolicy.parse(text(value, key)),
+    "memory_cache": lambda value, _: parse_size(value),
+    "disk_cache": lambda value, _: _size_or_off(value),
     "read_ahead": _boolean,
     "lookup_grace": _seconds,
     "registry_ttl": _seconds,
     "send_pending": _boolean,
     "hns_ttl": _seconds,
     "timeout": _seconds,
-    "log_file": _text,
+    "log_file": _path,
 }
 assert set(_PARSERS) == {item.name for item in fields(Config)}
 
 
 def _merged(config: Config, settings: Mapping[str, object], origin: str) -> Config:
-    """Return the configuration with settings laid over it; ConfigError names the origin."""
+    """Return the configuration with these settings; ConfigError names the origin and the key."""
     unknown = sorted(set(settings) - set(_PARSERS))
     if unknown:
         known = ", ".join(_PARSERS)
@@ -227,45 +214,26 @@ def _merged(config: Config, settings: Mapping[str, object], origin: str) -> Conf
     parsed: dict[str, Any] = {}
     for key, value in settings.items():
         try:
-            parsed[key] = _PARSERS[key](value)
+            parsed[key] = _PARSERS[key](value, key)
         except (ConfigError, MalformedError, WrongTypeError) as error:
-            raise ConfigError(f"{origin}: {key}: {_shown(error)}") from None
+            named = _shown(error) if str(error).startswith(key) else f"{key}: {_shown(error)}"
+            raise ConfigError(f"{origin}: {named}") from None
     return replace(config, **parsed)
 
 
-class _Owners:
-    """To which portals the settings belong that only they may know, or that only they may set."""
-
-    def __init__(self) -> None:
-        self._portals: dict[str, tuple[str, ...]] = {}
-
-    def note(self, settings: Iterable[str], config: Config, *, of_any: bool = False) -> None:
-        """Take note of keys that were just set: they belong to the portals of this configuration,
-        or to whichever are used in the end.
-        """
-        for key in _OF_PORTALS.intersection(settings):
-            self._portals[key] = () if of_any else config.portal_urls
-
-    def kept(self, config: Config) -> Config:
-        """Return the configuration without what belongs to other portals than its own."""
-        used = set(config.portal_urls)
-        foreign = [key for key, owners in self._portals.items() if owners and used - set(owners)]
-        return replace(config, **{key: getattr(Config(), key) for key in foreign})
-
-
 def default_path() -> Path:
-    """Return where the configuration file is looked for."""
+    """Return the path of the configuration file unless another is named."""
     return platformdirs.user_config_path("skymount") / "config.toml"
 
 
 def default_log_file(mountpoint: str) -> str:
-    """Return where the daemon of a mount logs in the background; each has a file of its own."""
-    name = mountpoint.strip("/").replace("-", "--").replace("/", "-")[-_LOG_NAME:] or "root"
+    """Return the log file of a mount's daemon in the background; each mount has its own."""
+    name = mountpoint.strip("/").replace("-", "--").replace("/", "-")[-_LOG_NAME_LIMIT:] or "root"
     return str(platformdirs.user_log_path("skymount") / f"{name}.log")
 
 
 def _read_file(path: Path, required: bool) -> tuple[dict[str, Any], bool]:
-    """Return what is in the file, and whether others than its owner can read or change it."""
+    """Return what is in the file, and whether other users can read or change it."""
     try:
         with path.open("rb") as file:
             raw = file.read(_FILE_LIMIT + 1)
@@ -278,11 +246,22 @@ def _read_file(path: Path, required: bool) -> tuple[dict[str, Any], bool]:
         raise ConfigError(f"{path}: {error.strerror}") from None
     if len(raw) > _FILE_LIMIT:
         raise ConfigError(f"{path}: larger than {_FILE_LIMIT} bytes")
-    is_open = stat.S_ISREG(found.st_mode) and bool(found.st_mode & _OTHERS)
+    is_open = stat.S_ISREG(found.st_mode) and bool(found.st_mode & _ACCESS_OF_OTHERS)
     try:
         return tomllib.loads(raw.decode()), is_open
-    except (ValueError, RecursionError) as error:  # also for a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # ValueError also for a huge number
         raise ConfigError(f"{path}: {_shown(error)}") from None
+
+
+def _pop_mounts(settings: dict[str, Any], path: Path, name: str) -> Mapping[str, dict[str, Any]]:
+    """Take the tables ``[mounts.NAME]`` out of the settings; the one of `name` must exist."""
+    mounts = settings.pop("mounts", {})
+    if not isinstance(mounts, dict) or not all(isinstance(m, dict) for m in mounts.values()):
+        raise ConfigError(f"{path}: mounts: not tables like [mounts.home]")
+    if name and name not in mounts:
+        known = _shown(", ".join(sorted(mounts))) or "there is none"
+        raise ConfigError(f"{path}: no table [mounts.{name}]; known ones: {known}")
+    return mounts
 
 
 def load(
@@ -296,42 +275,45 @@ def load(
     """Read the configuration; flags that are None were not given.
 
     `file` replaces the default path and must then exist; `name` selects a table ``[mounts.NAME]``
-    whose keys override the file's own. ConfigError says where a bad value stands. `warn` is called
-    with what is no error.
+    whose keys override the file's own. ConfigError says where a bad value was found. `warn` is
+    called when other users can read secrets in the file.
     """
     path = Path(file) if file else default_path()
     settings, is_open = _read_file(path, required=bool(file))
-    mounts = settings.pop("mounts", {})
-    if not isinstance(mounts, dict) or not all(isinstance(m, dict) for m in mounts.values()):
-        raise ConfigError(f"{path}: mounts: not tables like [mounts.home]")
-    owners = _Owners()
+    mounts = _pop_mounts(settings, path, name)
+    variables = {f"{ENVIRONMENT_PREFIX}{key.upper()}": key for key in _PARSERS}
+    environment = {key: value for name, key in variables.items() if (value := environ.get(name))}
+    given = {key: value for key, value in flags.items() if value is not None}
+
     config = of_file = _merged(Config(), settings, str(path))
-    owners.note(settings, config)
-    for each, table in mounts.items():
-        named = _merged(of_file, table, f"{path}: [mounts.{_shown(each)}]")
+    owners = dict.fromkeys(_PORTAL_KEYS & settings.keys(), config.portal_urls)
+    for each, table in mounts.items():  # errors in tables that are not used are reported too
+        of_mount = _merged(of_file, table, f"{path}: [mounts.{_shown(each)}]")
         if each == name:
-            config = named
-            owners.note(table, config)
-    if name and name not in mounts:
-        known = _shown(", ".join(sorted(mounts))) or "there is none"
-        raise ConfigError(f"{path}: no table [mounts.{name}]; known ones: {known}")
+            config = of_mount
+            owners |= dict.fromkeys(_PORTAL_KEYS & table.keys(), config.portal_urls)
     if is_open and any(
         table.get(key) for table in (settings, *mounts.values()) for key in _SECRETS
     ):
         warn(f"{path}: others can read or change it, and it holds secrets; `chmod 600 {path}`")
-    from_environment = {
-        key: environ[ENVIRONMENT_PREFIX + key.upper()]
-        for key in _PARSERS
-        if environ.get(ENVIRONMENT_PREFIX + key.upper())
-    }
-    for key, value in from_environment.items():
+    for key, value in environment.items():
         config = _merged(config, {key: value}, ENVIRONMENT_PREFIX + key.upper())
-    owners.note(from_environment, config, of_any="portals" not in from_environment)
-    given = {key: value for key, value in flags.items() if value is not None}
+    of_environment = config.portal_urls if "portals" in environment else ()  # (): any portal
+    owners |= dict.fromkeys(_PORTAL_KEYS & environment.keys(), of_environment)
     config = _merged(config, given, "command line")
-    owners.note(given, config)
-    config = owners.kept(config)
-    for key in _OF_ONE_PORTAL:  # what one may know is no business of another
+    owners |= dict.fromkeys(_PORTAL_KEYS & given.keys(), config.portal_urls)
+    return _without_foreign(config, owners)
+
+
+def _without_foreign(config: Config, owners: Mapping[str, tuple[str, ...]]) -> Config:
+    """Return the configuration without what belongs to portals that it does not use.
+
+    `owners` has the portals of each key that was set; none means any portal.
+    """
+    used = set(config.portal_urls)
+    foreign = [key for key, portals in owners.items() if portals and used - set(portals)]
+    config = replace(config, **{key: getattr(Config(), key) for key in foreign})
+    for key in _SINGLE_PORTAL_KEYS:
         if getattr(config, key) and len(config.portals) > 1:
             raise ConfigError(f"{key}: name a single portal with it, which it belongs to")
     return config

@@ -1,52 +1,56 @@
-"""The exceptions of skymount; every error that leaves a layer is one of these.
+"""The exceptions of skymount.
 
-Foreign exceptions (httpx, OSError, pyfuse3, msgspec) are translated once, in the module that
+Exceptions of libraries (httpx, OSError, pyfuse3, msgspec) are translated once, in the module that
 imports the library. ``fs.fuse`` maps this tree to errno values, ``cli`` maps it to exit codes.
 
     SkymountError
-    ├── MalformedError            text or bytes from outside do not parse; a value out of range
-    │   ├── BadSignatureError         a signature does not fit what it signs
-    │   ├── RevisionError             a registry entry does not replace the one that is there
+    ├── MalformedError            input cannot be parsed, or a value is out of range
+    │   ├── BadSignatureError         a signature is wrong
+    │   ├── RevisionError             a registry entry may not replace the present one
     │   └── FrozenEntryError          a registry entry has the last revision there is
     ├── WrongTypeError            an argument is of a wrong type
     ├── ConfigError               the configuration cannot be used
     ├── MountError                the file system cannot be mounted or unmounted
     ├── CacheError                the cache on disk cannot be used
-    ├── StorageError              the embedded portal's disk store cannot do its work
+    ├── StorageError              a database or store on disk cannot be used
     ├── KeyringError              the keyring cannot be read, or lacks the key
-    └── PortalError               a portal did not give what was asked for
+    └── PortalError               a portal failed, or sent something wrong
         ├── NotFoundError         it says that the content does not exist
         ├── AccessDeniedError     it refuses: credentials, payment, a blocklist
-        ├── RequestRefusedError   it calls the request wrong (other 4xx)
-        │   └── RevisionConflictError its registry holds the same or a higher revision
-        │       └── StaleEntryError       the entry is not the one that a change was made from
+        ├── RequestRefusedError   it rejects the request (other 4xx)
+        │   └── RevisionConflictError its registry has the same or a higher revision
+        │       └── StaleEntryError       somebody else changed the entry meanwhile
         ├── UnavailableError      it cannot be reached, or fails (5xx, 429)
         │   └── PortalTimeoutError    it did not answer in time
         └── BadContentError       its answer is not the content that was asked for
             ├── HeadTooLongError      the headers of its answer are too long
             ├── RolledBackError       a registry entry is older than one that was seen before
-            └── NoDocumentError       a registry entry leads to no JSON document
+            └── NoDocumentError       a registry entry does not lead to a JSON document
 """
 
 
 class SkymountError(Exception):
-    """Root of every error that skymount raises on purpose."""
+    """The base class of all exceptions of skymount."""
 
 
 class MalformedError(SkymountError, ValueError):
-    """Text or bytes from outside are not of the form they claim to be."""
+    """Input cannot be parsed, or a value is out of range."""
 
 
 class BadSignatureError(MalformedError):
-    """A signature does not fit what it signs, or a chain of them does not lead where it says."""
+    """A signature is wrong, or a chain of signed entries does not lead where it should."""
 
 
 class RevisionError(MalformedError):
-    """A registry entry does not replace the one that is there (wire notes 6.3)."""
+    """A registry entry may not replace the present one (wire notes 6.3)."""
 
 
 class FrozenEntryError(MalformedError):
-    """A registry entry has the last revision there is, and can never be changed."""
+    """A registry entry has the last revision, and can never be changed."""
+
+
+class InvalidDocumentError(MalformedError):
+    """Text that is to be stored as a SkyDB document is no JSON document."""
 
 
 class WrongTypeError(SkymountError, TypeError):
@@ -66,7 +70,7 @@ class CacheError(SkymountError):
 
 
 class StorageError(SkymountError):
-    """The embedded portal's store on disk cannot do its work."""
+    """A database or store on disk cannot be used; the message names it."""
 
 
 class KeyringError(SkymountError):
@@ -74,11 +78,11 @@ class KeyringError(SkymountError):
 
 
 class PortalError(SkymountError):
-    """A portal did not give what was asked for.
+    """A portal failed, or sent something wrong.
 
-    ``status`` is the HTTP status code or None when there was no answer; ``url`` never holds
-    credentials; ``attempts`` is how often the request was sent; ``unreached`` is None unless no
-    connection to the portal could be made, else the seconds that it took to find out.
+    ``status`` is the HTTP status code, None without an answer. ``url`` never holds credentials.
+    ``attempts`` counts how often the request was sent. ``unreached`` is the seconds spent if no
+    connection could be made, else None.
     """
 
     def __init__(
@@ -106,11 +110,11 @@ class AccessDeniedError(PortalError):
 
 
 class RequestRefusedError(PortalError):
-    """The portal calls the request wrong (any other 4xx)."""
+    """The portal rejects the request (any other 4xx)."""
 
 
 class RevisionConflictError(RequestRefusedError):
-    """The portal's registry holds the same or a higher revision of the entry."""
+    """The portal's registry has the same or a higher revision of the entry."""
 
 
 class StaleEntryError(RevisionConflictError):
@@ -130,7 +134,7 @@ class BadContentError(PortalError):
 
 
 class HeadTooLongError(BadContentError):
-    """The headers of the answer are longer, or more, than are read."""
+    """The headers of the answer are too long, or too many."""
 
 
 class RolledBackError(BadContentError):
@@ -138,4 +142,4 @@ class RolledBackError(BadContentError):
 
 
 class NoDocumentError(BadContentError):
-    """A registry entry leads to something else than a JSON document."""
+    """A registry entry does not lead to a JSON document."""

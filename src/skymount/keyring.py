@@ -1,7 +1,6 @@
-"""Owns private keys on disk: one file each, which nobody but their owner may open. Also what makes
-keys at random. How seeds become keys is `wire.key_pair`'; what keys sign is not known here.
+"""Private keys on disk: one file each, for its owner only (docs/keys.md).
 
-Everything here is synchronous; async callers use threads. docs/keys.md describes the files.
+Everything here is synchronous; async callers use threads.
 """
 
 import errno
@@ -25,7 +24,7 @@ from skymount.errors import KeyringError, MalformedError
 from skymount.storage import atomic_file
 
 if TYPE_CHECKING:  # PyNaCl is loaded when there is a key to read
-    from skymount.wire.key_pair import KeyPair
+    from skymount.wire.key_pair import SigningKeyPair
 
 VERSION = 1
 
@@ -33,7 +32,7 @@ FILE_LIMIT = 4 << 10
 """Bytes of a key file; ours have about 300."""
 
 KEYS_LIMIT = 10_000
-"""Files in the directory; each is read to find a key by its public half."""
+"""Files in the directory; finding a public key reads them all."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 _PUBLIC_KEY = re.compile(r"[0-9A-Fa-f]{64}")
@@ -44,16 +43,16 @@ _OPEN = os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """A key of the keyring; holding one means that its two halves belong together."""
+    """A key of the keyring, whose halves belong together."""
 
     name: str
-    pair: "KeyPair"
+    pair: "SigningKeyPair"
     created: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class DamagedKey:
-    """A file of the keyring that is not used; its name may be any that a file can have."""
+    """A file of the keyring that cannot be used; its name can be any file name."""
 
     name: str
     reason: str
@@ -74,9 +73,9 @@ def default_path() -> Path:
 
 
 def check_name(name: str) -> str:
-    """Return the name if a key can have it; MalformedError, which does not repeat it.
+    """Return the name if a key can have it; MalformedError otherwise.
 
-    What is typed in the place of a name may be a secret.
+    The error does not repeat the text, which may be a secret typed by mistake.
     """
     if _PUBLIC_KEY.fullmatch(name):
         raise MalformedError("64 hex digits are a public key, not the name of one")
@@ -88,59 +87,50 @@ def check_name(name: str) -> str:
     return name
 
 
-def generate_seed() -> str:
-    """Return a new seed: 64 random bytes as 128 hex digits (wire notes 10)."""
-    from skymount.wire.key_pair import SEED_ENTROPY
+def gen_key_pair_and_seed() -> "tuple[SigningKeyPair, str]":
+    """Return a new key pair and its seed: 64 random bytes as 128 hex digits (wire notes 10)."""
+    from skymount.wire.key_pair import SEED_ENTROPY, SigningKeyPair
 
-    return secrets.token_hex(SEED_ENTROPY)
-
-
-def gen_key_pair_and_seed() -> "tuple[KeyPair, str]":
-    """Return a new key pair and the seed that it comes from."""
-    from skymount.wire.key_pair import KeyPair
-
-    seed = generate_seed()
-    return KeyPair.from_seed(seed), seed
+    seed = secrets.token_hex(SEED_ENTROPY)
+    return SigningKeyPair.from_seed(seed), seed
 
 
 class Keyring:
-    """The keys in one directory, made when the first is added.
+    """The keys in one directory, which is created when the first is added.
 
-    Each method raises KeyringError when the directory or the file asked for cannot be used, and
-    MalformedError for what cannot be a name. Nothing is kept in memory between calls.
+    Each method raises KeyringError when the directory or a file cannot be used, and MalformedError
+    for an invalid name. Nothing is cached.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def names(self) -> tuple[str, ...]:
-        """Return the names that are taken, sorted; a damaged key's too."""
+        """Return the names of all keys, also damaged ones, sorted."""
         with self._reading() as directory:
             return tuple(filter(_is_name, self._files(directory)))
 
     def read_all(self) -> tuple[StoredKey | DamagedKey, ...]:
-        """Return all keys in the order of their names; those that cannot be used say why."""
+        """Return all keys, sorted by name; those that cannot be used have a reason."""
         with self._reading() as directory:
             return tuple(self._read_all(directory))
 
     def public_keys(self) -> dict[str, bytes]:
-        """Return the public keys by name, without those that are damaged."""
+        """Return the public keys by name, without damaged ones."""
         keys = (key for key in self.read_all() if isinstance(key, StoredKey))
         return {key.name: key.pair.public_key for key in keys}
 
     def read(self, name: str) -> StoredKey:
-        """Return a key and when it was added."""
         check_name(name)
         with self._reading() as directory:
             if directory is None:
                 raise self._unknown(name)
             return self._read(directory, name)
 
-    def get(self, name: str) -> "KeyPair":
-        """Return the key pair of that name."""
+    def get(self, name: str) -> "SigningKeyPair":
         return self.read(name).pair
 
-    def by_public_key(self, public_key: bytes) -> "KeyPair | None":
+    def by_public_key(self, public_key: bytes) -> "SigningKeyPair | None":
         """Return the key pair with that public key; None when no usable key has it."""
         with self._reading() as directory:
             for key in self._read_all(directory):
@@ -148,10 +138,10 @@ class Keyring:
                     return key.pair
         return None
 
-    def add(self, name: str, pair: "KeyPair", *, replace: bool = False) -> StoredKey:
-        """Keep a key pair under a name; one that is taken is refused unless to be replaced.
+    def add(self, name: str, pair: "SigningKeyPair", *, replace: bool = False) -> StoredKey:
+        """Store a key pair; an existing name is refused unless to `replace` it.
 
-        The file appears in one step, and survives a power cut once this returns.
+        The file appears atomically, and is on disk when this returns.
         """
         key = StoredKey(check_name(name), pair, datetime.now(UTC).replace(microsecond=0))
         with self._writing() as directory:
@@ -166,7 +156,7 @@ class Keyring:
         return key
 
     def remove(self, name: str) -> None:
-        """Remove the key of that name, also one that is damaged."""
+        """Remove a key, which may be damaged."""
         check_name(name)
         if name not in self.names():  # which also keeps a directory from being made for this
             raise self._unknown(name)
@@ -182,7 +172,7 @@ class Keyring:
 
     @contextmanager
     def _reading(self) -> Iterator[int | None]:
-        """Hold a descriptor of the directory, checked; None when it is absent."""
+        """Yield a descriptor of the checked directory; None when it is absent."""
         with self._translated():
             try:
                 directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | _OPEN)
@@ -201,7 +191,7 @@ class Keyring:
 
     @contextmanager
     def _writing(self) -> Iterator[int]:
-        """Hold a descriptor of the directory, made when absent, and the lock of its writers."""
+        """Yield a descriptor of the directory, created if absent, with its write lock held."""
         with self._translated():
             file_permissions.make_directory(self.path)
         with self._reading() as directory:
@@ -222,7 +212,6 @@ class Keyring:
             raise KeyringError(f"{self.path}: {error.strerror or error}") from None
 
     def _files(self, directory: int | None) -> list[str]:
-        """Return the names of the files, sorted, of any form; hidden ones are not keys."""
         if directory is None:
             return []
         with os.scandir(directory) as entries:
@@ -265,14 +254,13 @@ def _is_name(name: str) -> bool:
 
 
 def _check_private(status: os.stat_result, path: Path) -> None:
-    """Refuse what others own, or could read or change."""
-    if objection := file_permissions.permission_problem(path, status):
-        raise KeyringError(f"{path}: {objection}")
+    if problem := file_permissions.permission_problem(path, status):
+        raise KeyringError(f"{path}: {problem}")
 
 
 def _read_private(directory: int, name: str, path: Path) -> bytes:
-    """Return the bytes of a key file, not more than one beyond the limit."""
-    # a pipe does not make us wait: it is refused once it is open
+    """Return the bytes of a key file, at most one more than the limit."""
+    # O_NONBLOCK: opening a pipe must not wait; it is refused below
     file = os.open(name, os.O_RDONLY | os.O_NONBLOCK | _OPEN, dir_fd=directory)
     try:
         status = os.fstat(file)
@@ -291,8 +279,8 @@ def _encode(key: StoredKey) -> bytes:
 
 
 def _parse(name: str, body: bytes) -> StoredKey:
-    """Read a key file; the reasons of MalformedError repeat nothing of it."""
-    from skymount.wire.key_pair import KeyPair
+    """Read a key file. A MalformedError repeats nothing of it."""
+    from skymount.wire.key_pair import SigningKeyPair
 
     if len(body) > FILE_LIMIT:
         raise MalformedError("too long for a key file")
@@ -303,7 +291,7 @@ def _parse(name: str, body: bytes) -> StoredKey:
     if found.version != VERSION:
         version = str(found.version)[:20]
         raise MalformedError(f"of version {version}, which this skymount does not know")
-    pair = KeyPair.from_private_hex(found.private_key)
+    pair = SigningKeyPair.from_private_hex(found.private_key)
     if pair.public_hex != found.public_key:
         raise MalformedError("damaged: the public key is not that of the private key")
     return StoredKey(name, pair, found.created)

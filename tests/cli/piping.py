@@ -1,11 +1,11 @@
 """Runs ``skymount`` with something on its standard input."""
 
-from tests.skymount_process import SKYMOUNT, Done, Sandbox, run
+from tests.skymount_process import Done, Sandbox
 
 
 def piped(sandbox: Sandbox, stdin: str | bytes, *args: str) -> Done:
     """Run it to its end."""
-    return run([*SKYMOUNT, *args], env=sandbox.env, cwd=sandbox.root, stdin=stdin)
+    return sandbox.skymount(*args, stdin=stdin)
 
 
 def piped_well(sandbox: Sandbox, stdin: str | bytes, *args: str) -> str:

@@ -17,7 +17,7 @@ from tests.cli.test_commands import leaves
 from tests.fakes import portal as faults
 from tests.fakes.portal import FakePortal, Reply, Request, in_thread
 from tests.mount.namespaces import new_namespace
-from tests.skymount_process import LIMIT, SKYMOUNT, Sandbox, end, run
+from tests.skymount_process import LIMIT, SKYMOUNT, Sandbox, end
 
 A = "AABsdvY0MzM9fsdHVWdqiw1Rj4Kp9KAZwYNbHO-ksMFHkg"
 SKYKEY = Skykey(Kind.PRIVATE, bytes(32), bytes(24), "given").text
@@ -69,8 +69,7 @@ def home(sandbox: Sandbox) -> Sandbox:
 
 def ask(box: Sandbox, command: str, *more: str) -> tuple[int, str, str]:
     """Run one of the commands; return its exit code, stdout and stderr."""
-    line = [*box.prefix, *SKYMOUNT, *words(box, command), *more]
-    done = run(line, env=box.env, cwd=box.root, stdin=SKYKEY)
+    done = box.skymount(*words(box, command), *more, stdin=SKYKEY)
     return done.returncode, done.stdout, done.stderr
 
 

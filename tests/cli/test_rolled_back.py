@@ -10,7 +10,7 @@ import pytest
 from skymount.keyring import Keyring
 from skymount.portal.registry.ledger import Ledger
 from skymount.wire.hns import RegistryRecord, encode_resolution
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import Entry, SignedEntry, hash_data_key
 from tests.fakes.portal import FakePortal, in_thread
 from tests.fakes.resolving import FakeRegistry
@@ -18,7 +18,7 @@ from tests.fakes.skyfiles import of_metadata
 from tests.mount.namespaces import new_namespace
 from tests.skymount_process import Sandbox
 
-PAIR = KeyPair.from_seed("somebody")
+PAIR = SigningKeyPair.from_seed("somebody")
 TWEAK = hash_data_key("site")
 NEW = of_metadata(b'{"filename":"f","length":11}', b'{"n":"new"}')
 OLD = of_metadata(b'{"filename":"f","length":11}', b'{"n":"old"}')
@@ -91,7 +91,7 @@ def test_what_a_command_reads_is_remembered(
     box = asking(sandbox, one)
     assert box.skymount(*READERS[reader]).returncode == 0
     with closing(Ledger.open(sandbox.root / "state/skymount/ledger.sqlite3")) as ledger:
-        seen = ledger.seen(PAIR.public_key, TWEAK)
+        seen = ledger.mark_of(PAIR.public_key, TWEAK)
         assert seen is not None
         assert seen.revision == 5
 

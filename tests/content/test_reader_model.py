@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +17,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from skymount.content.cache.buffer_pool import BufferPool, BufferPoolConfig
 from skymount.content.cache.memory_cache import MemoryCache
 from skymount.content.fetch.fetcher import FetchJob
-from skymount.content.fetch.reader import ContentReader, Extent
+from skymount.content.fetch.readahead import ReadaheadConfig
+from skymount.content.fetch.reader import ContentFile, ContentReader
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.model.skyfile import Skyfile, Verified, VerifyPolicy
 from skymount.errors import (
@@ -29,31 +29,28 @@ from skymount.errors import (
     RequestRefusedError,
     UnavailableError,
 )
-from skymount.portal.client.base import Body, PortalReader
+from skymount.portal.client.base import PortalReader
 from skymount.portal.failover import Portals
 from skymount.wire.byte_range import ByteRange
 from skymount.wire.skylink import Skylink
 from tests.fakes.skyfiles import describe, listing_of, noise
 
 BLOCK = 4096
-PIECE = 1024
+SMALL_BLOCK = BLOCK // 32
 LINGER = 1.0  # seconds for which a fetch ahead may outlive the last close
 EVERY_TRY = 20_000.0  # seconds, far beyond what all tries of all fetches can take
 
 
-@pytest.fixture(autouse=True)
-def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fetch in units of 4 KiB, and look ahead as far in proportion."""
-    monkeypatch.setattr("skymount.content.model.skyfile.BLOCK", BLOCK)
-    monkeypatch.setattr("skymount.content.model.skyfile.PIECE", PIECE)
-    monkeypatch.setattr("skymount.content.fetch.readahead._CONTIGUOUS", PIECE)
-    monkeypatch.setattr("skymount.content.fetch.readahead._BEHIND", 2 * BLOCK)
-    monkeypatch.setattr("skymount.content.fetch.readahead._AHEAD", 4 * BLOCK)
-    monkeypatch.setattr("skymount.content.fetch.readahead._FIRST_REQUEST", BLOCK)
-    monkeypatch.setattr("skymount.content.fetch.readahead._LEAST_WINDOW", 4 * BLOCK)
-    monkeypatch.setattr("skymount.content.fetch.readahead._LARGEST_REQUEST", 8 * BLOCK)
-    monkeypatch.setattr("skymount.content.fetch.readahead.MAX_WINDOW", 32 * BLOCK)
-    monkeypatch.setattr("skymount.content.fetch.reader._SMALL", 2 * BLOCK)
+CONFIG = ReadaheadConfig(
+    max_gap=SMALL_BLOCK,
+    max_reorder=2 * BLOCK,
+    max_skip=4 * BLOCK,
+    initial_request=BLOCK,
+    full_request=BLOCK,
+    max_request=8 * BLOCK,
+    max_window=32 * BLOCK,
+    small_file=2 * BLOCK,
+)
 
 
 @dataclass(frozen=True)
@@ -77,6 +74,7 @@ def _content(seed: int, sizes: list[int], *, whole_units: bool = False) -> _Cont
         "http://one.test",
         Verified.YES if whole_units else Verified.NO,
         fanout=b"known" if whole_units else b"",
+        block_size=BLOCK,
     )
     starts = accumulate(sizes, initial=0)
     return _Content(
@@ -121,7 +119,7 @@ class _Portal(PortalReader):
         size: int,
         *,
         speculative: bool = False,
-    ) -> AsyncIterator[Body]:
+    ) -> AsyncIterator["_Stream"]:
         content = self._truth[skylink]
         start = 0
         if path:
@@ -141,7 +139,7 @@ class _Portal(PortalReader):
         yield _Stream(data, self._weather)
 
 
-class _Stream(Body):
+class _Stream:
     """An answer of the portal in memory."""
 
     def __init__(self, data: bytes, weather: _Weather) -> None:
@@ -236,12 +234,12 @@ class Change:
 Action = Open | Read | Scan | Document | Cancel | Close | Wait | Change
 
 SMALL = st.integers(0, 5)
-LENGTHS = st.sampled_from([1, 100, PIECE, BLOCK, BLOCK + 1, 3 * BLOCK, 20 * BLOCK])
+LENGTHS = st.sampled_from([1, 100, SMALL_BLOCK, BLOCK, BLOCK + 1, 3 * BLOCK, 20 * BLOCK])
 ACTIONS: st.SearchStrategy[Action] = st.one_of(
     st.builds(Open, SMALL, st.integers(0, 40)),
     st.builds(Read, SMALL, st.just(-1), LENGTHS),
     st.builds(Read, SMALL, st.integers(0, 999), LENGTHS),
-    st.builds(Scan, SMALL, st.integers(2, 20), st.sampled_from([500, PIECE, BLOCK])),
+    st.builds(Scan, SMALL, st.integers(2, 20), st.sampled_from([500, SMALL_BLOCK, BLOCK])),
     st.builds(Document, SMALL, st.integers(0, 999), LENGTHS),
     st.builds(Cancel, SMALL),
     st.builds(Close, SMALL),
@@ -254,7 +252,7 @@ ACTIONS: st.SearchStrategy[Action] = st.one_of(
     ),
 )
 SIZES = st.sampled_from(
-    [0, 1, PIECE, BLOCK - 1, BLOCK, BLOCK + PIECE, 3 * BLOCK, 10 * BLOCK, 400 * BLOCK]
+    [0, 1, SMALL_BLOCK, BLOCK - 1, BLOCK, BLOCK + SMALL_BLOCK, 3 * BLOCK, 10 * BLOCK, 400 * BLOCK]
 )
 
 
@@ -263,22 +261,9 @@ class _Handle:
     content: _Content
     start: int
     size: int
-    extent: Extent
+    extent: ContentFile
     position: int = 0
     readers: list[trio.CancelScope] = field(default_factory=list)
-
-
-class _Tracked(ContentReader):
-    """A reader of which it is known what it fetches."""
-
-    live: list[FetchJob]
-
-    async def _fetch(self, source: object, run: FetchJob) -> None:
-        self.live.append(run)
-        try:
-            await super()._fetch(source, run)  # type: ignore[arg-type]
-        finally:
-            self.live.remove(run)
 
 
 class Model:
@@ -290,8 +275,7 @@ class Model:
         buffers = BufferPool(BufferPoolConfig(max_idle=4 * BLOCK, min_pooled=BLOCK))
         self.cache = MemoryCache(size, buffers)
         loader = SkyfileLoader(portals, VerifyPolicy.AVAILABLE)
-        self.reader = _Tracked(portals, loader, self.cache, None, nursery)
-        self.reader.live = []
+        self.reader = ContentReader(portals, loader, self.cache, None, nursery, CONFIG)
         self.readers = readers
         self.handles: list[_Handle] = []
         self.documents = 0
@@ -383,26 +367,31 @@ class Model:
         handle.extent.close()
         self.handles.remove(handle)
 
+    @property
+    def jobs(self) -> list[FetchJob]:
+        """What is fetched now."""
+        return list(self.reader.fetcher.jobs)
+
     def check(self) -> None:
         """What must hold whenever all tasks wait."""
-        cache, pending = self.cache, self.reader._pending
+        cache, pending = self.cache, self.reader.fetcher.pending
         alone = [] if cache._oversized is None else [len(cache._oversized[1])]
-        largest = max((*alone, *map(self._total, self.reader.live)), default=0)
+        largest = max((*alone, *map(self._total, self.jobs)), default=0)
         assert cache.used + cache.reserved <= max(cache.size, largest), "R4"
         expected = {
             key: unit
-            for run in self.reader.live
-            for key, unit in list(zip(run.keys, run.units, strict=True))[run.arrived :]
+            for job in self.jobs
+            for key, unit in list(zip(job.keys, job.units, strict=True))[job.arrived :]
         }
-        left = sum(len(run.keys) - run.arrived for run in self.reader.live)
+        left = sum(len(job.keys) - job.arrived for job in self.jobs)
         assert len(expected) == left, "R3: a unit is on its way twice"
         assert pending == expected, "what is on its way has a task, and the other way round"
-        if not self.reader.live:
+        if not self.jobs:
             assert cache.reserved == 0, "R4"
 
     @staticmethod
-    def _total(run: FetchJob) -> int:
-        return sum(run.bytes_at(number) for number in range(len(run.keys)))
+    def _total(job: FetchJob) -> int:
+        return sum(job.bytes_at(number) for number in range(len(job.keys)))
 
     async def settle(self) -> None:
         """Close everything; after a while nothing is on its way."""
@@ -410,9 +399,9 @@ class Model:
             await self._close(handle)
         documents = self.documents
         await trio.sleep(LINGER + 0.01)
-        assert documents or not any(run.likely for run in self.reader.live), "R5"
+        assert documents or not any(job.speculative for job in self.jobs), "R5"
         await trio.sleep(EVERY_TRY)
-        assert not self.reader.live, "every fetch ends"
+        assert not self.jobs, "every fetch ends"
         self.check()
 
     async def everything_reads(self) -> None:

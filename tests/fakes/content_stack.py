@@ -11,9 +11,10 @@ from skymount.content.cache.block_store import BlockStore
 from skymount.content.cache.disk_cache import DiskCache
 from skymount.content.cache.memory_cache import MemoryCache
 from skymount.content.cache.write_behind import WriteBehindQueue, open_write_behind
+from skymount.content.fetch.readahead import ReadaheadConfig
 from skymount.content.fetch.reader import ContentReader, open_reader
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
-from skymount.content.model.skyfile import VerifyPolicy
+from skymount.content.model.skyfile import BLOCK_SIZE, VerifyPolicy
 from skymount.portal.client.client import PortalClient
 from skymount.portal.failover import Portals
 from skymount.portal.options import PortalOptions
@@ -57,6 +58,8 @@ async def open_content_stack(
     disk: Path | None = None,
     disk_size: int = _DISK,
     urls: Sequence[str] = (),
+    block_size: int = BLOCK_SIZE,
+    readahead: ReadaheadConfig = ReadaheadConfig(),  # noqa: B008
 ) -> AsyncIterator[ContentStack]:
     """Make a stack with so many portals; `idle` is the time-out between two pieces, in seconds.
 
@@ -74,11 +77,13 @@ async def open_content_stack(
             clients.append(await stack.enter_async_context(PortalClient.of(options)))
         asked = Portals(clients)
         memory = MemoryCache(cache)
-        loader = SkyfileLoader(asked, policy)
+        loader = SkyfileLoader(asked, policy, block_size)
         shelf = keeper = None
         if disk is not None:
             store = BlockStore.open(disk, disk_size, memory.buffers)
             keeper = await stack.enter_async_context(open_write_behind(store))
             shelf = DiskCache(keeper, [client.url for client in clients], policy)
-        reader = await stack.enter_async_context(open_reader(asked, loader, memory, shelf))
+        reader = await stack.enter_async_context(
+            open_reader(asked, loader, memory, shelf, readahead)
+        )
         yield ContentStack(reader, loader, memory, fakes, keeper)

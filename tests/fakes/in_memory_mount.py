@@ -2,7 +2,8 @@
 as a test says, by trio's clock.
 """
 
-from collections.abc import AsyncIterator, Mapping
+import math
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -11,21 +12,20 @@ import trio
 
 from skymount.content.model.skyfile import Skyfile, Verified
 from skymount.errors import NotFoundError
-from skymount.fs.dispatcher import FileSystem, Opened
+from skymount.fs.dispatcher import FileSystem
+from skymount.fs.inode_space import InodeSpace, first_tree_number
 from skymount.fs.skylinks import hns
 from skymount.fs.skylinks.directory import SkylinksDirectory, TreeConfig
-from skymount.fs.skylinks.hns import HnsDirectory
-from skymount.fs.skylinks.mounted_name import space_of
 from skymount.fs.skylinks.name_table import NameTable, parse_name
-from skymount.fs.static_tree import HNS, SKYLINKS, StaticTree
-from skymount.fs.subtree import Child, Entry, settled
+from skymount.fs.static_tree import StaticTree
+from skymount.fs.subtree import DirectoryEntry, InodeAttributes
 from skymount.portal.failover import Portals
+from skymount.portal.registry.cached_resolution import Resolution
 from skymount.portal.registry.name_resolver import (
-    Goal,
     NameResolver,
     NameResolverConfig,
-    Resolution,
-    Way,
+    ResolutionPath,
+    ResolvableName,
 )
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.skylink import Skylink
@@ -71,14 +71,14 @@ class FakeReader:
             return Skyfile(skylink, listing, size, "http://p", Verified.NO, provisional=number)
         return Skyfile(skylink, listing, size, "http://p", Verified.YES)
 
-    def open(self, skyfile: Skyfile, start: int, size: int) -> "FakeExtent":
+    def open(self, skyfile: Skyfile, start: int, size: int) -> "FakeContentFile":
         """Open a file."""
         self.open_files += 1
-        return FakeExtent(self, skyfile.skylink, start, size)
+        return FakeContentFile(self, skyfile.skylink, start, size)
 
 
 @dataclass
-class FakeExtent:
+class FakeContentFile:
     """An open file of the fake reader."""
 
     reader: FakeReader
@@ -115,18 +115,18 @@ class FakeNames(NameResolver):
     def __init__(self, ttl: float) -> None:
         portals = Portals([])
         super().__init__(portals, VerifiedRegistry(portals, None), NameResolverConfig(ttl))
-        self.leads: dict[Goal, Skylink | Exception] = {}
-        self.unproven: set[Goal] = set()
-        self.delays: dict[Goal, float] = {}
+        self.leads: dict[ResolvableName, Skylink | Exception] = {}
+        self.unproven: set[ResolvableName] = set()
+        self.delays: dict[ResolvableName, float] = {}
         """Seconds that an answer takes."""
-        self.asked: list[Goal] = []
+        self.asked: list[ResolvableName] = []
 
-    def move(self, goal: Goal, target: Skylink) -> None:
+    def move(self, goal: ResolvableName, target: Skylink) -> None:
         """Let a name lead elsewhere, and notice that, as when an entry turns out to be another."""
         self.leads[goal] = target
-        self._hold(goal).outdate()
+        self._state(goal).outdate()
 
-    async def _find(self, goal: Goal, way: Way) -> Resolution:
+    async def _find(self, goal: ResolvableName, way: ResolutionPath) -> Resolution:
         self.asked.append(goal)
         found = self.leads.get(goal, NotFoundError("no such name"))
         await trio.sleep(self.delays.get(goal, 0))
@@ -135,35 +135,62 @@ class FakeNames(NameResolver):
         return Resolution(found, goal not in self.unproven)
 
 
-class PatientOperations(FileSystem):
-    """The same operations; whether an answer was there at once or not, it is waited for."""
+class Opened(NamedTuple):
+    """A file that was opened."""
 
-    async def lookup(self, parent: int, name: bytes) -> Entry:
-        return await settled(super().lookup(parent, name))
+    handle: int
+    keep: bool
+    """Whether the kernel may keep its pages."""
+    content: bytes | memoryview | None
+    """What the kernel is given before it reads."""
 
-    async def getattr(self, inode: int) -> Entry:
-        return await settled(super().getattr(inode))
+
+class Requests:
+    """What the kernel may ask of a file system, without a kernel."""
+
+    def __init__(self, files: FileSystem) -> None:
+        self._files = files
+        self.usage = files.usage
+
+    async def lookup(self, parent: int, name: bytes) -> InodeAttributes:
+        return await self._files.subtree(parent).lookup(parent, name)
+
+    async def getattr(self, inode: int) -> InodeAttributes:
+        return await self._files.subtree(inode).getattr(inode)
 
     async def access(self, inode: int, mode: int) -> bool:
-        return await settled(super().access(inode, mode))
+        return await self._files.subtree(inode).access(inode, mode)
 
     async def xattrs(self, inode: int) -> Mapping[bytes, bytes]:
-        return await settled(super().xattrs(inode))
+        return await self._files.subtree(inode).xattrs(inode)
+
+    def forget(self, inode: int, count: int) -> None:
+        self._files.subtree(inode).forget(inode, count)
 
     async def opendir(self, inode: int) -> int:
-        return await settled(super().opendir(inode))
+        return self._files.add_directory(await self._files.subtree(inode).opendir(inode))
+
+    def readdir(self, handle: int, position: int) -> Iterator[DirectoryEntry]:
+        return self._files.open_directories[handle].readdir(position)
+
+    def referred(self, handle: int, start: int, stop: int, count: int) -> None:
+        self._files.open_directories[handle].referred(start, stop, count)
+
+    def releasedir(self, handle: int) -> None:
+        self._files.open_directories.pop(handle).release()
 
     async def open(self, inode: int, flags: int) -> Opened:
-        return await settled(super().open(inode, flags))
+        opened = await self._files.subtree(inode).open(inode, flags)
+        return Opened(self._files.add_file(opened), opened.keep_cache, opened.preload())
 
     async def read(self, handle: int, offset: int, length: int) -> bytes | memoryview:
-        return await settled(super().read(handle, offset, length))
+        return await self._files.open_files[handle].read(offset, length)
 
     async def flush(self, handle: int) -> None:
-        await settled(super().flush(handle))
+        await self._files.open_files[handle].flush()
 
     async def release(self, handle: int) -> None:
-        await settled(super().release(handle))
+        await self._files.open_files.pop(handle).release()
 
 
 class Listed(NamedTuple):
@@ -174,12 +201,12 @@ class Listed(NamedTuple):
     mode: int
     size: int
     position: int
-    entry_ttl: float
-    attr_ttl: float
+    entry_timeout: float
+    attr_timeout: float
     mtime_ns: int
 
     @classmethod
-    def of(cls, child: Child) -> "Listed":
+    def of(cls, child: DirectoryEntry) -> "Listed":
         """Give its parts their names."""
         return cls(*child[:5], *child[5])
 
@@ -188,18 +215,23 @@ class Listed(NamedTuple):
 class InMemoryMount:
     """A file system and what is behind it."""
 
-    operations: PatientOperations
-    mounted: FileSystem
-    """The same file system as a mount has it: what is in memory is answered at once."""
-    slots: NameTable
+    operations: Requests
+    files: FileSystem
+    table: NameTable
+    """The names in ``skylinks``."""
     domains: NameTable
+    """The names in ``hns``."""
     reader: FakeReader
     names: FakeNames
 
 
 @asynccontextmanager
 async def open_in_memory_mount(
-    *, lookup_grace: float = 0.5, ttl: float = 60.0
+    *,
+    lookup_grace: float = 0.5,
+    ttl: float = 60.0,
+    deadline: float = math.inf,
+    tree_number: Callable[[InodeSpace, str], int] = first_tree_number,
 ) -> AsyncIterator[InMemoryMount]:
     """Make a file system; what it does in the background ends with the block.
 
@@ -207,18 +239,21 @@ async def open_in_memory_mount(
     """
     reader, names = FakeReader(), FakeNames(ttl)
     async with trio.open_nursery() as nursery:
-        slots = NameTable(reader.load, nursery, names, parse_name)
-        domains = NameTable(reader.load, nursery, names, hns.parse_name, hns.SPACE)
-        config = TreeConfig(lookup_grace=lookup_grace)
-        skylinks = SkylinksDirectory(reader, slots, config)  # type: ignore[arg-type]
-        realms = skylinks, HnsDirectory(reader, domains, config)  # type: ignore[arg-type]
-        parts = (
+        table, domains = (
+            NameTable(reader.load, nursery, names, parse, space, tree_number)
+            for parse, space in (
+                (parse_name, InodeSpace.SKYLINKS),
+                (hns.parse_name, InodeSpace.HNS),
+            )
+        )
+        config = TreeConfig(lookup_grace, deadline)
+        files = FileSystem(
             StaticTree(lambda: b'{"pid": 1}'),
-            {SKYLINKS: skylinks, HNS: realms[hns.SPACE]},
-            lambda inode: realms[space_of(inode)],
-            slots.usage,
+            {
+                each.space: SkylinksDirectory(reader, each, config)  # type: ignore[arg-type]
+                for each in (table, domains)
+            },
+            table.usage,
         )
-        yield InMemoryMount(
-            PatientOperations(*parts), FileSystem(*parts), slots, domains, reader, names
-        )
+        yield InMemoryMount(Requests(files), files, table, domains, reader, names)
         nursery.cancel_scope.cancel()

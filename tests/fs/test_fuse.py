@@ -1,9 +1,8 @@
 """The border to the kernel: every exception becomes an errno, every operation has a limit."""
 
 import errno
-import inspect
 import os
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Coroutine
 from types import SimpleNamespace
 from typing import TypeVar
 
@@ -16,6 +15,8 @@ from skymount.errors import (
     AccessDeniedError,
     BadContentError,
     ConfigError,
+    FrozenEntryError,
+    InvalidDocumentError,
     MalformedError,
     MountError,
     NotFoundError,
@@ -27,8 +28,8 @@ from skymount.errors import (
     UnavailableError,
 )
 from skymount.fs.fuse import ERRNO, FuseAdapter, FuseConfig, errno_of
-from skymount.fs.static_tree import ROOT, SKYLINKS
-from skymount.fs.subtree import FOREVER
+from skymount.fs.inode_space import ROOT, SKYLINKS
+from skymount.fs.subtree import IMMUTABLE_TIMEOUT, OpenFile
 from tests.fakes.in_memory_mount import FILES, InMemoryMount, open_in_memory_mount
 
 T = TypeVar("T")
@@ -45,6 +46,8 @@ T = TypeVar("T")
         (BadContentError("x"), errno.EIO),
         (PortalError("x"), errno.EIO),
         (MalformedError("x"), errno.EIO),
+        (FrozenEntryError("x"), errno.EPERM),
+        (InvalidDocumentError("x"), errno.EINVAL),
         (ConfigError("x"), errno.EIO),
         (MountError("x"), errno.EIO),
         (StorageError("x"), errno.EIO),
@@ -81,7 +84,7 @@ def test_every_error_of_ours_has_an_errno():
 
 def adapter(mount: InMemoryMount, deadline: float = 30.0) -> FuseAdapter:
     """Return the border of a file system that is mounted nowhere."""
-    return FuseAdapter(mount.mounted, FuseConfig("/nowhere", deadline=deadline))
+    return FuseAdapter(mount.files, FuseConfig("/nowhere", deadline=deadline))
 
 
 async def refused(number: int, work: Awaitable[object]) -> None:
@@ -104,10 +107,11 @@ async def test_entries(autojump_clock: object):
         assert (file.st_uid, file.st_gid) == (os.getuid(), os.getgid())
         assert (file.st_size, file.st_blocks, file.st_nlink) == (5, 1, 1)
         assert file.st_mtime_ns == file.st_ctime_ns > 0
-        assert (file.entry_timeout, file.attr_timeout) == (FOREVER, FOREVER)
+        assert (file.entry_timeout, file.attr_timeout) == (IMMUTABLE_TIMEOUT, IMMUTABLE_TIMEOUT)
         assert (await fuse.getattr(file.st_ino, CTX)).st_mode == file.st_mode
         absent = await fuse.lookup(top.st_ino, b"no", CTX)
-        assert (absent.st_ino, absent.entry_timeout) == (0, FOREVER)
+        assert (absent.st_ino, absent.entry_timeout) == (0, IMMUTABLE_TIMEOUT)
+        await refused(errno.ENAMETOOLONG, fuse.lookup(top.st_ino, b"x" * 256, CTX))
 
 
 @pytest.mark.parametrize(
@@ -130,27 +134,20 @@ async def test_unforeseen_errors(
 
     async with open_in_memory_mount() as mount:
         fuse = adapter(mount)
-        for name, member in inspect.getmembers(mount.mounted, inspect.ismethod):
-            if not name.startswith("_"):
-                replacement = _async(fails) if inspect.iscoroutinefunction(member) else fails
-                monkeypatch.setattr(mount.mounted, name, replacement)
+        monkeypatch.setattr(mount.files, "subtree", fails)
+        monkeypatch.setattr(mount.files, "usage", fails)
+        opened = mount.files.add_file(OpenFile())
+        monkeypatch.setattr(OpenFile, "read", fails)
         arguments = {
             "lookup": (1, b"x", CTX),
             "access": (1, os.X_OK, CTX),
             "open": (1, 0, CTX),
             "getxattr": (1, b"user.x", CTX),
             "statfs": (CTX,),
-            "read": (1, 0, 1),
+            "read": (opened, 0, 1),
         }.get(operation, (1, CTX))
         await refused(errno.EIO, getattr(fuse, operation)(*arguments))
         assert type(error).__name__ in caplog.text
-
-
-def _async(function: Callable[..., None]) -> Callable[..., Awaitable[None]]:
-    async def call(*args: object) -> None:
-        function(*args)
-
-    return call
 
 
 async def test_unforeseen_error_of_a_read_from_memory(
@@ -169,7 +166,7 @@ async def test_every_operation_has_a_limit(autojump_clock: object):
 
     What waits for a portal ends with ETIMEDOUT when its time is over.
     """
-    async with open_in_memory_mount() as mount:
+    async with open_in_memory_mount(deadline=7) as mount:
         fuse = adapter(mount, deadline=7)
         link = mount.reader.add(FILES)
         mount.reader.delays[link] = 1e9
@@ -192,7 +189,7 @@ async def test_read_has_a_limit(autojump_clock: object):
 
     So does a read that has to wait.
     """
-    async with open_in_memory_mount() as mount:
+    async with open_in_memory_mount(deadline=0.5) as mount:
         fuse = adapter(mount, deadline=0.5)
         link = mount.reader.add(FILES)
         top = await fuse.lookup(SKYLINKS, str(link).encode(), CTX)
@@ -333,7 +330,7 @@ async def test_answers_from_memory(autojump_clock: object):
 
 async def test_only_what_waits_has_a_deadline(autojump_clock: object):
     """R2: Every operation ends within `timeout`, a read that has to wait as well."""
-    async with open_in_memory_mount() as mount:
+    async with open_in_memory_mount(deadline=0.5) as mount:
         fuse = adapter(mount, deadline=0.5)
         top = await mount.operations.lookup(SKYLINKS, str(mount.reader.add(FILES)).encode())
         file = await fuse.lookup(top.inode, b"a.txt", CTX)

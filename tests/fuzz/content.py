@@ -28,7 +28,7 @@ from skymount.errors import (
     MalformedError,
     StorageError,
 )
-from skymount.fs.registry.file_names import Names, is_scratch
+from skymount.fs.registry.file_names import KeyFileNames, is_scratch
 from skymount.fs.skylinks import hns, name_table
 from skymount.keyring import DamagedKey, Keyring, check_name
 from skymount.server.storage.skykey_store import SkykeyStore
@@ -243,7 +243,7 @@ def written_document(data: bytes) -> None:
 
 # --- names in the tree -----------------------------------------------------------
 
-_PLAIN, _SUFFIXED = Names(), Names(b".json")
+_PLAIN, _SUFFIXED = KeyFileNames(), KeyFileNames(b".json")
 
 
 @target(

@@ -16,7 +16,6 @@ from skymount.portal.http.http11 import HTTP11Connection
 from skymount.portal.http.response import Headers, error_for, parse_retry_after
 from skymount.portal.http.response_body import Body
 from skymount.portal.http.response_head import LINES_LIMIT, SMALL_LIMIT, HeadBuffer, RawHead
-from skymount.portal.http.stream import Link
 from skymount.portal.options import PortalOptions, is_local, parse_portal_url
 from tests.fuzz.engine import attempt, pieces, target
 from tests.fuzz.wire import text_of
@@ -106,11 +105,11 @@ def answer_heads(data: bytes) -> None:
             assert b":" not in name
 
 
-class _Stream(Link):
+class _Stream:
     """A connection on which a server sends pieces and then closes it, whatever it is asked."""
 
     def __init__(self, parts: Sequence[bytes]) -> None:
-        super().__init__("192.0.2.1")
+        self.peer = "192.0.2.1"
         self._parts = deque(parts)
         self._is_closed = False
 
@@ -122,10 +121,7 @@ class _Stream(Link):
         self._is_closed = True
 
     def is_quiet(self) -> bool:
-        return not self._is_closed and not self.has_ended()
-
-    def has_ended(self) -> bool:
-        return not self._parts
+        return not self._is_closed and bool(self._parts)
 
     async def send(self, data: bytes, timeout: float | None) -> None:
         await trio.lowlevel.checkpoint()
@@ -175,12 +171,12 @@ async def exchanged(connection: HTTP11Connection, url: str, method: str, into: b
     request = httpx.Request(method, url, extensions={"head_limit": _HEAD_LIMIT, "timeout": {}})
     found: _Outcome = None
     with suppress(httpx.HTTPError):
-        arrived = await connection.exchange(request)
+        response = await connection.handle(request)
         try:
-            body = await _read(arrived.body, into)
-            found = (arrived.status, list(arrived.headers), body)
+            body = await _read(response.extensions["body"], into)
+            found = (response.status_code, response.headers.raw, body)
         finally:
-            await arrived.body.aclose()
+            await response.aclose()
     await connection.aclose()
     return found
 
@@ -189,7 +185,7 @@ async def in_memory(parts: Sequence[bytes], method: str, into: bool) -> _Outcome
     """Ask a server that sends these pieces, without a socket."""
     link = _Stream(parts)
 
-    async def dial(*_: object) -> Link:
+    async def dial(*_: object) -> _Stream:
         await trio.lowlevel.checkpoint()
         return link
 

@@ -33,11 +33,12 @@ from skymount.server.http_error import HttpError
 from skymount.server.routes import build_app
 from skymount.server.storage.entry_store import EntryStore
 from skymount.server.storage.skyfile_index import ParsedSkyfile
-from skymount.server.storage.skyfile_store import SkyfileStore, StoredRange, StoredSkyfile
+from skymount.server.storage.skyfile_store import SkyfileStore, StoredSkyfile
 from skymount.server.storage.skykey_store import SkykeyStore
+from skymount.server.storage.stored_range import StoredRange
 from skymount.server.storage.zone_file import RECORDS_LIMIT, Zone, parse_value
-from skymount.server.upload.multipart_reader import FormReader, PartBegins
-from skymount.server.upload.rules import PartList, UploadQuery
+from skymount.server.upload.multipart_reader import FormReader
+from skymount.server.upload.rules import PartList, UploadQuery, encode_upload_metadata
 from skymount.wire.base_sector import Layout
 from skymount.wire.byte_range import ByteRange
 from skymount.wire.dialect import SKYNET, SVC
@@ -67,17 +68,17 @@ PORTAL = PortalConfig(data=Path("/nonexistent"), max_parts=100, metadata_limit=4
 
 def _refused(function: Any, *args: Any) -> Any:
     """Return what a decision is, or None for a refusal: an answer of a status of 4xx."""
-    refusal = None
+    refused = None
     try:
         return function(*args)
     except MalformedError as error:
         encode_error(str(error))
     except HttpError as error:
-        refusal = error
-    if refusal is not None:
-        assert 400 <= refusal.status < 500
-        encode_error(refusal.message)
-        assert not any(set(value) & set("\r\n\0") for _, value in refusal.headers)
+        refused = error
+    if refused is not None:
+        assert 400 <= refused.status < 500
+        encode_error(refused.message)
+        assert not any(set(value) & set("\r\n\0") for _, value in refused.headers)
     return None
 
 
@@ -90,22 +91,32 @@ FORM = form(
 _MARK = BOUNDARY.encode()
 
 
+class _RecordedParts(PartList):
+    """Keeps every header of a part with the place where its content begins, and refuses none."""
+
+    def __init__(self) -> None:
+        super().__init__(PORTAL)
+        self.found: list[tuple[PartHeader, int]] = []
+
+    def begin(self, part: PartHeader, offset: int) -> None:
+        self.found.append((part, offset))
+
+
 def _parts(stream: list[bytes]) -> list[tuple[PartHeader, bytes]] | str:
     """Return the parts of a form with their content; what is wrong with it if it is none."""
-    found: list[tuple[PartHeader, bytes]] = []
+    parts, content = _RecordedParts(), b""
     try:
-        reader = FormReader(FORM_TYPE.encode())
+        reader = FormReader(FORM_TYPE.encode(), parts)
         for data in stream:
-            for events in reader.events(data):
-                for event in events:
-                    if isinstance(event, PartBegins):
-                        found.append((event.part, b""))
-                    else:
-                        found[-1] = (found[-1][0], found[-1][1] + event.data)
+            content += b"".join(reader.content(data))
         reader.finish()
     except MalformedError as error:
         return re.sub(r"[0-9]+", "", str(error))
-    return found
+    offsets = [*(offset for _, offset in parts.found), len(content)]
+    return [
+        (part, content[start:end])
+        for (part, _), (start, end) in zip(parts.found, pairwise(offsets), strict=True)
+    ]
 
 
 @target(
@@ -130,14 +141,17 @@ def form_body(data: bytes) -> None:
         return
     assert sum(len(content) for _, content in whole) <= len(stream)
     assert all(content in stream for _, content in whole)
-    listed = PartList(PORTAL)
-    query = UploadQuery.parse({"filename": "x"}, multipart=True, force_disabled=False)
-    size = 0
-    for part, content in whole:
-        if _refused(listed.begin, part, size) is None and listed._current is None:
-            return
-        size += len(content)
-    raw = _refused(listed.metadata, query, size)
+    listed, size = PartList(PORTAL), 0
+    try:
+        for part, content in whole:
+            listed.begin(part, size)
+            size += len(content)
+    except MalformedError as error:
+        encode_error(str(error))
+        return
+    form_type = FORM_TYPE.encode()
+    query = UploadQuery.parse({"filename": "x"}, content_type=form_type, force_disabled=False)
+    raw = _refused(encode_upload_metadata, query, listed, size)
     if raw is not None:
         metadata = parse_metadata(raw)
         assert not metadata.rejected
@@ -155,7 +169,7 @@ def form_body(data: bytes) -> None:
 )
 def form_type(data: bytes) -> None:
     """A Content-Type names a boundary, or is malformed."""
-    attempt(FormReader, data)
+    attempt(FormReader, data, PartList(PORTAL))
 
 
 _DOWNLOAD = b"format=zip&attachment=true&timeout=30&start=0&end=4&no-response-metadata=1"
@@ -214,9 +228,9 @@ def query(data: bytes) -> None:
         if asked is not None and asked.range_header:
             assert not has_range
             assert asked.range_header.startswith("bytes=")
-    for multipart in (False, True):
+    for content_type in (b"text/plain", b"multipart/form-data"):
         upload = _refused(
-            lambda m=multipart: UploadQuery.parse(params, multipart=m, force_disabled=True)
+            lambda c=content_type: UploadQuery.parse(params, content_type=c, force_disabled=True)
         )
         if upload is not None:
             assert 0 <= upload.mode < 1 << 32
@@ -297,7 +311,7 @@ def selection(data: bytes) -> None:
     choice = _refused(select_content, stored, DownloadRequest(text_of(path), found, True), 1 << 20)
     if isinstance(choice, SelectedContent):
         extents = {(sub.offset, sub.len) for sub in stored.metadata.subfiles.values()}
-        whole = (0, stored.skyfile.layout.filesize)
+        whole = (0, stored.stored.layout.filesize)
         assert set(choice.extents) <= extents | {whole}
         assert {(one.offset, one.length) for one in choice.members} <= extents | {whole}
         assert choice.status == 200 or choice.status >= 400

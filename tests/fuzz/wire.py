@@ -20,7 +20,7 @@ from skymount.wire.base_sector import (
 from skymount.wire.byte_range import RANGES_LIMIT, ByteRange, parse_range
 from skymount.wire.dialect import PRESETS, dialect_named
 from skymount.wire.hns import encode_resolution, parse_domain, parse_resolution, parse_txt
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.metadata import (
     Metadata,
     Subfile,
@@ -61,7 +61,7 @@ from tests.fuzz.engine import attempt, refusal_of, target
 LINK = Skylink.parse("CABAB_1Dt0FJsxqsu_J4TodNCbCGvtFf1Uys_3EgzOlTcg")
 TEXT = str(LINK).encode()
 BASE32 = LINK.base32.encode()
-PAIR = KeyPair.from_seed("insecure test seed")
+PAIR = SigningKeyPair.from_seed("insecure test seed")
 TWEAK = hash_data_key("app")
 SIGNED = Entry(TWEAK, bytes(LINK), 7).sign(PAIR.private_key)
 V2 = SIGNED.link
@@ -467,13 +467,13 @@ def registry_proof(data: bytes) -> None:
 def key_texts(data: bytes) -> None:
     """Keys are of 32 and 64 bytes; no error repeats what was given, which may be a secret."""
     text = text_of(data)
-    for parse in (parse_public_key, parse_tweak, KeyPair.from_private_hex):
+    for parse in (parse_public_key, parse_tweak, SigningKeyPair.from_private_hex):
         reason = refusal_of(parse, text)
         if reason is not None:
             assert len(text) < 20 or text not in reason
             assert len(text) < 40 or text[-40:] not in reason
-        elif parse == KeyPair.from_private_hex:
-            assert KeyPair.from_private_hex(text).private_hex == text.lower()
+        elif parse == SigningKeyPair.from_private_hex:
+            assert SigningKeyPair.from_private_hex(text).private_hex == text.lower()
         else:
             assert len(parse(text)) == 32
     tweak = attempt(hash_data_key, text)

@@ -17,8 +17,9 @@ import httpx
 import pytest
 
 from skymount.keyring import Keyring
-from skymount.portal.registry.ledger import Ledger, Pending
-from skymount.wire.key_pair import KeyPair
+from skymount.portal.registry.ledger import Ledger
+from skymount.portal.registry.pending_write import PendingWrite
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import Entry, SignedEntry, hash_data_key
 from tests.server.registry_entries import put
 from tests.skymount_process import LIMIT, Mount, Sandbox, end
@@ -51,12 +52,12 @@ class Owner:
 
     sandbox: Sandbox
     portal: str
-    pair: KeyPair
+    pair: SigningKeyPair
 
     @classmethod
-    def make(cls, sandbox: Sandbox, portal: str, pair: KeyPair | None = None) -> "Owner":
+    def make(cls, sandbox: Sandbox, portal: str, pair: SigningKeyPair | None = None) -> "Owner":
         """Put a key into the sandbox's keyring, a new one unless it is given."""
-        pair = pair or KeyPair.from_seed(f"insecure {uuid4()}")
+        pair = pair or SigningKeyPair.from_seed(f"insecure {uuid4()}")
         Keyring(sandbox.root / "data/skymount/keys").add(HOME, pair)
         return cls(sandbox.with_env(SKYMOUNT_REGISTRY_TTL=str(TTL)), portal, pair)
 
@@ -95,7 +96,7 @@ class Owner:
         with httpx.Client(base_url=self.portal, headers=_AGENT) as client:
             put(client, self.signed(name, data, self.revision(name) + 1))
 
-    def pending(self) -> list[Pending]:
+    def pending(self) -> list[PendingWrite]:
         """Return what is in the spool."""
         ledger = Ledger.open(self.sandbox.root / "state/skymount/ledger.sqlite3")
         try:

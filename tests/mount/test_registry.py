@@ -16,7 +16,7 @@ import pytest
 
 from skymount.keyring import Keyring
 from skymount.portal.registry.ledger import Ledger
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import MAX_REVISION, SignedEntry
 from skymount.wire.skylink import Skylink
 from tests.fakes.portal import FakePortal, in_thread, redirects
@@ -60,7 +60,7 @@ def test_keys(owner: Owner) -> None:
 
     G6: A listing of `registry` shows the keyring and the public keys used here.
     """
-    other = KeyPair.from_seed("somebody else").public_hex
+    other = SigningKeyPair.from_seed("somebody else").public_hex
     with proxy_to(owner.portal) as proxy, owner.mounted(portal=proxy.url) as files:
         registry = files.parent
         assert output(["readlink", files]).decode().strip() == owner.pair.public_hex
@@ -470,11 +470,11 @@ def test_owner_sets_a_portal_right(owner: Owner) -> None:
         owner.mounted() as files,
         closing(Ledger.open(owner.sandbox.root / "state/skymount/ledger.sqlite3")) as ledger,
     ):
-        ledger.note(owner.signed("x", b"lost", 7), "x")
+        ledger.record_seen(owner.signed("x", b"lost", 7), "x")
         assert error_of("cat", files / "x") == "Input/output error"
         output(["sh", "-c", f"printf anew > {files}/x"])
         assert (read(files / "x"), owner.revision("x")) == (b"anew", 8)
-        ledger.note(owner.signed("x", b"lost again", 20), "x")
+        ledger.record_seen(owner.signed("x", b"lost again", 20), "x")
         output(["rm", files / "x"])
         assert error_of("cat", files / "x") == "No such file or directory"
         assert owner.pending() == []

@@ -129,7 +129,7 @@ def test_killed_daemon(owner: Owner, registry: ScriptedPortal, step: str, then: 
     G4: Nothing is shown below the highest revision that this machine has seen, after a restart too.
     """
     crash(owner, registry, step)
-    assert [(each.data, each.signed and each.signed.entry.revision, each.posting)
+    assert [(each.data, each.signed and each.signed.entry.revision, each.is_posting)
             for each in owner.pending()] == [(NEW, 2, False)] * (step in CLAIMED)  # fmt: skip
     before = [each.signed for each in owner.pending()]
     with mounted(owner) as (_, files):
@@ -298,7 +298,7 @@ def test_disk_that_is_full_from_the_start(
         finally:
             end(tool.process)
         text = mount_namespace.do("cat", *logs(inside))
-        assert text.count("is remembered until it can be written") == 1
+        assert text.count("is kept in memory until it can be written") == 1
         assert "Traceback" not in text
     assert_unique(registry)
 

@@ -30,7 +30,8 @@ from hypothesis.stateful import (
 from skymount.portal.client.base import PortalReader
 from skymount.portal.failover import Portals
 from skymount.portal.options import PortalOptions
-from skymount.portal.registry.ledger import Ledger, Pending
+from skymount.portal.registry.ledger import Ledger
+from skymount.portal.registry.pending_write import PendingWrite
 from skymount.portal.registry.revision_marks import EntryId
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.registry_entry import SignedEntry, hash_data_key
@@ -717,14 +718,14 @@ class Model(RuleBasedStateMachine):
             if each.entry.tweak == tweak and each.entry.data == data
         ]
 
-    def pending(self) -> list[Pending]:
+    def pending(self) -> list[PendingWrite]:
         tweaks = {ref.tweak for ref in self.refs}
         return [each for each in self.world.ledger.pending() if each.tweak in tweaks]
 
     def waiting(self) -> set[tuple[int, bytes]]:
         """Return what is in the spool, less what is being posted just now."""
         numbers = {ref.tweak: name for name, ref in enumerate(self.refs)}
-        return {(numbers[each.tweak], each.data) for each in self.pending() if not each.posting}
+        return {(numbers[each.tweak], each.data) for each in self.pending() if not each.is_posting}
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import trio
 from skymount.portal.client.client import PortalClient
 from skymount.portal.client.upload import UploadBody
 from skymount.wire.byte_range import ByteRange
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import Entry, hash_data_key
 from tests.fakes import portal as fake
 from tests.fakes import skyfiles
@@ -23,7 +23,7 @@ from tests.portal.ranges import received
 
 SMALL = skyfiles.of_files({"a.txt": b"hello", "d/b": noise(3000)})
 LARGE = skyfiles.of_files({"f": noise(300_000, 2)})
-PAIR = KeyPair.from_seed("cancellation")
+PAIR = SigningKeyPair.from_seed("cancellation")
 SIGNED = Entry(hash_data_key("k"), b"data", 7).sign(PAIR.private_key)
 _MOST = 500  # places; a request that waits more often does not end
 

@@ -109,6 +109,7 @@ def test_parsed_options():
         timeout=3,
         dialect="skynet",
         node_url="http://node.example/",
+        ca_file="/etc/ca.pem",
         redirect_hosts=["Upload.example", "[::1]:81", "127.0.0.1", "bücher.example:443"],
         connections=2,
         connect_timeout=1.5,
@@ -133,6 +134,7 @@ def test_parsed_options():
             ("127.0.0.1", None),
             ("xn--bcher-kva.example", 443),
         ),
+        ca_file="/etc/ca.pem",
     )
 
 

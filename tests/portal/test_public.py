@@ -74,7 +74,7 @@ LOCAL: dict[str, dict[str, Any]] = {
 INNER = {
     *("aclose", "base_sector", "connect", "dialect", "head", "node", "of", "open_range"),
     *("metadata_into", "raw_metadata", "round_trip", "sector", "send_upload", "url", "db"),
-    *("registry", "registry.fetch", "registry.following", "registry.post", "registry.read"),
+    *("registry", "registry.fetch", "registry.revision_after", "registry.post", "registry.read"),
     "registry.set",
 }
 """What takes values that were checked before, for the mount and the command line."""
@@ -143,6 +143,13 @@ def test_constants():
     """The constants of the contract."""
     assert skymount.portal.DEFAULT_SVC_PORTAL_URL == "http://127.0.0.1:4280"
     assert skymount.portal.URI_SVC_PREFIX == "svc://"
+
+
+def test_documented_module_of_the_synchronous_client():
+    """docs/library.md imports the class from skymount.portal.sync."""
+    from skymount.portal.sync import SyncPortalClient
+
+    assert SyncPortalClient is skymount.portal.SyncPortalClient
 
 
 def test_names_load_late():

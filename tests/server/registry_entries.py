@@ -2,11 +2,11 @@
 
 import httpx
 
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import Entry, SignedEntry, entry_link, hash_data_key
 from skymount.wire.skylink import Skylink
 
-OWNER = KeyPair.from_seed("the owner of entries in tests")
+OWNER = SigningKeyPair.from_seed("the owner of entries in tests")
 
 
 def signed(key: str, data: bytes = b"data", revision: int = 0, kind: int = 1) -> SignedEntry:

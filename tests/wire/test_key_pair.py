@@ -6,19 +6,19 @@ from hypothesis import strategies as st
 from nacl.bindings import crypto_sign_seed_keypair
 
 from skymount.errors import MalformedError
-from skymount.wire.key_pair import SEED_ENTROPY, KeyPair, derive_child_seed
+from skymount.wire.key_pair import SEED_ENTROPY, SigningKeyPair, derive_child_seed
 from tests.wire.vectors import cases
 
-PAIR = KeyPair.from_seed("insecure test seed")
-OTHER = KeyPair.from_seed("another seed")
+PAIR = SigningKeyPair.from_seed("insecure test seed")
+OTHER = SigningKeyPair.from_seed("another seed")
 
 
 @pytest.mark.parametrize("case", cases("seed_to_keys"))
 def test_known_keys_of_a_seed(case):
     """A seed gives the key pair that the SDKs give."""
-    pair = KeyPair.from_seed(case.seed)
+    pair = SigningKeyPair.from_seed(case.seed)
     assert (pair.public_hex, pair.private_hex) == (case.publicKey, case.privateKey)
-    assert KeyPair.from_private_hex(case.privateKey) == pair
+    assert SigningKeyPair.from_private_hex(case.privateKey) == pair
 
 
 @pytest.mark.parametrize("case", cases("child_seed"))
@@ -41,7 +41,7 @@ def test_generated_seed_is_of_64_bytes():
 def test_seed_that_is_no_text(seed):
     """Half a character in a seed is refused, wherever a seed is taken."""
     for derive in (
-        KeyPair.from_seed,
+        SigningKeyPair.from_seed,
         lambda text: derive_child_seed(text, ""),
         lambda text: derive_child_seed("", text),
     ):
@@ -53,10 +53,10 @@ def test_seed_that_is_no_text(seed):
 def test_private_key_reads_back(seed):
     """Every private key reads back from its hex digits, of either case."""
     public, private = crypto_sign_seed_keypair(seed)
-    pair = KeyPair(public, private)
-    assert KeyPair.from_private_key(private) == pair
-    assert KeyPair.from_private_hex(pair.private_hex) == pair
-    assert KeyPair.from_private_hex(pair.private_hex.upper()) == pair
+    pair = SigningKeyPair(public, private)
+    assert SigningKeyPair.from_private_key(private) == pair
+    assert SigningKeyPair.from_private_hex(pair.private_hex) == pair
+    assert SigningKeyPair.from_private_hex(pair.private_hex.upper()) == pair
 
 
 @pytest.mark.parametrize(
@@ -79,37 +79,37 @@ def test_private_key_reads_back(seed):
 def test_text_that_is_no_private_key(text):
     """A private key is 128 hex digits and nothing else."""
     with pytest.raises(MalformedError, match="128 hex digits"):
-        KeyPair.from_private_hex(text)
+        SigningKeyPair.from_private_hex(text)
 
 
 @pytest.mark.parametrize("size", [0, 32, 63, 65])
 def test_private_key_of_another_size(size):
     """A private key has 64 bytes."""
     with pytest.raises(MalformedError, match="128 hex digits"):
-        KeyPair.from_private_key(bytes(size))
+        SigningKeyPair.from_private_key(bytes(size))
 
 
 def test_halves_that_do_not_belong_together():
     """A seed beside another's public key is no private key: it would sign for neither."""
     mixed = PAIR.private_key[:32] + OTHER.public_key
     with pytest.raises(MalformedError, match="do not belong together"):
-        KeyPair.from_private_key(mixed)
+        SigningKeyPair.from_private_key(mixed)
     with pytest.raises(MalformedError, match="public key"):
-        KeyPair(PAIR.public_key, OTHER.private_key)
+        SigningKeyPair(PAIR.public_key, OTHER.private_key)
 
 
 @pytest.mark.parametrize(("public", "private"), [(31, 64), (32, 32), (0, 0), (33, 64)])
 def test_key_pair_of_other_sizes(public, private):
     """A pair is of 32 and 64 bytes."""
     with pytest.raises(MalformedError, match="32 and 64"):
-        KeyPair(bytes(public), bytes(private))
+        SigningKeyPair(bytes(public), bytes(private))
 
 
 @given(st.text(max_size=140) | st.text("0123456789abcdefABCDEF ", min_size=126, max_size=130))
 def test_any_text_is_a_private_key_or_malformed(text):
     """No text makes the parser fail in another way, and no error repeats the text."""
     try:
-        pair = KeyPair.from_private_hex(text)
+        pair = SigningKeyPair.from_private_hex(text)
     except MalformedError as caught:
         shown = str(caught)
     else:
@@ -125,5 +125,5 @@ def test_nothing_shows_a_private_key():
         assert repr(PAIR.private_key)[2:12] not in text
     wrong = PAIR.private_hex[:64] + OTHER.public_hex
     with pytest.raises(MalformedError) as caught:
-        KeyPair.from_private_hex(wrong)
+        SigningKeyPair.from_private_hex(wrong)
     assert wrong[:16] not in str(caught.value)

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from skymount.errors import BadSignatureError, MalformedError, RevisionError
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import (
     DATA_LIMIT,
     DELETED,
@@ -32,7 +32,7 @@ from skymount.wire.registry_entry import (
 from skymount.wire.skylink import Skylink
 from tests.wire.vectors import VECTORS, cases
 
-PAIR = KeyPair.from_seed("insecure test seed")
+PAIR = SigningKeyPair.from_seed("insecure test seed")
 TWEAK = hash_data_key("app")
 SIGNED = Entry(TWEAK, b"data", 7).sign(PAIR.private_key)
 LINK = Skylink.parse("CABAB_1Dt0FJsxqsu_J4TodNCbCGvtFf1Uys_3EgzOlTcg")
@@ -87,7 +87,7 @@ def test_known_hash_and_signature(case):
     entry = entry_of(case)
     assert entry.hash().hex() == case.hash
     if hasattr(case, "seed"):
-        pair = KeyPair.from_seed(case.seed)
+        pair = SigningKeyPair.from_seed(case.seed)
         signed = entry.sign(pair.private_key)
         assert (signed.signature.hex(), signed.public_key) == (case.signature, pair.public_key)
         assert pair.public_hex == case.publicKey
@@ -297,7 +297,7 @@ def test_what_is_signed_verifies(entry):
     """A signature fits its entry and its key, and no other key."""
     signed = entry.sign(PAIR.private_key)
     assert signed.verify() is signed
-    other = KeyPair.from_seed("another").public_key
+    other = SigningKeyPair.from_seed("another").public_key
     for wrong in (
         replace(signed, public_key=other),
         replace(signed, signature=bytes(64)),
@@ -452,7 +452,7 @@ def test_answer_of_an_early_portal():
 
 def test_answer_is_for_what_was_asked():
     """Key and data key in an answer count nothing: an entry of another's does not verify."""
-    other = Entry(TWEAK, b"data", 7).sign(KeyPair.from_seed("another").private_key)
+    other = Entry(TWEAK, b"data", 7).sign(SigningKeyPair.from_seed("another").private_key)
     read = SignedEntry.parse_answer(other.encode_answer(), PAIR.public_key, TWEAK)
     with pytest.raises(BadSignatureError):
         read.verify()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skymount.errors import BadSignatureError, MalformedError
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import (
     DELETED,
     MAX_REVISION,
@@ -31,13 +31,15 @@ def proven(requested: Skylink, resolved: Skylink, text: bytes) -> bool:
     return True
 
 
-PAIR = KeyPair.from_seed("owner")
-OTHER = KeyPair.from_seed("other")
+PAIR = SigningKeyPair.from_seed("owner")
+OTHER = SigningKeyPair.from_seed("other")
 CONTENT = Skylink.parse("CABAB_1Dt0FJsxqsu_J4TodNCbCGvtFf1Uys_3EgzOlTcg")
 ELSEWHERE = Skylink.v1(b"\7" * 32, 4096)
 
 
-def hop(data: bytes, key: str = "second", revision: int = 3, pair: KeyPair = PAIR) -> SignedEntry:
+def hop(
+    data: bytes, key: str = "second", revision: int = 3, pair: SigningKeyPair = PAIR
+) -> SignedEntry:
     return Entry(hash_data_key(key), data, revision).sign(pair.private_key)
 
 

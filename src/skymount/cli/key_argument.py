@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from skymount.portal.client.client import PortalClient
     from skymount.portal.registry.ledger import Ledger
     from skymount.portal.registry.revision_marks import EntryId
-    from skymount.wire.key_pair import KeyPair
+    from skymount.wire.key_pair import SigningKeyPair
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -59,7 +59,7 @@ def public_key(text: str) -> bytes:
     return _parsed(text) or keyring_with(text).get(text).public_key
 
 
-def key_pair(text: str) -> "KeyPair":
+def key_pair(text: str) -> "SigningKeyPair":
     """Return the key of that name or public key; NoSuchKeyError or KeyringError without one."""
     from skymount.errors import KeyringError
 

@@ -16,13 +16,14 @@ from skymount.cli import EXIT_NOT_FOUND
 from skymount.cli.output import escape, warn
 from skymount.content.model.skyfile import Verified, VerifyPolicy
 from skymount.errors import BadContentError, NotFoundError
-from skymount.fs.skylinks.tree import NAME_LIMIT, Directory, File, Node, Tree
+from skymount.fs.skylinks.tree import Tree, TreeDirectory, TreeFile, TreeNode
+from skymount.fs.subtree import NAME_MAX
 from skymount.portal.client.base import PortalReader
 from skymount.wire.skylink import Skylink, split_link
 
 if TYPE_CHECKING:
     from skymount.cli.session import ContentSession
-    from skymount.wire.hns import Record
+    from skymount.wire.hns import DomainRecord
 
 HNS = "hns://"
 
@@ -68,7 +69,7 @@ class ParsedLink:
         domain, _, path = plain.partition("/")
         return cls(text, parse_domain(domain), _decoded(path))
 
-    async def resolve_domain(self, client: PortalReader) -> "Record":
+    async def resolve_domain(self, client: PortalReader) -> "DomainRecord":
         """Ask a portal for the record of the domain."""
         from skymount.portal.client import hns
 
@@ -107,7 +108,7 @@ async def resolve_link(session: "ContentSession", link: ParsedLink) -> ResolvedL
         return ResolvedLink(skylink, path, verified=True)
     resolver = await session.registry.name_resolver()
     if record is not None:
-        resolver.learn(record)
+        resolver.learn_key(record)
     with naming_absent_content(skylink):
         found = await resolver.resolve(skylink)
     return ResolvedLink(found.skylink, path, found.verified)
@@ -130,7 +131,7 @@ class LinkTarget:
     """From the root of the tree; empty for the root itself."""
 
     @property
-    def node(self) -> Node:
+    def node(self) -> TreeNode:
         """The file or directory."""
         return self.tree.node(self.index)
 
@@ -146,7 +147,7 @@ class LinkTarget:
             return safe_name(self.path.rpartition(b"/")[2].decode(), skylink)
         name = self.tree.skyfile.listing.filename
         try:
-            is_long = len(name.encode()) > NAME_LIMIT
+            is_long = len(name.encode()) > NAME_MAX
         except UnicodeEncodeError:
             is_long = True
         is_unsafe = is_long or not name or name.startswith(".") or "/" in name
@@ -161,22 +162,22 @@ class LinkTarget:
         """Warn of content that cannot be verified."""
         warn_of_doubt(self.link.text, self.verified, policy)
 
-    def single_file(self) -> File | None:
+    def single_file(self) -> TreeFile | None:
         """Return the file that this is; the root is one unless a directory was uploaded.
 
         The root's name may be one that no tree can show: its content can be read all the same.
         """
-        if isinstance(self.node, File):
+        if isinstance(self.node, TreeFile):
             return self.node
         listing, total = self.tree.skyfile.listing, self.tree.skyfile.size
         if self.path or listing.rejected or listing.records > 1:
             return None
         if not listing.records:
-            return File(0, total, 0o444, "")
+            return TreeFile(0, total, 0o444, "")
         only = listing.record(listing.filename)  # as uploads of one file are stored
         if only is None or sum(only[:2]) > total:
             return None
-        return File(*only[:2], 0o444, "")
+        return TreeFile(*only[:2], 0o444, "")
 
     def mode_of(self, path: bytes) -> int:
         """Return the permission bits that the metadata has for a path, 0 for none.
@@ -187,22 +188,22 @@ class LinkTarget:
         found = listing.record(path.decode() or listing.filename)
         return (listing.mode if found is None else found[2]) & 0o777
 
-    def walk(self) -> Iterator[tuple[bytes, Node]]:
+    def walk(self) -> Iterator[tuple[bytes, TreeNode]]:
         """Yield (path from here, node) of all that is below, parents first."""
         skipped = len(self.path) + 1 if self.path else 0
         for index in self.tree.below(self.index):
             yield self.tree.path(index)[skipped:], self.tree.node(index)
 
-    def children(self) -> Iterator[tuple[bytes, Node]]:
+    def children(self) -> Iterator[tuple[bytes, TreeNode]]:
         """Yield (name, node) of what is directly below."""
-        if isinstance(self.node, Directory):
+        if isinstance(self.node, TreeDirectory):
             for index in self.tree.children(self.index):
                 yield self.tree.name(index), self.tree.node(index)
 
-    def files(self) -> Iterator[tuple[bytes, File]]:
+    def files(self) -> Iterator[tuple[bytes, TreeFile]]:
         """Yield (path from here, file) of all files below."""
         for path, node in self.walk():
-            if isinstance(node, File):
+            if isinstance(node, TreeFile):
                 yield path, node
 
     def hidden(self) -> list[tuple[str, str]]:

@@ -42,12 +42,13 @@ if TYPE_CHECKING:
     from skymount.content.fetch.reader import ContentReader
     from skymount.portal.client.upload import UploadBody
     from skymount.portal.failover import Portals
+    from skymount.portal.registry.entry_state import EntryState
     from skymount.portal.registry.ledger import Ledger
     from skymount.portal.registry.name_resolver import NameResolver
     from skymount.portal.registry.revision_marks import EntryId
-    from skymount.portal.registry.verified_registry import State, VerifiedRegistry
+    from skymount.portal.registry.verified_registry import VerifiedRegistry
     from skymount.wire.dialect import Dialect
-    from skymount.wire.key_pair import KeyPair
+    from skymount.wire.key_pair import SigningKeyPair
     from skymount.wire.skylink import Skylink
 
 T = TypeVar("T")
@@ -142,12 +143,12 @@ class WriteSession:
 
         return (await send(self.portals.clients[0].transport, body)).skylink
 
-    async def set(self, entry: "EntryId", pair: "KeyPair", data: bytes) -> "State":
+    async def set(self, entry: "EntryId", pair: "SigningKeyPair", data: bytes) -> "EntryState":
         """Set an entry, whatever it holds; an error says if the spool keeps the change."""
         with self._explaining_spool(entry):
             return await self.registry.write(entry, pair, data, None)
 
-    async def delete(self, entry: "EntryId", pair: "KeyPair") -> "State":
+    async def delete(self, entry: "EntryId", pair: "SigningKeyPair") -> "EntryState":
         """Delete an entry; errors as of `set`."""
         with self._explaining_spool(entry):
             return await self.registry.delete(entry, pair)

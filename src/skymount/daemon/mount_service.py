@@ -4,7 +4,7 @@ import gc
 import logging
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, closing
 from functools import partial
 
@@ -28,24 +28,23 @@ from skymount.daemon.status import MountStatus
 from skymount.errors import CacheError, MountError
 from skymount.fs import fuse, mountpoint
 from skymount.fs.dispatcher import FileSystem
+from skymount.fs.inode_space import InodeSpace
 from skymount.fs.registry.directory import RegistryDirectory, RegistryDirectoryConfig
 from skymount.fs.registry.keyring_cache import KeyringCache
-from skymount.fs.registry.nodes import is_key_node, kind_of
 from skymount.fs.skylinks import hns
 from skymount.fs.skylinks.directory import SkylinksDirectory, TreeConfig
-from skymount.fs.skylinks.hns import HnsDirectory
-from skymount.fs.skylinks.mounted_name import space_of
 from skymount.fs.skylinks.name_table import NameTable, parse_name
 from skymount.fs.skylinks.xattrs import entry_attributes
-from skymount.fs.static_tree import HNS, REGISTRY, SKYDB, SKYLINKS, StaticTree
+from skymount.fs.static_tree import StaticTree
 from skymount.fs.subtree import Subtree
 from skymount.keyring import Keyring
 from skymount.portal.failover import Portals, open_portals
 from skymount.portal.options import DEFAULT_SVC_PORTAL_URL
+from skymount.portal.registry.entry_state import EntryState
 from skymount.portal.registry.ledger import Ledger, default_path
 from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig
 from skymount.portal.registry.spool_retry import SpoolRetry
-from skymount.portal.registry.verified_registry import State, VerifiedRegistry
+from skymount.portal.registry.verified_registry import VerifiedRegistry
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +114,11 @@ async def _serve(
         key_trees = _key_trees(config, keys, registry, documents)
         retry = SpoolRetry(registry, ledger, keys.latest, sends=config.send_pending)
         mount = fuse.FuseConfig(config.mountpoint, config.allow_other, config.timeout)
-        adapter = fuse.FuseAdapter(_file_system(content_trees, key_trees, status), mount)
+        trees: Sequence[Subtree] = (*content_trees, *key_trees)
+        file_system = FileSystem(
+            StaticTree(status.to_json), dict(zip(InodeSpace, trees, strict=True)), status.usage
+        )
+        adapter = fuse.FuseAdapter(file_system, mount)
         status.operations = adapter.counts
         signals = stack.enter_context(trio.open_signal_receiver(*_stop_signals()))
         fuse.attach(adapter, mount)
@@ -179,8 +182,8 @@ def _content_trees(
     registry: VerifiedRegistry,
     nursery: trio.Nursery,
     status: MountStatus,
-) -> tuple[SkylinksDirectory, HnsDirectory]:
-    """Build ``/skylinks`` and ``/hns``, in the order of their inode spaces."""
+) -> tuple[SkylinksDirectory, SkylinksDirectory]:
+    """Build ``/skylinks`` and ``/hns``."""
     resolver = NameResolver(
         registry.portals,
         registry,
@@ -190,51 +193,35 @@ def _content_trees(
             require=config.verify is VerifyPolicy.REQUIRE,
         ),
     )
-    skylinks = NameTable(reader.load, nursery, resolver, parse_name)
-    domains = NameTable(reader.load, nursery, resolver, hns.parse_name, hns.SPACE)
+    skylinks = NameTable(reader.load, nursery, resolver, parse_name, InodeSpace.SKYLINKS)
+    domains = NameTable(reader.load, nursery, resolver, hns.parse_name, InodeSpace.HNS)
     status.skylinks, status.domains = skylinks, domains
-    tree = TreeConfig(lookup_grace=config.lookup_grace)
-    return SkylinksDirectory(reader, skylinks, tree), HnsDirectory(reader, domains, tree)
+    tree = TreeConfig(config.lookup_grace, config.timeout)
+    return SkylinksDirectory(reader, skylinks, tree), SkylinksDirectory(reader, domains, tree)
 
 
 def _key_trees(
     config: Config, keys: KeyringCache, registry: VerifiedRegistry, documents: Documents
-) -> tuple[RegistryDirectory[State], RegistryDirectory[Document]]:
-    """Build ``/registry`` and ``/skydb``, in the order of their kinds."""
+) -> tuple[RegistryDirectory[EntryState], RegistryDirectory[Document]]:
+    """Build ``/registry`` and ``/skydb``."""
     ttl, grace = config.registry_ttl, config.lookup_grace
 
-    def attributes(state: State) -> Mapping[str, str]:
+    def attributes(state: EntryState) -> Mapping[str, str]:
         return {} if state.signed is None else entry_attributes(state.signed)
 
     return (
         RegistryDirectory(
             registry,
             keys,
-            RegistryDirectoryConfig(REGISTRY, kind=0, ttl=ttl, grace=grace),
+            RegistryDirectoryConfig(InodeSpace.REGISTRY, ttl=ttl, grace=grace),
             attributes,
         ),
         RegistryDirectory(
             documents,
             keys,
-            RegistryDirectoryConfig(SKYDB, kind=1, suffix=b".json", ttl=ttl, grace=grace),
+            RegistryDirectoryConfig(InodeSpace.SKYDB, suffix=b".json", ttl=ttl, grace=grace),
             lambda document: {**attributes(document.entry), "verified": document.verified.value},
         ),
-    )
-
-
-def _file_system(
-    content_trees: tuple[SkylinksDirectory, HnsDirectory],
-    key_trees: tuple[RegistryDirectory[State], RegistryDirectory[Document]],
-    status: MountStatus,
-) -> FileSystem:
-    def subtree_of(inode: int) -> Subtree:
-        return key_trees[kind_of(inode)] if is_key_node(inode) else content_trees[space_of(inode)]
-
-    return FileSystem(
-        StaticTree(status.to_json),
-        dict(zip((SKYLINKS, HNS, REGISTRY, SKYDB), (*content_trees, *key_trees), strict=True)),
-        subtree_of,
-        status.usage,
     )
 
 

@@ -1,6 +1,6 @@
-"""Owns the border to the kernel: pyfuse3's types on one side, `FileSystem` on the other.
+"""Answers the kernel's FUSE requests: pyfuse3's types on one side, subtrees on the other.
 
-The only importer of pyfuse3. Every exception becomes an errno here, by one table.
+Every exception becomes an errno here, by the table `ERRNO`. The only module that imports pyfuse3.
 """
 
 import errno
@@ -9,8 +9,8 @@ import os
 import stat
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
@@ -20,26 +20,23 @@ import trio
 from skymount.concurrency import in_turns
 from skymount.errors import (
     AccessDeniedError,
-    BadContentError,
     FrozenEntryError,
+    InvalidDocumentError,
     MountError,
     NotFoundError,
     PortalTimeoutError,
     SkymountError,
     StaleEntryError,
 )
-from skymount.fs.dispatcher import FileSystem, Opened
-from skymount.fs.skylinks.mounted_name import merged
+from skymount.fs.dispatcher import FileSystem
+from skymount.fs.inode_space import merge_forgets
 from skymount.fs.subtree import (
-    UNCHANGING,
-    Answer,
-    Changes,
-    Entry,
-    Terms,
-    asker,
-    is_later,
+    IMMUTABLE,
+    NAME_MAX,
+    InodeAttributes,
+    OpenFile,
+    Subtree,
     refuse,
-    settled,
 )
 
 log = logging.getLogger(__name__)
@@ -48,25 +45,25 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 SUBTYPE = "skymount"
-"""The mount's type is ``fuse.skymount``: indexers can be told to stay out (PRUNEFS)."""
+"""The mount's type is ``fuse.skymount``, which indexers can be told to skip (PRUNEFS)."""
 
-_TASKS = 1000
-"""Requests handled at once. pyfuse3's own 99 would let slow reads starve a stat from memory."""
+_MAX_TASKS = 1000
+"""Requests handled at once. With pyfuse3's default of 99, slow reads block a stat from memory."""
 
-_BLOCK_SIZE = 4096  # bytes, of statfs; f_bsize and f_frsize must agree or df misreads them
+_BLOCK_SIZE = 4096  # bytes; statfs: df expects f_bsize and f_frsize to be equal
 _SECTOR = 512  # bytes, the unit of st_blocks
-_PREFERRED_IO = 128 << 10  # bytes, st_blksize: what the kernel asks for at a time
+_PREFERRED_IO = 128 << 10  # bytes, st_blksize
 
 ERRNO: Sequence[tuple[type[SkymountError], int]] = (
-    (NotFoundError, errno.ENOENT),  # every portal said so; never the result of a failure
+    (NotFoundError, errno.ENOENT),  # every portal said so; a failure never counts as that
     (AccessDeniedError, errno.EACCES),  # credentials, payment or a blocklist
     (PortalTimeoutError, errno.ETIMEDOUT),
-    (StaleEntryError, errno.ESTALE),  # somebody else changed the entry since it was opened
-    (FrozenEntryError, errno.EPERM),
-    (BadContentError, errno.EIO),  # EBADMSG would be more exact, but tools print EIO better
+    (StaleEntryError, errno.ESTALE),  # someone else changed the entry since it was opened
+    (FrozenEntryError, errno.EPERM),  # the entry has the last revision
+    (InvalidDocumentError, errno.EINVAL),  # what was written to a file of skydb is no JSON
     (SkymountError, errno.EIO),
 )
-"""What each error means to a program; the first match counts."""
+"""The errno of each error; the first match counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +72,11 @@ class FuseConfig:
 
     mountpoint: str
     allow_other: bool = False
-    deadline: float = 30.0
-    """Seconds after which any operation fails with ETIMEDOUT."""
+    deadline: float = 30.0  # seconds after which any operation fails with ETIMEDOUT
 
 
 def errno_of(error: Exception) -> int:
-    """Return the errno for an exception; EIO for what nobody foresaw."""
+    """Return the errno for an exception; EIO if it is unexpected."""
     if isinstance(error, OSError) and error.errno:
         return error.errno
     if isinstance(error, trio.TooSlowError):
@@ -91,7 +87,7 @@ def errno_of(error: Exception) -> int:
 def _handler(
     work: Callable[Concatenate["FuseAdapter", P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate["FuseAdapter", P], Coroutine[Any, Any, R]]:
-    """Count an operation, and turn whatever it raises into a FUSEError."""
+    """Count a request, and turn whatever it raises into a FUSEError."""
     name = work.__name__
 
     async def handle(self: "FuseAdapter", /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -99,13 +95,13 @@ def _handler(
         try:
             return await work(self, *args, **kwargs)
         except Exception as error:  # noqa: BLE001  # pyfuse3 ends the mount on any other
-            raise _refusal(name, error) from None
+            raise _fuse_error(name, error) from None
 
     return handle
 
 
-def _refusal(operation: str, error: Exception) -> pyfuse3.FUSEError:
-    """Return what to tell the kernel of an exception; anything else would end the mount."""
+def _fuse_error(operation: str, error: Exception) -> pyfuse3.FUSEError:
+    """Return the kernel's form of an exception, and log what a user may want to know."""
     if isinstance(error, pyfuse3.FUSEError):
         return error
     number = errno_of(error)
@@ -116,274 +112,116 @@ def _refusal(operation: str, error: Exception) -> pyfuse3.FUSEError:
     return pyfuse3.FUSEError(number)
 
 
+def _check_length(name: bytes) -> None:
+    if len(name) > NAME_MAX:
+        refuse(errno.ENAMETOOLONG)
+
+
+def _never_possible(name: str, parent: int = 0) -> Any:
+    """Return a handler that refuses what no subtree can make or remove.
+
+    `parent` is the position of the directory's inode number among the arguments.
+    """
+
+    async def refuse_it(self: "FuseAdapter", *args: Any) -> NoReturn:
+        refuse(self._files.subtree(args[parent]).refusal)
+
+    refuse_it.__name__ = name
+    return _handler(refuse_it)
+
+
 class FuseAdapter(pyfuse3.Operations):
-    """Speaks with the kernel; decides nothing."""
+    """Translates each request for the subtree that it concerns, and the answer for the kernel."""
 
     supports_dot_lookup = False
     enable_writeback_cache = False
 
-    def __init__(self, operations: FileSystem, config: FuseConfig) -> None:
+    def __init__(self, files: FileSystem, config: FuseConfig) -> None:
         super().__init__()
-        self._operations = operations
-        self.counts = Counter[str]()
-        """How many requests of each kind came."""
+        self._files = files
+        self.counts = Counter[str]()  # requests by kind
         self._deadline = config.deadline
-        self._forgetting = trio.Lock()
+        self._forget_lock = trio.Lock()
         self._uid, self._gid = os.getuid(), os.getgid()
 
-    async def _answered(self, answer: Answer[R]) -> R:
-        """Return an answer; one that must be waited for has a deadline."""
-        return await self._in_time(answer) if is_later(answer) else answer  # type: ignore[return-value]
+    def _limit(self, subject: Subtree | OpenFile) -> AbstractContextManager[object]:
+        return nullcontext() if subject.has_own_deadline else trio.fail_after(self._deadline)
 
-    async def _in_time(self, work: Coroutine[Any, Any, R]) -> R:
-        with trio.fail_after(self._deadline):
-            return await work
+    def _attributes(self, found: InodeAttributes) -> pyfuse3.EntryAttributes:
+        attributes = self._new_attributes(found.entry_timeout, found.attr_timeout, found.mtime_ns)
+        attributes.st_ino, attributes.st_mode, attributes.st_size = found[:3]
+        attributes.st_blocks = -(-found.size // _SECTOR)
+        return attributes
 
-    def _attributes(self, entry: Entry) -> pyfuse3.EntryAttributes:
-        found = self._new_attributes(entry)
-        found.st_ino, found.st_mode, found.st_size = entry.inode, entry.mode, entry.size
-        found.st_blocks = -(-entry.size // _SECTOR)
-        return found
+    def _new_attributes(
+        self, entry_timeout: float, attr_timeout: float, mtime_ns: int
+    ) -> pyfuse3.EntryAttributes:
+        """Return attributes without inode, mode and size, to be used for many names of a listing.
 
-    def _new_attributes(self, terms: Entry | Terms) -> pyfuse3.EntryAttributes:
-        """Return attributes that lack what differs between the children of one directory.
-
-        The number of links is 1, also of a directory: «not counted», so that find looks at each
+        st_nlink stays 1, for a directory too: find takes that as "not counted" and looks at each
         child.
         """
-        found = pyfuse3.EntryAttributes()
-        found.st_uid, found.st_gid = self._uid, self._gid
-        found.st_blksize = _PREFERRED_IO
-        found.entry_timeout, found.attr_timeout = terms.entry_ttl, terms.attr_ttl
-        found.st_mtime_ns = found.st_ctime_ns = found.st_atime_ns = terms.mtime_ns
-        return found
+        attributes = pyfuse3.EntryAttributes()
+        attributes.st_uid, attributes.st_gid = self._uid, self._gid
+        attributes.st_blksize = _PREFERRED_IO
+        attributes.entry_timeout, attributes.attr_timeout = entry_timeout, attr_timeout
+        attributes.st_mtime_ns = attributes.st_ctime_ns = attributes.st_atime_ns = mtime_ns
+        return attributes
+
+    # Names and attributes
 
     @_handler
     async def lookup(
         self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
-        asker.set(ctx.pid)
-        entry = await self._answered(self._operations.lookup(parent_inode, name))
-        return self._attributes(entry)
+        _check_length(name)
+        subtree = self._files.subtree(parent_inode)
+        with self._limit(subtree):
+            return self._attributes(await subtree.lookup(parent_inode, name))
 
     @_handler
     async def getattr(
         self, inode: int, ctx: pyfuse3.RequestContext | None = None
     ) -> pyfuse3.EntryAttributes:
-        return self._attributes(await self._answered(self._operations.getattr(inode)))
+        subtree = self._files.subtree(inode)
+        with self._limit(subtree):
+            return self._attributes(await subtree.getattr(inode))
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         self.counts["forget"] += 1
-        async with self._forgetting:  # one after another, or all of them would have a turn in each
-            async for inode, count in in_turns(merged(inode_list)):
-                self._operations.forget(inode, count)
+        async with self._forget_lock:  # one list at a time, else each would take a turn
+            async for inode, count in in_turns(merge_forgets(inode_list)):
+                self._files.subtree(inode).forget(inode, count)
 
     @_handler
     async def access(self, inode: int, mode: int, ctx: pyfuse3.RequestContext) -> bool:
         if mode & os.W_OK:
-            self._only_owner(ctx, inode)
-        return await self._answered(self._operations.access(inode, mode))
+            self._check_owner(ctx, inode)
+        subtree = self._files.subtree(inode)
+        with self._limit(subtree):
+            return await subtree.access(inode, mode)
 
     @_handler
     async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
-        return await self._in_time(self._operations.readlink(inode))
-
-    def _only_owner(self, ctx: pyfuse3.RequestContext, inode: int) -> None:
-        """EACCES for anybody else where one can write: the keys that sign are the owner's."""
-        if not self._may_write(ctx, inode):
-            raise pyfuse3.FUSEError(errno.EACCES)
-
-    def _may_write(self, ctx: pyfuse3.RequestContext, inode: int) -> bool:
-        return not self._operations.is_writable(inode) or ctx.uid in (self._uid, 0)
-
-    async def _open_for_anybody(self, inode: int, flags: int) -> Opened:
-        """Open what everybody may read: a scratch file is its owner's."""
-        entry = await settled(self._operations.getattr(inode))
-        if not entry.mode & stat.S_IROTH:
-            refuse(errno.EACCES)
-        return await settled(self._operations.open(inode, flags))
-
-    @_handler
-    async def setattr(
-        self,
-        inode: int,
-        attr: pyfuse3.EntryAttributes,
-        fields: pyfuse3.SetattrFields,
-        fh: int | None,
-        ctx: pyfuse3.RequestContext,
-    ) -> pyfuse3.EntryAttributes:
-        self._only_owner(ctx, inode)
-        changes = Changes(attr.st_size if fields.update_size else None)
-        entry = await self._in_time(self._operations.setattr(inode, changes, fh))
-        return self._attributes(entry)
-
-    @_handler
-    async def create(
-        self,
-        parent_inode: int,
-        name: bytes,
-        mode: int,
-        flags: int,
-        ctx: pyfuse3.RequestContext,
-    ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
-        self._only_owner(ctx, parent_inode)
-        created = self._operations.create(parent_inode, name, flags)
-        entry, handle, keep = await self._in_time(created)
-        info = pyfuse3.FileInfo(fh=handle, keep_cache=keep, direct_io=not keep)
-        return info, self._attributes(entry)
-
-    @_handler
-    async def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
-        self._only_owner(ctx, parent_inode)
-        await self._in_time(self._operations.unlink(parent_inode, name))
-
-    @_handler
-    async def rename(
-        self,
-        parent_inode_old: int,
-        name_old: bytes,
-        parent_inode_new: int,
-        name_new: bytes,
-        flags: int,
-        ctx: pyfuse3.RequestContext,
-    ) -> None:
-        self._only_owner(ctx, parent_inode_old)
-        old, new = (parent_inode_old, name_old), (parent_inode_new, name_new)
-        await self._in_time(self._operations.rename(*old, *new, flags))
-
-    @_handler
-    async def mkdir(
-        self, parent_inode: int, name: bytes, mode: int, ctx: pyfuse3.RequestContext
-    ) -> NoReturn:
-        await self._make(parent_inode, name)
-
-    @_handler
-    async def mknod(
-        self,
-        parent_inode: int,
-        name: bytes,
-        mode: int,
-        rdev: int,
-        ctx: pyfuse3.RequestContext,
-    ) -> NoReturn:
-        await self._make(parent_inode, name)
-
-    @_handler
-    async def symlink(
-        self, parent_inode: int, name: bytes, target: bytes, ctx: pyfuse3.RequestContext
-    ) -> NoReturn:
-        await self._make(parent_inode, name)
-
-    @_handler
-    async def link(
-        self,
-        inode: int,
-        new_parent_inode: int,
-        new_name: bytes,
-        ctx: pyfuse3.RequestContext,
-    ) -> NoReturn:
-        await self._make(new_parent_inode, new_name)
-
-    @_handler
-    async def rmdir(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> NoReturn:
-        await self._make(parent_inode, name)
-
-    async def _make(self, parent: int, name: bytes) -> NoReturn:
-        """Refuse what no part of the tree can hold."""
-        await self._in_time(self._operations.make(parent, name))
-        raise pyfuse3.FUSEError(errno.EPERM)
-
-    @_handler
-    async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
-        return await self._answered(self._operations.opendir(inode))
-
-    @_handler
-    async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
-        reached, count = start_id, 0
-        known, attributes = UNCHANGING, self._new_attributes(UNCHANGING)
-        for name, inode, mode, size, position, terms in self._operations.readdir(fh, start_id):
-            if terms is not known:
-                known, attributes = terms, self._new_attributes(terms)
-            attributes.st_ino, attributes.st_mode, attributes.st_size = inode, mode, size
-            attributes.st_blocks = -(-size // _SECTOR)
-            if not pyfuse3.readdir_reply(token, name, attributes, position):
-                break
-            reached = position
-            count += 1
-        self._operations.referred(fh, start_id, reached, count)
-
-    @_handler
-    async def releasedir(self, fh: int) -> None:
-        self._operations.releasedir(fh)
-
-    @_handler
-    async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
-        is_writing = flags & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC)
-        if is_writing:
-            self._only_owner(ctx, inode)
-        if is_writing or self._may_write(ctx, inode):
-            opened = self._operations.open(inode, flags)
-        else:
-            opened = self._open_for_anybody(inode, flags)
-        handle, keep, content = await self._answered(opened)
-        if content:
-            with suppress(OSError):  # it will ask, then
-                pyfuse3.notify_store(inode, 0, content)  # type: ignore[arg-type]  # any buffer
-        return pyfuse3.FileInfo(fh=handle, keep_cache=keep, direct_io=not keep)
-
-    @_handler
-    async def read(  # type: ignore[override]  # pyfuse3 takes any buffer
-        self, fh: int, off: int, size: int
-    ) -> bytes | memoryview:
-        return await self._answered(self._operations.read(fh, off, size))
-
-    @_handler
-    async def write(self, fh: int, off: int, buf: bytes) -> int:
-        return self._operations.write(fh, off, buf)
-
-    @_handler
-    async def release(self, fh: int) -> None:
-        await self._answered(self._operations.release(fh))
-
-    @_handler
-    async def flush(self, fh: int) -> None:
-        """Must exist, also where nothing is ever unwritten: ENOSYS would be remembered for ever."""
-        await self._answered(self._operations.flush(fh))
-
-    @_handler
-    async def fsync(self, fh: int, datasync: bool) -> None:
-        """As flush."""
-        await self._in_time(self._operations.fsync(fh))
-
-    @_handler
-    async def fsyncdir(self, fh: int, datasync: bool) -> None:
-        """As flush."""
+        subtree = self._files.subtree(inode)
+        with self._limit(subtree):
+            return await subtree.readlink(inode)
 
     @_handler
     async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
         if not name.startswith(b"user."):
-            # «not supported» makes ls stop asking for each file's labels and ACLs
-            raise pyfuse3.FUSEError(errno.EOPNOTSUPP)
-        value = (await self._answered(self._operations.xattrs(inode))).get(name)
-        if value is None:
-            raise pyfuse3.FUSEError(pyfuse3.ENOATTR)
-        return value
+            refuse(errno.EOPNOTSUPP)  # so that ls does not ask for the labels and ACLs of each file
+        value = (await self._xattrs(inode)).get(name)
+        return value if value is not None else refuse(pyfuse3.ENOATTR)
 
     @_handler
     async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
-        return list(await self._answered(self._operations.xattrs(inode)))
+        return list(await self._xattrs(inode))
 
-    @_handler
-    async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
-        size, files = self._operations.usage()
-        found = pyfuse3.StatvfsData()
-        found.f_bsize = found.f_frsize = _BLOCK_SIZE
-        found.f_blocks = max(1, -(-size // _BLOCK_SIZE))  # of none at all, df would say nothing
-        found.f_bfree = found.f_bavail = 0
-        found.f_files = max(1, files)
-        found.f_ffree = found.f_favail = 0
-        found.f_namemax = 255
-        return found
+    async def _xattrs(self, inode: int) -> Mapping[bytes, bytes]:
+        subtree = self._files.subtree(inode)
+        with self._limit(subtree):
+            return await subtree.xattrs(inode)
 
     @_handler
     async def setxattr(
@@ -396,31 +234,208 @@ class FuseAdapter(pyfuse3.Operations):
         self._refuse_xattr(inode, name)
 
     def _refuse_xattr(self, inode: int, name: bytes) -> NoReturn:
-        """Refuse so that programs that copy labels and attributes go on without them."""
-        is_read_only = name.startswith(b"user.") and not self._operations.is_writable(inode)
-        raise pyfuse3.FUSEError(errno.EROFS if is_read_only else errno.EOPNOTSUPP)
+        """Refuse with the errno after which programs that copy attributes go on without them."""
+        is_read_only = name.startswith(b"user.") and not self._files.subtree(inode).writable
+        refuse(errno.EROFS if is_read_only else errno.EOPNOTSUPP)
+
+    # Changes
+
+    def _check_owner(self, ctx: pyfuse3.RequestContext, inode: int) -> None:
+        """EACCES for other users where one can write: the signing keys are the owner's."""
+        if not self._may_write(ctx, inode):
+            refuse(errno.EACCES)
+
+    def _may_write(self, ctx: pyfuse3.RequestContext, inode: int) -> bool:
+        return not self._files.subtree(inode).writable or ctx.uid in (self._uid, 0)
+
+    @_handler
+    async def setattr(
+        self,
+        inode: int,
+        attr: pyfuse3.EntryAttributes,
+        fields: pyfuse3.SetattrFields,
+        fh: int | None,
+        ctx: pyfuse3.RequestContext,
+    ) -> pyfuse3.EntryAttributes:
+        self._check_owner(ctx, inode)
+        size = attr.st_size if fields.update_size else None
+        opened = None if fh is None else self._files.open_files[fh]
+        with trio.fail_after(self._deadline):
+            found = await self._files.subtree(inode).setattr(inode, size, opened)
+        return self._attributes(found)
+
+    @_handler
+    async def create(
+        self,
+        parent_inode: int,
+        name: bytes,
+        mode: int,
+        flags: int,
+        ctx: pyfuse3.RequestContext,
+    ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
+        self._check_owner(ctx, parent_inode)
+        _check_length(name)
+        with trio.fail_after(self._deadline):
+            subtree = self._files.subtree(parent_inode)
+            found, opened = await subtree.create(parent_inode, name, flags)
+        return self._file_info(opened), self._attributes(found)
+
+    @_handler
+    async def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
+        self._check_owner(ctx, parent_inode)
+        with trio.fail_after(self._deadline):
+            await self._files.subtree(parent_inode).unlink(parent_inode, name)
+
+    @_handler
+    async def rename(
+        self,
+        parent_inode_old: int,
+        name_old: bytes,
+        parent_inode_new: int,
+        name_new: bytes,
+        flags: int,
+        ctx: pyfuse3.RequestContext,
+    ) -> None:
+        self._check_owner(ctx, parent_inode_old)
+        _check_length(name_new)
+        subtree = self._files.subtree(parent_inode_old)
+        if self._files.subtree(parent_inode_new) is not subtree:
+            refuse(errno.EXDEV)
+        old, new = (parent_inode_old, name_old), (parent_inode_new, name_new)
+        with trio.fail_after(self._deadline):
+            await subtree.rename(*old, *new, flags)
+
+    mkdir = _never_possible("mkdir")
+    mknod = _never_possible("mknod")
+    symlink = _never_possible("symlink")
+    rmdir = _never_possible("rmdir")
+    link = _never_possible("link", parent=1)
+
+    # Directories
+
+    @_handler
+    async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
+        subtree = self._files.subtree(inode)
+        with self._limit(subtree):
+            return self._files.add_directory(await subtree.opendir(inode))
+
+    @_handler
+    async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
+        directory = self._files.open_directories[fh]
+        last, count = start_id, 0
+        known, attributes = IMMUTABLE, self._new_attributes(*IMMUTABLE)
+        for name, inode, mode, size, position, validity in directory.readdir(start_id):
+            if validity is not known:
+                known, attributes = validity, self._new_attributes(*validity)
+            attributes.st_ino, attributes.st_mode, attributes.st_size = inode, mode, size
+            attributes.st_blocks = -(-size // _SECTOR)
+            if not pyfuse3.readdir_reply(token, name, attributes, position):
+                break
+            last = position
+            count += 1
+        directory.referred(start_id, last, count)
+
+    @_handler
+    async def releasedir(self, fh: int) -> None:
+        self._files.open_directories.pop(fh).release()
+
+    @_handler
+    async def fsyncdir(self, fh: int, datasync: bool) -> None:
+        """Must exist, as `flush`."""
+
+    # Files
+
+    @_handler
+    async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
+        subtree = self._files.subtree(inode)
+        is_writing = flags & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC)
+        if is_writing:
+            self._check_owner(ctx, inode)
+        with self._limit(subtree):
+            if not is_writing and not self._may_write(ctx, inode):
+                await self._check_readable(subtree, inode)
+            opened = await subtree.open(inode, flags)
+        if content := opened.preload():
+            with suppress(OSError):  # then the kernel will ask for it
+                pyfuse3.notify_store(inode, 0, content)  # type: ignore[arg-type]  # any buffer
+        return self._file_info(opened)
+
+    @staticmethod
+    async def _check_readable(subtree: Subtree, inode: int) -> None:
+        """EACCES for another user who opens one of the owner's scratch files."""
+        if not (await subtree.getattr(inode)).mode & stat.S_IROTH:
+            refuse(errno.EACCES)
+
+    def _file_info(self, opened: OpenFile) -> pyfuse3.FileInfo:
+        keep = opened.keep_cache
+        return pyfuse3.FileInfo(
+            fh=self._files.add_file(opened), keep_cache=keep, direct_io=not keep
+        )
+
+    @_handler
+    async def read(  # type: ignore[override]  # pyfuse3 takes any buffer
+        self, fh: int, off: int, size: int
+    ) -> bytes | memoryview:
+        opened = self._files.open_files[fh]
+        with self._limit(opened):
+            return await opened.read(off, size)
+
+    @_handler
+    async def write(self, fh: int, off: int, buf: bytes) -> int:
+        return self._files.open_files[fh].write(off, buf)
+
+    @_handler
+    async def flush(self, fh: int) -> None:
+        """Must exist, also for files that are never written: the kernel remembers ENOSYS."""
+        opened = self._files.open_files[fh]
+        with self._limit(opened):
+            await opened.flush()
+
+    @_handler
+    async def fsync(self, fh: int, datasync: bool) -> None:
+        opened = self._files.open_files[fh]
+        with self._limit(opened):
+            await opened.fsync()
+
+    @_handler
+    async def release(self, fh: int) -> None:
+        opened = self._files.open_files.pop(fh)
+        with self._limit(opened):
+            await opened.release()
+
+    @_handler
+    async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
+        size, files = self._files.usage()
+        found = pyfuse3.StatvfsData()
+        found.f_bsize = found.f_frsize = _BLOCK_SIZE
+        found.f_blocks = max(1, -(-size // _BLOCK_SIZE))  # df leaves out a file system of size 0
+        found.f_bfree = found.f_bavail = 0
+        found.f_files = max(1, files)
+        found.f_ffree = found.f_favail = 0
+        found.f_namemax = 255
+        return found
 
 
 def attach(adapter: FuseAdapter, config: FuseConfig) -> None:
     """Mount; the kernel's requests wait until `run`. MountError when the mount is refused."""
     options = set(pyfuse3.default_options)
     options |= {"fsname=skymount", f"subtype={SUBTYPE}", "nosuid", "nodev", "noatime"}
-    options.discard("default_permissions")  # writing is EROFS to everyone, not EACCES to some
+    options.discard("default_permissions")  # so that a write is EROFS for every user
     if config.allow_other:
         options.add("allow_other")
-    with tempfile.TemporaryFile() as words:
+    with tempfile.TemporaryFile() as output:
         try:
-            with _stderr_to(words.fileno()):
+            with _stderr_to(output.fileno()):
                 pyfuse3.init(adapter, config.mountpoint, options)
         except RuntimeError as error:
-            words.seek(0)
-            said = " ".join(words.read(2000).decode(errors="replace").split())
-            raise MountError(f"{config.mountpoint}: {said or error}") from None
+            output.seek(0)
+            message = " ".join(output.read(2000).decode(errors="replace").split())
+            raise MountError(f"{config.mountpoint}: {message or error}") from None
 
 
 @contextmanager
 def _stderr_to(descriptor: int) -> Iterator[None]:
-    """Send what libfuse and fusermount3 print to a file: it is the only reason they give."""
+    """Redirect what libfuse and fusermount3 print: the only place where they give a reason."""
     saved = os.dup(2)
     try:
         os.dup2(descriptor, 2)
@@ -432,11 +447,11 @@ def _stderr_to(descriptor: int) -> Iterator[None]:
 
 async def run() -> None:
     """Answer the kernel until the file system is unmounted or the task is cancelled."""
-    await pyfuse3.main(min_tasks=1, max_tasks=_TASKS)
+    await pyfuse3.main(min_tasks=1, max_tasks=_MAX_TASKS)
 
 
 def stop() -> None:
-    """Take no more requests; `run` returns when those under way are answered."""
+    """Take no more requests; `run` returns once those in flight are answered."""
     pyfuse3.terminate()
 
 

@@ -33,14 +33,12 @@ class Mounted:
 
     kind: str
     source: str
-    user_id: int | None = None
-    """Known for FUSE mounts."""
+    user_id: int | None = None  # known for FUSE mounts
     connection: str = field(default="", compare=False)
     """The number of its FUSE connection, which is that of its device."""
 
     @property
     def is_ours(self) -> bool:
-        """Whether skymount made this mount."""
         return self.kind == FUSE_TYPE
 
     def check_owner(self, path: str) -> None:

@@ -1,5 +1,5 @@
-"""Owns the part of the tree that is always there: the root, the names of the realms in it, and
-``.skymount`` with the daemon's own files. Inode numbers below 2**24 are its.
+"""The part of the mounted tree that is always there: the root, the directories of the other
+subtrees, and ``.skymount`` with the daemon's own files.
 """
 
 import errno
@@ -8,38 +8,27 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from skymount.fs.inode_space import CONTROL, HELP, HNS, REGISTRY, ROOT, SKYDB, SKYLINKS, STATUS
 from skymount.fs.subtree import (
-    FOREVER,
-    Child,
-    Entry,
+    IMMUTABLE_TIMEOUT,
+    NO_ENTRY,
+    DirectoryEntry,
+    InodeAttributes,
     OpenDirectory,
     OpenFile,
     Subtree,
-    child_of,
+    directory_entry,
     refuse,
 )
 
-ROOT = 1
-SKYLINKS = 2
-CONTROL = 3
-_HELP = 4
-_STATUS = 5
-HNS = 6
-REGISTRY = 7
-SKYDB = 8
-
-FIXED_LIMIT = 1 << 24
-"""Inode numbers below it are fixed."""
-
-REALMS: Mapping[bytes, int] = {
+_SUBTREES: Mapping[bytes, int] = {
     b"skylinks": SKYLINKS,
     b"hns": HNS,
     b"registry": REGISTRY,
     b"skydb": SKYDB,
 }
-"""The directories in the root that are realms of their own."""
 
-HELP = b"""\
+_HELP_TEXT = b"""\
 This directory is a content portal, mounted by skymount.
 
   skylinks/<skylink>/<path>   the files of a skylink, read-only; what you used is listed
@@ -56,98 +45,91 @@ Where a file came from:               getfattr -d -m user.skymount FILE
 
 
 @dataclass(frozen=True, slots=True)
-class FixedDirectory:
-    """A directory that is always there."""
-
+class _StaticDirectory:
     children: Mapping[bytes, int] = field(default_factory=dict)
     mode: int = stat.S_IFDIR | 0o555
 
 
 @dataclass(frozen=True, slots=True)
-class FixedFile:
-    """A file whose content the daemon makes at each open."""
-
-    content: Callable[[], bytes]
-    changes: bool
-    """Whether the content may differ between two opens, so that nobody may cache it."""
+class _StaticFile:
+    content: Callable[[], bytes]  # makes the content, at each open
+    is_constant: bool
     mode: int = stat.S_IFREG | 0o444
 
 
-FixedNode = FixedDirectory | FixedFile
-
-
-def fixed_nodes(status: Callable[[], bytes]) -> dict[int, FixedNode]:
-    """Return the fixed nodes by inode number; `status` makes the JSON of ``status.json``."""
-    return {
-        ROOT: FixedDirectory({b".skymount": CONTROL, **REALMS}),
-        **{inode: FixedDirectory() for inode in REALMS.values()},
-        CONTROL: FixedDirectory({b"help.txt": _HELP, b"status.json": _STATUS}),
-        _HELP: FixedFile(lambda: HELP, changes=False),
-        _STATUS: FixedFile(status, changes=True),
-    }
+_StaticNode = _StaticDirectory | _StaticFile
 
 
 class StaticTree(Subtree):
-    """The nodes that are always there, which the kernel's references do not matter to."""
+    """Nodes that live as long as the mount, so that the kernel's references are not counted.
+
+    `status` makes the JSON of ``status.json``.
+    """
+
+    has_own_deadline = True  # nothing here waits
 
     def __init__(self, status: Callable[[], bytes]) -> None:
-        self._nodes = fixed_nodes(status)
+        self._nodes: Mapping[int, _StaticNode] = {
+            ROOT: _StaticDirectory({b".skymount": CONTROL, **_SUBTREES}),
+            **{inode: _StaticDirectory() for inode in _SUBTREES.values()},
+            CONTROL: _StaticDirectory({b"help.txt": HELP, b"status.json": STATUS}),
+            HELP: _StaticFile(lambda: _HELP_TEXT, is_constant=True),
+            STATUS: _StaticFile(status, is_constant=False),
+        }
 
-    def lookup(self, parent: int, name: bytes) -> Entry:
-        node = self._node(parent)
-        if not isinstance(node, FixedDirectory):
-            refuse(errno.ENOTDIR)
-        child = node.children.get(name)
-        return Entry(0) if child is None else self.entry(child)
+    async def lookup(self, parent: int, name: bytes) -> InodeAttributes:
+        child = self._directory(parent).children.get(name)
+        return NO_ENTRY if child is None else self.attributes(child)
 
-    def getattr(self, inode: int) -> Entry:
-        return self.entry(inode)
+    async def getattr(self, inode: int) -> InodeAttributes:
+        return self.attributes(inode)
 
-    def entry(self, inode: int) -> Entry:
-        """Return the entry of a node; OSError when there is none of that number."""
+    def attributes(self, inode: int) -> InodeAttributes:
         node = self._node(inode)
-        if isinstance(node, FixedDirectory):
-            return Entry(inode, node.mode)
-        ttl = 0.0 if node.changes else FOREVER
-        return Entry(inode, node.mode, len(node.content()), attr_ttl=ttl)
+        if isinstance(node, _StaticDirectory):
+            return InodeAttributes(inode, node.mode)
+        timeout = IMMUTABLE_TIMEOUT if node.is_constant else 0.0
+        return InodeAttributes(inode, node.mode, len(node.content()), attr_timeout=timeout)
 
-    def opendir(self, inode: int) -> OpenDirectory:
-        node = self._node(inode)
-        if not isinstance(node, FixedDirectory):
-            refuse(errno.ENOTDIR)
-        return _Listing(self, node.children)
+    async def opendir(self, inode: int) -> OpenDirectory:
+        return _StaticListing(self, self._directory(inode).children)
 
-    def open(self, inode: int, flags: int) -> OpenFile:
+    async def open(self, inode: int, flags: int) -> OpenFile:
         if flags & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC):
             refuse(errno.EROFS)
         node = self._node(inode)
-        if not isinstance(node, FixedFile):
+        if not isinstance(node, _StaticFile):
             refuse(errno.EISDIR)
-        return _Bytes(node.content(), keep=not node.changes)
+        return _StaticFileHandle(node.content(), node.is_constant)
 
-    def xattrs(self, inode: int) -> Mapping[bytes, bytes]:
+    async def xattrs(self, inode: int) -> Mapping[bytes, bytes]:
         self._node(inode)
         return {b"user.skymount.pid": str(os.getpid()).encode()} if inode == ROOT else {}
 
-    def _node(self, inode: int) -> FixedNode:
-        node = self._nodes.get(inode)
-        return node if node is not None else refuse(errno.ESTALE)
+    def _node(self, inode: int) -> _StaticNode:
+        return self._nodes.get(inode) or refuse(errno.ESTALE)
+
+    def _directory(self, inode: int) -> _StaticDirectory:
+        node = self._node(inode)
+        return node if isinstance(node, _StaticDirectory) else refuse(errno.ENOTDIR)
 
 
-class _Listing(OpenDirectory):
-    def __init__(self, fixed: StaticTree, children: Mapping[bytes, int]) -> None:
-        self._fixed = fixed
+class _StaticListing(OpenDirectory):
+    def __init__(self, tree: StaticTree, children: Mapping[bytes, int]) -> None:
+        self._tree = tree
         self._children = list(children.items())
 
-    def readdir(self, position: int) -> Iterator[Child]:
+    def readdir(self, position: int) -> Iterator[DirectoryEntry]:
         for at, (name, inode) in enumerate(self._children[position:], position + 1):
-            yield child_of(name, self._fixed.entry(inode), at)
+            yield directory_entry(name, self._tree.attributes(inode), at)
 
 
-class _Bytes(OpenFile):
-    def __init__(self, data: bytes, keep: bool) -> None:
+class _StaticFileHandle(OpenFile):
+    has_own_deadline = True
+
+    def __init__(self, data: bytes, keep_cache: bool) -> None:
         self._data = data
-        self.keep = keep
+        self.keep_cache = keep_cache
 
-    def read(self, offset: int, length: int) -> bytes:
+    async def read(self, offset: int, length: int) -> bytes:
         return self._data[offset : offset + length]

@@ -1,115 +1,79 @@
-"""Owns what a part of the mounted tree must be able to do, and the values in which it answers.
+"""What a subtree of the mount must be able to do, and the values in which it answers.
 
-`Operations` hands each request to the realm that an inode number belongs to. What a realm does not
-do is refused here, with the errno that fits a read-only tree.
+`FileSystem` finds the subtree of an inode number, `FuseAdapter` hands the request to it. What a
+subtree does not implement is refused here, with the errno that fits a read-only tree.
 """
 
 import errno
 import os
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextvars import ContextVar
-from dataclasses import dataclass
-from types import CoroutineType
-from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeGuard, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, NoReturn, TypeAlias
 
-T = TypeVar("T")
-R = TypeVar("R")
+IMMUTABLE_TIMEOUT = 365 * 86400.0
+"""Seconds, the entry_timeout and attr_timeout of what can never change."""
 
-Answer: TypeAlias = T | Coroutine[Any, Any, T]
-"""The answer itself where it is in memory, else a coroutine that waits for it.
+MUTABLE_TIMEOUT = 1.0
+"""Seconds, the longest entry_timeout and attr_timeout of what may change.
 
-Waiting needs a deadline, which costs as much as all else that is done for a small request: so it is
-for those that wait. A method that always may have to is simply async.
-"""
-
-FOREVER = 365 * 86400.0
-"""Seconds for which the kernel keeps what can never change."""
-
-MOMENT = 1.0
-"""Seconds for which the kernel keeps what may change, at most, however long the daemon holds it.
-
-So what the daemon learns earlier is soon seen. It does not tell the kernel to drop a name: that
-waits for the lock of the directory, which a lookup holds until it is answered, and nothing ends
-that wait. A daemon that was killed just then would never be gone, nor whoever looks something up.
+The daemon may know it for longer, and then answers the kernel's next request from memory. So what
+it learns earlier is seen within a second. It never tells the kernel to drop a name: that call waits
+for the lock of the directory, which a lookup holds until it is answered, and nothing ends the wait.
+A daemon killed at that moment would never exit, nor would the process that made the lookup.
 """
 
 MTIME_NS = 1577836800 * 10**9
-"""Nanoseconds since the epoch, 2020-01-01: skylinks carry no time, and tools want a sane one."""
+"""Nanoseconds since the epoch, 2020-01-01: a skylink has no time, and tools expect a sane one."""
 
 
-asker: ContextVar[int] = ContextVar("asker", default=0)
-"""The thread whose request is handled, by its id; 0 when that is not known."""
+NAME_MAX = 255
+"""Bytes of a file name."""
 
 
-class Entry(NamedTuple):
-    """What the kernel is told of a name: ``st_mode``, size in bytes, times in seconds.
+class InodeAttributes(NamedTuple):
+    """Attributes of an inode for the kernel: ``st_mode``, size in bytes, time-outs in seconds.
 
-    An inode of 0 says that there is no such name, and for how long that holds.
+    An inode of 0 says that there is no such name, which the kernel may keep for `entry_timeout`.
     """
 
     inode: int
     mode: int = 0
     size: int = 0
-    entry_ttl: float = FOREVER
-    attr_ttl: float = FOREVER
+    entry_timeout: float = IMMUTABLE_TIMEOUT
+    attr_timeout: float = IMMUTABLE_TIMEOUT
     mtime_ns: int = MTIME_NS
 
     def allows(self, mode: int) -> bool:
-        """Whether it may be read or executed (access(2)); the same for every user."""
         return not mode & os.X_OK or bool(self.mode & 0o111)
 
 
-class Terms(NamedTuple):
-    """How long what is said of a name holds, in seconds, and its time."""
+NO_ENTRY = InodeAttributes(0)
+"""There is no such name, and there never will be."""
 
-    entry_ttl: float = FOREVER
-    attr_ttl: float = FOREVER
+UNCACHED_NO_ENTRY = InodeAttributes(0, entry_timeout=0.0)
+"""There is no such name at present."""
+
+
+class Validity(NamedTuple):
+    """How long attributes hold, in seconds, and their time."""
+
+    entry_timeout: float = IMMUTABLE_TIMEOUT
+    attr_timeout: float = IMMUTABLE_TIMEOUT
     mtime_ns: int = MTIME_NS
 
 
-UNCHANGING = Terms()
-"""Of what can never change."""
+IMMUTABLE = Validity()
 
-Child: TypeAlias = tuple[bytes, int, int, int, int, Terms]
-"""A name in a directory listing: (name, inode, mode, size, position, terms). The position continues
-the listing behind it. A bare tuple: a listing of 100,000 names is made of as many.
+DirectoryEntry: TypeAlias = tuple[bytes, int, int, int, int, Validity]
+"""A name in a directory listing: (name, inode, mode, size, position, validity).
+
+The position continues the listing behind it. A bare tuple, as a listing may have 100,000 of them.
 """
 
 
-def child_of(name: bytes, entry: Entry, position: int) -> Child:
-    """Put an entry into a listing."""
-    terms = Terms(entry.entry_ttl, entry.attr_ttl, entry.mtime_ns)
-    return name, entry.inode, entry.mode, entry.size, position, terms
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """What a program wants to change of an inode's attributes.
-
-    Owner, permissions and times mean nothing here: it is only told that there was such a wish.
-    """
-
-    size: int | None = None
-    """Bytes to truncate or extend to."""
-
-
-def is_later(answer: Answer[T]) -> TypeGuard[Coroutine[Any, Any, T]]:
-    """Whether an answer is still to be waited for."""
-    return isinstance(answer, CoroutineType)
-
-
-def then(answer: Answer[T], work: Callable[[T], R]) -> Answer[R]:
-    """Do some work on an answer: now if it is there, else once it is."""
-    return _after(answer, work) if is_later(answer) else work(answer)  # type: ignore[arg-type]
-
-
-async def settled(answer: Answer[T]) -> T:
-    """Return an answer, waiting for it if need be."""
-    return await answer if is_later(answer) else answer  # type: ignore[return-value]
-
-
-async def _after(answer: Coroutine[Any, Any, T], work: Callable[[T], R]) -> R:
-    return work(await answer)
+def directory_entry(name: bytes, found: InodeAttributes, position: int) -> DirectoryEntry:
+    """Put a name into a listing."""
+    validity = Validity(found.entry_timeout, found.attr_timeout, found.mtime_ns)
+    return name, found.inode, found.mode, found.size, position, validity
 
 
 def os_error(number: int) -> OSError:
@@ -125,108 +89,114 @@ def refuse(number: int) -> NoReturn:
 class OpenDirectory:
     """A directory listing as it was when it was opened."""
 
-    def readdir(self, position: int) -> Iterator[Child]:
-        """Yield the listing from a position on."""
+    def readdir(self, position: int) -> Iterator[DirectoryEntry]:
         raise NotImplementedError
 
     def referred(self, start: int, stop: int, count: int) -> None:
-        """Note that the kernel got references to so many names, those between two positions."""
+        """Count references that the kernel got to `count` names between two positions."""
 
     def release(self) -> None:
         """Close it."""
 
 
 class OpenFile:
-    """An open file. What is written to it goes where the realm says; here it is refused."""
+    """An open file. Writes are refused here."""
 
-    keep = False
-    """Whether the kernel may keep its pages beyond this open."""
+    keep_cache = False  # whether the kernel may keep its pages after it is closed
 
-    def offer(self) -> bytes | memoryview | None:
-        """Return all of it, if the kernel is to have it before it asks; called once, at the open.
+    has_own_deadline = False  # as `Subtree.has_own_deadline`
 
-        Only where nobody else has the file open: giving the kernel a page that it waits for would
-        wait for the answer to that.
+    def preload(self) -> bytes | memoryview | None:
+        """Return the whole content if the kernel is to have it before it reads; asked once.
+
+        None if anyone else has the file open: to store a page that the kernel is waiting for would
+        wait for the reply to that read.
         """
 
-    def read(self, offset: int, length: int) -> Answer[bytes | memoryview]:
-        """Read; shorter than asked for only at the file's end."""
+    async def read(self, offset: int, length: int) -> bytes | memoryview:
+        """Read; fewer bytes than asked for only at the file's end."""
         raise NotImplementedError
 
     def write(self, offset: int, data: bytes) -> int:
-        """Take bytes; return how many."""
         refuse(errno.EBADF)
 
-    def flush(self) -> Answer[None]:
-        """Do what must be done before a close may succeed; called at each close of a duplicate."""
+    async def flush(self) -> None:
+        """Do what must be done before close(2) returns; called for each duplicate."""
 
     async def fsync(self) -> None:
         """Do what must be done before the data counts as stored."""
 
-    def release(self) -> Answer[None]:
-        """Close it. What goes wrong reaches nobody."""
+    async def release(self) -> None:
+        """Close it. No program sees an error."""
 
 
 class Subtree:
-    """A part of the tree. Inode numbers and names in; entries, open files or an OSError out."""
+    """A part of the mounted tree.
+
+    Takes inode numbers and names; returns attributes and open files; raises OSError for what POSIX
+    has an errno for, and a SkymountError for what else went wrong.
+    """
 
     writable = False
-    """Whether anything in it can be written, which only the owner of the mount may do then."""
+    """Whether anything in it can be written. If so, only the mount's owner may."""
 
     refusal = errno.EROFS
-    """Why nothing can be made or removed here."""
+    """The errno of an attempt to change something here, or to make a directory, link or device."""
 
-    def lookup(self, parent: int, name: bytes) -> Answer[Entry]:
+    has_own_deadline = False
+    """Whether it sets a deadline wherever it waits, so that the caller need not.
+
+    A deadline costs as much as the rest of a small request. For subtrees that mostly answer from
+    memory: with a deadline for every request, tar of small files takes a third longer.
+    """
+
+    async def lookup(self, parent: int, name: bytes) -> InodeAttributes:
         """Find a name in a directory, and count the kernel's reference to it."""
         raise NotImplementedError
 
-    def getattr(self, inode: int) -> Answer[Entry]:
-        """Return the attributes of an inode."""
+    async def getattr(self, inode: int) -> InodeAttributes:
         raise NotImplementedError
 
     def forget(self, inode: int, count: int) -> None:
-        """Take note that the kernel dropped so many references."""
+        """Take back `count` references of the kernel."""
 
-    def opendir(self, inode: int) -> Answer[OpenDirectory]:
-        """Open a directory; the listing is of this moment."""
+    async def opendir(self, inode: int) -> OpenDirectory:
+        """Open a directory as it is now."""
         raise NotImplementedError
 
-    def open(self, inode: int, flags: int) -> Answer[OpenFile]:
-        """Open a file."""
+    async def open(self, inode: int, flags: int) -> OpenFile:
         raise NotImplementedError
 
-    def xattrs(self, inode: int) -> Answer[Mapping[bytes, bytes]]:
+    async def xattrs(self, inode: int) -> Mapping[bytes, bytes]:
         """Return the extended attributes of an inode by their full names."""
         return {}
 
     async def readlink(self, inode: int) -> bytes:
-        """Return where a symbolic link points."""
         refuse(errno.EINVAL)
 
-    def access(self, inode: int, mode: int) -> Answer[bool]:
-        """Tell whether an inode may be used so (access(2))."""
+    async def access(self, inode: int, mode: int) -> bool:
         if mode & os.W_OK:
             refuse(errno.EROFS)
-        return then(self.getattr(inode), lambda entry: entry.allows(mode))
+        return (await self.getattr(inode)).allows(mode)
 
-    async def setattr(self, inode: int, changes: Changes, opened: OpenFile | None) -> Entry:
-        """Change attributes, through an open file where there is one."""
+    async def setattr(
+        self, inode: int, size: int | None, opened: OpenFile | None
+    ) -> InodeAttributes:
+        """Truncate or extend, unless `size` is None; through an open file where there is one.
+
+        Owner, permissions and times cannot be changed; a wish to do so arrives with no size.
+        """
         refuse(self.refusal)
 
-    async def create(self, parent: int, name: bytes, flags: int) -> tuple[Entry, OpenFile]:
-        """Make a file and open it."""
+    async def create(
+        self, parent: int, name: bytes, flags: int
+    ) -> tuple[InodeAttributes, OpenFile]:
         refuse(self.refusal)
 
     async def unlink(self, parent: int, name: bytes) -> None:
-        """Remove a file."""
         refuse(self.refusal)
 
     async def rename(
         self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int
     ) -> None:
-        """Give a file another name in this realm."""
-        refuse(self.refusal)
-
-    async def make(self, parent: int, name: bytes) -> None:
-        """Make anything else: a directory, a link, a device. Never possible."""
         refuse(self.refusal)

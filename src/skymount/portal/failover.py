@@ -20,7 +20,7 @@ from skymount.errors import (
     StorageError,
     UnavailableError,
 )
-from skymount.portal.circuit_breaker import CircuitBreaker, State
+from skymount.portal.circuit_breaker import BreakerState, CircuitBreaker
 from skymount.portal.client.base import PortalReader
 from skymount.portal.http.memory_budget import MemoryBudget
 from skymount.portal.options import ClientOptions, PortalOptions
@@ -49,14 +49,13 @@ class Portals:
     _breakers: dict[PortalReader, CircuitBreaker] = field(default_factory=dict)
 
     def ranked(self) -> list[PortalReader]:
-        """Return the portals in the order in which to ask them now."""
         now = trio.current_time()
         return sorted(self.clients, key=lambda client: self._breaker(client).failures_at(now))
 
     def _breaker(self, client: PortalReader) -> CircuitBreaker:
         return self._breakers.setdefault(client, CircuitBreaker())
 
-    def _state(self, client: PortalReader) -> State:
+    def _state(self, client: PortalReader) -> BreakerState:
         return self._breaker(client).state(trio.current_time())
 
     async def first(self, ask: Callable[[PortalReader], Awaitable[T]]) -> T:
@@ -67,7 +66,7 @@ class Portals:
         portal. If no portal has a good answer, the error is, in this order: wrong content, the
         last failure, a refusal, «not found».
         """
-        done = {client for client in self.clients if self._state(client) is State.OPEN}
+        done = {client for client in self.clients if self._state(client) is BreakerState.OPEN}
         errors = (self._breaker(client).connect_error for client in self.clients if client in done)
         failure = next(map(copy.copy, filter(None, errors)), None)
         refusal: PortalError | None = None
@@ -79,7 +78,7 @@ class Portals:
                 try:
                     return await self._attempt(client, ask, number)
                 except (UnavailableError, BadContentError) as error:
-                    if self._state(client) is not State.CLOSED:
+                    if self._state(client) is not BreakerState.CLOSED:
                         done.add(client)
                     if not isinstance(failure, BadContentError):
                         failure = _bare(error)
@@ -156,15 +155,13 @@ class Portals:
                 await run_all(*(partial(attempt, client, number, proof_found) for client in asked))
 
     def _worth_a_proof(self, clients: Iterable[PortalReader], number: int) -> list[PortalReader]:
-        """Return the portals that are asked for a proof in a round."""
         now = trio.current_time()
-        wanted = (State.CLOSED,) if number else (State.CLOSED, State.HALF_OPEN)
+        wanted = (BreakerState.CLOSED,) if number else (BreakerState.CLOSED, BreakerState.HALF_OPEN)
         return [each for each in clients if self._breaker(each).proof_state(now) in wanted]
 
     async def _attempt(
         self, client: PortalReader, ask: Callable[[PortalReader], Awaitable[T]], number: int
     ) -> T:
-        """Ask one portal in one of the rounds, and record the outcome."""
         breaker = self._breaker(client)
         is_last_round = number == self.rounds - 1
         try:
@@ -180,15 +177,12 @@ class Portals:
 
 
 def _bare(error: E) -> E:
-    """Return the error without its traceback and causes: their frames hold all that was received,
-    for as long as somebody keeps the error.
-    """
+    """Return the error without its traceback and causes, whose frames hold what was received."""
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
 
 
 async def _pause_before(number: int) -> None:
-    """Wait before a round; not before the first, 0."""
     if number:
         await trio.sleep(BACKOFF * 2 ** (number - 1) * random.uniform(0.5, 1.5))
 

@@ -1,9 +1,8 @@
-"""How a portal is addressed: its URL, dialect, credentials and time limits, all validated.
-
-The TypedDicts are what callers write, `PortalOptions` is what they are parsed into. The
-configuration uses these rules too.
+"""How to talk to a portal: `PortalOptions`, parsed from the TypedDicts that callers write. The
+configuration uses the same rules.
 """
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -65,7 +64,7 @@ _RESERVED_HEADERS = frozenset(
 
 
 class UploadProgress(TypedDict):
-    """How far an upload is, in bytes of its body."""
+    """Bytes of an upload's body."""
 
     loaded: int
     total: int
@@ -77,42 +76,31 @@ makes the client send the body again."""
 
 
 class CallOptions(TypedDict, total=False):
-    """Options of a call that has its own `timeout` argument."""
+    """Options of a call that has its own `timeout` argument. docs/library.md explains each."""
 
     api_key: str
-    """Password of the portal: HTTP Basic with an empty user name."""
     custom_user_agent: str
-    """Replaces the User-Agent header."""
     headers: Mapping[str, str]
-    """Additional headers of each request, such as Cookie."""
     dialect: Dialect | str
-    """The names that the portal uses, or the name of a preset."""
     on_upload_progress: OnUploadProgress | None
     verify: str
-    """What to do with content that cannot be checked against its skylink: ``require`` refuses it,
-    ``available`` says so in the result, ``off`` checks nothing."""
 
 
 class CommonOptions(CallOptions, total=False):
     """Options of a client, and of each of its calls, which override the client's."""
 
     timeout: float
-    """Seconds that the portal may stay silent, above 0."""
 
 
 class ClientOptions(CommonOptions, total=False):
     """Options that are fixed when a client is made."""
 
     node_url: str
-    """Where the skykey calls go; empty: to the portal."""
     redirect_hosts: Sequence[str]
-    """Hosts, as ``host`` or ``host:port``, to which the portal may redirect uploads and posts."""
     connections: int
-    """Connections to the portal at a time."""
     connect_timeout: float
-    """Seconds until a connection must be established, above 0."""
     retries: int
-    """How often a request that is safe to repeat is sent again."""
+    ca_file: str
 
 
 def parse_portal_url(url: str) -> str:
@@ -176,6 +164,8 @@ class PortalOptions:
     redirect_hosts: tuple[tuple[str, int | None], ...] = ()
     """(name in lower case, port or None for the default one)"""
     verify: VerifyPolicy = VerifyPolicy.AVAILABLE
+    ca_file: str = ""
+    """An absolute path; empty: the system's authorities alone."""
 
     @classmethod
     def parse(cls, url: str = "", /, **options: Unpack[ClientOptions]) -> Self:
@@ -251,6 +241,13 @@ def _redirect_hosts(value: object, name: str) -> tuple[tuple[str, int | None], .
     return tuple(_redirect_host(each, name) for each in texts(value, name))
 
 
+def _ca_file(value: object, name: str) -> str:
+    found = text(value, name)
+    if "\0" in found:
+        raise MalformedError(f"{name} is not a path")
+    return os.path.abspath(os.path.expanduser(found)) if found else ""
+
+
 def _redirect_host(host: str, name: str) -> tuple[str, int | None]:
     parts = urlsplit(parse_portal_url(f"http://{host}"))
     if parts.path or not parts.hostname:
@@ -270,6 +267,7 @@ _PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "on_upload_progress": callback,
     "verify": lambda value, name: VerifyPolicy.parse(text(value, name)),
     "node_url": _node_url,
+    "ca_file": _ca_file,
     "redirect_hosts": _redirect_hosts,
     "connections": lambda value, name: integer(value, name, 1, _MOST_CONNECTIONS),
     "connect_timeout": seconds,

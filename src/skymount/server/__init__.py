@@ -1,7 +1,6 @@
-"""The embedded portal: the contract's content endpoints over content kept on this disk.
+"""The embedded portal: an HTTP server for the contract, with its data on this disk.
 
-Nothing here is imported by the rest of skymount at start-up; the HTTP libraries are loaded with
-the first use of `serve`.
+`serve` is imported on its first use, and starlette and hypercorn with it: start-up needs neither.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,6 @@ __all__ = ["PortalConfig", "serve"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load `serve`, and with it starlette and hypercorn, when it is first asked for."""
     if name == "serve":
         from skymount.server.hypercorn_server import serve
 

@@ -1,4 +1,4 @@
-"""Owns the settings of the embedded portal and the reasons for their defaults."""
+"""The settings of the embedded portal, and the reasons for their defaults."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,12 +11,12 @@ class PortalConfig:
     """How one embedded portal runs. Sizes in bytes, times in seconds."""
 
     data: Path
-    """Directory of all that it keeps; created when absent."""
+    """Directory of everything that it stores; created when absent."""
     host: str = "127.0.0.1"
     port: int = 4280
     """0 picks a free one."""
     header_limit: int = 8 * MIB
-    """Longer metadata is left out of the header; the metadata endpoint has it."""
+    """Longer metadata is left out of the response header; the metadata endpoint has it."""
     max_upload: int = 5000 * MIB
     """The body cap of a deployed portal (wire notes 3.4)."""
     max_parts: int = 1_000_000
@@ -28,16 +28,16 @@ class PortalConfig:
     idle_timeout: float = 75.0
     """How long a connection may stay open between requests, or without a complete one."""
     send_timeout: float = 600.0
-    """How long a client may read nothing of its answer before it is cut off."""
+    """How long a client may read nothing of its response before the connection is closed."""
     grace: float = 1.0
-    """How long requests under way may go on after a stop was asked for."""
+    """How long running requests may take after the portal is told to stop."""
     password: bytes = field(default=b"", repr=False)
     """The API password (contract «Authentication»); empty for none."""
     insecure: bool = False
-    """Listen on an address that others reach although there is no password."""
+    """Allow an address that is not loopback without a password."""
     require_agent: bool = False
-    """Demand the agent token in the User-Agent header; it keeps browsers out."""
+    """Require the agent token in the User-Agent header, which keeps browsers out."""
     allow_hosts: tuple[str, ...] = ()
-    """Names and addresses of the portal, beside those of loopback and the one in `host`."""
+    """Names and addresses of the portal, in addition to those of loopback and `host`."""
     allow_origins: tuple[str, ...] = ()
-    """Origins of web pages that may do everything; ``*`` for every page."""
+    """Origins of web pages that may do everything; ``*`` for all pages."""

@@ -1,6 +1,6 @@
-"""Owns the one exception that ends a request with an error answer.
+"""The exception that ends a request with an error response.
 
-Decision modules raise it and know no HTTP library; `answers` turns it into a response.
+Code that decides raises it without an HTTP library; `http.responses` makes the response.
 """
 
 from skymount.errors import SkymountError
@@ -10,9 +10,16 @@ class HttpError(SkymountError):
     """The request is answered with this status and message."""
 
     def __init__(
-        self, status: int, message: str, headers: tuple[tuple[str, str], ...] = ()
+        self,
+        status: int,
+        message: str,
+        headers: tuple[tuple[str, str], ...] = (),
+        *,
+        plain_text: bool = False,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.headers = headers
+        self.plain_text = plain_text
+        """Answer with the bare message instead of JSON."""

@@ -1,4 +1,11 @@
-"""Owns the listening socket and the life of the server; the only importer of hypercorn."""
+"""Listens, accepts connections and stops; the only importer of hypercorn.
+
+hypercorn's own serving loop cannot stop while a client does not read, and its connections outlive
+their clients. So this module runs its own loop, and overrides methods of hypercorn that are
+private: of `H11Protocol` the attribute `connection` and the methods `_check_protocol` and
+`_create_stream`, of `TCPServer` the method `_read_data` and the attributes `protocol`, `idle_task`
+and `_task_group`. The version of hypercorn is pinned for that; check these after an update.
+"""
 
 import logging
 import socket
@@ -16,6 +23,7 @@ from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ASGIFramework, ConnectionState
 from hypercorn.utils import wrap_app
+from starlette.types import ASGIApp
 
 from skymount.errors import ConfigError
 from skymount.server.config import PortalConfig
@@ -29,7 +37,7 @@ from skymount.wire.host import is_loopback
 
 _log = logging.getLogger(__name__)
 
-_BACKLOG = 128  # connections that wait to be accepted
+_BACKLOG = 128  # connections waiting to be accepted
 _HEADERS_LIMIT = 64 << 10  # bytes of a request line and its headers
 _REQUESTS_PER_CONNECTION = 1_000_000  # a mount keeps its connections for days
 
@@ -42,19 +50,21 @@ async def serve(
 ) -> None:
     """Run a portal until `shutdown` is set or the task is cancelled.
 
-    `on_listening` is told its URL once it accepts connections. StorageError when the data directory
-    cannot be used, ConfigError when the address cannot.
+    `on_listening` is called with its URL once it accepts connections. StorageError when the data
+    directory cannot be used, ConfigError when the address cannot.
     """
     store = await trio.to_thread.run_sync(SkyfileStore.open, config.data)
     try:
         skykeys = await trio.to_thread.run_sync(SkykeyStore.open, config.data)
         entries = await trio.to_thread.run_sync(EntryStore.open, config.data)
         with closing(entries), await trio.to_thread.run_sync(_listen, config) as listening:
-            # accepted connections inherit it; it also bounds a window that stays closed
+            # Accepted connections inherit it. It also ends one whose client reads nothing.
             timeout_ms = round(config.send_timeout * 1000)
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
             stop = trio.Event() if shutdown is None else shutdown
-            await _run(config, store, skykeys, entries, listening, on_listening, stop)
+            rules = AccessRules.of(config, on_loopback=is_loopback(listening.getsockname()[0]))
+            app = build_app(config, store, skykeys, entries, rules)
+            await _run(config, app, listening, on_listening, stop)
     finally:
         store.close()
 
@@ -95,11 +105,10 @@ def _hypercorn_config(config: PortalConfig) -> Config:
 
 
 class _Http1(H11Protocol):
-    """hypercorn's HTTP/1.1 without the ways out of it, to WebSocket and to HTTP/2.
+    """hypercorn's HTTP/1.1, without upgrades to WebSocket and HTTP/2, and with strict framing.
 
-    No endpoint needs them, and hypercorn fails on requests of theirs that it should refuse. An
-    upgrade is ignored, as any server may; what begins as HTTP/2 gets an error, and so does a
-    request of doubtful end.
+    No endpoint needs an upgrade, and hypercorn fails on malformed ones instead of refusing them.
+    Requests to upgrade are ignored, as a server may; the preface of HTTP/2 gets an error.
     """
 
     def __init__(self, *args: Any) -> None:
@@ -123,9 +132,9 @@ class _Http1(H11Protocol):
 
 
 class _Connection(TCPServer):
-    """hypercorn's connection, which ends when the client has closed it, and speaks HTTP/1.1 only.
+    """hypercorn's connection, HTTP/1.1 only, which ends as soon as the client has closed it.
 
-    The original would wait for its idle timer first, with the socket still open.
+    hypercorn's own keeps the socket open until its idle timer ends.
     """
 
     _has_ended = False
@@ -148,67 +157,39 @@ class _Connection(TCPServer):
         await self.idle_task.stop()
 
     async def protocol_send(self, event: Event) -> None:
-        if self._has_ended and isinstance(event, Updated):  # an answer that nobody took has ended
+        if self._has_ended and isinstance(event, Updated):  # nobody read the response
             return
-        with suppress(trio.BusyResourceError):  # the connection is being closed meanwhile
+        with suppress(trio.BusyResourceError):  # the connection is being closed
             await super().protocol_send(event)
-
-
-class _Connections:
-    """The connections that are open."""
-
-    def __init__(self) -> None:
-        self._streams: set[trio.SocketStream] = set()
-        self._none_left = trio.Event()
-
-    def add(self, stream: trio.SocketStream) -> None:
-        self._streams.add(stream)
-        self._none_left = trio.Event()
-
-    def discard(self, stream: trio.SocketStream) -> None:
-        self._streams.discard(stream)
-        if not self._streams:
-            self._none_left.set()
-
-    async def wind_down(self, grace: float) -> None:
-        """Wait until all have ended; close those that take longer."""
-        with trio.move_on_after(grace):
-            while self._streams:
-                await self._none_left.wait()
-        for stream in list(self._streams):
-            await stream.aclose()
 
 
 async def _run(
     config: PortalConfig,
-    store: SkyfileStore,
-    skykeys: SkykeyStore,
-    entries: EntryStore,
+    app: ASGIApp,
     listening: socket.socket,
     on_listening: Callable[[str], None],
     shutdown: trio.Event,
 ) -> None:
-    """Accept connections until told to stop, then let those under way end for a moment.
+    """Accept connections until `shutdown`, then give running requests a moment to finish.
 
-    hypercorn's own loop is not used: it cannot end while a client does not read its answer, because
-    it shields its sends. Closing the streams ends those too.
+    hypercorn shields its sends: only closing the stream ends one to a client that does not read.
     """
-    rules = AccessRules.of(config, on_loopback=is_loopback(listening.getsockname()[0]))
-    app = wrap_app(
-        cast(ASGIFramework, build_app(config, store, skykeys, entries, rules)), 0, "asgi"
-    )
+    wrapped = wrap_app(cast(ASGIFramework, app), 0, "asgi")
     settings, context = _hypercorn_config(config), WorkerContext(None)
-    connections = _Connections()
+    streams: set[trio.SocketStream] = set()
+    none_left = trio.Event()
 
     async def handle(stream: trio.SocketStream) -> None:
-        connections.add(stream)
+        streams.add(stream)
         try:
-            as_typed = cast(trio.SSLStream[trio.SocketStream], stream)
-            await _Connection(app, settings, context, ConnectionState({}), as_typed)
-        except* Exception:  # noqa: BLE001  # a bug there must not end the portal
-            _log.exception("a connection has failed")
+            typed = cast(trio.SSLStream[trio.SocketStream], stream)
+            await _Connection(wrapped, settings, context, ConnectionState({}), typed)
+        except* Exception:  # noqa: BLE001  # a bug in one must not end the portal
+            _log.exception("a connection failed")
         finally:
-            connections.discard(stream)
+            streams.discard(stream)
+            if context.terminated.is_set() and not streams:
+                none_left.set()
 
     async with trio.open_nursery() as handlers:
         try:
@@ -222,5 +203,9 @@ async def _run(
         finally:
             await context.terminated.set()
             with trio.CancelScope(shield=True):
-                await connections.wind_down(config.grace)
+                if streams:
+                    with trio.move_on_after(config.grace):
+                        await none_left.wait()
+                for stream in list(streams):
+                    await stream.aclose()
             handlers.cancel_scope.cancel()

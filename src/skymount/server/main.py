@@ -1,4 +1,4 @@
-"""Owns a portal as a process of its own: signals, standard streams, interpreter settings."""
+"""A portal as a process of its own: signals, standard streams, interpreter settings."""
 
 import logging
 import os
@@ -34,7 +34,7 @@ async def _run(config: PortalConfig, on_listening: Callable[[str], None], until_
                 nursery.start_soon(_set_on_eof, shutdown)
             try:
                 await serve(config, on_listening=on_listening, shutdown=shutdown)
-            except SkymountError as error:  # past the nursery, which would wrap it in a group
+            except SkymountError as error:  # raised below: the nursery would wrap it in a group
                 failure = error
             nursery.cancel_scope.cancel()
     if failure is not None:
@@ -47,7 +47,7 @@ async def _set_on_signal(signals: AsyncIterator[int], shutdown: trio.Event) -> N
 
 
 async def _set_on_eof(shutdown: trio.Event) -> None:
-    """Read standard input and drop it until it ends."""
+    """Read and drop standard input until it ends."""
     while await trio.to_thread.run_sync(os.read, 0, 4096, abandon_on_cancel=True):
         pass
     shutdown.set()

@@ -1,11 +1,9 @@
-"""Owns the way from a skylink of a URL to the v1 skylink of content: v2 skylinks name registry
-entries, which name the next skylink (wire notes 1.4). Whether the content is here is `catalog`'s.
+"""Resolves the skylink of a URL to the v1 skylink of content (wire notes 1.4).
+
+A v2 skylink names a registry entry, which names the next skylink.
 """
 
 from dataclasses import dataclass
-
-from starlette.requests import Request
-from starlette.responses import Response
 
 from skymount.errors import MalformedError
 from skymount.server.http import responses
@@ -14,7 +12,6 @@ from skymount.server.storage.entry_store import EntryStore
 from skymount.wire.dialect import PRESETS
 from skymount.wire.registry_entry import SignedEntry, linked_skylink
 from skymount.wire.registry_proof import HOPS, encode_proof
-from skymount.wire.responses import encode_resolved
 from skymount.wire.skylink import Skylink
 
 _FAILED = "failed to resolve skylink: "
@@ -22,36 +19,35 @@ _FAILED = "failed to resolve skylink: "
 
 @dataclass(frozen=True, slots=True)
 class ResolvedSkylink:
-    """A skylink and where it leads."""
+    """The skylink of a URL, and the one it leads to."""
 
     requested: Skylink
     skylink: Skylink
-    """A v1 skylink: the requested one, if that is one."""
-    hops: tuple[SignedEntry, ...]
-    """The entries on the way; none for a v1 skylink."""
+    """A v1 skylink; `requested` itself, if that is one."""
+    entries: tuple[SignedEntry, ...]
+    """The registry entries that were followed; none for a v1 skylink."""
 
-    def headers(self) -> responses.Headers:
-        """Name the v1 skylink; for a v2 one also name that and prove where it led."""
+    def headers(self) -> responses.HeaderList:
+        """Name the v1 skylink; for a v2 one also name that and give the proof."""
         headers = responses.skylink_headers(self.skylink)
-        if self.hops:
-            proof = encode_proof(self.hops)
+        if self.entries:
+            proof = encode_proof(self.entries)
             for dialect in PRESETS.values():
                 headers.append((dialect.requested_skylink_header, str(self.requested)))
                 headers.append((dialect.proof_header, proof))
         return headers
 
 
-def _following(hop: SignedEntry | None) -> Skylink:
+def _next_skylink(signed: SignedEntry) -> Skylink:
     """Return the skylink that an entry names; HttpError when it names none."""
-    if hop is None:
-        raise HttpError(404, f"{_FAILED}registry entry not found")
-    if hop.entry.is_deleted:
+    entry = signed.entry
+    if entry.is_deleted:
         raise HttpError(404, f"{_FAILED}root not found")
-    if not hop.entry.data:
+    if not entry.data:
         raise HttpError(500, f"{_FAILED}the registry entry is empty")
-    if hop.entry.kind != 1:  # clients take no proof with one
-        raise HttpError(400, f"{_FAILED}unsupported registry type {hop.entry.kind}")
-    skylink = linked_skylink(hop.entry.data)
+    if entry.kind != 1:  # clients accept no proof with one
+        raise HttpError(400, f"{_FAILED}unsupported registry type {entry.kind}")
+    skylink = linked_skylink(entry.data)
     if skylink is None:
         raise HttpError(400, f"{_FAILED}the data of the registry entry is a malformed skylink")
     return skylink
@@ -59,34 +55,27 @@ def _following(hop: SignedEntry | None) -> Skylink:
 
 @dataclass(frozen=True, slots=True)
 class SkylinkResolver:
-    """Resolves the skylinks of one portal, and answers the resolve endpoint (wire notes 4.7)."""
+    """Resolves the skylinks of one portal."""
 
-    entries: EntryStore
+    entry_store: EntryStore
 
     async def resolve(self, link: str) -> ResolvedSkylink:
-        """Read the skylink of a URL and follow it.
+        """Parse the skylink of a URL and follow it.
 
-        HttpError 400 when it is none or leads to none, 404 when an entry is absent or deleted, 500
-        when one is empty or there are more than `HOPS` of them.
+        HttpError 400 when it is malformed or leads to something else, 404 when an entry is absent
+        or deleted, 500 when one is empty or there are more than `HOPS` of them.
         """
         try:
             requested = Skylink.parse(link)
         except MalformedError as error:
             raise HttpError(400, f"error parsing skylink: {error}") from None
-        at, hops = requested, list[SignedEntry]()
-        while at.version == 2:
-            if len(hops) == HOPS:
+        skylink, entries = requested, list[SignedEntry]()
+        while skylink.version == 2:
+            if len(entries) == HOPS:
                 raise HttpError(500, f"{_FAILED}skylink is nested more times than is supported")
-            hop = await self.entries.find(at.root)
-            at = _following(hop)
-            assert hop is not None
-            hops.append(hop)
-        return ResolvedSkylink(requested, at, tuple(hops))
-
-    async def get(self, request: Request) -> Response:
-        """Answer with the v1 skylink of a v2 one."""
-        resolved = await self.resolve(request.path_params["link"])
-        if not resolved.hops:
-            raise HttpError(400, f"{_FAILED}wrong version: it is of version 1 already")
-        body = encode_resolved(resolved.skylink)
-        return responses.json_body(body, headers=resolved.headers())
+            entry = await self.entry_store.find(skylink.root)
+            if entry is None:
+                raise HttpError(404, f"{_FAILED}registry entry not found")
+            skylink = _next_skylink(entry)
+            entries.append(entry)
+        return ResolvedSkylink(requested, skylink, tuple(entries))

@@ -1,1 +1,1 @@
-"""The codec of the portal protocol: bytes and text in, frozen values out, and back. No IO."""
+"""The codec of the portal protocol: bytes and text to frozen values, and back. No IO."""

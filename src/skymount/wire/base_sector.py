@@ -1,17 +1,18 @@
-"""Owns the skyfile's base sector: layout, fan-out, metadata, payload, and how they are packed.
+"""The base sector of a skyfile: layout, fan-out, metadata and payload.
 
-Rules: wire notes 2.1 (order and layout), 2.2 (small or large), 2.3 (fan-out). Metadata that does
-not fit is spilled as later servers do: fan-out and metadata together are cut into sectors, and
-their Merkle roots (again and again, until they fit) stand in the base sector in their place.
+Rules: wire notes 2.1 (order and layout), 2.2 (small or large), 2.3 (fan-out). Fan-out and metadata
+that do not fit are spilled, as by later servers: they are cut into sectors, and the base sector
+holds the Merkle roots of these, again spilled until they fit.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
 from skymount.errors import MalformedError
 from skymount.wire import merkle
+from skymount.wire.metadata import METADATA_LIMIT
 from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE
 
 Body = TypeVar("Body", bytes, memoryview)
@@ -19,14 +20,17 @@ Body = TypeVar("Body", bytes, memoryview)
 LAYOUT_SIZE = 99
 CIPHER_PLAIN = b"\0\0\0\0\0\0\0\1"
 CIPHER_LEGACY_PLAIN = bytes(8)
-"""What uploads before April 2020 hold; readers take it as plain (wire notes 2.1)."""
+"""Uploads before April 2020 have this; they are plain too (wire notes 2.1)."""
 
 KEY_DATA_SIZE = 64
 
-_PARTS = 4
-"""Of a chunk that somebody waits for: most of it is hashed while the rest arrives. Each costs a
-turn of a thread.
-"""
+FANOUT_LIMIT = 64 << 20
+"""Bytes of fan-out; the roots of 8 TiB of content."""
+
+CHUNK_LIMIT = 64 << 20
+"""Bytes of a chunk; verifying any of them takes all. Real portals need 40 MiB (wire notes 2.3)."""
+
+_PARTS = 4  # of a chunk, each hashed in a thread while the next ones arrive
 
 _LAYOUT = struct.Struct(f"<BQQQBB8s{KEY_DATA_SIZE}s")
 _VERSION = 1
@@ -70,12 +74,10 @@ class Layout:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the content is stored unencrypted."""
         return self.cipher in (CIPHER_PLAIN, CIPHER_LEGACY_PLAIN)
 
     @property
     def body_size(self) -> int:
-        """Bytes of fan-out and metadata together."""
         return self.fanout_size + self.metadata_size
 
     @property
@@ -85,42 +87,45 @@ class Layout:
 
     @property
     def is_inline(self) -> bool:
-        """Whether the payload lies in the base sector itself."""
+        """Whether the payload is in the base sector."""
         return self.fanout_size == 0 and not self.is_extended
 
     @property
     def chunk_size(self) -> int:
-        """Bytes of payload that the roots of one chunk of the fan-out cover."""
+        """Bytes of payload in one chunk of the fan-out."""
         return max(1, self.data_pieces) * SECTOR_SIZE
 
     @property
+    def is_verifiable(self) -> bool:
+        """Whether content can be verified chunk by chunk within the limits of memory."""
+        return self.is_inline or self.chunk_size <= CHUNK_LIMIT
+
+    @property
     def roots_per_chunk(self) -> int:
-        """Roots that the fan-out holds for each chunk."""
         if self.data_pieces == 1 and self.is_plain:
             return 1
         return self.data_pieces + self.parity_pieces
 
     @property
     def chunks(self) -> int:
-        """Number of chunks of the payload, by its size."""
         return -(-self.filesize // self.chunk_size)
 
 
 @dataclass(frozen=True, slots=True)
 class BaseSector:
-    """A base sector taken apart; what was spilled is not in it."""
+    """The parsed parts of a base sector."""
 
     layout: Layout
     roots: bytes
-    """Joined roots of the top level of the spilled part, empty unless extended."""
+    """Joined Merkle roots of the top level that was spilled; empty unless extended."""
     fanout: bytes
     metadata: bytes
     payload: bytes | None
-    """The whole content of a small file, None when it lies behind the fan-out."""
+    """The content of a small file; None for a large one."""
 
 
 def fits_inline(metadata_size: int, payload_size: int) -> bool:
-    """Whether content of that size is stored in its base sector (wire notes 2.2)."""
+    """Whether content of this size is stored in its base sector (wire notes 2.2)."""
     return LAYOUT_SIZE + metadata_size + payload_size <= SECTOR_SIZE
 
 
@@ -143,8 +148,8 @@ def is_inline(root: bytes, metadata: bytes, payload: bytes) -> bool:
 def build_fanned_out(filesize: int, fanout: bytes, metadata: bytes) -> tuple[bytes, list[bytes]]:
     """Return (base sector's used bytes, spilled sectors) of a large file of 1-of-n chunks.
 
-    `fanout` holds the joined Merkle roots of the payload's 4 MiB chunks. The spilled sectors are
-    empty as long as everything fits the base sector; none of them is longer than a sector.
+    `fanout` holds the joined Merkle roots of the payload's 4 MiB chunks. There are no spilled
+    sectors if everything fits the base sector.
     """
     layout = Layout(filesize, len(metadata), len(fanout), data_pieces=1)
     body = fanout + metadata
@@ -157,14 +162,32 @@ def build_fanned_out(filesize: int, fanout: bytes, metadata: bytes) -> tuple[byt
 
 
 def spill_sizes(body_size: int) -> list[int]:
-    """Return the byte size of each level of a spilled part, from the base sector's roots down.
+    """Return the bytes of each level that was spilled, from the base sector's roots down.
 
-    The last one is `body_size` itself. A body that fits the base sector gives ``[body_size]``.
+    The last one is `body_size` itself, and the only one if the body fits the base sector.
     """
     sizes = [body_size]
     while LAYOUT_SIZE + sizes[0] > SECTOR_SIZE:
         sizes.insert(0, -(-sizes[0] // SECTOR_SIZE) * ROOT_SIZE)
     return sizes
+
+
+def spilled_level_sizes(layout: Layout) -> list[int]:
+    """Return the bytes of each level below the base sector; the last is fan-out and metadata.
+
+    MalformedError when one of the two is over its limit.
+    """
+    if layout.metadata_size > METADATA_LIMIT or layout.fanout_size > FANOUT_LIMIT:
+        raise MalformedError("the metadata or the fan-out is over its limit")
+    return spill_sizes(layout.body_size)[1:]
+
+
+def sectors_of_level(roots: bytes, size: int) -> Iterator[tuple[int, bytes, int]]:
+    """Yield (offset, Merkle root, length) of each sector of a level of `size` bytes."""
+    for number in range(len(roots) // ROOT_SIZE):
+        offset = number * SECTOR_SIZE
+        root = roots[number * ROOT_SIZE : (number + 1) * ROOT_SIZE]
+        yield offset, root, min(SECTOR_SIZE, size - offset)
 
 
 def split_body(layout: Layout, body: Body) -> tuple[Body, Body]:
@@ -175,10 +198,9 @@ def split_body(layout: Layout, body: Body) -> tuple[Body, Body]:
 
 
 def parse_base_sector(data: bytes) -> BaseSector:
-    """Take a base sector apart; `data` may be followed by padding.
+    """Read a base sector; `data` may be followed by padding. Nothing is decrypted.
 
-    MalformedError when the sizes in the layout do not fit the data, or the data no sector. Nothing
-    is decrypted: what follows an encrypted layout is returned as it stands.
+    MalformedError when the data is larger than a sector, or shorter than the layout says.
     """
     layout = Layout.parse(data)
     if len(data) > SECTOR_SIZE:
@@ -200,7 +222,7 @@ def parse_base_sector(data: bytes) -> BaseSector:
 
 
 def check_fanout(layout: Layout, fanout: bytes | memoryview) -> None:
-    """MalformedError unless the fan-out holds the roots of each chunk of the payload."""
+    """MalformedError unless the fan-out has the roots of every chunk of the payload."""
     if layout.data_pieces < 1:
         raise MalformedError("a fan-out without data pieces")
     if len(fanout) != layout.chunks * layout.roots_per_chunk * ROOT_SIZE:
@@ -208,12 +230,12 @@ def check_fanout(layout: Layout, fanout: bytes | memoryview) -> None:
 
 
 def part_size(layout: Layout) -> int:
-    """Return the bytes of the parts in which a chunk may be hashed; the last may be shorter."""
+    """Return the bytes of the parts in which a chunk is hashed; the last may be shorter."""
     return layout.chunk_size // _PARTS
 
 
 def hash_part(layout: Layout, part: bytes | memoryview) -> tuple[bytes, ...]:
-    """Return what `is_authentic` needs of a part of a chunk: a hash for each data piece."""
+    """Hash a part of a chunk for `is_authentic`: once for each data piece."""
     pieces = layout.data_pieces
     return tuple(merkle.piece_groups(part, piece, pieces) for piece in range(pieces))
 
@@ -221,11 +243,10 @@ def hash_part(layout: Layout, part: bytes | memoryview) -> tuple[bytes, ...]:
 def is_authentic(
     layout: Layout, fanout: bytes | memoryview, index: int, parts: Sequence[tuple[bytes, ...]]
 ) -> bool:
-    """Whether parts, hashed by `hash_part`, make the payload's chunk of that index by the fan-out.
+    """Whether parts, hashed by `hash_part`, are the chunk of that index according to the fan-out.
 
-    The last chunk may come without its zero padding, so whether the parts have the length that was
-    asked for is for the caller to check: what was cut off could have been zeros. ValueError when
-    they are more than a chunk.
+    The caller checks the length: zeros may be missing at the end, because the last chunk comes
+    without its padding. ValueError when the parts are more than a chunk.
     """
     if layout.data_pieces < 1:
         return False

@@ -1,4 +1,4 @@
-"""Owns byte ranges of HTTP: the Range and Content-Range headers, both directions (RFC 9110 14)."""
+"""Byte ranges of HTTP: the Range and Content-Range headers (RFC 9110 14)."""
 
 import re
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Self
 from skymount.errors import MalformedError
 
 RANGES_LIMIT = 64
-"""Ranges in one request that are honoured; more are a burden, not a use (RFC 9110 14.2)."""
+"""The most ranges honoured in one request (RFC 9110 14.2)."""
 
 _DIGITS = 19  # of a position; more cannot be an offset of a file
 _MAX = (1 << 63) - 1  # bytes, the largest file offset
@@ -30,11 +30,9 @@ class ByteRange:
         return self.stop - self.start
 
     def header(self) -> str:
-        """Return the value of a Range header that asks for it."""
         return f"bytes={self.start}-{self.stop - 1}"
 
     def content_range(self, size: int) -> str:
-        """Return the value of the Content-Range header that answers with it."""
         return f"bytes {self.start}-{self.stop - 1}/{size}"
 
     @classmethod
@@ -53,10 +51,10 @@ class ByteRange:
 def parse_range(text: str, size: int) -> list[ByteRange] | None:
     """Read a Range header for content of `size` bytes.
 
-    Returns the satisfiable ranges in the order asked, an empty list when none is (416), and None
-    when the header is to be ignored: another unit, more ranges than are honoured, or ranges that
-    together ask for more than the whole content. MalformedError when it does not parse (also 416).
-    Go's file server answers the same (wire notes 4.4).
+    Returns the satisfiable ranges in their order; an empty list (status 416) when there is none;
+    None when the header is to be ignored: another unit, too many ranges, or together more than the
+    whole content. MalformedError (also 416) when it does not parse. As Go's file server does it
+    (wire notes 4.4).
     """
     unit, equals, specs = text.partition("=")
     if not equals or unit.strip().lower() != "bytes":

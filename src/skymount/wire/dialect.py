@@ -1,7 +1,6 @@
-"""Owns every spelled name of the protocol: path prefix, headers, URI scheme, agent token.
+"""The names that differ between families of portals: path prefix, headers, URI schemes, agent.
 
-The contract writes ``svc`` where a deployed portal writes its own word. Nothing else in skymount
-spells one of these names.
+The contract writes ``svc`` where deployed portals have their own word.
 """
 
 from dataclasses import dataclass
@@ -29,32 +28,31 @@ class Dialect:
 
     @property
     def skylink_header(self) -> str:
-        """Names the v1 skylink of what was served or stored."""
+        """The v1 skylink of what was served or stored."""
         return f"{self.header_prefix}-Skylink"
 
     @property
     def requested_skylink_header(self) -> str:
-        """Repeats the v2 skylink that was asked for."""
+        """The v2 skylink that was asked for."""
         return f"{self.header_prefix}-Requested-Skylink"
 
     @property
     def proof_header(self) -> str:
-        """Carries the registry entries that lead from the v2 skylink to the v1 one."""
+        """The registry entries that lead from the v2 skylink to the v1 one."""
         return f"{self.header_prefix}-Proof"
 
     @property
     def portal_api_header(self) -> str:
-        """On every answer of a portal: the address at which it was reached."""
+        """The address at which the portal was reached; in every response."""
         return f"{self.header_prefix}-Portal-Api"
 
     @property
     def server_api_header(self) -> str:
-        """On every answer of a portal: the address of the server of it that answered."""
+        """The address of the portal's server that answered; in every response."""
         return f"{self.header_prefix}-Server-Api"
 
     @property
     def answer_headers(self) -> tuple[str, ...]:
-        """All headers of this dialect that an answer may have."""
         return (
             self.skylink_header,
             self.requested_skylink_header,
@@ -67,7 +65,7 @@ class Dialect:
 
     @property
     def layout_header(self) -> str:
-        """Carries the base sector's layout as 198 hex digits, on request."""
+        """The base sector's layout as 198 hex digits, on request."""
         return f"{self.header_prefix}-File-Layout"
 
     @property
@@ -76,11 +74,10 @@ class Dialect:
         return f"{self.header_prefix}-Disable-Force"
 
     def path(self, *segments: str) -> str:
-        """Return the absolute path of a service endpoint; segments are taken as they are."""
+        """Return the path of an endpoint; the segments must be encoded already."""
         return "/" + "/".join((self.prefix, *segments))
 
     def link(self, skylink: object) -> str:
-        """Return the content link ``<scheme>://<skylink>``."""
         return f"{self.scheme}://{skylink}"
 
 
@@ -104,7 +101,7 @@ SKYNET = Dialect(
 )
 
 REALM = "SiaAPI"
-"""What a portal asks a password for; the same in every dialect, as there is one password."""
+"""The realm of a portal's password, in every dialect."""
 
 PRESETS: dict[str, Dialect] = {dialect.name: dialect for dialect in (SVC, SKYNET)}
 

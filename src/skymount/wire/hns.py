@@ -1,5 +1,5 @@
-"""Owns names: how a domain is written, what its TXT records say, and the JSON in which a portal
-answers (contract 12, wire notes 8).
+"""Handshake names: domains, their TXT records, and the JSON of a resolution (contract 12, wire
+notes 8).
 """
 
 import re
@@ -12,9 +12,10 @@ import msgspec
 
 from skymount.errors import MalformedError
 from skymount.wire.dialect import PRESETS
+from skymount.wire.limited_json import decode_json
 from skymount.wire.registry_entry import (
     ALGORITHM,
-    decode_json,
+    UPDATE_LIMIT,
     entry_link,
     parse_public_key,
     parse_tweak,
@@ -41,8 +42,8 @@ _ENTRY = re.compile(rf"(?:{_ENTRY_SCHEMES})://([^/]+)/([^/]+)/?")
 def parse_domain(text: str) -> str:
     """Return a domain as it is looked up: lower case, punycode, without a dot at its end.
 
-    A prefix ``hns://`` is dropped, as the SDKs do. Characters that do not show (such as joiners of
-    zero width) are refused, and can still be written in punycode.
+    A prefix ``hns://`` is dropped, as the SDKs do. Invisible characters are refused; punycode can
+    still write them.
     """
     if len(text) > _INPUT_LIMIT:
         raise MalformedError(f"a domain has at most {_DOMAIN_LIMIT} characters")
@@ -73,7 +74,7 @@ def _label(label: str) -> str:
 
 
 def _is_punycode(text: str) -> bool:
-    """Return whether it stands for text that needs it, and is the only way to write that."""
+    """Whether the text needs punycode, and is its only spelling."""
     try:
         decoded = text.encode("ascii").decode("punycode")
         decoded.encode()
@@ -87,10 +88,10 @@ class SkylinkRecord:
     """A record that names content."""
 
     link: str
-    """The record as it stands, such as ``<scheme>://<skylink>/<path>``."""
+    """The text of the record, such as ``<scheme>://<skylink>/<path>``."""
     skylink: Skylink
     path: str = ""
-    """What stands behind the skylink: empty, or beginning with ``/``."""
+    """Empty, or begins with ``/``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,19 +103,18 @@ class RegistryRecord:
 
     @property
     def skylink(self) -> Skylink:
-        """The v2 skylink of the entry."""
         return entry_link(self.public_key, self.tweak)
 
     def text(self, scheme: str) -> str:
-        """Write it as a TXT record holds it, with a dialect's scheme for entries."""
+        """Write it as a TXT record, with a dialect's scheme for entries."""
         key = quote(f"{ALGORITHM}:{self.public_key.hex()}", safe="")
         return f"{scheme}://{key}/{self.tweak.hex()}"
 
 
-Record = SkylinkRecord | RegistryRecord
+DomainRecord = SkylinkRecord | RegistryRecord
 
 
-def parse_txt(text: str) -> Record | None:
+def parse_txt(text: str) -> DomainRecord | None:
     """Read one TXT record; None when it is about something else."""
     if len(text) > TXT_LIMIT or not text.isprintable():
         return None
@@ -134,13 +134,13 @@ def parse_txt(text: str) -> Record | None:
     return None
 
 
-def pick_record(texts: Iterable[str]) -> Record | None:
-    """Return what a domain's TXT records say: the last one that fits counts."""
+def pick_record(texts: Iterable[str]) -> DomainRecord | None:
+    """Return the last one of a domain's TXT records that can be read."""
     found = [record for record in map(parse_txt, texts) if record is not None]
     return found[-1] if found else None
 
 
-def encode_resolution(record: Record) -> bytes:
+def encode_resolution(record: DomainRecord) -> bytes:
     """Write the JSON of endpoint 12."""
     if isinstance(record, SkylinkRecord):
         return msgspec.json.encode({"skylink": record.link})
@@ -158,9 +158,9 @@ class _Resolution(msgspec.Struct):
     registry: _Pointer | None = None
 
 
-def parse_resolution(body: bytes) -> Record:
+def parse_resolution(body: bytes) -> DomainRecord:
     """Read the JSON of endpoint 12; MalformedError when it names nothing."""
-    answer: _Resolution = decode_json(body, _Resolution, "resolution")
+    answer = decode_json(body, _Resolution, "resolution", UPDATE_LIMIT)
     if answer.skylink:
         found = parse_txt(answer.skylink)
         if isinstance(found, SkylinkRecord):

@@ -1,4 +1,4 @@
-"""Owns key pairs: how seeds become them (wire notes 10). Where they are kept is `keyring`'s."""
+"""Signing key pairs, and how they are derived from seeds (wire notes 10)."""
 
 import re
 from dataclasses import dataclass, field
@@ -9,15 +9,15 @@ from skymount.errors import MalformedError
 from skymount.wire.registry_entry import KEY_SIZE, PRIVATE_KEY_SIZE
 
 SEED_ENTROPY = 64
-"""Random bytes behind a generated seed, which is written as twice as many hex digits."""
+"""Random bytes of a generated seed, which is their hex digits."""
 
 _HEX64 = re.compile(r"[0-9a-fA-F]{128}")
-_ROUNDS = 1000  # of PBKDF2; the SDKs' choice, so weak seeds are cheap to guess
+_ROUNDS = 1000  # of PBKDF2, as the SDKs have it: too few to protect weak seeds
 
 
 @dataclass(frozen=True, slots=True)
-class KeyPair:
-    """An ed25519 key pair. The public key names a user of the registry."""
+class SigningKeyPair:
+    """An ed25519 key pair. The public key names an owner of registry entries."""
 
     public_key: bytes
     """32 bytes."""
@@ -32,12 +32,10 @@ class KeyPair:
 
     @property
     def public_hex(self) -> str:
-        """The public key as 64 hex digits."""
         return self.public_key.hex()
 
     @property
     def private_hex(self) -> str:
-        """The private key as 128 hex digits."""
         return self.private_key.hex()
 
     @classmethod

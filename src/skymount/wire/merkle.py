@@ -1,8 +1,8 @@
-"""Owns the Merkle root of a sector: blake2b-256 over a perfect tree of 65,536 leaves of 64 bytes.
+"""The Merkle root of a sector: blake2b-256 over a perfect tree of 65,536 leaves of 64 bytes (wire
+notes 2.4).
 
-Rule: wire notes 2.4. The compiled form (_merkle.c) is used where it could be built; it is ten to
-thirty times faster and lets other threads run. The plain form here gives the same answers. Both
-keep the roots of all-zero subtrees, so short data costs only the leaves that it fills.
+The compiled form (_merkle.c) is ten to thirty times faster and releases the interpreter lock; the
+plain form here is the fallback. Both know the roots of all-zero subtrees, so short data is cheap.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,7 +15,7 @@ DEPTH = (SECTOR_SIZE // LEAF_SIZE).bit_length() - 1
 
 _STEP = 8
 GROUP = 1 << _STEP
-"""Leaves that are hashed together; their roots make that of the sector, whatever comes between."""
+"""Leaves that are hashed together; the root of a sector is computed from the roots of groups."""
 
 Data = bytes | bytearray | memoryview
 
@@ -23,7 +23,6 @@ _LEAF, _NODE = b"\x00", b"\x01"
 
 
 def _hash_blocks(prefix: bytes, data: bytes, start: int = 0, stride: int = LEAF_SIZE) -> bytes:
-    """Return the joined hashes of the 64-byte blocks at start, start + stride, ..."""
     return b"".join(
         [
             blake2b(prefix + data[at : at + LEAF_SIZE], digest_size=32).digest()
@@ -43,8 +42,8 @@ def _zero_roots() -> tuple[bytes, ...]:
 _ZERO = _zero_roots()
 
 
-def _climbed(level: bytes, height: int, top: int) -> bytes:
-    """Return the level `top` above one that begins with these hashes, as far as they reach."""
+def _hash_up(level: bytes, height: int, top: int) -> bytes:
+    """Return the hashes at height `top` above those at `height`; zeros follow both."""
     for at in range(height, top):
         if len(level) % (2 * ROOT_SIZE):
             level += _ZERO[at]
@@ -55,19 +54,19 @@ def _climbed(level: bytes, height: int, top: int) -> bytes:
 def plain_groups(data: Data, start: int, stride: int) -> bytes:
     """Return the joined roots of each `GROUP` of the blocks of `data` at start, start + stride, ...
 
-    The last one may have fewer: zeros follow.
+    Zeros complete the last group.
     """
     data = bytes(data)
     used = data.rstrip(b"\0")
     used += bytes(-len(used) % LEAF_SIZE)
-    found = _climbed(_hash_blocks(_LEAF, used, start, stride), 0, _STEP)
+    found = _hash_up(_hash_blocks(_LEAF, used, start, stride), 0, _STEP)
     size = -(-len(range(start, len(data), stride)) // GROUP) * ROOT_SIZE
     return found + _ZERO[_STEP] * ((size - len(found)) // ROOT_SIZE)
 
 
 def plain_join(roots: Data) -> bytes:
     """Return the root of a sector that begins with these groups; zeros follow."""
-    return _climbed(bytes(roots), _STEP, DEPTH) or _ZERO[DEPTH]
+    return _hash_up(bytes(roots), _STEP, DEPTH) or _ZERO[DEPTH]
 
 
 def _fastest() -> tuple[Callable[[Data, int, int], bytes], Callable[[Data], bytes]]:
@@ -89,24 +88,15 @@ def sector_root(data: Data) -> bytes:
 
     ValueError when the data is larger than a sector.
     """
-    return piece_root(data, 0, 1)
-
-
-def piece_root(chunk: Data, piece: int, pieces: int) -> bytes:
-    """Return the root of data piece `piece` of a chunk spread over `pieces` sectors.
-
-    A chunk is a run of groups of `pieces` 64-byte segments, segment i going to piece i (wire
-    notes 2.3); with one piece the chunk is the sector. The chunk may be short: zeros follow.
-    ValueError when it is larger than its sectors, or there is no such piece.
-    """
-    return joined_root([piece_groups(chunk, piece, pieces)])
+    return joined_root([piece_groups(data, 0, 1)])
 
 
 def piece_groups(part: Data, piece: int, pieces: int) -> bytes:
-    """Return what `joined_root` needs of a part of a chunk, for one of its pieces.
+    """Return the group roots of one data piece in a part of a chunk, for `joined_root`.
 
-    Each part but the last one has a multiple of `GROUP` leaves of each piece. ValueError as for
-    `piece_root`.
+    A chunk is spread over `pieces` sectors by segments of 64 bytes, segment i going to piece
+    i % pieces (wire notes 2.3). Each part but the last has a multiple of `GROUP` leaves of each
+    piece. ValueError when it is larger than its sectors, or there is no such piece.
     """
     if not 0 <= piece < pieces:
         raise ValueError(f"no piece {piece} of {pieces}")
@@ -117,9 +107,9 @@ def piece_groups(part: Data, piece: int, pieces: int) -> bytes:
 
 
 def joined_root(parts: Iterable[bytes]) -> bytes:
-    """Return the root of a piece by what `piece_groups` says of each part, in order.
+    """Return the root of a data piece from the `piece_groups` of its parts, in order.
 
-    ValueError when they are more than a sector.
+    Zeros follow. ValueError when they are more than a sector.
     """
     roots = b"".join(parts)
     if len(roots) > SECTOR_SIZE // LEAF_SIZE // GROUP * ROOT_SIZE:

@@ -1,8 +1,7 @@
-"""Owns the metadata JSON of a skyfile: reading any, writing the exact bytes that portals store.
+"""The metadata JSON of a skyfile: read leniently, written as the exact bytes that portals store.
 
 Rules: the contract's «Metadata», wire notes 2.5 (bytes), 3.3 (path rules), 4.5 (sub-paths).
-Reading is lenient member by member, because what is broken must not hide what is not: a subfile
-that makes no sense is listed in `Metadata.rejected` with the reason.
+A broken subfile does not hide the others: `Metadata.rejected` lists it with the reason.
 """
 
 import json
@@ -16,19 +15,19 @@ import msgspec
 from skymount.errors import MalformedError
 
 METADATA_LIMIT = 256 << 20
-"""Bytes of metadata JSON that are read at all; a million subfiles take about 120 MB."""
+"""Bytes of metadata JSON; a million subfiles take about 120 MB."""
 
 SUBFILES_LIMIT = 2 << 20
-"""Subfiles that are read at all; each costs some 300 bytes of memory once parsed."""
+"""Subfiles in metadata; each takes about 300 bytes of memory once parsed."""
 
 INTEGER_LIMIT = 1 << 63
-"""Offsets and lengths are below it, as the kernel's file offsets are."""
+"""Offsets and lengths are below this, as the kernel's file offsets are."""
 
-_LENIENT_LIMIT = 128 << 20  # bytes of JSON that is read without knowing its members' types
-_LENIENT_LISTS = 1 << 20  # lists in it; each costs ten times the bytes that it is written in
+_LENIENT_LIMIT = 128 << 20  # bytes of JSON that is read without type information
+_LENIENT_LISTS = 1 << 20  # lists in it; in memory each is ten times as large as its JSON
 _MODE_BITS = 0o7777
 _UNSOUND = "offset or length out of range"
-_DIGITS = 40  # of an integer; Python refuses to read thousands of them
+_DIGITS = 40  # of an integer; Python refuses to parse thousands of them
 
 
 class Subfile(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -44,8 +43,8 @@ class Subfile(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 class Metadata(msgspec.Struct, frozen=True, gc=False):
     """A skyfile's metadata. `mode` holds Unix permission bits, 0 when there are none.
 
-    `length` is None where the JSON has none (uploads before July 2020); `subfiles` maps the path
-    as sent to its record and is empty for raw uploads.
+    `length` is None where the JSON has none (uploads before July 2020). `subfiles` maps paths as
+    sent to records; it is empty for raw uploads.
     """
 
     filename: str = ""
@@ -57,7 +56,7 @@ class Metadata(msgspec.Struct, frozen=True, gc=False):
     tryfiles: tuple[str, ...] = ()
     errorpages: dict[str, str] = {}
     rejected: tuple[tuple[str, str], ...] = ()
-    """(path, reason) of each subfile that could not be understood."""
+    """(path, reason) of each broken subfile."""
 
     @property
     def payload_size(self) -> int | None:
@@ -68,7 +67,7 @@ class Metadata(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Strict(msgspec.Struct, gc=False):
-    """What nearly all metadata looks like; decoded in one pass without intermediate objects."""
+    """The form of nearly all metadata, decoded in one pass."""
 
     filename: str = ""
     length: int | None = None
@@ -81,20 +80,17 @@ class _Strict(msgspec.Struct, gc=False):
 
 
 class Outline(NamedTuple):
-    """Metadata as far as a listing needs them. What is for portals only is not even decoded."""
+    """The part of metadata that a listing needs."""
 
     filename: str
     length: int | None
     mode: int
     files: Iterator[tuple[str, Subfile | str]]
-    """Path and record of each subfile, or why it is none; without its name. Each can be had once,
-    and takes no memory after that."""
+    """Path and record of each subfile, or why it is broken. Read once, to free memory early."""
 
 
 class _Outline(msgspec.Struct, gc=False):
-    """The same as it is decoded. The records are decoded one by one: all together would take five
-    times the memory.
-    """
+    """The same as decoded. Records are decoded one by one, which takes a fifth of the memory."""
 
     filename: str = ""
     length: int | None = None
@@ -102,8 +98,8 @@ class _Outline(msgspec.Struct, gc=False):
     subfiles: dict[str, msgspec.Raw] | None = None
 
 
-class _Record(msgspec.Struct, gc=False):
-    """What a listing needs of a subfile."""
+class _SubfileRecord(msgspec.Struct, gc=False):
+    """The part of a subfile that a listing needs."""
 
     mode: int = 0
     contenttype: str = ""
@@ -113,15 +109,15 @@ class _Record(msgspec.Struct, gc=False):
 
 _decode_strict = msgspec.json.Decoder(_Strict).decode
 _decode_outline = msgspec.json.Decoder(_Outline).decode
-_decode_record = msgspec.json.Decoder(_Record).decode
+_decode_record = msgspec.json.Decoder(_SubfileRecord).decode
 _REFUSED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-_COUNTED = 1 << 20  # bytes that are copied to be counted
+_COUNT_STEP = 1 << 20  # bytes that are copied at a time to count in them
 
 
 def parse_metadata(raw: bytes) -> Metadata:
     """Read metadata JSON; MalformedError when it is not a JSON object or is over the limit.
 
-    Members of a wrong type count as absent, subfiles of a wrong type as rejected.
+    Members of a wrong type count as absent; subfiles of a wrong type are rejected.
     """
     _check_size(raw)
     try:
@@ -152,7 +148,7 @@ def parse_metadata(raw: bytes) -> Metadata:
 
 
 def outline_metadata(raw: bytes | memoryview) -> Outline:
-    """Read the same, for a listing: in less memory, as `raw` may be 256 MiB long."""
+    """Read the same for a listing, in less memory, because `raw` may be 256 MiB long."""
     _check_size(raw)
     try:
         found = _decode_outline(raw)
@@ -163,14 +159,14 @@ def outline_metadata(raw: bytes | memoryview) -> Outline:
 
 
 def outline_of(metadata: Metadata) -> Outline:
-    """Return the outline of metadata that were read as a whole."""
+    """Return the outline of parsed metadata."""
     files: Iterator[tuple[str, Subfile | str]]
     files = chain(metadata.rejected, metadata.subfiles.items())
     return Outline(metadata.filename, metadata.length, metadata.mode, files)
 
 
 def _records(found: dict[str, msgspec.Raw]) -> Iterator[tuple[str, Subfile | str]]:
-    """Decode records one by one, and let go of each."""
+    """Decode records one by one, and free each."""
     paths = list(found)
     paths.reverse()
     while paths:
@@ -187,10 +183,9 @@ def _records(found: dict[str, msgspec.Raw]) -> Iterator[tuple[str, Subfile | str
 
 
 def _check_size(raw: bytes | memoryview) -> None:
-    """MalformedError for metadata that are too long, or have too many records."""
     if len(raw) > METADATA_LIMIT:
         raise MalformedError(f"metadata of {len(raw)} bytes is over the limit of {METADATA_LIMIT}")
-    # one each, and two around them; few names have any
+    # one brace for each record and two around them; few names contain braces
     if _count(raw, b"{") > SUBFILES_LIMIT + 2:
         raise MalformedError(f"metadata has more than {SUBFILES_LIMIT} records")
 
@@ -198,16 +193,17 @@ def _check_size(raw: bytes | memoryview) -> None:
 def _count(raw: bytes | memoryview, byte: bytes) -> int:
     if isinstance(raw, bytes):
         return raw.count(byte)
-    return sum(bytes(raw[at : at + _COUNTED]).count(byte) for at in range(0, len(raw), _COUNTED))
+    return sum(
+        bytes(raw[at : at + _COUNT_STEP]).count(byte) for at in range(0, len(raw), _COUNT_STEP)
+    )
 
 
 def _is_sound(sub: Subfile) -> bool:
-    """Whether the extent can be one, whatever the payload."""
     return sub.offset >= 0 and sub.len >= 0 and sub.offset + sub.len < INTEGER_LIMIT
 
 
 def _parse_leniently(raw: bytes) -> Metadata:
-    """Read what can be read of metadata that the typed decoder refuses."""
+    """Read metadata that the typed decoder refuses, member by member."""
     found = _load_leniently(raw)
     if not isinstance(found, dict):
         raise MalformedError("metadata is not a JSON object")
@@ -241,9 +237,8 @@ def _parse_leniently(raw: bytes) -> Metadata:
 
 
 def _load_leniently(raw: bytes) -> Any:
-    """Read JSON of any form, if it is not too much."""
     if len(raw) > _LENIENT_LIMIT or raw.count(b"[") > _LENIENT_LISTS:
-        raise MalformedError("metadata is malformed, and too large to look for what is not")
+        raise MalformedError("metadata is malformed, and too large to be read leniently")
     try:
         return json.loads(raw.decode("utf-8", "surrogateescape"), parse_int=_integer)
     except (ValueError, RecursionError) as error:
@@ -251,12 +246,11 @@ def _load_leniently(raw: bytes) -> Any:
 
 
 def _integer(digits: str) -> int | None:
-    """Read a JSON integer; None for one that no offset, length or mode can be."""
     return int(digits) if len(digits) <= _DIGITS else None
 
 
 def _lenient_subfile(record: Any) -> Subfile | str:
-    """Return the record, or the reason why it is none."""
+    """Return the record, or why it is broken."""
     if not isinstance(record, dict):
         return "its record is not a JSON object"
     offset, length = record.get("offset", 0), record.get("len", 0)
@@ -305,7 +299,7 @@ def _encode_subfile(sub: Subfile) -> str:
 
 
 def _encode_map(items: Iterable[tuple[str, str]]) -> str:
-    """Write a JSON object of already encoded values, keys sorted by their bytes."""
+    """Write a JSON object of encoded values, sorted by the bytes of their keys."""
     ordered = sorted(items, key=lambda item: item[0].encode())
     return "{" + ",".join(f"{_quote(key)}:{value}" for key, value in ordered) + "}"
 
@@ -313,8 +307,8 @@ def _encode_map(items: Iterable[tuple[str, str]]) -> str:
 def encode_metadata(metadata: Metadata) -> bytes:
     """Write the exact bytes that a portal stores: fixed order, empty members left out.
 
-    `filename` and `length` are always written. `rejected` is not part of the JSON. Text must be
-    encodable as UTF-8; UnicodeEncodeError otherwise.
+    `filename` and `length` are always written, `rejected` never. UnicodeEncodeError for text that
+    is not valid Unicode.
     """
     members = [
         f'"filename":{_quote(metadata.filename)}',
@@ -368,8 +362,7 @@ def select(metadata: Metadata, path: str) -> dict[str, Subfile]:
 def subpath_metadata(path: str, selected: Mapping[str, Subfile]) -> Metadata:
     """Return the metadata that a download of `path` carries (wire notes 4.5).
 
-    `filename` gets a leading slash, offsets begin at 0, names stay whole, everything else is left
-    out. `selected` is not empty.
+    `filename` gets a leading slash, and offsets begin at 0. `selected` is not empty.
     """
     base = min(sub.offset for sub in selected.values())
     return Metadata(
@@ -386,5 +379,5 @@ _ILLEGAL_IN_HEADER = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 def fits_header(raw: bytes, limit: int) -> bool:
-    """Whether metadata bytes may travel as an HTTP header value of at most `limit` bytes."""
+    """Whether metadata can be sent as an HTTP header value of at most `limit` bytes."""
     return len(raw) <= limit and not _ILLEGAL_IN_HEADER.search(raw)

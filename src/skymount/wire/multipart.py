@@ -19,7 +19,7 @@ _PARAMETER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class PartHeader:
-    """The header of one multipart part: the form's field, the file's path, type and mode."""
+    """The header of one part: the form's field, and the file's path, type and mode."""
 
     field: str
     filename: str
@@ -28,10 +28,9 @@ class PartHeader:
     """Permission bits, 0 when not given."""
 
     def encode(self) -> bytes:
-        """Write the header lines, each ended, without the empty line that follows them.
+        """Write the header lines, without the empty line after them.
 
-        A name that a quoted string cannot carry (control characters) is written in the extended
-        form of RFC 5987.
+        A name with control characters is written in the extended form of RFC 5987.
         """
         field = _backslashed(_CONTROL.sub("", self.field))
         if _CONTROL.search(self.filename):
@@ -49,8 +48,8 @@ class PartHeader:
     def parse(cls, headers: Iterable[tuple[bytes, bytes]]) -> Self:
         """Read a part's (name, value) headers.
 
-        The file name is taken as sent, with its directories (wire notes 3.3). MalformedError when
-        the disposition or the mode does not parse, or the name is not UTF-8.
+        The file name keeps its directories (wire notes 3.3). MalformedError when the disposition
+        or the mode does not parse, or the name is not UTF-8.
         """
         found = {name.lower(): value for name, value in headers}
         if sum(len(name) + len(value) for name, value in found.items()) > PART_HEADER_LIMIT:

@@ -1,8 +1,7 @@
-"""Owns registry entries: their bytes, hashes, signatures and JSON forms, and which entry replaces
-which (wire notes 6).
+"""Registry entries: bytes, hashes, signatures, JSON forms, and which one replaces which (wire
+notes 6).
 
-What is posted, stored or believed is decided elsewhere; ``proof`` builds on this. PyNaCl, 30 ms and
-3 MB, is imported when the first entry is signed or verified.
+PyNaCl takes 30 ms and 3 MB, so it is imported when the first entry is signed or verified.
 """
 
 import re
@@ -13,13 +12,13 @@ from typing import Any, Self
 import msgspec
 
 from skymount.errors import BadSignatureError, MalformedError, RevisionError
+from skymount.wire.limited_json import decode_json
 from skymount.wire.skylink import BASE64_LENGTH, RAW_SIZE, Skylink
 
 ALGORITHM = "ed25519"
-"""The only kind of key there is."""
 
 DATA_LIMIT = 113
-"""Bytes of data in an entry: a host's record of 256 bytes less its other fields."""
+"""Bytes of data in an entry."""
 
 MAX_REVISION = (1 << 64) - 1
 """An entry of this revision is frozen: nothing replaces it."""
@@ -33,9 +32,9 @@ SIGNATURE_SIZE = 64
 TWEAK_SIZE = 32
 
 UPDATE_LIMIT = 16 << 10
-"""Bytes of JSON of an update or an answer; the longest form of an entry takes under 1.5 KiB."""
+"""Bytes of JSON of an entry; the longest form takes under 1.5 KiB."""
 
-_HOST_KEY_HASH = 20  # bytes at the start of an entry of kind 2 that are no part of its work
+_HOST_KEY_HASH = 20  # bytes at the start of an entry of kind 2 that do not count as work
 
 _HEX = re.compile(r"(?:[0-9a-fA-F]{2})*")
 _HEX32 = re.compile(r"[0-9a-fA-F]{64}")
@@ -88,9 +87,9 @@ def entry_link(public_key: bytes, tweak: bytes) -> Skylink:
 
 
 def linked_skylink(data: bytes) -> Skylink | None:
-    """Return the skylink that an entry's data is: 34 raw bytes, or the older 46 characters.
+    """Return the skylink in an entry's data: 34 raw bytes, or the older 46 characters.
 
-    None when the data is anything else, or says that the entry is deleted.
+    None when the data is anything else, or the entry is deleted.
     """
     try:
         if len(data) == RAW_SIZE and data != DELETED:
@@ -132,7 +131,6 @@ class Entry:
 
     @property
     def is_deleted(self) -> bool:
-        """Whether the owner deleted it."""
         return self.data == DELETED
 
     def hash(self) -> bytes:
@@ -145,9 +143,9 @@ class Entry:
 
     @property
     def work(self) -> bytes:
-        """What decides between two entries of one revision: the lower one wins.
+        """The proof of work: of two entries of one revision the lower work wins.
 
-        The kind is no part of it, nor is the host's key, so that both kinds of an entry are equal.
+        It leaves out the kind and the host's key, so both kinds of an entry have the same work.
         """
         return self._hash(self.data[_HOST_KEY_HASH:] if self.kind == 2 else self.data)
 
@@ -161,9 +159,9 @@ class Entry:
 
 
 def check_update(stored: Entry | None, new: Entry) -> None:
-    """RevisionError unless `new` may replace `stored` (wire notes 6.3). Signatures aside.
+    """RevisionError unless `new` may replace `stored` (wire notes 6.3); signatures are not checked.
 
-    More work replaces an entry of the same revision, except of the last one, which freezes.
+    At the same revision the lower work wins, except at the last revision, which is frozen.
     """
     if stored is None or new.revision > stored.revision:
         return
@@ -198,25 +196,14 @@ class _Answer(msgspec.Struct):
     type: int = 1
 
 
-class _Hop(msgspec.Struct):
+class _Hop(_Answer, kw_only=True):
     """One element of a proof."""
 
-    data: str
-    revision: int
     datakey: str
     publickey: _Key | str
-    signature: str
-    type: int = 1
 
 
-def decode_json(body: bytes, form: Any, what: str) -> Any:
-    """Read JSON of an expected form; MalformedError says what was not as expected."""
-    if len(body) > UPDATE_LIMIT:
-        raise MalformedError(f"{what} is too long")
-    try:
-        return msgspec.json.decode(body, type=form)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedError(f"{what} is not as expected: {error}") from None
+_Hops: Any = list[_Hop] | None
 
 
 def _bytes_of(value: bytes | list[int], what: str) -> bytes:
@@ -242,7 +229,7 @@ def _key_of(value: _Key | str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class SignedEntry:
-    """An entry with its owner's signature, which is checked by `verify` and nothing else."""
+    """An entry with its owner's signature. Only `verify` checks that."""
 
     public_key: bytes
     """32 bytes."""
@@ -256,12 +243,11 @@ class SignedEntry:
 
     @property
     def id(self) -> bytes:
-        """The entry's id, 32 bytes; the same for every revision."""
+        """The entry's id, 32 bytes: the same for every revision."""
         return entry_id(self.public_key, self.entry.tweak)
 
     @property
     def link(self) -> Skylink:
-        """The v2 skylink that names the entry."""
         return Skylink.v2(self.id)
 
     def verify(self) -> Self:
@@ -283,7 +269,8 @@ class SignedEntry:
             ) from None
         return self
 
-    def _as_json(self) -> dict[str, object]:
+    def as_json(self) -> dict[str, object]:
+        """Return the element of a proof that this entry makes, for a JSON encoder."""
         return {
             "data": self.entry.data.hex(),
             "revision": self.entry.revision,
@@ -295,20 +282,21 @@ class SignedEntry:
 
     def encode_answer(self) -> bytes:
         """Write the JSON of endpoint 5: data, revision, signature, then what later portals add."""
-        found = self._as_json()
+        found = self.as_json()
         order = ("data", "revision", "signature", "datakey", "publickey", "type")
         return msgspec.json.encode({name: found[name] for name in order}) + b"\n"
 
     @classmethod
     def parse_answer(cls, body: bytes, public_key: bytes, tweak: bytes) -> Self:
         """Read the JSON of endpoint 5 for the entry that was asked for. `verify` it then."""
-        answer: _Answer = decode_json(body, _Answer, "registry answer")
+        answer = decode_json(body, _Answer, "registry answer", UPDATE_LIMIT)
+        return cls._of_answer(answer, public_key, tweak)
+
+    @classmethod
+    def _of_answer(cls, answer: _Answer, public_key: bytes, tweak: bytes) -> Self:
         data = _from_hex(answer.data, "data")
-        return cls(
-            public_key,
-            Entry(tweak, data, answer.revision, answer.type),
-            _from_hex(answer.signature, "signature"),
-        )
+        entry = Entry(tweak, data, answer.revision, answer.type)
+        return cls(public_key, entry, _from_hex(answer.signature, "signature"))
 
     def encode_update(self) -> bytes:
         """Write the JSON that endpoint 6 takes, with arrays of byte values (contract)."""
@@ -329,7 +317,7 @@ class SignedEntry:
 
         Bytes are base64 or arrays, missing data is empty, unknown members are ignored.
         """
-        update: _Update = decode_json(body, _Update, "request")
+        update = decode_json(body, _Update, "request", UPDATE_LIMIT)
         entry = Entry(
             parse_tweak(update.datakey),
             _bytes_of(update.data or b"", "data"),
@@ -339,24 +327,10 @@ class SignedEntry:
         signature = _bytes_of(update.signature, "signature")
         return cls(_key_of(update.publickey), entry, signature)
 
-    def encode_hop(self) -> dict[str, object]:
-        """Return the element of a proof that this entry makes, for a JSON encoder."""
-        return self._as_json()
-
     @classmethod
     def parse_hops(cls, text: bytes) -> tuple[Self, ...]:
         """Read the elements of a proof; an empty array or ``null`` gives none."""
-        hops: list[_Hop] = decode_json(text, list[_Hop] | None, "registry proof") or []
+        hops: list[_Hop] = decode_json(text, _Hops, "registry proof", UPDATE_LIMIT) or []
         return tuple(
-            cls(
-                _key_of(hop.publickey),
-                Entry(
-                    parse_tweak(hop.datakey),
-                    _from_hex(hop.data, "data"),
-                    hop.revision,
-                    hop.type,
-                ),
-                _from_hex(hop.signature, "signature"),
-            )
-            for hop in hops
+            cls._of_answer(hop, _key_of(hop.publickey), parse_tweak(hop.datakey)) for hop in hops
         )

@@ -1,22 +1,22 @@
-"""Owns the proof that a v2 skylink leads where a portal says: the registry entries on the way
-(wire notes 1.4).
-"""
+"""Proofs of where a v2 skylink leads: the registry entries on its path (wire notes 1.4)."""
 
 from collections.abc import Sequence
 
 import msgspec
 
-from skymount.errors import BadSignatureError
+from skymount.errors import BadSignatureError, MalformedError
 from skymount.wire.registry_entry import SignedEntry, linked_skylink
 from skymount.wire.skylink import Skylink
 
 HOPS = 2
-"""Registry entries on the way from a v2 skylink to content, at most."""
+"""The most registry entries on the path from a v2 skylink to content."""
+
+_LIMIT = 16 << 10  # bytes of a proof; the longest honest one has less than 2 KiB
 
 
 def encode_proof(hops: Sequence[SignedEntry]) -> bytes:
     """Write the header's JSON array, in the order of the hops."""
-    return msgspec.json.encode([hop.encode_hop() for hop in hops])
+    return msgspec.json.encode([hop.as_json() for hop in hops])
 
 
 def parse_proof(text: bytes) -> tuple[SignedEntry, ...]:
@@ -25,7 +25,7 @@ def parse_proof(text: bytes) -> tuple[SignedEntry, ...]:
 
 
 def check_proof(requested: Skylink, resolved: Skylink, hops: Sequence[SignedEntry]) -> None:
-    """BadSignatureError unless the entries lead from one skylink to the other, each signed.
+    """BadSignatureError unless signed entries lead from one skylink to the other.
 
     A proof shows that the owners signed these entries, not that they are the latest ones.
     """
@@ -44,3 +44,14 @@ def check_proof(requested: Skylink, resolved: Skylink, hops: Sequence[SignedEntr
         at = following
     if at != resolved or at.version != 1:
         raise BadSignatureError("Could not verify registry proof chain")
+
+
+def verified_hops(requested: Skylink, resolved: Skylink, text: bytes) -> tuple[SignedEntry, ...]:
+    """Read a proof and check it; return its entries. MalformedError when it does not hold."""
+    if len(text) > _LIMIT:
+        raise MalformedError(f"a proof has at most {_LIMIT} bytes")
+    hops = parse_proof(text)
+    if len(hops) > HOPS:
+        raise MalformedError(f"a proof has at most {HOPS} registry entries")
+    check_proof(requested, resolved, hops)
+    return hops

@@ -22,22 +22,22 @@ class Request:
     """Path and query, percent-encoded, beginning with ``/``."""
     headers: tuple[tuple[str, str], ...] = ()
     repeatable: bool = False
-    """Whether sending it twice is the same as sending it once, whatever its method."""
+    """Whether it is idempotent although its method is not."""
     is_answered: bool = False
-    """Of a POST: whether the content of the answer says that it was done, not the status alone."""
+    """Whether success shows in the content of the response, not only in its status."""
     may_tell_metadata: bool = False
-    """Whether a header of the answer may be the metadata of a whole skylink, megabytes long."""
+    """Whether a response header may hold all metadata of a skylink, megabytes long."""
 
     @property
     def is_safe(self) -> bool:
-        """Whether it may be sent again when no answer came."""
+        """Whether it may be sent again if there was no response."""
         return self.repeatable or self.method in ("GET", "HEAD")
 
 
 def quote_path(path: str) -> str:
-    """Percent-encode a path inside a skylink, each element by itself.
+    """Percent-encode a path inside a skylink.
 
-    ``+`` is encoded too, because portals decode paths by the rules of a query (wire notes 4.1).
+    ``+`` is encoded too, because portals decode paths as they do queries (wire notes 4.1).
     """
     return quote(path, safe="/", errors="surrogatepass")
 
@@ -64,9 +64,9 @@ def download(
 ) -> Request:
     """Ask for content: endpoint 3, or 4 with method HEAD.
 
-    `path` selects a file or directory inside; `archive` is a value of the ``format`` parameter,
-    `timeout` whole seconds that the portal may search. Without `with_metadata` a portal may leave
-    its header out, which can be megabytes long. MalformedError for a skykey's name and its id.
+    `path` selects a file or directory; `archive` is a value of the ``format`` parameter; `timeout`
+    is whole seconds that the portal may search. Without `with_metadata` a portal may leave out the
+    metadata header. MalformedError when both a skykey's name and its id are given.
     """
     query: list[tuple[str, str]] = []
     if archive:
@@ -114,9 +114,9 @@ def upload(
 ) -> Request:
     """Send content: endpoint 1, and 2 when `filename` names the directory.
 
-    The path begins with ``skyfile`` for both: endpoint 2 takes any path, and deployed portals
-    know only this one (wire notes 3.1). `file_path` is where a node of one's own keeps it; portals
-    ignore it, nodes refuse an empty or a used one.
+    The path begins with ``skyfile`` for both, because deployed portals know no other (wire notes
+    3.1). `file_path` is where a storage node keeps it; portals ignore it, nodes refuse an empty or
+    a used one.
     """
     named = [("filename", filename)] if filename else []
     path = dialect.path("skyfile", *([quote_path(file_path)] if file_path else []))
@@ -126,7 +126,7 @@ def upload(
 def registry_get(
     dialect: Dialect, public_key: bytes, tweak: bytes, timeout: int | None = None
 ) -> Request:
-    """Ask for a registry entry: endpoint 5. `timeout` is whole seconds that the portal may look."""
+    """Ask for a registry entry: endpoint 5. `timeout`: whole seconds that the portal may look."""
     query = [("publickey", f"ed25519:{public_key.hex()}"), ("datakey", tweak.hex())]
     if timeout is not None:
         query.append(("timeout", str(timeout)))
@@ -139,12 +139,12 @@ def registry_post(dialect: Dialect) -> Request:
 
 
 def create_skykey(dialect: Dialect) -> Request:
-    """Make a skykey: endpoint 7, with `form` (name, type) as the body."""
+    """Create a skykey: endpoint 7, with `form` (name, type) as the body."""
     return Request("POST", dialect.path("createskykey"), FORM_HEADERS, is_answered=True)
 
 
 def add_skykey(dialect: Dialect) -> Request:
-    """Hand a skykey over: endpoint 8, with `form` (skykey) as the body."""
+    """Give a skykey to the portal: endpoint 8, with `form` (skykey) as the body."""
     return Request("POST", dialect.path("addskykey"), FORM_HEADERS)
 
 
@@ -160,7 +160,7 @@ def list_skykeys(dialect: Dialect) -> Request:
 
 
 def delete_skykey(dialect: Dialect) -> Request:
-    """Forget a skykey (wire notes 7), with `form` (name or id) as the body."""
+    """Delete a skykey (wire notes 7), with `form` (name or id) as the body."""
     return Request("POST", dialect.path("deleteskykey"), FORM_HEADERS)
 
 

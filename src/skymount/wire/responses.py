@@ -11,6 +11,7 @@ import msgspec
 
 from skymount.errors import MalformedError
 from skymount.wire.dialect import SVC, Dialect
+from skymount.wire.limited_json import decode_json
 from skymount.wire.skylink import ROOT_SIZE, Skylink
 
 RESPONSE_LIMIT = 64 << 10
@@ -18,15 +19,13 @@ RESPONSE_LIMIT = 64 << 10
 
 
 def parse_resolved(body: bytes) -> Skylink:
-    """Read the answer to `resolve`."""
-    try:
-        return Skylink.parse(msgspec.json.decode(body[:RESPONSE_LIMIT], type=_Resolved).skylink)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedError(f"resolved skylink is not as expected: {error}") from None
+    """Read the answer to `requests.resolve`."""
+    found = decode_json(body, _Resolved, "resolved skylink", RESPONSE_LIMIT)
+    return Skylink.parse(found.skylink)
 
 
 def encode_resolved(skylink: Skylink) -> bytes:
-    """Write the answer to `resolve`."""
+    """Write the answer to `requests.resolve`."""
     return msgspec.json.encode(_Resolved(str(skylink))) + b"\n"
 
 
@@ -42,22 +41,17 @@ class _UploadAnswer(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class UploadResult:
-    """What an upload returns; root and bitfield are those inside the skylink.
-
-    ``str()`` gives the content link, ``<scheme>://<skylink>``.
-    """
+    """What an upload returns. ``str()`` gives the content link, ``<scheme>://<skylink>``."""
 
     skylink: Skylink
     scheme: str = SVC.scheme
 
     @property
     def merkleroot(self) -> str:
-        """The hash inside the skylink, 64 hex digits."""
         return self.skylink.root.hex()
 
     @property
     def bitfield(self) -> int:
-        """Version, offset and length inside the skylink."""
         return self.skylink.bitfield
 
     def __str__(self) -> str:
@@ -66,12 +60,7 @@ class UploadResult:
     @classmethod
     def parse(cls, body: bytes, dialect: Dialect = SVC) -> Self:
         """Read the JSON answer of endpoints 1 and 2; MalformedError when it contradicts itself."""
-        if len(body) > RESPONSE_LIMIT:
-            raise MalformedError("upload answer is too long")
-        try:
-            answer = msgspec.json.decode(body, type=_UploadAnswer)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise MalformedError(f"upload answer is not as expected: {error}") from None
+        answer = decode_json(body, _UploadAnswer, "upload answer", RESPONSE_LIMIT)
         skylink = Skylink.parse(answer.skylink)
         if answer.merkleroot and answer.merkleroot.lower() != skylink.root.hex():
             raise MalformedError("upload answer: Merkle root and skylink contradict each other")
@@ -101,7 +90,7 @@ def encode_error(message: str) -> bytes:
 
 
 def parse_error(body: bytes) -> str:
-    """Return the message of an error body, ``""`` when it is of another form (HTML, text)."""
+    """Return the message of an error body; ``""`` for another form, such as HTML."""
     try:
         return msgspec.json.decode(body[:RESPONSE_LIMIT], type=_Message).message
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -111,9 +100,8 @@ def parse_error(body: bytes) -> str:
 def etag(skylink: Skylink, path: str, archive: str) -> str:
     """Return the entity tag of a download, quotes included: the same for GET and HEAD.
 
-    The hash of later servers (wire notes 4.4): skylink, path, format and the constant "1", each
-    preceded by its length. The contract wants HEAD's headers identical to GET's, so the method,
-    which early servers hash, is left out.
+    Hashed as by later servers (wire notes 4.4): skylink, path, format and the constant "1", each
+    after its length. Early servers hash the method too; but HEAD must answer as GET does.
     """
     hasher = blake2b(digest_size=ROOT_SIZE)
     for text in (str(skylink), path, archive, "1"):

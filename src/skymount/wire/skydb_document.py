@@ -1,6 +1,6 @@
-"""Owns the JSON document of SkyDB as it is uploaded (wire notes 10).
+"""The JSON document of SkyDB as it is uploaded (wire notes 10).
 
-Neither reading nor writing it is worth a thread: `json` does not let another run meanwhile.
+Threads do not help here: `json` holds the interpreter lock.
 """
 
 import json
@@ -11,7 +11,7 @@ from skymount.errors import MalformedError, WrongTypeError
 DOCUMENT_LIMIT = 64 << 20
 """Bytes of one document as JSON."""
 
-_VERSION = 2  # of the wrapping in which the SDKs store a document
+_VERSION = 2  # of the object in which the SDKs wrap a document
 
 
 def encode_document(document: object) -> bytes:
@@ -24,7 +24,7 @@ def encode_document(document: object) -> bytes:
     wrapped = {"_data": document, "_v": _VERSION}
     try:
         body = json.dumps(wrapped, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        encoded = body.encode(errors="backslashreplace")  # of half a surrogate pair, as JSON has it
+        encoded = body.encode(errors="backslashreplace")  # a lone surrogate, escaped as in JSON
     except TypeError as error:
         raise WrongTypeError(f"json: {error}") from None
     except (ValueError, RecursionError) as error:
@@ -39,23 +39,20 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def decode_document(body: bytes) -> Any:
-    """Return the document in a download: unwrapped, or as it is when it never was wrapped.
-
-    MalformedError when there is none.
-    """
+    """Return the document of a download, which may be wrapped or not."""
     try:
         found = json.loads(body, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict | list):
         raise MalformedError("not JSON, or neither an object nor an array")
-    if isinstance(found, dict) and _counts(found.get("_data")) and _counts(found.get("_v")):
+    if isinstance(found, dict) and _is_truthy(found.get("_data")) and _is_truthy(found.get("_v")):
         return found["_data"]
     return found
 
 
-def _counts(value: Any) -> bool:
-    """Whether JavaScript takes a value for true: an empty object or list too (wire notes 10)."""
+def _is_truthy(value: Any) -> bool:
+    """Whether a value is true in JavaScript, as empty objects and arrays are (wire notes 10)."""
     return value not in (None, False, 0, "")
 
 

@@ -1,9 +1,8 @@
-"""Owns the encryption of skyfiles with skykeys: which key and nonce encrypts which bytes.
+"""Encryption of skyfiles with skykeys: which key and nonce encrypts which bytes (wire notes 2.7).
 
-Rules: wire notes 2.7, and the sources that they name. The cipher is XChaCha20 without
-authentication. Each skyfile has a random nonce of 24 bytes; from it come the nonces for its
-identifier, for its base sector, and for each piece of large content. The base sector is encrypted
-up to its end, zero padding and all; only what tells a reader which skykey it was stays legible.
+The cipher is XChaCha20 without authentication. Each skyfile has a random nonce of 24 bytes; the
+nonces for its identifier, its base sector and each piece of large content are derived from it. The
+base sector is encrypted with its padding, except for what tells readers which skykey it was.
 ``cryptography`` is imported when the first byte is encrypted.
 """
 
@@ -20,11 +19,11 @@ from skymount.wire.skykey import ID_SIZE, NONCE_SIZE, Kind, Skykey
 from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE
 
 CIPHER_XCHACHA20 = b"\0\0\0\0\0\0\0\4"
-"""The cipher type of an encrypted skyfile (wire notes 2.1)."""
+"""The cipher type in the layout of an encrypted skyfile (wire notes 2.1)."""
 
 DATA_PIECES, PARITY_PIECES = 1, 1
-"""How large content is spread. Deployed readers know no code without parity; a root of zeros says
-that there is no such piece, so the parity costs nothing."""
+"""How large content is spread. Deployed readers require parity; a root of zeros says that the piece
+is missing, so parity costs nothing."""
 
 _BASE_SECTOR = b"BaseSectorNonce".ljust(16, b"\0")
 _FANOUT = b"FanoutNonce".ljust(16, b"\0")
@@ -32,7 +31,7 @@ _IDENTIFIER = b"SFEncIDDerivPath"
 _IDENTIFIED = b"SkyfileEncID".ljust(16, b"\0")
 _NO_ROOT = bytes(ROOT_SIZE)
 
-_BLOCK = 64  # bytes of key stream that are made at once
+_BLOCK = 64  # bytes of key stream
 _VISIBLE_CIPHER = slice(27, 35)
 _VISIBLE_KEY_DATA = slice(35, 35 + ID_SIZE + NONCE_SIZE)
 _WORD = (1 << 32) - 1
@@ -50,8 +49,8 @@ def _key_stream(key: bytes, start: bytes, data: bytes | memoryview) -> bytes:
 def _hchacha20(key: bytes, nonce: bytes) -> bytes:
     """Return the key that XChaCha20 uses in place of `key` for the first 16 bytes of a nonce.
 
-    A block of ChaCha20 is what its rounds make of the state, plus the state; HChaCha20 is the
-    former alone, of the words that hold no key.
+    A block of ChaCha20 is the state after its rounds, plus the state before. HChaCha20 is the
+    former only, without the words that hold the key.
     """
     mixed = struct.unpack("<16I", _key_stream(key, nonce, bytes(_BLOCK)))
     state = (*_CONSTANTS, *struct.unpack("<4I", nonce))
@@ -64,25 +63,21 @@ def _hash(*parts: bytes) -> bytes:
 
 
 def _prefixed(data: bytes) -> bytes:
-    """Write bytes of any length as the servers hash them: after their length."""
     return len(data).to_bytes(8, "little") + data
 
 
 @dataclass(frozen=True, slots=True)
 class StreamKey:
-    """What one stream of bytes is encrypted with: a key and a nonce."""
+    """A key (32 bytes) and a nonce (24 bytes), for one stream of bytes."""
 
     key: bytes = field(repr=False)
-    """32 bytes."""
     nonce: bytes
-    """24 bytes."""
 
     def derived(self, path: bytes) -> Self:
-        """Return the key for a purpose: the nonce is hashed with the purpose's name."""
+        """Return the key for a purpose, whose name is hashed into the nonce."""
         return replace(self, nonce=_hash(_prefixed(self.nonce), _prefixed(path))[:NONCE_SIZE])
 
     def of_piece(self, chunk: int, piece: int) -> Self:
-        """Return the key of one piece of one chunk of large content."""
         index = struct.pack("<QQ", chunk, piece)
         return replace(self, nonce=_hash(self.nonce, index)[:NONCE_SIZE])
 
@@ -97,26 +92,23 @@ class StreamKey:
 
 
 def is_encrypted(layout: Layout) -> bool:
-    """Whether that layout, as it is stored, is one of an encrypted skyfile.
-
-    All of it but the cipher and the key data is noise then.
-    """
+    """Whether a stored layout is encrypted: all of it but the cipher and the key data."""
     return layout.cipher == CIPHER_XCHACHA20
 
 
 @dataclass(frozen=True, slots=True)
 class SkyfileKey:
-    """What one skyfile is encrypted with: a skykey and a nonce of the skyfile's own."""
+    """The keys of one skyfile, derived from a skykey and the skyfile's nonce."""
 
     identifier: bytes
-    """The 16 bytes by which the holder of the skykey recognises it."""
+    """16 bytes by which the holder of the skykey recognises the skyfile."""
     main: StreamKey
     base: StreamKey
     fanout: StreamKey
 
     @classmethod
     def of(cls, skykey: Skykey, nonce: bytes) -> Self:
-        """Return the key of a skyfile; never encrypt two of them with the same nonce."""
+        """Derive the keys. Two skyfiles must not have the same nonce."""
         if len(nonce) != NONCE_SIZE:
             raise ValueError(f"a nonce has {NONCE_SIZE} bytes, not {len(nonce)}")
         main = StreamKey(skykey.key, nonce)
@@ -125,7 +117,6 @@ class SkyfileKey:
         )
 
     def seal_base(self, base: bytes) -> bytes:
-        """Encrypt the used bytes of a base sector; returns the whole sector."""
         sealed = bytearray(self.base.apply(base.ljust(SECTOR_SIZE, b"\0")))
         sealed[0] = base[0]
         sealed[_VISIBLE_CIPHER] = CIPHER_XCHACHA20
@@ -133,7 +124,7 @@ class SkyfileKey:
         return bytes(sealed)
 
     def open_layout(self, data: bytes) -> Layout:
-        """Decrypt the layout at the start of a base sector; MalformedError if it is absurd."""
+        """Decrypt the layout of a base sector; MalformedError if no encrypted skyfile has it."""
         stored = Layout.parse(data)
         opened = bytearray(self.base.apply(data[:LAYOUT_SIZE]))
         opened[0] = data[0]
@@ -147,7 +138,7 @@ class SkyfileKey:
         return layout
 
     def build_inline(self, metadata: bytes, payload: bytes) -> bytes:
-        """Return the base sector of a small file, whole; ValueError when it does not fit."""
+        """Return the whole base sector of a small file; ValueError when it does not fit."""
         if not fits_inline(len(metadata), len(payload)):
             raise ValueError("metadata and payload do not fit one sector")
         layout = Layout(len(payload), len(metadata), cipher=CIPHER_XCHACHA20)
@@ -157,7 +148,7 @@ class SkyfileKey:
         """Return (base sector, bytes used of it) of a large file.
 
         `roots` are the joined Merkle roots of its encrypted sectors. MalformedError when they and
-        the metadata do not fit: servers would leave legible what is spilled.
+        the metadata do not fit: servers do not encrypt what is spilled.
         """
         fanout = b"".join(
             roots[at : at + ROOT_SIZE] + _NO_ROOT * PARITY_PIECES
@@ -176,11 +167,10 @@ class SkyfileKey:
         return self.seal_base(bytes(layout) + fanout + metadata), LAYOUT_SIZE + layout.body_size
 
     def seal_sector(self, index: int, content: bytes) -> bytes:
-        """Encrypt the sector of that index of large content, the last one zero-padded first."""
         return self.fanout.of_piece(index, 0).apply(content.ljust(SECTOR_SIZE, b"\0"))
 
     def open_payload(self, data: bytes, at: int) -> bytes:
-        """Decrypt a run of large content that begins `at` bytes into it."""
+        """Decrypt bytes of large content that begin `at` bytes into it."""
         opened, view = [], memoryview(data)
         while view:
             index, offset = divmod(at, SECTOR_SIZE)
@@ -195,14 +185,13 @@ def _raw_id(skykey: Skykey) -> bytes:
 
 
 def _identifier(skykey: Skykey, nonce: bytes) -> bytes:
-    """Return what marks a skyfile of that nonce as encrypted with the skykey."""
     if skykey.kind is Kind.PUBLIC:
         return _raw_id(skykey)
     return StreamKey(skykey.key, nonce).derived(_IDENTIFIER).apply(_IDENTIFIED)
 
 
 def pick_key(layout: Layout, skykeys: Iterable[Skykey]) -> SkyfileKey | None:
-    """Return the key of an encrypted skyfile by its stored layout, None when none of these fits."""
+    """Return the key of an encrypted skyfile by its stored layout; None when no skykey fits."""
     identifier = layout.key_data[:ID_SIZE]
     nonce = layout.key_data[ID_SIZE : ID_SIZE + NONCE_SIZE]
     for skykey in skykeys:

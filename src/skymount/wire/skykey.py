@@ -1,6 +1,4 @@
-"""Owns skykeys, the named keys with which a portal encrypts content: text form, id and the JSON of
-their endpoints (contract 7-10, wire notes 7).
-"""
+"""Skykeys: named keys with which a portal encrypts content (contract 7-10, wire notes 7)."""
 
 import base64
 import re
@@ -8,18 +6,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from hashlib import blake2b
-from typing import Any, Self
+from typing import Self
 from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
 
 from skymount.errors import MalformedError
+from skymount.wire.limited_json import decode_json
 
 NAME_LIMIT = 128
 """Bytes of a skykey's name."""
 
 LIST_LIMIT = 16 << 20
-"""Bytes of JSON of a list of skykeys; some 60,000 of them."""
+"""Bytes of JSON of a list of about 60,000 skykeys."""
 
 SCHEME = "skykey"
 KEY_SIZE = 32
@@ -34,16 +33,15 @@ _NAME_QUERY = re.compile(r"name=((?:[^%&]|%[0-9A-Fa-f]{2})*)", re.DOTALL)
 
 
 class Kind(Enum):
-    """What content encrypted with a key gives away."""
+    """What encrypted content reveals about its skykey."""
 
     PUBLIC = "public-id"
-    """Which skykey it was, to everybody."""
+    """Its id, to everybody."""
     PRIVATE = "private-id"
     """Nothing; the recommended kind."""
 
     @classmethod
     def parse(cls, text: str) -> "Kind":
-        """Read the name of a kind."""
         try:
             return cls(text)
         except ValueError:
@@ -51,7 +49,6 @@ class Kind(Enum):
 
     @property
     def number(self) -> int:
-        """The number that stands for it in the binary form."""
         return 1 if self is Kind.PUBLIC else 2
 
 
@@ -104,10 +101,7 @@ class Skykey:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``[skykey:]<base64>[?name=<name>]``.
-
-        MalformedError never repeats the text.
-        """
+        """Read ``[skykey:]<base64>[?name=<name>]``. MalformedError never repeats the text."""
         if len(text) > _TEXT_LIMIT:
             raise MalformedError("failed to parse skykey: it is too long")
         body, mark, query = text.strip().partition("?")
@@ -125,12 +119,11 @@ class Skykey:
         return cls(kinds[raw[0]], raw[1 : 1 + KEY_SIZE], raw[1 + KEY_SIZE :], name)
 
     def named(self, name: str) -> Self:
-        """Return the same key under another name."""
         return replace(self, name=name)
 
     @property
     def text(self) -> str:
-        """The form in which keys are handed around; whoever has it can decrypt."""
+        """The key as text. Whoever has it can decrypt."""
         raw = bytes([self.kind.number]) + self.key + self.nonce
         encoded = base64.urlsafe_b64encode(raw).decode()
         name = f"?name={quote(self.name, safe='')}" if self.name else ""
@@ -158,11 +151,10 @@ class Skykey:
     @classmethod
     def parse_record(cls, body: bytes) -> Self:
         """Read the JSON record of endpoints 7 and 9; MalformedError when it contradicts itself."""
-        record: _Record = _decode(body, _Record)
-        return cls._from_record(record)
+        return cls._from_record(decode_json(body, _SkykeyRecord, "skykey answer", LIST_LIMIT))
 
     @classmethod
-    def _from_record(cls, record: "_Record") -> Self:
+    def _from_record(cls, record: "_SkykeyRecord") -> Self:
         found = cls.parse(record.skykey)
         if record.name:
             found = found.named(record.name)
@@ -171,7 +163,7 @@ class Skykey:
         return found
 
 
-class _Record(msgspec.Struct):
+class _SkykeyRecord(msgspec.Struct):
     skykey: str
     name: str = ""
     id: str = ""
@@ -179,16 +171,7 @@ class _Record(msgspec.Struct):
 
 
 class _List(msgspec.Struct):
-    skykeys: list[_Record] | None = None
-
-
-def _decode(body: bytes, form: Any) -> Any:
-    if len(body) > LIST_LIMIT:
-        raise MalformedError("skykey answer is too long")
-    try:
-        return msgspec.json.decode(body, type=form)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedError(f"skykey answer is not as expected: {error}") from None
+    skykeys: list[_SkykeyRecord] | None = None
 
 
 def encode_list(keys: Iterable[Skykey]) -> bytes:
@@ -198,5 +181,5 @@ def encode_list(keys: Iterable[Skykey]) -> bytes:
 
 def parse_list(body: bytes) -> tuple[Skykey, ...]:
     """Read the JSON of endpoint 10."""
-    found: _List = _decode(body, _List)
+    found = decode_json(body, _List, "skykey answer", LIST_LIMIT)
     return tuple(Skykey._from_record(record) for record in found.skykeys or [])

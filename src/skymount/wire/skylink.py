@@ -1,4 +1,4 @@
-"""Owns the skylink: 34 bytes, its two text forms, and the meaning of its bitfield.
+"""Skylinks: 34 bytes, two text forms, and the bitfield.
 
 Rules: the contract's «Skylink», and wire notes 1.1 (text forms), 1.2 (versions), 1.3 (bitfield).
 """
@@ -51,8 +51,7 @@ def decode_bitfield(bitfield: int) -> tuple[int, int]:
 def encode_bitfield(offset: int, length: int) -> int:
     """Return the v1 bitfield that fetches at least `length` bytes at `offset` of a sector.
 
-    MalformedError when the range leaves the sector or the offset lacks the alignment that the
-    length demands.
+    MalformedError when the range leaves the sector, or the offset is not aligned for that length.
     """
     if offset < 0 or length < 0 or offset + max(length, 1) > SECTOR_SIZE:
         raise MalformedError(f"{length} bytes at {offset} do not lie in a sector")
@@ -69,10 +68,7 @@ def encode_bitfield(offset: int, length: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Skylink:
-    """A skylink; holding one means that it is legal.
-
-    ``str()`` gives the 46-character form. Two texts of one skylink compare equal once parsed.
-    """
+    """A legal skylink. ``str()`` gives the 46-character form."""
 
     bitfield: int
     root: bytes
@@ -103,10 +99,10 @@ class Skylink:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse the bare 46-character base64 or 55-character base32 form, nothing around it.
+        """Parse the bare 46-character base64 or 55-character base32 form.
 
-        The length alone selects the alphabet. As in the reference, base32 may be of any case, and
-        the unused bits of the last base64 character are ignored.
+        As in the reference, base32 may be of any case, and the unused bits of the last base64
+        character are ignored.
         """
         if len(text) == BASE64_LENGTH and _BASE64.fullmatch(text):
             return cls.from_bytes(base64.urlsafe_b64decode(text + "=="))
@@ -121,12 +117,12 @@ class Skylink:
 
     @property
     def offset(self) -> int:
-        """Where in its sector the base sector begins, in bytes; 0 unless packed. v1 only."""
+        """Offset of the base sector in its sector, in bytes; 0 unless packed. v1 only."""
         return decode_bitfield(self.bitfield)[0]
 
     @property
     def fetch_size(self) -> int:
-        """How many bytes of the sector are to be fetched. v1 only."""
+        """Bytes of the sector to fetch. v1 only."""
         return decode_bitfield(self.bitfield)[1]
 
     @property
@@ -142,13 +138,12 @@ class Skylink:
 
 
 def split_link(text: str, dialects: Iterable[Dialect] = PRESETS.values()) -> tuple[Skylink, str]:
-    """Take a link in any form that ``parseSkylink`` accepts; return (skylink, path).
+    """Read a link in any form that ``parseSkylink`` accepts; return (skylink, path).
 
-    The forms: bare, ``<scheme>:``, ``<scheme>://``, a portal URL with the skylink as its path's
-    first element, (base32) as its host's first label, or at its end (a portal below a path, or
-    ``/file/<skylink>``); schemes in any case. The path begins with ``/`` or is empty, and is
-    returned as written: percent-encoding is the caller's matter. Query and fragment are dropped.
-    MalformedError when nothing fits.
+    The forms: bare, ``<scheme>:``, ``<scheme>://``, and a portal URL that has the skylink as the
+    first element of its path, (base32) as the first label of its host, or at its end. Schemes may
+    have any case. The path begins with ``/`` or is empty, and is not decoded. Query and fragment
+    are dropped.
     """
     if len(text) > _LINK_LIMIT:
         raise MalformedError("a link of that length is not a skylink")

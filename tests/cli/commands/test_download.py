@@ -326,7 +326,7 @@ def test_files_that_overlap_are_refused(box: Sandbox, work: Path, fake: FakePort
 
 def test_a_tree_as_deep_as_paths_can_be(box: Sandbox, work: Path, fake: FakePortal) -> None:
     """One that fails is cleared away whatever its depth."""
-    path = "/".join(["d"] * 1500)
+    path = "/".join(["d"] * 1100)
     good = added(fake, of_files({f"{path}/good": BIG, "z": b"x"}, fan_out=True))
     fake.fault(faults.flips(5 << 20), "^GET /[^/]*\\?")
     assert "is not the content" in box.fail("download", good, cwd=work)

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 from tests.mount.namespaces import NOBODY, new_namespace
 from tests.skymount_process import LIMIT, SKYMOUNT, Done, Sandbox, run
 
 SEED = "insecure test seed"
-PAIR = KeyPair.from_seed(SEED)
+PAIR = SigningKeyPair.from_seed(SEED)
 MASTER = "c1197e1275fbf570d21dde01a00af83ed4a743d1884e4a09cebce0dd21ae254c"
 CHILD = "6140d0d1d8f9e2b759ca7fc96ad3620cd382189f8d46339737e26a2764122b99"  # of MASTER, "seed"
-CHILD_PAIR = KeyPair.from_seed(CHILD)
+CHILD_PAIR = SigningKeyPair.from_seed(CHILD)
 
 
 def piped(sandbox: Sandbox, stdin: str | bytes, *args: str) -> Done:
@@ -119,7 +119,7 @@ def test_generate_as_json_has_the_seed_only_when_asked(sandbox: Sandbox) -> None
     found = json.loads(sandbox.succeed("key", "generate", "a", "--json"))
     assert set(found) == {"name", "public_key", "created"}
     found = json.loads(sandbox.succeed("key", "generate", "b", "--json", "--show-seed"))
-    assert KeyPair.from_seed(found["seed"]).public_hex == found["public_key"]
+    assert SigningKeyPair.from_seed(found["seed"]).public_hex == found["public_key"]
 
 
 def test_files_are_for_their_owner_alone(sandbox: Sandbox) -> None:
@@ -152,7 +152,7 @@ def test_import_of_a_seed(sandbox: Sandbox, seed: str) -> None:
 
 @pytest.mark.parametrize("seed", [" s ", "s\n", "a\nb", "s\r", "é", "e\u0301", "\0", "x" * 65536])
 def test_a_seed_counts_as_it_is_written(sandbox: Sandbox, seed: str) -> None:
-    assert add(sandbox, "work", f"{seed}\n") == f"{KeyPair.from_seed(seed).public_hex}\n"
+    assert add(sandbox, "work", f"{seed}\n") == f"{SigningKeyPair.from_seed(seed).public_hex}\n"
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_blanks_that_were_typed_count(sandbox: Sandbox) -> None:
     with on_terminal(sandbox, "import", "work") as terminal:
         terminal.type_after("phrase: ", " ä \n")
         terminal.type_after("more: ", " ä \n")
-        assert terminal.end() == (0, f"{KeyPair.from_seed(' ä ').public_hex}\n")
+        assert terminal.end() == (0, f"{SigningKeyPair.from_seed(' ä ').public_hex}\n")
 
 
 def test_two_different_secrets(sandbox: Sandbox) -> None:
@@ -277,7 +277,7 @@ def test_a_line_that_a_terminal_may_have_cut(sandbox: Sandbox, length: int, code
     with on_terminal(sandbox, "import", "work") as terminal:
         terminal.type_after("phrase: ", f"{seed}\n")
         terminal.type_after("more: ", f"{seed}\n")
-        expected = f"{KeyPair.from_seed(seed).public_hex}\n" if code == 0 else ""
+        expected = f"{SigningKeyPair.from_seed(seed).public_hex}\n" if code == 0 else ""
         assert terminal.end() == (code, expected)
 
 
@@ -336,7 +336,7 @@ def test_list(sandbox: Sandbox) -> None:
     assert sandbox.succeed("key", "list", "--json") == "[]\n"
     add(sandbox, "work")
     add(sandbox, "a", MASTER)
-    other = KeyPair.from_seed(MASTER).public_hex
+    other = SigningKeyPair.from_seed(MASTER).public_hex
     assert sandbox.succeed("key", "list") == f"a     {other}\nwork  {PAIR.public_hex}\n"
     found = json.loads(sandbox.succeed("key", "list", "--json"))
     assert [(each["name"], each["public_key"]) for each in found] == [

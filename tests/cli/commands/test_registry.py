@@ -8,7 +8,7 @@ import subprocess
 import httpx
 import pytest
 
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import MAX_REVISION, Entry, entry_link, hash_data_key
 from skymount.wire.skylink import Skylink
 from tests.cli.piping import piped_badly, piped_well
@@ -17,7 +17,7 @@ from tests.mount.keys import needs
 from tests.skymount_process import LIMIT, SKYMOUNT, Sandbox, run
 
 A = "AABsdvY0MzM9fsdHVWdqiw1Rj4Kp9KAZwYNbHO-ksMFHkg"
-STRANGER = KeyPair.from_seed("insecure test seed of somebody else")
+STRANGER = SigningKeyPair.from_seed("insecure test seed of somebody else")
 
 
 def post(url: str, entry: Entry) -> None:

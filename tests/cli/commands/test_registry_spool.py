@@ -9,8 +9,9 @@ import httpx
 import pytest
 
 from skymount.keyring import Keyring
-from skymount.portal.registry.ledger import Fate, Ledger
-from skymount.wire.key_pair import KeyPair
+from skymount.portal.registry.ledger import Ledger
+from skymount.portal.registry.pending_write import PendingStatus
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import DELETED, Entry, SignedEntry, hash_data_key
 from tests.server.registry_entries import put
 from tests.skymount_process import Sandbox
@@ -25,7 +26,7 @@ def ledger_of(box: Sandbox) -> Iterator[Ledger]:
 
 
 @pytest.fixture
-def pair(box: Sandbox, owner: str) -> KeyPair:
+def pair(box: Sandbox, owner: str) -> SigningKeyPair:
     """The key pair that is called home."""
     return Keyring(Path(box.root / "data/skymount/keys")).get("home")
 
@@ -33,18 +34,18 @@ def pair(box: Sandbox, owner: str) -> KeyPair:
 def failed(box: Sandbox, signed: SignedEntry, reason: str = "down") -> int:
     """Leave signed content in the spool."""
     with ledger_of(box) as ledger:
-        number = ledger.claim(signed, "greeting")
-        ledger.fail(number, reason)
+        number = ledger.claim_revision(signed, "greeting")
+        ledger.mark_failed(number, reason)
         return number
 
 
-def held(box: Sandbox, pair: KeyPair, data: bytes, base: int | None = None) -> int:
+def held(box: Sandbox, pair: SigningKeyPair, data: bytes, base: int | None = None) -> int:
     """Leave content in the spool that was never signed."""
     with ledger_of(box) as ledger:
-        return ledger.hold(pair.public_key, TWEAK, "greeting", data, "no portal", base)
+        return ledger.add_unsigned(pair.public_key, TWEAK, "greeting", data, "no portal", base)
 
 
-def entry(pair: KeyPair, data: bytes, revision: int) -> SignedEntry:
+def entry(pair: SigningKeyPair, data: bytes, revision: int) -> SignedEntry:
     return Entry(TWEAK, data, revision).sign(pair.private_key)
 
 
@@ -55,7 +56,7 @@ def test_nothing_is_pending_at_first(box: Sandbox) -> None:
     assert box.succeed("registry", "drop", "--all") == ""
 
 
-def test_pending_lists_what_could_not_be_posted(box: Sandbox, pair: KeyPair) -> None:
+def test_pending_lists_what_could_not_be_posted(box: Sandbox, pair: SigningKeyPair) -> None:
     """G12: with its number, entry, revision, content and reason, fit for a terminal."""
     failed(box, entry(pair, b"hello\x1b[2J", 4), "it is down")
     held(box, pair, b"\xff\xfe")
@@ -83,12 +84,12 @@ def test_pending_lists_what_could_not_be_posted(box: Sandbox, pair: KeyPair) -> 
 
 
 def test_pending_of_a_key_that_is_not_in_the_keyring(box: Sandbox) -> None:
-    stranger = KeyPair.from_seed("somebody else")
+    stranger = SigningKeyPair.from_seed("somebody else")
     failed(box, entry(stranger, b"x", 1))
     assert f"  {stranger.public_hex}/greeting  " in box.succeed("registry", "pending")
 
 
-def test_retry_posts_everything_in_order(box: Sandbox, pair: KeyPair) -> None:
+def test_retry_posts_everything_in_order(box: Sandbox, pair: SigningKeyPair) -> None:
     """G12: signed bytes as they are, the rest signed now."""
     failed(box, entry(pair, b"first", 3))
     failed(box, entry(pair, b"second", 4))
@@ -98,7 +99,7 @@ def test_retry_posts_everything_in_order(box: Sandbox, pair: KeyPair) -> None:
     assert box.succeed("registry", "pending") == ""
 
 
-def test_retry_posts_the_latest_of_two_rewrites_last(box: Sandbox, pair: KeyPair) -> None:
+def test_retry_posts_the_latest_of_two_rewrites_last(box: Sandbox, pair: SigningKeyPair) -> None:
     """G12: both were written while no portal answered; the second one is what the file had."""
     box.succeed("registry", "set", "home", "greeting", "before")
     held(box, pair, b"first", 0)
@@ -109,7 +110,7 @@ def test_retry_posts_the_latest_of_two_rewrites_last(box: Sandbox, pair: KeyPair
     assert box.succeed("registry", "pending") == ""
 
 
-def test_retry_of_some(box: Sandbox, pair: KeyPair) -> None:
+def test_retry_of_some(box: Sandbox, pair: SigningKeyPair) -> None:
     failed(box, entry(pair, b"first", 3))
     failed(box, entry(pair, b"second", 4))
     other = hash_data_key("other")
@@ -123,7 +124,7 @@ def test_retry_of_some(box: Sandbox, pair: KeyPair) -> None:
     assert [each["id"] for each in json.loads(box.succeed("registry", "pending", "--json"))] == [3]
 
 
-def test_set_supersedes_what_was_pending(box: Sandbox, pair: KeyPair) -> None:
+def test_set_supersedes_what_was_pending(box: Sandbox, pair: SigningKeyPair) -> None:
     """G12: What is posted supersedes what was written to the same entry before; with a word."""
     held(box, pair, b"old")
     done = box.skymount("registry", "set", "home", "greeting", "new")
@@ -135,7 +136,7 @@ def test_set_supersedes_what_was_pending(box: Sandbox, pair: KeyPair) -> None:
 @pytest.mark.parametrize("is_signed", [True, False])
 @pytest.mark.parametrize("overwrite", [True, False])
 def test_retry_of_what_is_superseded(
-    box: Sandbox, portal: str, pair: KeyPair, is_signed: bool, overwrite: bool
+    box: Sandbox, portal: str, pair: SigningKeyPair, is_signed: bool, overwrite: bool
 ) -> None:
     """G12: `retry` gives up what is superseded, with its content, unless it is to overwrite."""
     if is_signed:
@@ -155,12 +156,12 @@ def test_retry_of_what_is_superseded(
     assert box.succeed("registry", "pending") == ""
 
 
-def test_retry_leaves_a_conflict(box: Sandbox, portal: str, pair: KeyPair) -> None:
+def test_retry_leaves_a_conflict(box: Sandbox, portal: str, pair: SigningKeyPair) -> None:
     """G12: a partial edit that was refused stays until it is told to overwrite, or dropped."""
     put_by_others(portal, entry(pair, b"theirs", 5))
     with ledger_of(box) as ledger:
         key = (pair.public_key, TWEAK, "greeting")
-        ledger.hold(*key, b"edit", "it was changed", 3, fate=Fate.CONFLICT)
+        ledger.add_unsigned(*key, b"edit", "it was changed", 3, status=PendingStatus.CONFLICT)
     for _ in range(2):
         done = box.skymount("registry", "retry")
         assert done.returncode == 1
@@ -176,7 +177,7 @@ def put_by_others(portal: str, *entries: SignedEntry) -> None:
             put(client, each)
 
 
-def test_retry_without_a_portal_keeps_everything(box: Sandbox, pair: KeyPair) -> None:
+def test_retry_without_a_portal_keeps_everything(box: Sandbox, pair: SigningKeyPair) -> None:
     failed(box, entry(pair, b"x", 3))
     done = box.with_env(SKYMOUNT_PORTALS="http://127.0.0.1:1").skymount("registry", "retry")
     assert done.returncode == 1
@@ -186,10 +187,10 @@ def test_retry_without_a_portal_keeps_everything(box: Sandbox, pair: KeyPair) ->
     assert not left["posting"]
 
 
-def test_what_a_process_is_posting_is_left_to_it(box: Sandbox, pair: KeyPair) -> None:
+def test_what_a_process_is_posting_is_left_to_it(box: Sandbox, pair: SigningKeyPair) -> None:
     """This process is the one that posts."""
     with ledger_of(box) as ledger:
-        ledger.claim(entry(pair, b"x", 1), "greeting")
+        ledger.claim_revision(entry(pair, b"x", 1), "greeting")
     assert box.succeed("registry", "pending").endswith("being posted now\n")
     for command in ("retry", "drop"):
         done = box.skymount("registry", command, "1")
@@ -198,7 +199,7 @@ def test_what_a_process_is_posting_is_left_to_it(box: Sandbox, pair: KeyPair) ->
     assert box.succeed("registry", "retry") == ""
 
 
-def test_drop(box: Sandbox, pair: KeyPair) -> None:
+def test_drop(box: Sandbox, pair: SigningKeyPair) -> None:
     """G12: what is dropped is gone, its revision stays taken."""
     for revision in range(3):
         failed(box, entry(pair, b"%d" % revision, revision))
@@ -209,7 +210,7 @@ def test_drop(box: Sandbox, pair: KeyPair) -> None:
     box.succeed("registry", "drop", "--all")
     assert box.succeed("registry", "pending") == ""
     with ledger_of(box) as ledger:
-        assert ledger.highest(pair.public_key, TWEAK) == 2
+        assert ledger.highest_revision(pair.public_key, TWEAK) == 2
 
 
 @pytest.mark.parametrize(
@@ -229,25 +230,25 @@ def test_wrong_use(box: Sandbox, owner: str, args: tuple[str, ...], code: int, w
     assert words in done.stderr
 
 
-def test_forget(box: Sandbox, pair: KeyPair) -> None:
+def test_forget(box: Sandbox, pair: SigningKeyPair) -> None:
     """G6: the name is no longer listed, by its text or its hash; the mark stays.
 
     G4: `registry forget --seen` lets an older entry be believed.
     """
     with ledger_of(box) as ledger:
-        ledger.note(entry(pair, b"x", 5), "greeting")
+        ledger.record_seen(entry(pair, b"x", 5), "greeting")
     box.succeed("registry", "forget", "home", "greeting")
     with ledger_of(box) as ledger:
-        assert ledger.names(pair.public_key) == []
-        ledger.remember(pair.public_key, TWEAK, None)
+        assert ledger.listed_entries(pair.public_key) == []
+        ledger.list_entry(pair.public_key, TWEAK, None)
     box.succeed("registry", "forget", "--hashed", pair.public_hex, TWEAK.hex())
     with ledger_of(box) as ledger:
-        assert ledger.names(pair.public_key) == []
-        assert ledger.seen(pair.public_key, TWEAK) is not None
+        assert ledger.listed_entries(pair.public_key) == []
+        assert ledger.mark_of(pair.public_key, TWEAK) is not None
     box.succeed("registry", "forget", "--seen", "home", "greeting")
     with ledger_of(box) as ledger:
-        assert ledger.seen(pair.public_key, TWEAK) is None
-        assert ledger.highest(pair.public_key, TWEAK) == 5
+        assert ledger.mark_of(pair.public_key, TWEAK) is None
+        assert ledger.highest_revision(pair.public_key, TWEAK) == 5
 
 
 def test_damaged_ledger_is_named(box: Sandbox) -> None:

@@ -1,5 +1,6 @@
 """Blocks on disk: what was put comes back or is a miss, and the bound holds."""
 
+import fcntl
 import logging
 import mmap
 import os
@@ -16,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skymount.content.cache import block_file, block_format, block_store
+from skymount.content.cache import block_file, block_format
 from skymount.content.cache.block_format import BlockKey
-from skymount.content.cache.block_store import BlockStore, StoreStats
+from skymount.content.cache.block_store import BlockStore, BlockStoreConfig, StoreStats
 from skymount.content.cache.buffer_pool import BufferPool
 from skymount.errors import CacheError
 
@@ -414,7 +415,8 @@ def test_leftovers_are_removed(store: BlockStore) -> None:
     for path in (old, young, foreign):
         path.write_bytes(b"x" * 5000)
     os.utime(old, (0, time.time() - 601))
-    again = BlockStore.open(store.root.parent.parent, store.size)
+    swept = BlockStoreConfig(swept=256)
+    again = BlockStore.open(store.root.parent.parent, store.size, config=swept)
     assert again.put(key(1), b"y")
     assert not old.exists()
     assert young.exists()
@@ -438,10 +440,102 @@ def test_what_a_link_leads_to_is_not_removed(store: BlockStore, tmp_path: Path) 
 
 def test_room_is_made_by_one_at_a_time(store: BlockStore) -> None:
     """K3: a block that comes while another process makes room is not stored, and nothing waits."""
-    with store._locked() as held:
-        assert held
-        assert not BlockStore(store.root, store.size).put(key(), b"x")
+    with (store.root / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert not store.put(key(), b"x")
     assert store.put(key(), b"x")
+
+
+# --- many blocks ----------------------------------------------------------------
+
+
+class Calls:
+    """Counts the directories that are listed, and the files that are looked at one by one."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.scandir = self.lstat = 0
+        scandir, lstat = os.scandir, os.lstat
+
+        def counted_scandir(path: str) -> "os._ScandirIterator[str]":
+            self.scandir += 1
+            return scandir(path)
+
+        def counted_lstat(path: str) -> os.stat_result:
+            self.lstat += 1
+            return lstat(path)
+
+        patch.setattr(os, "scandir", counted_scandir)
+        patch.setattr(os, "lstat", counted_lstat)
+
+    def take(self) -> tuple[int, int]:
+        """Return the numbers of both since the last time."""
+        found, self.scandir, self.lstat = (self.scandir, self.lstat), 0, 0
+        return found
+
+
+def test_the_number_of_blocks_slows_nothing_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K3: with thousands of blocks, starting, counting and evicting list no more than with none."""
+    count, taken = 4000, MIB + 4096
+    store = BlockStore.open(tmp_path, count * taken)
+    for index in range(count):
+        path = file_of(store, key(index))
+        path.parent.mkdir(exist_ok=True)
+        with path.open("wb") as file:
+            file.truncate(taken)
+        os.utime(path, (0, index))
+    assert store.put(key(count), b"x")  # the first process lists all blocks, once
+    store.close()
+    calls = Calls(monkeypatch)
+    again = BlockStore.open(tmp_path, count * taken)
+    left = count - count // 16
+    assert again.info() == StoreStats(left + 1, left * taken + 4096)
+    assert calls.take() == (0, 0)
+    assert again.put(key(count + 1), b"y")
+    listed, looked_at = calls.take()
+    assert listed <= 8
+    assert looked_at <= 8 + 500
+    monkeypatch.undo()
+    assert not file_of(store, key(count - left)).exists()
+    assert file_of(store, key(count - left + 1)).exists()
+    assert again.info() == StoreStats(left + 1, (left - 1) * taken + 2 * 4096)
+
+
+def test_an_index_that_is_damaged_is_made_again(store: BlockStore) -> None:
+    """K4: the blocks are still there, and the bound holds."""
+    for index in range(10):
+        assert store.put(key(index), bytes(MIB))
+    store.close()
+    for content in (b"", b"no database" * 1000):
+        store.root.with_name("v1.sqlite3").write_bytes(content)
+        config = BlockStoreConfig(pause=0.0)
+        again = BlockStore.open(store.root.parent.parent, store.size, config=config)
+        assert again.info().blocks == 10
+        assert again.put(key(9), bytes(MIB)) or again.put(key(9), bytes(MIB))
+        assert again.info().blocks == 10
+        again.close()
+
+
+def test_an_index_of_a_directory_that_was_removed(store: BlockStore) -> None:
+    """K3: blocks that are gone do not count."""
+    for index in range(10):
+        assert store.put(key(index), bytes(MIB))
+    shutil.rmtree(store.root)
+    assert store.put(key(10), b"x")
+    assert store.info() == StoreStats(1, 4096)
+
+
+def test_blocks_that_are_not_in_the_index_are_found(store: BlockStore) -> None:
+    """K3: after a power cut, and those of another version of skymount, count in the end."""
+    assert store.put(key(0), b"x")
+    stray, gone = file_of(store, key(1)), file_of(store, key(0))
+    stray.parent.mkdir(exist_ok=True)
+    gone.rename(stray)
+    swept = BlockStoreConfig(swept=256)
+    other = BlockStore.open(store.root.parent.parent, store.size, config=swept)
+    assert other.put(key(2), b"y")
+    assert store.info().blocks == 3  # the one that is gone may be about to be written
 
 
 # --- all of it ------------------------------------------------------------------
@@ -489,10 +583,10 @@ def test_the_directory_is_removed_while_it_is_used(store: BlockStore) -> None:
 
 
 def test_a_disk_that_refuses(
-    store: BlockStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """K4: nothing is stored for a while, and the log says so once, until it works again."""
-    monkeypatch.setattr(block_store, "PAUSE", 0.0)
+    store = BlockStore.open(tmp_path, 16 * MIB, config=BlockStoreConfig(pause=0.0))
     store.put(key(0), b"before")
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
 
@@ -502,7 +596,6 @@ def test_a_disk_that_refuses(
         patch.setattr("skymount.content.cache.block_file.write_all", refuse)
         assert not store.put(key(1), bytes(10_000))
         patch.undo()
-        patch.setattr(block_store, "PAUSE", 0.0)
         assert store.put(key(2), b"a small one finds a place")
         patch.setattr("skymount.content.cache.block_file.write_all", refuse)
         assert not store.put(key(3), bytes(10_000))

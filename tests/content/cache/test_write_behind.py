@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from skymount.content.cache.block_format import BlockKey, file_name
-from skymount.content.cache.block_store import BlockStore
+from skymount.content.cache.block_store import BlockStore, BlockStoreConfig
 from skymount.content.cache.buffer_pool import BufferPool
 from skymount.content.cache.write_behind import (
     DiskCacheCounts,
@@ -28,8 +28,14 @@ def key(index: int) -> BlockKey:
 class HeldStore(BlockStore):
     """Reads and writes when it is let to."""
 
-    def __init__(self, root: Path, size: int, buffers: BufferPool | None = None) -> None:
-        super().__init__(root, size, buffers)
+    def __init__(
+        self,
+        root: Path,
+        size: int,
+        buffers: BufferPool | None = None,
+        config: BlockStoreConfig | None = None,
+    ) -> None:
+        super().__init__(root, size, buffers, config)
         self.entered = threading.Event()
         self.may_go = threading.Event()
         self.left = threading.Event()

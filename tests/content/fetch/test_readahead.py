@@ -1,4 +1,4 @@
-"""Looking ahead: readers in order are recognised, everything else fetches nothing more."""
+"""Read-ahead: sequential readers are recognised; for all others nothing is fetched ahead."""
 
 import itertools
 from collections.abc import Iterable
@@ -6,56 +6,73 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skymount.content.fetch.readahead import MAX_WINDOW, Cursor, Cursors, Neighbours, Shares
+from skymount.content.fetch.readahead import (
+    MemoryShares,
+    ReadaheadConfig,
+    SmallFileGroups,
+    Stream,
+    Streams,
+)
 
 KIB, MIB = 1 << 10, 1 << 20
 READ = 128 * KIB
 SHARE = 64 * MIB
+CONFIG = ReadaheadConfig()
 QUICK, SLOW = 0.001, 0.1
 """Seconds of a round trip."""
 
 
-def ahead(cursor: Cursor, now: float, trip: float = QUICK, share: int = SHARE):
+def reader(mark: int = 0) -> Stream:
+    """Return a reader that has read up to a place."""
+    return Stream(CONFIG, 0, mark, 0.0)
+
+
+def ahead(stream: Stream, trip: float = QUICK, share: int = SHARE) -> list[tuple[int, int]]:
     """Return what is to be fetched ahead of a reader."""
-    return list(cursor.requests(MIB, share, trip, now)) if cursor.goes_on else []
+    return list(stream.requests(MIB, share, trip))
 
 
-def read_on(rate: float, trip: float, *, seconds: float = 3.0, share: int = SHARE):
-    """Read in order so many bytes a second; return the requests, and how far ahead they are."""
-    cursors, asked, leads = Cursors(), [], []
+def read_on(
+    rate: float, trip: float, *, seconds: float = 3.0, share: int = SHARE, waits: bool = True
+):
+    """Read sequentially at `rate` bytes a second; return the requests, and how far ahead they are.
+
+    `waits`: the reader has to wait for each read; else for the first one only.
+    """
+    streams, asked, leads = Streams(CONFIG), [], []
     for n in range(int(rate * seconds) // READ):
         now = n * READ / rate
-        cursor = cursors.note(n * READ, (n + 1) * READ, now)
-        asked += ahead(cursor, now, trip, share)
-        leads.append(cursor.ahead - cursor.mark)
+        stream = streams.note(n * READ, (n + 1) * READ, now, waits=waits or not n)
+        asked += ahead(stream, trip, share)
+        leads.append(stream.ahead - stream.mark)
     return asked, leads
 
 
 def test_first_read_fetches_nothing():
     """R5: One read somewhere says nothing about the next."""
-    cursors = Cursors()
-    assert ahead(cursors.note(0, READ, 0.0), 0.0) == []
-    assert ahead(cursors.note(9 * MIB, 9 * MIB + READ, 0.0), 0.0) == []
+    streams = Streams(CONFIG)
+    assert ahead(streams.note(0, READ, 0.0)) == []
+    assert ahead(streams.note(9 * MIB, 9 * MIB + READ, 0.0)) == []
 
 
 def test_large_first_read_at_the_start():
-    """R5: In order is what follows on a read before it; a first read of 128 KiB or more at the
-    beginning of a file of 8 MiB or more counts as well, for at most eight times as much.
+    """R5: A first read of 128 KiB or more at the beginning of a file of 8 MiB or more counts as
+    sequential too; it is fetched ahead by at most eight times its size.
     """
     for size, trip in itertools.product((128 * KIB, 256 * KIB, MIB), (QUICK, SLOW)):
-        cursor = Cursors().note(0, size, 0.0, at_start=True)
-        asked = ahead(cursor, 0.0, trip)
+        stream = Streams(CONFIG).note(0, size, 0.0, waits=True, at_start=True)
+        asked = ahead(stream, trip)
         assert asked[0][0] == MIB
         assert asked[-1][1] - MIB <= max(8 * size, 3 * MIB)
-        assert not cursor.sequential
-    assert ahead(Cursors().note(0, 64 * KIB, 0.0, at_start=True), 0.0, SLOW) == []
+        assert not stream.sequential
+    assert ahead(Streams(CONFIG).note(0, 64 * KIB, 0.0, waits=True, at_start=True), SLOW) == []
 
 
 def test_second_read_opens_a_window():
     """R5: What is read in order is fetched ahead: whole units, from the one after the read on."""
-    cursors = Cursors()
-    cursors.note(0, READ, 0.0)
-    asked = ahead(cursors.note(READ, 2 * READ, 0.0), 0.0)
+    streams = Streams(CONFIG)
+    streams.note(0, READ, 0.0)
+    asked = ahead(streams.note(READ, 2 * READ, 0.0))
     assert asked[0][0] == MIB
     assert asked[-1][1] <= 3 * MIB
 
@@ -68,53 +85,38 @@ def test_each_byte_is_asked_for_once(rate: float, trip: float):
     assert all(start % MIB == stop % MIB == 0 for start, stop in asked)
 
 
-def test_window_is_what_is_read_in_a_few_round_trips():
-    """R5: The window grows as far as reader and way need it, not beyond."""
-    _, leads = read_on(1e6, QUICK, seconds=60)
+def test_window_grows_while_the_reader_waits():
+    """R5: The window grows while the reader has to wait, and no further."""
+    _, leads = read_on(1e6, QUICK, seconds=60, waits=False)
     assert max(leads) <= 6 * MIB
-    _, leads = read_on(1e8, SLOW)
+    _, leads = read_on(1e6, SLOW, seconds=60, waits=False)
+    assert max(leads) <= 12 * MIB
+    _, leads = read_on(1e6, SLOW, seconds=60)
     assert max(leads) > 30 * MIB
 
 
 def test_window_grows_with_what_was_read():
     """What is fetched in vain for one that stops is bounded by what it has used."""
-    for trip, first, growth in ((QUICK, 2 * MIB, 3), (SLOW, 9 * MIB, 8)):
+    for trip, first in ((QUICK, 2 * MIB), (SLOW, 9 * MIB)):
         _, leads = read_on(1e9, trip, seconds=0.2)
         for n, lead in enumerate(leads):
-            assert lead <= first + growth * (n + 1) * READ + MIB
-
-
-def test_who_has_to_wait_is_not_slow():
-    """R5: While a reader has to wait, how fast it gets on does not bound its window."""
-    windows = []
-    for waits in (False, True):
-        cursors = Cursors()
-        for n in range(100):
-            cursor = cursors.note(n * READ, (n + 1) * READ, n / 10)
-            cursor.waited = n / 10 if waits else cursor.waited
-            ahead(cursor, n / 10, SLOW)
-        windows.append(cursor.ahead - cursor.mark)
-    assert windows[0] <= 6 * MIB
-    assert windows[1] > 30 * MIB
+            assert lead <= first + CONFIG.growth * (n + 1) * READ + MIB
 
 
 def test_two_requests_are_enough_on_a_short_way():
-    """R5: On a short way no more is fetched ahead than two requests bring, also for one that waits:
-    the memory is others'.
+    """R5: Over a short distance no more is fetched ahead than two requests bring, also for a reader
+    that waits: the memory is for others.
     """
-    cursors = Cursors()
-    for n in range(1000):
-        cursor = cursors.note(n * READ, (n + 1) * READ, n / 5000)
-        cursor.waited = n / 5000
-        ahead(cursor, n / 5000)
-        assert cursor.ahead - cursor.mark <= 16 * MIB
+    for rate, waits in itertools.product((5000 * READ, 10_000 * READ), (False, True)):
+        _, leads = read_on(rate, QUICK, seconds=0.2, waits=waits)
+        assert max(leads) <= 16 * MIB
 
 
 @given(share=st.integers(0, 80 * MIB), rate=st.sampled_from([1e7, 1e9]))
 def test_never_beyond_its_share(share: int, rate: float):
     """R4: Never more is asked for ahead than the memory that a reader may fill."""
     asked, leads = read_on(rate, SLOW, seconds=1e8 / rate, share=share)
-    assert max(leads) <= min(share, MAX_WINDOW) + MIB
+    assert max(leads) <= min(share, CONFIG.max_window) + MIB
     if share < MIB:
         assert asked == []
 
@@ -127,135 +129,125 @@ def test_several_requests_on_a_long_way_few_on_a_short_one():
     assert asked[-1][1] - asked[-1][0] == 8 * MIB
 
 
-def test_no_further_ahead_than_a_short_way_needs():
-    """R5: On a short way no more is ahead than the requests under way bring."""
-    for waits in (False, True):
-        cursors = Cursors()
-        for n in range(2000):
-            cursor = cursors.note(n * READ, (n + 1) * READ, n / 10_000)
-            cursor.waited = n / 10_000 if waits else cursor.waited
-            ahead(cursor, n / 10_000)
-            assert cursor.ahead - cursor.mark <= 16 * MIB
-
-
-def left_behind(cursors: Cursors, reads: Iterable[int], unit: int = MIB) -> list[int]:
+def passed(streams: Streams, reads: Iterable[int], unit: int = MIB) -> list[int]:
     """Return the units that are left behind by reads of so many places, each of 128 KiB."""
     return [
         index
         for n in reads
-        for index in cursors.note(n * READ, (n + 1) * READ, 0.0).left_behind(unit)
+        for index in streams.note(n * READ, (n + 1) * READ, 0.0).passed_units(unit)
     ]
 
 
-def test_what_was_read_is_left_behind():
+def test_what_was_read_is_passed():
     """R4: What is read in order without a gap is left behind unit by unit, each once, but not so
     soon that the kernel's own reordering comes back to it.
     """
-    assert left_behind(Cursors(), range(80)) == list(range(8))
-    assert left_behind(Cursors(), range(4, 80)) == list(range(1, 8))
+    assert passed(Streams(CONFIG), range(80)) == list(range(8))
+    assert passed(Streams(CONFIG), range(4, 80)) == list(range(1, 8))
     pairs = [0, 1, *(n ^ 1 for n in range(2, 80))]
-    assert left_behind(Cursors(), pairs) == list(range(8))
-    assert left_behind(Cursors(), range(80), 4 * MIB) == [0, 1]
-    assert left_behind(Cursors(), range(16)) == []
+    assert passed(Streams(CONFIG), pairs) == list(range(8))
+    assert passed(Streams(CONFIG), range(80), 4 * MIB) == [0, 1]
+    assert passed(Streams(CONFIG), range(16)) == []
 
 
 def test_who_skips_leaves_nothing_behind():
     """R4: Who passed something by may come back for it."""
-    assert left_behind(Cursors(), range(0, 80, 2)) == []
-    cursors = Cursors()
-    left_behind(cursors, range(40))
-    assert left_behind(cursors, range(41, 80)) == []
+    assert passed(Streams(CONFIG), range(0, 80, 2)) == []
+    streams = Streams(CONFIG)
+    passed(streams, range(40))
+    assert passed(streams, range(41, 80)) == []
 
 
 def test_each_connection_has_enough_to_do_on_a_long_way():
     """R5: Over several connections: once there is enough for all of them, none gets so little that
     it would be done before the next request can reach the portal.
     """
-    cursors = Cursors()
-    cursors.note(0, MIB, 0.0, at_start=True)
-    asked = ahead(cursors.note(MIB, 2 * MIB, 0.0), 0.0, SLOW)
+    streams = Streams(CONFIG)
+    streams.note(0, MIB, 0.0, waits=True, at_start=True)
+    asked = ahead(streams.note(MIB, 2 * MIB, 0.0), SLOW)
     assert {stop - start for start, stop in asked} == {2 * MIB}
     assert len(asked) >= 10
 
 
 def test_random_reads_fetch_nothing():
     """R5: What is read at random is not fetched ahead."""
-    cursors = Cursors()
+    streams = Streams(CONFIG)
     for n in range(200):
         start = n * 7919 % 1000 * MIB
-        assert ahead(cursors.note(start, start + 4096, 0.0), 0.0) == []
+        assert ahead(streams.note(start, start + 4096, 0.0)) == []
 
 
 def test_backward_and_strided_reads_fetch_nothing():
     """R5: Neither does what is read backward, or in strides."""
     for step in (-4096, -READ, -MIB, 64 * KIB, MIB, 3 * MIB):
-        cursors = Cursors()
+        streams = Streams(CONFIG)
         for n in range(50):
             start = 500 * MIB + n * step
-            assert ahead(cursors.note(start, start + 4096, 0.0), 0.0) == []
+            assert ahead(streams.note(start, start + 4096, 0.0)) == []
 
 
 def test_out_of_order_reads_are_one_reader():
     """The kernel's own reordering does not make a reader two."""
-    cursors = Cursors()
+    streams = Streams(CONFIG)
     order = [0, 1, 3, 2, 5, 4, 6, 8, 7, 9]
-    found = {id(cursors.note(n * READ, (n + 1) * READ, 0.0)) for n in order}
+    found = {id(streams.note(n * READ, (n + 1) * READ, 0.0)) for n in order}
     assert len(found) == 1
 
 
 def test_several_readers_side_by_side():
     """Readers at different places of one skyfile do not disturb each other."""
-    cursors = Cursors()
+    streams = Streams(CONFIG)
     places = [n * 100 * MIB for n in range(8)]
     for step in range(20):
         for place in places:
             start = place + step * READ
-            cursor = cursors.note(start, start + READ, 0.0)
-            assert cursor.begun == place
-            assert cursor.sequential == (step > 0)
+            stream = streams.note(start, start + READ, 0.0)
+            assert stream.begun == place
+            assert stream.sequential == (step > 0)
 
 
 def test_readers_are_forgotten():
     """Of the places of one skyfile the last eight are known."""
-    cursors = Cursors()
+    streams = Streams(CONFIG)
     for n in range(100):
-        cursors.note(n * 100 * MIB, n * 100 * MIB + READ, 0.0)
-    assert len(cursors._cursors) == 8
+        streams.note(n * 100 * MIB, n * 100 * MIB + READ, 0.0)
+    assert len(list(streams)) == 8
 
 
 def test_seek_begins_anew():
     """R5: After a seek the window is small again."""
-    cursors = Cursors()
+    streams = Streams(CONFIG)
     for n in range(1000):
-        cursor = cursors.note(n * READ, (n + 1) * READ, n / 1000)
-        ahead(cursor, n / 1000, SLOW)
+        stream = streams.note(n * READ, (n + 1) * READ, n / 1000, waits=True)
+        ahead(stream, SLOW)
+    assert stream.ahead - stream.mark > 30 * MIB
     far = 900 * MIB
-    cursors.note(far, far + READ, 1.0)
-    asked = ahead(cursors.note(far + READ, far + 2 * READ, 1.0), 1.0, SLOW)
-    assert asked[-1][1] - far <= 10 * MIB
+    streams.note(far, far + READ, 1.0, waits=True)
+    asked = ahead(streams.note(far + READ, far + 2 * READ, 1.0, waits=True), SLOW)
+    assert asked[-1][1] - far <= 12 * MIB
 
 
 def test_skip_beyond_the_window():
     """A reader that skips a little goes on behind the skip; what it skipped is not asked for."""
-    cursors = Cursors()
-    cursors.note(0, READ, 0.0)
-    cursors.note(READ, 2 * READ, 0.0)
+    streams = Streams(CONFIG)
+    streams.note(0, READ, 0.0)
+    streams.note(READ, 2 * READ, 0.0)
     start = 4 * MIB
-    asked = ahead(cursors.note(start, start + READ, 0.0), 0.0)
+    asked = ahead(streams.note(start, start + READ, 0.0))
     assert asked[0][0] == 5 * MIB
 
 
-def fill(shares: Shares, cursor: Cursor, now: float, most: int = 1 << 40) -> int:
+def fill(shares: MemoryShares, stream: Stream, now: float, most: int = 1 << 40) -> int:
     """Have a reader ask for as much ahead as it may; return how much that is."""
-    share = min(shares.take_out(cursor, now), most)
-    cursor.ahead = max(cursor.ahead, cursor.mark + share)
-    shares.put_back(cursor, 1, now)
-    return cursor.ahead - cursor.mark
+    share = min(shares.take(stream, now), most)
+    stream.ahead = max(stream.ahead, stream.mark + share)
+    shares.put_back(stream, 1, now)
+    return stream.ahead - stream.mark
 
 
 def test_one_reader_may_fill_nearly_all():
     """R5: As far as the memory allows: one reader alone gets all but a part for who begins."""
-    shares, one, two = Shares(90 * MIB), Cursor(0, 0), Cursor(0, 0)
+    shares, one, two = MemoryShares(90 * MIB, CONFIG.idle), reader(), reader()
     assert fill(shares, one, 0.0) == 80 * MIB
     assert 0 < fill(shares, two, 0.0) < 10 * MIB
 
@@ -264,70 +256,70 @@ def test_many_readers_share_the_memory():
     """R5: Readers share it: who reads on asks for less until all have about the same, and together
     they never ask for more than there is.
     """
-    shares, readers = Shares(90 * MIB), [Cursor(0, 0) for _ in range(10)]
+    shares, readers = MemoryShares(90 * MIB, CONFIG.idle), [reader() for _ in range(10)]
     for step in range(200):
-        for reader in readers:
-            reader.mark = min(reader.mark + MIB, reader.ahead)
-            fill(shares, reader, step / 100)
+        for each in readers:
+            each.mark = min(each.mark + MIB, each.ahead)
+            fill(shares, each, step / 100)
             assert sum(one.ahead - one.mark for one in readers) <= 90 * MIB
-    leads = [reader.ahead - reader.mark for reader in readers]
+    leads = [each.ahead - each.mark for each in readers]
     assert min(leads) > 7 * MIB
     assert max(leads) < 11 * MIB
 
 
 def test_who_reads_little_leaves_its_share_to_others():
     """R5: A reader that needs only a little does not cost the others more than that."""
-    shares, one = Shares(90 * MIB), Cursor(0, 0)
+    shares, one = MemoryShares(90 * MIB, CONFIG.idle), reader()
     for _ in range(10):
-        fill(shares, Cursor(0, 0), 0.0, most=MIB)
+        fill(shares, reader(), 0.0, most=MIB)
     assert fill(shares, one, 0.0) > 70 * MIB
 
 
 def test_readers_that_are_gone_fill_nothing():
     """R5: Who closed its file, or has not read for two seconds, counts no more."""
-    shares, cursors, one = Shares(90 * MIB), Cursors(), Cursor(0, 0)
-    fill(shares, cursors.note(0, MIB, 0.0), 0.0)
-    shares.forget(cursors)
+    shares, streams, one = MemoryShares(90 * MIB, CONFIG.idle), Streams(CONFIG), reader()
+    fill(shares, streams.note(0, MIB, 0.0), 0.0)
+    shares.forget(streams)
     assert fill(shares, one, 0.0) == 80 * MIB
-    assert fill(shares, Cursor(0, 0), 2.0) < 10 * MIB
-    assert fill(shares, Cursor(0, 0), 4.5) == 80 * MIB
+    assert fill(shares, reader(), 2.0) < 10 * MIB
+    assert fill(shares, reader(), 4.5) == 80 * MIB
 
 
 def test_unit_that_is_read_counts():
     """R5: A reader holds all of the unit that it reads, whatever of it is read."""
-    shares, one = Shares(90 * MIB), Cursor(41 * MIB, 0)
-    shares.take_out(one, 0.0)
+    shares, one = MemoryShares(90 * MIB, CONFIG.idle), reader(41 * MIB)
+    shares.take(one, 0.0)
     shares.put_back(one, 40 * MIB, 0.0)
-    assert shares.take_out(Cursor(0, 0), 0.0) == 50 * MIB * 8 // 9
+    assert shares.take(reader(), 0.0) == 50 * MIB * 8 // 9
 
 
 def test_what_is_ahead_of_a_reader():
     """R4: what is fetched ahead stays, for as long as somebody is likely to come for it."""
-    cursors = Cursors()
-    cursors.note(0, READ, 0.0)
-    cursor = cursors.note(READ, 2 * READ, 0.0)
-    ahead(cursor, 0.0, SLOW)
-    assert cursors.is_ahead(2 * MIB, 1.0)
-    assert not cursors.is_ahead(0, 1.0)
-    assert not cursors.is_ahead(cursor.ahead, 1.0)
-    assert not cursors.is_ahead(2 * MIB, 2.5)
+    streams = Streams(CONFIG)
+    streams.note(0, READ, 0.0)
+    stream = streams.note(READ, 2 * READ, 0.0)
+    ahead(stream, SLOW)
+    assert streams.is_ahead(2 * MIB, 1.0)
+    assert not streams.is_ahead(0, 1.0)
+    assert not streams.is_ahead(stream.ahead, 1.0)
+    assert not streams.is_ahead(2 * MIB, 2.5)
 
 
 def test_small_files_in_any_order():
     """R6: Where several small files of a stretch are read, all of it is fetched; the stretches grow
     as long as that goes on.
     """
-    neighbours = Neighbours()
-    assert neighbours.missed(5) is None
-    assert neighbours.missed(5) == (5, 6)
-    assert [neighbours.missed(7) for _ in range(3)] == [None, None, (6, 8)]
-    assert neighbours.group == 4
+    groups = SmallFileGroups(CONFIG.max_group)
+    assert groups.missed(5) is None
+    assert groups.missed(5) == (5, 6)
+    assert [groups.missed(7) for _ in range(3)] == [None, None, (6, 8)]
+    assert groups.group == 4
 
 
 def test_small_files_far_apart():
     """R5: Small files here and there are fetched for themselves."""
-    neighbours = Neighbours()
-    assert [neighbours.missed(n * 50) for n in range(100)] == [None] * 100
+    groups = SmallFileGroups(CONFIG.max_group)
+    assert [groups.missed(n * 50) for n in range(100)] == [None] * 100
 
 
 @given(
@@ -337,10 +329,10 @@ def test_small_files_far_apart():
 )
 def test_any_reads(reads: list[tuple[int, int, float]]):
     """Whatever is read, what is fetched ahead is ahead, whole units, and bounded."""
-    cursors, now = Cursors(), 0.0
+    streams, now = Streams(CONFIG), 0.0
     for start, length, pause in reads:
         now += pause
-        cursor = cursors.note(start, start + length, now)
-        for low, high in ahead(cursor, now):
+        stream = streams.note(start, start + length, now)
+        for low, high in ahead(stream):
             assert low % MIB == high % MIB == 0
-            assert cursor.mark <= low < high <= cursor.mark + MAX_WINDOW + 2 * MIB
+            assert stream.mark <= low < high <= stream.mark + CONFIG.max_window + 2 * MIB

@@ -2,11 +2,14 @@
 
 import itertools
 import random
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from skymount.content.fetch.readahead import ReadaheadConfig
 from skymount.content.model.skyfile import Skyfile, Verified, VerifyPolicy
 from skymount.errors import (
     BadContentError,
@@ -26,18 +29,18 @@ PIECE = 32 << 10
 SMALL_UNIT = 4096
 
 
-@pytest.fixture
-def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fetch content that is not verified in units of 4 KiB, and look ahead as far in proportion."""
-    monkeypatch.setattr("skymount.content.model.skyfile.BLOCK", SMALL_UNIT)
-    monkeypatch.setattr("skymount.content.model.skyfile.PIECE", SMALL_UNIT // 4)
-    monkeypatch.setattr("skymount.content.fetch.readahead._CONTIGUOUS", SMALL_UNIT // 4)
-    monkeypatch.setattr("skymount.content.fetch.readahead._BEHIND", 2 * SMALL_UNIT)
-    monkeypatch.setattr("skymount.content.fetch.readahead._AHEAD", 4 * SMALL_UNIT)
-    monkeypatch.setattr("skymount.content.fetch.readahead._FIRST_REQUEST", SMALL_UNIT)
-    monkeypatch.setattr("skymount.content.fetch.readahead._LEAST_WINDOW", 4 * SMALL_UNIT)
-    monkeypatch.setattr("skymount.content.fetch.readahead.MAX_WINDOW", 32 * SMALL_UNIT)
-    monkeypatch.setattr("skymount.content.fetch.reader._SMALL", 2 * SMALL_UNIT)
+def small(**changes: Any) -> dict[str, Any]:
+    """Return options of a stack whose blocks have 4 KiB, and whose read-ahead is in proportion."""
+    config = ReadaheadConfig(
+        max_gap=SMALL_UNIT // 4,
+        max_reorder=2 * SMALL_UNIT,
+        max_skip=4 * SMALL_UNIT,
+        initial_request=SMALL_UNIT,
+        full_request=SMALL_UNIT,
+        max_window=32 * SMALL_UNIT,
+        small_file=2 * SMALL_UNIT,
+    )
+    return {"block_size": SMALL_UNIT, "readahead": replace(config, **changes)}
 
 
 def plain(size: int, seed: int = 1) -> FakeSkyfile:
@@ -55,7 +58,7 @@ async def read_all(
     for offset in range(0, found.size, step):
         data = await stack.reader.read(found, offset, min(step, found.size - offset))
         parts.append(bytes(data))
-        while slowly and stack.reader._pending:
+        while slowly and stack.reader.fetcher.pending:
             await trio.sleep(0.0005)
     return b"".join(parts)
 
@@ -126,7 +129,6 @@ HARMLESS = [
 ]
 
 
-@pytest.mark.usefixtures("small_units")
 @pytest.mark.parametrize("cache", [0, SMALL_UNIT, 5 * SMALL_UNIT, 4 * MIB])
 @pytest.mark.parametrize("seed", range(4))
 async def test_never_a_wrong_byte(stack: OpenContentStack, cache: int, seed: int):
@@ -143,7 +145,7 @@ async def test_never_a_wrong_byte(stack: OpenContentStack, cache: int, seed: int
     def misbehave(request: fake.Request, reply: fake.Reply) -> fake.Reply:
         return luck.choice(HARMLESS)(request, reply) if luck.random() < 0.4 else reply
 
-    async with stack(cache=cache, portals=2) as made:
+    async with stack(**small(), cache=cache, portals=2) as made:
         for portal in made.portals:
             portal.add(*contents)
         opened = [(content, await made.reader.load(content.skylink)) for content in contents]
@@ -411,7 +413,7 @@ async def test_read_from_memory_needs_no_request(stack: OpenContentStack):
         made.portal.add(skyfile)
         found = await made.reader.load(skyfile.skylink)
         await made.reader.read(found, 0, 10)
-        while made.reader._pending:
+        while made.reader.fetcher.pending:
             await trio.sleep(0.001)
         made.portal.requests.clear()
         ready = made.reader.open(found, 0, MIB).ready(500_000, 1000)
@@ -457,11 +459,10 @@ async def test_backward_and_strided_reads_fetch_what_they_ask_for(
         assert sum(stop - start for start, stop in fetched(made)) == len(pieces) * PIECE
 
 
-@pytest.mark.usefixtures("small_units")
 async def test_sequential_reads_fetch_each_byte_once(stack: OpenContentStack):
     """A file read from start to end is fetched once, several units with a request."""
     skyfile = plain(100 * SMALL_UNIT)
-    async with stack() as made:
+    async with stack(**small()) as made:
         made.portal.add(skyfile)
         assert await read_all(made, skyfile, SMALL_UNIT) == skyfile.payload
         spans = fetched(made)
@@ -469,14 +470,13 @@ async def test_sequential_reads_fetch_each_byte_once(stack: OpenContentStack):
         assert len(spans) < 100
 
 
-@pytest.mark.usefixtures("small_units")
 @pytest.mark.parametrize("units", [1, 2, 3])
 async def test_looking_ahead_is_bounded_by_the_cache(stack: OpenContentStack, units: int):
     """With room for a few units only, a sequential reader is not robbed of what it reads: each
     unit is fetched about once.
     """
     skyfile = plain(30 * SMALL_UNIT)
-    async with stack(cache=units * SMALL_UNIT) as made:
+    async with stack(**small(), cache=units * SMALL_UNIT) as made:
         made.portal.add(skyfile)
         assert await read_all(made, skyfile, SMALL_UNIT // 8, slowly=True) == skyfile.payload
         assert sum(stop - start for start, stop in fetched(made)) <= 35 * SMALL_UNIT
@@ -498,27 +498,22 @@ async def test_reading_in_order_pushes_nothing_out(stack: OpenContentStack):
         assert not [request for request in made.portal.requests[count:] if request.method == "GET"]
 
 
-@pytest.mark.usefixtures("small_units")
-async def test_what_is_fetched_ahead_stays(
-    stack: OpenContentStack, monkeypatch: pytest.MonkeyPatch
-):
+async def test_what_is_fetched_ahead_stays(stack: OpenContentStack):
     """R5: nothing is fetched twice for want of memory: what was just read goes before what is
     fetched ahead, however long that has been here.
     """
-    monkeypatch.setattr("skymount.content.fetch.readahead._LEAST_WINDOW", 32 * SMALL_UNIT)
     skyfile = plain(200 * SMALL_UNIT)
-    async with stack(cache=40 * SMALL_UNIT) as made:
+    async with stack(**small(), cache=40 * SMALL_UNIT) as made:
         made.portal.add(skyfile)
         assert await read_all(made, skyfile, SMALL_UNIT // 2, slowly=True) == skyfile.payload
         assert sum(stop - start for start, stop in fetched(made)) == 200 * SMALL_UNIT
 
 
-@pytest.mark.usefixtures("small_units")
 async def test_what_is_read_at_random_stays(stack: OpenContentStack):
     """R4: what is read again or at random stays while another file is read through."""
     skyfile, other = plain(200 * SMALL_UNIT), plain(40 * SMALL_UNIT, 2)
     places = [n * SMALL_UNIT for n in (3, 30, 11, 22)]
-    async with stack(cache=40 * SMALL_UNIT) as made:
+    async with stack(**small(), cache=40 * SMALL_UNIT) as made:
         made.portal.add(skyfile, other)
         found = await made.reader.load(other.skylink)
         for place in places:
@@ -531,7 +526,6 @@ async def test_what_is_read_at_random_stays(stack: OpenContentStack):
         assert fetched(made) == []
 
 
-@pytest.mark.usefixtures("small_units")
 async def test_second_reader_finds_what_the_first_has_read(
     stack: OpenContentStack, mock_clock: MockClock
 ):
@@ -542,7 +536,7 @@ async def test_second_reader_finds_what_the_first_has_read(
     """
     mock_clock.rate = 0.001
     skyfile = plain(200 * SMALL_UNIT)
-    async with stack(cache=40 * SMALL_UNIT) as made:
+    async with stack(**small(), cache=40 * SMALL_UNIT) as made:
         made.portal.add(skyfile)
         found = await made.reader.load(skyfile.skylink)
         for unit in range(-8, 200):
@@ -551,7 +545,7 @@ async def test_second_reader_finds_what_the_first_has_read(
                     start = place * SMALL_UNIT
                     data = await made.reader.read(found, start, SMALL_UNIT)
                     assert bytes(data) == skyfile.payload[start : start + SMALL_UNIT]
-            while made.reader._pending:
+            while made.reader.fetcher.pending:
                 await wait_all_tasks_blocked(0.0005)
         assert sum(stop - start for start, stop in fetched(made)) <= 208 * SMALL_UNIT
 
@@ -565,7 +559,7 @@ async def test_large_first_read_at_the_start_is_read_on(stack: OpenContentStack)
         made.portal.add(skyfile)
         found = await made.reader.load(skyfile.skylink)
         await made.reader.read(found, 0, MIB)
-        while made.reader._pending:
+        while made.reader.fetcher.pending:
             await trio.sleep(0.001)
         spans = sorted(fetched(made))
         assert all(one[1] == two[0] for one, two in itertools.pairwise(spans))
@@ -611,11 +605,10 @@ async def test_same_link_described_twice(stack: OpenContentStack):
         assert bytes(await made.reader.read(second, 0, 5000)) == long.payload
 
 
-@pytest.mark.usefixtures("small_units")
 async def test_nothing_is_left_of_reads_that_ended(stack: OpenContentStack):
     """After many reads, failed ones among them, nothing is pending."""
     skyfile = plain(50 * SMALL_UNIT)
-    async with stack(cache=3 * SMALL_UNIT) as made:
+    async with stack(**small(), cache=3 * SMALL_UNIT) as made:
         made.portal.add(skyfile)
         found = await made.reader.load(skyfile.skylink)
         made.portal.fault(fake.status(503), "GET.*concat", times=4)
@@ -624,7 +617,7 @@ async def test_nothing_is_left_of_reads_that_ended(stack: OpenContentStack):
                 await made.reader.read(found, (n * 7919) % (found.size - 10), 10)
             except UnavailableError:
                 pass
-        while made.reader._pending:
+        while made.reader.fetcher.pending:
             await trio.sleep(0.001)
         assert made.cache.used <= 3 * SMALL_UNIT
 
@@ -644,43 +637,37 @@ async def test_first_read_takes_one_request(stack: OpenContentStack):
         assert len(made.portal.requests) == 3
 
 
-async def test_fetches_ahead_end_after_the_last_close(
-    stack: OpenContentStack, monkeypatch: pytest.MonkeyPatch
-):
+async def test_fetches_ahead_end_after_the_last_close(stack: OpenContentStack):
     """R5: When the last of a skylink's files is closed, fetches that nobody waits for are given up;
     what they would have brought can be read all the same.
     """
-    monkeypatch.setattr("skymount.content.fetch.reader._LINGER", 0.01)
     skyfile = plain(40 * MIB)
-    async with stack() as made:
+    async with stack(readahead=ReadaheadConfig(linger=0.01)) as made:
         made.portal.add(skyfile)
         found = await made.reader.load(skyfile.skylink)
         made.portal.fault(fake.drips(4096, 0.05), "GET.*concat")
         files = [made.reader.open(found, 0, found.size) for _ in range(2)]
         await files[0].wait(0, 4096)
         await files[0].wait(4096, 4096)  # in order, so that more is on its way
-        assert made.reader._pending
+        assert made.reader.fetcher.pending
         files[0].close()
         await trio.sleep(0.05)
-        assert made.reader._pending  # the other one is open
+        assert made.reader.fetcher.pending  # the other one is open
         files[1].close()
         with trio.fail_after(5):  # what is on its way would take 13 s
             while made.cache.reserved:
                 await trio.sleep(0.001)
-        assert not made.reader._pending
+        assert not made.reader.fetcher.pending
         made.portal.heal()
         assert bytes(await made.reader.read(found, 3 * MIB, 10)) == skyfile.payload[3 * MIB :][:10]
 
 
-async def test_reading_file_by_file_gives_nothing_up(
-    stack: OpenContentStack, monkeypatch: pytest.MonkeyPatch
-):
+async def test_reading_file_by_file_gives_nothing_up(stack: OpenContentStack):
     """R5: What is fetched ahead is not given up while files are opened now and again, at whatever
     moment none is open.
     """
-    monkeypatch.setattr("skymount.content.fetch.reader._LINGER", 0.2)
     skyfile = plain(40 * MIB)
-    async with stack() as made:
+    async with stack(readahead=ReadaheadConfig(linger=0.2)) as made:
         made.portal.add(skyfile)
         found = await made.reader.load(skyfile.skylink)
         made.portal.fault(fake.drips(4096, 0.05), "GET.*concat")
@@ -688,21 +675,20 @@ async def test_reading_file_by_file_gives_nothing_up(
         await file.wait(0, 4096)
         await file.wait(4096, 4096)
         file.close()
-        on_its_way = dict(made.reader._pending)
+        on_its_way = dict(made.reader.fetcher.pending)
         assert on_its_way
         for _ in range(12):
             made.reader.open(found, 0, 4096).close()
             await trio.sleep(0.05)
-        assert made.reader._pending == on_its_way
+        assert made.reader.fetcher.pending == on_its_way
 
 
-async def test_reopened_at_once_goes_on(stack: OpenContentStack, monkeypatch: pytest.MonkeyPatch):
+async def test_reopened_at_once_goes_on(stack: OpenContentStack):
     """R6: Files that are opened one after another share what is fetched ahead."""
-    monkeypatch.setattr("skymount.content.fetch.reader._LINGER", 0.05)
     files = {f"{n:04}": noise(4096, n) for n in range(1500)}
     payload = b"".join(files.values())
     skyfile = unverifiable(describe(files), payload)
-    async with stack() as made:
+    async with stack(readahead=ReadaheadConfig(linger=0.05)) as made:
         made.portal.add(skyfile)
         found = await made.reader.load(skyfile.skylink)
         for n in range(1500):
@@ -734,14 +720,10 @@ async def test_small_files_in_any_order(stack: OpenContentStack):
         assert sum(stop - start for start, stop in fetched(made)) < 12 * MIB
 
 
-async def test_fetches_that_nobody_waits_for_make_way(
-    stack: OpenContentStack, monkeypatch: pytest.MonkeyPatch
-):
+async def test_fetches_that_nobody_waits_for_make_way(stack: OpenContentStack):
     """R3: What readers that went away had asked for is given up before others have to wait."""
-    monkeypatch.setattr("skymount.content.fetch.fetcher._PATIENCE", 0.0)
-    monkeypatch.setattr("skymount.content.fetch.fetcher._FETCHES", 2)
     slow, quick = plain(40 * MIB, 1), skyfiles.of_files({"f": noise(5 * MIB)})
-    async with stack() as made:
+    async with stack(readahead=ReadaheadConfig(patience=0, max_demanded=2)) as made:
         made.portal.add(slow, quick)
         found = await made.reader.load(slow.skylink)
         wanted = await made.reader.load(quick.skylink)
@@ -775,7 +757,7 @@ async def test_chunks_of_which_few_fit_are_fetched_once(
                 size = min(step, found.size - offset)
                 data = await made.reader.read(found, offset, size)
                 assert data == skyfile.payload[offset : offset + size]
-                while made.reader._pending:
+                while made.reader.fetcher.pending:
                     await trio.sleep(0.0005)
         spans = fetched(made)
     again = sum(stop - start for start, stop in spans) - sum(found.size for found in files)

@@ -9,9 +9,9 @@ from trio.testing import MockClock
 
 from skymount.fs.registry.keyring_cache import KeyringCache
 from skymount.keyring import Keyring
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 
-ONE, TWO = KeyPair.from_seed("one"), KeyPair.from_seed("two")
+ONE, TWO = SigningKeyPair.from_seed("one"), SigningKeyPair.from_seed("two")
 
 
 def seen(keys: KeyringCache) -> dict[bytes, bytes]:

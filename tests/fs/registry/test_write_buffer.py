@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skymount.fs.registry.write_buffer import Buffer, Due
+from skymount.fs.registry.write_buffer import PostDue, WriteBuffer
 
 
-def opened(content: bytes | None = b"old", *, limit: int = 10) -> Buffer[str]:
+def opened(content: bytes | None = b"old", *, limit: int = 10) -> WriteBuffer[str]:
     """Return the buffer of a file opened without truncation; None for one that is not there."""
     base = None if content is None else "base"
-    return Buffer(limit, bytearray(content or b""), base, content)
+    return WriteBuffer(limit, bytearray(content or b""), base, content)
 
 
-def truncated(content: bytes | None = b"old") -> Buffer[str]:
+def truncated(content: bytes | None = b"old") -> WriteBuffer[str]:
     """Return the buffer of a file opened with O_TRUNC."""
     buffer = opened(content)
     buffer.resize(0)
@@ -32,30 +32,30 @@ def refused(number: int, *call: object) -> None:
 
 def test_nothing_is_due_of_what_was_only_opened():
     """G8: Nothing is posted when nothing has changed."""
-    assert opened().due is Due.NOTHING
-    assert opened(None).due is Due.NOTHING
+    assert opened().due is PostDue.NOTHING
+    assert opened(None).due is PostDue.NOTHING
 
 
 def test_written_bytes_are_due_at_once():
     """Any close posts what differs from what is stored."""
     buffer = opened()
     assert buffer.write(1, b"LD") == 2
-    assert (bytes(buffer.data), buffer.due, buffer.base) == (b"oLD", Due.NOW, "base")
+    assert (bytes(buffer.data), buffer.due, buffer.base) == (b"oLD", PostDue.NOW, "base")
 
 
 def test_the_same_bytes_written_over_themselves():
     """They are due, as a change of what is there: something else may be pending (G12)."""
     buffer = opened()
     buffer.write(0, b"old")
-    assert (buffer.due, buffer.base) == (Due.NOW, "base")
+    assert (buffer.due, buffer.base) == (PostDue.NOW, "base")
 
 
 def test_truncation_waits_for_the_last_close():
     """A shell flushes a duplicate of `>` before anything is written."""
     buffer = truncated()
-    assert (buffer.due, bytes(buffer.data)) == (Due.AT_RELEASE, b"")
+    assert (buffer.due, bytes(buffer.data)) == (PostDue.AT_RELEASE, b"")
     buffer.write(0, b"new")
-    assert buffer.due is Due.NOW
+    assert buffer.due is PostDue.NOW
 
 
 def test_rewrite_is_based_on_nothing():
@@ -65,7 +65,7 @@ def test_rewrite_is_based_on_nothing():
     """
     buffer = truncated()
     buffer.write(0, b"old")
-    assert (buffer.due, buffer.base) == (Due.NOW, None)
+    assert (buffer.due, buffer.base) == (PostDue.NOW, None)
 
 
 def test_truncation_after_writing():
@@ -73,7 +73,7 @@ def test_truncation_after_writing():
     buffer = opened()
     buffer.write(0, b"new")
     buffer.resize(0)
-    assert buffer.due is Due.AT_RELEASE
+    assert buffer.due is PostDue.AT_RELEASE
 
 
 @pytest.mark.parametrize("size", [1, 5])
@@ -81,9 +81,9 @@ def test_other_sizes_are_changes(size: int):
     """Cutting and extending are partial edits; to the size that it has is none."""
     buffer = opened()
     buffer.resize(3)
-    assert buffer.due is Due.NOTHING
+    assert buffer.due is PostDue.NOTHING
     buffer.resize(size)
-    assert (buffer.due, buffer.base) == (Due.NOW, "base")
+    assert (buffer.due, buffer.base) == (PostDue.NOW, "base")
     assert bytes(buffer.data) == b"old\0\0"[:size]
 
 
@@ -102,22 +102,22 @@ def test_limit():
     buffer = opened(limit=10)
     buffer.write(0, b"x" * 10)
     refused(errno.EFBIG, buffer.write, 10, b"y")
-    assert (len(buffer.data), buffer.due) == (10, Due.NOTHING)
+    assert (len(buffer.data), buffer.due) == (10, PostDue.NOTHING)
     refused(errno.EFBIG, buffer.write, 0, b"y")
     buffer.resize(5)
-    assert buffer.due is Due.NOTHING
+    assert buffer.due is PostDue.NOTHING
     buffer.resize(0)
     buffer.write(0, b"y")
-    assert (bytes(buffer.data), buffer.due) == (b"y", Due.NOW)
+    assert (bytes(buffer.data), buffer.due) == (b"y", PostDue.NOW)
 
 
 def test_size_beyond_the_limit():
     """A truncation to too much changes nothing."""
     buffer = opened(limit=10)
     refused(errno.EFBIG, buffer.resize, 11)
-    assert (bytes(buffer.data), buffer.due) == (b"old", Due.NOTHING)
+    assert (bytes(buffer.data), buffer.due) == (b"old", PostDue.NOTHING)
     buffer.write(3, b"x")
-    assert buffer.due is Due.NOW
+    assert buffer.due is PostDue.NOW
 
 
 def test_posted():
@@ -125,11 +125,11 @@ def test_posted():
     buffer = truncated()
     buffer.write(0, b"new")
     buffer.posted("next", buffer.take())
-    assert (buffer.due, buffer.base) == (Due.NOTHING, "next")
+    assert (buffer.due, buffer.base) == (PostDue.NOTHING, "next")
     buffer.write(3, b"er")
-    assert (buffer.due, buffer.base) == (Due.NOW, "next")
+    assert (buffer.due, buffer.base) == (PostDue.NOW, "next")
     buffer.resize(3)
-    assert (bytes(buffer.data), buffer.due, buffer.base) == (b"new", Due.NOW, "next")
+    assert (bytes(buffer.data), buffer.due, buffer.base) == (b"new", PostDue.NOW, "next")
 
 
 def test_written_while_it_is_posted():
@@ -143,7 +143,7 @@ def test_written_while_it_is_posted():
             buffer.posted("next", data)
         else:
             buffer.failed(OSError(), b"")
-        assert (data, buffer.due, buffer.error) == (b"new", Due.NOW, None)
+        assert (data, buffer.due, buffer.error) == (b"new", PostDue.NOW, None)
 
 
 def test_failed():
@@ -154,12 +154,12 @@ def test_failed():
         buffer.write(0, b"new")
         buffer.take()
         buffer.failed(error, b"")
-        assert (buffer.error, buffer.due) == (error, Due.NOTHING)
+        assert (buffer.error, buffer.due) == (error, PostDue.NOTHING)
         if change == "write":
             buffer.write(0, b"more")
         else:
             buffer.resize(1)
-        assert (buffer.error, buffer.due) == (None, Due.NOW)
+        assert (buffer.error, buffer.due) == (None, PostDue.NOW)
 
 
 def test_cut_off():
@@ -167,7 +167,7 @@ def test_cut_off():
     buffer = opened()
     buffer.write(0, b"new")
     buffer.is_cut_off = True
-    assert buffer.due is Due.NOTHING
+    assert buffer.due is PostDue.NOTHING
     refused(errno.ESTALE, buffer.write, 0, b"x")
     refused(errno.ESTALE, buffer.resize, 0)
 

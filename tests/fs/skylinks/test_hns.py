@@ -9,7 +9,7 @@ import trio
 
 from skymount.errors import BadContentError, UnavailableError
 from skymount.fs.static_tree import HNS
-from skymount.fs.subtree import MOMENT, Entry
+from skymount.fs.subtree import MUTABLE_TIMEOUT, InodeAttributes
 from tests.fakes.in_memory_mount import FILES, InMemoryMount, Listed, open_in_memory_mount
 from tests.fs.test_dispatcher import listing, lookup, refused
 
@@ -29,10 +29,10 @@ async def test_tree_of_a_domain(autojump_clock: object):
         assert opened.keep
         assert await mount.operations.read(opened.handle, 0, 4096) == FILES["d/b.bin"]
         assert await mount.operations.getattr(file.inode) == file
-        assert await mount.operations.getattr(HNS) == Entry(HNS, stat.S_IFDIR | 0o555)
+        assert await mount.operations.getattr(HNS) == InodeAttributes(HNS, stat.S_IFDIR | 0o555)
         assert await mount.operations.xattrs(HNS) == {}
         await refused(errno.EISDIR, mount.operations.open(HNS, os.O_RDONLY))
-        await refused(errno.EROFS, mount.operations.create(HNS, b"new", os.O_WRONLY))
+        await refused(errno.EROFS, mount.files.subtree(HNS).create(HNS, b"new", os.O_WRONLY))
 
 
 async def test_spellings_share_one_tree(autojump_clock: object):
@@ -55,17 +55,19 @@ async def test_what_is_no_domain(name: bytes, autojump_clock: object):
     What cannot be a domain never exists, and nobody is asked.
     """
     async with open_in_memory_mount() as mount:
-        assert await mount.operations.lookup(HNS, name) == Entry(0)
+        assert await mount.operations.lookup(HNS, name) == InodeAttributes(0)
         assert mount.names.asked == []
 
 
 async def test_unknown_domain(autojump_clock: object):
     """H1: Unknown domains are ENOENT, and asked for again after 5 s."""
     async with open_in_memory_mount() as mount:
-        assert await mount.operations.lookup(HNS, b"new") == Entry(0, entry_ttl=MOMENT)
+        assert await mount.operations.lookup(HNS, b"new") == InodeAttributes(
+            0, entry_timeout=MUTABLE_TIMEOUT
+        )
         publish(mount, "new")
         await trio.sleep(4.5)
-        assert await mount.operations.lookup(HNS, b"NEW") == Entry(0, entry_ttl=0.5)
+        assert await mount.operations.lookup(HNS, b"NEW") == InodeAttributes(0, entry_timeout=0.5)
         await trio.sleep(0.5)
         assert (await lookup(mount, "hns", "new", "a.txt")).size == 5
         assert mount.names.asked == ["new"] * 2
@@ -78,9 +80,9 @@ async def test_domain_of_content_that_is_not_there(autojump_clock: object):
         content = dict(mount.reader.content)
         mount.reader.content.clear()
         entry = await mount.operations.lookup(HNS, b"example")
-        assert entry == Entry(0, entry_ttl=MOMENT)
+        assert entry == InodeAttributes(0, entry_timeout=MUTABLE_TIMEOUT)
         mount.reader.content |= content
-        assert (await lookup(mount, "hns", "example")).entry_ttl == MOMENT
+        assert (await lookup(mount, "hns", "example")).entry_timeout == MUTABLE_TIMEOUT
         assert mount.names.asked == ["example"]
 
 
@@ -95,10 +97,10 @@ async def test_listing_is_the_domains_used(autojump_clock: object):
         await mount.operations.lookup(HNS, b"unknown")
         assert [child.name for child in await listing(mount, HNS)] == [b"two", b"one"]
         handle = await mount.operations.opendir(HNS)
-        slot = mount.domains.point("one").slot
-        before = slot.references
+        version = mount.domains.get_or_add("one").version
+        before = version.references
         mount.operations.referred(handle, 0, 2, 2)
-        assert slot.references == before + 1
+        assert version.references == before + 1
         for child in map(Listed.of, mount.operations.readdir(handle, 0)):
             assert child.inode == (await lookup(mount, "hns", child.name.decode())).inode
 
@@ -130,7 +132,7 @@ async def test_failing_resolver(error: Exception, autojump_clock: object):
             await lookup(mount, "hns", "example")
         mount.names.delays["example"] = 5
         entry = await lookup(mount, "hns", "example")
-        assert (entry.entry_ttl, entry.attr_ttl) == (0, 0)
+        assert (entry.entry_timeout, entry.attr_timeout) == (0, 0)
         with pytest.raises(type(error)):
             await mount.operations.opendir(entry.inode)
         mount.names.leads["example"] = good
@@ -167,7 +169,7 @@ async def test_resolver_that_hangs(autojump_clock: object):
             assert await lookup(mount, "hns", "example", "a.txt") == file
             assert trio.current_time() == 60.5
         [child] = await listing(mount, HNS)
-        assert child.entry_ttl == 0
+        assert child.entry_timeout == 0
 
 
 async def test_proof(autojump_clock: object):
@@ -205,7 +207,7 @@ async def test_name_that_moves_before_its_time(autojump_clock: object):
         old = await lookup(mount, "hns", "example", "a.txt")
         mount.names.move("example", mount.reader.add({"a.txt": b"another"}))
         assert (await lookup(mount, "hns", "example", "a.txt")).size == 7
-        assert (await lookup(mount, "hns", "example")).entry_ttl == MOMENT == 1
+        assert (await lookup(mount, "hns", "example")).entry_timeout == MUTABLE_TIMEOUT == 1
         assert await mount.operations.getattr(old.inode) == old
         assert mount.names.asked == ["example"] * 2
 

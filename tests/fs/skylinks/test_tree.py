@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from skymount.content.model.listing_builder import NAME_LIMIT, PATH_LIMIT, ROWS_LIMIT
 from skymount.content.model.skyfile import Skyfile, Verified
-from skymount.fs.skylinks.mounted_name import INDEX_BITS
-from skymount.fs.skylinks.tree import File, Tree
+from skymount.fs.skylinks.tree import Tree, TreeFile
 from skymount.wire.metadata import Metadata, Subfile
 from skymount.wire.skylink import Skylink
 from tests.fakes.skyfiles import listing_of
@@ -62,7 +61,7 @@ def test_single_file():
     tree = Tree(skyfile(Metadata("page.html", 77, mode=0o600), 1000))
     assert paths_of(tree) == ["page.html"]
     file = tree.node(1)
-    assert isinstance(file, File)
+    assert isinstance(file, TreeFile)
     assert (file.offset, file.size, file.mode) == (0, 1000, 0o100400)
 
 
@@ -208,7 +207,7 @@ def test_overlapping_extents():
     """
     subfiles = {"a": Subfile(offset=0, len=8), "b": Subfile(offset=4, len=6)}
     tree = Tree(skyfile(Metadata("d", 10, subfiles=subfiles), 10))
-    files = [node for node in map(tree.node, range(len(tree))) if isinstance(node, File)]
+    files = [node for node in map(tree.node, range(len(tree))) if isinstance(node, TreeFile)]
     assert [(file.offset, file.size) for file in files] == [(0, 8), (4, 6)]
 
 
@@ -239,7 +238,7 @@ def test_limit_of_nodes(monkeypatch: pytest.MonkeyPatch):
 
     Beyond the limit files are listed as hidden, not dropped.
     """
-    assert ROWS_LIMIT < 1 << INDEX_BITS  # what an inode number has room for
+    assert ROWS_LIMIT < 1 << 24  # what an inode number has room for
     monkeypatch.setattr("skymount.content.model.listing_builder.ROWS_LIMIT", 10)
     tree = tree_of(*(f"{n:03}" for n in range(30)))
     assert len(tree) == 10

@@ -33,7 +33,7 @@ from skymount.portal import (
     SyncPortalClient,
     gen_key_pair_from_seed,
 )
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import MAX_REVISION, Entry, SignedEntry, hash_data_key
 from tests.fakes.portal import FakePortal, Reply, Request, closes_after, in_thread, running
 from tests.fakes.portal import error as refusal
@@ -43,8 +43,8 @@ from tests.wire.vectors import VECTORS
 SEED = "the owner of the registry's tests"
 KEYS = gen_key_pair_from_seed(SEED)
 PUBLIC, PRIVATE = KEYS.public_key, KEYS.private_key
-OWNER = KeyPair.from_private_hex(PRIVATE)
-OTHER = KeyPair.from_seed("somebody else")
+OWNER = SigningKeyPair.from_private_hex(PRIVATE)
+OTHER = SigningKeyPair.from_seed("somebody else")
 TWEAK = hash_data_key("key")
 QUERY = f"publickey=ed25519%3A{PUBLIC}&datakey={TWEAK.hex()}"
 EQUAL = "Unable to update the registry: provided revision number is already registered"

@@ -22,7 +22,7 @@ from skymount.errors import (
     WrongTypeError,
 )
 from skymount.portal import JSONResult, PortalClient, RegistryEntry, gen_key_pair_from_seed
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import DELETED, MAX_REVISION, Entry, hash_data_key
 from skymount.wire.skydb_document import (
     DOCUMENT_LIMIT,
@@ -38,7 +38,7 @@ from tests.wire.vectors import VECTORS
 
 KEYS = gen_key_pair_from_seed("the owner of documents")
 PUBLIC, PRIVATE = KEYS.public_key, KEYS.private_key
-OWNER = KeyPair.from_private_hex(PRIVATE)
+OWNER = SigningKeyPair.from_private_hex(PRIVATE)
 LINK = "AAA9s0sR9i8NGy19EadRGcpUt0HdvDMHJilKGmW545-k1g"
 
 

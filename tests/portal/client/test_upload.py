@@ -20,7 +20,7 @@ from skymount.errors import (
 )
 from skymount.portal.client.client import PortalClient
 from skymount.portal.client.upload import UploadBody
-from skymount.portal.client.upload_source import UPLOAD_CHUNK_SIZE, Source, directory_sources
+from skymount.portal.client.upload_source import UPLOAD_CHUNK_SIZE, UploadSource, directory_sources
 from skymount.portal.options import UploadProgress
 from skymount.wire.multipart import PartHeader
 from skymount.wire.responses import UploadResult
@@ -210,7 +210,7 @@ async def test_progress(tmp_path: Path):
     for n in range(5):
         (tmp_path / str(n)).write_bytes(noise(700_000, n))
     seen: list[tuple[int, int]] = []
-    body = UploadBody.of_path(tmp_path, progress=lambda *now: seen.append(now))
+    body = UploadBody.of_path(tmp_path).with_progress(lambda *now: seen.append(now))
     await bytes_of(body)
     sent = [at for at, _ in seen]
     assert sent == sorted(sent)
@@ -223,7 +223,7 @@ async def test_sent_again(tmp_path: Path):
     (tmp_path / "f").write_bytes(noise(2_500_000))
     seen: list[tuple[float, int, int]] = []
     ours: list[tuple[int, int]] = []
-    body = UploadBody.of_path(tmp_path / "f", progress=lambda *now: ours.append(now))
+    body = UploadBody.of_path(tmp_path / "f").with_progress(lambda *now: ours.append(now))
     told = body.reporting(lambda part, now: seen.append((part, now["loaded"], now["total"])))
     assert await bytes_of(told) == await bytes_of(told)
     assert [(loaded, total) for _, loaded, total in seen] == ours
@@ -342,7 +342,7 @@ def test_directory_that_cannot_be_read(tmp_path: Path):
 def test_source_of_a_file(tmp_path: Path):
     """A single file may be sent under another name."""
     (tmp_path / "f").write_bytes(b"abc")
-    source = Source.of_path(tmp_path / "f", "other/name")
+    source = UploadSource.of_path(tmp_path / "f", "other/name")
     assert (source.name, source.size) == ("other/name", 3)
 
 
@@ -543,7 +543,7 @@ async def test_unknown_size_is_chunked(portal: PortalProcess):
     """What tells no size is sent in chunks; the portal gets all of it, and progress ends at 1."""
     data = noise(2_500_000, 5)
     seen: list[float] = []
-    body = UploadBody([Source.of(Unsized(data), "f")], field="file")
+    body = UploadBody([UploadSource.of(Unsized(data), "f")], field="file")
     assert body.size is None
     assert "Content-Length" not in body.headers
     async with PortalClient(portal.url) as client:

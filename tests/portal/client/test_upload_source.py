@@ -9,12 +9,12 @@ import pytest
 
 from skymount.errors import MalformedError, WrongTypeError
 from skymount.portal.client.client import PortalClient
-from skymount.portal.client.upload_source import UPLOAD_CHUNK_SIZE, Source, mapping_sources
+from skymount.portal.client.upload_source import UPLOAD_CHUNK_SIZE, UploadSource, mapping_sources
 from tests.fakes.skyfiles import noise
 from tests.portal_process import PortalProcess
 
 
-def content(source: Source) -> bytes:
+def content(source: UploadSource) -> bytes:
     """Return the bytes of a source, whose size must be as it says."""
     found = b"".join(source.read())
     assert source.size in (None, len(found))
@@ -30,17 +30,17 @@ class Named(io.BytesIO):
 def test_bytes_of_every_sort():
     """Bytes, bytearray and memoryview are content, under the name that is given with them."""
     for data in (b"abc", bytearray(b"abc"), memoryview(b"abc")):
-        source = Source.of(data, "n.txt")
+        source = UploadSource.of(data, "n.txt")
         assert (content(source), source.name, source.size) == (b"abc", "n.txt", 3)
         assert source.media_type == "text/plain"
     with pytest.raises(MalformedError, match="give a file name"):
-        Source.of(b"abc")
+        UploadSource.of(b"abc")
 
 
 def test_bytes_are_a_copy():
     """What happens to a buffer later does not reach the upload."""
     data = bytearray(b"abc")
-    source = Source.of(data, "n")
+    source = UploadSource.of(data, "n")
     data[:] = b"xyz"
     assert content(source) == b"abc"
 
@@ -49,7 +49,7 @@ def test_path_as_text_and_as_object(tmp_path: Path):
     """A str is a path, as is anything with __fspath__."""
     (tmp_path / "f.json").write_bytes(b"{}")
     for path in (tmp_path / "f.json", str(tmp_path / "f.json")):
-        source = Source.of(path)
+        source = UploadSource.of(path)
         assert (content(source), source.name) == (b"{}", "f.json")
         assert source.media_type == "application/json"
 
@@ -58,7 +58,7 @@ def test_path_as_text_and_as_object(tmp_path: Path):
 def test_text_that_is_no_path(path: str):
     """A text that cannot be a path is a MalformedError, not one of the operating system's."""
     with pytest.raises(MalformedError, match="must be a path"):
-        Source.of(path)
+        UploadSource.of(path)
 
 
 def test_file_object_at_an_offset(tmp_path: Path):
@@ -66,7 +66,7 @@ def test_file_object_at_an_offset(tmp_path: Path):
     (tmp_path / "f.txt").write_bytes(b"0123456789")
     with open(tmp_path / "f.txt", "rb") as file:
         file.seek(4)
-        source = Source.of(file)
+        source = UploadSource.of(file)
         assert (source.name, source.size) == ("f.txt", 6)
         assert content(source) == content(source) == b"456789"
         assert not file.closed
@@ -76,27 +76,27 @@ def test_file_object_beyond_its_end():
     """One that stands behind its end has nothing left."""
     file = Named(b"abc")
     file.seek(100)
-    source = Source.of(file)
+    source = UploadSource.of(file)
     assert (source.size, content(source)) == (0, b"")
 
 
 def test_name_of_a_file_object():
     """Its own name without directories, unless one is given."""
-    assert Source.of(Named(b"x")).name == "named.bin"
-    assert Source.of(Named(b"x"), "other").name == "other"
+    assert UploadSource.of(Named(b"x")).name == "named.bin"
+    assert UploadSource.of(Named(b"x"), "other").name == "other"
     with pytest.raises(MalformedError, match="no name"):
-        Source.of(io.BytesIO(b"x"))
+        UploadSource.of(io.BytesIO(b"x"))
     read, write = os.pipe()
     os.close(write)
     with open(read, "rb") as pipe, pytest.raises(MalformedError, match="no name"):
-        Source.of(pipe)
+        UploadSource.of(pipe)
 
 
 def test_pipe():
     """What cannot be sought is of unknown size, and read to its end."""
     read, write = os.pipe()
     with open(read, "rb") as reader, open(write, "wb") as writer:
-        source = Source.of(reader, "p")
+        source = UploadSource.of(reader, "p")
         writer.write(b"some bytes")
         writer.close()
         assert source.size is None
@@ -114,7 +114,7 @@ def test_minimal_file_object():
             self.left -= given
             return b"x" * given
 
-    source = Source.of(Reader(), "r")  # type: ignore[arg-type]
+    source = UploadSource.of(Reader(), "r")  # type: ignore[arg-type]
     assert source.size is None
     assert content(source) == b"x" * (2 * UPLOAD_CHUNK_SIZE + 5)
 
@@ -125,23 +125,23 @@ def test_text_mode(tmp_path: Path):
     with open(tmp_path / "f") as plain, tempfile.NamedTemporaryFile("w+") as wrapped:
         for file in (plain, wrapped, io.StringIO("text")):
             with pytest.raises(WrongTypeError, match="binary mode"):
-                Source.of(file, "n")  # type: ignore[arg-type]
+                UploadSource.of(file, "n")  # type: ignore[arg-type]
             assert file.tell() == 0
 
 
 def test_file_object_that_cannot_be_read(tmp_path: Path):
     """One that is closed is a MalformedError, one that was opened for writing an OSError."""
     with open(tmp_path / "f", "wb") as file, pytest.raises(OSError, match="read"):
-        Source.of(file)  # type: ignore[arg-type]
+        UploadSource.of(file)  # type: ignore[arg-type]
     with pytest.raises(MalformedError, match="closed"):
-        Source.of(file)  # type: ignore[arg-type]
+        UploadSource.of(file)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("thing", [None, 5, 1.5, ["a"], {"a": b""}, object()])
 def test_things_that_are_no_content(thing: object):
     """Anything else is a WrongTypeError that names its type."""
     with pytest.raises(WrongTypeError, match=type(thing).__name__):
-        Source.of(thing, "n")  # type: ignore[arg-type]
+        UploadSource.of(thing, "n")  # type: ignore[arg-type]
 
 
 def test_mapping(tmp_path: Path):

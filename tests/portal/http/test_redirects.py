@@ -14,12 +14,11 @@ import trio
 from skymount.errors import BadContentError
 from skymount.portal.client.client import PortalClient
 from skymount.portal.client.registry import RegistryEntry
-from skymount.portal.http.http11 import Arrived
 from skymount.portal.http.redirects import Leap, Reach, following, reach_of, reach_told_by
 from skymount.portal.http.request import Call
-from skymount.portal.http.stream import NotFollowedError, open_link
+from skymount.portal.http.stream import NotFollowedError, open_stream
 from skymount.portal.options import PortalOptions
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.requests import Request
 from tests.fakes import portal as fake
 from tests.fakes import skyfiles
@@ -29,7 +28,7 @@ from tests.portal.redirect_space import Case
 
 CONTENT = skyfiles.of_files({"f": b"content"})
 KEY = "key of the portal"
-PAIR = KeyPair.from_seed("insecure seed of redirects")
+PAIR = SigningKeyPair.from_seed("insecure seed of redirects")
 ENTRY = RegistryEntry("key", b"data", 0)
 TIMEOUT = 30.0
 
@@ -100,8 +99,9 @@ def redirected(source: str, target: str, *hosts: str, method: str = "GET") -> ht
     call = Call(Request(method, "/a"), PortalOptions.parse(redirect_hosts=hosts), source)
     before = httpx.Request(method, source, headers={"Cookie": "secret", "X": "y"})
     then = httpx.Request(method, target, headers={"X": "y"})
-    arrived = Arrived(307, (), None, then)  # type: ignore[arg-type]
-    return following(call, before, arrived, None, frozenset([b"cookie"]))
+    response = httpx.Response(307, extensions={"peer": None})
+    response.next_request = then
+    return following(call, before, response, None, frozenset([b"cookie"]))
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ async def test_nothing_is_sent_before_the_address_is_checked():
     async with listener:
         port = listener.socket.getsockname()[1]
         with pytest.raises(NotFollowedError):
-            await open_link("127.0.0.1", port, None, TIMEOUT, check)
+            await open_stream("127.0.0.1", port, None, TIMEOUT, check)
         with trio.fail_after(TIMEOUT):
             stream = await listener.accept()
             async with stream:

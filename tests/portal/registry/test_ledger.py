@@ -16,22 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skymount.errors import MalformedError, RevisionError, StorageError
-from skymount.portal.registry.ledger import (
-    Fate,
-    Ledger,
-    Name,
-    Seen,
-    default_path,
-    is_rolled_back,
-    raised,
-)
-from skymount.wire.key_pair import KeyPair
+from skymount.portal.registry.ledger import Ledger, ListedEntry, default_path
+from skymount.portal.registry.pending_write import PendingStatus
+from skymount.portal.registry.rollback import RevisionMark
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import DELETED, MAX_REVISION, Entry, SignedEntry, hash_data_key
 from tests.mount.namespaces import Namespace, new_namespace
 from tests.portal_process import portal_environment
 
-PAIR = KeyPair.from_seed("ledger")
-OTHER = KeyPair.from_seed("another")
+PAIR = SigningKeyPair.from_seed("ledger")
+OTHER = SigningKeyPair.from_seed("another")
 KEY = PAIR.public_key
 TWEAK = hash_data_key("a")
 
@@ -69,84 +63,48 @@ def ledger(path: Path) -> Iterator[Ledger]:
     opened.close()
 
 
-# decisions
-
-
-def test_mark_is_raised_and_never_lowered():
-    """A higher revision, or more work of the same one, is later; nothing else is."""
-    first, second, *_ = by_work(5)
-    mark = raised(None, first.entry, 1.0)
-    assert mark == Seen(5, first.entry.work, 1.0)
-    assert raised(mark, first.entry, 2.0) is mark
-    later = raised(mark, second.entry, 2.0)
-    assert later == Seen(5, second.entry.work, 2.0)
-    assert raised(later, first.entry, 3.0) is later
-    assert raised(later, signed(b"", 4).entry, 3.0) is later
-    assert raised(later, signed(b"", 6).entry, 3.0).revision == 6
-
-
-def test_rolled_back_is_what_the_registry_would_not_accept_after_the_mark():
-    """G4: lower revisions, and less work of the same one, are behind the mark."""
-    first, second, *_ = by_work(5)
-    mark = raised(None, second.entry, 1.0)
-    assert is_rolled_back(mark, first.entry)
-    assert is_rolled_back(mark, signed(b"", 4).entry)
-    assert not is_rolled_back(mark, second.entry)
-    assert not is_rolled_back(mark, signed(b"", 6).entry)
-    assert not is_rolled_back(None, first.entry)
-
-
-def test_frozen_entry_has_one_content():
-    """G11: of the last revision nothing but what was seen is believed."""
-    first, second, *_ = by_work(MAX_REVISION)
-    mark = raised(None, first.entry, 1.0)
-    assert is_rolled_back(mark, second.entry)
-    assert not is_rolled_back(mark, first.entry)
-    assert raised(mark, second.entry, 2.0) is mark
-
-
 # marks and names
 
 
 def test_nothing_is_known_at_first(ledger: Ledger):
     """A new ledger is empty."""
-    assert ledger.seen(KEY, TWEAK) is None
-    assert ledger.highest(KEY, TWEAK) is None
+    assert ledger.mark_of(KEY, TWEAK) is None
+    assert ledger.highest_revision(KEY, TWEAK) is None
     assert ledger.public_keys() == []
-    assert ledger.names(KEY) == []
+    assert ledger.listed_entries(KEY) == []
     assert ledger.pending() == []
     assert ledger.get(1) is None
     assert not ledger.drop(1)
-    assert not ledger.resume(1)
-    assert ledger.settle(1) is None
-    ledger.fail(1, "no such thing")
+    assert not ledger.begin_retry(1)
+    assert ledger.mark_posted(1) is None
+    ledger.mark_failed(1, "no such thing")
     assert not ledger.forget(KEY, TWEAK)
 
 
 def test_mark_survives_a_restart(path: Path):
     """G4: the highest revision seen is kept on disk."""
     one = Ledger.open(path, Clock())
-    mark = one.note(signed(revision=7), "a")
+    mark = one.record_seen(signed(revision=7), "a")
     one.close()
     two = Ledger.open(path)
-    assert two.seen(KEY, TWEAK) == mark == Seen(7, signed(revision=7).entry.work, 1000.0)
-    assert two.highest(KEY, TWEAK) == 7
-    assert two.note(signed(b"old", 6), "a") == mark
-    assert two.names(KEY) == [Name("a", TWEAK)]
+    assert two.mark_of(KEY, TWEAK) == mark == RevisionMark(7, signed(revision=7).entry.work, 1000.0)
+    assert two.highest_revision(KEY, TWEAK) == 7
+    assert two.record_seen(signed(b"old", 6), "a") == mark
+    assert two.listed_entries(KEY) == [ListedEntry("a", TWEAK)]
     two.close()
 
 
 def test_noting_the_same_writes_nothing(ledger: Ledger, path: Path):
     """Reading an entry again and again does not touch the disk."""
-    ledger.note(signed(), "a")
+    ledger.record_seen(signed(), "a")
     before = [
         (file.name, file.stat().st_size, file.stat().st_mtime_ns)
         for file in sorted(path.parent.iterdir())
         if not file.name.endswith("-shm")
     ]
     for _ in range(10):
-        ledger.note(signed(), "a")
-        ledger.note(signed(), None)
+        ledger.record_seen(signed(), "a")
+        ledger.record_seen(signed(), None)
     after = [
         (file.name, file.stat().st_size, file.stat().st_mtime_ns)
         for file in sorted(path.parent.iterdir())
@@ -157,40 +115,40 @@ def test_noting_the_same_writes_nothing(ledger: Ledger, path: Path):
 
 def test_names_are_listed_until_forgotten(ledger: Ledger):
     """G6: a listing shows what is known on this machine; forgetting keeps the mark."""
-    ledger.note(signed(), None)
-    assert ledger.names(KEY) == [Name(None, TWEAK)]
-    ledger.remember(KEY, TWEAK, "a")
-    assert ledger.names(KEY) == [Name("a", TWEAK)]
-    ledger.note(signed(revision=1), None)
-    assert ledger.names(KEY) == [Name("a", TWEAK)]
-    ledger.remember(OTHER.public_key, TWEAK, "a")
+    ledger.record_seen(signed(), None)
+    assert ledger.listed_entries(KEY) == [ListedEntry(None, TWEAK)]
+    ledger.list_entry(KEY, TWEAK, "a")
+    assert ledger.listed_entries(KEY) == [ListedEntry("a", TWEAK)]
+    ledger.record_seen(signed(revision=1), None)
+    assert ledger.listed_entries(KEY) == [ListedEntry("a", TWEAK)]
+    ledger.list_entry(OTHER.public_key, TWEAK, "a")
     assert ledger.public_keys() == sorted([KEY, OTHER.public_key])
     assert ledger.forget(KEY, TWEAK)
     assert not ledger.forget(KEY, TWEAK)
     assert ledger.public_keys() == [OTHER.public_key]
-    assert ledger.names(KEY) == []
-    assert ledger.seen(KEY, TWEAK) == Seen(1, signed(revision=1).entry.work, 1000.0)
-    ledger.note(signed(revision=1), "a")
-    assert ledger.names(KEY) == [Name("a", TWEAK)]
+    assert ledger.listed_entries(KEY) == []
+    assert ledger.mark_of(KEY, TWEAK) == RevisionMark(1, signed(revision=1).entry.work, 1000.0)
+    ledger.record_seen(signed(revision=1), "a")
+    assert ledger.listed_entries(KEY) == [ListedEntry("a", TWEAK)]
 
 
 def test_deleted_entries_are_not_listed(ledger: Ledger):
     """A deletion takes the name away, new content brings it back."""
-    ledger.note(signed(), "a")
-    ledger.note(signed(DELETED, 1), "a")
-    assert ledger.names(KEY) == []
+    ledger.record_seen(signed(), "a")
+    ledger.record_seen(signed(DELETED, 1), "a")
+    assert ledger.listed_entries(KEY) == []
     assert ledger.public_keys() == []
-    ledger.note(signed(), "a")  # rolled back: it does not count
-    assert ledger.names(KEY) == []
-    ledger.note(signed(revision=2), "a")
-    assert ledger.names(KEY) == [Name("a", TWEAK)]
+    ledger.record_seen(signed(), "a")  # rolled back: it does not count
+    assert ledger.listed_entries(KEY) == []
+    ledger.record_seen(signed(revision=2), "a")
+    assert ledger.listed_entries(KEY) == [ListedEntry("a", TWEAK)]
 
 
 def test_unnamed_entries_are_not_listed(ledger: Ledger):
     """What came in a proof raises the mark alone."""
-    ledger.note(signed(revision=3), None, named=False)
-    assert ledger.names(KEY) == []
-    assert ledger.highest(KEY, TWEAK) == 3
+    ledger.record_seen(signed(revision=3), None, named=False)
+    assert ledger.listed_entries(KEY) == []
+    assert ledger.highest_revision(KEY, TWEAK) == 3
 
 
 @settings(max_examples=50, deadline=None)
@@ -211,30 +169,32 @@ def test_every_field_comes_back(
     path = tmp_path_factory.mktemp("fields") / "l"
     made = signed(data, revision, tweak=hash_data_key(key), kind=kind)
     ledger = Ledger.open(path, Clock())
-    number = ledger.claim(made, key)
-    ledger.fail(number, reason)
-    held = ledger.hold(KEY, TWEAK, None, data, reason, revision)
+    number = ledger.claim_revision(made, key)
+    ledger.mark_failed(number, reason)
+    held = ledger.add_unsigned(KEY, TWEAK, None, data, reason, revision)
     ledger.close()
     ledger = Ledger.open(path, Clock())
     first, second = ledger.pending()
     assert (first.id, first.public_key, first.tweak) == (number, KEY, made.entry.tweak)
     assert (first.data_key, first.data, first.signed) == (key, data, made)
-    assert (first.base, first.created, first.posting) == (None, 1000.0, False)
+    assert (first.base, first.created, first.is_posting) == (None, 1000.0, False)
     assert first.reason == second.reason
     assert first.reason.isprintable()
     assert (second.id, second.tweak, second.data_key) == (held, TWEAK, None)
     assert (second.data, second.signed, second.base) == (data, None, revision)
     assert ledger.get(number) == first
-    assert ledger.highest(KEY, made.entry.tweak) == revision
-    assert ledger.settle(number) == Seen(revision, made.entry.work, 1000.0)
-    assert ledger.names(KEY) == ([] if data == DELETED else [Name(key, made.entry.tweak)])
+    assert ledger.highest_revision(KEY, made.entry.tweak) == revision
+    assert ledger.mark_posted(number) == RevisionMark(revision, made.entry.work, 1000.0)
+    assert ledger.listed_entries(KEY) == (
+        [] if data == DELETED else [ListedEntry(key, made.entry.tweak)]
+    )
     ledger.close()
 
 
 def test_data_key_must_be_text(ledger: Ledger):
     """A name that cannot be UTF-8 is the caller's mistake."""
     with pytest.raises(MalformedError):
-        ledger.remember(KEY, TWEAK, "\ud800")
+        ledger.list_entry(KEY, TWEAK, "\ud800")
 
 
 # the spool
@@ -242,72 +202,72 @@ def test_data_key_must_be_text(ledger: Ledger):
 
 def test_revision_is_taken_once(ledger: Ledger):
     """G12: a revision that was claimed or seen is never claimed again, nor a lower one."""
-    ledger.claim(signed(b"one", 5), "a")
+    ledger.claim_revision(signed(b"one", 5), "a")
     for revision in (5, 4, 0):
         with pytest.raises(RevisionError):
-            ledger.claim(signed(b"two", revision), "a")
-    assert ledger.highest(KEY, TWEAK) == 5
-    assert ledger.seen(KEY, TWEAK) is None
-    ledger.note(signed(b"else", 9), "a")
+            ledger.claim_revision(signed(b"two", revision), "a")
+    assert ledger.highest_revision(KEY, TWEAK) == 5
+    assert ledger.mark_of(KEY, TWEAK) is None
+    ledger.record_seen(signed(b"else", 9), "a")
     with pytest.raises(RevisionError):
-        ledger.claim(signed(b"two", 9), "a")
-    ledger.claim(signed(b"two", 10), "a")
+        ledger.claim_revision(signed(b"two", 9), "a")
+    ledger.claim_revision(signed(b"two", 10), "a")
 
 
 def test_dropped_revision_stays_taken(ledger: Ledger):
     """G12: what is dropped may have been posted all the same."""
-    number = ledger.claim(signed(b"one", 5), "a")
+    number = ledger.claim_revision(signed(b"one", 5), "a")
     assert ledger.drop(number)
     assert ledger.pending() == []
-    assert ledger.highest(KEY, TWEAK) == 5
-    assert ledger.settle(number) is None
+    assert ledger.highest_revision(KEY, TWEAK) == 5
+    assert ledger.mark_posted(number) is None
 
 
 def test_what_was_posted_leaves_the_spool(ledger: Ledger):
     """Settling raises the mark, names the entry and takes out the same content of earlier tries."""
-    ledger.hold(KEY, TWEAK, "a", b"x", "no portal")
-    failed = ledger.claim(signed(b"x", 1), "a")
+    ledger.add_unsigned(KEY, TWEAK, "a", b"x", "no portal")
+    failed = ledger.claim_revision(signed(b"x", 1), "a")
     assert [each.id for each in ledger.pending()] == [failed]
-    ledger.fail(failed, "down")
-    other = ledger.hold(KEY, TWEAK, "a", b"y", "no portal")
-    number = ledger.claim(signed(b"x", 2), "a")
+    ledger.mark_failed(failed, "down")
+    other = ledger.add_unsigned(KEY, TWEAK, "a", b"y", "no portal")
+    number = ledger.claim_revision(signed(b"x", 2), "a")
     assert [each.id for each in ledger.pending()] == [other, number]
-    assert ledger.settle(number) == ledger.seen(KEY, TWEAK)
+    assert ledger.mark_posted(number) == ledger.mark_of(KEY, TWEAK)
     assert [each.id for each in ledger.pending()] == [other]
-    assert ledger.names(KEY) == [Name("a", TWEAK)]
+    assert ledger.listed_entries(KEY) == [ListedEntry("a", TWEAK)]
 
 
 def test_what_turns_up_at_a_portal_leaves_the_spool(ledger: Ledger):
     """The answer to a post was lost, and the entry is seen later: it is not pending any more."""
-    number = ledger.claim(signed(b"x", 1), "a")
-    ledger.fail(number, "no answer")
-    ledger.note(signed(b"y", 0), "a")
+    number = ledger.claim_revision(signed(b"x", 1), "a")
+    ledger.mark_failed(number, "no answer")
+    ledger.record_seen(signed(b"y", 0), "a")
     assert len(ledger.pending()) == 1
-    ledger.note(signed(b"x", 1), "a")
+    ledger.record_seen(signed(b"x", 1), "a")
     assert ledger.pending() == []
 
 
 def test_a_claim_replaces_one(ledger: Ledger):
     """The next try of the same change takes the place of the one that was refused."""
-    first = ledger.claim(signed(b"x", 1), "a")
-    assert ledger.claim(signed(b"x", 2), "a", replaces=first) == first
+    first = ledger.claim_revision(signed(b"x", 1), "a")
+    assert ledger.claim_revision(signed(b"x", 2), "a", replaces=first) == first
     (left,) = ledger.pending()
     assert (left.id, left.signed) == (first, signed(b"x", 2))
     ledger.drop(first)
-    ledger.claim(signed(b"x", 3), "a", replaces=first)
+    ledger.claim_revision(signed(b"x", 3), "a", replaces=first)
     assert len(ledger.pending()) == 1
 
 
 def test_held_content_is_kept_once(ledger: Ledger):
     """The same content that fails again and again is listed once, with the last reason."""
-    ledger.note(signed(revision=4), "a")
+    ledger.record_seen(signed(revision=4), "a")
     for reason in ("first", "second"):
-        ledger.hold(KEY, TWEAK, "a", b"x", reason)
+        ledger.add_unsigned(KEY, TWEAK, "a", b"x", reason)
     (held,) = ledger.pending()
     assert (held.reason, held.base, held.data) == ("second", 4, b"x")
-    ledger.hold(KEY, TWEAK, "a", b"y", "other")
+    ledger.add_unsigned(KEY, TWEAK, "a", b"y", "other")
     assert len(ledger.pending()) == 2
-    absent = ledger.hold(OTHER.public_key, TWEAK, "a", b"x", "absent")
+    absent = ledger.add_unsigned(OTHER.public_key, TWEAK, "a", b"x", "absent")
     found = ledger.get(absent)
     assert found is not None
     assert found.base == -1
@@ -319,42 +279,42 @@ def test_posting_is_by_a_process_that_lives(path: Path):
         "import sys; from pathlib import Path; from skymount.portal.registry.ledger import Ledger\n"
         "from tests.portal.registry.test_ledger import signed\n"
         "ledger = Ledger.open(Path(sys.argv[1]))\n"
-        "ledger.claim(signed(), 'a')\n"
-        "print(ledger.pending()[0].posting, flush=True); sys.stdin.read()\n"
+        "ledger.claim_revision(signed(), 'a')\n"
+        "print(ledger.pending()[0].is_posting, flush=True); sys.stdin.read()\n"
     )
     child = start(code, path)
     assert child.stdin is not None
     assert child.stdout is not None
     assert child.stdout.readline() == "True\n"
     ledger = Ledger.open(path)
-    assert ledger.pending()[0].posting
+    assert ledger.pending()[0].is_posting
     child.kill()
     child.communicate()
     (left,) = ledger.pending()
-    assert not left.posting
+    assert not left.is_posting
     assert "interrupted" in left.reason
-    assert ledger.resume(left.id)
-    assert ledger.pending()[0].posting
-    assert ledger.resume(left.id)
+    assert ledger.begin_retry(left.id)
+    assert ledger.pending()[0].is_posting
+    assert ledger.begin_retry(left.id)
     ledger.close()
 
 
 def test_one_process_takes_on_what_waits(path: Path):
     """G12: by one of the mounts: what another one has taken on is left to it, until it dies."""
     ledger = Ledger.open(path)
-    number = ledger.hold(KEY, TWEAK, "a", b"x", "no portal", fate=Fate.WAITING)
+    number = ledger.add_unsigned(KEY, TWEAK, "a", b"x", "no portal", status=PendingStatus.WAITING)
     code = (
         "import sys; from pathlib import Path; from skymount.portal.registry.ledger import Ledger\n"
         "ledger = Ledger(Path(sys.argv[1]))\n"
-        "print(ledger.resume(int(sys.argv[2])), flush=True); sys.stdin.read()\n"
+        "print(ledger.begin_retry(int(sys.argv[2])), flush=True); sys.stdin.read()\n"
     )
     child = start(code, path, str(number))
     assert child.stdout is not None
     assert child.stdout.readline() == "True\n"
-    assert not ledger.resume(number)
+    assert not ledger.begin_retry(number)
     child.kill()
     child.communicate()
-    assert ledger.resume(number)
+    assert ledger.begin_retry(number)
     ledger.close()
 
 
@@ -368,8 +328,8 @@ signature BLOB, reason TEXT NOT NULL, created REAL NOT NULL, poster TEXT);
 def test_ledger_of_the_first_version_is_kept(path: Path):
     """What an earlier skymount has kept is kept; it is sent when somebody says so."""
     ledger = Ledger.open(path)
-    ledger.note(signed(revision=7), "a")
-    number = ledger.claim(signed(b"kept", 8), "a")
+    ledger.record_seen(signed(revision=7), "a")
+    number = ledger.claim_revision(signed(b"kept", 8), "a")
     ledger.close()
     with sqlite3.connect(path) as database:
         names = [row[1] for row in database.execute("PRAGMA table_info(spool)")][:12]
@@ -381,29 +341,34 @@ def test_ledger_of_the_first_version_is_kept(path: Path):
     for _ in range(2):
         ledger = Ledger.open(path)
         (kept,) = ledger.pending()
-        assert (kept.id, kept.data, kept.portals, kept.fate) == (number, b"kept", (), Fate.FAILED)
-        assert ledger.highest(KEY, TWEAK) == 8
+        assert (kept.id, kept.data, kept.portals, kept.status) == (
+            number,
+            b"kept",
+            (),
+            PendingStatus.FAILED,
+        )
+        assert ledger.highest_revision(KEY, TWEAK) == 8
         ledger.close()
 
 
 def test_mark_is_forgotten_and_its_revision_stays_taken(ledger: Ledger):
     """G4: an older entry is believed again. G12: no revision up to the mark is signed."""
-    ledger.claim(signed(b"mine", 4), "a")
-    ledger.note(signed(b"theirs", 6), "a")
+    ledger.claim_revision(signed(b"mine", 4), "a")
+    ledger.record_seen(signed(b"theirs", 6), "a")
     assert ledger.forget(KEY, TWEAK, seen=True)
-    assert ledger.seen(KEY, TWEAK) is None
-    assert ledger.highest(KEY, TWEAK) == 6
+    assert ledger.mark_of(KEY, TWEAK) is None
+    assert ledger.highest_revision(KEY, TWEAK) == 6
     assert not ledger.forget(KEY, TWEAK, seen=True)
-    ledger.note(signed(b"old", 2), "a")
+    ledger.record_seen(signed(b"old", 2), "a")
     ledger.forget(KEY, TWEAK, seen=True)
-    assert ledger.highest(KEY, TWEAK) == 6
+    assert ledger.highest_revision(KEY, TWEAK) == 6
 
 
 def test_entry_of_a_link_is_found(ledger: Ledger):
     """Of every entry that was seen, listed or not."""
-    ledger.note(signed(), "a", named=False)
-    assert ledger.key_of(signed().link) == (KEY, TWEAK)
-    assert ledger.key_of(signed(tweak=bytes(32)).link) is None
+    ledger.record_seen(signed(), "a", named=False)
+    assert ledger.find_entry(signed().link) == (KEY, TWEAK)
+    assert ledger.find_entry(signed(tweak=bytes(32)).link) is None
 
 
 _READING = """
@@ -413,10 +378,10 @@ from skymount.errors import StorageError
 from skymount.portal.registry.ledger import Ledger
 from tests.portal.registry.test_ledger import KEY, TWEAK, signed
 ledger = Ledger(Path(sys.argv[1]))
-seen = ledger.seen(KEY, TWEAK)
+seen = ledger.mark_of(KEY, TWEAK)
 print(seen and seen.revision, len(ledger.pending()), ledger.public_keys() == [KEY])
 try:
-    ledger.note(signed(b"later", 9), "a")
+    ledger.record_seen(signed(b"later", 9), "a")
 except StorageError as error:
     print("not written")
 """
@@ -426,8 +391,8 @@ from pathlib import Path
 from skymount.portal.registry.ledger import Ledger
 from tests.portal.registry.test_ledger import signed
 ledger = Ledger(Path(sys.argv[1]))
-ledger.note(signed(b"first", 3), "a")
-ledger.claim(signed(b"kept", 4), "a")
+ledger.record_seen(signed(b"first", 3), "a")
+ledger.claim_revision(signed(b"kept", 4), "a")
 print("kept", flush=True)
 os._exit(0) if sys.argv[2] == "killed" else ledger.close()
 """
@@ -502,16 +467,16 @@ ledger = Ledger.open(Path(sys.argv[1]))
 print("ready", flush=True)
 for n in range(count):
     while True:
-        highest = ledger.highest(KEY, TWEAK)
+        highest = ledger.highest_revision(KEY, TWEAK)
         made = signed(f"{name} {n}".encode(), 0 if highest is None else highest + 1)
         try:
-            number = ledger.claim(made, "a")
+            number = ledger.claim_revision(made, "a")
             break
         except RevisionError:
             pass
     print(number, made.entry.revision, made.entry.data.decode(), flush=True)
     if n % 3 == 0:
-        ledger.settle(number)
+        ledger.mark_posted(number)
         print("settled", number, flush=True)
 """
 
@@ -541,12 +506,12 @@ def test_nothing_that_was_said_is_lost_by_a_kill(path: Path, lines: int):
             assert (found.entry.revision, found.entry.data.decode()) == (revision, data)
         else:  # settled, and killed before it said so
             assert number == list(claimed)[-1]
-    highest = ledger.highest(KEY, TWEAK)
+    highest = ledger.highest_revision(KEY, TWEAK)
     if claimed:
         assert highest is not None
         assert max(revision for revision, _ in claimed.values()) <= highest
-    assert not any(each.posting for each in pending.values())
-    ledger.claim(signed(b"next", 0 if highest is None else highest + 1), "a")
+    assert not any(each.is_posting for each in pending.values())
+    ledger.claim_revision(signed(b"next", 0 if highest is None else highest + 1), "a")
     ledger.close()
 
 
@@ -574,10 +539,10 @@ def test_threads_share_a_ledger(ledger: Ledger):
     def work(name: str) -> None:
         for n in range(20):
             while True:
-                highest = ledger.highest(KEY, TWEAK)
+                highest = ledger.highest_revision(KEY, TWEAK)
                 made = signed(f"{name}{n}".encode(), 0 if highest is None else highest + 1)
                 try:
-                    ledger.settle(ledger.claim(made, "a"))
+                    ledger.mark_posted(ledger.claim_revision(made, "a"))
                     break
                 except RevisionError:
                     pass
@@ -606,7 +571,7 @@ def test_nobody_else_may_look(path: Path):
     before = os.umask(0)
     try:
         ledger = Ledger.open(path)
-        ledger.remember(KEY, TWEAK, "a")
+        ledger.list_entry(KEY, TWEAK, "a")
         assert path.parent.stat().st_mode & 0o777 == 0o700
         assert {file.name for file in path.parent.iterdir()} == {
             *(path.name, f"{path.name}-wal", f"{path.name}-shm")
@@ -623,7 +588,7 @@ def test_a_maker_that_died_is_no_obstacle(path: Path):
     for suffix in (".new", ".new-wal", ".new-journal", "-wal", "-shm"):
         Path(f"{path}{suffix}").write_bytes(b"left" * 2000)
     ledger = Ledger.open(path)
-    ledger.note(signed(), "a")
+    ledger.record_seen(signed(), "a")
     ledger.close()
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
@@ -631,10 +596,10 @@ def test_a_maker_that_died_is_no_obstacle(path: Path):
 def test_removed_ledger_leaves_no_old_log(path: Path):
     """A log without its database is not played into the new one."""
     one = Ledger.open(path)
-    one.note(signed(revision=5), "a")
+    one.record_seen(signed(revision=5), "a")
     path.unlink()
     two = Ledger.open(path)
-    assert two.seen(KEY, TWEAK) is None
+    assert two.mark_of(KEY, TWEAK) is None
     two.close()
     one.close()
 
@@ -658,7 +623,7 @@ def test_damaged_ledger_is_refused(path: Path, how: str):
     """G12: what it knew is not given up in silence: the error names the file, which stays."""
     ledger = Ledger.open(path)
     for n in range(200):
-        ledger.note(signed(revision=n, tweak=hash_data_key(str(n))), str(n))
+        ledger.record_seen(signed(revision=n, tweak=hash_data_key(str(n))), str(n))
     ledger.close()
     _damage(path, how)
     damaged = path.read_bytes()
@@ -671,10 +636,10 @@ def use_all(path: Path) -> None:
     """Open a ledger and read all that is in it."""
     ledger = Ledger.open(path)
     try:
-        for name in ledger.names(KEY):
-            ledger.seen(KEY, name.tweak)
+        for name in ledger.listed_entries(KEY):
+            ledger.mark_of(KEY, name.tweak)
         for n in range(200):
-            ledger.seen(KEY, hash_data_key(str(n)))
+            ledger.mark_of(KEY, hash_data_key(str(n)))
         ledger.pending()
     finally:
         ledger.close()
@@ -687,21 +652,21 @@ def use_all(path: Path) -> None:
 def test_damaged_mark_is_refused(path: Path, column: str, value: object):
     """A mark that is not what was written is no mark, and its absence is not believed either."""
     ledger = Ledger.open(path)
-    ledger.note(signed(), "a")
+    ledger.record_seen(signed(), "a")
     with sqlite3.connect(path) as database:
         database.execute(f"UPDATE entries SET {column} = ?", (value,))
     database.close()
     with pytest.raises(StorageError, match=str(path)):
-        ledger.seen(KEY, TWEAK)
+        ledger.mark_of(KEY, TWEAK)
     with pytest.raises(StorageError, match=str(path)):
-        ledger.note(signed(revision=1), "a")
+        ledger.record_seen(signed(revision=1), "a")
     ledger.close()
 
 
 def test_damaged_spool_is_refused(path: Path):
     """What does not fit its signature is not sent."""
     ledger = Ledger.open(path)
-    ledger.claim(signed(b"x"), "a")
+    ledger.claim_revision(signed(b"x"), "a")
     with sqlite3.connect(path) as database:
         database.execute("UPDATE spool SET data = ?", (b"y",))
     database.close()
@@ -744,7 +709,7 @@ def test_closed_ledger_says_so(path: Path):
     ledger.close()
     ledger.close()
     with pytest.raises(StorageError):
-        ledger.seen(KEY, TWEAK)
+        ledger.mark_of(KEY, TWEAK)
 
 
 _FULL = """
@@ -756,7 +721,7 @@ from tests.portal.registry.test_ledger import KEY, TWEAK, signed
 from skymount.wire.registry_entry import hash_data_key
 path = Path(sys.argv[1])
 ledger = Ledger.open(path)
-first = ledger.claim(signed(b"kept", 0), "a")
+first = ledger.claim_revision(signed(b"kept", 0), "a")
 with open(path.parent / "filler", "wb", 0) as file:
     try:
         while True:
@@ -766,18 +731,18 @@ with open(path.parent / "filler", "wb", 0) as file:
 claims = 0
 try:
     for n in range(10000):
-        ledger.claim(signed(bytes(100), 0, tweak=hash_data_key(str(n))), str(n))
+        ledger.claim_revision(signed(bytes(100), 0, tweak=hash_data_key(str(n))), str(n))
         claims += 1
 except StorageError as error:
     assert str(path) in str(error), error
     print("full", error)
 assert ledger.pending()[0].data == b"kept"
 assert len(ledger.pending()) == claims + 1
-assert ledger.highest(KEY, hash_data_key(str(claims))) is None
-assert ledger.highest(KEY, TWEAK) == 0
+assert ledger.highest_revision(KEY, hash_data_key(str(claims))) is None
+assert ledger.highest_revision(KEY, TWEAK) == 0
 (path.parent / "filler").unlink()
-ledger.settle(first)
-ledger.claim(signed(b"more", 1), "a")
+ledger.mark_posted(first)
+ledger.claim_revision(signed(b"more", 1), "a")
 ledger.close()
 """
 
@@ -794,18 +759,18 @@ def test_full_disk_is_said_and_harms_nothing(tmp_path: Path):
 def test_write_error_is_said(path: Path):
     """A limit on the size of files is an error as well, and the ledger is usable after it."""
     ledger = Ledger.open(path)
-    number = ledger.claim(signed(b"kept", 0), "a")
+    number = ledger.claim_revision(signed(b"kept", 0), "a")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     log = Path(f"{path}-wal")
     resource.setrlimit(resource.RLIMIT_FSIZE, (log.stat().st_size, hard))
     try:
         with pytest.raises(StorageError, match=str(path)):
-            ledger.claim(signed(b"more", 1), "a")
-        assert ledger.highest(KEY, TWEAK) == 0
+            ledger.claim_revision(signed(b"more", 1), "a")
+        assert ledger.highest_revision(KEY, TWEAK) == 0
         assert [each.id for each in ledger.pending()] == [number]
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    ledger.claim(signed(b"more", 1), "a")
+    ledger.claim_revision(signed(b"more", 1), "a")
     ledger.close()
 
 

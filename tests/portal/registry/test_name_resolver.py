@@ -7,22 +7,13 @@ from pathlib import Path
 
 import pytest
 import trio
-from hypothesis import given
-from hypothesis import strategies as st
 
 from skymount.errors import BadContentError, NotFoundError, PortalError, UnavailableError
 from skymount.portal.client.base import PortalReader
 from skymount.portal.failover import Portals
 from skymount.portal.options import PortalOptions
 from skymount.portal.registry.ledger import Ledger
-from skymount.portal.registry.name_resolver import (
-    NEGATIVE_TTL,
-    Goal,
-    Known,
-    NameResolver,
-    NameResolverConfig,
-    Resolution,
-)
+from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig, ResolvableName
 from skymount.portal.registry.verified_registry import EntryId, VerifiedRegistry
 from skymount.wire.hns import RegistryRecord, encode_resolution
 from skymount.wire.registry_entry import DELETED, Entry, SignedEntry, hash_data_key
@@ -37,89 +28,6 @@ from tests.server.registry_entries import OWNER, link_of, signed
 
 SITE = skyfiles.of_files({"f": b"site"})
 OTHER = skyfiles.of_files({"f": b"other"})
-
-
-# --- decisions
-
-
-FOUND = Resolution(SITE.skylink, True, 100.0)
-
-
-def test_nothing_is_known():
-    """A name of which nothing is known is to be asked for."""
-    assert Known().pause(1e9, 60) == 0
-    assert Known().answer(1e9, 60) is None
-    assert not Known().stale
-
-
-def test_answer_holds():
-    """H2: A resolution holds for `hns_ttl` (60 s), from when it was asked for."""
-    known = Known(FOUND, asked=100)
-    assert [known.pause(now, 60) for now in (100, 159, 160, 1000)] == [60, 1, 0, 0]
-    assert known.answer(159, 60) is FOUND
-    assert known.answer(160, 60) is None
-
-
-def test_answer_that_is_outdated():
-    """H5: What this mount learns earlier counts within a second.
-
-    Until then it is stale; when asking fails it is served on, for as long as after any failure.
-    """
-    known = Known(FOUND, asked=100, outdated=True)
-    assert (known.pause(101, 60), known.answer(101, 60), known.stale) == (0, None, True)
-    failed = known.fail(101)
-    assert (failed.pause(101, 60), failed.answer(102, 60), failed.stale) == (2, FOUND, True)
-
-
-def test_absence_holds():
-    """H1: and asked for again after 5 s."""
-    known = Known(absent=True, asked=100)
-    assert known.pause(101, 60) == NEGATIVE_TTL - 1
-    with pytest.raises(NotFoundError):
-        known.answer(104, 60)
-    assert known.answer(105, 60) is None
-
-
-def test_failures():
-    """H3: While the resolver fails, the last good tree is served.
-
-    It is asked less and less often, but not more seldom than when it does not fail.
-    """
-    known = Known(FOUND, asked=100)
-    pauses = []
-    for _ in range(40):
-        known = known.fail(200)
-        assert known.stale
-        assert known.answer(200, 60) is FOUND
-        pauses.append(known.pause(200, 60))
-    assert pauses[:7] == [2, 4, 8, 16, 32, 60, 60]
-    assert known.pause(200, 0.5) == 0.5
-
-
-def test_failure_is_no_absence():
-    """L4: A portal that fails is never reported as ENOENT, also where it said so before."""
-    known = Known(absent=True, asked=100).fail(101)
-    assert not known.absent
-    assert not known.stale
-    assert known.answer(102, 60) is None
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from("fns"), st.floats(0, 100)), max_size=30),
-    st.floats(0.1, 100),
-)
-def test_it_is_always_asked_again(events: list[tuple[str, float]], ttl: float):
-    """Whatever happened, a name is asked for again within the time for which an answer holds."""
-    known, now = Known(), 0.0
-    for kind, later in events:
-        now += later
-        if kind == "f":
-            known = known.fail(now)
-        else:
-            found = replace(FOUND, at=now) if kind == "s" else None
-            known = Known(found, absent=found is None, asked=now)
-        assert 0 <= known.pause(now, ttl) <= max(ttl, NEGATIVE_TTL) + 1e-6
-        assert known.pause(now + max(ttl, NEGATIVE_TTL) + 1e-6, ttl) == 0
 
 
 # --- portals
@@ -144,7 +52,7 @@ class Rig:
         """Return what the first portal was asked."""
         return [f"{r.method} {r.path}" for r in self.registry.portal.asked(pattern)]
 
-    async def resolve(self, goal: Goal) -> tuple[Skylink, bool]:
+    async def resolve(self, goal: ResolvableName) -> tuple[Skylink, bool]:
         """Resolve a name, in time."""
         with trio.fail_after(20):
             found = await self.names.resolve(goal)
@@ -305,13 +213,13 @@ async def test_last_good_answer():
         rig.registry.portal.fault(fake.status(500))
         await trio.sleep(0.02)
         assert await rig.resolve("example") == (SITE.skylink, False)
-        assert rig.names.known("example").stale
+        assert rig.names.cached("example").stale
         rig.registry.portal.heal()
         rig.registry.portal.fault(rig.registry.answer)
         rig.registry.lead("example", OTHER.skylink)
         await trio.sleep(0.02)
         assert await rig.resolve("example") == (OTHER.skylink, False)
-        assert not rig.names.known("example").stale
+        assert not rig.names.cached("example").stale
 
 
 async def test_name_that_is_gone():
@@ -404,17 +312,9 @@ async def test_provisional_answer(caplog: pytest.LogCaptureFixture):
         honest.portal.fault(fake.status(503), first=True)
         found = await rig.names.resolve(V2)
         assert (found.skylink, found.verified, found.provisional) == (SITE.skylink, False, True)
-        assert 0 < rig.names.pause(V2) <= 5
+        assert 0 < rig.names.revalidate_in(V2) <= 5
         assert "provisional" in caplog.text
         assert honest.portal.url in caplog.text
-
-
-def test_provisional_answer_holds():
-    """T6: and asked for again after 5 s."""
-    found = replace(FOUND, verified=False, provisional=True)
-    known = Known(found, asked=100)
-    assert [known.pause(now, 60) for now in (100, 104, 105)] == [5, 1, 0]
-    assert known.pause(100, 2) == 2
 
 
 @pytest.mark.parametrize("proves", [True, False])
@@ -502,7 +402,8 @@ async def test_unknown_v2_skylink(tmp_path: Path):
         async with open_rig(ledger=ledger, ttl=0.01) as rig:
             with pytest.raises(NotFoundError):
                 await rig.resolve(V2)
-            rig.names._held.clear()
+            rig.names.record_failure(V2)  # ends what «not found» holds for
+            await trio.sleep(0.02)
             rig.registry.set(to(SITE))
             await rig.resolve(V2)
             rig.registry.set(signed("key", DELETED, 1))
@@ -525,11 +426,11 @@ async def test_rolled_back(with_ledger: bool, tmp_path: Path):
         rig.registry.set(to(OTHER, revision=4))
         await trio.sleep(0.02)
         assert await rig.resolve(V2) == (SITE.skylink, True)
-        assert not rig.names.known(V2).stale
+        assert not rig.names.cached(V2).stale
         rig.registries[1].set(to(OTHER, revision=4))
         await trio.sleep(0.02)
         assert await rig.resolve(V2) == (SITE.skylink, True)
-        assert rig.names.known(V2).stale
+        assert rig.names.cached(V2).stale
         rig.registries[1].set(to(OTHER, revision=6))
         await trio.sleep(0.02)
         assert await rig.resolve(V2) == (OTHER.skylink, True)
@@ -558,7 +459,7 @@ async def test_key_that_a_proof_told(tmp_path: Path):
         rig.registry.set(to(OTHER, revision=1))
         await trio.sleep(0.02)
         assert await rig.resolve(V2) == (OTHER.skylink, True)
-        assert not rig.names.known(V2).stale
+        assert not rig.names.cached(V2).stale
 
 
 async def test_key_that_the_ledger_knows(tmp_path: Path):
@@ -568,8 +469,8 @@ async def test_key_that_the_ledger_knows(tmp_path: Path):
     """
     ledger = Ledger.open(tmp_path / "ledger.sqlite3")
     for n in range(20):
-        ledger.remember(bytes([n]) * 32, bytes(32), None)
-    ledger.remember(OWNER.public_key, hash_data_key("key"), "key")
+        ledger.list_entry(bytes([n]) * 32, bytes(32), None)
+    ledger.list_entry(OWNER.public_key, hash_data_key("key"), "key")
     ledger.close()
     async with open_rig(ledger=tmp_path, require=True) as rig:
         rig.registry.proves = False
@@ -586,7 +487,7 @@ async def test_portal_without_a_registry(tmp_path: Path):
         rig.registry.has_registry = False
         await trio.sleep(0.02)
         assert await rig.resolve(V2) == (SITE.skylink, True)
-        assert not rig.names.known(V2).stale
+        assert not rig.names.cached(V2).stale
 
 
 async def test_entries_without_end(tmp_path: Path):
@@ -596,7 +497,7 @@ async def test_entries_without_end(tmp_path: Path):
         hops = [to(link_of(keys[(n + 1) % 6]), key) for n, key in enumerate(keys)]
         rig.registry.set(*hops)
         for hop in hops:
-            rig.names.learn(RegistryRecord(hop.public_key, hop.entry.tweak))
+            rig.names.learn_key(RegistryRecord(hop.public_key, hop.entry.tweak))
         with pytest.raises(BadContentError, match="on the way"):
             await rig.resolve(hops[0].link)
         assert len(rig.asked("registry")) == 3
@@ -625,18 +526,18 @@ async def test_entry_that_changes(tmp_path: Path):
         rig.registry.set(to(link_of("inner"), "outer"), to(SITE, "inner"), to(SITE))
         rig.registry.lead("chain", link_of("outer"))
         rig.registry.lead("direct", SITE.skylink)
-        goals: list[Goal] = ["chain", "direct", link_of("outer"), link_of("inner"), V2]
+        goals: list[ResolvableName] = ["chain", "direct", link_of("outer"), link_of("inner"), V2]
         for goal in goals * 2:
             assert (await rig.resolve(goal))[0] == SITE.skylink
         by_inner = {"chain", link_of("outer"), link_of("inner")}
-        for content, expected in ((SITE, set[Goal]()), (OTHER, by_inner)):
+        for content, expected in ((SITE, set[ResolvableName]()), (OTHER, by_inner)):
             rig.registry.set(to(content, "inner", 1 if content is SITE else 2))
             await rig.entries.read(replace(KEY, tweak=hash_data_key("inner")))
-            assert {goal for goal in goals if not rig.names.pause(goal)} == expected
+            assert {goal for goal in goals if not rig.names.revalidate_in(goal)} == expected
         for goal in goals:
             target = OTHER if goal in by_inner else SITE
             assert (await rig.resolve(goal))[0] == target.skylink
-        assert all(rig.names.pause(goal) for goal in goals)
+        assert all(rig.names.revalidate_in(goal) for goal in goals)
 
 
 @pytest.mark.parametrize("proves", [False, True])
@@ -650,12 +551,12 @@ async def test_entry_of_an_answer_by_a_portal(tmp_path: Path, proves: bool):
         rig.registry.proves = proves
         assert await rig.resolve(V2) == (SITE.skylink, proves)
         await rig.entries.read(KEY)
-        assert rig.names.pause(V2)
+        assert rig.names.revalidate_in(V2)
         rig.registry.set(to(OTHER, revision=1))
         await rig.entries.read(KEY)
-        assert not rig.names.pause(V2)
+        assert not rig.names.revalidate_in(V2)
         assert (await rig.resolve(V2))[0] == OTHER.skylink
-        assert rig.names.pause(V2)
+        assert rig.names.revalidate_in(V2)
 
 
 async def test_entry_that_is_deleted(tmp_path: Path):
@@ -680,7 +581,7 @@ async def test_entry_that_changes_while_the_resolver_fails(tmp_path: Path):
         rig.registry.domains["example"] = b"nonsense"
         await trio.sleep(1)
         assert await rig.resolve("example") == (SITE.skylink, False)
-        assert rig.names.pause("example")
+        assert rig.names.revalidate_in("example")
         rig.registry.set(to(OTHER, revision=1))
         await rig.entries.read(KEY)
-        assert not rig.names.pause("example")
+        assert not rig.names.revalidate_in("example")

@@ -1,6 +1,6 @@
 """What waits for a portal, and is sent by itself."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
@@ -9,46 +9,21 @@ import pytest
 import trio
 
 from skymount.errors import PortalError
-from skymount.portal.registry.ledger import Fate, Ledger
-from skymount.portal.registry.revision_marks import EntryId, RevisionMarks
-from skymount.portal.registry.spool_retry import FIRST_PAUSE, LAST_PAUSE, SpoolRetry, due, summary
+from skymount.portal.registry.ledger import Ledger
+from skymount.portal.registry.pending_write import PendingStatus
+from skymount.portal.registry.revision_marks import RevisionMarks
+from skymount.portal.registry.spool_retry import FIRST_PAUSE, LAST_PAUSE, SpoolRetry
 from skymount.portal.registry.verified_registry import VerifiedRegistry
-from skymount.wire.key_pair import KeyPair
-from skymount.wire.registry_entry import DELETED, Entry, SignedEntry, hash_data_key
+from skymount.wire.key_pair import SigningKeyPair
+from skymount.wire.registry_entry import DELETED, Entry, hash_data_key
 from tests.fakes.entries import FakeRegistry, portals_of
+from tests.portal.registry.entries import PAIR, held, ref, signed
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-PAIR = KeyPair.from_seed("resending")
 
-
-def ref(name: str = "a") -> EntryId:
-    return EntryId(PAIR.public_key, hash_data_key(name), name)
-
-
-def signed(data: bytes, revision: int, name: str = "a") -> SignedEntry:
-    return Entry(hash_data_key(name), data, revision).sign(PAIR.private_key)
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    opened = Ledger.open(tmp_path / "ledger.sqlite3")
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def one() -> FakeRegistry:
-    return FakeRegistry(1)
-
-
-@pytest.fixture
-def two() -> FakeRegistry:
-    return FakeRegistry(2)
-
-
-async def pair_of(public_key: bytes) -> KeyPair | None:
+async def pair_of(public_key: bytes) -> SigningKeyPair | None:
     return PAIR if public_key == PAIR.public_key else None
 
 
@@ -81,33 +56,6 @@ async def until_sent(ledger: Ledger) -> None:
     with trio.fail_after(10 * LAST_PAUSE):
         while ledger.pending():
             await trio.sleep(0.1)
-
-
-def held(ledger: Ledger, data: bytes, name: str = "a", **more: object) -> int:
-    """Keep content as if a portal had not answered."""
-    given = {"portals": ["http://p1.invalid"], "fate": Fate.WAITING, **more}
-    return ledger.hold(*(PAIR.public_key, hash_data_key(name), name, data, "down"), **given)  # type: ignore[arg-type]
-
-
-def test_due_is_what_was_written_last(ledger: Ledger) -> None:
-    """G12: of each entry only what was written last, if that waits for a portal."""
-    held(ledger, b"older")
-    last = held(ledger, b"last")
-    held(ledger, b"waits", "b")
-    held(ledger, b"denied", "b", fate=Fate.FAILED)
-    held(ledger, b"edit", "c", fate=Fate.CONFLICT)
-    ledger.claim(signed(b"now", 1, "d"), "d")  # this process posts it
-    assert [each.id for each in due(ledger.pending())] == [last]
-
-
-def test_summary_is_one_line(ledger: Ledger) -> None:
-    """G12: `umount` and the log say how much is pending."""
-    assert summary(ledger.pending()) == ""
-    held(ledger, b"x")
-    assert summary(ledger.pending()).startswith("1 change of registry entries could not be posted")
-    held(ledger, b"x", "b")
-    assert summary(ledger.pending()).startswith("2 changes of")
-    assert summary(ledger.pending()).endswith("see `skymount registry pending`")
 
 
 @pytest.mark.parametrize("faults", [[""], []])
@@ -178,7 +126,7 @@ async def test_what_is_refused_is_not_sent_again(
         await trio.sleep(3600)
         assert one.requests == asked
         (left,) = ledger.pending()
-        assert (left.fate, left.data) == (Fate.FAILED, b"x")
+        assert (left.status, left.data) == (PendingStatus.FAILED, b"x")
 
 
 @pytest.mark.parametrize("faults", [[""], []])
@@ -206,7 +154,7 @@ async def test_somebody_else_s_newer_entry_stays(
         latest = one.latest(PAIR.public_key, hash_data_key(name))
         assert latest is not None
         assert latest.entry.data.startswith(b"theirs")
-        assert ledger.pending()[-1].fate is Fate.FAILED
+        assert ledger.pending()[-1].status is PendingStatus.FAILED
     assert one.posts == []
     assert len(ledger.pending()) == 4
     assert "is not sent by itself: the entry was changed since" in caplog.text
@@ -222,7 +170,7 @@ async def test_what_was_there_unknown_to_all_is_a_conflict(
         await fail(entries, b"ours")
         one.always = ""
         await trio.sleep(100)
-    assert [each.fate for each in ledger.pending()] == [Fate.CONFLICT]
+    assert [each.status for each in ledger.pending()] == [PendingStatus.CONFLICT]
     assert one.posts == []
 
 
@@ -278,15 +226,19 @@ async def test_without_the_key_what_is_not_signed_waits(
     ledger: Ledger, one: FakeRegistry, autojump_clock: object
 ) -> None:
     """G12: the key may be there again tomorrow; what is signed needs none."""
-    stranger = KeyPair.from_seed("no key of ours")
+    stranger = SigningKeyPair.from_seed("no key of ours")
     key = (stranger.public_key, hash_data_key("a"), "a")
-    ledger.hold(*key, b"x", "down", portals=[one.url], fate=Fate.WAITING)
+    ledger.add_unsigned(*key, b"x", "down", portals=[one.url], status=PendingStatus.WAITING)
     made = Entry(hash_data_key("b"), b"y", 0).sign(stranger.private_key)
-    ledger.fail(ledger.claim(made, "b", portals=[one.url]), "down", Fate.WAITING)
+    ledger.mark_failed(
+        ledger.claim_revision(made, "b", portals=[one.url]), "down", PendingStatus.WAITING
+    )
     async with running(ledger, one):
         await trio.sleep(1000)
     assert one.ever == [made]
-    assert [(each.data, each.fate) for each in ledger.pending()] == [(b"x", Fate.WAITING)]
+    assert [(each.data, each.status) for each in ledger.pending()] == [
+        (b"x", PendingStatus.WAITING)
+    ]
 
 
 async def test_a_portal_that_hangs_is_given_up_in_time(

@@ -1,15 +1,13 @@
-"""Entries over all portals: what is believed, how they change, and what becomes of failures."""
+"""Entries changed on all portals, and what becomes of writes that fail."""
 
-import logging
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 import trio
 
 from skymount.errors import (
-    AccessDeniedError,
     BadContentError,
     FrozenEntryError,
     KeyringError,
@@ -22,502 +20,18 @@ from skymount.errors import (
     UnavailableError,
 )
 from skymount.portal.client.client import PortalClient
-from skymount.portal.failover import ROUNDS, Portals
-from skymount.portal.http.response import Answer
-from skymount.portal.registry import verified_registry as module
-from skymount.portal.registry.ledger import Fate, Ledger, Pending
-from skymount.portal.registry.revision_marks import EntryId
-from skymount.portal.registry.verified_registry import (
-    CONFLICTS,
-    FRESH,
-    State,
-    VerifiedRegistry,
-    check_base,
-    is_news,
-    is_same,
-    next_revision,
+from skymount.portal.failover import Portals
+from skymount.portal.http.response import Response
+from skymount.portal.registry.entry_state import (
+    EntryState,
 )
-from skymount.wire.key_pair import KeyPair
-from skymount.wire.registry_entry import DELETED, MAX_REVISION, Entry, SignedEntry, hash_data_key
+from skymount.portal.registry.ledger import Ledger
+from skymount.portal.registry.pending_write import PendingStatus, PendingWrite
+from skymount.portal.registry.verified_registry import CONFLICTS, FRESH, VerifiedRegistry
+from skymount.wire.registry_entry import DELETED, MAX_REVISION, SignedEntry
 from tests.fakes.entries import FakeRegistry, portals_of
+from tests.portal.registry.entries import OTHER, PAIR, pending, ref, signed
 from tests.portal_process import PortalProcess
-
-PAIR = KeyPair.from_seed("entries")
-OTHER = KeyPair.from_seed("another")
-
-
-def ref(name: str = "a") -> EntryId:
-    return EntryId(PAIR.public_key, hash_data_key(name), name)
-
-
-def signed(data: bytes, revision: int, name: str = "a") -> SignedEntry:
-    return Entry(hash_data_key(name), data, revision).sign(PAIR.private_key)
-
-
-def by_work(revision: int) -> list[SignedEntry]:
-    """Entries of one revision, each of which replaces the ones before it."""
-    found = [signed(bytes([n]), revision) for n in range(4)]
-    return sorted(found, key=lambda each: each.entry.work, reverse=True)
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    opened = Ledger.open(tmp_path / "ledger.sqlite3")
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def one() -> FakeRegistry:
-    return FakeRegistry(1)
-
-
-@pytest.fixture
-def two() -> FakeRegistry:
-    return FakeRegistry(2)
-
-
-@pytest.fixture
-def alone(one: FakeRegistry, ledger: Ledger) -> VerifiedRegistry:
-    """A registry with one portal."""
-    return VerifiedRegistry(portals_of([one]), ledger, fresh=0)
-
-
-@pytest.fixture
-def both(one: FakeRegistry, two: FakeRegistry, ledger: Ledger) -> VerifiedRegistry:
-    """A registry with two portals."""
-    return VerifiedRegistry(portals_of([one, two]), ledger, fresh=0)
-
-
-def pending(ledger: Ledger) -> list[tuple[bytes, int | None]]:
-    """Return contents and revisions of what is in the spool; nothing of it is being posted."""
-    found = ledger.pending()
-    assert not any(each.posting for each in found)
-    return [(each.data, each.signed.entry.revision if each.signed else None) for each in found]
-
-
-# decisions
-
-
-def state(entry: SignedEntry | None, asked: float = 0.0) -> State:
-    return State(entry, asked, 0.0)
-
-
-def test_next_revision_is_above_everything():
-    """G12: above the portal's and above what this machine ever signed."""
-    assert next_revision(-1, None) == 0
-    assert next_revision(5, None) == 6
-    assert next_revision(5, 3) == 6
-    assert next_revision(-1, 9) == 10
-    assert next_revision(MAX_REVISION - 1, None) == MAX_REVISION
-    for current, taken in [(MAX_REVISION, None), (0, MAX_REVISION)]:
-        with pytest.raises(FrozenEntryError):
-            next_revision(current, taken)
-
-
-def test_same_entry_is_the_same_content_and_revision():
-    """Absent is another state than deleted."""
-    assert is_same(state(None), state(None, 5.0))
-    assert not is_same(state(None), state(signed(DELETED, 0)))
-    assert is_same(state(signed(b"x", 1)), state(signed(b"x", 1)))
-    assert not is_same(state(signed(b"x", 1)), state(signed(b"x", 2)))
-    assert not is_same(state(signed(b"x", 1)), state(signed(b"y", 1)))
-
-
-def test_later_state_is_remembered_whatever_the_order_of_answers():
-    """A later revision is never replaced by an earlier one; absence counts by time."""
-    old, new = signed(b"old", 1), signed(b"new", 2)
-    assert is_news(None, state(None))
-    assert is_news(state(old, 5.0), state(new, 1.0))
-    assert not is_news(state(new, 1.0), state(old, 5.0))
-    assert is_news(state(old, 1.0), state(old, 5.0))
-    assert not is_news(state(old, 5.0), state(old, 1.0))
-    assert is_news(state(old, 1.0), state(None, 5.0))
-    assert not is_news(state(old, 5.0), state(None, 1.0))
-    assert is_news(state(None, 5.0), state(old, 1.0))
-    assert is_news(state(None, 1.0), state(None, 5.0))
-    assert not is_news(state(None, 5.0), state(None, 1.0))
-    less, more, *_ = by_work(3)
-    assert is_news(state(less, 5.0), state(more, 1.0))
-    assert not is_news(state(more, 1.0), state(less, 5.0))
-
-
-def test_partial_edit_needs_its_base():
-    """G10: a rewrite goes over anything; an edit only over what it was made from."""
-    base, other = state(signed(b"base", 1)), state(signed(b"other", 2))
-    assert check_base(None, other, b"x")
-    assert check_base(base, state(signed(b"base", 1), 9.0), b"x")
-    assert check_base(state(None), state(None), b"x")
-    for current in (other, state(None), state(signed(b"base", 2)), state(signed(DELETED, 2))):
-        with pytest.raises(StaleEntryError, match="changed by somebody else"):
-            check_base(base, current, b"x")
-    with pytest.raises(StaleEntryError):
-        check_base(state(None), other, b"x")
-    assert not check_base(base, other, b"other")
-
-
-# reading
-
-
-async def test_read_shows_what_the_portal_has(alone: VerifiedRegistry, one: FakeRegistry):
-    """G3: content, absence and deletion are states."""
-    found = await alone.read(ref())
-    assert (found.data, found.revision, found.signed) == (None, -1, None)
-    one.set(signed(b"hello", 3))
-    found = await alone.read(ref())
-    assert (found.data, found.revision, found.signed) == (b"hello", 3, signed(b"hello", 3))
-    one.set(signed(DELETED, 4))
-    found = await alone.read(ref())
-    assert (found.data, found.revision) == (None, 4)
-    one.set(signed(b"", 5))
-    assert (await alone.read(ref())).data == b""
-
-
-@pytest.mark.parametrize(
-    ("fault", "kind"),
-    [
-        ("down", UnavailableError),
-        ("slow", UnavailableError),
-        ("denied", AccessDeniedError),
-        ("forged", BadContentError),
-    ],
-)
-async def test_failures_are_errors(
-    fault: str,
-    kind: type[PortalError],
-    alone: VerifiedRegistry,
-    one: FakeRegistry,
-    autojump_clock: object,
-):
-    """G3: every other failure is an error, never absence."""
-    one.set(signed(b"hello", 3))
-    one.always = fault
-    with pytest.raises(kind):
-        await alone.read(ref())
-    assert alone.recall(ref()) is None
-
-
-async def test_forged_entry_is_refused_and_logged_once(
-    both: VerifiedRegistry,
-    one: FakeRegistry,
-    two: FakeRegistry,
-    caplog: pytest.LogCaptureFixture,
-    autojump_clock: object,
-):
-    """G4: the next portal is asked; the log names portal, key and reason."""
-    one.set(signed(b"hello", 3))
-    two.set(signed(b"hello", 3))
-    one.always = "forged"
-    for _ in range(3):
-        assert (await both.read(ref())).data == b"hello"
-        await trio.sleep(3600)  # the fault is forgotten
-    (record,) = caplog.records
-    assert record.levelno == logging.WARNING
-    for words in (one.url, PAIR.public_hex, "'a'", "Could not verify signature"):
-        assert words in record.getMessage()
-
-
-async def test_roll_back_is_refused(
-    both: VerifiedRegistry,
-    one: FakeRegistry,
-    two: FakeRegistry,
-    ledger: Ledger,
-    caplog: pytest.LogCaptureFixture,
-    autojump_clock: object,
-):
-    """G4: a revision below the highest seen is EIO unless another portal has a better one."""
-    one.set(signed(b"old", 3))
-    two.set(signed(b"new", 4))
-    ledger.note(signed(b"new", 4), "a")
-    assert (await both.read(ref())).data == b"new"
-    assert "revision 3 is behind revision 4" in caplog.text
-    two.always = "down"
-    with pytest.raises(BadContentError, match="behind revision 4"):
-        await both.read(ref())
-    two.always = "missing"
-    with pytest.raises(BadContentError):
-        await both.read(ref())
-
-
-async def test_roll_back_is_refused_after_a_restart(
-    one: FakeRegistry, tmp_path: Path, autojump_clock: object
-):
-    """G4: the mark is kept on disk."""
-    path = tmp_path / "ledger.sqlite3"
-    one.set(signed(b"old", 3))
-    one.set(signed(b"new", 4))
-    first = Ledger.open(path)
-    await VerifiedRegistry(portals_of([one]), first).read(ref())
-    first.close()
-    one.always = "stale"
-    second = Ledger.open(path)
-    with pytest.raises(BadContentError):
-        await VerifiedRegistry(portals_of([one]), second).read(ref())
-    second.close()
-
-
-async def test_owner_replaces_what_was_rolled_back(
-    alone: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, autojump_clock: object
-):
-    """G4: the owner's next whole rewrite, or deletion, goes above what was seen."""
-    ledger.note(signed(b"lost", 7), "a")
-    one.set(signed(b"old", 3))
-    written = await alone.write(ref(), PAIR, b"anew", None)
-    assert (written.data, written.revision) == (b"anew", 8)
-    assert (await alone.read(ref())).data == b"anew"
-    ledger.note(signed(b"lost again", 20), "a")
-    assert (await alone.delete(ref(), PAIR)).revision == 21
-    assert (await alone.read(ref())).data is None
-    assert pending(ledger) == []
-
-
-async def test_change_of_what_was_rolled_back_is_refused(
-    alone: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, autojump_clock: object
-):
-    """G4: a change of what a portal shows no more is kept; to overwrite sends it all the same."""
-    one.set(signed(b"seen", 7))
-    base = await alone.read(ref())
-    ledger.note(signed(b"lost", 8), "a")
-    with pytest.raises(RolledBackError):
-        await alone.write(ref(), PAIR, b"seen, and more", base)
-    assert pending(ledger) == [(b"seen, and more", None)]
-    (kept,) = ledger.pending()
-    with pytest.raises(RolledBackError):
-        await alone.send(kept, PAIR)
-    assert (await alone.send(kept, PAIR, overwrite=True)).revision == 9
-    assert pending(ledger) == []
-
-
-async def test_equal_revision_with_less_work_is_rolled_back(
-    alone: VerifiedRegistry, one: FakeRegistry, autojump_clock: object
-):
-    """G4: of two entries of one revision the registry keeps the one with more work."""
-    less, more, most, _ = by_work(3)
-    one.set(less)
-    first = await alone.read(ref())
-    one.set(more)
-    second = await alone.read(ref())
-    assert second.signed == more
-    assert second.changed > first.changed
-    one.set(most)
-    assert (await alone.read(ref())).signed == most
-    one.always = "stale"
-    with pytest.raises(BadContentError):
-        await alone.read(ref())
-
-
-@pytest.mark.parametrize("missing", [0, 1])
-async def test_portal_that_has_it_wins_over_one_that_has_not(
-    missing: int, both: VerifiedRegistry, one: FakeRegistry, two: FakeRegistry
-):
-    """One portal's 404 is not the last word."""
-    for number, registry in enumerate((one, two)):
-        if number != missing:
-            registry.set(signed(b"here", 1))
-    assert (await both.read(ref())).data == b"here"
-
-
-async def test_absent_is_what_all_portals_say(
-    both: VerifiedRegistry, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
-):
-    """G3: while one fails, nothing is known to be absent."""
-    assert (await both.read(ref())).signed is None
-    assert one.gets == two.gets == 1
-    one.always = "down"
-    with pytest.raises(UnavailableError):
-        await both.read(ref())
-
-
-async def test_answer_that_was_overtaken_is_asked_for_again(
-    alone: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, caplog: pytest.LogCaptureFixture
-):
-    """A portal is not blamed for an answer that became old while it was on its way."""
-    one.set(signed(b"old", 1))
-    one.set(signed(b"new", 2))
-    one.faults = ["stale"]
-    one.before = lambda: ledger.note(signed(b"new", 2), "a")
-    assert (await alone.read(ref())).data == b"new"
-    assert one.gets == 2
-    one.faults = ["missing"]
-    one.before = lambda: ledger.note(signed(b"newer", 3), "a") and None
-    one.set(signed(b"newer", 3))
-    assert (await alone.read(ref())).data == b"newer"
-    assert not caplog.records
-
-
-async def test_read_is_new_or_as_old_as_allowed(
-    alone: VerifiedRegistry, one: FakeRegistry, autojump_clock: object
-):
-    """G5: an open asks; stat is at most `registry_ttl` old."""
-    one.set(signed(b"one", 1))
-    assert alone.recall(ref()) is None
-    first = await alone.read(ref(), 2.0)
-    assert alone.recall(ref()) == first
-    one.set(signed(b"two", 2))
-    await trio.sleep(2.0)
-    assert (await alone.read(ref(), 2.0)).data == b"one"
-    await trio.sleep(0.1)
-    assert (await alone.read(ref(), 2.0)).data == b"two"
-    one.set(signed(b"three", 3))
-    assert (await alone.read(ref())).data == b"three"
-    assert (await alone.read(ref(), 2.0)).data == b"three"
-    assert one.gets == 3
-
-
-async def test_change_is_when_it_was_first_seen(
-    one: FakeRegistry, ledger: Ledger, autojump_clock: object
-):
-    """G5: a change by somebody else changes the time, and nothing else does, nor does a restart."""
-    now = 1000.0
-    opened = Ledger.open(ledger.path, lambda: now)
-    here = VerifiedRegistry(portals_of([one]), opened, clock=lambda: now)
-    one.set(signed(b"one", 1))
-    assert (await here.read(ref())).changed == 1000.0
-    now = 2000.0
-    assert (await here.read(ref())).changed == 1000.0
-    again = VerifiedRegistry(portals_of([one]), opened, clock=lambda: now)
-    assert (await again.read(ref())).changed == 1000.0
-    one.set(signed(b"two", 2))
-    assert (await here.read(ref())).changed == 2000.0
-    now = 3000.0
-    assert (await here.read(ref("absent"))).changed == 3000.0
-    now = 4000.0
-    assert (await here.read(ref("absent"))).changed == 3000.0
-    opened.close()
-
-
-async def test_readers_of_one_entry_share_an_answer(
-    alone: VerifiedRegistry, one: FakeRegistry, autojump_clock: object
-):
-    """A hundred stats at once are one request, also when it fails."""
-    one.set(signed(b"x", 1))
-    one.faults = [1.0]
-    async with trio.open_nursery() as nursery:
-        for _ in range(100):
-            nursery.start_soon(alone.read, ref(), 2.0)
-    assert one.gets == 1
-    await trio.sleep(10)
-    one.always = "down"
-    failures = 0
-
-    async def failing() -> None:
-        nonlocal failures
-        with pytest.raises(UnavailableError):
-            await alone.read(ref(), 2.0)
-        failures += 1
-
-    asked = one.requests
-    async with trio.open_nursery() as nursery:
-        for _ in range(100):
-            nursery.start_soon(failing)
-    assert failures == 100
-    assert one.requests == asked + ROUNDS
-
-
-async def test_reader_that_is_cancelled_leaves_the_others_their_answer(
-    alone: VerifiedRegistry, one: FakeRegistry
-):
-    """Whoever waits next asks instead."""
-    one.set(signed(b"x", 1))
-    one.faults = ["hang"]
-    got: list[bytes | None] = []
-    scopes: list[trio.CancelScope] = []
-
-    async def read() -> None:
-        with trio.CancelScope() as scope:
-            scopes.append(scope)
-            got.append((await alone.read(ref(), 2.0)).data)
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(read)
-        await trio.testing.wait_all_tasks_blocked()
-        for _ in range(3):
-            nursery.start_soon(read)
-        await trio.testing.wait_all_tasks_blocked()
-        scopes[0].cancel()
-    assert got == [b"x"] * 3
-    assert one.gets == 1
-
-
-async def test_read_begun_after_a_write_sees_it(
-    alone: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, autojump_clock: object
-):
-    """G5: close-to-open, also between two mounts of one machine with different portals."""
-    other = VerifiedRegistry(portals_of([one]), ledger, fresh=0)
-    for n in range(5):
-        await other.write(ref(), PAIR, b"%d" % n, None)
-        assert (await alone.read(ref())).data == b"%d" % n
-
-
-async def test_slow_old_answer_does_not_hide_a_write(
-    alone: VerifiedRegistry, one: FakeRegistry, autojump_clock: object
-):
-    """What is remembered after a write is the write, whatever arrives later."""
-    one.set(signed(b"old", 1))
-    await alone.read(ref())
-    got: list[State] = []
-
-    async def slow() -> None:
-        got.append(await alone.read(ref()))
-
-    async with trio.open_nursery() as nursery:
-        one.faults = [5.0]
-        nursery.start_soon(slow)
-        await trio.testing.wait_all_tasks_blocked()
-        await alone.write(ref(), PAIR, b"new", None)
-    found = alone.recall(ref())
-    assert found is not None
-    assert found.data == b"new"
-
-
-async def test_names_are_remembered(alone: VerifiedRegistry, one: FakeRegistry, ledger: Ledger):
-    """G6: what was read or written is listed, what is absent, deleted or only proven is not."""
-    one.set(signed(b"x", 1, "read"))
-    one.set(signed(DELETED, 1, "deleted"))
-    one.set(signed(b"x", 1, "resolved"))
-    for name in ("read", "deleted", "absent"):
-        await alone.read(ref(name))
-    await alone.read(ref("resolved"), named=False)
-    await alone.write(ref("written"), PAIR, b"x", None)
-    await alone.accept(signed(b"x", 1, "proven"), 0.0)
-    assert {each.data_key for each in await alone.names(PAIR.public_key)} == {"read", "written"}
-    await alone.delete(ref("written"), PAIR)
-    assert {each.data_key for each in await alone.names(PAIR.public_key)} == {"read"}
-    assert await alone.public_keys() == [PAIR.public_key]
-
-
-async def test_entry_from_elsewhere_is_held_to_the_same_rules(
-    alone: VerifiedRegistry, ledger: Ledger, autojump_clock: object
-):
-    """H4: what a proof shows is verified, raises the mark, and must not be behind it."""
-    await alone.accept(signed(b"new", 5), 0.0, "http://p")
-    assert ledger.highest(PAIR.public_key, ref().tweak) == 5
-    await alone.accept(signed(b"new", 5), 0.0)
-    with pytest.raises(BadContentError, match="behind revision 5"):
-        await alone.accept(signed(b"old", 4), 0.0)
-    forged = SignedEntry(OTHER.public_key, Entry(ref().tweak, b"x", 9), bytes(64))
-    with pytest.raises(BadContentError, match="signature"):
-        await alone.accept(forged, 0.0)
-    assert ledger.seen(OTHER.public_key, ref().tweak) is None
-
-
-async def test_changes_are_told(alone: VerifiedRegistry, one: FakeRegistry, autojump_clock: object):
-    """H5: when a registry entry is changed, or found changed: then, once, and never otherwise."""
-    told: list[tuple[EntryId, bytes | None]] = []
-    alone.watch(lambda which, state: told.append((which, state.data)))
-    one.set(signed(b"first", 1))
-    for _ in range(2):  # nothing was known, then it is as it was
-        await alone.read(ref())
-    assert told == []
-    await alone.accept(signed(b"proven", 2), trio.current_time())
-    await alone.accept(signed(b"proven", 2), trio.current_time())
-    one.set(signed(b"read", 3))
-    for _ in range(2):
-        await alone.read(ref())
-    await alone.write(ref(), PAIR, b"written", None)
-    await alone.delete(ref(), PAIR)
-    assert told == [(ref(), data) for data in (b"proven", b"read", b"written", None)]
-
 
 # writing
 
@@ -533,7 +47,7 @@ async def test_write_takes_the_next_revision(
         assert alone.recall(ref()) == done
     assert len(one.posts) == 4
     assert pending(ledger) == []
-    assert ledger.highest(PAIR.public_key, ref().tweak) == 3
+    assert ledger.highest_revision(PAIR.public_key, ref().tweak) == 3
 
 
 async def test_edit_of_what_is_there_is_posted(alone: VerifiedRegistry, one: FakeRegistry):
@@ -800,7 +314,7 @@ async def test_write_that_is_cancelled_when_it_is_done(ledger: Ledger, autojump_
     """G12: what the portal has taken is not in the spool, whenever its writer gives up."""
 
     class Cancelling(FakeRegistry):
-        def _post(self, posted: SignedEntry, fault: str | float) -> Answer:
+        def _post(self, posted: SignedEntry, fault: str | float) -> Response:
             answer = super()._post(posted, fault)
             scope.cancel()
             return answer
@@ -810,7 +324,7 @@ async def test_write_that_is_cancelled_when_it_is_done(ledger: Ledger, autojump_
         await entries.write(ref(), PAIR, b"ours", None)
     assert scope.cancel_called
     assert pending(ledger) == []
-    mark = ledger.seen(ref().public_key, ref().tweak)
+    mark = ledger.mark_of(ref().public_key, ref().tweak)
     assert mark is not None
     assert mark.revision == 0
 
@@ -935,7 +449,7 @@ async def test_wrong_input_is_refused_at_once(
 
 async def spooled(
     entries: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, data: bytes
-) -> Pending:
+) -> PendingWrite:
     """Fail to post signed content; return what is in the spool."""
     one.faults = ["", "down", "down", "down"]
     with pytest.raises(UnavailableError):
@@ -945,7 +459,7 @@ async def spooled(
 
 async def held(
     entries: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, data: bytes
-) -> Pending:
+) -> PendingWrite:
     """Fail to ask for the revision; return what is in the spool."""
     one.faults = ["down", "down", "down"]
     with pytest.raises(UnavailableError):
@@ -1023,7 +537,7 @@ async def test_superseded_bytes_are_not_sent_to_a_portal_that_lags(
     with pytest.raises(UnavailableError):
         await both.write(ref(), PAIR, b"older", None)
     (waiting,) = ledger.pending()
-    ledger.note(signed(b"newer", 1), "a")
+    ledger.record_seen(signed(b"newer", 1), "a")
     one.always = ""
     with pytest.raises(StaleEntryError):
         await both.send(waiting, PAIR)
@@ -1040,12 +554,15 @@ async def test_what_is_posted_supersedes_what_was_kept_before(
     """G12: that leaves the list, and the log says so; a conflict stays, and what came later."""
     one.set(signed(b"theirs", 0))
     with pytest.raises(StaleEntryError):
-        await alone.write(ref(), PAIR, b"edit", State(None, 0.0, 0.0))
+        await alone.write(ref(), PAIR, b"edit", EntryState(None, 0.0, 0.0))
     await held(alone, one, ledger, b"first")
     await spooled(alone, one, ledger, b"second")
     now = await held(alone, one, ledger, b"third")
     later = await held(alone, one, ledger, b"fourth")
-    assert [each.fate for each in ledger.pending()] == [Fate.CONFLICT, *[Fate.WAITING] * 4]
+    assert [each.status for each in ledger.pending()] == [
+        PendingStatus.CONFLICT,
+        *[PendingStatus.WAITING] * 4,
+    ]
     assert (await alone.send(now, PAIR)).revision == 2
     assert [each.data for each in ledger.pending()] == [b"edit", later.data]
     assert caplog.text.count("never posted, and is given up: something was written later") == 2
@@ -1056,7 +573,7 @@ async def test_what_need_not_be_posted_supersedes_what_was_kept_before(
     alone: VerifiedRegistry,
     one: FakeRegistry,
     ledger: Ledger,
-    keep: Callable[[VerifiedRegistry, FakeRegistry, Ledger, bytes], Awaitable[Pending]],
+    keep: Callable[[VerifiedRegistry, FakeRegistry, Ledger, bytes], Awaitable[PendingWrite]],
     autojump_clock: object,
 ):
     """G12: While something is pending, a later write or deletion is posted all the same."""
@@ -1086,7 +603,7 @@ async def test_what_another_process_writes_later_is_not_overwritten(
 
     def claim() -> None:
         one.before = lambda: None
-        claimed.append(other.claim(later, "a"))
+        claimed.append(other.claim_revision(later, "a"))
 
     if when == "before":
         claim()
@@ -1097,7 +614,7 @@ async def test_what_another_process_writes_later_is_not_overwritten(
     assert one.posts == []
     assert len(claimed) == 1
     one.set(later)
-    other.settle(claimed[0])
+    other.mark_posted(claimed[0])
     other.close()
     assert (await alone.read(ref())).data == b"later"
 
@@ -1108,23 +625,27 @@ async def test_conflict_needs_no_post(
     """G12: what is never sent by itself, nor superseded, is no reason to post."""
     one.set(signed(b"theirs", 0))
     with pytest.raises(StaleEntryError):
-        await alone.write(ref(), PAIR, b"edit", State(None, 0.0, 0.0))
-    await alone.write(ref(), PAIR, b"theirs", State(None, 0.0, 0.0))
+        await alone.write(ref(), PAIR, b"edit", EntryState(None, 0.0, 0.0))
+    await alone.write(ref(), PAIR, b"theirs", EntryState(None, 0.0, 0.0))
     assert one.posts == []
     assert pending(ledger) == [(b"edit", None)]
 
 
-async def test_fate_of_what_is_kept(
+async def test_status_of_what_is_spooled(
     alone: VerifiedRegistry, one: FakeRegistry, ledger: Ledger
 ) -> None:
     """G12: what failed because no portal answered waits for one, of its portals; nothing else."""
-    for number, (fault, fate) in enumerate(
-        [("down", Fate.WAITING), ("slow", Fate.WAITING), ("denied", Fate.FAILED)]
+    for number, (fault, status) in enumerate(
+        [
+            ("down", PendingStatus.WAITING),
+            ("slow", PendingStatus.WAITING),
+            ("denied", PendingStatus.FAILED),
+        ]
     ):
         one.faults = [fault] * 3
         with pytest.raises(PortalError):
             await alone.write(ref(str(number)), PAIR, b"x", None)
-        assert ledger.pending()[-1].fate is fate
+        assert ledger.pending()[-1].status is status
         assert ledger.pending()[-1].portals == (one.url,)
 
 
@@ -1134,14 +655,14 @@ async def test_without_a_ledger(one: FakeRegistry, two: FakeRegistry, autojump_c
     one.set(signed(b"old", 3))
     two.set(signed(b"old", 3))
     two.set(signed(b"new", 4))
-    assert await entries.key_of(signed(b"", 0).link) is None
+    assert await entries.find_entry(signed(b"", 0).link) is None
     assert (await entries.read(ref())).data == b"old"
     one.always = "down"
     assert (await entries.read(ref())).data == b"new"
     one.always, two.always = "", "down"
     with pytest.raises(RolledBackError, match="revision 3 is behind revision 4"):
         await entries.read(ref())
-    assert await entries.key_of(signed(b"", 0).link) == ref()
+    assert await entries.find_entry(signed(b"", 0).link) == ref()
     with pytest.raises(StorageError):
         await entries.write(ref(), PAIR, b"x", None)
 
@@ -1150,7 +671,7 @@ async def test_what_was_forgotten_is_believed_again(
     one: FakeRegistry, ledger: Ledger, autojump_clock: object
 ):
     """G4: `registry forget --seen` lets the older one be believed; nothing is signed twice."""
-    ledger.note(signed(b"new", 7), "a")
+    ledger.record_seen(signed(b"new", 7), "a")
     one.set(signed(b"old", 3))
     with pytest.raises(RolledBackError):
         await VerifiedRegistry(portals_of([one]), ledger).read(ref())
@@ -1274,11 +795,6 @@ async def test_real_portal(portal: PortalProcess, ledger: Ledger):
         assert pending(ledger) == [(b"edit", None)]
 
 
-def test_module_logs_under_its_name():
-    """Its log can be silenced and found."""
-    assert module._log.name == "skymount.portal.registry.verified_registry"
-
-
 async def test_rewrite_waits_for_a_portal_that_may_have_something_newer(
     both: VerifiedRegistry,
     one: FakeRegistry,
@@ -1289,7 +805,7 @@ async def test_rewrite_waits_for_a_portal_that_may_have_something_newer(
     """G4: a portal that is behind does not speak for one that cannot be asked."""
     one.set(signed(b"old", 3))
     two.set(signed(b"newer, by another machine", 9))
-    ledger.note(signed(b"seen", 4), "a")
+    ledger.record_seen(signed(b"seen", 4), "a")
     two.always = "down"
     with pytest.raises(PortalError):
         await both.write(ref(), PAIR, b"mine", None)
@@ -1306,7 +822,7 @@ async def test_deletion_waits_for_a_portal_that_may_have_something_newer(
     """G4: the same for a deletion."""
     one.set(signed(b"old", 3))
     two.set(signed(b"newer, by another machine", 9))
-    ledger.note(signed(b"seen", 4), "a")
+    ledger.record_seen(signed(b"seen", 4), "a")
     two.always = "down"
     with pytest.raises(PortalError):
         await both.delete(ref(), PAIR)

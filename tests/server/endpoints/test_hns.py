@@ -9,17 +9,17 @@ import httpx
 import pytest
 
 from skymount.server.storage import zone_file
-from skymount.server.storage.zone_file import FILE
+from skymount.server.storage.zone_file import ZONE_FILE
 from skymount.wire import requests
 from skymount.wire.hns import RegistryRecord, SkylinkRecord, parse_resolution
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import Entry, hash_data_key
 from skymount.wire.skylink import Skylink
 from tests.portal_process import PortalProcess
 from tests.server.http_client import Client, message_of
 
 SITE = {"index.html": b"<h1>hi</h1>", "docs/index.html": b"manual", "docs/a b.txt": b"text"}
-KEYS = KeyPair.from_seed("names")
+KEYS = SigningKeyPair.from_seed("names")
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Domain:
 
     def has_line(self, value: str) -> None:
         """Give it a line, as an editor would write it."""
-        with (self.data / FILE).open("a") as file:
+        with (self.data / ZONE_FILE).open("a") as file:
             file.write(f"{self.name} {value}\n")
 
 
@@ -333,7 +333,7 @@ def test_a_zone_that_cannot_be_read(client: Client, domain: Domain, file: str) -
     The answer does not say where on this machine the file is.
     """
     domain.leads_to(file)
-    path = domain.data / FILE
+    path = domain.data / ZONE_FILE
     kept = path.read_bytes()
     path.write_bytes(b"#" * (zone_file.SIZE_LIMIT + 1))
     try:

@@ -7,18 +7,36 @@ import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
 from skymount.errors import BadSignatureError, RevisionError, StorageError
-from skymount.server.storage.entry_store import FILE, EntryStore
+from skymount.server.storage.entry_store import ENTRIES_FILE, EntryStore
+from skymount.storage import sqlite
 from skymount.wire.registry_entry import MAX_REVISION, Entry, SignedEntry
 from tests.server.registry_entries import OWNER, signed
 
 
 @pytest.fixture
-async def entries(tmp_path: Path) -> AsyncIterator[EntryStore]:
+def connections(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
+    """The connections that stores open from now on, the writing one of a store first."""
+    opened: list[sqlite3.Connection] = []
+    connect = sqlite.connect
+
+    def recorded(*args: Any, **options: Any) -> sqlite3.Connection:
+        opened.append(connect(*args, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite, "connect", recorded)
+    return opened
+
+
+@pytest.fixture
+async def entries(
+    tmp_path: Path, connections: list[sqlite3.Connection]
+) -> AsyncIterator[EntryStore]:
     """An empty store."""
     with closing(EntryStore.open(tmp_path)) as opened:
         yield opened
@@ -27,7 +45,7 @@ async def entries(tmp_path: Path) -> AsyncIterator[EntryStore]:
 @contextmanager
 def _database(directory: Path) -> Iterator[sqlite3.Connection]:
     """The file itself, past the store."""
-    with closing(sqlite3.connect(directory / FILE)) as connection, connection:
+    with closing(sqlite3.connect(directory / ENTRIES_FILE)) as connection, connection:
         yield connection
 
 
@@ -135,7 +153,7 @@ async def test_entries_outlive_the_store(tmp_path: Path) -> None:
             await entries.update(signed(str(number)))
             assert await entries.count() == number + 1
             assert await entries.find(signed("0").id) == signed("0")
-    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+    assert [path.name for path in tmp_path.iterdir()] == [ENTRIES_FILE]
 
 
 async def test_a_copy_taken_while_it_runs_has_what_was_answered(
@@ -149,16 +167,20 @@ async def test_a_copy_taken_while_it_runs_has_what_was_answered(
     crashed = tmp_path / "crashed"
     crashed.mkdir()
     for suffix in ("", "-wal"):
-        (crashed / f"{FILE}{suffix}").write_bytes((tmp_path / f"{FILE}{suffix}").read_bytes())
+        (crashed / f"{ENTRIES_FILE}{suffix}").write_bytes(
+            (tmp_path / f"{ENTRIES_FILE}{suffix}").read_bytes()
+        )
     with closing(EntryStore.open(crashed)) as found:
         for key in keys:
             assert await found.find(signed(key).id) == signed(key)
 
 
-async def test_a_commit_waits_for_the_disk(entries: EntryStore) -> None:
-    """The log is synced with each, or a power cut could take what was answered."""
+async def test_a_commit_waits_for_the_disk(
+    entries: EntryStore, connections: list[sqlite3.Connection]
+) -> None:
+    """Each commit syncs the log, or a power cut could lose an acknowledged entry."""
     settings = [
-        entries._writer.execute(f"PRAGMA {name}").fetchone()[0]
+        connections[0].execute(f"PRAGMA {name}").fetchone()[0]
         for name in ("journal_mode", "synchronous")
     ]
     assert settings == ["wal", 2]
@@ -168,13 +190,19 @@ async def test_its_files_are_private(tmp_path: Path, entries: EntryStore) -> Non
     """Those that SQLite adds as well."""
     await entries.update(signed("a"))
     modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
-    assert modes == {FILE: 0o600, f"{FILE}-wal": 0o600, f"{FILE}-shm": 0o600}
+    assert modes == {
+        ENTRIES_FILE: 0o600,
+        f"{ENTRIES_FILE}-wal": 0o600,
+        f"{ENTRIES_FILE}-shm": 0o600,
+    }
 
 
-async def test_a_full_disk_stores_nothing_and_passes(tmp_path: Path, entries: EntryStore) -> None:
+async def test_a_full_disk_stores_nothing_and_passes(
+    entries: EntryStore, connections: list[sqlite3.Connection]
+) -> None:
     """All that waited together fail, and all can be stored once there is room."""
     await entries.update(signed("before"))
-    (pages,) = entries._writer.execute("PRAGMA page_count").fetchone()
+    (pages,) = connections[0].execute("PRAGMA page_count").fetchone()
     keys = [str(number) for number in range(40)]
     failed: dict[str, str] = {}
 
@@ -185,7 +213,7 @@ async def test_a_full_disk_stores_nothing_and_passes(tmp_path: Path, entries: En
             failed[key] = str(error)
 
     for limit in (pages, 1_000_000):
-        entries._writer.execute(f"PRAGMA max_page_count = {limit}")
+        connections[0].execute(f"PRAGMA max_page_count = {limit}")
         count = await entries.count()
         failed.clear()
         async with trio.open_nursery() as nursery:
@@ -218,9 +246,9 @@ async def test_damage_is_an_error_and_not_absence(tmp_path: Path, entries: Entry
 def test_what_is_no_database_is_refused(tmp_path: Path, content: bytes | None) -> None:
     """A foreign file or a directory in its place."""
     if content is None:
-        (tmp_path / FILE).mkdir()
+        (tmp_path / ENTRIES_FILE).mkdir()
     else:
-        (tmp_path / FILE).write_bytes(content)
+        (tmp_path / ENTRIES_FILE).write_bytes(content)
     with pytest.raises(StorageError, match="cannot use the registry") as caught:
         EntryStore.open(tmp_path)
     assert not _open_below(tmp_path), caught

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from skymount.errors import StorageError
-from skymount.server.storage.skyfile_store import PAYLOAD, SkyfileStore, read, sectors
+from skymount.server.storage.skyfile_store import PAYLOAD, SkyfileStore, list_sectors
+from skymount.server.storage.stored_range import read_range
 from skymount.wire import merkle
 from skymount.wire.base_sector import build_fanned_out, build_inline
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
@@ -40,8 +41,8 @@ def test_what_was_committed_is_found_after_reopening(tmp_path: Path) -> None:
     for link, payload in zip(links, (b"hi", large), strict=True):
         found = store.find(link)
         assert found is not None
-        assert read(found.metadata) == _METADATA
-        assert read(found.payload) == payload
+        assert read_range(found.metadata) == _METADATA
+        assert read_range(found.payload) == payload
     store.close()
 
 
@@ -52,11 +53,11 @@ def test_all_sectors_have_the_root_that_is_claimed(tmp_path: Path) -> None:
     link = _put(store, b"p" * (SECTOR_SIZE + 1), metadata)
     found = store.find(link)
     assert found is not None
-    assert read(found.metadata) == metadata
-    places = list(sectors(found))
-    assert len(places) == 1 + 2 + 3
-    for place in places:
-        assert merkle.sector_root(read(place.extent)) == place.root
+    assert read_range(found.metadata) == metadata
+    found_sectors = list(list_sectors(found))
+    assert len(found_sectors) == 1 + 2 + 3
+    for root, stored in found_sectors:
+        assert merkle.sector_root(read_range(stored)) == root
     store.close()
 
 
@@ -140,7 +141,7 @@ def test_damage_is_an_error_and_not_absence(tmp_path: Path) -> None:
     found = store.find(link)
     assert found is not None
     with pytest.raises(StorageError, match="damaged"):
-        read(found.payload)
+        read_range(found.payload)
     base.write_bytes(b"\x07" + data[1:])
     with pytest.raises(StorageError, match="unsupported skyfile version 7"):
         store.find(link)

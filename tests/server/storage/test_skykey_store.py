@@ -1,238 +1,19 @@
-"""The skykeys of the portal: endpoints 7 to 10 of the contract, and the file they are kept in."""
+"""The file of skykeys."""
 
 import json
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 import trio
 
-from skymount.errors import StorageError
-from skymount.server.http_error import HttpError
-from skymount.server.storage.skykey_store import FILE, SKYKEYS_LIMIT, SkykeyStore
-from skymount.wire import requests
-from skymount.wire.dialect import PRESETS, SVC
-from skymount.wire.skykey import Kind, Skykey, parse_list
+from skymount.errors import MalformedError, StorageError
+from skymount.server.storage.skykey_store import SKYKEYS_FILE, SKYKEYS_LIMIT, SkykeyStore
+from skymount.wire.skykey import Kind, Skykey
 from tests.portal_process import portal_command, portal_environment, portal_process
-from tests.server.http_client import Client, message_of
 
 MADE = Skykey(Kind.PRIVATE, bytes(range(32)), bytes(range(24)), "made elsewhere")
-
-
-@pytest.fixture
-def client(tmp_path: Path) -> Iterator[Client]:
-    """A client of a portal without any skykeys."""
-    with (
-        portal_process(tmp_path / "data") as portal,
-        Client(base_url=portal.url, timeout=60) as connected,
-    ):
-        yield connected
-
-
-def created(client: Client, name: str, kind: str = "private-id") -> Skykey:
-    """Have a skykey made."""
-    answer = client.post("/svc/createskykey", data={"name": name, "type": kind})
-    assert answer.status_code == 200, answer.text
-    return Skykey.parse_record(answer.content)
-
-
-def listed(client: Client) -> tuple[Skykey, ...]:
-    """Return all skykeys."""
-    return parse_list(client.get("/svc/skykeys").content)
-
-
-@pytest.mark.parametrize("kind", ["public-id", "private-id"])
-def test_a_new_key(client: Client, kind: str) -> None:
-    """The record has the four members of the contract, and they fit each other."""
-    answer = client.post("/svc/createskykey", data={"name": "my key", "type": kind})
-    assert answer.status_code == 200
-    assert answer.headers["content-type"] == "application/json; charset=utf-8"
-    record = answer.json()
-    assert list(record) == ["skykey", "name", "id", "type"]
-    key = Skykey.parse(record["skykey"])
-    assert (record["name"], record["id"], record["type"]) == ("my key", key.id, kind)
-    assert key.name == "my key"
-    assert listed(client) == (key,)
-
-
-def test_two_new_keys_differ(client: Client) -> None:
-    first, second = created(client, "a"), created(client, "b")
-    assert first.key != second.key
-    assert first.nonce != second.nonce
-    assert listed(client) == (first, second)
-
-
-def test_no_keys_are_an_empty_list(client: Client) -> None:
-    assert client.get("/svc/skykeys").json() == {"skykeys": []}
-
-
-def test_a_key_is_found_by_name_and_by_id(client: Client) -> None:
-    key = created(client, "a/b c&d=é")
-    for query in ({"name": key.name}, {"id": key.id}, {"id": key.id.rstrip("=")}):
-        answer = client.get("/svc/skykey", params=query)
-        assert answer.status_code == 200, answer.text
-        assert answer.content == key.encode_record()
-    assert client.head("/svc/skykey", params={"id": key.id}).status_code == 200
-
-
-def test_a_key_that_was_made_elsewhere(client: Client) -> None:
-    """The answer to adding it is empty; after that it is as any other."""
-    answer = client.post("/svc/addskykey", data={"skykey": MADE.text})
-    assert (answer.status_code, answer.content) == (204, b"")
-    assert "content-length" not in answer.headers
-    assert Skykey.parse_record(client.get("/svc/skykey?id=" + MADE.id).content) == MADE
-
-
-def test_keys_without_a_name(client: Client) -> None:
-    """They may be many, and are found by their ids alone."""
-    for number in (1, 2):
-        key = Skykey(Kind.PUBLIC, bytes([number]) * 32, bytes(24))
-        assert client.post("/svc/addskykey", data={"skykey": key.text}).status_code == 204
-        found = client.get("/svc/skykey", params={"id": key.id})
-        assert Skykey.parse_record(found.content) == key
-    assert len(listed(client)) == 2
-
-
-def test_a_key_is_forgotten(client: Client) -> None:
-    by_name, by_id, kept = (created(client, name) for name in "abc")
-    for query in ({"name": by_name.name}, {"id": by_id.id}):
-        answer = client.post("/svc/deleteskykey", data=query)
-        assert (answer.status_code, answer.content) == (204, b"")
-    assert listed(client) == (kept,)
-    assert client.get("/svc/skykey", params={"name": by_name.name}).status_code == 500
-
-
-def test_parameters_in_the_query_and_in_the_body(client: Client) -> None:
-    """They are form values: either place will do, for GET too; the body wins (wire notes 7)."""
-    in_query = client.post("/svc/createskykey?name=a&type=public-id")
-    key = Skykey.parse_record(in_query.content)
-    form = {"Content-Type": "application/x-www-form-urlencoded"}
-    in_body = client.request("GET", "/svc/skykey", content=b"name=a", headers=form)
-    assert Skykey.parse_record(in_body.content) == key
-    mixed = client.post("/svc/createskykey?name=a&type=public-id", data={"name": "b"})
-    assert Skykey.parse_record(mixed.content).name == "b"
-
-
-def test_every_dialect(client: Client) -> None:
-    """The requests that the SDK makes are understood."""
-    for number, dialect in enumerate(PRESETS.values()):
-        key = Skykey(Kind.PRIVATE, bytes([number]) * 32, bytes(24), f"of {dialect.name}")
-        steps = [
-            (requests.add_skykey(dialect), {"skykey": key.text}, 204),
-            (requests.get_skykey(dialect, name=key.name), None, 200),
-            (requests.get_skykey(dialect, key_id=key.id), None, 200),
-            (requests.list_skykeys(dialect), None, 200),
-            (requests.delete_skykey(dialect), {"id": key.id}, 204),
-            (requests.create_skykey(dialect), {"name": key.name, "type": "public-id"}, 200),
-        ]
-        for request, form, status in steps:
-            answer = client.request(
-                request.method, request.target, data=form, headers=dict(request.headers)
-            )
-            assert answer.status_code == status, (request, answer.text)
-
-
-def test_keys_are_not_for_caches(client: Client) -> None:
-    created(client, "a")
-    for path in ("/svc/skykeys", "/svc/skykey?name=a"):
-        assert client.get(path).headers["cache-control"] == "no-store"
-
-
-# Refusals: 500, as in the real service (wire notes 7)
-
-CASES = [
-    ("createskykey", {}, 500, "you must specify the name of the skykey"),
-    ("createskykey", {"type": "public-id"}, 500, "you must specify the name of the skykey"),
-    ("createskykey", {"name": "new"}, 500, "you must specify the type of the skykey"),
-    (
-        "createskykey",
-        {"name": "new", "type": "invalid"},
-        500,
-        "failed to decode skykey type: Invalid skykey type",
-    ),
-    (
-        "createskykey",
-        {"name": "there", "type": "public-id"},
-        500,
-        "failed to create skykey: Skykey name already used by another key",
-    ),
-    (
-        "createskykey",
-        {"name": "x" * 129, "type": "public-id"},
-        500,
-        "failed to create skykey: skykey name exceeds max length of 128 bytes",
-    ),
-    ("addskykey", {}, 500, "you must specify the skykey"),
-    ("addskykey", {"skykey": "skykey:AAAA"}, 500, "failed to add skykey: "),
-    ("addskykey", {"skykey": "other:AAAA"}, 500, "failed to add skykey: "),
-    (
-        "addskykey",
-        {"skykey": MADE.text},
-        500,
-        "failed to add skykey: Skykey name already used by another key",
-    ),
-    (
-        "addskykey",
-        {"skykey": MADE.named("another").text},
-        500,
-        "failed to add skykey: Skykey ID already exists",
-    ),
-    ("deleteskykey", {}, 400, "you must specify the name or ID of the skykey"),
-    (
-        "deleteskykey",
-        {"name": "there", "id": MADE.id},
-        400,
-        "you must specify either the name or ID of the skykey, not both",
-    ),
-    ("deleteskykey", {"id": "!"}, 400, "failed to decode skykey ID: "),
-    ("deleteskykey", {"name": "absent"}, 500, "failed to delete skykey: No Skykey with that name"),
-]
-
-
-def test_refusals_of_changes(client: Client) -> None:
-    """Each has its status and message, and changes nothing."""
-    created(client, "there")
-    client.post("/svc/addskykey", data={"skykey": MADE.text})
-    before = listed(client)
-    for call, form, status, message in CASES:
-        answer = client.post(f"/svc/{call}", data=form)
-        assert answer.status_code == status, (call, form)
-        assert message_of(answer).startswith(message), (call, form)
-    assert listed(client) == before
-
-
-@pytest.mark.parametrize(
-    ("query", "message"),
-    [
-        ("", "you must specify the name or ID of the skykey"),
-        ("?name=&id=", "you must specify the name or ID of the skykey"),
-        ("?name=a&id=b", "you must specify either the name or ID of the skykey, not both"),
-        ("?name=absent", "failed to retrieve skykey: No Skykey with that name"),
-        (f"?id={MADE.id}", "failed to retrieve skykey: No Skykey is associated with that ID"),
-        ("?id=abc", "failed to retrieve skykey: failed to decode skykey ID: "),
-    ],
-)
-def test_refusals_of_questions(client: Client, query: str, message: str) -> None:
-    answer = client.get("/svc/skykey" + query)
-    assert answer.status_code == 500
-    assert message_of(answer).startswith(message)
-
-
-def test_wrong_methods(client: Client) -> None:
-    for call in ("createskykey", "addskykey", "deleteskykey"):
-        assert client.get(f"/svc/{call}").status_code == 405
-    for call in ("skykey", "skykeys"):
-        assert client.post(f"/svc/{call}").status_code == 405
-
-
-def test_a_body_over_the_limit(client: Client) -> None:
-    answer = client.post("/svc/addskykey", data={"skykey": "x" * (1 << 20)})
-    assert answer.status_code == 413
-
-
-# On disk
 
 
 def test_keys_outlast_the_portal(tmp_path: Path) -> None:
@@ -243,8 +24,8 @@ def test_keys_outlast_the_portal(tmp_path: Path) -> None:
     with portal_process(tmp_path) as portal:
         found = httpx.get(f"{portal.url}/svc/skykey?name=a")
         assert found.content == answer.content
-    assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
-    assert json.loads((tmp_path / FILE).read_bytes())["version"] == 1
+    assert (tmp_path / SKYKEYS_FILE).stat().st_mode & 0o777 == 0o600
+    assert json.loads((tmp_path / SKYKEYS_FILE).read_bytes())["version"] == 1
 
 
 def refusal_to_start(data: Path) -> str:
@@ -265,11 +46,11 @@ def refusal_to_start(data: Path) -> str:
 async def test_a_file_that_others_may_read_stops_the_portal(tmp_path: Path) -> None:
     skykeys = SkykeyStore.open(tmp_path)
     await skykeys.add(MADE)
-    (tmp_path / FILE).chmod(0o640)
+    (tmp_path / SKYKEYS_FILE).chmod(0o640)
     said = await trio.to_thread.run_sync(refusal_to_start, tmp_path)
-    assert f"chmod 600 {tmp_path / FILE}" in said
-    (tmp_path / FILE).chmod(0o600)
-    assert await SkykeyStore.open(tmp_path).all() == (MADE,)
+    assert f"chmod 600 {tmp_path / SKYKEYS_FILE}" in said
+    (tmp_path / SKYKEYS_FILE).chmod(0o600)
+    assert SkykeyStore.open(tmp_path).all() == (MADE,)
 
 
 @pytest.mark.parametrize(
@@ -287,8 +68,8 @@ async def test_a_file_that_others_may_read_stops_the_portal(tmp_path: Path) -> N
 )
 def test_a_damaged_file_stops_the_portal(tmp_path: Path, content: bytes) -> None:
     """Going on would lose the keys at the next change."""
-    (tmp_path / FILE).write_bytes(content)
-    (tmp_path / FILE).chmod(0o600)
+    (tmp_path / SKYKEYS_FILE).write_bytes(content)
+    (tmp_path / SKYKEYS_FILE).chmod(0o600)
     with pytest.raises(StorageError, match="is damaged"):
         SkykeyStore.open(tmp_path)
 
@@ -297,43 +78,43 @@ async def test_a_write_that_was_broken_off(tmp_path: Path) -> None:
     """What it left behind is no hindrance, and is not taken for keys."""
     skykeys = SkykeyStore.open(tmp_path)
     await skykeys.add(MADE)
-    (tmp_path / f"{FILE}.new").write_bytes(b"{half of")
+    (tmp_path / f"{SKYKEYS_FILE}.new").write_bytes(b"{half of")
     reopened = SkykeyStore.open(tmp_path)
     await reopened.create("b", Kind.PUBLIC)
-    assert len(await SkykeyStore.open(tmp_path).all()) == 2
-    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+    assert len(SkykeyStore.open(tmp_path).all()) == 2
+    assert [path.name for path in tmp_path.iterdir()] == [SKYKEYS_FILE]
 
 
 async def test_a_disk_that_fails_changes_nothing(tmp_path: Path) -> None:
     """Neither in memory nor on disk; the next change works again."""
     skykeys = SkykeyStore.open(tmp_path)
     await skykeys.add(MADE)
-    obstacle = tmp_path / f"{FILE}.new"
+    obstacle = tmp_path / f"{SKYKEYS_FILE}.new"
     obstacle.mkdir()
     with pytest.raises(StorageError, match="cannot write skykeys"):
         await skykeys.delete(name=MADE.name)
-    assert await skykeys.all() == (MADE,)
+    assert skykeys.all() == (MADE,)
     obstacle.rmdir()
     await skykeys.delete(name=MADE.name)
-    assert await SkykeyStore.open(tmp_path).all() == ()
+    assert SkykeyStore.open(tmp_path).all() == ()
 
 
 async def test_changes_at_once(tmp_path: Path) -> None:
     """Each is kept; of two with one name only the first is."""
     skykeys = SkykeyStore.open(tmp_path)
-    refused: list[HttpError] = []
+    refused: list[MalformedError] = []
 
     async def create(name: str) -> None:
         try:
             await skykeys.create(name, Kind.PRIVATE)
-        except HttpError as refusal:
-            refused.append(refusal)
+        except MalformedError as error:
+            refused.append(error)
 
     async with trio.open_nursery() as nursery:
         for number in range(20):
             nursery.start_soon(create, f"key {number // 2}")
     assert len(refused) == 10
-    names = {key.name for key in await SkykeyStore.open(tmp_path).all()}
+    names = {key.name for key in SkykeyStore.open(tmp_path).all()}
     assert names == {f"key {number}" for number in range(10)}
 
 
@@ -342,23 +123,9 @@ async def test_there_is_an_end_to_keys(tmp_path: Path) -> None:
         Skykey(Kind.PUBLIC, number.to_bytes(32, "big"), bytes(24))
         for number in range(SKYKEYS_LIMIT)
     )
-    skykeys = SkykeyStore(tmp_path / FILE, tuple(keys))
-    with pytest.raises(HttpError, match="1000 skykeys already"):
+    skykeys = SkykeyStore(tmp_path / SKYKEYS_FILE, tuple(keys))
+    with pytest.raises(MalformedError, match="1000 skykeys already"):
         await skykeys.add(MADE)
     await skykeys.delete(key_id=Skykey(Kind.PUBLIC, bytes(32), bytes(24)).id)
     await skykeys.add(MADE)
-    assert len(await SkykeyStore.open(tmp_path).all()) == SKYKEYS_LIMIT
-
-
-def test_no_key_is_in_a_message(client: Client) -> None:
-    """An error about a key does not repeat it."""
-    secret = MADE.text.removeprefix("skykey:")[:60]
-    client.post("/svc/addskykey", data={"skykey": MADE.text})
-    for text in (MADE.text, secret, f"other:{secret}", MADE.text.partition("?")[0] + "?bad"):
-        answer = client.post("/svc/addskykey", data={"skykey": text})
-        assert answer.status_code == 500
-        assert secret[:20] not in answer.text
-
-
-def test_the_prefix_is_the_contracts() -> None:
-    assert requests.list_skykeys(SVC).target == "/svc/skykeys"
+    assert len(SkykeyStore.open(tmp_path).all()) == SKYKEYS_LIMIT

@@ -1,4 +1,4 @@
-"""Uploads: what is stored, under which skylink, and what is refused."""
+"""Uploads: skylinks, names, metadata, parameters."""
 
 import base64
 import json
@@ -7,12 +7,17 @@ from typing import Any
 
 import pytest
 
+from skymount.errors import MalformedError
+from skymount.server.config import PortalConfig
+from skymount.server.upload.rules import PartList, UploadQuery
 from skymount.wire.multipart import PartHeader
 from tests.fakes.skyfiles import inline_skylink
 from tests.portal_process import PortalProcess
-from tests.server.http_client import Client, message_of, skylink_of, stored_files
+from tests.server.http_client import FORM_TYPE, Client, message_of, skylink_of, stored_files
 
 _VECTORS = Path(__file__).parents[2] / "data" / "vectors.json"
+
+
 _CASES = [
     vector
     for vector in json.loads(_VECTORS.read_text())["content_to_skylink"]
@@ -344,3 +349,28 @@ def test_the_body_may_come_in_chunks(client: Client) -> None:
         headers={"Content-Type": "application/octet-stream"},
     )
     assert skylink_of(answer) == "AACNRykDz0h8490crIjBRU1YbpRMkaDAh2MlM7Dcm5u6Ew"
+
+
+def test_parts_are_limited() -> None:
+    """In number and in what their names weigh."""
+    config = PortalConfig(data=None, max_parts=2, metadata_limit=1000)  # type: ignore[arg-type]
+    parts = PartList(config)
+    parts.begin(PartHeader("files[]", "a"), 0)
+    parts.begin(PartHeader("files[]", "b"), 0)
+    with pytest.raises(MalformedError, match="at most 2 files"):
+        parts.begin(PartHeader("files[]", "c"), 0)
+    parts = PartList(config)
+    with pytest.raises(MalformedError, match="too large"):
+        parts.begin(PartHeader("files[]", "a" * 500), 0)
+
+
+def test_empty_parameters_are_absent() -> None:
+    """But an empty tryfiles means none, where an absent one means the default."""
+    query = UploadQuery.parse(
+        {"tryfiles": ""}, content_type=FORM_TYPE.encode(), force_disabled=False
+    )
+    assert query.tryfiles == ()
+    query = UploadQuery.parse(
+        {"mode": "", "dryrun": ""}, content_type=FORM_TYPE.encode(), force_disabled=False
+    )
+    assert (query.tryfiles, query.mode, query.dryrun) == (None, 0, False)

@@ -18,7 +18,7 @@ from skymount.cli.output import emit, escape, json_option
 if TYPE_CHECKING:
     from skymount.cli.link_target import LinkTarget, ParsedLink
     from skymount.cli.session import ContentSession
-    from skymount.fs.skylinks.tree import Node
+    from skymount.fs.skylinks.tree import TreeNode
     from skymount.portal.client.base import PortalReader
     from skymount.portal.client.metadata import MetadataResult
 
@@ -58,7 +58,7 @@ def ls(link: str, is_long: bool, recursive: bool, as_json: bool, flags: PortalFl
     emit(_listing(target, found) if as_json else None, as_json, _lines(found, is_long))
 
 
-def _listing(target: "LinkTarget", found: Sequence[tuple[bytes, "Node"]]) -> dict[str, object]:
+def _listing(target: "LinkTarget", found: Sequence[tuple[bytes, "TreeNode"]]) -> dict[str, object]:
     skyfile = target.tree.skyfile
     return {
         "skylink": str(skyfile.skylink),
@@ -69,26 +69,26 @@ def _listing(target: "LinkTarget", found: Sequence[tuple[bytes, "Node"]]) -> dic
     }
 
 
-def _entry(path: bytes, node: "Node") -> dict[str, object]:
-    from skymount.fs.skylinks.tree import File
+def _entry(path: bytes, node: "TreeNode") -> dict[str, object]:
+    from skymount.fs.skylinks.tree import TreeFile
 
     common = {"path": path.decode(), "mode": stat.S_IMODE(node.mode)}
-    if not isinstance(node, File):
+    if not isinstance(node, TreeFile):
         return {**common, "type": "directory"}
     return {**common, "type": "file", "size": node.size, "content_type": node.content_type}
 
 
-def _lines(found: Sequence[tuple[bytes, "Node"]], is_long: bool) -> Iterator[str]:
-    from skymount.fs.skylinks.tree import File
+def _lines(found: Sequence[tuple[bytes, "TreeNode"]], is_long: bool) -> Iterator[str]:
+    from skymount.fs.skylinks.tree import TreeFile
 
     rows = [
-        (str(node.size), node.content_type or "-") if isinstance(node, File) else ("-", "-")
+        (str(node.size), node.content_type or "-") if isinstance(node, TreeFile) else ("-", "-")
         for _, node in found
     ]
     sizes = max((len(size) for size, _ in rows), default=0)
     types = max((len(escape(kind)) for _, kind in rows), default=0)
     for (path, node), (size, kind) in zip(found, rows, strict=True):
-        name = path.decode() + ("" if isinstance(node, File) else "/")
+        name = path.decode() + ("" if isinstance(node, TreeFile) else "/")
         if not is_long:
             yield name
         else:
@@ -176,7 +176,7 @@ def metadata(link: str, pretty: bool, as_json: bool, flags: PortalFlags) -> None
 async def _metadata(session: "ContentSession", link: "ParsedLink") -> "MetadataResult":
     from skymount.cli.link_target import check_verifiable, naming_absent_content, resolve_link
     from skymount.portal.client.metadata import get_metadata
-    from skymount.portal.client.verification import Proofs
+    from skymount.portal.client.verification import ContentProofs
     from skymount.portal.registry.revision_marks import RevisionMarks
     from skymount.portal.verify_policy import Verified, VerifyPolicy
 
@@ -186,7 +186,7 @@ async def _metadata(session: "ContentSession", link: "ParsedLink") -> "MetadataR
     is_verifiable = found.verified and not link.is_domain
 
     async def ask(client: "PortalReader") -> "MetadataResult":
-        target, proof, _ = await Proofs(client.transport, RevisionMarks()).find(
+        target, proof, _ = await ContentProofs(client.transport, RevisionMarks()).find(
             found.skylink, client.options
         )
         result = await get_metadata(client.transport, target, inner, client.options, proof)

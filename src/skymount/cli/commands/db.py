@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from skymount.portal.client.client import PortalClient
     from skymount.portal.client.skydb import JSONResult
     from skymount.portal.registry.revision_marks import EntryId
-    from skymount.wire.key_pair import KeyPair
+    from skymount.wire.key_pair import SigningKeyPair
 
 _READ_SIZE = 1 << 20  # bytes of a document that are read at once
 
@@ -176,21 +176,19 @@ def set_(
 
 
 def _set_next(
-    settings: "Config", pair: "KeyPair", data_key: str, document: Any, *, hashed: bool
+    settings: "Config", pair: "SigningKeyPair", data_key: str, document: Any, *, hashed: bool
 ) -> tuple[int, str]:
     """Store a document with the next revision; return that and the document's link."""
     from skymount.cli.key_argument import entry_id
     from skymount.cli.session import run_with_writes
-    from skymount.portal.client.upload import FILE_FIELD, UploadBody
-    from skymount.portal.client.upload_source import Source
+    from skymount.portal.client.upload import UploadBody
     from skymount.wire.skydb_document import document_name, encode_document
 
     entry = entry_id(pair.public_key, data_key, hashed=hashed)
-    name = document_name(data_key, hashed)
-    source = Source.of_bytes(encode_document(document), name, contenttype="application/json")
+    body = UploadBody.of_document(encode_document(document), document_name(data_key, hashed))
 
     async def store(session: "WriteSession") -> tuple[int, str]:
-        skylink = await session.upload(UploadBody([source], field=FILE_FIELD))
+        skylink = await session.upload(body)
         state = await session.set(entry, pair, bytes(skylink))
         return state.revision, session.dialect.link(skylink)
 
@@ -199,7 +197,7 @@ def _set_next(
 
 def _set_revision(
     settings: "Config",
-    pair: "KeyPair",
+    pair: "SigningKeyPair",
     data_key: str,
     document: Any,
     revision: int,

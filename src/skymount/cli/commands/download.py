@@ -171,7 +171,7 @@ async def _save_tree(
     report: Progress | None,
 ) -> DownloadSummary:
     from skymount.cli.staging import StagedFile, StagingDirectory
-    from skymount.fs.skylinks.tree import Directory
+    from skymount.fs.skylinks.tree import TreeDirectory
 
     skyfile = target.tree.skyfile
     above = target.path + b"/" if target.path else b""
@@ -192,7 +192,7 @@ async def _save_tree(
             staging.check_merge(items, force=force)
         target.warn_of_doubt(session.policy)
         staging.make_directories(
-            path for path, node in target.walk() if isinstance(node, Directory)
+            path for path, node in target.walk() if isinstance(node, TreeDirectory)
         )
         await staging.fill(session.reader, skyfile, items, report)
         if exists:
@@ -272,7 +272,7 @@ async def copy_out(client: "PortalReader", request: "Request") -> int:
     size = 0
     async with (
         client.transport.open(request, client.options) as answer,
-        aclosing(client.transport.pieces(answer)) as pieces,
+        aclosing(answer.pieces()) as pieces,
     ):
         async for piece in pieces:
             await trio.to_thread.run_sync(write_all, STDOUT, piece, abandon_on_cancel=True)

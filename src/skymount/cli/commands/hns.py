@@ -107,10 +107,10 @@ def download(
 
 async def _copy_out(client: "PortalClient", domain: str, path: str, shown: str) -> None:
     from skymount.cli.commands.download import copy_out
-    from skymount.portal.client.verification import NO_NAME, demand
+    from skymount.portal.client.verification import DOMAIN_UNVERIFIABLE, refuse_unverified
     from skymount.wire import requests
 
-    demand(client.options, shown, NO_NAME)
+    refuse_unverified(client.options, shown, DOMAIN_UNVERIFIABLE)
     with _named(shown):
         await copy_out(client, requests.hns_download(domain, path))
 

@@ -68,14 +68,14 @@ def import_(ctx: click.Context, name: str, private_key: bool, as_json: bool) -> 
       skymount key import --private-key work < private-key.txt
     """
     from skymount.keyring import check_name
-    from skymount.wire.key_pair import KeyPair
+    from skymount.wire.key_pair import SigningKeyPair
 
     refuse_surplus(ctx, "one name and nothing else")
     check_name(name)  # before a secret is typed for it
     if private_key:
-        pair = KeyPair.from_private_hex(read_secret("Private key").strip())
+        pair = SigningKeyPair.from_private_hex(read_secret("Private key").strip())
     else:
-        pair = KeyPair.from_seed(read_secret("Seed or pass-phrase", confirm=True))
+        pair = SigningKeyPair.from_seed(read_secret("Seed or pass-phrase", confirm=True))
     _emit_stored(user_keyring().add(name, pair), "", as_json)
 
 
@@ -99,7 +99,7 @@ def derive(
       skymount key derive --child notes.example --show-seed < master-seed
     """
     from skymount.keyring import check_name
-    from skymount.wire.key_pair import KeyPair, derive_child_seed
+    from skymount.wire.key_pair import SigningKeyPair, derive_child_seed
 
     refuse_surplus(ctx, "one name and nothing else")
     if name is None and not show_seed:
@@ -110,7 +110,7 @@ def derive(
     if name is None:
         emit({"seed": seed}, as_json, [seed])
         return
-    stored = user_keyring().add(name, KeyPair.from_seed(seed))
+    stored = user_keyring().add(name, SigningKeyPair.from_seed(seed))
     _emit_stored(stored, seed if show_seed else "", as_json)
 
 

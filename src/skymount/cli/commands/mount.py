@@ -148,7 +148,7 @@ def umount(mountpoint: str, lazy: bool) -> None:
 def _warn_of_pending() -> None:
     """Say how much is not posted to the registry; a mount would send it."""
     from skymount.portal.registry.ledger import Ledger
-    from skymount.portal.registry.spool_retry import summary
+    from skymount.portal.registry.pending_write import summary
 
     with contextlib.closing(Ledger.of_user()) as ledger:
         if not ledger.path.exists():

@@ -80,7 +80,7 @@ def remove(domain: str, data: Path) -> None:
 
     def edit(found: zone_file.Zone) -> zone_file.Zone:
         if name not in found.domains:
-            raise NotFoundError(f"{data / zone_file.FILE}: no record of {name}")
+            raise NotFoundError(f"{data / zone_file.ZONE_FILE}: no record of {name}")
         return found.without(name)
 
     zone_file.change(data, edit)
@@ -111,7 +111,7 @@ def list_(data: Path, as_json: bool) -> None:
         skylink = None if record is None else str(record.skylink)
         rows.append({"domain": domain, "value": value, "skylink": skylink})
     for problem in found.problems():
-        warn(f"{data / zone_file.FILE} {problem}")
+        warn(f"{data / zone_file.ZONE_FILE} {problem}")
     emit(rows, as_json, (f"{row['domain']} {row['value']}" for row in rows if row["skylink"]))
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from skymount.config import Config
     from skymount.portal.client.client import PortalClient
     from skymount.wire.dialect import Dialect
-    from skymount.wire.key_pair import KeyPair
+    from skymount.wire.key_pair import SigningKeyPair
 
 _INPUT_LIMIT = 1 << 10  # bytes read from standard input; an entry holds 113
 
@@ -170,7 +170,13 @@ def set_(
 
 
 def _set_revision(
-    settings: "Config", pair: "KeyPair", data_key: str, data: bytes, revision: int, *, hashed: bool
+    settings: "Config",
+    pair: "SigningKeyPair",
+    data_key: str,
+    data: bytes,
+    revision: int,
+    *,
+    hashed: bool,
 ) -> None:
     """Set an entry with exactly that revision, at the first portal."""
     from skymount.cli.key_argument import explaining_conflicts

@@ -14,8 +14,8 @@ from skymount.cli.output import emit, json_option, warn
 
 if TYPE_CHECKING:
     from skymount.cli.session import WriteSession
-    from skymount.portal.registry.ledger import Pending
-    from skymount.wire.key_pair import KeyPair
+    from skymount.portal.registry.pending_write import PendingWrite
+    from skymount.wire.key_pair import SigningKeyPair
 
 _SHOWN_LIMIT = 60  # characters of an entry's data in a line
 
@@ -81,8 +81,8 @@ def retry(numbers: tuple[int, ...], overwrite: bool, flags: PortalFlags, as_json
 
 async def _send_all(
     session: "WriteSession",
-    chosen: "Sequence[Pending]",
-    pairs: "dict[bytes, KeyPair | None]",
+    chosen: "Sequence[PendingWrite]",
+    pairs: "dict[bytes, SigningKeyPair | None]",
     *,
     overwrite: bool,
 ) -> list[dict[str, Any]]:
@@ -93,7 +93,7 @@ async def _send_all(
     import trio
 
     from skymount.errors import SkymountError, StaleEntryError
-    from skymount.portal.registry.ledger import Fate
+    from skymount.portal.registry.pending_write import PendingStatus
     from skymount.portal.registry.revision_marks import EntryId
 
     registry, ledger = session.registry, session.ledger
@@ -108,7 +108,7 @@ async def _send_all(
                 known = registry.recall(entry)
                 if known is None or posted.get(entry) != known.revision:
                     pending = ledger.get(each.id)
-                    if pending is None or pending.fate is Fate.CONFLICT:
+                    if pending is None or pending.status is PendingStatus.CONFLICT:
                         raise
                     await trio.to_thread.run_sync(ledger.drop, each.id)
                     warn_of_dropped(each, error.message)
@@ -123,7 +123,7 @@ async def _send_all(
     return sent
 
 
-def warn_of_dropped(each: "Pending", why: str = "something was written later") -> None:
+def warn_of_dropped(each: "PendingWrite", why: str = "something was written later") -> None:
     """Warn that a change was dropped without having been posted."""
     entry = _entry(each, _key_names())
     warn(f"{each.id}: {entry} was to be {_shown(each)}, which is superseded and given up: {why}")
@@ -170,22 +170,22 @@ def forget(owner: str, data_key: str, hashed: bool, seen: bool) -> None:
             raise NotFoundError(f"{data_key}: no such entry is listed")
 
 
-def _chosen(pending: "Sequence[Pending]", numbers: Sequence[int]) -> "list[Pending]":
+def _chosen(pending: "Sequence[PendingWrite]", numbers: Sequence[int]) -> "list[PendingWrite]":
     """Return the changes with these numbers, or all but those being posted; oldest first."""
     from skymount.errors import NotFoundError, StorageError
 
     found = {each.id: each for each in pending}
     if not numbers:
-        return [each for each in found.values() if not each.posting]
+        return [each for each in found.values() if not each.is_posting]
     for number in numbers:
         if number not in found:
             raise NotFoundError(f"{number}: nothing of that number is pending")
-        if found[number].posting:
+        if found[number].is_posting:
             raise StorageError(f"{number}: another process is posting it now")
     return [found[number] for number in sorted(set(numbers))]
 
 
-def _pair(public_key: bytes) -> "KeyPair | None":
+def _pair(public_key: bytes) -> "SigningKeyPair | None":
     """Return the key that signs, None without one: signed changes need none."""
     from skymount.cli.key_argument import key_pair
     from skymount.errors import KeyringError
@@ -206,8 +206,8 @@ def _key_names() -> dict[bytes, str]:
         return {}
 
 
-def _facts(each: "Pending") -> dict[str, Any]:
-    from skymount.portal.registry.ledger import Fate
+def _facts(each: "PendingWrite") -> dict[str, Any]:
+    from skymount.portal.registry.pending_write import PendingStatus
 
     return {
         "id": each.id,
@@ -218,29 +218,29 @@ def _facts(each: "Pending") -> dict[str, Any]:
         "hex": each.data.hex(),
         "reason": each.reason,
         "created": _time(each),
-        "posting": each.posting,
+        "posting": each.is_posting,
         "portals": list(each.portals),
-        "waiting": each.fate is Fate.WAITING,
+        "waiting": each.status is PendingStatus.WAITING,
     }
 
 
-def _time(each: "Pending") -> str:
+def _time(each: "PendingWrite") -> str:
     return datetime.fromtimestamp(each.created, UTC).isoformat(timespec="seconds")
 
 
-def _line(each: "Pending", names: dict[bytes, str]) -> str:
+def _line(each: "PendingWrite", names: dict[bytes, str]) -> str:
     revision = f"revision {each.signed.entry.revision}" if each.signed else "not signed"
-    state = "being posted now" if each.posting else each.reason
+    state = "being posted now" if each.is_posting else each.reason
     entry, data = _entry(each, names), _shown(each, _SHOWN_LIMIT)
     return "  ".join((str(each.id), _time(each), entry, revision, data, state))
 
 
-def _entry(each: "Pending", names: dict[bytes, str]) -> str:
+def _entry(each: "PendingWrite", names: dict[bytes, str]) -> str:
     owner = names.get(each.public_key, each.public_key.hex())
     return f"{owner}/{each.tweak.hex() if each.data_key is None else each.data_key}"
 
 
-def _shown(each: "Pending", limit: int | None = None) -> str:
+def _shown(each: "PendingWrite", limit: int | None = None) -> str:
     """Return the data for a line: text in quotes, a skylink, or hex digits."""
     from skymount.wire.registry_entry import DELETED, linked_skylink
 

@@ -95,16 +95,18 @@ def upload(
 
 
 def _body(path: Path, name: str, query: list[tuple[str, str]]) -> "UploadBody":
-    from skymount.portal.client.upload import FILE_FIELD, UploadBody
-    from skymount.portal.client.upload_source import Source
+    from skymount.portal.client.upload import UploadBody
+    from skymount.portal.client.upload_source import UploadSource
 
     if str(path) != _STDIN:
         return UploadBody.of_path(path, name=name, query=query)
     if not name:
         raise click.UsageError("standard input has no name: add --name NAME")
     is_file = stat.S_ISREG(os.fstat(0).st_mode)
-    source = Source.of_file_object(sys.stdin.buffer if is_file else cast("BinaryIO", _Pipe()), name)
-    return UploadBody([source], field=FILE_FIELD, query=query)
+    source = UploadSource.of_file_object(
+        sys.stdin.buffer if is_file else cast("BinaryIO", _Pipe()), name
+    )
+    return UploadBody([source], query=query)
 
 
 class _Pipe:

@@ -1,9 +1,8 @@
-"""Owns the files that blocks lie in: written whole or not at all, read whole and checked; and the
-directories they are in, which are the owner's alone.
+"""The files of blocks: written whole or not at all, read whole and checked.
 
-Large blocks go past the page cache (O_DIRECT), where the file system lets them: what is read
-through the mount is in the kernel's pages already, and a second copy of it costs more than the disk
-does. Such a file is whole pages, with zeros before the seal. `pages` has a short way for them.
+Large blocks bypass the page cache (O_DIRECT) where the file system allows it: the kernel has the
+pages of what is read through the mount already, and a second copy costs more than the disk does.
+The file of such a block is whole pages, with zeros before the seal.
 """
 
 import errno
@@ -19,20 +18,24 @@ from itertools import count
 from pathlib import Path
 
 from skymount import file_permissions
-from skymount.content.cache import block_format, direct_io
+from skymount.content.cache import block_format
+from skymount.content.cache.block_format import MAX_BLOCK, SEAL
 from skymount.content.cache.buffer_pool import BufferPool
-from skymount.content.cache.direct_io import PAGE
 from skymount.errors import CacheError
 from skymount.storage.atomic_file import write_all
 
 TEMPORARY = ".tmp"
-"""How the names of files end that are being written."""
+"""Suffix of files that are being written."""
 
-_TOUCHED = 60.0  # seconds; a block that is read is noted as used at most this often
+PAGE = mmap.PAGESIZE
+
+_MIN_DIRECT = 256 << 10  # bytes of content from which on a block bypasses the page cache
+_TOUCH_INTERVAL = 60.0  # seconds; the use of a block is noted at most this often
 _SECTOR = 512  # bytes, what st_blocks counts
 _DISK_BLOCK = 4096  # bytes; file systems that pack or compress may say less, until they have not
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_OURS = secrets.token_hex(8)  # in the names of the files that this process writes
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_PROCESS = secrets.token_hex(8)  # in the names of the files that this process writes
 _numbers = count()
 
 
@@ -51,70 +54,71 @@ def size_of(found: os.stat_result) -> int:
     return max(found.st_blocks * _SECTOR, bytes_on_disk(found.st_size))
 
 
+def is_direct(length: int) -> bool:
+    """Whether a block of so many bytes of content bypasses the page cache: it is whole pages."""
+    return length >= _MIN_DIRECT and length % PAGE == 0
+
+
 def read(
     path: str, identity: bytes, length: int, buffers: BufferPool, *, touch: bool
 ) -> memoryview | None:
     """Return the content of a block, None when there is none; OSError when it is damaged.
 
-    `length` is the bytes that it is likely to have. `touch` notes that it was used.
+    `length` is the content's likely length in bytes. `touch` notes the use of the block.
     """
-    if direct_io.fit(length):
-        data = buffers.take(length)
-        found = direct_io.load(path, identity, data, touch=touch)
-        if found:
-            return data.toreadonly()
-        buffers.give_back(data)
-        if found is None:
-            return None
+    direct = os.O_DIRECT if is_direct(length) else 0
     try:
-        fd = os.open(path, _READ)
+        fd = _open(path, direct)
     except FileNotFoundError:
         return None
     try:
-        status = os.fstat(fd)
-        data = _checked(fd, status, identity, buffers)
-        if touch and abs(time.time() - status.st_mtime) > _TOUCHED:
+        found = os.fstat(fd)
+        if not is_own(found) or not SEAL <= found.st_size <= MAX_BLOCK + PAGE:
+            raise _damage()
+        if is_direct(found.st_size - PAGE):
+            if not direct:
+                _set_direct(fd, os.O_DIRECT)
+            data = _read_direct(fd, found.st_size - PAGE, identity, buffers)
+        else:
+            if direct:
+                _set_direct(fd, 0)
+            data = _read_packed(fd, found.st_size - SEAL, identity, buffers)
+        if touch and abs(time.time() - found.st_mtime) > _TOUCH_INTERVAL:
             with suppress(OSError):  # it can be read all the same
                 os.utime(fd)
-        return data
+        return data.toreadonly()
     finally:
         os.close(fd)
 
 
-def _checked(fd: int, found: os.stat_result, identity: bytes, buffers: BufferPool) -> memoryview:
-    """Return the content of an open block."""
-    if not is_own(found) or not block_format.SEAL <= found.st_size <= block_format.MAX_BLOCK + PAGE:
-        raise _damage()
-    if direct_io.fit(found.st_size - PAGE):
-        data, seal = _read_pages(fd, found.st_size - PAGE, identity, buffers)
-    else:
-        data, seal = _read_packed(fd, found.st_size - block_format.SEAL, identity, buffers)
-    if block_format.seal(identity, data) != seal:
-        raise _damage()
-    return data.toreadonly()
+def _open(path: str, direct: int) -> int:
+    try:
+        return os.open(path, _READ | direct)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return os.open(path, _READ)  # a file system that always uses the page cache
 
 
-def _read_pages(
-    fd: int, length: int, identity: bytes, buffers: BufferPool
-) -> tuple[memoryview, bytes]:
-    """Read a block of whole pages, and the page with its seal."""
+def _set_direct(fd: int, flag: int) -> None:
     with suppress(OSError):
-        fcntl.fcntl(fd, fcntl.F_SETFL, os.O_DIRECT)
+        fcntl.fcntl(fd, fcntl.F_SETFL, flag)
+
+
+def _read_direct(fd: int, length: int, identity: bytes, buffers: BufferPool) -> memoryview:
+    """Read whole pages of content, and the page that ends with the seal."""
     last = mmap.mmap(-1, PAGE)
     data = buffers.take(length)
     if os.preadv(fd, [data, last], 0) != length + PAGE:
         raise _damage()
-    seal = last[PAGE - block_format.SEAL :]
-    if not seal.startswith(block_format.claim(identity, length)):
+    if last[PAGE - SEAL :] != block_format.seal(identity, data):
         raise _damage()
-    return data, seal
+    return data
 
 
-def _read_packed(
-    fd: int, length: int, identity: bytes, buffers: BufferPool
-) -> tuple[memoryview, bytes]:
-    """Read a block with its seal right behind it; memory is taken when it is known to be one."""
-    seal = os.pread(fd, block_format.SEAL, length)
+def _read_packed(fd: int, length: int, identity: bytes, buffers: BufferPool) -> memoryview:
+    """Read content with the seal right behind it. Memory is taken only for a block."""
+    seal = os.pread(fd, SEAL, length)
     if not seal.startswith(block_format.claim(identity, length)):
         raise _damage()
     data = buffers.take(length)
@@ -124,79 +128,86 @@ def _read_packed(
         if not count:
             raise _damage()
         done += count
-    return data, seal
+    if seal != block_format.seal(identity, data):
+        raise _damage()
+    return data
 
 
 def _damage() -> OSError:
     return OSError(errno.EBADMSG, os.strerror(errno.EBADMSG))
 
 
-def write(path: str, identity: bytes, data: bytes | memoryview) -> int | None:
-    """Write a block; return the bytes that it takes, None when something is in its way.
+def write(path: str, identity: bytes, data: bytes | memoryview) -> bool:
+    """Write a block; False when something is in its way, which is removed, if it can be.
 
-    That is removed, if it can be. The file is not synced: what a power cut leaves of it has
-    another checksum.
+    The file is not synced: if a power cut damages it, its checksum tells.
     """
     try:
         try:
-            return _write(path, identity, data)
+            _write(path, identity, data)
         except FileNotFoundError:
             file_permissions.make_directory(Path(path).parent)
-            return _write(path, identity, data)
+            _write(path, identity, data)
+        return True
     except IsADirectoryError:
         remove(path)
     except (FileNotFoundError, NotADirectoryError):
         if not os.path.isdir(os.path.dirname(path)):
             remove(os.path.dirname(path))
-    return None
+    return False
 
 
-def _write(path: str, identity: bytes, data: bytes | memoryview) -> int:
-    temporary = f"{path}.{_OURS}-{next(_numbers)}{TEMPORARY}"
-    size = direct_io.store(temporary, path, identity, data) if direct_io.fit(len(data)) else 0
-    return size or _write_step_by_step(temporary, path, identity, data)
-
-
-def _write_step_by_step(
-    temporary: str, path: str, identity: bytes, data: bytes | memoryview
-) -> int:
-    fd = file_permissions.create_file(temporary)
+def _write(path: str, identity: bytes, data: bytes | memoryview) -> None:
+    temporary = f"{path}.{_PROCESS}-{next(_numbers)}{TEMPORARY}"
     try:
-        if not _write_pages(fd, identity, data):
-            write_all(fd, data)
-            write_all(fd, block_format.seal(identity, data))
-        size = size_of(os.fstat(fd))
-        os.replace(temporary, path)
+        if not (_can_bypass(data) and _write_direct(temporary, identity, data)):
+            _write_packed(temporary, identity, data)
+        os.rename(temporary, path)
     except BaseException:
         remove(temporary)
         raise
-    finally:
-        os.close(fd)
-    return size
 
 
-def _write_pages(fd: int, identity: bytes, data: bytes | memoryview) -> bool:
-    """Write a block past the page cache; False when it is not of the kind, or that cannot be."""
-    if not direct_io.fit(len(data)) or not direct_io.is_aligned(data):
-        return False
-    try:
-        fcntl.fcntl(fd, fcntl.F_SETFL, os.O_DIRECT)
-    except OSError:
-        return False
+def _write_direct(path: str, identity: bytes, data: bytes | memoryview) -> bool:
+    """Write whole pages, and one that ends with the seal; False if the file system cannot."""
     last = mmap.mmap(-1, PAGE)
-    last[PAGE - block_format.SEAL :] = block_format.seal(identity, data)
+    last[PAGE - SEAL :] = block_format.seal(identity, data)
+    try:
+        fd = os.open(path, _CREATE | os.O_DIRECT, 0o600)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        remove(path)  # such a file system makes the file all the same
+        return False
     try:
         done = os.writev(fd, [data, last])
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        done = -1
-    if done == len(data) + PAGE:
-        return True
-    fcntl.fcntl(fd, fcntl.F_SETFL, 0)
-    os.lseek(fd, 0, os.SEEK_SET)
-    os.ftruncate(fd, 0)
-    return False
+        done = 0
+    finally:
+        os.close(fd)
+    if done != len(data) + PAGE:
+        remove(path)
+    return done == len(data) + PAGE
+
+
+def _write_packed(path: str, identity: bytes, data: bytes | memoryview) -> None:
+    """Write content with the seal right behind it, or zeros to the end of the page before it."""
+    fd = os.open(path, _CREATE, 0o600)
+    try:
+        write_all(fd, data)
+        if is_direct(len(data)):
+            write_all(fd, bytes(PAGE - SEAL))
+        write_all(fd, block_format.seal(identity, data))
+    finally:
+        os.close(fd)
+
+
+def _can_bypass(data: bytes | memoryview) -> bool:
+    """Whether content is whole pages of memory that begins at a page, as that of a map does."""
+    owner = data.obj if isinstance(data, memoryview) else None
+    return is_direct(len(data)) and isinstance(owner, mmap.mmap) and len(owner) == len(data)
 
 
 def remove(path: str) -> bool:

@@ -18,7 +18,6 @@ from skymount.content.cache.block_format import BlockKey
 from skymount.content.cache.memory_cache import Data
 from skymount.content.cache.write_behind import WriteBehindQueue
 from skymount.content.model import description_codec
-from skymount.content.model import skyfile as shape
 from skymount.content.model.skyfile import LoadedSkyfile, Skyfile, Verified, VerifyPolicy
 from skymount.content.worker.shared_memory import joined
 from skymount.errors import MalformedError
@@ -141,7 +140,8 @@ class DiskCache:
         if size < skyfile.unit:
             blocks = ((skyfile.unit, n * size // skyfile.unit) for n in indexes)
             return any((size, n) in kept for n in indexes) or any(one in kept for one in blocks)
-        in_pieces = (shape.PIECE, indexes[0] * size // shape.PIECE) in kept
+        small = skyfile.small_block_size
+        in_pieces = (small, indexes[0] * size // small) in kept
         return in_pieces or any((size, n) in kept for n in indexes)
 
     async def _of_size(
@@ -169,9 +169,8 @@ class DiskCache:
         """Return a block if all its pieces are there."""
         start = index * skyfile.unit
         stop = min(skyfile.size, start + skyfile.unit)
-        pieces = await self._of_size(
-            skyfile, shape.PIECE, range(start // shape.PIECE, -(-stop // shape.PIECE))
-        )
+        small = skyfile.small_block_size
+        pieces = await self._of_size(skyfile, small, range(start // small, -(-stop // small)))
         if any(piece is None for piece in pieces):
             return None
         return b"".join(piece for piece in pieces if piece is not None)

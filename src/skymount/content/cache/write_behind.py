@@ -172,3 +172,5 @@ async def open_write_behind(
             yield queue
         finally:
             queue.finish()
+    if not queue.queued_bytes:  # else a thread may still be writing
+        store.close()

@@ -1,13 +1,14 @@
-"""Owns how a run of neighbouring units comes: from disk, else with one request from the first
-portal that has it, each unit checked where it can be, and settled as it arrives.
+"""Fetches units of content into the memory cache: from disk, else from the first portal that has
+them. Neighbouring units share a request, and each is checked and handed out as it arrives.
 
-Fetches run in the daemon's nursery, not in the task of the one who reads: a reader that gives up
-does not end the fetch that others wait for. Which units are wanted is not decided here.
+Fetches run in the daemon's nursery, not in the reader's task: a reader that gives up does not end a
+fetch that others wait for. Which units are wanted is decided by the reader.
 """
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
+from functools import partial
 
 import trio
 
@@ -15,7 +16,7 @@ from skymount.content.cache.disk_cache import DiskCache
 from skymount.content.cache.memory_cache import Data, MemoryCache
 from skymount.content.fetch import range_request
 from skymount.content.fetch.chunk_verifier import Hashes, receive_chunks
-from skymount.content.fetch.readahead import requests_at_once
+from skymount.content.fetch.readahead import ReadaheadConfig
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.model.skyfile import Skyfile, UnitKey, Verified
 from skymount.errors import BadContentError, PortalError
@@ -25,19 +26,13 @@ from skymount.wire import base_sector
 
 log = logging.getLogger(__name__)
 
-_FETCHES = 24  # requests at once for content that somebody waits for
-_PREFETCHES = 32  # requests at once for content that is only likely to be read
+_CONNECT_DELAY = 0.1  # of a round trip
 
-_PATIENCE = 5.0
-"""Seconds for which a fetch that its reader gave up is kept on, whoever else has to wait."""
-
-_LATER = 0.1  # of a round trip
-
-_FIRST_GUESS = 0.02  # seconds; of a round trip, until one was measured
+_DEFAULT_ROUND_TRIP = 0.02  # seconds; until one was measured
 
 
 class Pending:
-    """A unit that is on its way."""
+    """A unit in flight."""
 
     __slots__ = ("data", "done", "error", "waiting")
 
@@ -46,15 +41,15 @@ class Pending:
         self.data: Data | None = None
         self.error: PortalError | None = None
         self.waiting = 0
-        """Reads that need it, also those that wait for another unit before it; they count it."""
+        """Reads that need it, whether they wait for it now or for a unit before it."""
 
     def settle(self, data: Data | None, error: PortalError | None = None) -> None:
-        """Say that it is here, or that it will not come."""
+        """Set the result."""
         self.data, self.error = data, error
         self.done.set()
 
-    async def arrival(self) -> Data:
-        """Wait for the unit; raises what went wrong with it."""
+    async def wait(self) -> Data:
+        """Wait for the unit; raises the error of its fetch."""
         await self.done.wait()
         if self.data is None:
             raise self.error or PortalError("the reading was stopped")
@@ -66,38 +61,36 @@ class FetchJob:
 
     __slots__ = (
         "arrived",
+        "begun",
         "first",
         "keys",
-        "likely",
         "refused",
         "scope",
         "size",
         "skyfile",
+        "speculative",
         "units",
     )
 
     def __init__(
         self,
         skyfile: Skyfile,
-        size: int,
-        first: int,
         keys: list[UnitKey],
         refused: set[PortalReader],
         *,
-        likely: bool,
+        speculative: bool,
     ) -> None:
         self.skyfile = skyfile
-        self.size = size
-        """Bytes in a unit; the payload's last one may have less."""
-        self.first = first
-        """Index of the first unit."""
         self.keys = keys
+        _, self.size, self.first = keys[0]  # bytes in a unit, but for the payload's last; index
         self.units = [Pending() for _ in keys]
         self.refused = refused
         """Portals that do not send this payload as one stream."""
-        self.likely = likely
-        """Whether it is only likely to be read: nobody waited for it when it was begun."""
+        self.speculative = speculative
+        """Whether it was started before anybody waited for it."""
         self.arrived = 0
+        """Units that have arrived; they do so in order."""
+        self.begun = trio.current_time()
         self.scope = trio.CancelScope()
 
     def bytes_at(self, number: int) -> int:
@@ -118,199 +111,219 @@ class FetchJob:
 
 
 class Fetcher:
-    """Brings runs of units into the cache.
-
-    `pending` holds what is on its way; a unit is taken out of it when it is settled.
-    """
+    """Fetches units, each once, however many ask for it. Owns the units in flight."""
 
     def __init__(
         self,
         portals: Portals,
         loader: SkyfileLoader,
         cache: MemoryCache,
-        shelf: DiskCache | None,
-        pending: dict[UnitKey, Pending],
+        disk: DiskCache | None,
+        nursery: trio.Nursery,
+        config: ReadaheadConfig,
     ) -> None:
         self._portals = portals
-        self._shelf = shelf
         self._loader = loader
         self._cache = cache
-        self._pending = pending
-        self._fetches = trio.CapacityLimiter(_FETCHES)
-        self._likely = 0
-        self._demanded: dict[FetchJob, float] = {}
-        """What somebody waited for when it was begun, and when that was: the oldest first."""
+        self._disk = disk
+        self._nursery = nursery
+        self._config = config
+        self.pending: dict[UnitKey, Pending] = {}
+        """Units in flight."""
+        self.jobs: dict[FetchJob, None] = {}
+        """Fetches under way, the oldest first."""
+        self._demanded = trio.CapacityLimiter(config.max_demanded)
+        self._speculative = 0
+        """Speculative jobs under way."""
         self._last = portals.clients[0] if portals.clients else None
         """The portal that was asked last."""
         self.fetched = 0
-        """Bytes that came from portals."""
+        """Bytes received from portals."""
         self.requests = 0
-        """Runs that were asked for."""
+        """Ranges requested from portals."""
 
     @property
-    def measured(self) -> float | None:
-        """Seconds to the portal and back, as far as is known."""
+    def measured_round_trip(self) -> float | None:
+        """Seconds to the portal and back, if they were measured."""
         return None if self._last is None else self._last.round_trip
 
     @property
     def round_trip(self) -> float:
-        """The same, or a guess."""
-        return self.measured or _FIRST_GUESS
+        """Seconds to the portal and back, measured or guessed."""
+        return self.measured_round_trip or _DEFAULT_ROUND_TRIP
 
-    async def prepare(self) -> None:
-        """Have connections stand to the portal, if it is far: each takes a round trip.
+    async def connect_ahead(self) -> None:
+        """Connect to a distant portal before requests need the connections.
 
-        A little later than what somebody waits for, so that its answer is handed out before them.
+        A little later than the first request, so that its answer is not held up.
         """
-        likely = requests_at_once(self.round_trip) // 2
-        if self._last is not None and likely > 1:
-            await trio.sleep(self.round_trip * _LATER)
-            await self._last.connect(likely + 1)
+        count = self._config.requests(self.round_trip) // 2
+        if self._last is not None and count > 1:
+            await trio.sleep(self.round_trip * _CONNECT_DELAY)
+            await self._last.connect(count + 1)
 
-    def admit(self, run: FetchJob) -> bool:
-        """Whether what is only likely to be read may be fetched now; it has its room then.
+    def find(self, key: UnitKey) -> Pending | Data | None:
+        """Return a unit that is in flight or in memory."""
+        return self.pending.get(key) or self._cache.get(key)
 
-        It never stands in a queue: who came to need a unit of it would wait behind all that is
-        before it.
+    def has(self, key: UnitKey) -> bool:
+        """Whether a unit is in flight or in memory."""
+        return key in self._cache or key in self.pending
+
+    def start(
+        self,
+        skyfile: Skyfile,
+        keys: Iterable[UnitKey],
+        refused: set[PortalReader],
+        *,
+        speculative: bool = False,
+    ) -> bool:
+        """Start fetching what is missing of some units, neighbours in one job.
+
+        False when a speculative job found no room. It is not queued: whoever came to need its units
+        would wait for everything before it.
         """
-        if self._likely >= _PREFETCHES or not self._cache.try_reserve(
-            run.bytes_left, self._cache.prefetch_limit
-        ):
-            return False
-        self._likely += 1
+        stretches: list[list[UnitKey]] = []
+        last: UnitKey | None = None
+        for key in keys:
+            if self.find(key) is None:
+                if last is None or key[1:] != (last[1], last[2] + 1):
+                    stretches.append([])
+                stretches[-1].append(key)
+                last = key
+            else:
+                last = None
+        for stretch in stretches:
+            job = FetchJob(skyfile, stretch, refused, speculative=speculative)
+            if speculative:
+                if self._speculative >= self._config.max_speculative or not self._cache.try_reserve(
+                    job.bytes_left, self._cache.prefetch_limit
+                ):
+                    return False
+                self._speculative += 1
+            self.pending.update(zip(stretch, job.units, strict=True))
+            self.jobs[job] = None
+            self._nursery.start_soon(self._run, job)
         return True
 
-    async def fetch(self, run: FetchJob) -> None:
-        """Fetch a run and settle each unit; what fails is the error of all that are left.
+    def cancel_unwanted(self, identity: str) -> None:
+        """Cancel the speculative jobs of a skyfile that nobody waits for."""
+        for job in self.jobs:
+            if job.speculative and job.skyfile.identity == identity and not job.is_wanted:
+                self._cancel(job)
 
-        A likely one was admitted.
-        """
+    def has_speculative(self, identity: str) -> bool:
+        """Whether anything of a skyfile is fetched ahead."""
+        return any(job.speculative and job.skyfile.identity == identity for job in self.jobs)
+
+    def _cancel(self, job: FetchJob) -> None:
+        self._forget(job)
+        job.scope.cancel()
+
+    def _forget(self, job: FetchJob) -> None:
+        """Let whoever needs what has not arrived fetch it anew."""
+        for key, unit in zip(job.keys[job.arrived :], job.units[job.arrived :], strict=True):
+            if self.pending.get(key) is unit:
+                del self.pending[key]
+
+    async def _run(self, job: FetchJob) -> None:
+        """Fetch a job's units; an error is that of all units that have not arrived."""
         error: PortalError | None = None
-        held = run.likely
         try:
-            with run.scope:
-                if run.likely:
-                    await self._bring(run)
+            with job.scope:
+                if job.speculative:  # it has its room already
+                    await trio.lowlevel.checkpoint()  # what somebody waits for is requested first
+                    await self._fetch(job)
                 else:
-                    self._make_way(run)
-                    async with self._turn():
-                        await self._cache.reserve(run.bytes_left)
-                        held = True
-                        await self._bring(run)
+                    await self._fetch_demanded(job)
         except PortalError as problem:
             error = problem
-            log.warning("%s: reading failed: %s", run.skyfile.skylink, problem)
-        except Exception as problem:
-            # Nobody foresaw it, but it must not end the tasks of everybody else.
+            log.warning("%s: reading failed: %s", job.skyfile.skylink, problem)
+        except Exception as problem:  # a bug must not end everybody else's tasks
             error = PortalError(f"reading failed: {problem!r}")
-            log.exception("%s: reading failed", run.skyfile.skylink)
+            log.exception("%s: reading failed", job.skyfile.skylink)
         finally:
-            self._likely -= run.likely
-            self._demanded.pop(run, None)
-            if held:
-                self._cache.release(run.bytes_left)
-            self.abandon(run)
-            for unit in run.units[run.arrived :]:
+            if job.speculative:
+                self._speculative -= 1
+                self._cache.release(job.bytes_left)
+            del self.jobs[job]
+            self._forget(job)
+            for unit in job.units[job.arrived :]:
                 unit.settle(None, error)
 
-    @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        """Hold one of the places for what somebody waits for; a free one is taken at once, or what
-        is likely would be asked for before it.
-        """
+    async def _fetch_demanded(self, job: FetchJob) -> None:
+        """Fetch a job that somebody waits for, in its turn."""
         try:
-            self._fetches.acquire_nowait()
+            self._demanded.acquire_nowait()  # without a checkpoint, so before speculative jobs
         except trio.WouldBlock:
-            await self._fetches.acquire()
+            self._cancel_oldest_unwanted()
+            await self._demanded.acquire()
         try:
-            yield
+            await self._cache.reserve(job.bytes_left)
+            try:
+                await self._fetch(job)
+            finally:
+                self._cache.release(job.bytes_left)
         finally:
-            self._fetches.release()
+            self._demanded.release()
 
-    def _make_way(self, run: FetchJob) -> None:
-        """Give up a fetch that nobody waits for any more, if it is in the way of this one."""
-        now = trio.current_time()
-        self._demanded[run] = now
-        if self._fetches.available_tokens:
-            return
-        for other, begun in self._demanded.items():
-            if begun > now - _PATIENCE:
+    def _cancel_oldest_unwanted(self) -> None:
+        """Cancel a demanded job whose readers have gone away, since another one has to wait."""
+        oldest = trio.current_time() - self._config.patience
+        for job in self.jobs:
+            if job.begun > oldest:
                 return
-            if not other.is_wanted:
-                self.abandon(other)
-                other.scope.cancel()
+            if not (job.speculative or job.is_wanted or job.scope.cancel_called):
+                self._cancel(job)
                 return
 
-    def abandon(self, run: FetchJob) -> None:
-        """Let whoever needs what has not arrived of a run fetch it anew."""
-        for number in range(run.arrived, len(run.keys)):
-            self._forget(run, number)
-
-    def _forget(self, run: FetchJob, number: int) -> None:
-        key = run.keys[number]
-        if self._pending.get(key) is run.units[number]:
-            del self._pending[key]
-
-    async def _bring(self, run: FetchJob) -> None:
-        if run.skyfile.inline:
-            self._settle(run, await self._payload(run.skyfile))
+    async def _fetch(self, job: FetchJob) -> None:
+        skyfile, count = job.skyfile, len(job.keys)
+        if skyfile.inline:
+            self._settle(job, await self._inline_payload(skyfile))
             return
-        kept = await self._kept(run)
-        while run.arrived < len(run.keys):
-            data = kept[run.arrived]
+        on_disk: Sequence[Data | None] = [None] * count
+        if self._disk is not None:
+            indexes = range(job.first, job.first + count)
+            on_disk = await self._disk.load_units(skyfile, job.size, indexes)
+        while job.arrived < count:
+            data = on_disk[job.arrived]
             if data is not None:
-                self._settle(run, data)
-            else:
-                rest = (n for n in range(run.arrived, len(run.keys)) if kept[n] is not None)
-                await self._ask(run, next(rest, len(run.keys)))
+                self._settle(job, data)
+                continue
+            rest = range(job.arrived, count)
+            stop = next((number for number in rest if on_disk[number] is not None), count)
+            self.requests += 1
+            await self._portals.first(partial(self._receive, job, stop))
 
-    async def _payload(self, skyfile: Skyfile) -> Data:
-        """Return the payload of an inline skyfile, which is part of its description."""
-        loaded = (
-            None if self._shelf is None else await self._shelf.load_description(skyfile.skylink)
-        )
+    async def _inline_payload(self, skyfile: Skyfile) -> Data:
+        """Return the payload of an inline skyfile, which comes with its description."""
+        loaded = None if self._disk is None else await self._disk.load_description(skyfile.skylink)
         if loaded is None or loaded.payload is None or loaded.skyfile.identity != skyfile.identity:
             return await self._loader.payload(skyfile)
         return loaded.payload
 
-    async def _kept(self, run: FetchJob) -> Sequence[Data | None]:
-        """Return the units of a run that are on disk, which need no check any more."""
-        if self._shelf is None:
-            return [None] * len(run.keys)
-        indexes = range(run.first, run.first + len(run.keys))
-        return await self._shelf.load_units(run.skyfile, run.size, indexes)
-
-    async def _ask(self, run: FetchJob, stop: int) -> None:
-        """Fetch the units of a run up to one, from whichever portal has them."""
-        self.requests += 1
-
-        async def ask(client: PortalReader) -> None:
-            if run.arrived < stop:  # or else what failed came after the last byte
-                await self._receive(client, run, stop)
-
-        await self._portals.first(ask)
-
-    async def _receive(self, client: PortalReader, run: FetchJob, stop: int) -> None:
-        """Receive units of a run from one portal, and check each that can be."""
-        skyfile = run.skyfile
+    async def _receive(self, job: FetchJob, stop: int, client: PortalReader) -> None:
+        """Receive a job's units up to one from a portal, and check each that can be checked."""
+        if job.arrived >= stop:  # the attempt before failed after the last byte
+            return
+        skyfile, first = job.skyfile, job.first + job.arrived
         self._last = client
-        first = run.first + run.arrived
         take = self._cache.buffers.take
-        views = [take(run.bytes_at(at)) for at in range(run.arrived, stop)]
+        views = [take(job.bytes_at(number)) for number in range(job.arrived, stop)]
 
         def receive(parts: Sequence[memoryview]) -> AsyncGenerator[int, None]:
-            start = first * run.size
-            speculative = run.likely and not run.is_wanted
+            speculative = job.speculative and not job.is_wanted
             return range_request.receive(
-                client, skyfile, start, parts, run.refused, speculative=speculative
+                client, skyfile, first * job.size, parts, job.refused, speculative=speculative
             )
 
         def accept(number: int) -> None:
             data = views[number].toreadonly()
             self.fetched += len(data)
-            if self._shelf is not None and _may_keep(skyfile, client):
-                self._shelf.store_unit(skyfile, run.size, first + number, data)
-            self._settle(run, data)
+            if self._disk is not None and _may_keep(skyfile, client):
+                self._disk.store_unit(skyfile, job.size, first + number, data)
+            self._settle(job, data)
 
         layout = skyfile.layout
         if layout is None:
@@ -326,22 +339,23 @@ class Fetcher:
                 raise BadContentError(text, url=client.url)
             accept(number)
 
-        size = layout.chunk_size if run.likely else base_sector.part_size(layout)
+        size = layout.chunk_size if job.speculative else base_sector.part_size(layout)
         await receive_chunks(layout, size, views, receive, check)
 
-    def _settle(self, run: FetchJob, data: Data) -> None:
-        """Hand out the next unit of a run."""
-        number = run.arrived
-        run.arrived += 1
+    def _settle(self, job: FetchJob, data: Data) -> None:
+        """Hand out the next unit of a job."""
+        key, unit = job.keys[job.arrived], job.units[job.arrived]
+        job.arrived += 1
         self._cache.release(len(data))
-        self._cache.put(run.keys[number], data)
-        self._forget(run, number)
-        run.units[number].settle(data)
+        self._cache.put(key, data)
+        if self.pending.get(key) is unit:
+            del self.pending[key]
+        unit.settle(data)
 
 
 def _may_keep(skyfile: Skyfile, client: PortalReader) -> bool:
-    """Whether bytes from a portal may be kept on disk: what is not verified, as its own word only.
+    """Whether bytes from a portal may be kept on disk.
 
-    The skyfile may be another portal's word.
+    What is not verified is kept as the word of the portal that described it, so no other's counts.
     """
     return skyfile.verified is Verified.YES or client.url == skyfile.portal

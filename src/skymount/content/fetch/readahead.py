@@ -1,268 +1,269 @@
-"""Owns the guess at what is read next: where sequential readers are, how fast they go, what to
-fetch ahead of them, how they share the memory for it, and what they leave behind. Pure, no IO;
-times in seconds, positions and sizes in bytes.
+"""Read-ahead policy: which readers are sequential, and what to fetch ahead of each. No IO.
 
-The kernel sends the reads of one reader out of order and several at once, so a position is a
-high-water mark, and a reader is recognised by being near one, not by its file handle.
+Times are in seconds, positions and sizes in bytes. The kernel sends the reads of one reader out of
+order and several at once. So a reader is recognised by where it reads, not by its file handle, and
+its position is a high-water mark.
 """
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-_CONTIGUOUS = 32 << 10
-"""By how much a second read may miss the end of the first one and still continue it."""
 
-_BEHIND = 2 << 20
-"""How far behind the mark a reader may be that is known as one: the kernel's own reordering."""
+@dataclass(frozen=True, slots=True)
+class ReadaheadConfig:
+    """How sequential readers are recognised, and how much is fetched ahead of them."""
 
-_AHEAD = 4 << 20
-"""How far beyond the mark it may be: a skip that costs less than starting anew."""
+    growth: int = 8
+    """Bytes by which the window grows for each byte read, while the reader has to wait. It bounds
+    what is fetched in vain for a reader that stops.
+    """
+    growth_time: float = 0.5
+    """Time for which a reader counts as waiting after it had to wait."""
+    max_window: int = 96 << 20
+    """Bytes fetched ahead of one reader."""
+    max_requests: int = 32
+    """Parallel requests for one reader over a long distance; over a short one there are two."""
+    long_round_trip: float = 0.1
+    """Round trip from which on `max_requests` are made."""
+    initial_request: int = 256 << 10
+    """Bytes that each of the parallel requests adds to the first window."""
+    full_request: int = 2 << 20
+    """Bytes for which a connection over a long distance is busy until the next request arrives."""
+    max_request: int = 8 << 20
+    """Bytes of one request. It bounds the window as well: more would leave the processor's cache
+    before it is read.
+    """
+    max_gap: int = 32 << 10
+    """A second read continues the first one if it begins at most so far behind its end."""
+    max_reorder: int = 2 << 20
+    """A sequential reader's next read begins at most so far before its position."""
+    max_skip: int = 4 << 20
+    """And at most so far behind it."""
+    first_read: int = 128 << 10
+    """Bytes of a first read, at the start of a large file, that counts as sequential. The kernel
+    asks for so much for a program that reads 64 KiB or more at a time, and for 16 KiB otherwise.
+    """
+    large_file: int = 8 << 20
+    small_file: int = 1 << 20
+    """Files of up to so many bytes are fetched whole when they are first read."""
+    max_group: int = 8
+    """Blocks of neighbouring small files that are fetched together."""
+    max_streams: int = 8
+    """Readers remembered for each skyfile."""
+    idle: float = 2.0
+    """Time since its last read after which a reader no longer shares the memory."""
+    linger: float = 1.0
+    """Time for which a fetch ahead outlives the last close: directories are read file by file."""
+    max_demanded: int = 24
+    """Fetches at once for content that somebody waits for."""
+    max_speculative: int = 32
+    """Fetches at once for content that may be read next."""
+    patience: float = 5.0
+    """Time after which a demanded fetch that nobody waits for any more can be cancelled."""
 
-_MUCH = 128 << 10
-"""What the kernel asks for at first for a program that reads 64 KiB or more at a time; for one that
-looks at a file's first block it is 16 KiB.
-"""
-
-_CURSORS = 8  # positions kept for one skyfile
-
-_FIRST_REQUEST = 256 << 10
-_GROWTH = 3
-_GROWING = 4
-"""The window is at most a `_FIRST_REQUEST` for each of the requests at once, and so many times what
-the reader has read, so that what is fetched in vain for one that stops is bounded: `_GROWTH` times,
-and on a long way one time for each `_GROWING` of the requests at once.
-"""
-
-_LEAST_WINDOW = 4 << 20
-_ROUND_TRIPS = 8
-"""The window is what the reader reads in so many round trips: then it seldom waits for one."""
-
-_REQUESTS = 32
-"""Requests at once for one reader on a way that is long enough to need them; on a short one two."""
-
-_LONG = 0.1
-"""Round trip of a way that needs all of them."""
-
-_REQUEST_TIME = 0.02
-"""What a request is to bring lasts the reader at least so long: else requests are the main work."""
-
-_FULL_REQUEST = 2 << 20
-"""Bytes of a request that takes a connection about as long as the next one is on its way to the
-portal, over a long way: with less it idles.
-"""
-
-_LARGEST_REQUEST = 8 << 20
-MAX_WINDOW = 96 << 20
-"""Fetched ahead of one reader at most, and a `_LARGEST_REQUEST` for each of the requests at once:
-on a short way more would only leave the processor's cache before its turn.
-"""
-
-_LARGEST_GROUP = 8  # blocks
-
-_SHARED = 8
-"""Parts of the free memory that one reader may fill ahead; one more stays free."""
-
-_ACTIVE = 2.0  # seconds since its last read for which a reader counts as one that shares the memory
-
-_SPAN = 0.25  # over which a reader's rate is measured, and a few round trips at least
+    def requests(self, round_trip: float) -> int:
+        """Return how many parallel requests one reader needs."""
+        return min(
+            self.max_requests, 2 + int(self.max_requests * round_trip / self.long_round_trip)
+        )
 
 
 @dataclass(slots=True, eq=False)
-class Cursor:
-    """A reader's place, and what was asked for ahead of it."""
+class Stream:
+    """One reader: where it reads, and what was requested ahead of it."""
 
-    mark: int
-    """End of what was read."""
+    config: ReadaheadConfig
     begun: int
     """Where it began to read."""
-    taken: int = 0
-    """Bytes that it has read."""
+    mark: int
+    """End of what it has read."""
+    last_read: float
+    read: int = 0
+    """Bytes read."""
     ahead: int = 0
-    """End of what was asked for already."""
+    """End of what was requested."""
+    window: int = 0
+    """Bytes that may be fetched ahead, by what it has read so far."""
     sequential: bool = False
-    """Whether it read twice in order."""
-    goes_on: bool = False
-    """Whether it is likely to read on."""
-    noted: float = -math.inf
-    """When it last read."""
-    waited: float = -math.inf
-    """When it last had to wait."""
-    behind: int = 0
-    """End of what it left behind."""
-    _measured: tuple[float, int] = (0.0, 0)
-    _measuring: tuple[float, int] = (0.0, 0)
+    """Whether it has read twice in order."""
+    last_wait: float = -math.inf
+    """When it last had to wait for content."""
+    passed: int = 0
+    """End of the units that `passed_units` has returned."""
+
+    def __post_init__(self) -> None:
+        self.read = self.mark - self.begun
 
     def advance(self, start: int, stop: int, now: float) -> None:
-        """Take note of a read of bytes start to stop."""
-        if not self.sequential:
-            self.sequential = self.goes_on = True
-            self._measured = self._measuring = (now, self.begun)
+        """Record a sequential read of bytes start to stop."""
+        config = self.config
+        if not self.window:
+            self.window = config.growth * self.read
+        self.sequential = True
+        if now - self.last_wait <= config.growth_time:
+            grown = self.window + config.growth * max(0, stop - self.mark)
+            self.window = min(grown, config.max_window)
         self.mark = max(self.mark, stop)
-        self.noted = now
-        self.taken += stop - start
+        self.last_read = now
+        self.read += stop - start
 
-    def left_behind(self, unit: int) -> range:
-        """Return the units that it has read to the end and left behind since this was asked last.
+    def continues(self, start: int) -> bool:
+        """Whether a read that begins at `start` is the next one of this reader."""
+        if self.sequential:
+            return self.mark - self.config.max_reorder <= start <= self.mark + self.config.max_skip
+        return self.mark <= start <= self.mark + self.config.max_gap
 
-        None of one that skips: who knows what it comes back for.
+    def passed_units(self, unit: int) -> range:
+        """Return the units that the reader has passed for good since the last call.
+
+        None for a reader that skips: it may come back for what it skipped.
         """
-        stop = (self.mark - _BEHIND) // unit
-        if stop * unit <= self.behind or self.taken < self.mark - self.begun:
+        stop = (self.mark - self.config.max_reorder) // unit
+        if stop * unit <= self.passed or self.read < self.mark - self.begun:
             return range(0)
-        first = -(-max(self.behind, self.begun) // unit)
-        self.behind = stop * unit
+        first = -(-max(self.passed, self.begun) // unit)
+        self.passed = stop * unit
         return range(first, stop)
 
-    def _rate(self, now: float, span: float) -> float | None:
-        """Return how fast it reads lately, in bytes a second; None when it has only begun."""
-        if not self.sequential:
-            return None
-        since, position = self._measuring
-        if now - since >= span:
-            self._measured, self._measuring = self._measuring, (now, self.mark)
-        since, position = self._measured
-        return (self.mark - position) / (now - since) if now - since >= span / 2 else None
+    def requests(self, unit: int, share: int, round_trip: float) -> Iterator[tuple[int, int]]:
+        """Yield the ranges to request now, in whole units, as far as the window has room for.
 
-    def requests(
-        self, unit: int, share: int, round_trip: float, now: float
-    ) -> Iterator[tuple[int, int]]:
-        """Yield the ranges to fetch ahead now, whole units each; none until there is room for one.
-
-        Those that are taken are taken for asked for; `share` is the memory that they may fill.
-        Who had to wait lately was held up by the way: how fast that was is no bound.
+        Yielded ranges count as requested. `share` is the memory that they may fill.
         """
-        span = max(_SPAN, 2 * round_trip)
-        rate = self._rate(now, span)
-        at_once = requests_at_once(round_trip)
-        bound = min(share, MAX_WINDOW, at_once * _LARGEST_REQUEST, self._shown(at_once))
-        if rate is not None and now - self.waited > span:
-            bound = min(bound, max(_LEAST_WINDOW, int(_ROUND_TRIPS * round_trip * rate)))
-        lasting = min(int((rate or 0.0) * _REQUEST_TIME), min(share, MAX_WINDOW) // at_once)
-        filling = min(_FULL_REQUEST, 2 * bound // at_once)  # half as many that idle less
-        most = min(_LARGEST_REQUEST, share // 2) // unit
-        size = max(1, min(-(-max(bound // at_once, lasting, filling) // unit), most)) * unit
-        window = min(max(bound, 2 * size), share)
+        if not self.window:
+            return
+        config = self.config
+        parallel = config.requests(round_trip)
+        window = self.window + (parallel * config.initial_request if self.sequential else 0)
+        window = min(window, share, config.max_window, parallel * config.max_request)
+        wanted = max(window // parallel, min(config.full_request, 2 * window // parallel))
+        most = min(config.max_request, share // 2) // unit
+        size = max(1, min(-(-wanted // unit), most)) * unit
+        window = min(max(window, 2 * size), share)
         self.ahead = max(self.ahead, -(-self.mark // unit) * unit)
         while self.ahead + size <= self.mark + window:
             yield self.ahead, self.ahead + size
             self.ahead += size
 
-    def _shown(self, at_once: int) -> int:
-        """Return the largest window that the reader has given reason for."""
-        shown = max(_GROWTH, at_once // _GROWING) * (self.mark - self.begun)
-        return shown + at_once * _FIRST_REQUEST if self.sequential else shown
-
-
-def requests_at_once(round_trip: float) -> int:
-    """Return how many requests at once one reader needs."""
-    return min(_REQUESTS, 2 + int(_REQUESTS * round_trip / _LONG))
-
 
 @dataclass(slots=True)
-class Cursors:
-    """The readers of one skyfile."""
+class Streams:
+    """The readers of one skyfile, the last one that read first."""
 
-    _cursors: list[Cursor] = field(default_factory=list)
+    config: ReadaheadConfig
+    _streams: list[Stream] = field(default_factory=list)
 
-    def __iter__(self) -> Iterator[Cursor]:
-        return iter(self._cursors)
+    def __iter__(self) -> Iterator[Stream]:
+        return iter(self._streams)
 
-    def note(self, start: int, stop: int, now: float, *, at_start: bool = False) -> Cursor:
-        """Record a read of bytes start to stop, and return the reader that it is of.
+    def note(
+        self, start: int, stop: int, now: float, *, waits: bool = False, at_start: bool = False
+    ) -> Stream:
+        """Record a read of bytes start to stop, and return the reader that it belongs to.
 
-        One that begins `at_start` of a large file, and with much of it, is taken to go on: a look
-        at what kind of file it is takes less.
+        `waits`: the content is not in memory. `at_start`: it is the first read of a large file, so
+        that a long one counts as sequential.
         """
-        cursors = self._cursors
-        if cursors and _continues(cursors[0], start):
-            cursor = cursors[0]
-        else:
-            near = [cursor for cursor in cursors if _continues(cursor, start)]
-            if not near:
-                cursors.insert(0, cursor := Cursor(stop, start, stop - start, noted=now))
-                del cursors[_CURSORS:]
-                cursor.goes_on = at_start and stop - start >= _MUCH
-                return cursor
-            cursor = min(near, key=lambda one: abs(one.mark - start))
-            cursors.remove(cursor)
-            cursors.insert(0, cursor)
-        cursor.advance(start, stop, now)
-        return cursor
+        config, streams = self.config, self._streams
+        stream = self._find(start)
+        if stream is not None:
+            if waits:
+                stream.last_wait = now
+            stream.advance(start, stop, now)
+            return stream
+        stream = Stream(config, start, stop, now, last_wait=now if waits else -math.inf)
+        if at_start and stop - start >= config.first_read:
+            stream.window = min(config.growth * (stop - start), config.max_window)
+        streams.insert(0, stream)
+        del streams[config.max_streams :]
+        return stream
+
+    def _find(self, start: int) -> Stream | None:
+        """Return the reader that a read at `start` belongs to, and make it the first."""
+        streams = self._streams
+        if streams and streams[0].continues(start):
+            return streams[0]
+        near = [stream for stream in streams if stream.continues(start)]
+        if not near:
+            return None
+        stream = min(near, key=lambda each: abs(each.mark - start))
+        streams.remove(stream)
+        streams.insert(0, stream)
+        return stream
 
     def is_ahead(self, start: int, now: float) -> bool:
-        """Whether what begins there was asked for ahead of a reader that is about to read it."""
+        """Whether a position was requested ahead of a reader that is about to read it."""
         return any(
-            cursor.mark <= start < cursor.ahead and cursor.noted >= now - _ACTIVE
-            for cursor in self._cursors
+            each.mark <= start < each.ahead and each.last_read >= now - self.config.idle
+            for each in self._streams
         )
 
 
-class Shares:
-    """What the readers of all skyfiles hold together: the unit that each reads, and what it has
-    asked for ahead and not read yet. Were the former not counted, one would push out the other
-    where few fit, and both be fetched again and again.
+class MemoryShares:
+    """Divides the memory for read-ahead among the readers of all skyfiles.
+
+    A reader fills the unit that it reads and what was requested ahead of it. Without a count of
+    both, readers would evict each other's units where few fit, and all be fetched again.
     """
 
-    def __init__(self, room: int) -> None:
-        """`room` are the bytes of memory that they may fill."""
-        self._room = room
+    _PARTS = 9  # of the free memory; a reader may fill all but one, which is left for new readers
+
+    def __init__(self, size: int, idle: float) -> None:
+        """`size` is the memory in bytes; a reader counts until `idle` seconds after its read."""
+        self._size = size
+        self._idle = idle
         self._filled = 0
-        self._readers: dict[Cursor, tuple[int, float]] = {}
-        """What each fills, and when it read last; the one that read last is the last."""
+        self._readers: dict[Stream, tuple[int, float]] = {}
+        """Bytes that each fills, and when it last read; the last one to read is the last."""
 
-    def take_out(self, cursor: Cursor, now: float) -> int:
-        """Return what a reader may fill, until it is put back: most of what the others leave. The
-        unit that it reads is part of that.
+    def take(self, stream: Stream, now: float) -> int:
+        """Return the bytes that a reader may fill, the unit that it reads included: most of what
+        others leave. It does not count until it is put back.
 
-        So one alone has nearly all, many have about the same, and who reads slowly leaves its part
-        to others. A part stays free for who begins.
+        So a single reader has nearly everything, many have about the same, and what a slow reader
+        does not need is left to others.
         """
-        self._forget(cursor)
+        self._forget(stream)
         while self._readers:
             oldest = next(iter(self._readers))
-            if self._readers[oldest][1] >= now - _ACTIVE:
+            if self._readers[oldest][1] >= now - self._idle:
                 break
             self._forget(oldest)
-        return max(0, self._room - self._filled) * _SHARED // (_SHARED + 1)
+        return max(0, self._size - self._filled) * (self._PARTS - 1) // self._PARTS
 
-    def put_back(self, cursor: Cursor, unit: int, now: float) -> None:
+    def put_back(self, stream: Stream, unit: int, now: float) -> None:
         """Count what a reader fills."""
-        filled = max(cursor.ahead, -(-cursor.mark // unit) * unit) - cursor.mark // unit * unit
+        end = max(stream.ahead, -(-stream.mark // unit) * unit)
+        filled = end - stream.mark // unit * unit
         self._filled += filled
-        self._readers[cursor] = filled, now
+        self._readers[stream] = filled, now
 
-    def forget(self, cursors: Cursors) -> None:
-        """Count readers no more: they have closed what they read."""
-        for cursor in cursors:
-            self._forget(cursor)
+    def forget(self, streams: Streams) -> None:
+        """Stop counting readers whose file is closed."""
+        for stream in streams:
+            self._forget(stream)
 
-    def _forget(self, cursor: Cursor) -> None:
-        self._filled -= self._readers.pop(cursor, (0, 0.0))[0]
-
-
-def _continues(cursor: Cursor, start: int) -> bool:
-    """Whether a read at `start` is the next one of a reader."""
-    if cursor.sequential:
-        return cursor.mark - _BEHIND <= start <= cursor.mark + _AHEAD
-    return cursor.mark <= start <= cursor.mark + _CONTIGUOUS
+    def _forget(self, stream: Stream) -> None:
+        self._filled -= self._readers.pop(stream, (0, 0.0))[0]
 
 
 @dataclass(slots=True)
-class Neighbours:
-    """Small files that are read in another order than they lie in: where many are read, all are.
+class SmallFileGroups:
+    """Finds stretches of small files that are read in another order than they lie in.
 
-    Blocks are counted in groups, whose size doubles with each group that is fetched.
+    Blocks are counted in groups. The groups double in size with each that is fetched.
     """
 
+    max_group: int
     group: int = 1
     """Blocks in a group."""
     _missed: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def missed(self, block: int) -> tuple[int, int] | None:
-        """Take note of a small file that had to be fetched; return blocks to fetch whole, if any.
+        """Record a small file that was not in memory; return a range of blocks to fetch whole.
 
-        More of them than the group has blocks make it worth that.
+        That is its group, once more files were missed there than it has blocks.
         """
         key = (self.group, block // self.group)
         self._missed[key] = count = self._missed.get(key, 0) + 1
@@ -270,5 +271,5 @@ class Neighbours:
             return None
         self._missed.clear()
         first, stop = key[1] * self.group, (key[1] + 1) * self.group
-        self.group = min(2 * self.group, _LARGEST_GROUP)
+        self.group = min(2 * self.group, self.max_group)
         return first, stop

@@ -1,12 +1,11 @@
-"""Owns reading: bytes of a skyfile by offset, from memory or fetched, each unit once whoever asks.
+"""Reads skyfiles by offset, from the memory cache or through the fetcher.
 
-Which units a read needs, which are fetched with them, and which ahead of it, is decided here and in
-`prefetch`, without waiting; how they come is the business of `fetching`.
+Decides, without waiting, which units a read needs, and which to fetch with them and ahead of them.
+The read-ahead policy is in `readahead`; how units arrive is left to `fetcher`.
 """
 
 import math
-from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -16,10 +15,15 @@ from cachetools import LRUCache
 from skymount.concurrency import in_thread
 from skymount.content.cache.disk_cache import DiskCache
 from skymount.content.cache.memory_cache import Data, MemoryCache
-from skymount.content.fetch.fetcher import Fetcher, FetchJob, Pending
-from skymount.content.fetch.readahead import Cursor, Cursors, Neighbours, Shares
+from skymount.content.fetch.fetcher import Fetcher, Pending
+from skymount.content.fetch.readahead import (
+    MemoryShares,
+    ReadaheadConfig,
+    SmallFileGroups,
+    Stream,
+    Streams,
+)
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
-from skymount.content.model import skyfile as shape
 from skymount.content.model.skyfile import LoadedSkyfile, Skyfile, UnitKey
 from skymount.content.worker.shared_memory import is_large, release_mappings
 from skymount.errors import PortalError
@@ -27,91 +31,50 @@ from skymount.portal.client.base import PortalReader
 from skymount.portal.failover import PROOF_TIMEOUT, Portals
 from skymount.wire.skylink import Skylink
 
-_TRACKED = 64  # skyfiles whose readers are remembered though no file of them is open
+_DEFAULTS = ReadaheadConfig()
 
-_SMALL = 1 << 20
-"""Bytes of a file that is fetched whole when it is first read."""
+_REMEMBERED = 64  # skyfiles whose readers are remembered though no file of them is open
 
-_LARGE = 8 << 20
-"""Bytes of a skyfile from which on connections are made before it is known how much is read."""
-
-_LOOKED_AT = 0.5
-"""Seconds after which it is looked how much memory large descriptions take."""
-
-_LINGER = 1.0
-"""Seconds for which a fetch ahead outlives the last close: a directory is read file by file."""
+_MAPPINGS_INTERVAL = 0.5  # seconds between two looks at the memory of large descriptions
 
 
-class _Source:
-    """A skyfile that is read: what is known of its readers."""
+class _SkyfileState:
+    """What is remembered of a skyfile that is read: its open files and its readers."""
 
     __slots__ = (
         "closed_at",
-        "cursors",
-        "divisible",
+        "connected",
+        "groups",
         "identity",
         "is_watched",
-        "neighbours",
         "opened",
-        "prepared",
         "refused",
-        "runs",
         "skyfile",
+        "streams",
         "unit",
     )
 
-    def __init__(self, skyfile: Skyfile) -> None:
+    def __init__(self, skyfile: Skyfile, config: ReadaheadConfig) -> None:
         self.skyfile = skyfile
         self.identity = skyfile.identity
         self.unit = skyfile.unit
-        self.divisible = skyfile.divisible
-        self.cursors = Cursors()
-        self.neighbours = Neighbours()
+        self.streams = Streams(config)
+        self.groups = SmallFileGroups(config.max_group)
         self.opened = 0
-        """Files of it that are open."""
+        """Open files."""
         self.closed_at = 0.0
-        """When the last one of them was closed, by trio's clock."""
+        """When the last one was closed, by trio's clock."""
         self.is_watched = False
-        """Whether a task waits for it to be idle for long enough."""
-        self.prepared = False
-        """Whether connections were made for it."""
-        self.runs: set[FetchJob] = set()
-        """What is fetched of it ahead of need."""
+        """Whether a task waits to cancel what is fetched ahead."""
+        self.connected = False
+        """Whether connections were made ahead."""
         self.refused: set[PortalReader] = set()
+        """Portals that do not send the payload as one stream."""
 
-    def key(self, index: int, size: int) -> UnitKey:
-        return (self.identity, size, index)
-
-
-class Extent:
-    """A part of a payload that is open for reading: a file. Offsets count from its start."""
-
-    __slots__ = ("_reader", "_source", "_start", "size")
-
-    def __init__(self, reader: "ContentReader", source: _Source, start: int, size: int) -> None:
-        self._reader = reader
-        self._source = source
-        self._start = start
-        self.size = size
-        """Bytes of it."""
-
-    def ready(self, offset: int, length: int) -> Data | None:
-        """Return up to `length` bytes at an offset if they are in memory; None: `wait` for them."""
-        length = min(length, self.size - offset)
-        if length <= 0:
-            return b""
-        return self._reader._ready(self._source, self._start + offset, length)
-
-    async def wait(self, offset: int, length: int) -> Data:
-        """Return what `ready` did not have; PortalError when it cannot be had."""
-        length = min(length, self.size - offset)
-        return await self._reader._wait(
-            self._source, self._start + offset, length, (self._start, self._start + self.size)
-        )
-
-    def close(self) -> None:
-        """Say that no more is read from it."""
-        self._reader._closed(self._source)
+    def keys(self, start: int, stop: int, size: int = 0) -> list[UnitKey]:
+        """Return the units that hold a range; `size` is that of a unit if not the usual one."""
+        size = size or self.unit
+        return [(self.identity, size, index) for index in range(start // size, -(-stop // size))]
 
 
 class ContentReader:
@@ -122,60 +85,61 @@ class ContentReader:
         portals: Portals,
         loader: SkyfileLoader,
         cache: MemoryCache,
-        shelf: DiskCache | None,
+        disk: DiskCache | None,
         nursery: trio.Nursery,
+        config: ReadaheadConfig,
     ) -> None:
+        self.config = config
+        self.cache = cache
+        self.disk = disk
+        self.nursery = nursery
+        self.fetcher = Fetcher(portals, loader, cache, disk, nursery, config)
+        self.shares = MemoryShares(cache.prefetch_limit, config.idle)
         self._loader = loader
-        self._shelf = shelf
-        self._cache = cache
-        self._nursery = nursery
-        self._pending: dict[UnitKey, Pending] = {}
-        self._beginning: deque[tuple[_Source, FetchJob]] = deque()
-        """What was given a task that has not begun."""
-        self._fetcher = Fetcher(portals, loader, cache, shelf, self._pending)
-        self._open: dict[str, _Source] = {}
-        self._closed_ones: LRUCache[str, _Source] = LRUCache(_TRACKED)
-        self._shares = Shares(cache.prefetch_limit)
-        self._is_letting_go = False
+        self._open: dict[str, _SkyfileState] = {}
+        self._closed: LRUCache[str, _SkyfileState] = LRUCache(_REMEMBERED)
+        self._releases_mappings = False
 
     @property
     def counts(self) -> Mapping[str, float | None]:
-        """What came from portals: requests for ranges of content, bytes in all with those of
-        descriptions, and seconds to an answer.
+        """Requests for ranges of content, bytes from portals (descriptions included), and the
+        seconds of a round trip.
         """
-        fetcher = self._fetcher
+        fetcher, round_trip = self.fetcher, self.fetcher.measured_round_trip
         return {
             "requests": fetcher.requests,
             "bytes": fetcher.fetched + self._loader.fetched,
-            "round_trip": fetcher.measured and round(fetcher.measured, 4),
+            "round_trip": round_trip and round(round_trip, 4),
         }
 
     async def load(self, skylink: Skylink) -> Skyfile:
-        """Describe a skylink, from disk if it can be; a payload that came along is kept."""
-        kept = None if self._shelf is None else await self._shelf.load_description(skylink)
+        """Describe a skylink, from disk if possible; a payload that comes with it is cached."""
+        kept = None if self.disk is None else await self.disk.load_description(skylink)
         if kept is not None and self._loader.is_enough(kept.skyfile):
             loaded = kept
         else:
-            loaded = await self._ask(skylink, kept)
+            loaded = await self._load_from_portals(skylink, kept)
         skyfile = loaded.skyfile
         size = len(skyfile.listing.packed) + len(skyfile.fanout)
-        if is_large(size) and not self._is_letting_go:
-            self._is_letting_go = True
-            self._nursery.start_soon(self._let_go)
+        if is_large(size) and not self._releases_mappings:
+            self._releases_mappings = True
+            self.nursery.start_soon(self._release_mappings)
         if loaded.payload is not None:
-            self._cache.put((skyfile.identity, skyfile.unit, 0), loaded.payload)
+            self.cache.put((skyfile.identity, skyfile.unit, 0), loaded.payload)
         return skyfile
 
-    async def _let_go(self) -> None:
-        """See to it that large descriptions take no memory of the mount's while nobody looks."""
+    async def _release_mappings(self) -> None:
+        """Keep large descriptions that nobody uses out of the mount's memory."""
         while True:
             if not await in_thread(release_mappings):
                 break
-            await trio.sleep(_LOOKED_AT)
-        self._is_letting_go = False
+            await trio.sleep(_MAPPINGS_INTERVAL)
+        self._releases_mappings = False
 
-    async def _ask(self, skylink: Skylink, kept: LoadedSkyfile | None) -> LoadedSkyfile:
-        """Ask the portals for a description; what was kept unverified, if none of them answers."""
+    async def _load_from_portals(
+        self, skylink: Skylink, kept: LoadedSkyfile | None
+    ) -> LoadedSkyfile:
+        """Ask the portals for a description; if none answers, use the unverified one from disk."""
         try:
             with trio.fail_after(math.inf if kept is None else PROOF_TIMEOUT):
                 loaded = await self._loader.load(skylink)
@@ -183,261 +147,230 @@ class ContentReader:
             if kept is None:
                 raise
             return replace(kept, skyfile=replace(kept.skyfile, is_unconfirmed=True))
-        if self._shelf is not None:
-            await self._shelf.store_description(loaded)
+        if self.disk is not None:
+            await self.disk.store_description(loaded)
         return loaded
 
-    def open(self, skyfile: Skyfile, start: int, size: int) -> Extent:
+    def open(self, skyfile: Skyfile, start: int, size: int) -> "ContentFile":
         """Open a part of a skyfile's payload; the caller closes it."""
-        source = self._source(skyfile)
-        self._open[source.identity] = source
-        source.opened += 1
-        return Extent(self, source, start, size)
+        state = self._state(skyfile)
+        self._open[state.identity] = state
+        state.opened += 1
+        return ContentFile(self, state, start, size)
 
     async def read(self, skyfile: Skyfile, offset: int, length: int) -> Data:
-        """Return the payload's bytes at offset, all of them; PortalError when they cannot be had.
+        """Return bytes of the payload, all of them; PortalError when they cannot be had.
 
         The range must lie in the payload.
         """
-        if length <= 0:
-            return b""
-        source = self._source(skyfile)
-        found = self._ready(source, offset, length)
-        if found is None:
-            found = await self._wait(source, offset, length, (0, skyfile.size))
-        return found
+        file = ContentFile(self, self._state(skyfile), 0, skyfile.size)
+        found = file.ready(offset, length)
+        return await file.wait(offset, length) if found is None else found
 
-    def _source(self, skyfile: Skyfile) -> _Source:
+    def _state(self, skyfile: Skyfile) -> _SkyfileState:
         identity = skyfile.identity
-        found = self._open.get(identity) or self._closed_ones.get(identity)
+        found = self._open.get(identity) or self._closed.get(identity)
         if found is None or found.unit != skyfile.unit:
-            found = self._closed_ones[identity] = _Source(skyfile)
+            found = self._closed[identity] = _SkyfileState(skyfile, self.config)
         return found
 
-    def _closed(self, source: _Source) -> None:
-        source.opened -= 1
-        if not source.opened:
-            self._open.pop(source.identity, None)
-            self._shares.forget(source.cursors)
-            self._closed_ones[source.identity] = source
-            source.closed_at = trio.current_time()
-            if source.runs and not source.is_watched:
-                source.is_watched = True
-                self._nursery.start_soon(self._give_up, source)
-
-    async def _give_up(self, source: _Source) -> None:
-        """End the fetches ahead that nobody waits for, unless a file is opened again soon."""
-        await trio.sleep_until(source.closed_at + _LINGER)
-        if not source.opened and source.closed_at + _LINGER > trio.current_time():
-            self._nursery.start_soon(self._give_up, source)  # one was, and is closed again
+    def close(self, state: _SkyfileState) -> None:
+        """Count a file of a skyfile as closed."""
+        state.opened -= 1
+        if state.opened:
             return
-        source.is_watched = False
-        if not source.opened:
-            for run in source.runs:
-                if not run.is_wanted:
-                    self._fetcher.abandon(run)
-                    run.scope.cancel()
+        self._open.pop(state.identity, None)
+        self.shares.forget(state.streams)
+        self._closed[state.identity] = state
+        state.closed_at = trio.current_time()
+        if not state.is_watched and self.fetcher.has_speculative(state.identity):
+            state.is_watched = True
+            self.nursery.start_soon(self._cancel_unwanted, state)
+
+    async def _cancel_unwanted(self, state: _SkyfileState) -> None:
+        """Cancel what is fetched ahead once no file was open for long enough."""
+        until = state.closed_at + self.config.linger
+        await trio.sleep_until(until)
+        if not state.opened and state.closed_at + self.config.linger > until:
+            self.nursery.start_soon(self._cancel_unwanted, state)  # reopened and closed meanwhile
+            return
+        state.is_watched = False
+        if not state.opened:
+            self.fetcher.cancel_unwanted(state.identity)
+
+
+class ContentFile:
+    """A part of a payload that is open for reading: a file. Offsets count from its start."""
+
+    __slots__ = ("_reader", "_start", "_state", "size")
+
+    def __init__(self, reader: ContentReader, state: _SkyfileState, start: int, size: int) -> None:
+        self._reader = reader
+        self._state = state
+        self._start = start
+        self.size = size
+        """Bytes in the file."""
+
+    def close(self) -> None:
+        """Say that no more is read from it."""
+        self._reader.close(self._state)
 
     # Reading
 
-    def _ready(self, source: _Source, offset: int, length: int) -> Data | None:
-        """Return the bytes if they are in memory, and look ahead; None if some are missing."""
-        unit, stop = source.unit, offset + length
-        index = offset // unit
-        data = self._cache.get((source.identity, unit, index))
-        if data is None:
-            if not source.divisible:
-                return None
-            unit = shape.PIECE
-            index = offset // unit
-            data = self._cache.get((source.identity, unit, index))
-            if data is None:
-                return None
-        end = (index + 1) * unit
-        if stop > end and end // source.unit == (stop - 1) // source.unit == index + 1:
-            return self._of_two(source, data, offset, stop, end)
-        if stop > end:
+    def ready(self, offset: int, length: int) -> Data | None:
+        """Return up to `length` bytes at an offset, and fetch ahead; None if some are not in
+        memory (then `wait` for them).
+        """
+        length = min(length, self.size - offset)
+        if length <= 0:
+            return b""
+        start = self._start + offset
+        stop = start + length
+        found = self._cached(start)
+        if found is None:
             return None
-        self._go_on(source, self._note(source, offset, stop), offset, stop)
-        return memoryview(data)[offset - index * unit : stop - index * unit]
+        data, base = memoryview(found[0]), found[1]
+        end = base + len(data)
+        if stop <= end:
+            result: Data = data[start - base : stop - base]
+        else:
+            found = self._cached(end)
+            if found is None or stop > end + len(found[0]):
+                return None
+            result = b"".join((data[start - base :], memoryview(found[0])[: stop - end]))
+        stream = self._state.streams.note(start, stop, trio.current_time())
+        self._consume(stream, start, stop)
+        self._fetch_ahead(stream)
+        return result
 
-    def _of_two(
-        self, source: _Source, data: Data, offset: int, stop: int, middle: int
-    ) -> Data | None:
-        """Return bytes that lie in two units, if the second one is in memory as well."""
-        after = self._cache.get((source.identity, source.unit, middle // source.unit))
-        if after is None or middle % source.unit:
-            return None
-        self._go_on(source, self._note(source, offset, stop), offset, stop)
-        return b"".join((memoryview(data)[offset - middle :], memoryview(after)[: stop - middle]))
+    def _cached(self, position: int) -> tuple[Data, int] | None:
+        """Return the unit in memory that holds a position of the payload, and where it begins."""
+        state, get = self._state, self._reader.cache.get
+        size = state.unit
+        data = get((state.identity, size, position // size))
+        if data is None and state.skyfile.divisible:
+            size = state.skyfile.small_block_size
+            data = get((state.identity, size, position // size))
+        return None if data is None else (data, position // size * size)
 
-    async def _wait(
-        self, source: _Source, offset: int, length: int, extent: tuple[int, int]
-    ) -> Data:
-        """Return bytes of which some have to be fetched."""
-        stop = offset + length
-        at_start = offset == extent[0] and extent[1] - offset >= _LARGE
-        cursor = self._note(source, offset, stop, at_start=at_start)
-        keys = self._demand(source, offset, stop, extent, cursor)
-        # Taken hold of before the first wait: a small cache may drop one while another arrives.
-        units = [self._pending.get(key) or self._cache.get(key) for key in keys]
-        cursor.waited = trio.current_time()
-        self._look_ahead(source, cursor)
-        if not source.prepared and source.skyfile.size >= _LARGE:
-            source.prepared = True
-            self._nursery.start_soon(self._fetcher.prepare)
+    async def wait(self, offset: int, length: int) -> Data:
+        """Return what `ready` did not have; PortalError when it cannot be had."""
+        state, reader = self._state, self._reader
+        start = self._start + offset
+        stop = start + min(length, self.size - offset)
+        is_large = self.size >= reader.config.large_file
+        now = trio.current_time()
+        at_start = is_large and not offset
+        stream = state.streams.note(start, stop, now, waits=True, at_start=at_start)
+        keys = self._demand(stream, start, stop)
+        # Looked up before the first wait: a small cache may evict one while another arrives.
+        units = [reader.fetcher.find(key) for key in keys]
+        self._fetch_ahead(stream)
+        if not state.connected and state.skyfile.size >= reader.config.large_file:
+            state.connected = True
+            reader.nursery.start_soon(reader.fetcher.connect_ahead)
         try:
-            data = await _joined(keys, units, offset, stop)
-            self._leave(source, cursor, offset, stop)
-            return data
+            data = await _joined(keys, units, start, stop)
         except PortalError:
-            found = await self._kept_pieces(source, offset, stop)
+            found = await self._small_blocks_on_disk(start, stop)
             if found is None:
                 raise
             return found
+        self._consume(stream, start, stop)
+        return data
 
-    async def _kept_pieces(self, source: _Source, offset: int, stop: int) -> Data | None:
-        """Return bytes from pieces on disk, when the block around them cannot be had."""
-        skyfile = source.skyfile
-        if self._shelf is None or not source.divisible:
+    async def _small_blocks_on_disk(self, start: int, stop: int) -> Data | None:
+        """Return bytes from small blocks on disk, for when the whole block cannot be had."""
+        disk, skyfile = self._reader.disk, self._state.skyfile
+        if disk is None or not skyfile.divisible or not await disk.has_pieces(skyfile):
             return None
-        if not await self._shelf.has_pieces(skyfile):
+        size = skyfile.small_block_size
+        first = start // size
+        found = await disk.load_units(skyfile, size, range(first, -(-stop // size)))
+        present = [block for block in found if block is not None]
+        if len(present) < len(found):
             return None
-        first, last = offset // shape.PIECE, -(-stop // shape.PIECE)
-        pieces = await self._shelf.load_units(skyfile, shape.PIECE, range(first, last))
-        there = [piece for piece in pieces if piece is not None]
-        if len(there) < len(pieces):
-            return None
-        base = first * shape.PIECE
-        return b"".join(there)[offset - base : stop - base]
+        return b"".join(present)[start - first * size : stop - first * size]
 
-    def _demand(
-        self, source: _Source, offset: int, stop: int, extent: tuple[int, int], cursor: Cursor
-    ) -> list[UnitKey]:
+    def _demand(self, stream: Stream, start: int, stop: int) -> list[UnitKey]:
         """Start fetching what is missing of a read; return the units that it consists of."""
-        unit = source.unit
-        keys = self._finest(source, offset, stop) if source.divisible else []
-        if not keys or (
-            self._is_missing(keys) and (cursor.sequential or stop - offset >= unit // 2)
-        ):
-            keys = [source.key(n, unit) for n in range(offset // unit, -(-stop // unit))]
-        elif extent[1] - extent[0] <= _SMALL and self._is_missing(keys):
-            self._start(source, self._of_small_file(source, offset, extent))
-            keys = self._finest(source, offset, stop)
-        self._start(source, keys)
+        state, fetcher = self._state, self._reader.fetcher
+        if not state.skyfile.divisible:
+            keys = state.keys(start, stop)
+        else:
+            keys = self._smallest(start, stop)
+            if not all(map(fetcher.has, keys)):
+                if stream.sequential or stop - start >= state.unit // 2:
+                    keys = state.keys(start, stop)
+                elif self.size <= self._reader.config.small_file:
+                    fetcher.start(state.skyfile, self._with_neighbours(start), state.refused)
+                    keys = self._smallest(start, stop)
+        fetcher.start(state.skyfile, keys, state.refused)
         return keys
 
-    def _of_small_file(
-        self, source: _Source, offset: int, extent: tuple[int, int]
-    ) -> list[UnitKey]:
-        """Return what to fetch for a small file: all of it, or a stretch with its neighbours."""
-        unit = source.unit
-        group = source.neighbours.missed(offset // unit)
-        if group is None or (group[1] - group[0]) * unit > self._cache.size // 4:
-            return self._finest(source, *extent)
-        blocks = range(group[0], min(group[1], -(-source.skyfile.size // unit)))
-        return [source.key(n, unit) for n in blocks]
+    def _with_neighbours(self, start: int) -> list[UnitKey]:
+        """Return what to fetch for a small file: all of it, or its group of small files."""
+        state = self._state
+        group = state.groups.missed(start // state.unit)
+        if group is None or (group[1] - group[0]) * state.unit > self._reader.cache.size // 4:
+            return self._smallest(self._start, self._start + self.size)
+        return state.keys(group[0] * state.unit, min(group[1] * state.unit, state.skyfile.size))
 
-    def _finest(self, source: _Source, offset: int, stop: int) -> list[UnitKey]:
-        """Return the units of a range: pieces, or whole blocks that are here or on their way."""
+    def _smallest(self, start: int, stop: int) -> list[UnitKey]:
+        """Return the units of a range: small blocks, or blocks that are in memory or in flight."""
+        state, fetcher = self._state, self._reader.fetcher
         found: list[UnitKey] = []
-        while offset < stop:
-            key = source.key(offset // source.unit, source.unit)
-            size = source.unit
-            if key not in self._cache and key not in self._pending:
-                size = shape.PIECE
-                key = source.key(offset // size, size)
+        while start < stop:
+            size = state.unit
+            key = (state.identity, size, start // size)
+            if not fetcher.has(key):
+                size = state.skyfile.small_block_size
+                key = (state.identity, size, start // size)
             found.append(key)
-            offset = (offset // size + 1) * size
+            start = (start // size + 1) * size
         return found
 
-    def _is_missing(self, keys: Iterable[UnitKey]) -> bool:
-        return any(key not in self._cache and key not in self._pending for key in keys)
+    # Read-ahead
 
-    # Looking ahead
-
-    def _note(self, source: _Source, offset: int, stop: int, *, at_start: bool = False) -> Cursor:
-        return source.cursors.note(offset, stop, trio.current_time(), at_start=at_start)
-
-    def _go_on(self, source: _Source, cursor: Cursor, offset: int, stop: int) -> None:
-        self._leave(source, cursor, offset, stop)
-        self._look_ahead(source, cursor)
-
-    def _leave(self, source: _Source, cursor: Cursor, offset: int, stop: int) -> None:
-        """Let units that a reader in order has passed go first, and drop those far enough behind
-        it, unless another one is about to read them.
+    def _consume(self, stream: Stream, start: int, stop: int) -> None:
+        """Mark the units that a sequential reader has read as the first to evict, and drop those
+        far behind it, unless another reader is about to read them.
         """
-        if not cursor.sequential:
+        if not stream.sequential:
             return
-        unit, now = source.unit, trio.current_time()
-        is_at_end = cursor.mark >= source.skyfile.size
-        passed = stop if is_at_end else min(stop, cursor.mark // unit * unit)
-        for index in range(offset // unit, -(-passed // unit)):
-            if not source.cursors.is_ahead(index * unit, now):
-                self._cache.mark_consumed(source.key(index, unit))
-        for index in cursor.left_behind(unit):
-            if not source.cursors.is_ahead(index * unit, now):
-                self._cache.drop(source.key(index, unit))
+        state, cache, now = self._state, self._reader.cache, trio.current_time()
+        unit = state.unit
+        if stream.mark < state.skyfile.size:
+            stop = min(stop, stream.mark // unit * unit)
+        for index in range(start // unit, -(-stop // unit)):
+            if not state.streams.is_ahead(index * unit, now):
+                cache.mark_consumed((state.identity, unit, index))
+        for index in stream.passed_units(unit):
+            if not state.streams.is_ahead(index * unit, now):
+                cache.drop((state.identity, unit, index))
 
-    def _look_ahead(self, source: _Source, cursor: Cursor) -> None:
+    def _fetch_ahead(self, stream: Stream) -> None:
         """Start fetching what is likely to be read next."""
-        unit, size = source.unit, source.skyfile.size
-        if not cursor.goes_on or size <= unit:
+        state, reader = self._state, self._reader
+        unit, size = state.unit, state.skyfile.size
+        if not stream.window or size <= unit:
             return
         now = trio.current_time()
-        share = self._shares.take_out(cursor, now) - cursor.mark % unit
-        if unit <= share:  # or it would push out what is read
-            trip = self._fetcher.round_trip
-            for start, stop in cursor.requests(unit, share, trip, now):
+        share = reader.shares.take(stream, now) - stream.mark % unit
+        if unit <= share:  # or it would evict what is read
+            for start, stop in stream.requests(unit, share, reader.fetcher.round_trip):
                 if start >= size:
                     break
-                indexes = range(start // unit, -(-min(stop, size) // unit))
-                if not self._start(source, [source.key(n, unit) for n in indexes], likely=True):
+                keys = state.keys(start, min(stop, size))
+                if not reader.fetcher.start(state.skyfile, keys, state.refused, speculative=True):
                     break
-        self._shares.put_back(cursor, unit, now)
-
-    def _start(self, source: _Source, keys: list[UnitKey], *, likely: bool = False) -> bool:
-        """Start one fetch for each run of missing units; False when there was no room for it."""
-        run: list[UnitKey] = []
-        for key in keys:
-            missing = key not in self._pending and self._cache.get(key) is None
-            if run and (not missing or key[1:] != (run[-1][1], run[-1][2] + 1)):
-                if not self._start_run(source, run, likely):
-                    return False
-                run = []
-            if missing:
-                run.append(key)
-        return not run or self._start_run(source, run, likely)
-
-    def _start_run(self, source: _Source, keys: list[UnitKey], likely: bool) -> bool:
-        _, size, first = keys[0]
-        run = FetchJob(source.skyfile, size, first, keys, source.refused, likely=likely)
-        if likely and not self._fetcher.admit(run):
-            return False
-        self._pending.update(zip(keys, run.units, strict=True))
-        self._beginning.append((source, run))
-        self._nursery.start_soon(self._fetch_next)
-        return True
-
-    async def _fetch_next(self) -> None:
-        """Fetch the run whose turn it is. Tasks begin in any order; runs do so in the one that they
-        are read in, as the later ones may have to go behind others.
-        """
-        await self._fetch(*self._beginning.popleft())
-
-    async def _fetch(self, source: _Source, run: FetchJob) -> None:
-        if run.likely:
-            source.runs.add(run)
-        try:
-            await self._fetcher.fetch(run)
-        finally:
-            source.runs.discard(run)
+        reader.shares.put_back(stream, unit, now)
 
 
 async def _joined(
-    keys: Sequence[UnitKey], units: Sequence[Pending | Data | None], offset: int, stop: int
+    keys: Sequence[UnitKey], units: Sequence[Pending | Data | None], start: int, stop: int
 ) -> Data:
-    """Return bytes of the payload out of the units that hold them, once all are here."""
+    """Return bytes of the payload out of the units that hold them, once all have arrived."""
     awaited = [unit for unit in units if isinstance(unit, Pending)]
     for pending in awaited:
         pending.waiting += 1
@@ -445,9 +378,9 @@ async def _joined(
     try:
         for (_, size, index), unit in zip(keys, units, strict=True):
             assert unit is not None
-            data = await unit.arrival() if isinstance(unit, Pending) else unit
+            data = await unit.wait() if isinstance(unit, Pending) else unit
             base = index * size
-            parts.append(memoryview(data)[max(0, offset - base) : stop - base])
+            parts.append(memoryview(data)[max(0, start - base) : stop - base])
     finally:
         for pending in awaited:
             pending.waiting -= 1
@@ -456,9 +389,13 @@ async def _joined(
 
 @asynccontextmanager
 async def open_reader(
-    portals: Portals, loader: SkyfileLoader, cache: MemoryCache, shelf: DiskCache | None = None
+    portals: Portals,
+    loader: SkyfileLoader,
+    cache: MemoryCache,
+    disk: DiskCache | None = None,
+    config: ReadaheadConfig = _DEFAULTS,
 ) -> AsyncIterator[ContentReader]:
-    """Make a reader whose fetches end when the block is left."""
+    """Make a reader whose fetches end with the block."""
     async with trio.open_nursery() as nursery:
-        yield ContentReader(portals, loader, cache, shelf, nursery)
+        yield ContentReader(portals, loader, cache, disk, nursery, config)
         nursery.cancel_scope.cancel()

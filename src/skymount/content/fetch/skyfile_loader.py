@@ -17,11 +17,17 @@ from typing import NamedTuple
 import trio
 from cachetools import LRUCache
 
-from skymount.concurrency import in_thread, off_loop
+from skymount.concurrency import in_thread, off_loop, run_all
 from skymount.content.fetch.range_request import receive
 from skymount.content.model.listing import Listing, Packed, unpack
 from skymount.content.model.listing_builder import tabulate
-from skymount.content.model.skyfile import LoadedSkyfile, Skyfile, Verified, VerifyPolicy
+from skymount.content.model.skyfile import (
+    BLOCK_SIZE,
+    LoadedSkyfile,
+    Skyfile,
+    Verified,
+    VerifyPolicy,
+)
 from skymount.content.worker.shared_memory import FileReceiver, MemoryFile, open_memory_file
 from skymount.content.worker.worker_process import tabulate_file_in_worker, tabulate_in_worker
 from skymount.errors import (
@@ -31,25 +37,18 @@ from skymount.errors import (
     PortalError,
     RequestRefusedError,
 )
-from skymount.portal.client.base import Head, PortalReader
+from skymount.portal.client.base import ContentHead, PortalReader
 from skymount.portal.failover import Portals
 from skymount.wire import base_sector as sector
 from skymount.wire import merkle
-from skymount.wire.metadata import METADATA_LIMIT
-from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE, Skylink
+from skymount.wire.skylink import SECTOR_SIZE, Skylink
 
 log = logging.getLogger(__name__)
 
 _DOUBTED = 1024
 """Skylinks of which it is remembered that the log has a line on their being provisional."""
 
-_FANOUT_LIMIT = 64 << 20
-"""Bytes of fan-out; the roots of 8 TiB of content."""
-
 _PARALLEL_SECTORS = 4
-
-_UNIT_LIMIT = 64 << 20
-"""Bytes that must be held to check any of them; real portals need 40 MiB (wire notes 2.3)."""
 
 _SMALL_METADATA = 96 << 10
 """Bytes of metadata that a thread reads; the loop waits up to 5 ms for that, as parsers let no
@@ -61,9 +60,12 @@ lenient parser takes cannot be told before; of so many bytes it takes no longer.
 class SkyfileLoader:
     """Finds out what a skylink is. Holds no results: callers keep them."""
 
-    def __init__(self, portals: Portals, policy: VerifyPolicy) -> None:
+    def __init__(
+        self, portals: Portals, policy: VerifyPolicy, block_size: int = BLOCK_SIZE
+    ) -> None:
         self._portals = portals
         self._policy = policy
+        self._block_size = block_size
         self._with_base_sectors: set[PortalReader] = set()
         self._worker = trio.CapacityLimiter(1)  # one such process takes a gigabyte
         self._doubted: LRUCache[Skylink, bool] = LRUCache(_DOUBTED)
@@ -127,7 +129,7 @@ class SkyfileLoader:
     async def _described_by(self, client: PortalReader, skylink: Skylink) -> LoadedSkyfile:
         try:
             base: _Base | None = None
-            head: Head | None = None
+            head: ContentHead | None = None
             if self._policy is not VerifyPolicy.OFF and not skylink.offset:
                 # the root of a packed one (offset) proves nothing
                 base, head = await self._ask(client, skylink)
@@ -142,14 +144,14 @@ class SkyfileLoader:
 
     async def _ask(
         self, client: PortalReader, skylink: Skylink
-    ) -> "tuple[_Base | None, Head | None]":
+    ) -> "tuple[_Base | None, ContentHead | None]":
         """Ask for the base sector, and of a portal that never gave one for the headers as well.
 
         Both at once: one after the other would cost the first read a round trip more.
         """
         if client in self._with_base_sectors:
             return await self._base_sector(client, skylink), None
-        head: Head | None = None
+        head: ContentHead | None = None
         base: _Base | None = None
         failure: PortalError | MalformedError | None = None
 
@@ -201,8 +203,7 @@ class SkyfileLoader:
         except (NotFoundError, RequestRefusedError):
             return False
         self.fetched += len(whole)
-        root = await off_loop(partial(merkle.sector_root, whole))
-        if root != skylink.root or not whole.startswith(data):
+        if not whole.startswith(data):
             raise BadContentError(f"{skylink}: the base sector is not the content", url=client.url)
         return True
 
@@ -222,7 +223,7 @@ class SkyfileLoader:
         else:
             _check_usable(client, skylink, layout, fanout, self._policy)
             listing = await self._listing(base.metadata, layout.filesize, None)
-        checkable = _is_checkable(layout)
+        checkable = layout.is_verifiable
         skyfile = Skyfile(
             skylink=skylink,
             listing=listing,
@@ -232,6 +233,7 @@ class SkyfileLoader:
             fanout=fanout if checkable else b"",
             layout=layout if checkable else None,
             inline=layout.is_inline,
+            block_size=self._block_size,
         )
         return LoadedSkyfile(skyfile, base.payload)
 
@@ -259,52 +261,36 @@ class SkyfileLoader:
     async def _spilled_body(
         self, client: PortalReader, layout: sector.Layout, roots: bytes, body: MemoryFile
     ) -> None:
-        """Fetch what did not fit the base sector, level by level, each sector checked."""
-        if layout.metadata_size > METADATA_LIMIT or layout.fanout_size > _FANOUT_LIMIT:
-            raise MalformedError("the metadata or the fan-out is over its limit")
-        level = roots
-        *above, last = sector.spill_sizes(layout.body_size)[1:]
+        """Fetch what did not fit the base sector, level by level."""
+        *above, last = sector.spilled_level_sizes(layout)
         for size in above:
             async with open_memory_file() as file:
-                await self._sectors(client, level, size, file)
-                level = await in_thread(partial(file.get, 0, size))
-        await self._sectors(client, level, last, body)
+                await self._fetch_level(client, roots, size, file)
+                roots = await in_thread(partial(file.get, 0, size))
+        await self._fetch_level(client, roots, last, body)
 
-    async def _sectors(
+    async def _fetch_level(
         self, client: PortalReader, roots: bytes, size: int, file: MemoryFile
     ) -> None:
-        """Fetch the sectors with these joined roots, `size` bytes in all, a few at a time, into a
-        file: there is no memory of the mount's that all of them fill.
+        """Fetch the sectors with these joined roots, a few at a time, into a file outside the
+        mount's own memory, which they could fill.
         """
-        count = len(roots) // ROOT_SIZE
-        failures: list[PortalError] = []
         limiter = trio.CapacityLimiter(_PARALLEL_SECTORS)
 
-        async def fetch(index: int) -> None:
-            root = roots[index * ROOT_SIZE : (index + 1) * ROOT_SIZE]
-            length = min(SECTOR_SIZE, size - index * SECTOR_SIZE)
-            try:
-                async with limiter:
-                    data = await client.sector(root, length)
-                    self.fetched += len(data)
-                    if await off_loop(partial(merkle.sector_root, data)) != root:
-                        raise BadContentError("a sector is not the content", url=client.url)
-                    await in_thread(partial(file.put, data, index * SECTOR_SIZE))
-            except PortalError as error:
-                failures.append(error)
-                nursery.cancel_scope.cancel()
+        async def fetch(offset: int, root: bytes, length: int) -> None:
+            async with limiter:
+                data = await client.sector(root, length)
+                self.fetched += len(data)
+                await in_thread(partial(file.put, data, offset))
 
-        async with trio.open_nursery() as nursery:
-            for index in range(count):
-                nursery.start_soon(fetch, index)
-        if failures:
-            raise failures[0]
+        sectors = sector.sectors_of_level(roots, size)
+        await run_all(*(partial(fetch, *each) for each in sectors))
 
     async def _from_head(
         self,
         client: PortalReader,
         skylink: Skylink,
-        head: Head,
+        head: ContentHead,
         *,
         encrypted: bool = False,
     ) -> LoadedSkyfile:
@@ -324,6 +310,7 @@ class SkyfileLoader:
             size=listing.size,
             portal=client.url,
             verified=Verified.NO,
+            block_size=self._block_size,
         )
         payload = None
         if raw and self._policy is not VerifyPolicy.OFF and skylink.offset == 0 and not encrypted:
@@ -337,7 +324,7 @@ class SkyfileLoader:
         return LoadedSkyfile(skyfile, payload)
 
     async def _from_endpoint(
-        self, client: PortalReader, skylink: Skylink, head: Head
+        self, client: PortalReader, skylink: Skylink, head: ContentHead
     ) -> tuple[bytes | None, Listing]:
         """Return metadata and their listing; None for what no base sector has room for."""
         async with open_memory_file() as file:
@@ -389,11 +376,6 @@ def _is_checked(loaded: LoadedSkyfile) -> bool:
     return loaded.is_final or loaded.skyfile.verified is not Verified.NO
 
 
-def _is_checkable(layout: sector.Layout) -> bool:
-    """Whether the content can be checked unit by unit."""
-    return layout.is_inline or layout.chunk_size <= _UNIT_LIMIT
-
-
 def _check_usable(
     client: PortalReader,
     skylink: Skylink,
@@ -404,7 +386,7 @@ def _check_usable(
     """Raise what is wrong with content for which the fan-out stands."""
     if not layout.is_inline:
         sector.check_fanout(layout, fanout)
-    if policy is VerifyPolicy.REQUIRE and not _is_checkable(layout):
+    if policy is VerifyPolicy.REQUIRE and not layout.is_verifiable:
         raise BadContentError(f"{skylink}: its chunks are too large to verify", url=client.url)
 
 

@@ -1,4 +1,4 @@
-"""Owns the description of what is behind a skylink. No IO."""
+"""What is known of the content behind a skylink. No IO."""
 
 from dataclasses import dataclass, field
 
@@ -7,50 +7,51 @@ from skymount.portal.verify_policy import Verified, VerifyPolicy
 from skymount.wire.base_sector import Layout
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 
-__all__ = ["BLOCK", "PIECE", "LoadedSkyfile", "Skyfile", "UnitKey", "Verified", "VerifyPolicy"]
+__all__ = ["BLOCK_SIZE", "LoadedSkyfile", "Skyfile", "UnitKey", "Verified", "VerifyPolicy"]
 
-BLOCK = 1 << 20
-"""Bytes in a unit of content that is not verified: fetched, cached and evicted as a whole."""
+BLOCK_SIZE = 1 << 20
+"""Bytes in a unit of content that is not verified chunk by chunk."""
 
-PIECE = 32 << 10
-"""Bytes in a smaller unit of it, for what is read at random: a block is whole pieces."""
+_SMALL_BLOCKS = 32  # small blocks in a block
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Skyfile:
-    """An immutable skyfile as a portal described it; sizes in bytes."""
+    """An immutable skyfile as a portal described it; sizes in bytes.
+
+    The payload is fetched, checked, cached and evicted in units: chunks where it is verified, else
+    blocks of `block_size`, or small blocks of `small_block_size` for random reads.
+    """
 
     skylink: Skylink
     """Always a v1 skylink."""
     listing: Listing
     size: int
-    """Of the whole payload, all files one after another."""
+    """Size of the payload: all files, one after another."""
     portal: str
     """Address of the portal that described it."""
     verified: Verified
     fanout: Packed = b""
-    """Roots of the payload's chunks, when they are known and the payload is large."""
+    """Merkle roots of the payload's chunks, if known; empty for inline content."""
     layout: Layout | None = None
-    """Known when the base sector is; the content is then checked unit by unit."""
+    """From the base sector, if known; the content is then checked unit by unit."""
     inline: bool = False
-    """The payload lies in the base sector: it is one unit, and fetched by fetching that."""
+    """The payload lies in the base sector: it is one unit, fetched with the base sector."""
     provisional: int = 0
-    """Not 0 if a portal that failed might have proved something else (docs/semantics.md, T6); a
-    number that no other description has, so that nothing of it is taken for another's.
+    """Not 0 if a portal that failed might have proved something else (docs/semantics.md, T6). Each
+    provisional description has a number of its own, so that its units are not taken for another's.
     """
     identity: str = field(init=False)
-    """Tells this content from any other, and from other descriptions of the same skylink.
-
-    One that was first read without its base sector, from one portal's word, may be described
-    otherwise later; what is not verified is only what that portal says.
+    """Distinguishes this content from any other, and from other descriptions of the same skylink:
+    what is not verified is only one portal's word, and may be described differently later.
     """
-
     is_unconfirmed: bool = False
-    """Whether it comes from the disk, was not verified, and no portal could be asked again."""
+    """Whether it comes from the disk cache unverified, and no portal could be asked again."""
+    block_size: int = BLOCK_SIZE
 
     @property
     def is_provisional(self) -> bool:
-        """Whether portals are to be asked again for something better (docs/semantics.md, T6)."""
+        """Whether portals are to be asked again for a proof (docs/semantics.md, T6)."""
         return self.provisional != 0 or self.is_unconfirmed
 
     def __post_init__(self) -> None:
@@ -60,28 +61,33 @@ class Skyfile:
 
     @property
     def unit(self) -> int:
-        """Bytes of payload that are fetched, checked and cached together."""
+        """Bytes in a unit: a chunk, a block, or all of the base sector's payload."""
         if self.inline:
             return SECTOR_SIZE
         if self.layout is not None and self.fanout:
             return self.layout.chunk_size
-        return BLOCK
+        return self.block_size
 
     @property
     def divisible(self) -> bool:
-        """Whether less than a unit may be fetched: nothing is checked that needs all of it."""
+        """Whether small blocks may be fetched: no check needs a whole unit."""
         return not self.inline and not self.fanout
+
+    @property
+    def small_block_size(self) -> int:
+        """Bytes in a small block; a block is whole small blocks."""
+        return self.block_size // _SMALL_BLOCKS
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedSkyfile:
-    """A skyfile, and its payload when that came along with it."""
+    """A skyfile, and its payload if that came with the description."""
 
     skyfile: Skyfile
     payload: bytes | memoryview | None = None
     is_final: bool = False
-    """Whether it is known that no portal can prove more: the content is encrypted."""
+    """Whether no portal can prove more, because the content is encrypted."""
 
 
 UnitKey = tuple[str, int, int]
-"""(identity of the skyfile, bytes in a unit, index)."""
+"""Identity of the skyfile, bytes in a unit, index of the unit."""

@@ -1,56 +1,81 @@
-"""Owns the text in which a mount shows a document of SkyDB, and takes one: out of what is uploaded
-and into it. Pure, but for `main`, with which it is a program of its own.
+"""The text in which a mount shows a SkyDB document, made from what is uploaded, and the reverse.
+
+Pure, except that `main` is the program of a worker process.
 """
 
 import json
 import struct
 import sys
 from collections.abc import Callable
-from io import StringIO
+
+import msgspec
 
 from skymount.content.worker.worker_main import DOCUMENT_MEMORY, run
 from skymount.errors import BadContentError, MalformedError
 from skymount.wire.skydb_document import DOCUMENT_LIMIT, decode_document, encode_document
 
 READING, WRITING = "read", "write"
-"""What the program does."""
+"""Arguments of the worker program."""
 
-_INDENTED = 1 << 20
-_INDENTED_TIMES = 16
-"""Over several lines a text may be so many bytes long, or so many times as long as what was
-uploaded: beyond, it is little else than its indentation.
+_INDENTED_LIMIT = 1 << 20
+_INDENTED_FACTOR = 16
+"""An indented text may have so many bytes, or so many times the bytes of the upload. Beyond that
+it is little else than indentation, and is shown on one line.
 """
 
 _LENGTH = struct.Struct("<Q")
 
 
-def as_text(body: bytes) -> bytes:
-    """Return the text of a document from the upload that holds it; MalformedError if it is none."""
+def as_text(body: bytes, limit: int = DOCUMENT_LIMIT) -> bytes:
+    """Return the text of a document from its upload, of at most `limit` bytes.
+
+    MalformedError if it is no document, or too deep or too long to be shown.
+    """
     document = decode_document(body)
-    limit = min(DOCUMENT_LIMIT, max(_INDENTED, _INDENTED_TIMES * len(body)))
     try:
-        text = _over_lines(document, limit).encode(errors="backslashreplace")
+        text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+        most = min(limit, max(_INDENTED_LIMIT, _INDENTED_FACTOR * len(body)))
+        if _indented_size(document, len(text)) < most:
+            text = _indented(document, text)
     except RecursionError as error:
         raise MalformedError(f"too deep to be shown: {error}") from None
-    if len(text) > DOCUMENT_LIMIT:
-        raise MalformedError(f"too long to be shown: {len(text)} > {DOCUMENT_LIMIT} bytes")
-    return text
+    encoded = text.encode(errors="backslashreplace") + b"\n"
+    if len(encoded) > limit:
+        raise MalformedError(f"too long to be shown: {len(encoded)} > {limit} bytes")
+    return encoded
 
 
-def _over_lines(document: object, limit: int) -> str:
-    """Write a document over several lines, or on one if that would be longer than a limit."""
-    text, length = StringIO(), 0
-    for piece in json.JSONEncoder(ensure_ascii=False, indent=2).iterencode(document):
-        length += text.write(piece)
-        if length >= limit:
-            return json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n"
-    return text.getvalue() + "\n"
+def _indented(document: object, text: str) -> str:
+    """Indent the JSON text of a document."""
+    try:
+        return msgspec.json.format(text, indent=2)
+    except (msgspec.DecodeError, UnicodeEncodeError):  # half a surrogate pair, or Infinity
+        return json.dumps(document, ensure_ascii=False, indent=2)
+
+
+def _indented_size(document: object, size: int) -> int:
+    """Return the length of the indented text of a document whose text on one line has `size`."""
+    depth, level = 0, [document] if document else []
+    while level:
+        depth += 1
+        below: list[object] = []
+        for container in level:
+            if isinstance(container, dict):
+                size += len(container)  # a space after each colon
+                values = list(container.values())
+            else:
+                assert isinstance(container, list)
+                values = container
+            size += len(values) * (1 + 2 * depth) + 2 * depth - 1
+            below += [value for value in values if value and isinstance(value, dict | list)]
+        level = below
+    return size
 
 
 def as_upload(text: bytes | bytearray) -> bytes:
-    """Return what is uploaded for a document; MalformedError when the text is not JSON.
+    """Return what is uploaded for a text; MalformedError unless it is a JSON object or array.
 
-    An object or an array: the SDKs take nothing else for a document.
+    The SDKs accept nothing else as a document.
     """
     try:
         document = json.loads(text)
@@ -62,15 +87,15 @@ def as_upload(text: bytes | bytearray) -> bytes:
 
 
 def written(text: bytes | bytearray) -> bytes:
-    """Return what `split` takes apart: what is uploaded for a text, and how that is shown."""
+    """Return the upload for a text and the text that it is shown as, for `split`."""
     body = as_upload(text)
     return b"".join((_LENGTH.pack(len(body)), body, as_text(body)))
 
 
 def split(get: Callable[[int, int], bytes], size: int) -> tuple[bytes, bytes]:
-    """Return both out of so many bytes; `get` returns them by offset and number.
+    """Return upload and text from the `size` bytes that `written` returned.
 
-    BadContentError when they are not whole.
+    `get` returns them by offset and number. BadContentError when they are truncated.
     """
     start = _LENGTH.size
     stop = start + (_LENGTH.unpack(get(0, start))[0] if size >= start else 0)
@@ -80,7 +105,7 @@ def split(get: Callable[[int, int], bytes], size: int) -> tuple[bytes, bytes]:
 
 
 def main() -> int:
-    """Read from stdin, write to stdout; the argument is what to do."""
+    """Do what the argument says with stdin; write the result to stdout."""
     work = as_text if sys.argv[1] == READING else written
     return run(lambda read: [work(bytes(read()))], "reading the document", DOCUMENT_MEMORY)
 

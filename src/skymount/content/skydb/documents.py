@@ -2,9 +2,7 @@
 write, verified like all content.
 """
 
-import errno
 import math
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -26,14 +24,14 @@ from skymount.content.worker.shared_memory import (
     text_of,
 )
 from skymount.content.worker.worker_process import run_worker
-from skymount.errors import BadContentError, MalformedError, SkymountError
+from skymount.errors import BadContentError, InvalidDocumentError, MalformedError, SkymountError
 from skymount.portal.client.base import PortalReader
-from skymount.portal.client.upload import FILE_FIELD, UploadBody, send
-from skymount.portal.client.upload_source import Source
+from skymount.portal.client.upload import UploadBody, send
 from skymount.portal.failover import Portals
+from skymount.portal.registry.entry_state import EntryState
 from skymount.portal.registry.revision_marks import EntryId
-from skymount.portal.registry.verified_registry import State, VerifiedRegistry
-from skymount.wire.key_pair import KeyPair
+from skymount.portal.registry.verified_registry import VerifiedRegistry
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import linked_skylink
 from skymount.wire.skydb_document import DOCUMENT_LIMIT, document_name
 from skymount.wire.skylink import Skylink
@@ -41,7 +39,7 @@ from skymount.wire.skylink import Skylink
 _ASKED = 256  # entries of a listing of which nothing is known that are asked for
 _ASKING = 2.0  # seconds that this may take
 _TEXTS = "skymount.content.skydb.document_text"
-_PIECE = 1 << 20  # bytes of a document that are read at once
+_READ_SIZE = 1 << 20  # bytes of a document that are read at once
 
 _SMALL = 128 << 10
 """Bytes of a document that a thread takes: json lets nobody else run meanwhile, for 2 ms. More is
@@ -57,7 +55,7 @@ Text = bytes | LongText
 class Document:
     """A document at some time: its entry, and its text."""
 
-    entry: State
+    entry: EntryState
     data: Text | None
     """JSON over several lines, with a line feed at its end; None when there is no document."""
     verified: Verified = Verified.NO
@@ -71,14 +69,14 @@ class Document:
         return self.entry.revision
 
     @property
-    def asked(self) -> float:
+    def requested_at(self) -> float:
         """When the request for the entry was begun, by trio's clock."""
-        return self.entry.asked
+        return self.entry.requested_at
 
     @property
-    def changed(self) -> float:
+    def seen_at(self) -> float:
         """When this machine first saw this revision, in seconds since 1970."""
-        return self.entry.changed
+        return self.entry.seen_at
 
 
 class _Text(NamedTuple):
@@ -192,8 +190,8 @@ class Documents:
             body = await self._reader.read(skyfile, 0, skyfile.size) if skyfile.size else b""
             return await in_thread(partial(as_text, bytes(body)))
         async with open_memory_file() as file:
-            for at in range(0, skyfile.size, _PIECE):
-                size = min(_PIECE, skyfile.size - at)
+            for at in range(0, skyfile.size, _READ_SIZE):
+                size = min(_READ_SIZE, skyfile.size - at)
                 piece = await self._reader.read(skyfile, at, size)
                 await in_thread(partial(file.put, piece, at))
             async with self._worker(file, READING) as found:
@@ -214,26 +212,24 @@ class Documents:
             self._texts[skylink] = text
 
     async def write(
-        self, ref: EntryId, pair: KeyPair, data: Text | bytearray, base: Document | None
+        self, ref: EntryId, pair: SigningKeyPair, data: Text | bytearray, base: Document | None
     ) -> Document:
         """Upload a document, then point its entry at it; as `VerifiedRegistry.write`.
 
-        OSError (EINVAL) when it is not JSON, and then nothing is sent; nor is it when it is made
-        from a text that nobody checked (BadContentError).
+        InvalidDocumentError when it is not JSON, BadContentError when it is made from a text that
+        was not verified; then nothing is sent.
         """
         if base is not None:
             self.check(ref, base)
         try:
             body, text = await self._written(data)
-        except MalformedError:
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL)) from None
+        except MalformedError as error:
+            raise InvalidDocumentError(str(error)) from None
         hashed = ref.data_key is None
         name = document_name(ref.tweak.hex() if hashed else str(ref.data_key), hashed)
-        source = Source.of_bytes(body, name, contenttype="application/json")
 
         async def upload(portal: PortalReader) -> Skylink:
-            upload_body = UploadBody([source], field=FILE_FIELD)
-            return (await send(portal.transport, upload_body)).skylink
+            return (await send(portal.transport, UploadBody.of_document(body, name))).skylink
 
         skylink = await self._portals.first(upload)
         state = await self._entries.write(
@@ -269,7 +265,7 @@ class Documents:
             await in_thread(partial(file.put, text))
             return body, await in_thread(partial(text_of, file))
 
-    async def delete(self, ref: EntryId, pair: KeyPair) -> State:
+    async def delete(self, ref: EntryId, pair: SigningKeyPair) -> EntryState:
         """Delete a document's entry."""
         return await self._entries.delete(ref, pair)
 

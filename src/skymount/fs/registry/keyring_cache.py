@@ -1,4 +1,4 @@
-"""Owns the keyring as the mounted tree sees it: read again when it may have changed."""
+"""The keyring as the mount sees it, read again when it may have changed."""
 
 import logging
 from collections.abc import Iterable
@@ -7,12 +7,11 @@ import trio
 
 from skymount.errors import KeyringError
 from skymount.keyring import Keyring, StoredKey
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 
 log = logging.getLogger(__name__)
 
-_HOLDS = 1.0
-"""Seconds for which what was read of the keyring holds."""
+_MAX_AGE = 1.0  # seconds
 
 
 class KeyringCache:
@@ -20,24 +19,24 @@ class KeyringCache:
 
     def __init__(self, keyring: Keyring) -> None:
         self._keyring = keyring
-        self._by_name: dict[bytes, KeyPair] = {}
-        self._by_public_key: dict[bytes, KeyPair] = {}
+        self._by_name: dict[bytes, SigningKeyPair] = {}
+        self._by_public_key: dict[bytes, SigningKeyPair] = {}
         self._read_at = -1e9
         self._reading = trio.Lock()
 
     async def refresh(self) -> None:
         """Read the keyring unless that was done a moment ago."""
-        if trio.current_time() < self._read_at + _HOLDS:
+        if trio.current_time() < self._read_at + _MAX_AGE:
             return
         async with self._reading:
-            if trio.current_time() < self._read_at + _HOLDS:
+            if trio.current_time() < self._read_at + _MAX_AGE:
                 return
             found = await trio.to_thread.run_sync(self._read)
             self._by_name = {name.encode(): pair for name, pair in found.items()}
             self._by_public_key = {pair.public_key: pair for pair in found.values()}
             self._read_at = trio.current_time()
 
-    def _read(self) -> dict[str, KeyPair]:
+    def _read(self) -> dict[str, SigningKeyPair]:
         try:
             stored = self._keyring.read_all()
         except KeyringError as error:  # the mount goes on; what needs a key is refused
@@ -45,24 +44,19 @@ class KeyringCache:
             return {}
         return {key.name: key.pair for key in stored if isinstance(key, StoredKey)}
 
-    def pair(self, public_key: bytes) -> KeyPair | None:
-        """Return the pair of a public key, None when the keyring does not have it."""
+    def pair(self, public_key: bytes) -> SigningKeyPair | None:
         return self._by_public_key.get(public_key)
 
-    async def latest(self, public_key: bytes) -> KeyPair | None:
-        """Return the same as `pair`, after a `refresh`."""
+    async def latest(self, public_key: bytes) -> SigningKeyPair | None:
         await self.refresh()
         return self.pair(public_key)
 
     def named(self, name: bytes) -> bytes | None:
-        """Return the public key of a name, None when there is none."""
         pair = self._by_name.get(name)
         return None if pair is None else pair.public_key
 
     def names(self) -> Iterable[bytes]:
-        """Return the names."""
         return self._by_name
 
     def public_keys(self) -> Iterable[bytes]:
-        """Return the public keys."""
         return self._by_public_key

@@ -1,87 +1,79 @@
-"""Owns the nodes of ``/registry`` and ``/skydb``: which directories, entries, links and scratch
-files the kernel knows by which numbers, and for how long.
+"""The nodes of `/registry` and `/skydb` that the kernel knows or that hold something: directories,
+entries, links and scratch files, by inode number.
 """
 
 import errno
+import math
 import stat
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Any
 
 import trio
 
 from skymount.errors import MalformedError
-from skymount.fs.registry.file_names import Names
-from skymount.fs.registry.write_buffer import Buffer, Data
+from skymount.fs.inode_space import InodeSpace, entry_inode
+from skymount.fs.registry.file_names import KeyFileNames
+from skymount.fs.registry.write_buffer import FileData, WriteBuffer
 from skymount.fs.subtree import refuse
 from skymount.portal.registry.revision_marks import EntryId
 
-INODE_BIT = 62
-"""Is set in the inode numbers of these realms, and in no others."""
-
-_KIND_BIT = 61  # tells the realms apart
-_HASH_BITS = 60
-
 SCRATCH_LIMIT = 256
-"""Scratch files in one key's directory."""
+"""ScratchFile files in one key's directory."""
 
-SCRATCH_TOTAL = 4
-"""So many times the bytes that one scratch file may have, they may have together."""
+_SCRATCH_TOTAL = 4
+"""All scratch files in one key's directory may have this many times the bytes of the largest."""
 
 SCRATCH_MODE = stat.S_IFREG | 0o600
 
 
 @dataclass(eq=False, slots=True)
-class Node:
-    """Something that the kernel knows by a number."""
+class KeyNode:
+    """A file, directory or link of one of the two subtrees."""
 
     inode: int
     name: bytes
-    references: int = 0
-    """Lookups that the kernel has not forgotten, and open handles."""
+    references: int = 0  # lookups that the kernel has not forgotten, and open handles
 
 
 @dataclass(eq=False, slots=True)
-class KeyLink(Node):
+class KeyLink(KeyNode):
     """A key of the keyring: a symbolic link to its public key's directory."""
 
     target: bytes = b""
 
 
 @dataclass(eq=False, slots=True)
-class Scratch(Node):
-    """A file in memory, never posted under its own name."""
+class ScratchFile(KeyNode):
+    """An editor's file in memory, never posted under its own name."""
 
     directory: "KeyDirectory" = field(kw_only=True)
     data: bytearray = field(default_factory=bytearray)
     changed_ns: int = 0
-    is_gone: bool = False
-    """Whether it became an entry, or was removed: what is written now would be lost."""
-    is_moving: bool = False
-    """Whether its content is being posted, to become an entry: the same."""
+    is_removed: bool = False
+    is_publishing: bool = False  # whether its content is being posted, to become an entry
 
-    def write(self, offset: int, data: Data, limit: int) -> None:
-        """Put bytes at an offset; OSError as of `resize`."""
-        self.check_writable()
+    def write(self, offset: int, data: FileData, limit: int) -> None:
+        self._check_writable()
         if offset + len(data) > len(self.data):
             self.resize(offset + len(data), limit)
         self.data[offset : offset + len(data)] = data
         self.changed_ns = time.time_ns()
 
-    def check_writable(self) -> None:
+    def _check_writable(self) -> None:
         """ESTALE when what is written now would be lost."""
-        if self.is_gone or self.is_moving:
+        if self.is_removed or self.is_publishing:
             refuse(errno.ESTALE)
 
     def resize(self, size: int, limit: int) -> None:
         """Cut or extend with zeros; EFBIG beyond the limit, ENOSPC when all are too large."""
-        self.check_writable()
+        self._check_writable()
         if size > limit:
             refuse(errno.EFBIG)
         others = sum(len(each.data) for each in self.directory.scratch.values() if each is not self)
-        if size > len(self.data) and others + size > SCRATCH_TOTAL * limit:
+        if size > len(self.data) and others + size > _SCRATCH_TOTAL * limit:
             refuse(errno.ENOSPC)
         del self.data[size:]
         self.data.extend(bytes(size - len(self.data)))
@@ -89,82 +81,110 @@ class Scratch(Node):
 
 
 @dataclass(eq=False, slots=True)
-class EntryFile(Node):
-    """An entry."""
+class EntryFile(KeyNode):
+    """The file of an entry. Owns the buffer that all who have it open for writing share."""
 
     directory: "KeyDirectory" = field(kw_only=True)
-    ref: EntryId = field(kw_only=True)
-    buffer: Buffer[Any] | None = None
-    """There while it is open for writing."""
-    is_new: bool = False
-    """Whether it was made here and nothing of it is known to be stored."""
+    entry_id: EntryId = field(kw_only=True)
+    is_new: bool = False  # whether it was made here and nothing of it is known to be stored
+    _buffer: WriteBuffer[Any] | None = None
     _lock: trio.Lock | None = None
 
     @property
     def lock(self) -> trio.Lock:
-        """Held while its content is posted. There are many entries, and few get any."""
+        """Held while its content is posted. Made on demand: most entries never need it."""
         if self._lock is None:
             self._lock = trio.Lock()
         return self._lock
 
+    @property
+    def buffer(self) -> WriteBuffer[Any] | None:
+        """What is written to it; None when it is not open for writing."""
+        return self._buffer
+
+    def share_buffer(self, buffer: WriteBuffer[Any]) -> WriteBuffer[Any]:
+        """Set the buffer; return the one to use, which is another if there was one already."""
+        if self._buffer is None:
+            self._buffer = buffer
+        return self._buffer
+
+    def remove_writer(self, buffer: WriteBuffer[Any]) -> None:
+        """Count off a handle. With the last goes the buffer, and a new file that was not posted."""
+        buffer.writers -= 1
+        if self._buffer is buffer and not buffer.writers:
+            self._buffer = None
+            self.is_new = self.is_new and buffer.error is None
+
+    def cut_off(self) -> None:
+        """Part open handles from the entry: it was removed or renamed."""
+        self.is_new = False
+        if self._buffer is not None:
+            self._buffer.is_cut_off = True
+            self._buffer = None
+
+    @contextmanager
+    def writes_refused(self) -> Iterator[None]:
+        """Refuse writes while the content gets another name: they would be lost."""
+        buffer = self._buffer
+        if buffer is None:
+            yield
+            return
+        buffer.is_cut_off = True
+        try:
+            yield
+        except BaseException:
+            buffer.is_cut_off = False
+            raise
+
 
 @dataclass(eq=False, slots=True)
-class KeyDirectory(Node):
+class KeyDirectory(KeyNode):
     """The directory of a public key."""
 
     public_key: bytes = b""
     files: dict[bytes, EntryFile] = field(default_factory=dict)
-    """Entries that somebody refers to, or that are new."""
-    scratch: dict[bytes, Scratch] = field(default_factory=dict)
-    moved: set[bytes] = field(default_factory=set)
-    """Names of entries that were renamed to scratch files: seen as gone, and kept."""
-    looked_up_at: float = -1e9
-    """When an entry in it of which nothing was known was last looked up, by trio's clock."""
-    looked_up_by: int = 0
-    """The thread that did."""
-    waited: float = 0.0
-    """Seconds that the last such lookup that waited for a portal took."""
+    """Entries that something refers to, or that are new."""
+    scratch: dict[bytes, ScratchFile] = field(default_factory=dict)
+    hidden: set[bytes] = field(default_factory=set)
+    """Entries that were renamed to scratch files: this mount does not show them."""
+    waited_at: float = -math.inf  # when a lookup in it last waited for a portal, by trio's clock
+    wait_left: float = 0.0  # seconds for which lookups in it could still wait then
 
 
-class Nodes:
-    """The nodes of one realm. `kind`, 0 or 1, keeps its inode numbers from those of the other."""
+class NodeTable:
+    """The nodes of one subtree, and when they can be dropped."""
 
-    def __init__(self, kind: int, names: Names) -> None:
-        self._kind = kind
+    def __init__(self, space: InodeSpace, names: KeyFileNames) -> None:
+        self._space = space
         self._names = names
-        self._nodes: dict[int, Node] = {}
+        self._nodes: dict[int, KeyNode] = {}
         self._directories: dict[bytes, KeyDirectory] = {}
         self._scratch_number = 0
 
-    def __iter__(self) -> Iterator[Node]:
+    def __iter__(self) -> Iterator[KeyNode]:
         return iter(list(self._nodes.values()))
 
-    def get(self, inode: int) -> Node:
-        """Return a node; ESTALE when there is none of that number."""
+    def get(self, inode: int) -> KeyNode:
         return self._nodes.get(inode) or refuse(errno.ESTALE)
 
     def directory(self, inode: int) -> KeyDirectory:
-        """Return a key's directory; ENOTDIR when it is something else."""
         node = self.get(inode)
         return node if isinstance(node, KeyDirectory) else refuse(errno.ENOTDIR)
 
     @property
     def directory_names(self) -> set[bytes]:
-        """The keys' directories that are in use."""
         return set(self._directories)
 
     def key_directory(self, name: bytes) -> KeyDirectory:
-        """Return the directory of a public key of 64 hex digits."""
         found = self._directories.get(name)
         if found is None:
-            inode = self._number(b"key", name)
+            inode = entry_inode(self._space, b"key", name)
             found = KeyDirectory(inode, name, public_key=bytes.fromhex(name.decode()))
             self._directories[name] = self._nodes[inode] = found
         return found
 
     def key_link(self, name: bytes, public_key: bytes) -> KeyLink:
-        """Return the link of a name in the keyring."""
-        inode = self._number(b"link", name, public_key)
+        inode = entry_inode(self._space, b"link", name, public_key)
         node = self._nodes.get(inode)
         if not isinstance(node, KeyLink):
             node = self._nodes[inode] = KeyLink(inode, name, target=public_key.hex().encode())
@@ -178,30 +198,31 @@ class Nodes:
                 key = self._names.parse(name)
             except MalformedError:
                 return None
-            ref = EntryId(directory.public_key, key.tweak, key.data_key)
-            inode = self._number(b"entry", directory.public_key, name)
-            found = EntryFile(inode, name, directory=directory, ref=ref)
+            entry_id = EntryId(directory.public_key, key.tweak, key.data_key)
+            inode = entry_inode(self._space, b"entry", directory.public_key, name)
+            found = EntryFile(inode, name, directory=directory, entry_id=entry_id)
             directory.files[name] = self._nodes[inode] = found
         return found
 
-    def scratch(self, directory: KeyDirectory, name: bytes) -> Scratch:
+    def scratch_file(self, directory: KeyDirectory, name: bytes) -> ScratchFile:
         """Make a scratch file; ENOSPC when there are too many."""
         if len(directory.scratch) >= SCRATCH_LIMIT:
             refuse(errno.ENOSPC)
         self._scratch_number += 1
-        inode = self._number(b"scratch", directory.public_key, b"%d" % self._scratch_number)
-        made = Scratch(inode, name, directory=directory, changed_ns=time.time_ns())
+        inode = entry_inode(
+            self._space, b"scratch", directory.public_key, b"%d" % self._scratch_number
+        )
+        made = ScratchFile(inode, name, directory=directory, changed_ns=time.time_ns())
         directory.scratch[name] = self._nodes[inode] = made
         return made
 
     def forget(self, inode: int, count: int) -> None:
-        """Take back references to a node."""
         node = self._nodes.get(inode)
         if node is not None:
             node.references = max(0, node.references - count)
             self.drop_if_unused(node)
 
-    def drop_if_unused(self, node: Node) -> None:
+    def drop_if_unused(self, node: KeyNode) -> None:
         """Drop a node that nobody refers to and that holds nothing."""
         if node.references:
             return
@@ -212,27 +233,12 @@ class Nodes:
                 if node.directory.files.get(node.name) is node:
                     del node.directory.files[node.name]
                 self.drop_if_unused(node.directory)
-            case Scratch():
-                if not node.is_gone:
+            case ScratchFile():
+                if not node.is_removed:
                     return
                 self.drop_if_unused(node.directory)
             case KeyDirectory():
-                if node.files or node.scratch or node.moved:
+                if node.files or node.scratch or node.hidden:
                     return
                 self._directories.pop(node.name, None)
         self._nodes.pop(node.inode, None)
-
-    def _number(self, *parts: bytes) -> int:
-        digest = blake2b(b"\0".join(parts), digest_size=8).digest()
-        number = int.from_bytes(digest, "big") >> (64 - _HASH_BITS)
-        return 1 << INODE_BIT | self._kind << _KIND_BIT | number
-
-
-def is_key_node(inode: int) -> bool:
-    """Whether an inode number belongs to one of these realms."""
-    return bool(inode >> INODE_BIT & 1)
-
-
-def kind_of(inode: int) -> int:
-    """Return the kind of the realm that an inode number belongs to."""
-    return inode >> _KIND_BIT & 1

@@ -1,6 +1,4 @@
-"""Owns what is being written to one registry entry before it is posted: the bytes, what they are
-based on, and whether there is anything to post. Pure.
-"""
+"""What is written to an entry until it is posted, and whether there is anything to post. No IO."""
 
 import errno
 from dataclasses import dataclass
@@ -10,53 +8,43 @@ from typing import Generic, TypeVar
 from skymount.content.worker.shared_memory import LongText
 from skymount.fs.subtree import refuse
 
-Data = bytes | bytearray | LongText
+FileData = bytes | bytearray | LongText
 
 B = TypeVar("B")
 
 
-class Due(Enum):
+class PostDue(Enum):
     """What closing a file has to do."""
 
     NOTHING = auto()
-    AT_RELEASE = auto()
-    """It was only emptied: a shell flushes a duplicate before it writes."""
+    AT_RELEASE = auto()  # it was only emptied: a shell flushes a duplicate before it writes
     NOW = auto()
 
 
 @dataclass(slots=True)
-class Buffer(Generic[B]):
+class WriteBuffer(Generic[B]):
     """The content of a file that is open for writing, shared by every handle on it."""
 
-    limit: int
-    """Bytes that it may hold."""
-    data: Data
-    """Somebody else's as well while it `is_lent`: to copy a large document would hold all up."""
-    base: B | None
-    """What it was made from; None when it replaces whatever there is."""
-    stored: Data | None
+    limit: int  # bytes of the content at most
+    data: FileData  # shared while it `is_lent` (copy-on-write): copying a large document takes long
+    base: B | None  # the state it was made from; None when it replaces whatever there is
+    stored: FileData | None
     """The content that was stored when it was last asked for, None when there was none."""
-    written: bool = False
-    """Whether bytes were written since it was last posted."""
-    emptied: bool = False
-    """Whether it was emptied since then."""
+    written: bool = False  # whether bytes were written since it was last posted
+    emptied: bool = False  # whether it was emptied since then
     overflowed: bool = False
-    """Whether more was written than it holds: then nothing is posted, until it is emptied."""
+    """Whether more than `limit` was written: nothing is posted until it is emptied."""
     error: Exception | None = None
-    """Why its last posting failed. It is reported again until something new is written."""
-    unposted: Data | None = None
-    """The content whose posting failed, which may be posted by itself later."""
-    is_cut_off: bool = False
-    """Whether its file was removed or renamed: it stands for nothing any more."""
-    writers: int = 0
-    """Handles that share it."""
-    is_lent: bool = False
-    """Whether somebody else has the content, so that a write goes into a copy."""
-    changed_ns: int = 0
-    """When its content changed, in nanoseconds since 1970."""
+    """Why posting failed; reported at each close until something new is written."""
+    unposted: FileData | None = None
+    """The content whose posting failed, which may be sent from the spool later."""
+    is_cut_off: bool = False  # whether its file was removed or renamed: writes are ESTALE
+    writers: int = 0  # handles that share it
+    is_lent: bool = False  # whether `data` is shared, so that the next write copies it
+    changed_ns: int = 0  # when its content changed, in nanoseconds since 1970
 
     def write(self, offset: int, data: bytes) -> int:
-        """Put bytes at an offset; EFBIG when it would hold more than its limit."""
+        """Put bytes at an offset; EFBIG beyond the limit, ESTALE when it is cut off."""
         if self.is_cut_off:
             refuse(errno.ESTALE)
         stop = offset + len(data)
@@ -71,64 +59,56 @@ class Buffer(Generic[B]):
         return len(data)
 
     def resize(self, size: int) -> None:
-        """Cut or extend with zeros; EFBIG as of `write`."""
         if self.is_cut_off:
             refuse(errno.ESTALE)
         if size > self.limit:
             refuse(errno.EFBIG)
-        if size == 0:
-            self.base, self.written, self.emptied, self.overflowed = None, False, True, False
-        elif size != len(self.data):
-            self.written = True
         self.error = None
         if size == 0:
-            self.data = b""
+            self.data, self.base = b"", None
+            self.written, self.emptied, self.overflowed = False, True, False
         elif size != len(self.data):
+            self.written = True
             own = self._own()
             del own[size:]
             own.extend(bytes(size - len(own)))
 
     def _own(self) -> bytearray:
-        """Return the content, which is nobody else's from now on."""
         if self.is_lent or not isinstance(self.data, bytearray):
             self.data, self.is_lent = bytearray(self.data), False
         return self.data
 
-    def lend(self) -> Data:
-        """Return the content, which does not change any more, whatever is written from now on."""
+    def lend(self) -> FileData:
+        """Return the content; what is written from now on does not change it."""
         self.is_lent = True
         return self.data
 
     @property
-    def due(self) -> Due:
-        """What has to be posted, and when.
-
-        So is content that is stored already: that is what was stored some time ago, and something
-        else may wait to be posted.
-        """
+    def due(self) -> PostDue:
+        """When the content has to be posted, even if it was stored some time ago."""
         if self.overflowed or self.is_cut_off:
-            return Due.NOTHING
+            return PostDue.NOTHING
         if self.written:
-            return Due.NOW
-        return Due.AT_RELEASE if self.emptied else Due.NOTHING
+            return PostDue.NOW
+        return PostDue.AT_RELEASE if self.emptied else PostDue.NOTHING
 
-    def take(self) -> Data:
-        """Return the content, to be posted; what is written from now on is due anew."""
+    def take(self) -> FileData:
+        """Return the content to post; later writes are due anew."""
         self.written = self.emptied = False
         return self.lend()
 
-    def replaced(self, base: B, data: Data) -> None:
-        """Take note that other content is stored now, which is the content from now on."""
+    def replaced(self, base: B, data: FileData) -> None:
+        """Take over other content that was stored meanwhile, as `base`."""
         self.data, self.is_lent = data, True
         self.written = self.emptied = False
         self.posted(base, data)
 
-    def posted(self, base: B, data: Data) -> None:
-        """Take note that this content is stored, as `base`."""
+    def posted(self, base: B, data: FileData) -> None:
+        """Note that this content is stored, as `base`."""
         self.base, self.stored, self.unposted = base, data, None
 
-    def failed(self, error: Exception, data: Data) -> None:
-        """Take note that what was taken could not be posted, unless more was written since."""
+    def failed(self, error: Exception, data: FileData) -> None:
+        """Note that posting failed; `error` counts unless more was written since."""
         self.unposted = data
         if not (self.written or self.emptied):
             self.error = error

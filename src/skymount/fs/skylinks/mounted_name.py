@@ -1,144 +1,147 @@
-"""Owns what the mount knows of a name in a directory of trees, and how inode numbers stand for the
-files of its trees. What is done with it is decided in `slots`.
+"""What the mount knows of a name in `skylinks` or `hns`, and of each tree that the name led to.
 
-An inode number is the slot's number, then the node's index in its tree: 38 and 24 bits. The slot's
-number is a hash of the name, and of what it leads to where that can change, so the numbers are the
-same after a remount, and no table of them is kept.
+`NameTable` decides what happens to them.
 """
 
 import math
-from collections.abc import Iterable
+from enum import Enum, auto
 
 import trio
 
 from skymount.errors import PortalError
+from skymount.fs.inode_space import node_inode
 from skymount.fs.skylinks.tree import Tree
-from skymount.portal.registry.name_resolver import Goal
+from skymount.portal.registry.name_resolver import ResolvableName
 from skymount.wire.skylink import Skylink
 
-INDEX_BITS = 24
-NUMBER_BITS = 37
-
-SPACES = 2
-"""How many `Slots` can have inode numbers of their own."""
+PROVISIONAL_TIMEOUT = 30.0
+"""Seconds for which a provisional tree is shown without being asked for again."""
 
 
-def space_of(inode: int) -> int:
-    """Return which `Slots` an inode number belongs to."""
-    return inode >> (INDEX_BITS + NUMBER_BITS) & SPACES - 1
+class TreeState(Enum):
+    """What is known of the tree of a version.
 
-
-def merged(inodes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return references to inodes that are given back with those to a slot's files as one.
-
-    The kernel gives back thousands at a time, and all of them are the slot's.
+    EMPTY ──> FINAL
+      └─────> PROVISIONAL ──> PROVED
+                   └────────> DISPROVED
     """
-    found: list[tuple[int, int]] = []
-    counts: dict[int, int] = {}
-    for inode, count in inodes:
-        number = inode >> INDEX_BITS
-        if number >> NUMBER_BITS < SPACES:
-            counts[number] = counts.get(number, 0) + count
-        else:  # another realm's
-            found.append((inode, count))
-    found.extend((number << INDEX_BITS, count) for number, count in counts.items())
-    return found
+
+    EMPTY = auto()  # it is not loaded
+    FINAL = auto()  # it never changes
+    PROVISIONAL = auto()  # A portal that failed might prove another one (docs/semantics.md, T6)
+    PROVED = auto()  # it was provisional, and a portal proved it
+    DISPROVED = auto()  # it was provisional, and a portal proved another one: its inodes are stale
 
 
 class TreeVersion:
     """A name and one tree that it leads to, once that is known."""
 
     __slots__ = (
-        "changed",
         "expires",
+        "mounted",
         "number",
-        "point",
         "references",
+        "state",
         "target",
         "tree",
         "verified",
-        "was_provisional",
     )
 
-    tree: Tree | None
-
-    def __init__(self, point: "MountedName", number: int, target: Skylink | None) -> None:
-        self.point = point
-        self.number = number
-        self.target = target
-        """The v1 skylink of the tree; None until a name that moves is resolved."""
-        self.tree = None
+    def __init__(self, mounted: "MountedName", number: int, target: Skylink | None) -> None:
+        self.mounted = mounted
+        self.number = number  # its tree number (`inode_space`)
+        self.target = target  # the v1 skylink of the tree; None until a name that moves is resolved
+        self.tree: Tree | None = None
+        self.state = TreeState.EMPTY
+        self.expires = math.inf  # when a provisional tree is no longer shown, by trio's clock
         self.verified = True
-        """Whether it is verified that the name leads here; a domain's record does not count."""
-        self.references = 0
-        """Lookups that the kernel has not forgotten, and open handles."""
-        self.expires = math.inf
-        """Until when a provisional tree may be shown, by trio's clock."""
-        self.was_provisional = False
-        """Whether it shows or showed a provisional tree: the kernel may keep none of its pages."""
-        self.changed = False
-        """Whether its tree turned out to be another than it showed while that was provisional."""
+        """Whether it is proved that the name leads here; a domain's record is no proof."""
+        self.references = 0  # lookups that the kernel has not forgotten, and open handles
+
+    def set_tree(self, tree: Tree) -> None:
+        """Show a tree: the first, or the same one as it was loaded again."""
+        self.tree = tree
+        if tree.skyfile.is_provisional:
+            self.state = TreeState.PROVISIONAL
+            self.expires = trio.current_time() + PROVISIONAL_TIMEOUT
+        else:
+            self.state = TreeState.PROVED if self.was_provisional else TreeState.FINAL
+            self.expires = math.inf
+
+    def show_as(self, other: "TreeVersion") -> None:
+        """Show what another version does: the name was resolved after this one was handed out."""
+        self.tree, self.target, self.verified = other.tree, other.target, other.verified
+        self.state, self.expires = other.state, other.expires
+
+    @property
+    def shown(self) -> Tree | None:
+        """Its tree; None while there is none, and once a provisional one has expired."""
+        return None if self.expires <= trio.current_time() else self.tree
 
     @property
     def is_provisional(self) -> bool:
-        """Whether a portal that failed might prove something else (docs/semantics.md, T6)."""
-        return self.tree is not None and self.tree.skyfile.is_provisional
+        return self.state is TreeState.PROVISIONAL
 
-    def has_expired(self, now: float) -> bool:
-        """Whether what it shows was provisional, and was not asked for again in time."""
-        return self.expires <= now
+    @property
+    def was_provisional(self) -> bool:
+        """Whether it is or was provisional: the kernel must not keep its pages."""
+        return self.state not in (TreeState.EMPTY, TreeState.FINAL)
 
     def inode(self, index: int = 0) -> int:
-        """Return the inode number of a node of its tree; the root is 0."""
-        return self.number << INDEX_BITS | index
+        return node_inode(self.number, index)
+
+
+class LoadState(Enum):
+    """Whether the tree of a name is being loaded."""
+
+    IDLE = auto()
+    LOADING = auto()
+    SLOW = auto()
+    """A lookup waited for the load as long as it may, so the next ones do not wait at all."""
 
 
 class MountedName:
-    """A name, and the slot that it shows now."""
+    """A name, and the version of its tree that it shows now."""
 
     __slots__ = (
         "error",
-        "failure",
         "goal",
-        "loading",
+        "is_recheck_scheduled",
+        "load_ended",
+        "load_state",
         "name",
         "provisional",
-        "repeating",
-        "repetitions",
-        "seen",
-        "slot",
-        "slow",
-        "used",
+        "rechecks",
+        "refresh_error",
+        "resolved_at",
+        "version",
         "waiting",
+        "was_used",
     )
 
-    slot: TreeVersion
+    version: TreeVersion
 
-    def __init__(self, name: str, goal: Goal) -> None:
+    def __init__(self, name: str, goal: ResolvableName) -> None:
         self.name = name
-        self.goal = goal
-        self.error: PortalError | None = None
-        """Why there is nothing to show."""
-        self.failure: PortalError | None = None
-        """Why the last load failed, if what was there is still shown."""
-        self.loading: trio.Event | None = None
-        """Set when the load that is under way ends."""
-        self.waiting = 0
-        """Tasks that wait for the load, and will refer to the slot."""
-        self.slow = False
-        """Whether a lookup has already waited for this load for as long as it may."""
-        self.seen = 0.0
-        """When the resolution was asked for that was looked at last, by trio's clock."""
+        self.goal = goal  # the skylink or domain that the name stands for
+        self.error: PortalError | None = None  # why there is nothing to show
+        self.refresh_error: PortalError | None = None
+        """Why the last load failed, if an older tree is still shown."""
+        self.load_state = LoadState.IDLE
+        self.load_ended = trio.Event()  # set at the end of the load in flight, or of the last one
+        self.waiting = 0  # tasks that wait for the load, and will refer to the version
+        self.resolved_at = 0.0  # when the resolution that is shown was asked for, by trio's clock
         self.provisional: list[TreeVersion] = []
-        """The slots that show the provisional tree of its present target."""
-        self.repetitions = 0
-        """How often that was asked for again."""
-        self.repeating = False
-        """Whether a task waits to do so."""
-        self.used = False
-        """Whether it was used since then."""
+        """The versions that show the provisional tree of the present target."""
+        self.rechecks = 0  # how often that tree was asked for again
+        self.is_recheck_scheduled = False
+        self.was_used = False  # whether the name was used since the last recheck
+
+    @property
+    def is_loading(self) -> bool:
+        return self.load_state is not LoadState.IDLE
 
     @property
     def moves(self) -> bool:
-        """Whether what it leads to can change."""
+        """Whether it may lead to another tree some day: a domain or a v2 skylink."""
         return not isinstance(self.goal, Skylink) or self.goal.version == 2

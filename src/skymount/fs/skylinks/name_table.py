@@ -1,5 +1,5 @@
-"""Owns the names that the mount knows in a directory of trees: which are loaded, loading or needed
-no more, and which of its trees a name that moves, or is provisional, shows now.
+"""The names used in `skylinks` or `hns`: loads their trees, keeps what is used, drops the rest, and
+decides which version of its tree a name shows that moves, or whose tree is provisional.
 """
 
 import errno
@@ -14,385 +14,368 @@ import trio
 from skymount.concurrency import off_loop
 from skymount.content.model.skyfile import Skyfile
 from skymount.errors import BadContentError, NotFoundError, PortalError, UnavailableError
-from skymount.fs.skylinks.mounted_name import INDEX_BITS, NUMBER_BITS, MountedName, TreeVersion
+from skymount.fs.inode_space import (
+    InodeSpace,
+    first_tree_number,
+    next_tree_number,
+    split_node_inode,
+)
+from skymount.fs.skylinks.mounted_name import LoadState, MountedName, TreeState, TreeVersion
 from skymount.fs.skylinks.tree import Tree
-from skymount.fs.subtree import FOREVER, refuse
-from skymount.portal.registry.name_resolver import NEGATIVE_TTL, Goal, NameResolver
+from skymount.fs.subtree import IMMUTABLE_TIMEOUT, refuse
+from skymount.portal.registry.cached_resolution import NEGATIVE_TTL
+from skymount.portal.registry.name_resolver import NameResolver, ResolvableName
 from skymount.wire.skylink import Skylink, parse_skylink
 
 log = logging.getLogger(__name__)
 
-_LOGGED = 200  # characters of a path in the log
-_KEPT = 64  # trees kept though nothing refers to them: what was just looked at is looked at again
+_LOGGED_PATH = 200  # characters
+_KEPT_UNUSED = 64  # names that stay though nothing refers to them: they may be used again soon
 
-_PROVISIONAL = 30.0
-"""Seconds for which a provisional tree is shown without being asked for again."""
-
-_PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)
-"""Seconds before each further load of what is provisional; the last one again and again."""
+_RECHECK_DELAYS = (1.0, 2.0, 4.0, 8.0, 15.0)
+"""Seconds before each further load of a provisional tree; the last one is repeated."""
 
 
 class NameTable:
-    """The names of one directory, and their slots by inode number.
+    """The names of one subtree, and the versions of their trees by tree number.
 
-    `parse` gives the one spelling under which a name is kept, and what it leads to; MalformedError
-    when it is none. Loads run in the nursery given. Each `NameTable` has its own inode numbers.
+    `parse` returns (the one spelling under which a name is kept, what it stands for), or raises
+    MalformedError. Loads run in `nursery`. `tree_number` makes the first number to try for a tree.
     """
 
     def __init__(
         self,
         load: Callable[[Skylink], Awaitable[Skyfile]],
         nursery: trio.Nursery,
-        names: NameResolver,
-        parse: Callable[[str], tuple[str, Goal]],
-        space: int = 0,
+        resolver: NameResolver,
+        parse: Callable[[str], tuple[str, ResolvableName]],
+        space: InodeSpace,
+        tree_number: Callable[[InodeSpace, str], int] = first_tree_number,
     ) -> None:
         self._load = load
         self._nursery = nursery
-        self._names = names
+        self._resolver = resolver
         self._parse = parse
-        self._space = space
-        self._points: dict[str, MountedName] = {}
-        self._by_number: dict[int, TreeVersion] = {}
-        self._prune_at = _KEPT
+        self.space = space
+        self._tree_number = tree_number
+        self._names: dict[str, MountedName] = {}
+        self._versions: dict[int, TreeVersion] = {}
+        self._prune_at = _KEPT_UNUSED
 
     def __iter__(self) -> Iterator[MountedName]:
-        return iter(self._points.values())
+        return iter(self._names.values())
 
     def __len__(self) -> int:
-        return len(self._points)
+        return len(self._names)
 
-    def point(self, name: str) -> MountedName:
-        """Return the point of a name, made if need be; MalformedError when the name is none."""
-        found = self._points.get(name)
+    # Names and versions
+
+    def get_or_add(self, name: str) -> MountedName:
+        """Return a name, added if it is new; MalformedError when it stands for nothing."""
+        found = self._names.get(name)
         if found is None:
-            kept, goal = self._parse(name)
-            found = self._points.get(kept)
-            if found is None:
-                found = self._new_point(kept, goal)
+            canonical, goal = self._parse(name)
+            found = self._names.get(canonical) or self._add(canonical, goal)
         return found
 
-    def _new_point(self, name: str, goal: Goal) -> MountedName:
-        point = MountedName(name, goal)
-        target = None if point.moves else goal
+    def _add(self, name: str, goal: ResolvableName) -> MountedName:
+        mounted = MountedName(name, goal)
+        target = None if mounted.moves else goal
         assert not isinstance(target, str)
-        point.slot = self._new_slot(point, target)
+        mounted.version = self._new_version(mounted, target)
         self._prune()
-        self._points[name] = point
-        return point
+        self._names[name] = mounted
+        return mounted
 
-    def _new_slot(self, point: MountedName, target: Skylink | None) -> TreeVersion:
-        number = self._first_number(point, target)
-        while number == 0 or number in self._by_number:
-            number = self._next_number(number)
-        slot = self._by_number[number] = TreeVersion(point, number, target)
-        return slot
+    def _first_number(self, mounted: MountedName, target: Skylink | None) -> int:
+        """Hash a name, with its target where that can change."""
+        text = f"{mounted.name}\0{target or ''}" if mounted.moves else mounted.name
+        return self._tree_number(self.space, text)
+
+    def _new_version(self, mounted: MountedName, target: Skylink | None) -> TreeVersion:
+        number = self._first_number(mounted, target)
+        while number in self._versions:
+            number = next_tree_number(number)
+        version = self._versions[number] = TreeVersion(mounted, number, target)
+        return version
+
+    def _version_for(self, mounted: MountedName, target: Skylink) -> TreeVersion:
+        """Return the version for a target: the one that was shown before, if it is still in use."""
+        number = self._first_number(mounted, target)
+        while (version := self._versions.get(number)) is not None:
+            is_it = version.mounted.name == mounted.name and version.target == target
+            if is_it and version.state is TreeState.FINAL:
+                version.mounted = mounted
+                return version
+            number = next_tree_number(number)
+        return self._new_version(mounted, target)
 
     def find(self, name: str) -> MountedName | None:
-        """Return the point of a name as it is kept, if its tree is loaded."""
-        point = self._points.get(name)
-        return None if point is None or point.slot.tree is None else point
+        mounted = self._names.get(name)
+        return None if mounted is None or mounted.version.tree is None else mounted
 
-    def of_inode(self, inode: int) -> tuple[TreeVersion, int]:
-        """Return (slot, index) of an inode number; KeyError when there is none."""
-        slot = self._by_number[inode >> INDEX_BITS]
-        if slot.changed:
-            raise KeyError(inode)
-        slot.point.used = True
-        return slot, inode & (1 << INDEX_BITS) - 1
+    def node_of(self, inode: int) -> tuple[TreeVersion, int]:
+        """Return (version, index) of an inode number; ESTALE when there is none."""
+        number, index = split_node_inode(inode)
+        version = self._versions.get(number)
+        if version is None or version.state is TreeState.DISPROVED:
+            refuse(errno.ESTALE)
+        version.mounted.was_used = True
+        return version, index
 
-    # What a name shows
+    # What a name shows, and for how long
 
-    def ttl(self, point: MountedName) -> float:
-        """Return the seconds for which a name surely shows what it does; 0: it is to be asked."""
-        if point.slot.tree is None or point.loading is not None:
+    def ttl(self, mounted: MountedName) -> float:
+        """Return for how many seconds a name surely shows what it does; 0: load it again."""
+        if mounted.version.tree is None or mounted.is_loading:
             return 0.0
-        left = max(0.0, point.slot.expires - trio.current_time())
-        if not point.moves:
-            return min(FOREVER, left)
-        known = self._names.known(point.goal)
-        return min(left, self._names.pause(point.goal)) if known.asked == point.seen else 0.0
+        left = max(0.0, mounted.version.expires - trio.current_time())
+        if not mounted.moves:
+            return min(IMMUTABLE_TIMEOUT, left)
+        known = self._resolver.cached(mounted.goal)
+        is_shown = known.requested_at == mounted.resolved_at
+        return min(left, self._resolver.revalidate_in(mounted.goal)) if is_shown else 0.0
 
-    def negative_ttl(self, point: MountedName) -> float:
-        """Return the seconds for which it holds that there is no such name."""
-        known = self._names.known(point.goal) if point.moves else None
-        return self._names.pause(point.goal) if known and known.absent else NEGATIVE_TTL
+    def negative_ttl(self, mounted: MountedName) -> float:
+        """Return for how many seconds there is surely no such name."""
+        known = self._resolver.cached(mounted.goal) if mounted.moves else None
+        return (
+            self._resolver.revalidate_in(mounted.goal) if known and known.absent else NEGATIVE_TTL
+        )
 
-    def is_stale(self, slot: TreeVersion) -> bool:
-        """Whether the name may lead elsewhere by now: asking failed, or it does already."""
-        point = slot.point
-        is_shown = point.slot.target == slot.target and self._points.get(point.name) is point
-        return point.moves and not (is_shown and not self._names.known(point.goal).stale)
+    def is_stale(self, version: TreeVersion) -> bool:
+        """Whether the name may lead elsewhere by now: resolving it failed, or it does already."""
+        mounted = version.mounted
+        is_shown = mounted.version.target == version.target and self._is_listed(mounted)
+        return mounted.moves and not (is_shown and not self._resolver.cached(mounted.goal).stale)
 
-    async def settle(self, point: MountedName, limit: float) -> None:
-        """Bring a name up to date, but wait for so many seconds at most, once for each load.
+    def _is_listed(self, mounted: MountedName) -> bool:
+        return self._names.get(mounted.name) is mounted
 
-        Afterwards its slot is what to show; PortalError when there is nothing.
+    async def revalidate(self, mounted: MountedName, limit: float) -> None:
+        """Bring a name up to date; wait for `limit` seconds at most, once for each load.
+
+        Afterwards its version is what to show; PortalError when there is nothing.
         """
-        point.used = True
-        if self.ttl(point):
+        mounted.was_used = True
+        if self.ttl(mounted):
             return
-        done = self.start(point)
-        if not point.slow:
-            await self._wait(point, limit)
-            if not done.is_set():
-                point.slow = True
-        if point.error is not None:
-            raise point.error
+        ended = self.start_load(mounted)
+        if mounted.load_state is not LoadState.SLOW:
+            await self._wait(mounted, limit)
+            if not ended.is_set():
+                mounted.load_state = LoadState.SLOW
+        if mounted.error is not None:
+            raise mounted.error
 
-    def start(self, point: MountedName) -> trio.Event:
-        """Begin to load a name unless that is under way; the event is set at its end."""
-        if point.loading is None:
-            point.loading = trio.Event()
-            point.error = point.failure = None
-            point.slow = False
-            self._nursery.start_soon(self._fill, point, point.loading)
-        return point.loading
+    async def load_tree(self, version: TreeVersion) -> Tree:
+        """Return a version's tree, loaded first if need be; PortalError when that fails.
 
-    async def _wait(self, point: MountedName, limit: float = math.inf) -> None:
-        done = self.start(point)
-        point.waiting += 1
-        try:
-            with trio.move_on_after(limit):
-                await done.wait()
-        finally:
-            point.waiting -= 1
-
-    async def tree(self, slot: TreeVersion) -> Tree:
-        """Return a slot's tree, loading it first if need be; PortalError when that fails.
-
-        OSError (ESTALE) if it was provisional and proves to be another.
+        ESTALE if it was provisional and another tree is proved.
         """
-        while (tree := self.shown(slot)) is None:
-            point = slot.point
-            await self._wait(point)
-            if slot.changed:
+        while (tree := version.shown) is None:
+            mounted = version.mounted
+            await self._wait(mounted)
+            if version.state is TreeState.DISPROVED:
                 refuse(errno.ESTALE)
-            failure = point.error or point.failure
-            if self.shown(slot) is None and failure is not None:  # else another load has begun
-                raise failure
+            error = mounted.error or mounted.refresh_error
+            if version.shown is None and error is not None:  # else another load has begun
+                raise error
         return tree
 
-    @staticmethod
-    def shown(slot: TreeVersion) -> Tree | None:
-        """Return a slot's tree; None while it has none, and if it expired."""
-        return None if slot.has_expired(trio.current_time()) else slot.tree
-
-    # References
-
-    def refer(self, slot: TreeVersion, count: int = 1) -> None:
-        """Count references to a slot, negative to give them back."""
-        slot.references += count
-        if not slot.references:
-            self._drop_if_unused(slot)
-
-    def forget(self, inode: int, count: int) -> None:
-        """Take note that the kernel dropped so many lookups of an inode."""
-        slot = self._by_number.get(inode >> INDEX_BITS)
-        if slot is not None:
-            slot.references = max(0, slot.references - count)
-            self._drop_if_unused(slot)
-
-    def usage(self) -> tuple[int, int]:
-        """Return (bytes, files and directories) of the trees that names show."""
-        trees = [point.slot.tree for point in self if point.slot.tree is not None]
-        return sum(tree.skyfile.size for tree in trees), sum(map(len, trees))
-
-    def _drop_if_unused(self, slot: TreeVersion) -> None:
-        """Drop a slot that neither a name shows nor anybody refers to."""
-        point = slot.point
-        is_shown = point.slot is slot and self._points.get(point.name) is point
-        if not slot.references and not is_shown:
-            self._by_number.pop(slot.number, None)
-
-    def _remove(self, point: MountedName) -> None:
-        """Forget a name; what refers to its tree keeps that."""
-        if self._points.get(point.name) is point:
-            del self._points[point.name]
-        self._drop_if_unused(point.slot)
+    async def _wait(self, mounted: MountedName, limit: float = math.inf) -> None:
+        ended = self.start_load(mounted)
+        mounted.waiting += 1
+        try:
+            with trio.move_on_after(limit):
+                await ended.wait()
+        finally:
+            mounted.waiting -= 1
 
     # Loading
 
-    async def _fill(self, point: MountedName, done: trio.Event) -> None:
+    def start_load(self, mounted: MountedName) -> trio.Event:
+        """Begin to load a name, unless a load is in flight; the event is set at its end."""
+        if not mounted.is_loading:
+            mounted.load_state, mounted.load_ended = LoadState.LOADING, trio.Event()
+            mounted.error = mounted.refresh_error = None
+            self._nursery.start_soon(self._run_load, mounted)
+        return mounted.load_ended
+
+    async def _run_load(self, mounted: MountedName) -> None:
         try:
-            await self._refresh(point)
+            await self._load_current(mounted)
         except PortalError as error:
-            point.error = error
-            log.info("%s: %s", point.name, error)
-        except Exception:  # one name's surprise must not end the mount
-            point.error = BadContentError(f"{point.name}: loading failed, see the log")
-            log.exception("%s: loading failed", point.name)
+            mounted.error = error
+            log.info("%s: %s", mounted.name, error)
+        except Exception:  # a bug that one name brings out must not end the mount
+            mounted.error = BadContentError(f"{mounted.name}: loading failed, see the log")
+            log.exception("%s: loading failed", mounted.name)
         finally:
-            if point.slot.tree is None and point.error is None:
-                point.error = UnavailableError("the loading was stopped")
-            if point.error is not None:
-                self._failed(point, point.error)
-            point.loading = None
-            done.set()
-            if point.slot.is_provisional and not point.repeating:
-                point.repeating = True
-                self._nursery.start_soon(self._ask_again, point)
+            if mounted.version.tree is None and mounted.error is None:
+                mounted.error = UnavailableError("the load was cancelled")
+            if mounted.error is not None:
+                self._load_failed(mounted, mounted.error)
+            mounted.load_state = LoadState.IDLE
+            mounted.load_ended.set()
+            if mounted.version.is_provisional and not mounted.is_recheck_scheduled:
+                mounted.is_recheck_scheduled = True
+                self._nursery.start_soon(self._recheck, mounted)
 
-    def _failed(self, point: MountedName, error: PortalError) -> None:
-        """Go on after a failure: a tree that was there is still shown, unless the name is gone."""
-        is_gone = isinstance(error, NotFoundError)
-        if point.slot.tree is None:
-            if not point.slot.references:
-                self._remove(point)
-        elif is_gone:
-            self._remove(point)
+    def _load_failed(self, mounted: MountedName, error: PortalError) -> None:
+        """Go on showing the tree that was there, unless the name is gone."""
+        if mounted.version.tree is None:
+            if not mounted.version.references:
+                self._remove(mounted)
+        elif isinstance(error, NotFoundError):
+            self._remove(mounted)
         else:
-            if point.moves:
-                self._set_back(point)
-            point.error, point.failure = None, error
+            if mounted.moves:
+                if not self._resolver.cached(mounted.goal).failures:
+                    self._resolver.record_failure(mounted.goal)
+                mounted.resolved_at = self._resolver.cached(mounted.goal).requested_at
+            mounted.error, mounted.refresh_error = None, error
 
-    def _set_back(self, point: MountedName) -> None:
-        """Keep showing what is shown for a while, and say that it is stale."""
-        if not self._names.known(point.goal).failures:
-            self._names.set_back(point.goal)
-        point.seen = self._names.known(point.goal).asked
+    async def _load_current(self, mounted: MountedName) -> None:
+        """Find out what a name leads to, and show that once all of it is loaded."""
+        version = mounted.version
+        if mounted.moves:
+            found = await self._resolver.resolve(mounted.goal)
+            mounted.resolved_at = found.requested_at
+            if version.tree is None or version.target != found.skylink:
+                version = self._version_for(mounted, found.skylink)
+            version.verified = found.verified
+        if version.tree is None or version.is_provisional:
+            version = await self._load_version(mounted, version)
+        self._show(mounted, version)
 
-    async def _refresh(self, point: MountedName) -> None:
-        """Find out what a name leads to, and show that once all of it is there."""
-        slot, found = point.slot, None
-        if point.moves:
-            found = await self._names.resolve(point.goal)
-            point.seen = found.at
-            if slot.tree is None or slot.target != found.skylink:
-                slot = self._slot_of(point, found.skylink)
-            slot.verified = found.verified
-        if slot.tree is None or slot.is_provisional:
-            assert slot.target is not None
-            try:
-                tree = Tree(await self._load(slot.target))
-                slot = await self._loaded(point, slot, tree)
-            except NotFoundError as error:
-                if point.slot.tree is not None:  # the name is still there, and led elsewhere before
-                    raise UnavailableError(f"{slot.target}: {error}") from None
-                raise
-            finally:
-                if slot.tree is None and slot is not point.slot:
-                    self._drop_if_unused(slot)
-            if not point.repetitions:
-                self._report_hidden(point, tree)
-        self._show(point, slot)
-
-    async def _loaded(self, point: MountedName, slot: TreeVersion, tree: Tree) -> TreeVersion:
-        """Put a tree into the slot that is to show it, and return that: the one given, or a new one
-        if this shows what was provisional.
-
-        The kernel knows the files of a slot that has shown a tree, so that one gets no other names
-        or sizes.
-        """
-        is_provisional = tree.skyfile.is_provisional
-        expires = trio.current_time() + _PROVISIONAL if is_provisional else math.inf
-        earlier = [each for each in point.provisional if each.target == slot.target]
-        is_same = bool(earlier) and await _is_same(earlier[0], tree)
-        for each in earlier:
-            if is_same:
-                each.tree, each.expires = tree, expires
-            else:
-                each.changed = True
-        if slot.tree is not None and not (is_same and is_provisional):
-            slot = self._new_slot(point, slot.target)
-        slot.tree, slot.expires = tree, expires
-        point.provisional = [each for each in earlier if is_same and is_provisional]
-        if is_provisional:
-            self._note_provisional(slot)
-        else:
-            point.repetitions = 0
-        return slot
-
-    @staticmethod
-    def _note_provisional(slot: TreeVersion) -> None:
-        slot.was_provisional = True
-        if slot not in slot.point.provisional:
-            slot.point.provisional.append(slot)
-
-    async def _ask_again(self, point: MountedName) -> None:
-        """Load what is provisional once more: a few times, and then as long as it is used."""
-        await trio.sleep(_PAUSES[min(point.repetitions, len(_PAUSES) - 1)])
-        point.repeating = False
-        is_shown = self._points.get(point.name) is point and point.slot.is_provisional
-        if not is_shown or (point.repetitions >= len(_PAUSES) and not point.used):
-            return
-        point.repetitions += 1
-        point.used = False
-        self.start(point)
-
-    def _slot_of(self, point: MountedName, target: Skylink) -> TreeVersion:
-        """Return the slot for what a name leads to: the one from before, if that is in use."""
-        number = self._first_number(point, target)
-        while (slot := self._by_number.get(number)) is not None:
-            is_it = slot.point.name == point.name and slot.target == target
-            if is_it and slot.tree is not None and not slot.was_provisional:
-                slot.point = point
-                return slot
-            number = self._next_number(number)
-        return self._new_slot(point, target)
-
-    def _show(self, point: MountedName, slot: TreeVersion) -> None:
-        """Let a name show a slot; one that had no tree yet, and may be open, shows it as well."""
-        before, point.slot = point.slot, slot
-        if before is not slot:
-            if before.tree is None:
-                before.tree, before.target = slot.tree, slot.target
-                before.expires = slot.expires
-                before.verified = slot.verified
-                if slot.is_provisional:
-                    self._note_provisional(before)
-            self._drop_if_unused(before)
-            self._drop_if_unused(slot)  # unless the name is there no more
-
-    @staticmethod
-    def _report_hidden(point: MountedName, tree: Tree) -> None:
-        if tree.hidden:
+    async def _load_version(self, mounted: MountedName, version: TreeVersion) -> TreeVersion:
+        assert version.target is not None
+        try:
+            tree = Tree(await self._load(version.target))
+            loaded = await self._set_tree(mounted, version, tree)
+        except NotFoundError as error:
+            if mounted.version.tree is not None:  # the name is there, but what it leads to is not
+                raise UnavailableError(f"{version.target}: {error}") from None
+            raise
+        finally:
+            if version.tree is None and version is not mounted.version:
+                self._drop_if_unused(version)
+        if tree.hidden and not mounted.rechecks:
             path, reason = tree.hidden[0]
             log.warning(
                 "%s: %d of its files cannot be shown, the first is %r: %s",
-                point.name,
+                mounted.name,
                 len(tree.hidden),
-                path[:_LOGGED],
+                path[:_LOGGED_PATH],
                 reason,
             )
+        return loaded
 
-    # Numbers
+    async def _set_tree(
+        self, mounted: MountedName, version: TreeVersion, tree: Tree
+    ) -> TreeVersion:
+        """Set the tree of a version, or of a new one if that has shown a provisional tree.
 
-    def _first_number(self, point: MountedName, target: Skylink | None) -> int:
-        """Hash a name, with what it leads to where that can change."""
-        text = f"{point.name}\0{target or ''}" if point.moves else point.name
-        digest = blake2b(text.encode(), digest_size=8).digest()
-        return self._in_space(int.from_bytes(digest, "big") >> (64 - NUMBER_BITS))
+        The kernel knows the files of a version that has shown a tree, so that version never gets
+        other names or sizes. A proved tree is a new version, whose pages the kernel may keep.
+        """
+        is_provisional = tree.skyfile.is_provisional
+        earlier = [each for each in mounted.provisional if each.target == version.target]
+        is_same = bool(earlier) and await _is_same(earlier[0], tree)
+        for each in earlier:
+            if is_same:
+                each.set_tree(tree)
+            else:
+                each.state = TreeState.DISPROVED
+        if version.tree is not None and not (is_same and is_provisional):
+            version = self._new_version(mounted, version.target)
+        version.set_tree(tree)
+        if is_provisional:
+            mounted.provisional = earlier if is_same else []
+            _add_provisional(version)
+        else:
+            mounted.provisional, mounted.rechecks = [], 0
+        return version
 
-    def _next_number(self, number: int) -> int:
-        return self._in_space(number + 1 & (1 << NUMBER_BITS) - 1)
+    def _show(self, mounted: MountedName, version: TreeVersion) -> None:
+        """Show a version; one that had no tree yet may be in use, and shows the same tree."""
+        before, mounted.version = mounted.version, version
+        if before is not version:
+            if before.tree is None:
+                before.show_as(version)
+                if before.is_provisional:
+                    _add_provisional(before)
+            self._drop_if_unused(before)
+            self._drop_if_unused(version)  # if the name was removed meanwhile
 
-    def _in_space(self, number: int) -> int:
-        return self._space << NUMBER_BITS | number
+    async def _recheck(self, mounted: MountedName) -> None:
+        """Load a provisional tree again: a few times, and then only as long as it is used."""
+        last = len(_RECHECK_DELAYS) - 1
+        await trio.sleep(_RECHECK_DELAYS[min(mounted.rechecks, last)])
+        mounted.is_recheck_scheduled = False
+        is_wanted = mounted.rechecks <= last or mounted.was_used
+        if is_wanted and self._is_listed(mounted) and mounted.version.is_provisional:
+            mounted.rechecks += 1
+            mounted.was_used = False
+            self.start_load(mounted)
 
-    # Keeping and dropping
+    # References
+
+    def add_references(self, version: TreeVersion, count: int = 1) -> None:
+        """Count references to a version, negative to take them back."""
+        version.references += count
+        if not version.references:
+            self._drop_if_unused(version)
+
+    def forget(self, inode: int, count: int) -> None:
+        """Take back `count` lookups of an inode, as the kernel asks."""
+        version = self._versions.get(split_node_inode(inode)[0])
+        if version is not None:
+            version.references = max(0, version.references - count)
+            self._drop_if_unused(version)
+
+    def usage(self) -> tuple[int, int]:
+        """Return (bytes, files and directories) of the trees that names show."""
+        trees = [mounted.version.tree for mounted in self if mounted.version.tree is not None]
+        return sum(tree.skyfile.size for tree in trees), sum(map(len, trees))
+
+    def _drop_if_unused(self, version: TreeVersion) -> None:
+        """Drop a version that no name shows and that nothing refers to."""
+        mounted = version.mounted
+        is_shown = mounted.version is version and self._is_listed(mounted)
+        if not version.references and not is_shown:
+            self._versions.pop(version.number, None)
+
+    def _remove(self, mounted: MountedName) -> None:
+        """Forget a name; versions that are in use stay."""
+        if self._is_listed(mounted):
+            del self._names[mounted.name]
+        self._drop_if_unused(mounted.version)
 
     def _prune(self) -> None:
-        """Drop the oldest of the names that nothing refers to, beyond those that are kept.
-
-        Looked at only when their number has grown by as many again.
-        """
-        if len(self._points) < self._prune_at:
+        """Drop the oldest unused names; each time that as many were added as are kept unused."""
+        if len(self._names) < self._prune_at:
             return
-        idle = [
-            point
-            for point in self
-            if point.slot.references == point.waiting == 0 and point.loading is None
+        unused = [
+            mounted
+            for mounted in self
+            if not (mounted.version.references or mounted.waiting or mounted.is_loading)
         ]
-        for point in idle[: max(0, len(idle) - _KEPT)]:
-            self._remove(point)
-        self._prune_at = len(self._points) + _KEPT
+        for mounted in unused[: max(0, len(unused) - _KEPT_UNUSED)]:
+            self._remove(mounted)
+        self._prune_at = len(self._names) + _KEPT_UNUSED
 
 
-async def _is_same(slot: TreeVersion, tree: Tree) -> bool:
-    """Whether a tree has the files of the one that a slot shows: same names, sizes and places."""
-    assert slot.tree is not None
-    both = (slot.tree.skyfile.listing.packed, tree.skyfile.listing.packed)
+def _add_provisional(version: TreeVersion) -> None:
+    if version not in version.mounted.provisional:
+        version.mounted.provisional.append(version)
+
+
+async def _is_same(version: TreeVersion, tree: Tree) -> bool:
+    """Whether a tree has the files that a version shows: same names, sizes and places."""
+    assert version.tree is not None
+    both = (version.tree.skyfile.listing.packed, tree.skyfile.listing.packed)
     if len(both[0]) != len(both[1]):
         return False
     one, other = [await off_loop(partial(_digest, each), len(each)) for each in both]
@@ -403,8 +386,8 @@ def _digest(data: memoryview) -> bytes:
     return blake2b(data).digest()
 
 
-def parse_name(name: str) -> tuple[str, Goal]:
-    """Read a name in ``/skylinks``: any form of a link that is a single path element.
+def parse_name(name: str) -> tuple[str, ResolvableName]:
+    """Read a name in ``skylinks``: any form of a skylink that is one path element.
 
     Each spelling is a name of its own.
     """

@@ -1,7 +1,7 @@
-"""Owns how a skyfile's listing looks as a file system: nodes, numbered as the rows of the listing,
-and their ``st_mode``. Pure; no inode numbers, no IO.
+"""A skyfile's listing as a file system: nodes, numbered as the rows of the listing, and their
+``st_mode``. Does no IO.
 
-Which names there are, and which cannot be, is decided in `content.model.listing_builder`.
+`content.model.listing_builder` decides which names can be shown.
 """
 
 import stat
@@ -11,18 +11,15 @@ from functools import cache
 from typing import NamedTuple, TypeAlias
 
 from skymount.content.model.listing import DIRECTORY
-from skymount.content.model.listing_builder import NAME_LIMIT
 from skymount.content.model.skyfile import Skyfile
-
-__all__ = ["NAME_LIMIT", "Directory", "File", "Node", "Tree"]
 
 _READ_BITS = 0o444
 _SHOWN_BITS = 0o555
-_DIRECTORY_MODE = stat.S_IFDIR | 0o555
+DIRECTORY_MODE = stat.S_IFDIR | 0o555
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class TreeFile:
     """A file: an extent of the payload, in bytes, and its ``st_mode``."""
 
     offset: int
@@ -32,32 +29,30 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class Directory:
+class TreeDirectory:
     """A directory; `Tree.children` knows what is in it."""
 
-    mode = _DIRECTORY_MODE
+    mode = DIRECTORY_MODE
 
 
-Node: TypeAlias = File | Directory
+TreeNode: TypeAlias = TreeFile | TreeDirectory
 
 
-class Entries(NamedTuple):
-    """Neighbouring children of a directory, each with as many values as there are indexes."""
+class ChildRange(NamedTuple):
+    """Children of a directory that are neighbours in the listing, in columns of equal length."""
 
     indexes: range
     names: Iterable[bytes]
-    modes: Iterable[int]
-    """Their ``st_mode``."""
+    modes: Iterable[int]  # their ``st_mode``
     sizes: Iterable[int]
-    positions: Iterable[int]
-    """Where to go on behind each of them."""
+    positions: Iterable[int]  # where the listing continues behind each of them
 
 
 class Tree:
     """The files and directories of a skyfile; node 0 is the root directory.
 
-    The indexes depend on nothing but the metadata, so inode numbers made of them are stable. It
-    holds nothing of its own: a node is made when somebody asks for it.
+    The indexes depend on the metadata only, so inode numbers made of them are stable. The listing
+    holds all data; a node is made when it is asked for.
     """
 
     __slots__ = ("_listing", "skyfile")
@@ -74,22 +69,19 @@ class Tree:
         """(path, reason) of each file that cannot be shown."""
         return self._listing.hidden
 
-    def node(self, index: int) -> Node:
+    def node(self, index: int) -> TreeNode:
         """Return a node; IndexError when there is none."""
         if self.is_directory(index):
-            return Directory()
-        return File(*self.extent(index), self.mode(index), self._listing.content_type(index))
+            return TreeDirectory()
+        return TreeFile(*self.extent(index), self.mode(index), self._listing.content_type(index))
 
     def extent(self, index: int) -> tuple[int, int]:
-        """Return (offset, size) of a file in the payload, in bytes."""
         return self._listing.offsets[index], self._listing.sizes[index]
 
     def is_directory(self, index: int) -> bool:
-        """Whether a node is a directory."""
         return self._listing.modes[index] == DIRECTORY
 
     def mode(self, index: int) -> int:
-        """Return the ``st_mode`` of a node."""
         return _st_mode(self._listing.modes[index])
 
     def size(self, index: int) -> int:
@@ -106,22 +98,21 @@ class Tree:
         return self._listing.path(index)
 
     def child(self, directory: int, name: bytes) -> int | None:
-        """Return the index of a name in a directory."""
         return self._listing.find(directory, name)
 
     def children(self, directory: int, start: int = 0) -> Iterator[int]:
-        """Yield the indexes of what a directory holds, by name, from one of them on."""
+        """Yield the indexes of a directory's children, sorted by name, from one of them on."""
         return self._listing.children(directory, start)
 
-    def runs(self, directory: int, start: int) -> Iterator[Entries]:
-        """Yield what a directory holds, from one child on, as runs of neighbours.
+    def child_ranges(self, directory: int, start: int) -> Iterator[ChildRange]:
+        """Yield what a directory holds, from one child on, many at a time.
 
-        A large directory has a million children, so they are not asked for one by one.
+        A directory may have a million children: one call for each would be slow.
         """
         listing = self._listing
         for run in listing.runs(directory, start):
             rows = slice(run.start, run.stop)
-            yield Entries(
+            yield ChildRange(
                 run,
                 listing.names.run(run),
                 map(_st_mode, listing.modes[rows]),
@@ -130,13 +121,13 @@ class Tree:
             )
 
     def below(self, index: int) -> range:
-        """Return the indexes of all that a node holds, each directory before what is in it."""
+        """Return the indexes of everything below a node, each directory before its content."""
         return range(index + 1, self._listing.ends[index])
 
 
-@cache  # there are few
+@cache  # there are few different modes
 def _st_mode(mode: int) -> int:
-    """Return what the kernel is told of a mode in the listing."""
+    """Return the ``st_mode`` of a mode in the listing."""
     if mode == DIRECTORY:
-        return _DIRECTORY_MODE
+        return DIRECTORY_MODE
     return stat.S_IFREG | (mode & _SHOWN_BITS or _READ_BITS)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 
 from skymount.content.model.skyfile import Verified
-from skymount.fs.skylinks.tree import File, Tree
+from skymount.fs.skylinks.tree import Tree, TreeFile
 from skymount.wire.registry_entry import SignedEntry, linked_skylink
 from skymount.wire.requests import quote_path
 
@@ -35,7 +35,7 @@ def attributes(
     }
     if stale is not None:
         found["user.skymount.stale"] = "yes" if stale else "no"
-    if isinstance(node, File):
+    if isinstance(node, TreeFile):
         content_type = node.content_type[:_TYPE_LIMIT] or _NO_TYPE
         found["user.skymount.content_type"] = content_type
         found["user.mime_type"] = content_type

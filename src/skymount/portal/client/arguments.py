@@ -1,7 +1,4 @@
-"""Checks of the arguments of calls, before any request; the general ones are in ``validation``.
-
-A wrong type is a WrongTypeError, a wrong value a MalformedError; both name the argument.
-"""
+"""Checks of the arguments of calls, before any request: WrongTypeError or MalformedError."""
 
 import math
 import os
@@ -11,7 +8,7 @@ from urllib.parse import unquote
 from skymount.errors import MalformedError, WrongTypeError
 from skymount.portal import validation
 from skymount.portal.validation import flag, integer, mapping, text, typed
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import (
     DATA_LIMIT,
     MAX_REVISION,
@@ -36,9 +33,9 @@ def public_key(value: object, name: str = "public_key") -> bytes:
     return parse_public_key(text(value, name))
 
 
-def key_pair(value: object, name: str = "private_key") -> KeyPair:
+def key_pair(value: object, name: str = "private_key") -> SigningKeyPair:
     """Return the pair of a private key of 128 hex digits."""
-    return KeyPair.from_private_hex(text(value, name))
+    return SigningKeyPair.from_private_hex(text(value, name))
 
 
 def tweak(data_key: object, hashed: object) -> bytes:
@@ -48,7 +45,7 @@ def tweak(data_key: object, hashed: object) -> bytes:
 
 
 def revision(value: object, name: str = "revision") -> int:
-    """Return a revision: an integer of 0 to 2**64 - 1."""
+    """Return a revision."""
     return integer(value, name, 0, MAX_REVISION)
 
 

@@ -1,6 +1,6 @@
-"""Owns the registry as a client uses it: ask for an entry, verify it, sign and set one.
+"""The registry calls of the client: get an entry and verify it, sign an entry and set it.
 
-The bytes, hashes and signatures of entries are `wire.registry_entry`'s.
+The format, hashes and signatures of entries are in `wire.registry_entry`.
 """
 
 from contextlib import suppress
@@ -20,28 +20,28 @@ from skymount.errors import (
 )
 from skymount.portal import validation
 from skymount.portal.client import arguments
-from skymount.portal.http.transport import Transport
+from skymount.portal.http.client import HttpClient
 from skymount.portal.options import CallOptions, CommonOptions, PortalOptions
-from skymount.portal.registry.revision_marks import EntryId, RevisionMarks, Sighting
+from skymount.portal.registry.revision_marks import EntryId, RevisionMarks, VerifiedEntry
 from skymount.wire import requests, responses
 from skymount.wire.registry_entry import MAX_REVISION, UPDATE_LIMIT, Entry, SignedEntry, entry_link
 
 GET_TIMEOUT = 5
-"""Seconds that the registry may look for an entry, unless told otherwise: the SDKs' choice."""
+"""Seconds that the registry may look for an entry, by default; the SDKs use the same."""
 
-_CONFLICTS = ("provided revision number", "enough pow")  # in a refusal (wire notes 6.2, 6.3)
+_CONFLICT_WORDS = ("provided revision number", "enough pow")  # wire notes 6.2, 6.3
 
 
 @dataclass(frozen=True, slots=True)
 class RegistryEntry:
-    """What an owner says in one revision of an entry; a value out of range makes no entry."""
+    """One revision of an entry; MalformedError for a value out of range."""
 
     data_key: str
     """As the caller writes it, hashed or not."""
     data: bytes
-    """At most 113 bytes. May be given as a text, which stands for its UTF-8."""
+    """At most 113 bytes. A text may be given too; it is encoded as UTF-8."""
     revision: int
-    """0 to 2**64 - 1; must be higher than the one that is there."""
+    """0 to 2**64 - 1; must be higher than the current one."""
 
     def __post_init__(self) -> None:
         validation.text(self.data_key, "data_key")
@@ -65,17 +65,16 @@ class EntryResult:
     signature: str | None = None
     """128 hex digits, verified."""
     signed: SignedEntry | None = field(default=None, repr=False)
-    """The same with everything that was signed."""
+    """The same with everything that is signed."""
 
 
 class Registry:
     """The registry of one portal."""
 
-    def __init__(self, transport: Transport, marks: RevisionMarks | None = None) -> None:
-        """Without `marks` nothing was seen before."""
+    def __init__(self, transport: HttpClient, marks: RevisionMarks | None = None) -> None:
+        """`marks` are the revisions that were seen before; none by default."""
         self._transport = transport
         self.marks = marks or RevisionMarks()
-        """What was seen before, of entries that come in another way too."""
 
     async def get_entry(
         self,
@@ -88,14 +87,14 @@ class Registry:
     ) -> EntryResult:
         """Ask for an entry (endpoint 5) and verify its signature.
 
-        `timeout` is seconds, at most 300, that the portal may look. With `hashed_data_key_hex` the
-        data key is 64 hex digits that stand on the wire as they are. An absent entry gives None
-        twice, and every other failure raises: BadContentError when the signature does not fit,
-        RolledBackError when a later entry was seen before.
+        `timeout` is how many seconds, at most 300, the portal may look. With `hashed_data_key_hex`
+        the data key is its hash, in 64 hex digits. Without an entry both results are None; every
+        other failure raises: BadContentError for a wrong signature, RolledBackError when a later
+        revision was seen before.
         """
-        ref = _ref(arguments.public_key(public_key), data_key, hashed_data_key_hex)
+        entry_id = entry_id_of(arguments.public_key(public_key), data_key, hashed_data_key_hex)
         call = self._transport.options.overridden(**options)
-        seen = await self.read(ref, call, timeout=timeout)
+        seen = await self.read(entry_id, call, timeout=timeout)
         if seen is None:
             return EntryResult()
         signed = seen.signed
@@ -103,11 +102,16 @@ class Registry:
         return EntryResult(found, signed.signature.hex(), signed)
 
     async def read(
-        self, ref: EntryId, call: PortalOptions, *, timeout: float = GET_TIMEOUT, named: bool = True
-    ) -> Sighting | None:
-        """Ask for an entry: verified, and not rolled back; None when absent."""
-        fetch = partial(self.fetch, ref.public_key, ref.tweak, call, timeout=timeout)
-        return await self.marks.read(ref, fetch, self._transport.url, named=named)
+        self,
+        entry_id: EntryId,
+        call: PortalOptions,
+        *,
+        timeout: float = GET_TIMEOUT,
+        named: bool = True,
+    ) -> VerifiedEntry | None:
+        """Ask for an entry, verified and not rolled back; None when there is none."""
+        fetch = partial(self.fetch, entry_id.public_key, entry_id.tweak, call, timeout=timeout)
+        return await self.marks.read(entry_id, fetch, self._transport.url, named=named)
 
     async def fetch(
         self,
@@ -117,14 +121,14 @@ class Registry:
         *,
         timeout: float = GET_TIMEOUT,
     ) -> SignedEntry | None:
-        """Ask for what a portal has: verified, None when absent, however old."""
+        """Ask for an entry, verified, of any revision; None when there is none."""
         limit = arguments.seconds(timeout, arguments.REGISTRY_TIMEOUT_LIMIT, "timeout")
         call = call.with_extra_time(limit)
         request = requests.registry_get(call.dialect, public_key, tweak, limit)
         try:
             answer = await self._transport.fetch(request, UPDATE_LIMIT, call)
         except NotFoundError as error:
-            if error.status != HTTPStatus.NOT_FOUND:  # the contract has null values for 404 alone
+            if error.status != HTTPStatus.NOT_FOUND:  # only 404 means none in the contract
                 raise
             return None
         try:
@@ -140,19 +144,19 @@ class Registry:
         hashed_data_key_hex: bool = False,
         **options: Unpack[CommonOptions],
     ) -> int:
-        """Ask for the revision that a new entry must have: 0 when there is none yet.
+        """Ask for the revision that a new entry must have; 0 when there is none yet.
 
-        It is above all that was seen, whatever the portal has now. FrozenEntryError when there is
-        no such revision.
+        It is above every revision that was seen, whatever the portal has now. FrozenEntryError
+        when the current revision is the last one possible.
         """
-        ref = _ref(arguments.public_key(public_key), data_key, hashed_data_key_hex)
-        return await self.following(ref, self._transport.options.overridden(**options))
+        entry_id = entry_id_of(arguments.public_key(public_key), data_key, hashed_data_key_hex)
+        return await self.revision_after(entry_id, self._transport.options.overridden(**options))
 
-    async def following(self, ref: EntryId, call: PortalOptions) -> int:
+    async def revision_after(self, entry_id: EntryId, call: PortalOptions) -> int:
         """As `next_revision`."""
-        with suppress(RolledBackError):  # the owner sets it right
-            await self.read(ref, call)
-        mark = await self.marks.find(ref)
+        with suppress(RolledBackError):  # the owner's new revision corrects it
+            await self.read(entry_id, call)
+        mark = await self.marks.find(entry_id)
         if mark is None:
             return 0
         if mark.revision == MAX_REVISION:
@@ -176,22 +180,21 @@ class Registry:
         pair = arguments.key_pair(private_key)
         if not isinstance(entry, RegistryEntry):
             raise WrongTypeError(f"entry must be a RegistryEntry, not {type(entry).__name__}")
-        ref = _ref(pair.public_key, entry.data_key, hashed_data_key_hex)
-        made = Entry(ref.tweak, entry.data, entry.revision)
-        call = self._transport.options.overridden(**options)
-        await self.set(ref, made.sign(pair.private_key), call)
+        entry_id = entry_id_of(pair.public_key, entry.data_key, hashed_data_key_hex)
+        signed = Entry(entry_id.tweak, entry.data, entry.revision).sign(pair.private_key)
+        await self.set(entry_id, signed, self._transport.options.overridden(**options))
 
-    async def set(self, ref: EntryId, signed: SignedEntry, call: PortalOptions) -> None:
-        """As `set_entry`, of an entry that is signed already."""
+    async def set(self, entry_id: EntryId, signed: SignedEntry, call: PortalOptions) -> None:
+        """Set a signed entry."""
         await self.post(signed, call)
-        await self.marks.note(ref, signed)
+        await self.marks.record(entry_id, signed)
 
     async def post(self, signed: SignedEntry, call: PortalOptions | None = None) -> None:
-        """Post an entry that is signed already.
+        """Post a signed entry; it is sent again when no response came.
 
-        Sent again when no answer came. A refusal because of its revision then counts as done if
-        the registry holds this very entry: the answer that was lost had said so. A refusal is
-        known by its words, because later portals give it a status of 500 (wire notes 6.2).
+        When the repetition is refused for its revision, the entry may have been stored by the
+        first attempt, so the registry is asked whether it holds this entry. The refusal is
+        recognized by its words, because later portals send a status of 500 (wire notes 6.2).
         """
         call = call or self._transport.options
         request = requests.registry_post(call.dialect)
@@ -200,16 +203,15 @@ class Registry:
                 request, responses.RESPONSE_LIMIT, call, content=signed.encode_update()
             )
         except PortalError as error:
-            if not any(words in error.message for words in _CONFLICTS):
+            if not any(words in error.message for words in _CONFLICT_WORDS):
                 raise
-            if error.attempts > 1 and await self._holds(signed, call):
-                return
+            if error.attempts > 1:
+                stored = await self.fetch(signed.public_key, signed.entry.tweak, call)
+                if stored == signed:
+                    return
             raise RevisionConflictError(
                 error.message, status=error.status, method=error.method, url=error.url
             ) from None
-
-    async def _holds(self, signed: SignedEntry, call: PortalOptions) -> bool:
-        return await self.fetch(signed.public_key, signed.entry.tweak, call) == signed
 
     def get_entry_url(
         self,
@@ -220,10 +222,9 @@ class Registry:
         **options: Unpack[CommonOptions],
     ) -> str:
         """Return the URL that answers with the entry."""
-        key = arguments.public_key(public_key)
-        tweak = arguments.tweak(data_key, hashed_data_key_hex)
+        entry_id = entry_id_of(arguments.public_key(public_key), data_key, hashed_data_key_hex)
         call = self._transport.options.overridden(**options)
-        request = requests.registry_get(call.dialect, key, tweak)
+        request = requests.registry_get(call.dialect, entry_id.public_key, entry_id.tweak)
         return self._transport.url + request.target
 
     def get_entry_link(
@@ -234,12 +235,12 @@ class Registry:
         hashed_data_key_hex: bool = False,
         **options: Unpack[CommonOptions],
     ) -> str:
-        """Return ``<scheme>://<v2 skylink>``, which leads to whatever the entry points to."""
-        key = arguments.public_key(public_key)
-        tweak = arguments.tweak(data_key, hashed_data_key_hex)
+        """Return ``<scheme>://<v2 skylink>``, which resolves to what the entry points to."""
+        entry_id = entry_id_of(arguments.public_key(public_key), data_key, hashed_data_key_hex)
         call = self._transport.options.overridden(**options)
-        return call.dialect.link(entry_link(key, tweak))
+        return call.dialect.link(entry_link(entry_id.public_key, entry_id.tweak))
 
 
-def _ref(public_key: bytes, data_key: str, hashed: bool) -> EntryId:
+def entry_id_of(public_key: bytes, data_key: str, hashed: bool) -> EntryId:
+    """Return the id of an entry from the arguments of a call."""
     return EntryId(public_key, arguments.tweak(data_key, hashed), None if hashed else data_key)

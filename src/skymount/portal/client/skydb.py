@@ -1,10 +1,8 @@
-"""Owns SkyDB, JSON documents of any size behind registry entries (wire notes 10).
+"""SkyDB: JSON documents behind registry entries (wire notes 10).
 
-An entry's data is the skylink of an upload that holds the document.
+The entry's data is the skylink of an upload that holds the document.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Unpack
@@ -15,12 +13,11 @@ import trio
 from skymount.concurrency import run_all
 from skymount.errors import MalformedError, NoDocumentError, PortalError
 from skymount.portal.client import arguments
-from skymount.portal.client.registry import GET_TIMEOUT, Registry
-from skymount.portal.client.upload import FILE_FIELD, UploadBody, send
-from skymount.portal.client.upload_source import Source
-from skymount.portal.client.verification import Proofs
+from skymount.portal.client.registry import GET_TIMEOUT, Registry, entry_id_of
+from skymount.portal.client.upload import UploadBody, send
+from skymount.portal.client.verification import ContentProofs
+from skymount.portal.http.client import HttpClient
 from skymount.portal.http.request import Call
-from skymount.portal.http.transport import Transport
 from skymount.portal.options import CallOptions, CommonOptions, PortalOptions
 from skymount.portal.registry.revision_marks import EntryId
 from skymount.portal.verify_policy import Verified
@@ -34,8 +31,6 @@ from skymount.wire.skydb_document import (
 )
 from skymount.wire.skylink import Skylink
 
-_Writer = tuple[bytes, bytes]  # public key and tweak of an entry
-
 
 @dataclass(frozen=True, slots=True)
 class JSONResult:
@@ -47,17 +42,17 @@ class JSONResult:
     data_link: str | None = None
     """``<scheme>://<skylink>`` of the upload that holds it."""
     verified: Verified | None = field(default=None, compare=False)
-    """How far a document that was read was compared with that: ``yes`` or ``no``."""
+    """Whether a document that was read was compared with `data_link`: ``yes`` or ``no``."""
 
 
 class SkyDB:
-    """The JSON documents that one portal's registry leads to."""
+    """The JSON documents of one portal's registry."""
 
-    def __init__(self, transport: Transport, registry: Registry, proofs: Proofs) -> None:
+    def __init__(self, transport: HttpClient, registry: Registry, proofs: ContentProofs) -> None:
         self._transport = transport
         self._proofs = proofs
         self._registry = registry
-        self._turns: WeakValueDictionary[_Writer, trio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[EntryId, trio.Lock] = WeakValueDictionary()
 
     async def get_json(
         self,
@@ -68,15 +63,13 @@ class SkyDB:
         hashed_data_key_hex: bool = False,
         **options: Unpack[CallOptions],
     ) -> JSONResult:
-        """Read a document; `timeout` is seconds for the registry, at most 300.
+        """Read a document; `timeout` is how many seconds, at most 300, the registry may look.
 
         NoDocumentError when the entry leads to something else.
         """
-        key = arguments.public_key(public_key)
-        tweak = arguments.tweak(data_key, hashed_data_key_hex)
+        entry_id = entry_id_of(arguments.public_key(public_key), data_key, hashed_data_key_hex)
         call = self._transport.options.overridden(**options)
-        ref = _ref(key, tweak, data_key, hashed_data_key_hex)
-        seen = await self._registry.read(ref, call, timeout=timeout)
+        seen = await self._registry.read(entry_id, call, timeout=timeout)
         if seen is None:
             return JSONResult()
         entry = seen.signed.entry
@@ -87,7 +80,7 @@ class SkyDB:
             raise self._bad_answer(
                 "Expected returned entry data to be a skylink of length 34 bytes "
                 f"(or its 46 characters), got {len(entry.data)} bytes",
-                requests.registry_get(call.dialect, key, tweak),
+                requests.registry_get(call.dialect, entry_id.public_key, entry_id.tweak),
                 call,
             )
         document, verified = await self._download(skylink, data_key, call)
@@ -125,38 +118,35 @@ class SkyDB:
     ) -> JSONResult:
         """Store a document: upload it, then point the entry at it.
 
-        Without `revision` the entry gets the next one, asked for while the upload runs. Returns
-        what was stored. FrozenEntryError when the entry has the last revision there is.
+        Without `revision` the entry gets the next one, which is asked for during the upload.
+        Returns what was stored. FrozenEntryError when the entry has the last revision possible.
 
-        The document is as it was when the call began. Calls of one client for one entry are done
-        one after another, in the order in which they began. Of two clients at once one may get a
-        RevisionConflictError, or see its document replaced by the other's under one revision.
+        The document is encoded when the call begins. Calls of one client for one entry run in the
+        order in which they began. When two clients write at once, one may get a
+        RevisionConflictError, or the other's document may replace its own at the same revision.
         """
         pair = arguments.key_pair(private_key)
-        tweak = arguments.tweak(data_key, hashed_data_key_hex)
+        entry_id = entry_id_of(pair.public_key, data_key, hashed_data_key_hex)
         wanted = None if revision is None else arguments.revision(revision)
         call = self._transport.options.overridden(**options)
-        body = encode_document(document)
         name = document_name(data_key, hashed_data_key_hex)
-        ref = _ref(pair.public_key, tweak, data_key, hashed_data_key_hex)
+        body = UploadBody.of_document(encode_document(document), name)
         skylink: Skylink | None = None
 
         async def upload() -> None:
             nonlocal skylink
-            skylink = await self._upload(body, name, call)
+            skylink = (await send(self._transport, body, call)).skylink
 
-        async def ask() -> None:
+        async def find_revision() -> None:
             nonlocal wanted
-            wanted = await self._registry.following(ref, call)
-
-        async with self._turn(pair.public_key, tweak):
             if wanted is None:
-                await run_all(upload, ask)
-            else:
-                await upload()
+                wanted = await self._registry.revision_after(entry_id, call)
+
+        async with self._lock(entry_id):
+            await run_all(upload, find_revision)
             assert skylink is not None and wanted is not None
-            signed = Entry(tweak, bytes(skylink), wanted).sign(pair.private_key)
-            await self._registry.set(ref, signed, call)
+            signed = Entry(entry_id.tweak, bytes(skylink), wanted).sign(pair.private_key)
+            await self._registry.set(entry_id, signed, call)
         return JSONResult(document, wanted, call.dialect.link(skylink))
 
     async def delete_json(
@@ -169,28 +159,16 @@ class SkyDB:
     ) -> None:
         """Delete a document: its entry gets 34 zero bytes (wire notes 6.6)."""
         pair = arguments.key_pair(private_key)
-        tweak = arguments.tweak(data_key, hashed_data_key_hex)
+        entry_id = entry_id_of(pair.public_key, data_key, hashed_data_key_hex)
         call = self._transport.options.overridden(**options)
-        async with self._turn(pair.public_key, tweak):
-            ref = _ref(pair.public_key, tweak, data_key, hashed_data_key_hex)
-            revision = await self._registry.following(ref, call)
-            signed = Entry(tweak, DELETED, revision).sign(pair.private_key)
-            await self._registry.set(ref, signed, call)
+        async with self._lock(entry_id):
+            revision = await self._registry.revision_after(entry_id, call)
+            signed = Entry(entry_id.tweak, DELETED, revision).sign(pair.private_key)
+            await self._registry.set(entry_id, signed, call)
 
-    @asynccontextmanager
-    async def _turn(self, public_key: bytes, tweak: bytes) -> AsyncIterator[None]:
-        """Wait until nobody else in this client asks for an entry's next revision to set it.
+    def _lock(self, entry_id: EntryId) -> trio.Lock:
+        """Return the lock for finding an entry's next revision and setting it.
 
-        A lock lives as long as somebody holds or awaits it.
+        It exists as long as somebody holds it or waits for it.
         """
-        turn = self._turns.setdefault((public_key, tweak), trio.Lock())
-        async with turn:
-            yield
-
-    async def _upload(self, document: bytes, name: str, call: PortalOptions) -> Skylink:
-        source = Source.of_bytes(document, name, contenttype="application/json")
-        return (await send(self._transport, UploadBody([source], field=FILE_FIELD), call)).skylink
-
-
-def _ref(public_key: bytes, tweak: bytes, data_key: str, hashed: bool) -> EntryId:
-    return EntryId(public_key, tweak, None if hashed else data_key)
+        return self._locks.setdefault(entry_id, trio.Lock())

@@ -1,87 +1,101 @@
-"""Owns a node's skykeys as a client uses them: create, add, get, list, delete (contract 7-10)."""
+"""The skykey calls of the client: create, add, get, list, delete (contract, endpoints 7 to 10)."""
 
 import re
+from typing import Unpack
 
 from skymount.errors import MalformedError, NotFoundError, PortalError
-from skymount.portal import validation
-from skymount.portal.http.response import Answer
-from skymount.portal.http.transport import Transport
-from skymount.portal.options import PortalOptions
+from skymount.portal.client.base import PortalReader
+from skymount.portal.http.response import Response
+from skymount.portal.options import CommonOptions, PortalOptions
+from skymount.portal.validation import text
 from skymount.wire import requests, responses, skykey
 from skymount.wire.skykey import Kind, Skykey
 
-_UNKNOWN = ("No Skykey with that name", "No Skykey is associated with that ID")
-_SHOWN = len("skykey:") + 16  # characters of a key's text that give hardly any of it away
+_NOT_FOUND_WORDS = ("No Skykey with that name", "No Skykey is associated with that ID")
+_SHOWN = len("skykey:") + 16  # characters of a key's text that reveal hardly any of it
 
 
-class Skykeys:
-    """The skykeys of one node. Real nodes answer 500 to almost every mistake (wire notes 7)."""
+class SkykeyCalls(PortalReader):
+    """The skykeys of the node. Real nodes answer 500 to almost every mistake (wire notes 7)."""
 
-    def __init__(self, node: Transport) -> None:
-        self._node = node
+    async def create_skykey(
+        self,
+        name: str,
+        type: str = Kind.PRIVATE.value,  # noqa: A002 - the contract's name
+        **options: Unpack[CommonOptions],
+    ) -> Skykey:
+        """Make a skykey of type ``public-id`` or ``private-id``."""
+        call = self.options.overridden(**options)
+        body = requests.form(name=_name(name), type=Kind.parse(text(type, "type")).value)
+        return await self._skykey(requests.create_skykey(call.dialect), call, body)
 
-    async def create(self, name: str, kind: str, call: PortalOptions) -> Skykey:
-        """Make a key; `kind` is ``public-id`` or ``private-id``."""
-        named = _name(name)
-        checked = Kind.parse(validation.text(kind, "type"))
-        body = requests.form(name=named, type=checked.value)
-        request = requests.create_skykey(call.dialect)
-        return await self._record(request, call, body)
-
-    async def add(self, text: str, call: PortalOptions) -> None:
-        """Hand a key over, written ``skykey:<base64>?name=<name>``."""
-        key = Skykey.parse(validation.text(text, "skykey"))
+    async def add_skykey(self, skykey: str, **options: Unpack[CommonOptions]) -> None:
+        """Hand over a skykey, written ``skykey:<base64>?name=<name>``."""
+        call = self.options.overridden(**options)
+        key = Skykey.parse(text(skykey, "skykey"))
         body = requests.form(skykey=key.text)
         try:
-            await self._fetch(requests.add_skykey(call.dialect), call, body)
+            await self._fetch_from_node(requests.add_skykey(call.dialect), call, body)
         except PortalError as error:
-            raise _without(key, error) from None
+            raise _without_key(key, error) from None
 
-    async def get_by_name(self, name: str, call: PortalOptions) -> Skykey:
-        """Return the key of that name; NotFoundError when there is none."""
-        named = _name(name)
-        request = requests.get_skykey(call.dialect, name=named)
-        return await self._record(request, call)
+    async def get_skykey_by_name(self, name: str, **options: Unpack[CommonOptions]) -> Skykey:
+        """Return the skykey of that name; NotFoundError when there is none."""
+        call = self.options.overridden(**options)
+        return await self._skykey(requests.get_skykey(call.dialect, name=_name(name)), call)
 
-    async def get_by_id(self, key_id: str, call: PortalOptions) -> Skykey:
-        """Return the key of that id (base64 of 16 bytes); NotFoundError when there is none."""
-        checked = skykey.check_id(validation.text(key_id, "id"))
-        request = requests.get_skykey(call.dialect, key_id=checked)
-        return await self._record(request, call)
+    async def get_skykey_by_id(
+        self,
+        id: str,  # noqa: A002 - the contract's name
+        **options: Unpack[CommonOptions],
+    ) -> Skykey:
+        """Return the skykey of that id (base64 of 16 bytes); NotFoundError when there is none."""
+        call = self.options.overridden(**options)
+        key_id = skykey.check_id(text(id, "id"))
+        return await self._skykey(requests.get_skykey(call.dialect, key_id=key_id), call)
 
-    async def list(self, call: PortalOptions) -> tuple[Skykey, ...]:
-        """Return every key, in the order in which the node lists them."""
+    async def get_skykeys(self, **options: Unpack[CommonOptions]) -> tuple[Skykey, ...]:
+        """Return every skykey, in the order of the node."""
+        call = self.options.overridden(**options)
         request = requests.list_skykeys(call.dialect)
-        answer = await self._node.fetch(request, skykey.LIST_LIMIT, call)
+        answer = await self.node.fetch(request, skykey.LIST_LIMIT, call)
         try:
             return skykey.parse_list(answer.body)
         except MalformedError as error:
-            raise self._node.bad(request, call, str(error), answer.status) from None
+            raise self.node.bad(request, call, str(error), answer.status) from None
 
-    async def delete(self, name: str, key_id: str, call: PortalOptions) -> None:
-        """Forget the key of that name or id: exactly one of the two."""
-        if bool(validation.text(name, "name")) == bool(validation.text(key_id, "id")):
+    async def delete_skykey(
+        self,
+        *,
+        name: str = "",
+        id: str = "",  # noqa: A002 - as in `get_skykey_by_id`
+        **options: Unpack[CommonOptions],
+    ) -> None:
+        """Make the node forget a skykey: exactly one of `name` and `id`."""
+        call = self.options.overridden(**options)
+        if bool(text(name, "name")) == bool(text(id, "id")):
             raise MalformedError("you must specify either the name or ID of the skykey, not both")
-        fields = {"name": _name(name)} if name else {"id": skykey.check_id(key_id)}
-        await self._fetch(requests.delete_skykey(call.dialect), call, requests.form(**fields))
+        fields = {"name": _name(name)} if name else {"id": skykey.check_id(id)}
+        request = requests.delete_skykey(call.dialect)
+        await self._fetch_from_node(request, call, requests.form(**fields))
 
-    async def _record(
+    async def _skykey(
         self, request: requests.Request, call: PortalOptions, body: bytes | None = None
     ) -> Skykey:
-        answer = await self._fetch(request, call, body)
+        answer = await self._fetch_from_node(request, call, body)
         try:
             return Skykey.parse_record(answer.body)
         except MalformedError as error:
-            raise self._node.bad(request, call, str(error), answer.status) from None
+            raise self.node.bad(request, call, str(error), answer.status) from None
 
-    async def _fetch(
+    async def _fetch_from_node(
         self, request: requests.Request, call: PortalOptions, body: bytes | None = None
-    ) -> Answer:
-        """Send a request; NotFoundError for a node's words that say so, whatever the status."""
+    ) -> Response:
+        """Send a request; NotFoundError when the node's words say so, whatever the status."""
         try:
-            return await self._node.fetch(request, responses.RESPONSE_LIMIT, call, content=body)
+            return await self.node.fetch(request, responses.RESPONSE_LIMIT, call, content=body)
         except PortalError as error:
-            if not any(words in error.message for words in _UNKNOWN):
+            if not any(words in error.message for words in _NOT_FOUND_WORDS):
                 raise
             raise NotFoundError(
                 error.message, status=error.status, method=error.method, url=error.url
@@ -89,14 +103,14 @@ class Skykeys:
 
 
 def _name(value: object) -> str:
-    name = skykey.check_name(validation.text(value, "name"))
+    name = skykey.check_name(text(value, "name"))
     if not name:
         raise MalformedError("you must specify the name of the skykey")
     return name
 
 
-def _without(key: Skykey, error: PortalError) -> PortalError:
-    """Return an error like that, which does not hold the key if the node's words repeat it."""
+def _without_key(key: Skykey, error: PortalError) -> PortalError:
+    """Return the same error without the key, which the node's words may repeat."""
     beginning = key.text[:_SHOWN].removeprefix("skykey:")
     message = re.sub(re.escape(beginning) + r"[A-Za-z0-9_-]*", "***", error.message)
     return type(error)(message, status=error.status, method=error.method, url=error.url)

@@ -1,19 +1,19 @@
 """Owns how the body of an answer is received: by the piece, or into buffers of the reader's.
 
-A body whose length is known, or that ends with the connection, comes straight from the link; h11
+A body whose length is known, or that ends with the connection, comes straight from the stream; h11
 takes chunks apart. Through h11 each byte would be copied several times.
 """
 
 import math
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Self
 
 import h11
 import httpx
 import trio
 
-from skymount.portal.http.stream import Link
+from skymount.portal.http.stream import SocketStream
 
 RECEIVE_SIZE = 1 << 20
 """Bytes of a body that are received at once, at most."""
@@ -63,9 +63,14 @@ class SizedBody(Body):
     """A body of so many bytes; of `math.inf`, when it ends with the connection."""
 
     def __init__(
-        self, link: Link, held: bytes, size: float, timeout: float | None, release: Release
+        self,
+        stream: SocketStream,
+        held: bytes,
+        size: float,
+        timeout: float | None,
+        release: Release,
     ) -> None:
-        self._link = link
+        self._stream = stream
         self._size = size
         self._left = size
         self._held = memoryview(held)
@@ -78,7 +83,7 @@ class SizedBody(Body):
             return b""
         if self._held:
             return bytes(self._take_held(count))
-        data = await self._link.receive(count, self._timeout)
+        data = await self._stream.receive(count, self._timeout)
         self._note(len(data))
         return data
 
@@ -90,7 +95,7 @@ class SizedBody(Body):
             held = self._take_held(count)
             view[: len(held)] = held
             return len(held)
-        received = await self._link.receive_into(view[:count], self._timeout)
+        received = await self._stream.receive_into(view[:count], self._timeout)
         self._note(received)
         return received
 
@@ -122,35 +127,18 @@ class SizedBody(Body):
             self._left = 0
 
 
-class IteratedBody(Body):
-    """A body that something else receives, in pieces of any size."""
-
-    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
-        self._pieces = pieces
-        self._piece = b""
-
-    async def receive(self, limit: int = RECEIVE_SIZE) -> bytes:
-        while not self._piece:
-            piece = await anext(self._pieces, None)
-            if piece is None:
-                return b""
-            self._piece = piece
-        data, self._piece = self._piece[:limit], self._piece[limit:]
-        return data
-
-
 class ChunkedBody(Body):
     """A body in chunks, whose parser has read the head."""
 
     def __init__(
         self,
-        link: Link,
+        stream: SocketStream,
         held: bytes,
         parser: h11.Connection,
         timeout: float | None,
         release: Release,
     ) -> None:
-        self._link = link
+        self._stream = stream
         self._unparsed = held
         self._parser = parser
         self._piece = memoryview(b"")
@@ -191,7 +179,7 @@ class ChunkedBody(Body):
             self._parser.receive_data(self._unparsed[:stop])
             self._unparsed = self._unparsed[stop:]
         else:
-            self._unparsed = await self._link.receive(RECEIVED, self._timeout)
+            self._unparsed = await self._stream.receive(RECEIVED, self._timeout)
             if not self._unparsed:
                 self._parser.receive_data(b"")  # the end, which it refuses unless it is time
 

@@ -1,13 +1,13 @@
-"""Owns one TCP or TLS stream to a server: bytes out and in, and a bound on each wait.
+"""One TCP stream to a server, with TLS or without: bytes out and in, and a bound on each wait.
 
-Every failure is raised as httpx names it. What the bytes mean is not known here.
+Errors are those of httpx. What the bytes mean is left to ``http11``.
 """
 
 import math
+import os
 import select
 import socket
 import ssl
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -16,16 +16,24 @@ from typing import TypeVar
 import httpx
 import trio
 
-_FAILED = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
+_FAILED = (trio.ClosedResourceError, OSError)
 T = TypeVar("T")
 
 _ENDED = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
-_MUCH = 256 << 10
-"""Bytes that are worth waking up for, where they come fast."""
+_GATHERED = 256 << 10
+"""Bytes that are worth waiting for on a fast stream: each turn of the loop costs as much as
+receiving 100 KiB, and the sender is woken for the room that is made.
+"""
 
 _GATHERING = 0.02
-"""Seconds that they may take: on a slower way whatever has come is taken."""
+"""Seconds that they may take. A slower stream is read as it comes."""
+
+_DECRYPTED = 1 << 20
+"""Bytes that are decrypted at once, in under a millisecond."""
+
+# OpenSSL's numbers of what `ca_file` remedies: no authority of the certificate is known.
+_UNKNOWN_AUTHORITY = frozenset({18, 19, 20, 21})
 
 
 class NotFollowedError(Exception):
@@ -36,153 +44,156 @@ CheckAddress = Callable[[str], None]
 """NotFollowedError for a numeric address that a redirect may not lead to."""
 
 
-class Link(ABC):
-    """A stream that stands. One task at a time sends and one receives; any may close it, which ends
-    that.
+def new_tls_context(ca_file: str = "") -> ssl.SSLContext:
+    """Trust the system's authorities, and those in `ca_file`. It takes some 50 ms.
+
+    SSL_CERT_FILE and SSL_CERT_DIR stand for the system's. OSError names a file that cannot be read.
     """
-
-    def __init__(self, peer: str) -> None:
-        self.peer = peer
-        """The numeric address of the other end."""
-
-    @property
-    @abstractmethod
-    def is_closed(self) -> bool:
-        """Whether `close` was called."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """End it at once."""
-
-    @abstractmethod
-    def is_quiet(self) -> bool:
-        """Whether it still stands and nothing came unasked, as far as is known without waiting."""
-
-    @abstractmethod
-    def has_ended(self) -> bool:
-        """Whether the server closed it, as far as is known without waiting."""
-
-    @abstractmethod
-    async def send(self, data: bytes, timeout: float | None) -> None:
-        """Send all of some bytes."""
-
-    @abstractmethod
-    async def receive(self, limit: int, timeout: float | None) -> bytes:
-        """Return at most `limit` bytes of what comes next; none at the end."""
-
-    @abstractmethod
-    async def receive_into(self, view: memoryview, timeout: float | None) -> int:
-        """Put what comes next into a buffer, as far as it fits; return how much, 0 at the end."""
+    context = ssl.create_default_context()
+    for path in (os.environ.get("SSL_CERT_FILE"), ca_file):
+        if path:
+            try:
+                context.load_verify_locations(path)
+            except OSError as error:
+                reason = error.strerror or str(error)
+                raise OSError(f"no certificates can be read from {path}: {reason}") from None
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
 
-async def open_link(
+async def open_stream(
     host: str,
     port: int,
     context: ssl.SSLContext | None,
     timeout: float | None,
     check: CheckAddress | None = None,
-) -> Link:
+) -> "SocketStream":
     """Connect, with TLS if there is a context, to whichever address answers first.
 
-    Nothing is sent to one that does not pass the check; without one each will do.
+    Nothing is sent to an address that does not pass the check.
     """
     with trio.move_on_after(_seconds(timeout)):
         try:
             if check is not None:
-                await check_addresses(host, port, check)
-            stream = await trio.open_tcp_stream(host, port)
-            peer = _checked_peer(stream, check)
+                await _check_addresses(host, port, check)
+            opened = await trio.open_tcp_stream(host, port)
         except OSError as error:
             raise httpx.ConnectError(str(error)) from error
-        if context is None:
-            return _Plain(stream, peer)
-        tls = trio.SSLStream(stream, context, server_hostname=host, https_compatible=True)
+        stream = SocketStream(socket.socket(fileno=opened.socket.detach()))
         try:
-            await tls.do_handshake()
-        except _FAILED as error:
-            stream.socket.close()
-            raise httpx.ConnectError(str(error.__cause__ or error)) from error
+            if check is not None:  # the addresses of the name may have changed meanwhile
+                check(stream.peer)
+            if context is not None:
+                await stream.start_tls(context, host)
         except BaseException:
-            stream.socket.close()
+            stream.close()
             raise
-        return _Secure(stream, tls, peer)
+        return stream
     raise httpx.ConnectTimeout("")
 
 
-async def check_addresses(host: str, port: int, check: CheckAddress) -> None:
-    """Check every address that a host has; OSError when none can be found."""
+async def _check_addresses(host: str, port: int, check: CheckAddress) -> None:
     for found in await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM):
         check(str(found[4][0]))
 
 
-def _checked_peer(stream: trio.SocketStream, check: CheckAddress | None) -> str:
-    """Return the address of the other end: the name's may have changed since they were checked."""
-    try:
-        peer: str = stream.socket.getpeername()[0]
-        if check is not None:
-            check(peer)
-    except BaseException:
-        stream.socket.close()
-        raise
-    return peer
+class SocketStream:
+    """A connected stream. One task at a time sends and one receives; any task may close it.
 
-
-class _Plain(Link):
-    """A TCP stream. Its socket is asked at once, and waited for if it has to be: to bound a wait
-    takes longer than most calls. Nothing copies what is received: it comes straight from the
-    kernel.
-
-    Who fills a buffer, and has emptied the socket, waits for much at a time: each turn of the loop
-    costs as much as receiving 100 KiB, and the sender is woken for what room it makes.
+    The socket is asked at once, and waited for only if it has to be: a bounded wait takes longer
+    than most calls. What is received goes straight into the reader's buffer.
     """
 
-    def __init__(self, stream: trio.SocketStream, peer: str) -> None:
-        super().__init__(peer)
-        self._socket = socket.socket(fileno=stream.socket.detach())
+    def __init__(self, connected: socket.socket, gathering: float = _GATHERING) -> None:
+        """Take over a connected socket; httpx.ConnectError if it has ended already.
+
+        `gathering` is how many seconds much may take to come.
+        """
+        self._gathering = gathering
+        self._socket = connected
         self._socket.setblocking(False)
+        try:
+            self.peer: str = connected.getpeername()[0]
+            """The numeric address of the other end."""
+        except OSError as error:
+            connected.close()
+            raise httpx.ConnectError(str(error)) from error
+        self._tls: ssl.SSLSocket | None = None
+        self._has_received = False
         self._is_emptied = False
         """Whether the last buffer did not get full."""
         self._is_fast = True
         """Whether much came in time when it was last waited for."""
 
+    async def start_tls(self, context: ssl.SSLContext, host: str) -> None:
+        """Encrypt from now on. httpx.ConnectError if the server cannot, or is not that host."""
+        try:
+            self._socket = self._tls = context.wrap_socket(
+                self._socket, server_hostname=host, do_handshake_on_connect=False
+            )
+            while True:
+                try:
+                    return self._tls.do_handshake()
+                except ssl.SSLWantReadError:
+                    await trio.lowlevel.wait_readable(self._socket)
+                except ssl.SSLWantWriteError:
+                    await trio.lowlevel.wait_writable(self._socket)
+        except ssl.SSLCertVerificationError as error:
+            raise httpx.ConnectError(_advice(host, error)) from error
+        except _FAILED as error:
+            raise httpx.ConnectError(str(error)) from error
+
     @property
     def is_closed(self) -> bool:
+        """Whether `close` was called."""
         return self._socket.fileno() < 0
 
     def close(self) -> None:
+        """Close it at once."""
         if not self.is_closed:
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
 
     def is_quiet(self) -> bool:
-        return not self.is_closed and _is_quiet(self._socket, _ENDED | select.POLLIN)
-
-    def has_ended(self) -> bool:
-        return not self.is_closed and not _is_quiet(self._socket, _ENDED)
+        """Whether it is open and nothing came unasked, as far as is known without waiting."""
+        if self.is_closed or (self._tls is not None and self._tls.pending()):
+            return False
+        # After the handshake a server may send tickets, which are no response.
+        may_come = self._tls is not None and not self._has_received
+        events = _ENDED if may_come else _ENDED | select.POLLIN
+        poll = select.poll()
+        poll.register(self._socket, events)
+        return not poll.poll(0)
 
     async def send(self, data: bytes, timeout: float | None) -> None:
+        """Send all of some bytes."""
         rest = memoryview(data)
         try:
             while rest:
                 try:
                     rest = rest[self._socket.send(rest) :]
-                except BlockingIOError:
+                except (BlockingIOError, ssl.SSLWantWriteError):
                     with _bounded(timeout, httpx.WriteTimeout):
                         await trio.lowlevel.wait_writable(self._socket)
         except _FAILED as error:
             raise httpx.WriteError(str(error)) from error
 
     async def receive(self, limit: int, timeout: float | None) -> bytes:
-        return await self._received(partial(self._socket.recv, limit), timeout)
+        """Return at most `limit` bytes of what comes next; none at the end."""
+        return await self._received(partial(self._read, limit), timeout)
 
     async def receive_into(self, view: memoryview, timeout: float | None) -> int:
+        """Put what comes next into a buffer, as far as it fits; return how much, 0 at the end.
+
+        Who fills a buffer from a fast stream, and has emptied it, waits for much at a time.
+        """
         is_waiting = self._is_emptied and self._is_fast
         if is_waiting:
-            await self._gather(min(len(view), _MUCH))
-        receive = partial(self._socket.recv_into, view)
+            await self._gather(min(len(view), _GATHERED))
+        receive = partial(self._read_into, view)
         received = await self._received(receive, timeout, has_waited=is_waiting)
-        self._is_emptied = received < len(view)
-        self._is_fast = self._is_fast or received >= _MUCH
+        self._is_emptied = received < min(len(view), _DECRYPTED)
+        self._is_fast = self._is_fast or received >= _GATHERED
         return received
 
     async def _gather(self, size: int) -> None:
@@ -190,7 +201,7 @@ class _Plain(Link):
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
             try:
-                with trio.move_on_after(_GATHERING) as scope:
+                with trio.move_on_after(self._gathering) as scope:
                     await trio.lowlevel.wait_readable(self._socket)
             finally:
                 if not self.is_closed:
@@ -205,80 +216,50 @@ class _Plain(Link):
         try:
             try:
                 received = receive()
-            except BlockingIOError:
+            except (BlockingIOError, ssl.SSLWantReadError):
                 pass
             else:
-                if not has_waited:  # what comes fast must not hold up all else
+                if not has_waited:  # a fast stream must not hold up everything else
                     await trio.lowlevel.checkpoint()
                 return received
             while True:
                 with _bounded(timeout, httpx.ReadTimeout):
                     await trio.lowlevel.wait_readable(self._socket)
-                with suppress(BlockingIOError):  # it may have been nothing
+                with suppress(BlockingIOError, ssl.SSLWantReadError):  # it may have been nothing
                     return receive()
         except _FAILED as error:
             raise httpx.ReadError(str(error)) from error
 
+    def _read(self, limit: int) -> bytes:
+        if self._tls is None:
+            return self._socket.recv(limit)
+        view = memoryview(bytearray(min(limit, _GATHERED)))
+        return bytes(view[: self._read_into(view)])
 
-class _Secure(Link):
-    """A TLS stream."""
-
-    def __init__(
-        self, stream: trio.SocketStream, tls: trio.SSLStream[trio.SocketStream], peer: str
-    ) -> None:
-        super().__init__(peer)
-        self._socket = stream.socket
-        self._tls = tls
-        self._has_received = False
-
-    @property
-    def is_closed(self) -> bool:
-        return self._socket.fileno() < 0
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def is_quiet(self) -> bool:
-        if self.is_closed or self._has_left_overs():
-            return False
-        # After the handshake the server may send something that is no answer (tickets).
-        return _is_quiet(self._socket, _ENDED | select.POLLIN if self._has_received else _ENDED)
-
-    def _has_left_overs(self) -> bool:
-        """Whether TLS took more from the socket than was received: the next answer would begin
-        with it. trio has no public way to ask.
-        """
-        return bool(self._tls._incoming.pending or self._tls._ssl_object.pending())
-
-    def has_ended(self) -> bool:
-        return not self.is_closed and not _is_quiet(self._socket, _ENDED)
-
-    async def send(self, data: bytes, timeout: float | None) -> None:
-        try:
-            with _bounded(timeout, httpx.WriteTimeout):
-                await self._tls.send_all(data)
-        except _FAILED as error:
-            raise httpx.WriteError(str(error)) from error
-
-    async def receive(self, limit: int, timeout: float | None) -> bytes:
-        try:
-            with _bounded(timeout, httpx.ReadTimeout):
-                data = await self._tls.receive_some(limit)
-        except _FAILED as error:
-            raise httpx.ReadError(str(error)) from error
+    def _read_into(self, view: memoryview) -> int:
+        if self._tls is None:
+            return self._socket.recv_into(view)
+        received, most = 0, min(len(view), _DECRYPTED)
+        while received < most:  # each call brings one record, of 16 KiB at most
+            try:
+                size = self._tls.recv_into(view[received:most])
+            except ssl.SSLWantReadError:
+                if not received:
+                    raise
+                break
+            if not size:
+                break
+            received += size
         self._has_received = True
-        return bytes(data)
-
-    async def receive_into(self, view: memoryview, timeout: float | None) -> int:
-        data = await self.receive(len(view), timeout)
-        view[: len(data)] = data
-        return len(data)
+        return received
 
 
-def _is_quiet(stream: socket.socket | trio.socket.SocketType, events: int) -> bool:
-    poll = select.poll()
-    poll.register(stream, events)
-    return not poll.poll(0)
+def _advice(host: str, error: ssl.SSLCertVerificationError) -> str:
+    """Return what is wrong with a certificate, and what can be done."""
+    text = f"the certificate of {host} is not valid: {error.verify_message}"
+    if error.verify_code in _UNKNOWN_AUTHORITY:
+        return f"{text}; to trust it, name a file with its authority in ca_file or SSL_CERT_FILE"
+    return text
 
 
 @contextmanager

@@ -1,6 +1,7 @@
-"""Owns what is believed of a registry entry that a portal sends, for every reader of entries: its
-owner signed it, and nothing newer was seen before, on this machine or, without a ledger, by this
-client. What is believed is remembered for the next time.
+"""Whether a registry entry from a portal is believed, for everything that reads entries.
+
+The owner must have signed it, and nothing newer may have been seen before: on this machine or,
+without a ledger, by this client. What is believed is recorded for the next time.
 """
 
 import logging
@@ -14,13 +15,20 @@ import trio
 from cachetools import LRUCache
 
 from skymount.errors import BadContentError, MalformedError, RolledBackError, StorageError
-from skymount.portal.registry.ledger import Ledger, Seen, is_rolled_back, raised
+from skymount.portal.registry.ledger import Ledger
+from skymount.portal.registry.rollback import (
+    RevisionMark,
+    is_rolled_back,
+    later,
+    raised,
+    rollback_reason,
+)
 from skymount.wire.registry_entry import Entry, SignedEntry
 from skymount.wire.skylink import Skylink
 
-_RACES = 3  # requests for one answer, while this machine changes the entry meanwhile
-_KEPT = 10_000  # entries whose mark is in memory, those that were used last
-_THREADS = 4  # that use the ledger at once; most of the time they wait for the disk
+_ATTEMPTS = 3  # requests for one answer while this machine changes the entry at the same time
+_UNSAVED_LIMIT = 10_000  # entries whose mark is in memory; the least recently used go first
+_LEDGER_THREADS = 4  # at most; most of the time they wait for the disk
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -42,30 +50,30 @@ class EntryId:
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
-    """An entry that a portal sent, and that is believed."""
+class VerifiedEntry:
+    """An entry from a portal that is believed."""
 
     signed: SignedEntry
-    mark: Seen
-    asked: float
-    """When the request for it was begun, by trio's clock."""
+    mark: RevisionMark
+    requested_at: float
+    """When the request for it began, by trio's clock."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """A mark that is in memory alone, and what the ledger needs to take it later."""
+class _UnsavedMark:
+    """A mark that is in memory only, and what the ledger needs to record it later."""
 
-    mark: Seen
+    mark: RevisionMark
     signed: SignedEntry
     data_key: str | None
     named: bool
 
 
 class RevisionMarks:
-    """The highest revision of each entry that was seen.
+    """The highest revision seen of each entry.
 
-    With a ledger they are on disk. What the disk does not take is kept in memory until it does.
-    Every method raises StorageError when a ledger that is there cannot be read.
+    With a ledger the marks are on disk. A mark that cannot be written is kept in memory until it
+    can. Every method raises StorageError when an existing ledger cannot be read.
     """
 
     def __init__(
@@ -74,82 +82,92 @@ class RevisionMarks:
         """`clock` is the ledger's."""
         self.ledger = ledger
         self._clock = clock
-        self._kept: LRUCache[EntryId, _Kept] = LRUCache(_KEPT)
-        self._threads = trio.CapacityLimiter(_THREADS)
+        self._unsaved: LRUCache[EntryId, _UnsavedMark] = LRUCache(_UNSAVED_LIMIT)
+        self._threads = trio.CapacityLimiter(_LEDGER_THREADS)
         self.failure: StorageError | None = None
-        """Why the ledger did not take something that is in memory now, if that is so."""
+        """Why the ledger could not be written, while marks are in memory because of that."""
 
     async def in_thread(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
-        """Use the ledger in a thread."""
+        """Call a function that uses the ledger, in a thread."""
         return await trio.to_thread.run_sync(function, *args, limiter=self._threads)
 
-    async def find(self, ref: EntryId) -> Seen | None:
-        """Return the mark of an entry."""
-        kept = self._kept.get(ref)
-        if self.ledger is None:
-            return kept.mark if kept else None
-        seen = await self.in_thread(self.ledger.seen, ref.public_key, ref.tweak)
-        return _later(seen, kept.mark) if kept else seen
+    async def find(self, ref: EntryId) -> RevisionMark | None:
+        saved = None
+        if self.ledger is not None:
+            saved = await self.in_thread(self.ledger.mark_of, ref.public_key, ref.tweak)
+        return self.with_unsaved(ref, saved)
 
-    async def note(self, ref: EntryId, signed: SignedEntry, *, named: bool = True) -> Seen:
+    def with_unsaved(self, ref: EntryId, saved: RevisionMark | None) -> RevisionMark | None:
+        """Return the later one of a mark of the ledger and the one in memory."""
+        unsaved = self._unsaved.get(ref)
+        return later(saved, unsaved.mark) if unsaved else saved
+
+    async def record(
+        self, ref: EntryId, signed: SignedEntry, *, named: bool = True
+    ) -> RevisionMark:
         """Raise the mark to an entry whose signature was verified; return the mark then.
 
-        It is never lowered: `is_rolled_back` tells whether the entry is behind it.
+        The mark is never lowered: `is_rolled_back` tells whether the entry is behind it.
         """
-        ledger = self.ledger
-        kept = self._kept.get(ref)
-        if ledger is not None:
-            note = partial(ledger.note, signed, ref.data_key, named=named)
+        if self.ledger is not None:
+            record = partial(self.ledger.record_seen, signed, ref.data_key, named=named)
+            unsaved = self._unsaved.get(ref)
             try:
-                mark = await self.in_thread(note)
+                mark = await self.in_thread(record)
             except StorageError as error:
-                self._complain(error)
+                if self.failure is None:
+                    _log.warning(
+                        "%s; what portals show is kept in memory until it can be written", error
+                    )
+                self.failure = error
             else:
-                return _later(mark, kept.mark) if kept else mark
+                return later(mark, unsaved.mark) if unsaved else mark
         mark = raised(await self.find(ref), signed.entry, self._clock())
-        if kept is None or mark is not kept.mark:
-            self._kept[ref] = _Kept(mark, signed, ref.data_key, named)
+        unsaved = self._unsaved.get(ref)
+        if unsaved is None or mark is not unsaved.mark:
+            self._unsaved[ref] = _UnsavedMark(mark, signed, ref.data_key, named)
         return mark
 
-    def _complain(self, error: StorageError) -> None:
-        if self.failure is None:
-            _log.warning("%s; what portals show is remembered until it can be written", error)
-        self.failure = error
-
     async def save(self) -> None:
-        """Write down what is in memory only because the ledger did not take it at its time."""
+        """Write the marks that the ledger could not take before."""
         if self.ledger is None or self.failure is None:
             return
-        for ref, kept in list(self._kept.items()):
-            note = partial(self.ledger.note, kept.signed, kept.data_key, named=kept.named)
+        for ref, unsaved in list(self._unsaved.items()):
+            record = partial(
+                self.ledger.record_seen, unsaved.signed, unsaved.data_key, named=unsaved.named
+            )
             try:
-                await self.in_thread(note)
+                await self.in_thread(record)
             except StorageError:
                 return
-            if self._kept.get(ref) is kept:
-                del self._kept[ref]
-        if not self._kept:
+            if self._unsaved.get(ref) is unsaved:
+                del self._unsaved[ref]
+        if not self._unsaved:
             self.failure = None
 
-    async def key_of(self, link: Skylink) -> EntryId | None:
+    async def find_entry(self, link: Skylink) -> EntryId | None:
         """Return the entry that a v2 skylink names, if this machine knows it."""
         if self.ledger is None:
-            return next((ref for ref, kept in self._kept.items() if kept.signed.link == link), None)
+            unsaved = self._unsaved.items()
+            return next((ref for ref, each in unsaved if each.signed.link == link), None)
         key = await trio.to_thread.run_sync(
-            partial(self.ledger.key_of, link), abandon_on_cancel=True, limiter=self._threads
+            partial(self.ledger.find_entry, link), abandon_on_cancel=True, limiter=self._threads
         )
         return None if key is None else EntryId(*key)
 
-    async def check(self, ref: EntryId, signed: SignedEntry, portal: str, *, named: bool) -> Seen:
-        """Believe an entry that came with something else, such as in a proof; return the mark.
+    async def check(
+        self, ref: EntryId, signed: SignedEntry, portal: str, *, named: bool
+    ) -> RevisionMark:
+        """Verify and record an entry that came with something else, such as in a proof.
 
-        BadContentError when its owner did not sign it, RolledBackError when it is behind.
+        Returns the mark. BadContentError when its owner did not sign it, RolledBackError when it is
+        rolled back.
         """
         try:
             signed.verify()
         except MalformedError as error:
             raise BadContentError(f"registry entry {ref}: {error}", url=portal) from None
-        mark = await self.note(ref, signed, named=named)
+        mark = await self.record(ref, signed, named=named)
         if is_rolled_back(mark, signed.entry):
             raise _rolled_back(ref, mark, signed.entry, portal)
         return mark
@@ -161,39 +179,28 @@ class RevisionMarks:
         portal: str,
         *,
         named: bool = True,
-    ) -> Sighting | None:
-        """Ask one portal for an entry; None when it has none. RolledBackError when it is behind.
+    ) -> VerifiedEntry | None:
+        """Ask one portal for an entry; None when it has none.
 
-        `fetch` asks, and verifies. What is changed here meanwhile may make the answer look old:
-        then it is asked again.
+        `fetch` sends the request and verifies the signature. A change that this machine makes at
+        the same time can make the answer look old; then the portal is asked again. RolledBackError
+        when the answer is rolled back.
         """
-        for race in range(1, _RACES + 1):
-            begun, asked = self._clock(), trio.current_time()
+        for attempt in range(1, _ATTEMPTS + 1):
+            begun, requested_at = self._clock(), trio.current_time()
             signed = await fetch()
             if signed is None:
                 seen = await self.find(ref)
-                if seen is None or seen.at < begun or race == _RACES:
+                if seen is None or seen.seen_at < begun or attempt == _ATTEMPTS:
                     break
                 continue
-            mark = await self.note(ref, signed, named=named)
+            mark = await self.record(ref, signed, named=named)
             if not is_rolled_back(mark, signed.entry):
-                return Sighting(signed, mark, asked)
-            if mark.at < begun or race == _RACES:
+                return VerifiedEntry(signed, mark, requested_at)
+            if mark.seen_at < begun or attempt == _ATTEMPTS:
                 raise _rolled_back(ref, mark, signed.entry, portal)
         return None
 
 
-def _later(one: Seen | None, other: Seen) -> Seen:
-    if one is None:
-        return other
-    return one if (one.revision, other.digest) >= (other.revision, one.digest) else other
-
-
-def _rolled_back(ref: EntryId, mark: Seen, entry: Entry, portal: str) -> RolledBackError:
-    return RolledBackError(f"registry entry {ref}: {behind(mark, entry)}", url=portal)
-
-
-def behind(mark: Seen | None, entry: Entry) -> str:
-    """Say how an entry is behind a mark."""
-    known = "another" if mark is None else mark.revision
-    return f"revision {entry.revision} is behind revision {known}, which was seen before"
+def _rolled_back(ref: EntryId, mark: RevisionMark, entry: Entry, portal: str) -> RolledBackError:
+    return RolledBackError(f"registry entry {ref}: {rollback_reason(mark, entry)}", url=portal)

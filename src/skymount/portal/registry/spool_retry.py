@@ -1,5 +1,7 @@
-"""Owns sending by itself what could not be posted: while a mount runs, what waits for a portal goes
-to those that it was written for once one answers; not what somebody else has changed meanwhile.
+"""Automatic retry of pending writes while a mount runs.
+
+A write goes to the portals that it was written for once one of them answers, and never replaces
+what somebody else has changed meanwhile.
 """
 
 import logging
@@ -8,83 +10,69 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from skymount.errors import SkymountError, StaleEntryError, StorageError, UnavailableError
-from skymount.portal.registry.ledger import Fate, Ledger, Pending
+from skymount.portal.registry.ledger import Ledger
+from skymount.portal.registry.pending_write import PendingWrite, due, summary
 from skymount.portal.registry.revision_marks import EntryId
 from skymount.portal.registry.verified_registry import VerifiedRegistry
-from skymount.wire.key_pair import KeyPair
+from skymount.wire.key_pair import SigningKeyPair
 
 FIRST_PAUSE = 1.0
-"""Seconds until what waits is sent; doubled while no portal answers."""
+"""Seconds until the first retry; doubled while no portal answers (exponential back-off)."""
 
 LAST_PAUSE = 30.0
-"""The longest pause, and the seconds between two looks at what others have kept."""
+"""The longest back-off, and seconds between two looks at what other processes have spooled."""
 
-_LIMIT = 10.0  # seconds of one attempt: whoever writes to the entry meanwhile waits for its end
+_ATTEMPT_LIMIT = 10.0  # seconds; other writers of the entry wait for the end of an attempt
 
 log = logging.getLogger(__name__)
 
 
-def due(pending: Sequence[Pending]) -> list[Pending]:
-    """Return what is to be sent: of each entry what was written last, if that waits for a portal.
-
-    `pending` is sorted by age. What was written before that is superseded once it is posted.
-    """
-    latest = {(each.public_key, each.tweak): each for each in pending}
-    return [each for each in latest.values() if each.fate is Fate.WAITING and not each.posting]
-
-
-def summary(pending: Sequence[Pending]) -> str:
-    """Say in one line how much is pending; empty when nothing is."""
-    if not pending:
-        return ""
-    changes = "1 change" if len(pending) == 1 else f"{len(pending)} changes"
-    return f"{changes} of registry entries could not be posted: see `skymount registry pending`"
-
-
 class SpoolRetry:
-    """Sends what waits in the ledger. `pair_of` returns the key that signs, None without one."""
+    """Retries the pending writes of a ledger."""
 
     def __init__(
         self,
         entries: VerifiedRegistry,
         ledger: Ledger,
-        pair_of: Callable[[bytes], Awaitable[KeyPair | None]],
+        pair_of: Callable[[bytes], Awaitable[SigningKeyPair | None]],
         *,
         sends: bool = True,
         first_pause: float = FIRST_PAUSE,
         last_pause: float = LAST_PAUSE,
     ) -> None:
-        """Unless it `sends` it only says what is pending. Of the pauses see `FIRST_PAUSE`."""
+        """`pair_of` returns the key that signs for a public key, None if there is none.
+
+        Unless it `sends` it only logs what is pending. For the pauses see `FIRST_PAUSE`.
+        """
         self._sends = sends
         self._entries = entries
         self._ledger = ledger
         self._pair_of = pair_of
         self._first_pause = first_pause
         self._last_pause = last_pause
-        self._said = ""
+        self._last_summary = ""
 
     async def run(self) -> None:
-        """Look for what waits, and send it, until cancelled."""
+        """Retry what is due, until cancelled."""
         pause = self._first_pause
         while True:
-            self._entries.kept = kept = trio.Event()
-            if not await self._waiting():
+            self._entries.spool_changed = changed = trio.Event()
+            if not await self._due():
                 pause = self._first_pause
                 with trio.move_on_after(self._last_pause):
-                    await kept.wait()
+                    await changed.wait()
                 continue
             await trio.sleep(pause)
-            is_sent = await self._send(await self._waiting())
+            is_sent = await self._send(await self._due())
             pause = self._first_pause if is_sent else min(2 * pause, self._last_pause)
 
     async def say_what_is_pending(self) -> None:
-        """Log one line on what is pending, if anything is."""
         text = summary(await self._pending())
         if text:
             log.warning(text)
 
-    async def _pending(self) -> list[Pending]:
-        if not self._ledger.path.exists():  # it is made when it is needed
+    async def _pending(self) -> list[PendingWrite]:
+        if not self._ledger.path.exists():  # it is created when it is needed
             return []
         try:
             return await self._entries.marks.in_thread(self._ledger.pending)
@@ -92,30 +80,30 @@ class SpoolRetry:
             log.info("%s", error)
             return []
 
-    async def _waiting(self) -> list[Pending]:
-        """Return what is to be sent from here."""
+    async def _due(self) -> list[PendingWrite]:
+        """Return the writes to retry from here; log how much is pending when that changes."""
         await self._entries.save()
         pending = await self._pending()
         text = summary(pending)
-        if text and text != self._said:
+        if text and text != self._last_summary:
             log.warning(text)
-        self._said = text
+        self._last_summary = text
         return [each for each in due(pending) if self._sends and self._entries.at(each.portals)]
 
-    async def _send(self, waiting: Sequence[Pending]) -> bool:
-        """Send what waits, but nothing more to portals that just failed; whether any was sent."""
-        away: set[tuple[str, ...]] = set()
+    async def _send(self, writes: Sequence[PendingWrite]) -> bool:
+        """Send writes; return whether any was posted. Portals that just failed are skipped."""
+        unavailable: set[tuple[str, ...]] = set()
         is_sent = False
-        for each in waiting:
-            entries = self._entries.at(each.portals)
-            pair = None if each.signed else await self._pair_of(each.public_key)
-            if entries is None or each.portals in away or not (each.signed or pair):
+        for write in writes:
+            entries = self._entries.at(write.portals)
+            pair = None if write.signed else await self._pair_of(write.public_key)
+            if entries is None or write.portals in unavailable or not (write.signed or pair):
                 continue
-            ref = EntryId(each.public_key, each.tweak, each.data_key)
-            away.add(each.portals)  # unless it answers, in time
-            with trio.move_on_after(_LIMIT):
+            ref = EntryId(write.public_key, write.tweak, write.data_key)
+            unavailable.add(write.portals)  # until they answer in time
+            with trio.move_on_after(_ATTEMPT_LIMIT):
                 try:
-                    state = await entries.send(each, pair)
+                    state = await entries.send(write, pair)
                     log.info("registry entry %s: posted, with revision %d", ref, state.revision)
                     is_sent = True
                 except UnavailableError:
@@ -124,5 +112,5 @@ class SpoolRetry:
                     log.warning("registry entry %s: it is not sent by itself: %s", ref, error)
                 except SkymountError as error:
                     log.warning("registry entry %s: %s", ref, error)
-                away.discard(each.portals)
+                unavailable.discard(write.portals)
         return is_sent

@@ -1,6 +1,6 @@
-"""Owns how a download answers Range, If-Range, If-Match and If-None-Match (RFC 9110 13, 14). No IO.
+"""Conditional requests, ETag comparison and ranges: Range, If-Range, If-Match, If-None-Match.
 
-The same for GET and HEAD: the contract wants their headers identical.
+RFC 9110 13 and 14, decided without IO. HEAD is treated like GET: the contract wants equal headers.
 """
 
 from collections.abc import Mapping
@@ -11,12 +11,12 @@ from skymount.server.http_error import HttpError
 from skymount.wire.byte_range import ByteRange, parse_range
 
 BodySegment = bytes | ByteRange
-"""A piece of a body: bytes as they are, or a range of the content."""
+"""A part of a body: literal bytes, or a range of the content."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResponsePlan:
-    """Status, headers and body of the answer."""
+    """Status, headers and body of a response with content."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
@@ -24,27 +24,26 @@ class ResponsePlan:
 
     @property
     def length(self) -> int:
-        """Bytes of the body."""
         return sum(map(len, self.segments))
 
 
-def _lists(header: str, etag: str) -> bool:
-    """Whether a list of entity tags names this one, by weak comparison."""
+def _matches(header: str, etag: str) -> bool:
+    """Whether a list of ETags has this one, by weak comparison."""
     tags = (tag.strip().removeprefix("W/") for tag in header.split(","))
     return any(tag in ("*", etag) for tag in tags)
 
 
 def is_unchanged(headers: Mapping[str, str], etag: str) -> bool:
-    """Whether the client has it already (304); HttpError 412 when If-Match does not match."""
-    if "if-match" in headers and not _lists(headers["if-match"], etag):
+    """Whether the client has the content already (304); HttpError 412 when If-Match fails."""
+    if "if-match" in headers and not _matches(headers["if-match"], etag):
         raise HttpError(412, "the content does not match the If-Match header")
-    return "if-none-match" in headers and _lists(headers["if-none-match"], etag)
+    return "if-none-match" in headers and _matches(headers["if-none-match"], etag)
 
 
 def plan_response(
     headers: Mapping[str, str], range_header: str, etag: str, content_type: str, size: int
 ) -> ResponsePlan:
-    """Decide how content of that size is answered; HttpError 416 for an impossible range."""
+    """Decide which ranges of `size` bytes of content are sent; HttpError 416 for a bad range."""
     if_range = headers.get("if-range")
     if not range_header or not size or (if_range is not None and if_range.strip() != etag):
         return _full(content_type, size)
@@ -52,16 +51,16 @@ def plan_response(
         ranges = parse_range(range_header, size)
     except MalformedError as error:
         raise _unsatisfiable(str(error), size) from None
-    if ranges is None or sum(map(len, ranges)) > size:  # more than all of it: as Go does
+    if ranges is None or sum(map(len, ranges)) > size:  # longer than the whole: as Go does
         return _full(content_type, size)
     if not ranges:
         raise _unsatisfiable("invalid range: failed to overlap", size)
     if len(ranges) == 1:
-        headers_206 = (
+        range_headers = (
             ("Content-Type", content_type),
             ("Content-Range", ranges[0].content_range(size)),
         )
-        return ResponsePlan(206, headers_206, tuple(ranges))
+        return ResponsePlan(206, range_headers, tuple(ranges))
     return _multipart(ranges, etag, content_type, size)
 
 
@@ -75,17 +74,17 @@ def _unsatisfiable(message: str, size: int) -> HttpError:
 
 
 def _multipart(ranges: list[ByteRange], etag: str, content_type: str, size: int) -> ResponsePlan:
-    """Answer several ranges. The boundary is a hash that content cannot know of itself."""
+    """Answer several ranges. The boundary is from the ETag, a hash that content cannot contain."""
     boundary = etag.strip('"')[:32]
     segments: list[BodySegment] = []
-    start = f"--{boundary}"
+    delimiter = f"--{boundary}"
     for one in ranges:
         head = (
-            f"{start}\r\nContent-Type: {content_type}\r\n"
+            f"{delimiter}\r\nContent-Type: {content_type}\r\n"
             f"Content-Range: {one.content_range(size)}\r\n\r\n"
         )
         segments += [head.encode(), one]
-        start = f"\r\n--{boundary}"
+        delimiter = f"\r\n--{boundary}"
     segments.append(f"\r\n--{boundary}--\r\n".encode())
     multipart_type = f"multipart/byteranges; boundary={boundary}"
     return ResponsePlan(206, (("Content-Type", multipart_type),), tuple(segments))

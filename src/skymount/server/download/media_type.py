@@ -1,6 +1,6 @@
-"""Owns the Content-Type and Content-Disposition of what is served. No IO.
+"""Content-Type and Content-Disposition of downloads. Decides without IO.
 
-A type is the stored one; else, as Go does it, by the file's extension; else by its first bytes.
+The type is the stored one; else, as in Go, that of the file's extension; else by its first bytes.
 """
 
 import mimetypes
@@ -10,7 +10,7 @@ from urllib.parse import quote
 SNIFF_SIZE = 512
 """Bytes that `sniff` looks at."""
 
-_BY_EXTENSION = mimetypes.MimeTypes()  # the built-in table only: the same on every machine
+_BY_EXTENSION = mimetypes.MimeTypes()  # only the built-in table: the same on every machine
 _SIGNATURES = (
     (b"%PDF-", "application/pdf"),
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -26,14 +26,14 @@ _HTML = re.compile(
     rb"[\t\n\x0c\r ]*<(!doctype html|html|head|body|script|h1|div|p)[ >]", re.IGNORECASE
 )
 _XML = re.compile(rb"[\t\n\x0c\r ]*<\?xml")
-_BINARY = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
-_UNSAFE = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROL_BYTES = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def stored_or_guessed(stored: str, name: str) -> str:
     """Return the stored type, else the one of the name's extension; empty when unknown."""
     stored = stored.strip()
-    if stored and not _UNSAFE.search(stored):
+    if stored and not _CONTROL.search(stored):
         return stored
     guessed = _BY_EXTENSION.guess_type(name, strict=True)
     if guessed[0] is None or guessed[1] is not None:
@@ -52,13 +52,15 @@ def sniff(start: bytes) -> str:
         return "text/html; charset=utf-8"
     if _XML.match(start):
         return "text/xml; charset=utf-8"
-    return "application/octet-stream" if _BINARY.search(start) else "text/plain; charset=utf-8"
+    return (
+        "application/octet-stream" if _CONTROL_BYTES.search(start) else "text/plain; charset=utf-8"
+    )
 
 
 def disposition(name: str, *, attachment: bool) -> str:
-    """Return a Content-Disposition that any client can read, whatever the name.
+    """Return the value of a Content-Disposition header.
 
-    Names beyond printable ASCII are given twice: with placeholders, and in the form of RFC 6266.
+    A name beyond printable ASCII is given twice: with placeholders, and in the form of RFC 6266.
     """
     kind = "attachment" if attachment else "inline"
     plain = "".join(char if " " <= char <= "~" else "_" for char in name)

@@ -1,13 +1,13 @@
-"""Owns what a download serves: which bytes, under which name, type and metadata. No IO.
+"""What a download serves: which bytes, and under which name, type and metadata.
 
-Rules: wire notes 4.2 (parameters), 4.3 (default path, try files, error pages, archives), 4.5.
+Decided without IO, by wire notes 4.2 (parameters), 4.3 (default path, try files, ...) and 4.5.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from skymount.server.http.query_params import Params, boolean, number
+from skymount.server.http.query_params import Params, boolean, check_timeout, number
 from skymount.server.http_error import HttpError
 from skymount.server.storage.skyfile_index import ParsedSkyfile
 from skymount.wire.byte_range import ByteRange
@@ -27,7 +27,6 @@ ARCHIVE_TYPES = {
 }
 _SUFFIXES = {"zip": ".zip", "tar": ".tar", "targz": ".tar.gz"}
 _FORMATS = ("concat", *ARCHIVE_TYPES)
-_TIMEOUT_LIMIT = 900  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +39,10 @@ class DownloadQuery:
     with_metadata: bool
     with_layout: bool
     range_header: str
-    """Range asked for by ``start`` and ``end``, in the form of a header."""
+    """The range of ``start`` and ``end`` as a Range header."""
 
     @classmethod
     def parse(cls, params: Params, *, has_range: bool) -> Self:
-        """Read the query; HttpError 400. The time-out is checked and has no use on a local disk."""
         archive = params.get("format", "").lower()
         if archive and archive not in _FORMATS:
             raise HttpError(
@@ -52,11 +50,7 @@ class DownloadQuery:
                 "unable to parse 'format' parameter, allowed values are: 'concat', 'tar', 'targz'"
                 " and 'zip'",
             )
-        if (number(params, "timeout") or 0) > _TIMEOUT_LIMIT:
-            raise HttpError(
-                400,
-                f"'timeout' parameter too high, maximum allowed timeout is {_TIMEOUT_LIMIT}s",
-            )
+        check_timeout(params)
         return cls(
             archive=archive,
             attachment=boolean(params, "attachment"),
@@ -91,82 +85,81 @@ class ArchiveMember:
 
 @dataclass(frozen=True, slots=True)
 class SelectedContent:
-    """What is served. `extents` are (offset, length) in the payload, in the order served."""
+    """What is served."""
 
     name: str
     """File name for the Content-Disposition header."""
     content_type: str
-    """As stored; empty when it is to be guessed."""
+    """As stored; empty when it has to be guessed."""
     guess_by: str
-    """The file name that the type is guessed by."""
+    """The file name by which the type is guessed."""
     extents: tuple[tuple[int, int], ...]
-    header: bytes | None
-    """The metadata header."""
+    """(offset, length) in the payload, in the order served."""
+    metadata_header: bytes | None
     archive: str = ""
     members: tuple[ArchiveMember, ...] = ()
     status: int = 200
 
     @property
     def size(self) -> int:
-        """Bytes served, of anything but an archive."""
+        """Bytes served, unless it is an archive."""
         return sum(length for _, length in self.extents)
 
 
 @dataclass(frozen=True, slots=True)
 class RedirectToSlash:
-    """The client is sent to the same path with a slash at its end."""
+    """The client is redirected to the same path with a slash at its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class DownloadRequest:
-    """The path that was asked for, and how."""
+    """The path of a download, and its parameters."""
 
     path: str
     """Without a leading slash; empty for the skylink itself."""
     query: DownloadQuery
     may_redirect: bool
-    """Whether the URL lacks a slash at its end, and is not asked for as an attachment."""
+    """Whether the URL has no slash at its end and the download is no attachment."""
 
 
 def select_content(
-    stored: ParsedSkyfile, asked: DownloadRequest, header_limit: int
+    skyfile: ParsedSkyfile, download: DownloadRequest, header_limit: int
 ) -> SelectedContent | RedirectToSlash:
     """Decide what a path of a skyfile serves.
 
-    HttpError 404 when there is nothing, 400 when the stored default path makes no sense. If the
-    skyfile has an error page for that status, it is served instead.
+    HttpError 404 or 400, unless the skyfile has an error page for that status.
     """
     try:
-        return _choose(stored, asked, header_limit)
-    except HttpError as refusal:
-        page = stored.metadata.errorpages.get(str(refusal.status), "").removeprefix("/")
-        found = stored.metadata.subfiles.get(page)
+        return _select(skyfile, download, header_limit)
+    except HttpError as error:
+        page = skyfile.metadata.errorpages.get(str(error.status), "").removeprefix("/")
+        found = skyfile.metadata.subfiles.get(page)
         if found is None:
             raise
-        return _file(_last(page), found, stored.header, status=refusal.status)
+        return _file(_last(page), found, skyfile.header, status=error.status)
 
 
-def _choose(
-    stored: ParsedSkyfile, asked: DownloadRequest, header_limit: int
+def _select(
+    skyfile: ParsedSkyfile, download: DownloadRequest, header_limit: int
 ) -> SelectedContent | RedirectToSlash:
-    metadata, path = stored.metadata, asked.path
-    index = "" if asked.query.archive else _index_of(metadata, path)
-    if index and asked.may_redirect and _wants_slash(metadata, path, index):
+    metadata, path = skyfile.metadata, download.path
+    index = "" if download.query.archive else _index_of(metadata, path)
+    if index and download.may_redirect and _wants_slash(metadata, path, index):
         return RedirectToSlash()
     if index and not path:
-        return _file(_last(metadata.filename), metadata.subfiles[index], stored.header)
+        return _file(_last(metadata.filename), metadata.subfiles[index], skyfile.header)
     if not path:
-        return _whole(stored, asked.query.archive)
+        return _whole(skyfile, download.query.archive)
     selected = select(metadata, index or path)
     if not selected:
         raise HttpError(404, f"failed to download contents for path: /{path}")
     raw = encode_metadata(subpath_metadata(index or path, selected))
     header = raw if fits_header(raw, header_limit) else None
-    return _selected(_last(index or path), selected, asked.query.archive, header)
+    return _selected(_last(index or path), selected, download.query.archive, header)
 
 
 def _index_of(metadata: Metadata, path: str) -> str:
-    """Return the subfile that stands for a path which names none itself, empty when none does."""
+    """Return the index file of a path; empty when there is none, or the path is a file itself."""
     if path in metadata.subfiles:
         return ""
     if not metadata.tryfiles:
@@ -180,7 +173,7 @@ def _index_of(metadata: Metadata, path: str) -> str:
 
 
 def _default_path(metadata: Metadata) -> str:
-    """Return the subfile that stands for the skylink itself, empty when none does."""
+    """Return the index file of the skylink itself, empty when there is none."""
     if metadata.defaultpath and not metadata.subfiles:
         raise HttpError(400, "defaultpath is not allowed on single files, please specify a format")
     if metadata.defaultpath and metadata.disabledefaultpath:
@@ -204,26 +197,25 @@ def _default_path(metadata: Metadata) -> str:
 
 
 def _wants_slash(metadata: Metadata, path: str, index: str) -> bool:
-    """Whether a page's relative links need the URL to end in a slash."""
+    """Whether the page's relative links only work with a slash at the end of the URL."""
     is_page = index.endswith((".html", ".htm"))
     is_inside = not path or index.startswith(f"{path}/")
     return is_page and is_inside and len(metadata.subfiles) > 1
 
 
-def _whole(stored: ParsedSkyfile, archive: str) -> SelectedContent:
-    """Serve the skylink itself, without a default path."""
-    metadata, size = stored.metadata, stored.skyfile.layout.filesize
+def _whole(skyfile: ParsedSkyfile, archive: str) -> SelectedContent:
+    metadata, size = skyfile.metadata, skyfile.stored.layout.filesize
     name = _last(metadata.filename)
     subfiles = metadata.subfiles or {metadata.filename: Subfile(mode=metadata.mode, len=size)}
     if archive == "concat" and len(subfiles) > 1:
-        return SelectedContent(name, "", name, ((0, size),), stored.header)
-    return _selected(name, subfiles, archive, stored.header)
+        return SelectedContent(name, "", name, ((0, size),), skyfile.header)
+    return _selected(name, subfiles, archive, skyfile.header)
 
 
 def _selected(
     name: str, selected: Mapping[str, Subfile], archive: str, header: bytes | None
 ) -> SelectedContent:
-    """Serve some subfiles: a single one as it is, several as an archive."""
+    """Serve a single subfile as it is, several as an archive."""
     if len(selected) == 1 and archive not in ARCHIVE_TYPES:
         return _file(name, next(iter(selected.values())), header)
     ordered = sorted(selected.items(), key=lambda item: (item[1].offset, item[0]))

@@ -1,1 +1,1 @@
-"""The portal's small endpoints."""
+"""The small endpoints: registry, skykeys, names, sectors, statistics."""

@@ -1,6 +1,4 @@
-"""Owns the registry endpoints (contract 5 and 6): parameters, statuses and messages of wire notes
-6.1 and 6.2. Entries are kept by `entry_store`.
-"""
+"""The registry endpoints (contract 5 and 6, wire notes 6) and the resolve endpoint (4.7)."""
 
 from dataclasses import dataclass
 
@@ -13,11 +11,13 @@ from skymount.server.http import responses
 from skymount.server.http.query_params import Params, form_params, number
 from skymount.server.http.request_body import read_body
 from skymount.server.http_error import HttpError
+from skymount.server.resolver import SkylinkResolver
 from skymount.server.storage.entry_store import EntryStore
 from skymount.wire.registry_entry import UPDATE_LIMIT, SignedEntry, parse_public_key, parse_tweak
+from skymount.wire.responses import encode_resolved
 
 _TIMEOUT_LIMIT = 300  # seconds; also the default
-_TOO_BIG = "Registry data is too big"  # how the codec's message begins, which is complete
+_TOO_BIG = "Registry data is too big"  # a message of the codec that needs no prefix
 _FAILED = "Unable to update the registry: "
 
 
@@ -27,21 +27,22 @@ class RegistryEndpoints:
 
     config: PortalConfig
     entries: EntryStore
+    resolver: SkylinkResolver
 
     async def get(self, request: Request) -> Response:
         """Answer with the signed entry of a public key and a hashed data key.
 
-        The portal asks nobody else, so it knows at once: the time-out is checked and has no use.
+        The ``timeout`` has no effect: no other server is asked.
         """
         body = await read_body(request, UPDATE_LIMIT, self.config.body_timeout)
-        public_key, tweak = _parse_question(form_params(request, body))
+        public_key, tweak = parse_entry_key(form_params(request, body))
         found = await self.entries.get(public_key, tweak)
         if found is None:
             raise HttpError(404, "registry entry not found")
         return responses.json_body(found.encode_answer())
 
     async def post(self, request: Request) -> Response:
-        """Store a signed entry. What was answered with 204 survives a crash."""
+        """Store a signed entry. After the 204 it survives a crash."""
         body = await read_body(request, UPDATE_LIMIT, self.config.body_timeout)
         try:
             signed = SignedEntry.parse_update(body)
@@ -57,9 +58,18 @@ class RegistryEndpoints:
             raise HttpError(400, f"{_FAILED}{error}") from None
         return responses.BytesResponse(204, [])
 
+    async def resolve(self, request: Request) -> Response:
+        resolved = await self.resolver.resolve(request.path_params["link"])
+        if not resolved.entries:
+            raise HttpError(
+                400, "failed to resolve skylink: wrong version: it is of version 1 already"
+            )
+        body = encode_resolved(resolved.skylink)
+        return responses.json_body(body, headers=resolved.headers())
 
-def _parse_question(params: Params) -> tuple[bytes, bytes]:
-    """Return public key and hashed data key; HttpError 400."""
+
+def parse_entry_key(params: Params) -> tuple[bytes, bytes]:
+    """Parse public key and hashed data key; HttpError 400."""
     try:
         public_key = parse_public_key(params.get("publickey", ""))
     except MalformedError as error:

@@ -1,10 +1,8 @@
-"""Owns the endpoints that show how content is stored: metadata, base sector, sectors by root
-(wire notes 4.7). Clients check content with them.
+"""The endpoints that show how content is stored: metadata, base sector, sectors by Merkle root.
+
+Clients verify content with them (wire notes 4.7).
 """
 
-import os
-from collections.abc import AsyncIterator
-from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 import trio
@@ -12,48 +10,48 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from skymount.server.http import responses
-from skymount.server.http.query_params import number, parse_query
+from skymount.server.http.query_params import check_timeout, number, parse_query
 from skymount.server.http_error import HttpError
 from skymount.server.resolver import SkylinkResolver
 from skymount.server.storage.skyfile_index import SkyfileIndex
-from skymount.server.storage.skyfile_store import StoredRange, read
+from skymount.server.storage.stored_range import StoredRange, read_chunks, read_range
 from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE
 
-_BINARY = ("Content-Type", "application/octet-stream")
-_TIMEOUT_LIMIT = 900  # seconds
+_BINARY_TYPE = ("Content-Type", "application/octet-stream")
 
 
 @dataclass(frozen=True, slots=True)
 class SectorEndpoints:
-    """The reading endpoints below content, of one portal."""
+    """The endpoints of one portal's sectors."""
 
-    catalog: SkyfileIndex
+    index: SkyfileIndex
     resolver: SkylinkResolver
 
     async def metadata(self, request: Request) -> Response:
-        """Answer with the stored metadata, byte by byte; those of encrypted content decrypted."""
+        """Answer with the stored metadata, byte by byte; decrypted if need be."""
         resolved = await self.resolver.resolve(request.path_params["link"])
-        skyfile = await self.catalog.find(resolved.skylink)
+        skyfile = await self.index.find(resolved.skylink)
         if skyfile.is_encrypted:
-            skyfile = (await self.catalog.load(resolved.skylink)).skyfile
+            skyfile = (await self.index.load(resolved.skylink)).stored
         headers = [*resolved.headers(), ("Content-Type", responses.JSON_TYPE)]
-        extent = skyfile.metadata
-        return responses.StreamedResponse(200, headers, _whole(extent), extent.length)
+        chunks = read_chunks(skyfile.metadata)
+        return responses.StreamedResponse(200, headers, chunks, skyfile.metadata.length)
 
     async def base_sector(self, request: Request) -> Response:
-        """Answer with what the skylink points to: its base sector up to the fetch size."""
-        _check_timeout(request)
+        """Answer with the base sector, up to the fetch size of the skylink."""
+        check_timeout(parse_query(request.scope["query_string"]))
         resolved = await self.resolver.resolve(request.path_params["link"])
-        skyfile = await self.catalog.find(resolved.skylink)
+        skyfile = await self.index.find(resolved.skylink)
         size = skyfile.skylink.fetch_size
         used = replace(skyfile.base, length=min(size, skyfile.base.length))
-        base = await trio.to_thread.run_sync(read, used)
-        headers = [*resolved.headers(), _BINARY]
+        base = await trio.to_thread.run_sync(read_range, used)
+        headers = [*resolved.headers(), _BINARY_TYPE]
         return responses.BytesResponse(200, headers, base.ljust(size, b"\0"))
 
     async def root(self, request: Request) -> Response:
         """Answer with bytes of a sector, zeros where it was padded."""
-        params = _check_timeout(request)
+        params = parse_query(request.scope["query_string"])
+        check_timeout(params)
         try:
             root = bytes.fromhex(params.get("root", ""))
         except ValueError:
@@ -65,28 +63,8 @@ class SectorEndpoints:
             raise HttpError(400, "'offset' and 'length' parameters are needed")
         if offset + length > SECTOR_SIZE:
             raise HttpError(400, f"offset and length go beyond the sector of {SECTOR_SIZE} bytes")
-        place = await self.catalog.sector(root)
-        used = max(0, min(length, place.extent.length - offset))
-        wanted = StoredRange(place.extent.file, place.extent.offset + offset, used)
-        data = await trio.to_thread.run_sync(read, wanted) if used else b""
-        return responses.BytesResponse(200, [_BINARY], data.ljust(length, b"\0"))
-
-
-def _check_timeout(request: Request) -> dict[str, str]:
-    params = parse_query(request.scope["query_string"])
-    if (number(params, "timeout") or 0) > _TIMEOUT_LIMIT:
-        raise HttpError(
-            400, f"'timeout' parameter too high, maximum allowed timeout is {_TIMEOUT_LIMIT}s"
-        )
-    return params
-
-
-async def _whole(extent: StoredRange) -> AsyncIterator[bytes]:
-    fd = await trio.to_thread.run_sync(os.open, extent.file, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        reading = responses.read_pieces(fd, extent.offset, extent.length, extent.decrypt)
-        async with aclosing(reading) as pieces:  # type: ignore[type-var]
-            async for piece in pieces:
-                yield piece
-    finally:
-        os.close(fd)
+        stored = await self.index.sector(root)
+        used = max(0, min(length, stored.length - offset))
+        wanted = StoredRange(stored.file, stored.offset + offset, used)
+        data = await trio.to_thread.run_sync(read_range, wanted) if used else b""
+        return responses.BytesResponse(200, [_BINARY_TYPE], data.ljust(length, b"\0"))

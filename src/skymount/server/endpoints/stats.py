@@ -1,6 +1,4 @@
-"""Owns the endpoints that tell about the portal itself: statistics, whether it keeps a skyfile, and
-the lists of blocked content and of other portals, which are empty (wire notes 4.7).
-"""
+"""The endpoints about the portal itself (wire notes 4.7): statistics, pins, and empty lists."""
 
 import time
 from dataclasses import dataclass, field
@@ -18,8 +16,6 @@ from skymount.server.storage.skyfile_index import SkyfileIndex
 
 
 class _Stats(msgspec.Struct):
-    """The answer of the stats endpoint."""
-
     version: str
     uptime: int
     """Seconds."""
@@ -33,33 +29,30 @@ class _Stats(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class StatsEndpoints:
-    """The reporting endpoints of one portal."""
+    """The endpoints about one portal."""
 
-    catalog: SkyfileIndex
+    index: SkyfileIndex
     resolver: SkylinkResolver
     entries: EntryStore
     started: float = field(default_factory=time.monotonic)
 
     async def stats(self, request: Request) -> Response:
-        """Answer with what the portal keeps."""
-        files, size = await self.catalog.totals()
+        files, size = await self.index.totals()
         entries = await self.entries.count()
         uptime = int(time.monotonic() - self.started)
         return _json(_Stats(__version__, uptime, files, size, entries))
 
     async def pin(self, request: Request) -> Response:
-        """Answer 204 for a skyfile that is here: this portal keeps all that it has."""
+        """Answer 204 for a skyfile that is stored here: nothing is ever deleted."""
         resolved = await self.resolver.resolve(request.path_params["link"])
-        await self.catalog.find(resolved.skylink)
+        await self.index.find(resolved.skylink)
         return responses.BytesResponse(204, resolved.headers())
 
     async def blocklist(self, request: Request) -> Response:
-        """Answer with the hashes of what is blocked: none."""
         await trio.lowlevel.checkpoint()
         return _json({"blacklist": None, "blocklist": []})
 
     async def portals(self, request: Request) -> Response:
-        """Answer with the other portals that this one knows: none."""
         await trio.lowlevel.checkpoint()
         return _json({"portals": []})
 

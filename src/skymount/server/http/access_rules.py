@@ -1,8 +1,6 @@
-"""Owns the rules that hold for every endpoint: who may use the portal, by which name, from which
-page (contract «Authentication», wire notes 9).
+"""Who may use the portal: Host header, user agent, basic auth, and the origin of web pages.
 
-The rules are decided here from the head of a request; bodies pass through untouched. What is not
-HTTP (a WebSocket) has no endpoint and is passed on to be refused.
+The rules hold for every endpoint (contract «Authentication», wire notes 9).
 """
 
 from collections.abc import Mapping
@@ -10,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self
 
+from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -17,7 +16,7 @@ from skymount.errors import ConfigError, MalformedError
 from skymount.server.config import PortalConfig
 from skymount.server.http import responses
 from skymount.server.http.basic_auth import has_password
-from skymount.server.http.cors import Headers, PageOrigin, page_origin, parse_origin
+from skymount.server.http.cors import PageOrigin, page_origin, parse_origin
 from skymount.server.http.host_header import RequestHost, is_address, parse_name
 from skymount.server.http_error import HttpError
 from skymount.wire.dialect import PRESETS, REALM
@@ -25,12 +24,12 @@ from skymount.wire.host import is_loopback
 from skymount.wire.skylink import BASE32_LENGTH, BASE64_LENGTH
 
 _PREFIXES = frozenset(dialect.prefix for dialect in PRESETS.values())
-_AGENTS = tuple(dialect.agent for dialect in PRESETS.values())
-_SKYKEYS = frozenset({"createskykey", "addskykey", "skykey", "skykeys", "deleteskykey"})
-_READS = frozenset({"GET", "HEAD", "OPTIONS"})
-_CONTENT = frozenset({"file", "hns", "hnsres"})  # first segments of what browsers open
-_WORKER = "service-worker"  # the header of every request for the script of one
-_BROWSER = "Mozilla/"  # begins the User-Agent of every browser
+_AGENT_TOKENS = tuple(dialect.agent for dialect in PRESETS.values())
+_SKYKEY_ENDPOINTS = frozenset({"createskykey", "addskykey", "skykey", "skykeys", "deleteskykey"})
+_READ_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_DOWNLOADS = frozenset({"file", "hns", "hnsres"})  # first path segments, besides skylinks
+_SERVICE_WORKER = "service-worker"  # browsers send this header with a request for its script
+_BROWSER = "Mozilla/"  # the User-Agent of every browser begins with it
 _WRONG_AGENT = (
     "Browser access disabled due to security vulnerability. "
     "This portal answers only programs that name the agent token in their User-Agent header."
@@ -38,27 +37,29 @@ _WRONG_AGENT = (
 
 
 def needs_password(method: str, path: str) -> bool:
-    """Whether an endpoint needs the API password, if there is one (wire notes 9).
+    """Whether a request needs the API password, if the portal has one (wire notes 9).
 
-    Everything below a service prefix that is more than a read does, and all of the skykeys.
-    `path` is as sent, percent-encoded.
+    That is every write below a service prefix, and every use of skykeys.
     """
     first, below = _first_segment(path)
     if first not in _PREFIXES:
         return False
-    return method not in _READS or _first_segment(below)[0] in _SKYKEYS
+    return method not in _READ_METHODS or _first_segment(below)[0] in _SKYKEY_ENDPOINTS
 
 
 def needs_agent(path: str) -> bool:
-    """Whether the agent rule holds for a path: not for downloads (wire notes 9)."""
+    """Whether `require_agent` holds for a path. Downloads are exempt (wire notes 9)."""
     first, below = _first_segment(path)
     if first in _PREFIXES:
         return not below.startswith("/skylink")
-    return first not in _CONTENT and len(first) not in (BASE32_LENGTH, BASE64_LENGTH)
+    return first not in _DOWNLOADS and len(first) not in (BASE32_LENGTH, BASE64_LENGTH)
+
+
+def _needs_trust(method: str, path: str) -> bool:
+    return method not in _READ_METHODS or needs_password(method, path)
 
 
 def _first_segment(path: str) -> tuple[str, str]:
-    """Return the first segment of a path, and the path below it."""
     first, slash, below = path.removeprefix("/").partition("/")
     return first, slash + below
 
@@ -68,19 +69,19 @@ class AccessRules:
     """What one portal demands of requests."""
 
     password: bytes = field(repr=False)
-    """Empty: there is none."""
+    """Empty for none."""
     require_agent: bool
     any_address: bool
-    """Every IP address names the portal; no page can make one its own name."""
+    """Accept every IP address as Host header. No web page can make one its own host name."""
     any_name: bool
     names: frozenset[str]
-    """Host names of the portal beside the loopback ones."""
+    """Host names of the portal, in addition to the loopback ones."""
     origins: frozenset[str]
-    """Of pages that may do everything."""
+    """Origins of the pages that may do everything."""
 
     @classmethod
     def of(cls, config: PortalConfig, *, on_loopback: bool) -> Self:
-        """Build from the configuration and from what it listens on; ConfigError when unusable."""
+        """Build the rules; ConfigError for a bad host name or origin in the configuration."""
         try:
             names = frozenset(parse_name(name) for name in config.allow_hosts)
             origins = frozenset(parse_origin(origin) for origin in config.allow_origins)
@@ -99,13 +100,13 @@ class AccessRules:
         )
 
     def host(self, headers: Mapping[str, str]) -> RequestHost:
-        """Return the host that a request is addressed to; HttpError when it is not this portal.
+        """Parse the Host header; HttpError 400, or 421 when it does not name this portal.
 
-        Another name that leads here is how a page gets around the same-origin rule of browsers.
+        This stops DNS rebinding: a page whose own host name resolves to this portal would be of
+        the same origin.
         """
-        text = headers.get("host", "")
         try:
-            host = RequestHost.parse(text, self.names)
+            host = RequestHost.parse(headers.get("host", ""), self.names)
         except MalformedError as error:
             raise HttpError(400, str(error)) from None
         if self.any_name or host.name in self.names or is_loopback(host.name):
@@ -117,12 +118,12 @@ class AccessRules:
     def check(
         self, method: str, path: str, headers: Mapping[str, str], page: PageOrigin | None
     ) -> None:
-        """Refuse a request that may not be made."""
+        """HttpError 400, 401 or 403 for a request that is not allowed."""
         if self.require_agent and needs_agent(path):
             agent = headers.get("user-agent", "")
-            if not any(token in agent for token in _AGENTS):
+            if not any(token in agent for token in _AGENT_TOKENS):
                 raise HttpError(400, _WRONG_AGENT)
-        if not _is_sensitive(method, path):
+        if not _needs_trust(method, path):
             return
         if self.password and has_password(headers.get("authorization", ""), self.password):
             return
@@ -136,33 +137,28 @@ class AccessRules:
             raise HttpError(401, "API authentication failed.", _challenge(headers))
 
 
-def _check_worker(host: RequestHost, headers: Mapping[str, str]) -> None:
-    """Refuse the script of a Service Worker that would rule over the portal's own origin.
+def _check_service_worker(host: RequestHost, headers: Mapping[str, str]) -> None:
+    """Refuse the script of a Service Worker under the portal's own host.
 
-    Browsers mark the request for it. It is somebody's upload, and would see every other one.
+    The script is an upload by anybody, and could intercept requests for every other upload.
     """
-    if _WORKER in headers and not host.content:
+    if _SERVICE_WORKER in headers and not host.content:
         raise HttpError(
             403, "a Service Worker is only served under a host that selects its content"
         )
 
 
-def _is_sensitive(method: str, path: str) -> bool:
-    """Whether a page that is not trusted must not even make the request."""
-    return method not in _READS or needs_password(method, path)
-
-
 def _challenge(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Ask for the password, but not a browser: it would then send it for every page."""
+    """Ask for the password. Browsers are not asked: they would then send it for every page."""
     if headers.get("user-agent", "").startswith(_BROWSER):
         return ()
     return (("WWW-Authenticate", f'Basic realm="{REALM}"'),)
 
 
 class AccessMiddleware:
-    """An ASGI wrapper that lets through what the rules allow.
+    """ASGI middleware that checks `AccessRules` and adds the CORS and portal address headers.
 
-    A host that selects content is turned into the path of that content.
+    A host that selects content is rewritten to the path of that content.
     """
 
     def __init__(self, app: ASGIApp, rules: AccessRules) -> None:
@@ -170,79 +166,59 @@ class AccessMiddleware:
         self._rules = rules
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or let the application do it."""
-        if scope["type"] != "http":
+        if scope["type"] != "http":  # a WebSocket: no endpoint takes it
             await self._app(scope, receive, send)
             return
-        headers = _first_values(scope)
-        added: Headers = [("Vary", "Origin")]
+        headers = Headers(scope=scope)
+        added: responses.HeaderList = [("Vary", "Origin")]
 
-        async def marking_send(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                marks = [(name.lower().encode(), text.encode("latin-1")) for name, text in added]
-                message = {**message, "headers": [*message["headers"], *marks]}
+                raw = [*message["headers"], *responses.encode_headers(added)]
+                message = {**message, "headers": raw}
             await send(message)
 
         try:
             host = self._rules.host(headers)
-            own = f"{scope['scheme']}://{host.authority}"
-            added += _own_headers(own)
-            _check_worker(host, headers)
-            page = page_origin(headers, own, self._rules.origins)
-            scope = _rewritten(scope, host)
-            method, path = _asked(scope, headers)
-            if page is not None:
-                added += page.cors(reading=not _is_sensitive(method, path))
-            if scope["method"] == "OPTIONS":
-                added += _preflight(method, path, headers, page)
-                await Response(status_code=204)(scope, receive, marking_send)
-                return
-            self._rules.check(method, path, headers, page)
-        except HttpError as refusal:
-            response = responses.error(refusal.status, refusal.message, list(refusal.headers))
-            await response(scope, receive, marking_send)
+            own_origin = f"{scope['scheme']}://{host.authority}"
+            added += _portal_address(own_origin)
+            _check_service_worker(host, headers)
+            page = page_origin(headers, own_origin, self._rules.origins)
+            scope = _select_content(scope, host)
+            method, path = _intended_method(scope, headers), scope["path"]
+            cors = [] if page is None else page.cors(reading=not _needs_trust(method, path))
+            added += cors
+            if scope["method"] != "OPTIONS":
+                self._rules.check(method, path, headers, page)
+            elif page is not None:
+                if not cors:
+                    raise HttpError(403, "web pages of this origin may not do this")
+                added += page.preflight(headers)
+        except HttpError as error:
+            await responses.of_http_error(error)(scope, receive, send_with_headers)
             return
-        await self._app(scope, receive, marking_send)
+        app = Response(status_code=204) if scope["method"] == "OPTIONS" else self._app
+        await app(scope, receive, send_with_headers)
 
 
-def _first_values(scope: Scope) -> dict[str, str]:
-    """Return the headers of a request; of a repeated one the first."""
-    found: dict[str, str] = {}
-    for name, value in scope["headers"]:
-        found.setdefault(name.decode("latin-1"), value.decode("latin-1"))
-    return found
-
-
-def _own_headers(own: str) -> Headers:
-    """Name the address of the portal (wire notes 4.4)."""
+def _portal_address(own_origin: str) -> responses.HeaderList:
     return [
-        (name, own)
+        (name, own_origin)
         for dialect in PRESETS.values()
         for name in (dialect.portal_api_header, dialect.server_api_header)
     ]
 
 
-def _rewritten(scope: Scope, host: RequestHost) -> Scope:
+def _select_content(scope: Scope, host: RequestHost) -> Scope:
     if not host.content:
         return scope
     path = host.content + scope["path"]
     return {**scope, "path": path, "raw_path": path.encode("latin-1")}
 
 
-def _asked(scope: Scope, headers: Mapping[str, str]) -> tuple[str, str]:
-    """Return method and path; those of the request to come if a browser asks in advance."""
-    method = scope["method"]
+def _intended_method(scope: Scope, headers: Mapping[str, str]) -> str:
+    """Return the method; of a CORS preflight the method of the request that it announces."""
+    method = str(scope["method"])
     if method == "OPTIONS":
-        method = headers.get("access-control-request-method", method)
-    return method, scope["path"]
-
-
-def _preflight(
-    method: str, path: str, headers: Mapping[str, str], page: PageOrigin | None
-) -> Headers:
-    """Answer what a browser asks in advance; HttpError when the page may not do it."""
-    if page is None:
-        return []
-    if not page.cors(reading=not _is_sensitive(method, path)):
-        raise HttpError(403, "web pages of this origin may not do this")
-    return page.preflight(headers)
+        return headers.get("access-control-request-method", method)
+    return method

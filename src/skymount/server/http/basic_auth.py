@@ -1,4 +1,4 @@
-"""Owns the API password of the portal: where it comes from, and whether a request carries it."""
+"""HTTP basic auth: where the API password comes from, and whether a request carries it."""
 
 import base64
 import binascii
@@ -12,15 +12,15 @@ from skymount.errors import ConfigError
 
 ENVIRONMENT = b"SKYMOUNT_PORTAL_PASSWORD"
 
-_LIMIT = 4 << 10  # bytes of a password
-_HEADER_LIMIT = 16 << 10  # characters of credentials: both parts, encoded, with room to spare
+_PASSWORD_LIMIT = 4 << 10  # bytes
+_CREDENTIALS_LIMIT = 16 << 10  # characters: user and password in base64, with room to spare
 
 
 def read_password(file: Path | None, environment: Mapping[bytes, bytes]) -> bytes:
     """Return the password from the file, else from the environment; empty when there is none.
 
     One line feed at the end of the file does not count. ConfigError when the file cannot be read,
-    is empty or too long, or when others may look into it.
+    is empty or too long, or when other users may read it.
     """
     if file is None:
         password = environment.get(ENVIRONMENT, b"")
@@ -30,30 +30,30 @@ def read_password(file: Path | None, environment: Mapping[bytes, bytes]) -> byte
         source = f"password file {file}"
         if not password:
             raise ConfigError(f"{source} is empty")
-    if len(password) > _LIMIT:
-        raise ConfigError(f"{source} holds more than {_LIMIT} bytes")
+    if len(password) > _PASSWORD_LIMIT:
+        raise ConfigError(f"{source} holds more than {_PASSWORD_LIMIT} bytes")
     return password
 
 
 def _read_private(file: Path) -> bytes:
-    """Read a file that only its owner may use; at most a little over the limit."""
+    """Read a file that only its owner may use, up to a little over the limit."""
     try:
         with file.open("rb") as opened:
-            if objection := file_permissions.permission_problem(file, os.fstat(opened.fileno())):
-                raise ConfigError(f"password file {file} cannot be used: {objection}")
-            return opened.read(_LIMIT + 2)
+            if problem := file_permissions.permission_problem(file, os.fstat(opened.fileno())):
+                raise ConfigError(f"password file {file} cannot be used: {problem}")
+            return opened.read(_PASSWORD_LIMIT + 2)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"password file {file} cannot be read: {reason}") from None
 
 
 def has_password(credentials: str, password: bytes) -> bool:
-    """Whether an Authorization header is Basic with this password, of whatever user name.
+    """Whether an Authorization header is Basic with this password; any user name will do.
 
-    The time that it takes does not depend on how much of the password is right.
+    Compares in constant time.
     """
     scheme, _, encoded = credentials.partition(" ")
-    if scheme.lower() != "basic" or len(encoded) > _HEADER_LIMIT:
+    if scheme.lower() != "basic" or len(encoded) > _CREDENTIALS_LIMIT:
         return False
     try:
         decoded = base64.b64decode(encoded.strip(), validate=True)

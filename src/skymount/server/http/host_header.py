@@ -1,4 +1,4 @@
-"""Owns what the host of a request or of a page means: whose name it is, what content it selects."""
+"""The Host header: which name of the portal it gives, and which content it selects."""
 
 import ipaddress
 import re
@@ -8,15 +8,15 @@ from typing import Self
 
 from skymount.errors import MalformedError
 
-_LIMIT = 262  # characters: a DNS name, its last dot, a colon and a port
+_LENGTH_LIMIT = 262  # characters: a DNS name, its last dot, a colon and a port
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?)(?::([0-9]{0,5}))?")
-_SKYLINK = re.compile(r"([0-9a-v]{55})\.(.+)")
-_DOMAIN = re.compile(r"(.+?)\.hns\.(.+)")
+_SKYLINK_HOST = re.compile(r"([0-9a-v]{55})\.(.+)")
+_HNS_HOST = re.compile(r"(.+?)\.hns\.(.+)")
 
 
 @dataclass(frozen=True, slots=True)
 class RequestHost:
-    """What a Host header names. A host may select content by its first labels (wire notes 4.1)."""
+    """A parsed Host header. Its first labels may select content (wire notes 4.1)."""
 
     name: str
     """The portal's own name: lower case, without what selects content; IPv6 in brackets."""
@@ -27,17 +27,17 @@ class RequestHost:
 
     @classmethod
     def parse(cls, text: str, own_names: Set[str] = frozenset()) -> Self:
-        """Parse ``name[:port]``. Names in `own_names` select nothing, whatever they look like.
+        """Parse ``name[:port]``; MalformedError when it is not a host.
 
-        MalformedError when it is no host.
+        A name in `own_names` never selects content.
         """
         name, port = _split(text)
         if name in own_names:
             return cls(name, port)
-        if selecting := _SKYLINK.fullmatch(name):
-            return cls(selecting[2], port, f"/{selecting[1]}")
-        if selecting := _DOMAIN.fullmatch(name):
-            return cls(selecting[2], port, f"/hns/{selecting[1]}")
+        if match := _SKYLINK_HOST.fullmatch(name):
+            return cls(match[2], port, f"/{match[1]}")
+        if match := _HNS_HOST.fullmatch(name):
+            return cls(match[2], port, f"/hns/{match[1]}")
         return cls(name, port)
 
     @property
@@ -55,11 +55,10 @@ def parse_name(text: str) -> str:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Return name and port of ``name[:port]``."""
-    found = _HOST.fullmatch(text.lower()) if len(text) <= _LIMIT else None
-    if found is None or (found[1][0] == "[" and not is_address(found[1])):
+    match = _HOST.fullmatch(text.lower()) if len(text) <= _LENGTH_LIMIT else None
+    if match is None or (match[1][0] == "[" and not is_address(match[1])):
         raise MalformedError(f"not a host name or address: {text[:80]!r}")
-    return found[1].removesuffix("."), found[2] or ""
+    return match[1].removesuffix("."), match[2] or ""
 
 
 def is_address(name: str) -> bool:

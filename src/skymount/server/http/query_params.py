@@ -1,7 +1,6 @@
-"""Owns how parameters are read, from a query or a form: Go's rules for booleans and numbers, and
-their messages.
+"""Parameters of a query or a form, by Go's rules for booleans and numbers and with its messages.
 
-Which parameters an endpoint has is said where the endpoint is decided (`upload`, `selection`).
+Which parameters there are is decided in `upload.rules`, `download.path_selection` and `endpoints`.
 """
 
 from collections.abc import Mapping
@@ -12,42 +11,40 @@ from starlette.requests import Request
 from skymount.server.http_error import HttpError
 
 _FORM_TYPE = "application/x-www-form-urlencoded"
-_FIELDS_LIMIT = 100  # parameters in one query; no endpoint knows a fifth of that
+_PARAMS_LIMIT = 100  # in one query; no endpoint knows a fifth of that
+_TIMEOUT_LIMIT = 900  # seconds
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
-_DIGITS = 18  # of a number; more would not be below 2**63
+_NUMBER_DIGITS = 18  # more would not be below 2**63
 
 Params = Mapping[str, str]
 
 
 def parse_query(raw: bytes) -> dict[str, str]:
-    """Read a query string; the first value of a name counts, as in Go."""
+    """Parse a query string; the first value of a name counts, as in Go."""
     try:
         pairs = parse_qsl(
             raw.decode("ascii"),
             keep_blank_values=True,
             errors="strict",
-            max_num_fields=_FIELDS_LIMIT,
+            max_num_fields=_PARAMS_LIMIT,
         )
     except ValueError as error:
         raise HttpError(400, f"failed to parse query params: {error}") from None
-    found: dict[str, str] = {}
-    for name, value in pairs:
-        found.setdefault(name, value)
-    return found
+    return dict(reversed(pairs))
 
 
 def form_params(request: Request, body: bytes) -> dict[str, str]:
     """Merge the query with an urlencoded body, which wins (wire notes 7).
 
-    A body of no stated type counts as urlencoded; one of another type is left alone, as in Go.
-    `body` must have met a limit already (`bodies.read_body`).
+    A body without a Content-Type counts as urlencoded; one of another type is ignored, as in Go.
+    The size of `body` must be limited already (`request_body.read_body`).
     """
-    found = parse_query(request.scope["query_string"])
-    stated = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if stated in ("", _FORM_TYPE):
-        found.update(parse_query(body.strip()))
-    return found
+    params = parse_query(request.scope["query_string"])
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type in ("", _FORM_TYPE):
+        params.update(parse_query(body.strip()))
+    return params
 
 
 def decode_path(raw: str) -> str:
@@ -59,7 +56,7 @@ def decode_path(raw: str) -> str:
 
 
 def boolean(params: Params, name: str) -> bool:
-    """Read a boolean as Go's ParseBool does; absent and empty are false."""
+    """Parse a boolean as Go's ParseBool does; absent and empty are false."""
     value = params.get(name, "")
     if value in _TRUE:
         return True
@@ -69,13 +66,21 @@ def boolean(params: Params, name: str) -> bool:
 
 
 def number(params: Params, name: str, *, base: int = 10) -> int | None:
-    """Read a whole number that is not negative; None when absent or empty."""
+    """Parse a whole number that is not negative; None when absent or empty."""
     value = params.get(name, "")
     if not value:
         return None
     try:
-        if value.isascii() and value.isdigit() and len(value) <= _DIGITS:
+        if value.isascii() and value.isdigit() and len(value) <= _NUMBER_DIGITS:
             return int(value, base)
     except ValueError:
         pass
     raise HttpError(400, f"unable to parse '{name}' parameter: invalid syntax {value[:40]!r}")
+
+
+def check_timeout(params: Params) -> None:
+    """HttpError 400 for a bad ``timeout``. It has no effect: everything is on a local disk."""
+    if (number(params, "timeout") or 0) > _TIMEOUT_LIMIT:
+        raise HttpError(
+            400, f"'timeout' parameter too high, maximum allowed timeout is {_TIMEOUT_LIMIT}s"
+        )

@@ -1,6 +1,6 @@
-"""Owns finding what is stored: skyfiles with their metadata read once, and sectors by Merkle root.
+"""Finds what is stored: skyfiles by skylink, with their metadata cached, and sectors by root.
 
-The only place that decides which skylinks this portal can serve. Bytes on disk are `store`'s.
+It alone decides which skylinks this portal can serve.
 """
 
 import logging
@@ -12,14 +12,14 @@ from cachetools import LRUCache
 from skymount.errors import MalformedError, StorageError
 from skymount.server.http_error import HttpError
 from skymount.server.storage.skyfile_store import (
-    SectorLocation,
+    Sector,
     SkyfileStore,
     StoredSkyfile,
-    opened,
-    read,
-    sectors,
+    decrypt_layout,
+    list_sectors,
 )
 from skymount.server.storage.skykey_store import SkykeyStore
+from skymount.server.storage.stored_range import StoredRange, read_range
 from skymount.wire.metadata import Metadata, fits_header, parse_metadata
 from skymount.wire.skyfile_encryption import pick_key
 from skymount.wire.skykey import Skykey
@@ -27,8 +27,8 @@ from skymount.wire.skylink import Skylink
 
 _log = logging.getLogger(__name__)
 
-_CACHE_SIZE = 16 << 20  # bytes of metadata JSON kept parsed; about five times that in memory
-_ENTRY_OVERHEAD = 2 << 10
+_CACHE_SIZE = 16 << 20  # bytes of JSON that is kept parsed; about five times that in memory
+_CACHE_ENTRY_OVERHEAD = 2 << 10  # bytes
 _NO_SKYKEY = (
     "failed to fetch skylink: unable to decrypt skyfile base sector: unable to find associated"
     " skykey"
@@ -37,22 +37,17 @@ _NO_SKYKEY = (
 
 @dataclass(frozen=True, slots=True)
 class ParsedSkyfile:
-    """A skyfile with its metadata, read and parsed."""
+    """A stored skyfile with its metadata, decrypted if need be."""
 
-    skyfile: StoredSkyfile
+    stored: StoredSkyfile
     raw: bytes
     metadata: Metadata
     header: bytes | None
-    """The metadata as a header value, None when it does not fit one."""
-
-    @property
-    def is_encrypted(self) -> bool:
-        """Whether it was decrypted with a skykey."""
-        return self.skyfile.is_encrypted
+    """The metadata as the value of the metadata header; None when it does not fit one."""
 
 
 class SkyfileIndex:
-    """What one portal has."""
+    """The index of one portal."""
 
     def __init__(self, store: SkyfileStore, skykeys: SkykeyStore, header_limit: int) -> None:
         self._store = store
@@ -60,15 +55,15 @@ class SkyfileIndex:
         self._keys: tuple[Skykey, ...] = ()
         self._header_limit = header_limit
         self._cache: LRUCache[Skylink, ParsedSkyfile] = LRUCache(
-            _CACHE_SIZE, getsizeof=lambda stored: len(stored.raw) + _ENTRY_OVERHEAD
+            _CACHE_SIZE, getsizeof=lambda parsed: len(parsed.raw) + _CACHE_ENTRY_OVERHEAD
         )
-        self._roots: dict[bytes, SectorLocation] | None = None
+        self._roots: dict[bytes, StoredRange] | None = None
         self._indexing = trio.Lock()
         self._totals: tuple[int, int] | None = None
         self._counting = trio.Lock()
 
     async def find(self, skylink: Skylink) -> StoredSkyfile:
-        """Return where the skyfile of a v1 skylink lies, encrypted or not.
+        """Return where the skyfile of a v1 skylink is stored, encrypted or not.
 
         HttpError 404 when it is not here.
         """
@@ -78,44 +73,44 @@ class SkyfileIndex:
         return found
 
     async def load(self, skylink: Skylink) -> ParsedSkyfile:
-        """Return the skyfile of a v1 skylink with its metadata, decrypted if need be.
+        """Return the skyfile of a v1 skylink with its metadata.
 
-        HttpError 404 when it is not here, 500 when it is encrypted and its skykey is not.
+        HttpError 404 when it is not here, 500 when it is encrypted and its skykey is missing.
         """
-        keys = await self._skykeys.all()
+        keys = self._skykeys.all()
         if keys is not self._keys:
             self._forget_encrypted()
             self._keys = keys
         cached = self._cache.get(skylink)
         if cached is not None:
             return cached
-        skyfile = await self.find(skylink)
-        stored = await trio.to_thread.run_sync(self._read, skyfile, keys)
-        if len(stored.raw) + _ENTRY_OVERHEAD <= self._cache.maxsize and keys is self._keys:
-            self._cache[skylink] = stored
-        return stored
+        stored = await self.find(skylink)
+        parsed = await trio.to_thread.run_sync(self._read, stored, keys)
+        if len(parsed.raw) + _CACHE_ENTRY_OVERHEAD <= self._cache.maxsize and keys is self._keys:
+            self._cache[skylink] = parsed
+        return parsed
 
     def _forget_encrypted(self) -> None:
-        """Drop what was decrypted: the skykey of it may be gone."""
-        for skylink in [link for link, stored in self._cache.items() if stored.is_encrypted]:
+        """Drop decrypted metadata from the cache: the skykey may have been deleted."""
+        for skylink in [link for link, item in self._cache.items() if item.stored.is_encrypted]:
             del self._cache[skylink]
 
-    def _read(self, skyfile: StoredSkyfile, keys: tuple[Skykey, ...]) -> ParsedSkyfile:
-        if skyfile.is_encrypted:
-            key = pick_key(skyfile.layout, keys)
+    def _read(self, stored: StoredSkyfile, keys: tuple[Skykey, ...]) -> ParsedSkyfile:
+        if stored.is_encrypted:
+            key = pick_key(stored.layout, keys)
             if key is None:
                 raise HttpError(500, _NO_SKYKEY)
-            skyfile = opened(skyfile, key)
-        raw = read(skyfile.metadata)
+            stored = decrypt_layout(stored, key)
+        raw = read_range(stored.metadata)
         try:
             metadata = parse_metadata(raw)
         except MalformedError as error:
-            raise StorageError(f"stored skyfile {skyfile.skylink} is damaged: {error}") from None
+            raise StorageError(f"stored skyfile {stored.skylink} is damaged: {error}") from None
         header = raw if fits_header(raw, self._header_limit) else None
-        return ParsedSkyfile(skyfile, raw, metadata, header)
+        return ParsedSkyfile(stored, raw, metadata, header)
 
-    async def sector(self, root: bytes) -> SectorLocation:
-        """Return where the sector with that Merkle root lies; HttpError 404 when it is not here."""
+    async def sector(self, root: bytes) -> StoredRange:
+        """Return where the sector of a Merkle root is stored; HttpError 404 when it is not here."""
         async with self._indexing:
             if self._roots is None:
                 self._roots = await trio.to_thread.run_sync(self._index)
@@ -124,31 +119,28 @@ class SkyfileIndex:
             raise HttpError(404, "failed to fetch root: root not found")
         return found
 
-    def _index(self) -> dict[bytes, SectorLocation]:
-        found: dict[bytes, SectorLocation] = {}
+    def _index(self) -> dict[bytes, StoredRange]:
+        found: dict[bytes, StoredRange] = {}
         for skylink in self._store.skylinks():
             try:
-                found.update({place.root: place for place in self._sectors_of(skylink)})
-            except StorageError as error:  # one damaged skyfile must not hide the others
+                found.update(self._sectors_of(skylink))
+            except StorageError as error:  # the others can still be served
                 _log.warning("skyfile %s is left out of the index: %s", skylink, error)
         return found
 
     async def totals(self) -> tuple[int, int]:
-        """Return how many skyfiles there are, and their bytes on disk."""
         async with self._counting:
             if self._totals is None:
                 self._totals = await trio.to_thread.run_sync(self._store.totals)
             return self._totals
 
-    async def added(self, skylink: Skylink) -> None:
-        """Take note of a new skyfile."""
+    async def add(self, skylink: Skylink) -> None:
         async with self._counting:
             self._totals = None
         async with self._indexing:
             if self._roots is not None:
-                places = await trio.to_thread.run_sync(self._sectors_of, skylink)
-                self._roots.update({place.root: place for place in places})
+                self._roots.update(await trio.to_thread.run_sync(self._sectors_of, skylink))
 
-    def _sectors_of(self, skylink: Skylink) -> list[SectorLocation]:
+    def _sectors_of(self, skylink: Skylink) -> list[Sector]:
         skyfile = self._store.find(skylink)
-        return list(sectors(skyfile)) if skyfile is not None else []
+        return list(list_sectors(skyfile)) if skyfile is not None else []

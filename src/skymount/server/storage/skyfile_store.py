@@ -1,17 +1,16 @@
-"""Owns what the portal keeps on disk: skyfiles, whole or not at all, one directory for each.
+"""The skyfiles that the portal keeps on disk: one directory for each, complete or absent.
 
     <data>/lock                       held while a portal runs here
-    <data>/v1/incoming/<random>/      uploads under way; emptied at start
+    <data>/v1/incoming/<random>/      uploads in progress; emptied at start
     <data>/v1/skyfiles/<xx>/<skylink>/    xx: first byte of the Merkle root in hex
-        base        used bytes of the base sector; the whole of a small skyfile
+        base        used bytes of the base sector; all of a small skyfile
         payload     content of a large one
         extension   spilled sectors, padded to 4 MiB each, when metadata did not fit the base
         roots       Merkle roots of the payload's sectors, when it is encrypted and large
 
-An encrypted skyfile is stored as it is handed out: base and payload are encrypted whole sectors.
+Base and payload of an encrypted skyfile are whole encrypted sectors, stored as they are served.
 
-Every function blocks on the disk: async code calls them in a thread. What the bytes mean is the
-wire codec's matter; hashing and receiving are `intake`'s.
+Every function blocks on the disk: async code calls it in a thread.
 """
 
 import errno
@@ -19,13 +18,15 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from skymount import file_permissions
 from skymount.errors import MalformedError, StorageError
+from skymount.server.storage.disk_errors import disk_errors
+from skymount.server.storage.stored_range import StoredRange, read_range
 from skymount.storage import atomic_file
 from skymount.wire.base_sector import LAYOUT_SIZE, Layout, spill_sizes
 from skymount.wire.skyfile_encryption import SkyfileKey, is_encrypted
@@ -34,26 +35,12 @@ from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE, Skylink
 FORMAT = "v1"
 BASE, PAYLOAD, EXTENSION, ROOTS = "base", "payload", "extension", "roots"
 
-Decrypt = Callable[[bytes, int], bytes]
-"""Turns stored bytes, which begin at that offset of their file, into content."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredRange:
-    """Bytes of one file of the store."""
-
-    file: Path
-    offset: int
-    length: int
-    decrypt: Decrypt | None = None
-    """None when they are content as they are stored."""
-
 
 @dataclass(frozen=True, slots=True)
 class StoredSkyfile:
-    """Where the parts of one stored skyfile lie.
+    """Where the parts of one skyfile are stored.
 
-    Of an encrypted one only the base is known until it is `opened`: all else is empty.
+    Of an encrypted one only the base is known before `decrypt_layout`; the other ranges are empty.
     """
 
     skylink: Skylink
@@ -70,33 +57,12 @@ class StoredSkyfile:
         return is_encrypted(self.layout)
 
 
-@contextmanager
-def _translated(doing: str) -> Iterator[None]:
-    """Turn an OSError into a StorageError that says what was being done."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(f"cannot {doing}: {error.strerror or error}") from error
-
-
 def _check_own(path: Path) -> None:
-    """StorageError unless a directory is the user's own, and nobody else can change what it holds,
-    or put another one in its place.
-    """
-    if objection := file_permissions.permission_problem(
+    """StorageError if another user can change what is in a directory, or replace it."""
+    if problem := file_permissions.permission_problem(
         path, path.stat(), file_permissions.WRITE_ACCESS
     ) or (file_permissions.path_problem(path)):
-        raise StorageError(f"{path} cannot be used: {objection}")
-
-
-def read(extent: StoredRange) -> bytes:
-    """Return the bytes of an extent; StorageError when the file is shorter or gone."""
-    with _translated("read stored content"), open(extent.file, "rb") as file:
-        file.seek(extent.offset)
-        data = file.read(extent.length)
-    if len(data) != extent.length:
-        raise StorageError(f"stored file {extent.file.name} is damaged: shorter than recorded")
-    return extent.decrypt(data, extent.offset) if extent.decrypt is not None else data
+        raise StorageError(f"{path} cannot be used: {problem}")
 
 
 class SkyfileStore:
@@ -109,12 +75,11 @@ class SkyfileStore:
 
     @classmethod
     def open(cls, root: Path) -> "SkyfileStore":
-        """Take the directory, creating it when absent, and remove broken-off uploads.
+        """Lock the directory, made when absent, and remove interrupted uploads.
 
-        StorageError when it cannot be used, others could change what is in it, or another portal
-        runs on it.
+        StorageError when it cannot be used, others could change it, or another portal runs on it.
         """
-        with _translated(f"use the data directory {root}"):
+        with disk_errors(f"use the data directory {root}"):
             file_permissions.make_directory(root)
             _check_own(root)
             lock = file_permissions.open_or_create_file(root / "lock")
@@ -125,7 +90,7 @@ class SkyfileStore:
             raise StorageError(f"another portal is running on the data directory {root}") from None
         try:
             store = cls(root, lock)
-            with _translated(f"use the data directory {root}"):
+            with disk_errors(f"use the data directory {root}"):
                 store._prepare(root)
         except BaseException:
             os.close(lock)
@@ -145,19 +110,17 @@ class SkyfileStore:
             shutil.rmtree(leftover)
 
     def close(self) -> None:
-        """Let another portal use the directory."""
         os.close(self._lock)
 
     def begin(self) -> Path:
-        """Return a new directory for an upload under way; `commit` or `discard` ends it."""
-        with _translated("begin an upload"):
+        """Return a new directory for an upload in progress; `commit` or `discard` ends it."""
+        with disk_errors("begin an upload"):
             path = self._incoming / secrets.token_hex(16)
             path.mkdir(mode=0o700)
             return path
 
     def discard(self, upload: Path) -> None:
-        """Remove an upload that is not to be kept."""
-        with _translated("remove an upload"):
+        with disk_errors("remove an upload"):
             shutil.rmtree(upload)
 
     def commit(
@@ -168,12 +131,12 @@ class SkyfileStore:
         spilled: list[bytes],
         roots: bytes = b"",
     ) -> None:
-        """Publish an upload whose payload, if large, is written and synced already.
+        """Publish an upload. A payload file must be in its directory already, and synced.
 
-        It appears in one step and survives a power cut once this returns. An upload of what is
-        stored already is dropped. `roots` are those of the payload's sectors if it is encrypted.
+        The skyfile appears in one step and survives a power cut once this returns. If it is stored
+        already, the upload is dropped. `roots` are those of an encrypted payload's sectors.
         """
-        with _translated("store an upload"):
+        with disk_errors("store an upload"):
             atomic_file.create(upload / BASE, base)
             if roots:
                 atomic_file.create(upload / ROOTS, roots)
@@ -191,32 +154,32 @@ class SkyfileStore:
             atomic_file.sync_directory(target.parent)
 
     def find(self, skylink: Skylink) -> StoredSkyfile | None:
-        """Return where a skyfile lies, None when it is not stored."""
         directory = self._directory(skylink)
-        try:
-            with open(directory / BASE, "rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                layout = Layout.parse(file.read(LAYOUT_SIZE))
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise StorageError(f"cannot read stored content: {error.strerror}") from error
-        except MalformedError as error:
-            raise StorageError(f"stored skyfile {skylink} is damaged: {error}") from None
-        return _locate(directory, skylink, layout, size)
+        with disk_errors("read stored content"):
+            try:
+                with open(directory / BASE, "rb") as file:
+                    size = os.fstat(file.fileno()).st_size
+                    layout = Layout.parse(file.read(LAYOUT_SIZE))
+            except FileNotFoundError:
+                return None
+            except MalformedError as error:
+                raise StorageError(f"stored skyfile {skylink} is damaged: {error}") from None
+        base = StoredRange(directory / BASE, 0, size)
+        nothing = replace(base, length=0)
+        skyfile = StoredSkyfile(skylink, layout, base, nothing, nothing, nothing)
+        return skyfile if is_encrypted(layout) else _with_ranges(skyfile, layout)
 
     def skylinks(self) -> Iterator[Skylink]:
-        """Yield the skylink of all that is stored, in no order; foreign names are passed over."""
-        with _translated("list stored content"):
+        """Yield the skylinks of all skyfiles, in no order. Other names on disk are skipped."""
+        with disk_errors("list stored content"):
             names = [name for shard in self._skyfiles.iterdir() for name in os.listdir(shard)]
         for name in names:
             with suppress(MalformedError):
                 yield Skylink.parse(name)
 
     def totals(self) -> tuple[int, int]:
-        """Return how many skyfiles are stored, and the bytes of all their files."""
         count = size = 0
-        with _translated("count stored content"):
+        with disk_errors("count stored content"):
             for shard in self._skyfiles.iterdir():
                 for directory in shard.iterdir():
                     with suppress(FileNotFoundError, NotADirectoryError):
@@ -228,97 +191,75 @@ class SkyfileStore:
         return self._skyfiles / f"{skylink.root[0]:02x}" / str(skylink)
 
 
-def _locate(directory: Path, skylink: Skylink, layout: Layout, size: int) -> StoredSkyfile:
-    """Work out where the parts of a skyfile lie from its layout (wire notes 2.1, 2.2)."""
-    base = directory / BASE
-    if is_encrypted(layout):
-        nothing = StoredRange(base, 0, 0)
-        return StoredSkyfile(skylink, layout, StoredRange(base, 0, size), nothing, nothing, nothing)
-    if layout.is_inline:
-        start = LAYOUT_SIZE + layout.metadata_size
-        payload = StoredRange(base, start, layout.filesize)
-    else:
-        payload = StoredRange(directory / PAYLOAD, 0, layout.filesize)
-    body, start = (directory / EXTENSION, 0) if layout.is_extended else (base, LAYOUT_SIZE)
-    return StoredSkyfile(
-        skylink,
-        layout,
-        base=StoredRange(base, 0, size),
-        metadata=StoredRange(body, start + layout.fanout_size, layout.metadata_size),
-        fanout=StoredRange(body, start, layout.fanout_size),
-        payload=payload,
-    )
-
-
-def opened(skyfile: StoredSkyfile, key: SkyfileKey) -> StoredSkyfile:
-    """Return an encrypted skyfile with its layout decrypted and its parts found."""
+def _with_ranges(
+    skyfile: StoredSkyfile, layout: Layout, key: SkyfileKey | None = None
+) -> StoredSkyfile:
+    """Return a skyfile with the ranges that its layout describes (wire notes 2.1, 2.2)."""
     base = skyfile.base.file
-    try:
-        layout = key.open_layout(read(StoredRange(base, 0, LAYOUT_SIZE)))
-    except MalformedError as error:
-        raise StorageError(f"stored skyfile {skyfile.skylink} is damaged: {error}") from None
+    decrypt, decrypt_payload = (key.base.apply, key.open_payload) if key else (None, None)
     if layout.is_inline:
         start = LAYOUT_SIZE + layout.metadata_size
-        payload = StoredRange(base, start, layout.filesize, key.base.apply)
+        payload = StoredRange(base, start, layout.filesize, decrypt)
     else:
-        payload = StoredRange(base.with_name(PAYLOAD), 0, layout.filesize, key.open_payload)
-    start = LAYOUT_SIZE + layout.fanout_size
+        payload = StoredRange(base.with_name(PAYLOAD), 0, layout.filesize, decrypt_payload)
+    body, start = (base.with_name(EXTENSION), 0) if layout.is_extended else (base, LAYOUT_SIZE)
     return replace(
         skyfile,
         layout=layout,
-        metadata=StoredRange(base, start, layout.metadata_size, key.base.apply),
-        fanout=StoredRange(base, LAYOUT_SIZE, layout.fanout_size, key.base.apply),
+        metadata=StoredRange(body, start + layout.fanout_size, layout.metadata_size, decrypt),
+        fanout=StoredRange(body, start, layout.fanout_size, decrypt),
         payload=payload,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class SectorLocation:
-    """A sector of the store: some bytes, and zeros up to its end."""
+def decrypt_layout(skyfile: StoredSkyfile, key: SkyfileKey) -> StoredSkyfile:
+    """Return an encrypted skyfile with its layout decrypted and all its ranges known."""
+    try:
+        layout = key.open_layout(read_range(replace(skyfile.base, length=LAYOUT_SIZE)))
+    except MalformedError as error:
+        raise StorageError(f"stored skyfile {skyfile.skylink} is damaged: {error}") from None
+    return _with_ranges(skyfile, layout, key)
 
-    root: bytes
-    extent: StoredRange
+
+Sector = tuple[bytes, StoredRange]
+"""The Merkle root of a sector, and its bytes up to the zeros that pad it."""
 
 
-def sectors(skyfile: StoredSkyfile) -> Iterator[SectorLocation]:
-    """Yield every sector of a skyfile with its Merkle root, read off the stored bytes."""
-    yield SectorLocation(skyfile.skylink.root, skyfile.base)
+def list_sectors(skyfile: StoredSkyfile) -> Iterator[Sector]:
+    """Yield every sector of a skyfile. The Merkle roots are read from disk, not computed."""
+    yield skyfile.skylink.root, skyfile.base
     if skyfile.is_encrypted:
-        yield from _encrypted_sectors(skyfile)
-        return
-    if skyfile.layout.is_inline:
-        return
-    fanout, size = read(skyfile.fanout), skyfile.payload.length
-    for index in range(len(fanout) // 32):
+        roots = skyfile.base.file.with_name(ROOTS)
+        with disk_errors("read stored content"):
+            joined = roots.read_bytes() if roots.exists() else b""
+        yield from _consecutive_sectors(joined, roots.with_name(PAYLOAD))
+    elif not skyfile.layout.is_inline:
+        payload = skyfile.payload
+        yield from _consecutive_sectors(read_range(skyfile.fanout), payload.file, payload.length)
+        if skyfile.layout.is_extended:
+            yield from _spilled_sectors(skyfile)
+
+
+def _consecutive_sectors(
+    roots: bytes, file: Path, length: int | None = None, *, start: int = 0
+) -> Iterator[Sector]:
+    """Yield the sectors of a file from `start` on. With a `length` the last one is shorter."""
+    for index in range(len(roots) // ROOT_SIZE):
         offset = index * SECTOR_SIZE
-        length = min(SECTOR_SIZE, size - offset)
-        extent = StoredRange(skyfile.payload.file, offset, length)
-        yield SectorLocation(fanout[32 * index : 32 * index + 32], extent)
-    if skyfile.layout.is_extended:
-        yield from _spilled_sectors(skyfile)
+        size = SECTOR_SIZE if length is None else min(SECTOR_SIZE, length - offset)
+        root = roots[index * ROOT_SIZE : (index + 1) * ROOT_SIZE]
+        yield root, StoredRange(file, start + offset, size)
 
 
-def _encrypted_sectors(skyfile: StoredSkyfile) -> Iterator[SectorLocation]:
-    """Yield the sectors of an encrypted payload: whoever asks for one needs no skykey."""
-    payload, roots = (skyfile.base.file.with_name(name) for name in (PAYLOAD, ROOTS))
-    with _translated("read stored content"):
-        joined = roots.read_bytes() if roots.exists() else b""
-    for index in range(len(joined) // ROOT_SIZE):
-        root = joined[index * ROOT_SIZE : (index + 1) * ROOT_SIZE]
-        yield SectorLocation(root, StoredRange(payload, index * SECTOR_SIZE, SECTOR_SIZE))
-
-
-def _spilled_sectors(skyfile: StoredSkyfile) -> Iterator[SectorLocation]:
-    """Yield the sectors of the extension: each level's roots are the bytes of the next level."""
+def _spilled_sectors(skyfile: StoredSkyfile) -> Iterator[Sector]:
+    """Yield the sectors of the extension. The bytes of each level are the roots of the next."""
     file = skyfile.metadata.file
     levels = spill_sizes(skyfile.layout.body_size)
-    roots = read(StoredRange(skyfile.base.file, LAYOUT_SIZE, levels[0]))
-    starts, at = {}, 0
-    for depth in range(len(levels) - 1, 0, -1):  # the body is written first, then what is above
-        starts[depth] = at
-        at += -(-levels[depth] // SECTOR_SIZE) * SECTOR_SIZE
+    roots = read_range(StoredRange(skyfile.base.file, LAYOUT_SIZE, levels[0]))
+    starts, offset = {}, 0
+    for depth in range(len(levels) - 1, 0, -1):  # the lowest level comes first in the file
+        starts[depth] = offset
+        offset += -(-levels[depth] // SECTOR_SIZE) * SECTOR_SIZE
     for depth in range(1, len(levels)):
-        for index in range(len(roots) // 32):
-            extent = StoredRange(file, starts[depth] + index * SECTOR_SIZE, SECTOR_SIZE)
-            yield SectorLocation(roots[32 * index : 32 * index + 32], extent)
-        roots = read(StoredRange(file, starts[depth], levels[depth]))
+        yield from _consecutive_sectors(roots, file, start=starts[depth])
+        roots = read_range(StoredRange(file, starts[depth], levels[depth]))

@@ -1,32 +1,36 @@
-"""Owns receiving an upload over HTTP: body in, limits kept, skylink out.
+"""The upload endpoint (contract 1 and 2): the one way of an upload through the portal.
 
-Rules of names and metadata are `upload`'s, bytes on disk `intake`'s.
+http.query_params     parses the query
+upload.rules          UploadQuery: checks the parameters, before any of the body is read
+http.request_body     yields the body as it arrives, within limits of size and time
+upload.multipart_reader    of a form: takes the parts out, keeps their headers, yields content
+upload.sector_writer  cuts the content into sectors; hashes, encrypts and writes them
+upload.rules          encode_upload_metadata: after the last byte, from query and parts
+upload.sector_writer  finish: builds the base sector and its skylink
+storage.skyfile_store      commit: publishes all of it in one step
+storage.skyfile_index      learns of the new skyfile
+http.responses        answers with the skylink
 """
 
 import secrets
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import trio
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from skymount.errors import MalformedError
 from skymount.server.config import PortalConfig
 from skymount.server.http import responses
 from skymount.server.http.query_params import parse_query
+from skymount.server.http.request_body import stream_body
 from skymount.server.http_error import HttpError
 from skymount.server.storage.skyfile_index import SkyfileIndex
 from skymount.server.storage.skyfile_store import SkyfileStore
 from skymount.server.storage.skykey_store import SkykeyStore
-from skymount.server.upload.multipart_reader import (
-    MANY_EVENTS,
-    FormReader,
-    PartBegins,
-    is_multipart,
-)
-from skymount.server.upload.rules import PartList, UploadQuery, raw_metadata
-from skymount.server.upload.sector_writer import SectorWriter, receiving
+from skymount.server.upload.multipart_reader import FormReader
+from skymount.server.upload.rules import PartList, UploadQuery, encode_upload_metadata
+from skymount.server.upload.sector_writer import open_sector_writer
 from skymount.wire.dialect import PRESETS
 from skymount.wire.responses import UploadResult
 from skymount.wire.skyfile_encryption import SkyfileKey
@@ -38,96 +42,65 @@ _FAILED = "failed to upload file: "
 
 @dataclass(frozen=True, slots=True)
 class UploadEndpoint:
-    """The upload endpoint of one portal (contract endpoints 1 and 2)."""
+    """The upload endpoint of one portal."""
 
     config: PortalConfig
     store: SkyfileStore
-    catalog: SkyfileIndex
+    index: SkyfileIndex
     skykeys: SkykeyStore
     hashing: trio.CapacityLimiter
+    """Bounds the threads that hash, over all uploads."""
 
     async def post(self, request: Request) -> Response:
-        """Store the body of the request."""
         content_type = dict(request.scope["headers"]).get(b"content-type", b"").strip()
         if not content_type:
             raise HttpError(400, "failed parsing 'Content-Type' header")
-        query = UploadQuery.parse(
-            parse_query(request.scope["query_string"]),
-            multipart=is_multipart(content_type),
-            force_disabled=any(
-                request.headers.get(dialect.disable_force_header, "").lower() == "true"
-                for dialect in PRESETS.values()
-            ),
-        )
         try:
+            query = UploadQuery.parse(
+                parse_query(request.scope["query_string"]),
+                content_type=content_type,
+                force_disabled=any(
+                    request.headers.get(dialect.disable_force_header, "").lower() == "true"
+                    for dialect in PRESETS.values()
+                ),
+            )
             skylink = await self._receive(request, query, content_type)
         except MalformedError as error:
             raise HttpError(400, f"{_FAILED}{error}") from None
         if not query.dryrun:
-            await self.catalog.added(skylink)
+            await self.index.add(skylink)
         return responses.json_body(
             UploadResult(skylink).encode(), headers=responses.skylink_headers(skylink)
         )
 
     async def _receive(self, request: Request, query: UploadQuery, content_type: bytes) -> Skylink:
-        form = FormReader(content_type) if is_multipart(content_type) else None
-        if form is None:
-            raw_metadata(query, 0)  # refuse a bad name before the body comes
-        key = await self._key(query) if query.is_encrypted else None
-        async with receiving(self.store, self.hashing, keep=not query.dryrun, key=key) as intake:
-            body = self._body(request)
-            if form is None:
-                async for data in body:
-                    await intake.write(data)
-                return await intake.finish(raw_metadata(query, intake.size))
-            parts = PartList(self.config)
+        config = self.config
+        parts = PartList(config)
+        form = FormReader(content_type, parts) if query.is_form else None
+        body = stream_body(request, config.max_upload, config.body_timeout, failed=_FAILED)
+        keep, key = not query.dryrun, self._key(query)
+        async with open_sector_writer(self.store, self.hashing, keep=keep, key=key) as writer:
             async for data in body:
-                await _read_form(form, data, parts, intake)
-            form.finish()
-            metadata = await trio.to_thread.run_sync(parts.metadata, query, intake.size)
-            if len(metadata) > self.config.metadata_limit:
-                raise MalformedError("the metadata of the upload is too large")
-            return await intake.finish(metadata)
+                if form is None:
+                    await writer.write(data)
+                    continue
+                for index, content in enumerate(form.content(data)):
+                    if index:  # many tiny parts: let other requests run in between
+                        await trio.lowlevel.checkpoint()
+                    await writer.write(content)
+            if form is not None:
+                form.finish()
+            metadata = await trio.to_thread.run_sync(
+                encode_upload_metadata, query, parts, writer.size
+            )
+            return await writer.finish(metadata)
 
-    async def _key(self, query: UploadQuery) -> SkyfileKey:
-        """Return a new key for one skyfile, made of the skykey that the query names."""
+    def _key(self, query: UploadQuery) -> SkyfileKey | None:
+        """Return a new key for one skyfile, derived from the skykey that the query names."""
+        if not query.is_encrypted:
+            return None
         try:
-            skykey = await self.skykeys.find(name=query.skykey_name, key_id=query.skykey_id)
-        except HttpError as refusal:
-            reason = refusal.message.removeprefix("failed to retrieve skykey: ")
-            raise HttpError(400, f"{_FAILED}unable to get skykey: {reason}") from None
+            skykey = self.skykeys.find(name=query.skykey_name, key_id=query.skykey_id)
+        except MalformedError as error:
+            raise MalformedError(f"unable to get skykey: {error}") from None
         return SkyfileKey.of(skykey, secrets.token_bytes(NONCE_SIZE))
-
-    async def _body(self, request: Request) -> AsyncIterator[bytes]:
-        """Yield the body piece by piece, within the limits of size and time."""
-        limit = self.config.max_upload
-        refusal = HttpError(413, f"{_FAILED}the body is over the limit of {limit} bytes")
-        announced = request.headers.get("content-length", "")
-        if announced.isdecimal() and int(announced) > limit:
-            raise refusal
-        size, more = 0, True
-        while more:
-            try:
-                with trio.fail_after(self.config.body_timeout):
-                    message = await request.receive()
-            except trio.TooSlowError:
-                raise HttpError(408, f"{_FAILED}the body did not come in time") from None
-            if message["type"] == "http.disconnect":
-                raise ClientDisconnect
-            more = message.get("more_body", False)
-            size += len(message["body"])
-            if size > limit:
-                raise refusal
-            yield message["body"]
-
-
-async def _read_form(form: FormReader, data: bytes, parts: PartList, intake: SectorWriter) -> None:
-    """Take the next bytes of a form; with tiny parts the event loop gets a turn in between."""
-    for events in form.events(data):
-        for event in events:
-            if isinstance(event, PartBegins):
-                parts.begin(event.part, intake.size)
-            else:
-                await intake.write(event.data)
-        if len(events) >= MANY_EVENTS:
-            await trio.lowlevel.checkpoint()

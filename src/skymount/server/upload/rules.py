@@ -1,11 +1,11 @@
-"""Owns what an upload means: its parameters, the rules for its names, the metadata it gets.
+"""The rules of an upload: its parameters, the names of its files, and its metadata.
 
-Decisions only, no IO: `uploading` feeds it and stores the result. Rules: wire notes 3.2, 3.3, 2.5.
+Decides without IO. Rules: wire notes 3.2, 3.3, 2.5.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeVar
 
 import msgspec
 
@@ -20,15 +20,19 @@ from skymount.wire.skykey import check_id
 FILE_FIELD, DIRECTORY_FIELD = "file", "files[]"
 DEFAULT_TRYFILES = ("index.html",)
 
+_T = TypeVar("_T")
+
 _MODE_LIMIT = 1 << 32  # of a file mode, as in Go
 _REDUNDANCY_LIMIT = 256
-_RECORD_OVERHEAD = 80  # bytes of a subfile's JSON besides its name (twice) and content type
+_SUBFILE_OVERHEAD = 80  # bytes of its JSON besides the name (twice) and the content type
 
 
 @dataclass(frozen=True, slots=True)
 class UploadQuery:
-    """The parameters of an upload, each valid by itself and together."""
+    """The parameters of an upload, which are valid together."""
 
+    is_form: bool
+    """Whether the body is a form; else it is the file itself."""
     filename: str
     mode: int
     dryrun: bool
@@ -39,11 +43,15 @@ class UploadQuery:
     errorpages: Mapping[str, str]
     skykey_name: str
     skykey_id: str
-    """At most one of them is given; both empty: not to be encrypted."""
+    """At most one of the two is given. Both are empty for content that is not encrypted."""
 
     @classmethod
-    def parse(cls, params: Params, *, multipart: bool, force_disabled: bool) -> Self:
-        """Read the query; HttpError 400 with the message that portals give."""
+    def parse(cls, params: Params, *, content_type: bytes, force_disabled: bool) -> Self:
+        """Parse the query; HttpError 400 with the message that portals give.
+
+        MalformedError for the names of a raw upload. Those of a form are checked at its end.
+        """
+        is_form = content_type.lower().lstrip().startswith(b"multipart/form-data")
         force, dryrun = boolean(params, "force"), boolean(params, "dryrun")
         boolean(params, "root")
         if (number(params, "basechunkredundancy") or 0) >= _REDUNDANCY_LIMIT:
@@ -64,7 +72,7 @@ class UploadQuery:
                 "DefaultPath and DisableDefaultPath are mutually exclusive and cannot be set"
                 " together",
             )
-        if (default or disabled) and not multipart:
+        if (default or disabled) and not is_form:
             raise HttpError(
                 400, "DefaultPath and DisableDefaultPath can only be set on multipart uploads"
             )
@@ -72,21 +80,26 @@ class UploadQuery:
             raise HttpError(
                 400, "defaultpath and disabledefaultpath are not compatible with tryfiles"
             )
+        filename, errorpages = params.get("filename", ""), _parse_errorpages(params)
+        skykey_id = _parse_skykey_id(params)
+        if not is_form:
+            _check_name(filename)
+            _check_errorpages(errorpages, {})
         return cls(
-            filename=params.get("filename", ""),
+            is_form=is_form,
+            filename=filename,
             mode=mode,
             dryrun=dryrun,
             defaultpath=f"/{default.removeprefix('/')}" if default else "",
             disabledefaultpath=disabled,
             tryfiles=tryfiles,
-            errorpages=_parse_errorpages(params),
+            errorpages=errorpages,
             skykey_name=params.get("skykeyname", ""),
-            skykey_id=_parse_skykey_id(params),
+            skykey_id=skykey_id,
         )
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether the content is to be encrypted with a skykey."""
         return bool(self.skykey_name or self.skykey_id)
 
 
@@ -111,32 +124,28 @@ def _parse_tryfiles(params: Params) -> tuple[str, ...] | None:
     text = params.get("tryfiles")
     if not text:
         return None if text is None else ()
-    try:
-        return msgspec.json.decode(text, type=tuple[str, ...])
-    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
-        raise HttpError(
-            400, f"unable to parse 'tryfiles' parameter: invalid tryfiles value: {error}"
-        ) from None
+    return _parse_json(text, tuple[str, ...], "unable to parse 'tryfiles' parameter", "tryfiles")
 
 
 def _parse_errorpages(params: Params) -> dict[str, str]:
-    text = params.get("errorpages")
-    if not text:
-        return {}
-    try:
-        pages = msgspec.json.decode(text, type=dict[int, str])
-    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
-        raise HttpError(
-            400, f"invalid 'errorpages' parameter: invalid errorpages value: {error}"
-        ) from None
+    text = params.get("errorpages") or "{}"
+    pages = _parse_json(text, dict[int, str], "invalid 'errorpages' parameter", "errorpages")
     return {str(code): path for code, path in pages.items()}
 
 
+def _parse_json(text: str, form: type[_T], problem: str, name: str) -> _T:
+    try:
+        return msgspec.json.decode(text, type=form)
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
+        raise HttpError(400, f"{problem}: invalid {name} value: {error}") from None
+
+
 class PartList:
-    """The parts of a form as they come, with limits; gives the metadata at the end."""
+    """The parts of a form as they arrive, within limits of their number and metadata."""
 
     def __init__(self, config: PortalConfig) -> None:
-        self._config = config
+        self.metadata_limit = config.metadata_limit
+        self._max_parts = config.max_parts
         self._subfiles: dict[str, Subfile] = {}
         self._current: PartHeader | None = None
         self._start = 0
@@ -145,8 +154,8 @@ class PartList:
         self._is_directory = False
 
     def begin(self, part: PartHeader, offset: int) -> None:
-        """Take the header of the next part, whose content begins at `offset` of the whole."""
-        self.end(offset)
+        """Add the next part, whose content begins at `offset` of the whole content."""
+        self._end(offset)
         if part.field not in (FILE_FIELD, DIRECTORY_FIELD):
             raise MalformedError(
                 "multipart file submitted under an illegal form name, allowed values are"
@@ -157,17 +166,16 @@ class PartList:
         _check_name(part.filename)
         self._count += 1
         self._weight += (
-            2 * len(part.filename.encode()) + len(part.contenttype.encode()) + _RECORD_OVERHEAD
+            2 * len(part.filename.encode()) + len(part.contenttype.encode()) + _SUBFILE_OVERHEAD
         )
-        if self._count > self._config.max_parts:
-            raise MalformedError(f"an upload may have at most {self._config.max_parts} files")
-        if self._weight > self._config.metadata_limit:
+        if self._count > self._max_parts:
+            raise MalformedError(f"an upload may have at most {self._max_parts} files")
+        if self._weight > self.metadata_limit:
             raise MalformedError("the metadata of the upload is too large")
         self._is_directory |= part.field == DIRECTORY_FIELD or self._count > 1
         self._current, self._start = part, offset
 
-    def end(self, offset: int) -> None:
-        """Close the current part, if any, at `offset` of the whole content."""
+    def _end(self, offset: int) -> None:
         part, self._current = self._current, None
         if part is not None:
             self._subfiles[part.filename] = Subfile(
@@ -178,9 +186,9 @@ class PartList:
                 len=offset - self._start,
             )
 
-    def metadata(self, query: UploadQuery, length: int) -> bytes:
-        """Return the metadata of the whole form; MalformedError when a rule is broken."""
-        self.end(length)
+    def metadata(self, query: UploadQuery, length: int) -> Metadata:
+        """Return the metadata of the whole form; MalformedError when it breaks a rule."""
+        self._end(length)
         if not self._subfiles:
             raise MalformedError("could not find multipart file")
         filename = query.filename
@@ -189,32 +197,32 @@ class PartList:
         _check_name(filename)
         tryfiles = query.tryfiles
         if tryfiles is None:
-            defaulted = query.defaultpath or query.disabledefaultpath or not self._is_directory
-            tryfiles = () if defaulted else DEFAULT_TRYFILES
+            has_default = query.defaultpath or query.disabledefaultpath or not self._is_directory
+            tryfiles = () if has_default else DEFAULT_TRYFILES
         elif tryfiles:
             _check_tryfiles(tryfiles, self._subfiles)
         _check_defaultpath(query.defaultpath, self._subfiles)
         _check_errorpages(query.errorpages, self._subfiles)
-        return encode_metadata(
-            Metadata(
-                filename=filename,
-                length=length,
-                mode=query.mode,
-                subfiles=self._subfiles,
-                defaultpath=query.defaultpath,
-                disabledefaultpath=query.disabledefaultpath,
-                tryfiles=tryfiles,
-                errorpages=dict(query.errorpages),
-            )
+        return Metadata(
+            filename=filename,
+            length=length,
+            mode=query.mode,
+            subfiles=self._subfiles,
+            defaultpath=query.defaultpath,
+            disabledefaultpath=query.disabledefaultpath,
+            tryfiles=tryfiles,
+            errorpages=dict(query.errorpages),
         )
 
 
-def raw_metadata(query: UploadQuery, length: int) -> bytes:
-    """Return the metadata of an upload whose body is the file itself."""
-    _check_name(query.filename)
-    if query.errorpages:
-        _check_errorpages(query.errorpages, {})
-    return encode_metadata(Metadata(filename=query.filename, length=length, mode=query.mode))
+def encode_upload_metadata(query: UploadQuery, parts: PartList, length: int) -> bytes:
+    """Return the metadata of an upload of `length` bytes; MalformedError when it breaks a rule."""
+    if not query.is_form:
+        return encode_metadata(Metadata(filename=query.filename, length=length, mode=query.mode))
+    metadata = encode_metadata(parts.metadata(query, length))
+    if len(metadata) > parts.metadata_limit:
+        raise MalformedError("the metadata of the upload is too large")
+    return metadata
 
 
 def _check_name(name: str) -> None:

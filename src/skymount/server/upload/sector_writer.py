@@ -1,7 +1,6 @@
-"""Owns the content of one upload while it arrives: sectors cut, hashed and written to disk.
+"""Cuts the content of an upload into sectors; encrypts, hashes and writes them as they fill.
 
-Memory stays at a few sectors whatever the size. What the bytes belong to (parts, names) is
-`upload`'s matter, how they are kept is `store`'s.
+Memory stays at a few sectors whatever the size of the upload.
 """
 
 import os
@@ -13,7 +12,7 @@ from typing import TypeVar, TypeVarTuple
 import trio
 
 from skymount import file_permissions
-from skymount.errors import SkymountError, StorageError
+from skymount.server.storage.disk_errors import disk_errors
 from skymount.server.storage.skyfile_store import PAYLOAD, SkyfileStore
 from skymount.storage.atomic_file import write_all_at
 from skymount.wire import merkle
@@ -24,11 +23,12 @@ from skymount.wire.skylink import SECTOR_SIZE, Skylink
 _Args = TypeVarTuple("_Args")
 _Result = TypeVar("_Result")
 
-_IN_FLIGHT = 2  # sectors being written and hashed while the next one fills
+_IN_FLIGHT = 2  # sectors being hashed and written while the next one fills
+_WRITE = "write an upload"
 
 
 class SectorWriter:
-    """The content of one upload. Use `receiving`; call `write`, and at the end `finish`."""
+    """The content of one upload. Call `write`, and `finish` at the end."""
 
     def __init__(
         self,
@@ -44,68 +44,61 @@ class SectorWriter:
         self._nursery = nursery
         self._keep = keep
         self._key = key
-        self._slots = trio.Semaphore(_IN_FLIGHT)
+        self._in_flight = trio.Semaphore(_IN_FLIGHT)
         self._buffer = bytearray()
         self._roots: list[bytes] = []
         self._directory: Path | None = None
         self._file: int | None = None
         self.size = 0
 
-    async def write(self, data: bytes | memoryview) -> None:
-        """Take the next bytes of the content."""
+    async def write(self, data: bytes) -> None:
         self._buffer += data
         self.size += len(data)
         while len(self._buffer) >= SECTOR_SIZE:
-            chunk = bytes(memoryview(self._buffer)[:SECTOR_SIZE])
+            sector = bytes(memoryview(self._buffer)[:SECTOR_SIZE])
             del self._buffer[:SECTOR_SIZE]
-            await self._seal(chunk)
+            await self._start_sector(sector)
 
-    async def _seal(self, chunk: bytes) -> None:
-        """Hash and store a sector of content in a thread while the next one arrives."""
+    async def _start_sector(self, sector: bytes) -> None:
+        """Hash and write a sector in a thread while the next one arrives."""
         index = len(self._roots)
         self._roots.append(b"")
-        await self._slots.acquire()
+        await self._in_flight.acquire()
         if self._keep and self._file is None:
             await trio.to_thread.run_sync(self._open_payload)
-        self._nursery.start_soon(self._seal_in_thread, index, chunk)
+        self._nursery.start_soon(self._write_sector, index, sector)
 
-    async def _seal_in_thread(self, index: int, chunk: bytes) -> None:
+    async def _write_sector(self, index: int, sector: bytes) -> None:
         try:
-            root = await self._in_thread(self._write_and_hash, index, chunk)
-            self._roots[index] = root
+            self._roots[index] = await self._in_thread(self._write_and_hash, index, sector)
         finally:
-            self._slots.release()
+            self._in_flight.release()
 
     async def _in_thread(self, work: Callable[[*_Args], _Result], *args: *_Args) -> _Result:
-        """Do what hashes in a thread, no more at a time over all uploads than is of use."""
+        """Call a function that hashes in a thread; all uploads share the limit of threads."""
         return await trio.to_thread.run_sync(work, *args, limiter=self._hashing)
 
-    def _write_and_hash(self, index: int, chunk: bytes) -> bytes:
+    def _write_and_hash(self, index: int, sector: bytes) -> bytes:
         if self._key is not None:
-            chunk = self._key.seal_sector(index, chunk)
+            sector = self._key.seal_sector(index, sector)
         if self._file is not None:
-            try:
-                write_all_at(self._file, chunk, index * SECTOR_SIZE)
-            except OSError as error:
-                raise StorageError(f"cannot write an upload: {error.strerror}") from error
-        return merkle.sector_root(chunk)
+            with disk_errors(_WRITE):
+                write_all_at(self._file, sector, index * SECTOR_SIZE)
+        return merkle.sector_root(sector)
 
     def _open_payload(self) -> None:
         self._directory = self._store.begin()
-        try:
+        with disk_errors(_WRITE):
             self._file = file_permissions.create_file(self._directory / PAYLOAD)
-        except OSError as error:
-            raise StorageError(f"cannot write an upload: {error.strerror}") from error
 
     async def finish(self, metadata: bytes) -> Skylink:
-        """Return the skylink of content and metadata; keep both unless it is a dry run."""
+        """Return the skylink of content and metadata; store both unless it is a dry run."""
         if not self._roots and fits_inline(len(metadata), len(self._buffer)):
-            payload = bytes(self._buffer)
-            return await self._in_thread(self._finish_small, metadata, payload)
+            return await self._in_thread(self._finish_small, metadata, bytes(self._buffer))
         if self._buffer or not self._roots:
-            await self._seal(bytes(self._buffer))
+            await self._start_sector(bytes(self._buffer))
         for _ in range(_IN_FLIGHT):
-            await self._slots.acquire()
+            await self._in_flight.acquire()
         return await self._in_thread(self._finish_large, metadata)
 
     def _finish_small(self, metadata: bytes, payload: bytes) -> Skylink:
@@ -122,10 +115,8 @@ class SectorWriter:
         else:
             base, used = self._key.build_fanned_out(self.size, roots, metadata)
         if self._file is not None:
-            try:
+            with disk_errors(_WRITE):
                 os.fsync(self._file)
-            except OSError as error:
-                raise StorageError(f"cannot write an upload: {error.strerror}") from error
         return self._publish(base, used, spilled, roots if self._key is not None else b"")
 
     def _publish(self, base: bytes, used: int, spilled: list[bytes], roots: bytes = b"") -> Skylink:
@@ -133,16 +124,11 @@ class SectorWriter:
         if self._keep:
             if self._directory is None:
                 self._directory = self._store.begin()
-            directory, self._directory = self._directory, None
-            try:
-                self._store.commit(directory, skylink, base, spilled, roots)
-            except BaseException:
-                self._directory = directory
-                raise
+            self._store.commit(self._directory, skylink, base, spilled, roots)
+            self._directory = None
         return skylink
 
-    def dispose(self) -> None:
-        """Close the file and remove what was not published."""
+    def close(self) -> None:
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -152,29 +138,25 @@ class SectorWriter:
 
 
 @asynccontextmanager
-async def receiving(
+async def open_sector_writer(
     store: SkyfileStore, hashing: trio.CapacityLimiter, *, keep: bool, key: SkyfileKey | None = None
 ) -> AsyncIterator[SectorWriter]:
-    """Receive one upload, encrypted if a key is given; what is not finished is gone afterwards."""
-    intake: SectorWriter | None = None
+    """Receive one upload, encrypted if a key is given. Without `finish` nothing of it is kept."""
+    writer: SectorWriter | None = None
     try:
         async with trio.open_nursery() as nursery:
-            intake = SectorWriter(store, hashing, nursery, keep=keep, key=key)
-            yield intake
-    except BaseExceptionGroup as group:
-        ours, foreign = group.split(SkymountError)
-        if ours is not None and foreign is None:
-            raise _first(ours) from None
-        if len(group.exceptions) == 1:  # the nursery wraps even what was raised in its own block
-            raise group.exceptions[0] from None
-        raise
+            writer = SectorWriter(store, hashing, nursery, keep=keep, key=key)
+            yield writer
+    except BaseExceptionGroup as group:  # the nursery wraps even a single exception
+        raise _first(group) from None
     finally:
-        if intake is not None:
+        if writer is not None:
             with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(intake.dispose)
+                await trio.to_thread.run_sync(writer.close)
 
 
-def _first(group: BaseExceptionGroup[SkymountError]) -> SkymountError:
-    """Return the first error in a group: the nursery wraps even a single one."""
-    error = group.exceptions[0]
+def _first(group: BaseExceptionGroup) -> BaseException:
+    """Return the first failure in a group, past the cancellations that it caused."""
+    others = group.split(trio.Cancelled)[1]
+    error = (others or group).exceptions[0]
     return _first(error) if isinstance(error, BaseExceptionGroup) else error

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from skymount.content.cache.block_format import BlockKey
-from skymount.content.cache.block_store import BlockStore
+from skymount.content.cache.block_store import BlockStore, BlockStoreConfig
 from tests.mount.namespaces import NOBODY, new_namespace
 from tests.portal_process import SOURCE
 from tests.skymount_process import run
@@ -70,8 +70,9 @@ def check_all(store: BlockStore) -> int:
 
 
 def on_disk(path: Path) -> int:
-    """Return the bytes that all files below take."""
-    return sum(each.stat().st_blocks * 512 for each in path.rglob("*") if each.is_file())
+    """Return the bytes that all blocks take; the bound does not count the index."""
+    blocks = path / "cache" / "content" / "v1"
+    return sum(each.stat().st_blocks * 512 for each in blocks.rglob("*") if each.is_file())
 
 
 def test_killed_writers(tmp_path: Path, start: Start) -> None:
@@ -90,7 +91,8 @@ def test_killed_writers(tmp_path: Path, start: Start) -> None:
         assert len(list(tmp_path.rglob("*.tmp"))) <= turn + 1
     for leftover in tmp_path.rglob("*.tmp"):
         os.utime(leftover, (0, 0))
-    store = BlockStore.open(tmp_path / "cache", 4 * MIB)
+    config = BlockStoreConfig(swept=256)
+    store = BlockStore.open(tmp_path / "cache", 4 * MIB, config=config)
     assert store.put(BlockKey("a link", 1, 2, 0), b"")
     assert not list(tmp_path.rglob("*.tmp"))
     assert on_disk(tmp_path) <= store.size
@@ -116,12 +118,11 @@ def test_two_processes_at_once(tmp_path: Path, start: Start) -> None:
 FILL = """
 import json, logging, sys
 from pathlib import Path
-from skymount.content import diskstore
 from skymount.content.cache.block_format import BlockKey
+from skymount.content.cache.block_store import BlockStore, BlockStoreConfig
 
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
-diskstore.PAUSE = 0.0
-store = diskstore.DiskStore.open(Path(sys.argv[1]), 1 << 30)
+store = BlockStore.open(Path(sys.argv[1]), 1 << 30, config=BlockStoreConfig(pause=0.0))
 put = [store.put(BlockKey("x", 1, 2, n), bytes([n]) * 40_000) for n in range(60)]
 right = [store.get(BlockKey("x", 1, 2, n)) == bytes([n]) * 40_000 for n in range(60)]
 left = len(list(store.root.rglob("*.tmp")))

@@ -17,14 +17,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from skymount.errors import FrozenEntryError, PortalError, RevisionError, StaleEntryError
-from skymount.portal.registry.ledger import Ledger, Pending
+from skymount.portal.registry.entry_state import EntryState
+from skymount.portal.registry.ledger import Ledger
+from skymount.portal.registry.pending_write import PendingWrite
 from skymount.portal.registry.revision_marks import EntryId
-from skymount.portal.registry.verified_registry import State, VerifiedRegistry
-from skymount.wire.key_pair import KeyPair
+from skymount.portal.registry.verified_registry import VerifiedRegistry
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import DELETED, MAX_REVISION, Entry, SignedEntry, hash_data_key
 from tests.fakes.entries import FakeRegistry, portals_of
 
-PAIR = KeyPair.from_seed("model")
+PAIR = SigningKeyPair.from_seed("model")
 NAMES = ("a", "b")
 REFS = {name: EntryId(PAIR.public_key, hash_data_key(name), name) for name in NAMES}
 LASTING = ["", "", "", "down", "deaf", "lost", "twice", "stale", "forged", "missing"]
@@ -48,7 +50,7 @@ class Model(RuleBasedStateMachine):
         self.portals = [FakeRegistry(n) for n in range(PORTALS)]
         self.ledgers: list[Ledger] = []
         self.processes: list[VerifiedRegistry] = []
-        self.known: dict[str, State] = {}
+        self.known: dict[str, EntryState] = {}
         """The last state of each entry that a program here has read, to be the base of edits."""
         self.marks: dict[str, SignedEntry] = {}
         """The latest of each entry that this machine was shown, or posted."""
@@ -173,7 +175,7 @@ class Model(RuleBasedStateMachine):
         name = self.name_of(waiting)
         process = self.processes[by]
 
-        async def send() -> State:
+        async def send() -> EntryState:
             return await process.send(waiting, PAIR, overwrite=overwrite)
 
         self.change(name, waiting.data, None, send, None)
@@ -190,8 +192,8 @@ class Model(RuleBasedStateMachine):
         self,
         name: str,
         data: bytes | None,
-        base: State | None,
-        action: Callable[[], Awaitable[State]],
+        base: EntryState | None,
+        action: Callable[[], Awaitable[EntryState]],
         cancel_after: int | None,
     ) -> None:
         """Change an entry; `data` is None for a deletion that need not be posted."""
@@ -239,7 +241,7 @@ class Model(RuleBasedStateMachine):
             assert found.signed.entry.revision >= signed.entry.revision
         self.shown(name, found, remembered=False)
 
-    def shown(self, name: str, state: State, *, remembered: bool) -> None:
+    def shown(self, name: str, state: EntryState, *, remembered: bool) -> None:
         """Check a state that somebody was shown."""
         if not remembered:
             self.known[name] = state
@@ -283,11 +285,11 @@ class Model(RuleBasedStateMachine):
     @invariant()
     def nothing_is_left_behind(self) -> None:
         """No process says for ever that it is posting."""
-        assert not any(each.posting for each in self.pending())
+        assert not any(each.is_posting for each in self.pending())
 
     # --- means
 
-    def pending(self) -> list[Pending]:
+    def pending(self) -> list[PendingWrite]:
         return self.ledgers[0].pending() if self.ledgers else []
 
     def all_signed(self) -> set[SignedEntry]:
@@ -299,7 +301,7 @@ class Model(RuleBasedStateMachine):
         return signed.entry.tweak == REFS[name].tweak
 
     @staticmethod
-    def name_of(waiting: Pending) -> str:
+    def name_of(waiting: PendingWrite) -> str:
         assert waiting.data_key is not None
         return waiting.data_key
 

@@ -1,0 +1,226 @@
+"""Which blocks are on disk, their sizes, and when they were used: a SQLite database beside them.
+
+    <cache>/content/v1.sqlite3
+
+It saves listing every file, of which a large cache has hundreds of thousands, to count blocks or
+to find the least recently used ones. It only has to be nearly right:
+
+- A block is entered before its file is written, so a crash leaves no file that is not counted.
+- The time of a file's last use is its mtime, so reading a block writes nothing here. `used` is a
+  lower bound of that time; whoever evicts looks at the file.
+- It is never synced. After a power cut it may be damaged; then it is made again.
+
+Everything is synchronous, and one thread at a time may call. OSError says that it cannot be used.
+"""
+
+import errno
+import os
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from skymount import file_permissions
+from skymount.storage import sqlite
+
+_SETTINGS = {
+    "journal_mode": "WAL",
+    "synchronous": "OFF",
+    "wal_autocheckpoint": 250,  # pages of 4 KiB
+    "journal_size_limit": 1 << 20,
+}
+_BLOCKS = """
+CREATE TABLE IF NOT EXISTS blocks (
+    identity BLOB PRIMARY KEY,
+    size INTEGER NOT NULL,
+    used REAL NOT NULL
+) WITHOUT ROWID
+"""
+_SCHEMA = (
+    _BLOCKS,
+    "CREATE INDEX IF NOT EXISTS blocks_by_use ON blocks (used, size)",
+    "CREATE TABLE IF NOT EXISTS complete (stamp TEXT NOT NULL)",
+)
+
+
+_ADD = "INSERT OR REPLACE INTO blocks VALUES (?, ?, ?)"
+_CHECK_INTERVAL = 1.0  # seconds
+
+
+class IndexedBlock(NamedTuple):
+    """A block that was stored; its file may be gone."""
+
+    used: float
+    """Seconds since 1970; the file may have been used later."""
+    size: int
+    """Bytes on disk."""
+    identity: bytes
+
+
+class BlockIndex:
+    """The index of the blocks below a directory, shared by all processes that use it.
+
+    `lock` is a file there that nobody writes to. Its inode and mtime tell whether the directory is
+    still the one that the index was made for.
+    """
+
+    def __init__(self, lock: Path) -> None:
+        self.path = lock.parent.with_name(f"{lock.parent.name}.sqlite3")
+        self._lock = lock
+        self._database: sqlite3.Connection | None = None
+        self._opened_file = (0, 0)
+        self._checked_at = float("-inf")
+        self._was_complete = False
+        self._complete_for = ""
+        """Stamp of the directory whose blocks are all in the index."""
+
+    def close(self) -> None:
+        """Close the database, if it is open."""
+        self._checked_at = float("-inf")  # so that `was_complete` looks again
+        if self._database is not None:
+            with suppress(sqlite3.Error):
+                self._database.close()
+            self._database = None
+
+    def __del__(self) -> None:
+        self.close()
+
+    def was_complete(self) -> bool:
+        """Whether `is_complete` held a second ago: system calls beside a busy event loop cost
+        milliseconds.
+        """
+        if time.monotonic() > self._checked_at + _CHECK_INTERVAL:
+            return self.is_complete()
+        return self._was_complete
+
+    def is_complete(self) -> bool:
+        """Whether all blocks are in it: not before `rebuild`, and not if somebody removed files."""
+        self._was_complete = False
+        if self._database is not None and not self._is_there():
+            self.close()
+        with suppress(FileNotFoundError):
+            self.path.stat()
+            stamp = self._stamp()
+            with self._opened() as database:
+                if self._complete_for != stamp:  # another process may have made it
+                    self._complete_for = _complete_for(database)
+                self._was_complete = self._complete_for == stamp
+        self._checked_at = time.monotonic()
+        return self._was_complete
+
+    def totals(self) -> tuple[int, int]:
+        """Return the number of blocks, and their bytes on disk."""
+        with self._opened() as database:
+            query = "SELECT count(*), coalesce(sum(size), 0) FROM blocks"
+            count, size = database.execute(query).fetchone()
+            return count, size
+
+    def rebuild(self, blocks: Iterable[IndexedBlock]) -> None:
+        """Put these blocks in place of everything that is in it. The caller holds the lock."""
+        os.utime(self._lock)
+        with self._opened() as database, sqlite.transaction(database):
+            self._complete_for = self._stamp()
+            database.execute("DELETE FROM blocks")
+            rows = ((each.identity, each.size, each.used) for each in blocks)
+            database.executemany(_ADD, rows)
+            database.execute("DELETE FROM complete")
+            database.execute("INSERT INTO complete VALUES (?)", (self._complete_for,))
+
+    def add(self, block: IndexedBlock) -> None:
+        """Enter a block, or its new size and time."""
+        with self._opened() as database:  # one statement: each one gives the interpreter up
+            database.execute(_ADD, (block.identity, block.size, block.used))
+
+    def add_all(self, blocks: Iterable[IndexedBlock]) -> None:
+        """Enter many blocks."""
+        rows = ((each.identity, each.size, each.used) for each in blocks)
+        with self._opened() as database, sqlite.transaction(database):
+            database.executemany(_ADD, rows)
+
+    def discard(self, identities: Iterable[bytes]) -> None:
+        """Remove blocks, whenever they were entered."""
+        rows = ((identity,) for identity in identities)
+        with self._opened() as database, sqlite.transaction(database):
+            database.executemany("DELETE FROM blocks WHERE identity = ?", rows)
+
+    def least_recently_used(self, count: int) -> list[IndexedBlock]:
+        """Return the blocks with the lowest times, in order."""
+        query = "SELECT used, size, identity FROM blocks ORDER BY used LIMIT ?"
+        with self._opened() as database:
+            return list(map(IndexedBlock._make, database.execute(query, (count,))))
+
+    def in_directory(self, first_byte: int) -> dict[bytes, float]:
+        """Return when the blocks were used whose identities begin with that byte."""
+        query = "SELECT identity, used FROM blocks WHERE identity >= ? AND identity < ?"
+        above = bytes([first_byte + 1]) if first_byte < 255 else b"\xff" * 33
+        with self._opened() as database:
+            return dict(database.execute(query, (bytes([first_byte]), above)))
+
+    def update(
+        self,
+        gone: Iterable[tuple[bytes, float]],
+        used_later: Iterable[tuple[float, bytes, float]] = (),
+    ) -> None:
+        """Remove blocks (identity, time), and change times (new time, identity, time).
+
+        A block whose time is another one by now was stored again meanwhile, and is left alone.
+        """
+        with self._opened() as database, sqlite.transaction(database):
+            database.executemany("DELETE FROM blocks WHERE identity = ? AND used = ?", gone)
+            change = "UPDATE blocks SET used = ? WHERE identity = ? AND used = ?"
+            database.executemany(change, used_later)
+
+    def _stamp(self) -> str:
+        found = self._lock.stat()
+        return f"{found.st_ino} {found.st_mtime_ns}"
+
+    # --- the file ------------------------------------------------------------
+
+    @contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        """Give the database, opened if need be; OSError for what SQLite raises."""
+        try:
+            yield self._open()
+        except sqlite3.Error as error:
+            if not isinstance(error, sqlite3.OperationalError):  # damaged: made again when needed
+                self._remove()
+            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_FULL:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+            raise OSError(errno.EIO, f"{self.path.name}: {error}") from error
+
+    def _open(self) -> sqlite3.Connection:
+        if self._database is not None:
+            return self._database
+        self._complete_for = ""
+        os.close(file_permissions.open_or_create_file(self.path))
+        self._opened_file = _file_id(self.path)
+        with ExitStack() as opened:
+            database = opened.enter_context(closing(sqlite.connect(self.path, settings=_SETTINGS)))
+            for statement in _SCHEMA:
+                database.execute(statement)
+            opened.pop_all()
+        self._database = database
+        return database
+
+    def _is_there(self) -> bool:
+        """Whether the database that is open still has its name."""
+        with suppress(FileNotFoundError):
+            return _file_id(self.path) == self._opened_file
+        return False
+
+    def _remove(self) -> None:
+        self.close()
+        for suffix in ("", "-wal", "-shm"):
+            Path(f"{self.path}{suffix}").unlink(missing_ok=True)
+
+
+def _complete_for(database: sqlite3.Connection) -> str:
+    row = database.execute("SELECT stamp FROM complete").fetchone()
+    return "" if row is None else str(row[0])
+
+
+def _file_id(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino

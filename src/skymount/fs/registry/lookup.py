@@ -1,0 +1,277 @@
+"""Looks up names in `/registry` and `/skydb`, and answers what is asked of their attributes."""
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Generic
+
+import trio
+
+from skymount.errors import PortalError, SkymountError
+from skymount.fs.inode_space import DIRECTORY_INODES, InodeSpace
+from skymount.fs.registry.file_names import VIM_PROBE, KeyFileNames, is_scratch
+from skymount.fs.registry.keyring_cache import KeyringCache
+from skymount.fs.registry.nodes import (
+    SCRATCH_MODE,
+    EntryFile,
+    KeyDirectory,
+    KeyLink,
+    KeyNode,
+    NodeTable,
+    ScratchFile,
+)
+from skymount.fs.registry.poster import EntryPoster
+from skymount.fs.registry.store import KeyFileStore, S, changed_ns
+from skymount.fs.registry.write_buffer import FileData
+from skymount.fs.subtree import MUTABLE_TIMEOUT, UNCACHED_NO_ENTRY, InodeAttributes, Subtree, refuse
+
+_LEAST_WAIT = 0.1
+"""Part of the grace. A lookup that could wait for less does not ask a portal."""
+
+_PUBLIC_KEY = re.compile(rb"[0-9a-f]{64}")
+
+_DIRECTORY = stat.S_IFDIR | 0o555
+_OWN_DIRECTORY = stat.S_IFDIR | 0o755
+_LINK = stat.S_IFLNK | 0o777
+_FILE = stat.S_IFREG | 0o444
+_OWN_FILE = stat.S_IFREG | 0o644
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryDirectoryConfig:
+    """One of the two subtrees. Times in seconds."""
+
+    space: InodeSpace
+    suffix: bytes = b""  # ends the names of its files
+    ttl: float = 2.0  # how old what stat says may be
+    grace: float = 0.5
+    """How long lookups in one directory may wait for a portal without a pause between them."""
+
+
+class KeyTreeLookup(Subtree, Generic[S]):
+    """Names and attributes. Asks the store where too little is known.
+
+    `xattrs` returns extended attributes of a file, without the prefix ``user.skymount``.
+    """
+
+    writable = True
+    refusal = errno.EPERM
+
+    def __init__(
+        self,
+        store: KeyFileStore[S],
+        keys: KeyringCache,
+        config: RegistryDirectoryConfig,
+        xattrs: Callable[[S], Mapping[str, str]],
+    ) -> None:
+        self._root = DIRECTORY_INODES[config.space]
+        self._config = config
+        self._store = store
+        self._keys = keys
+        self._xattrs = xattrs
+        self._names = KeyFileNames(config.suffix)
+        self.nodes = NodeTable(config.space, self._names)
+        self._poster = EntryPoster(store, keys)
+
+    def forget(self, inode: int, count: int) -> None:
+        self.nodes.forget(inode, count)
+
+    # Names and attributes
+
+    async def lookup(self, parent: int, name: bytes) -> InodeAttributes:
+        await self._keys.refresh()
+        if parent == self._root:
+            return self.referred(self._key(name))
+        directory = self.nodes.directory(parent)
+        if is_scratch(name) or name == VIM_PROBE:
+            return self.referred(directory.scratch.get(name))
+        if name in directory.hidden or self.nodes.entry_file(directory, name) is None:
+            return UNCACHED_NO_ENTRY
+        with self._entry_file(directory, name, errno.ENOENT) as node:
+            is_absent = await self._is_absent(node)
+            return UNCACHED_NO_ENTRY if is_absent else self.referred(node)
+
+    def _key(self, name: bytes) -> KeyNode | None:
+        if _PUBLIC_KEY.fullmatch(name):
+            return self.nodes.key_directory(name)
+        public_key = self._keys.named(name)
+        return None if public_key is None else self.nodes.key_link(name, public_key)
+
+    async def getattr(self, inode: int) -> InodeAttributes:
+        if inode == self._root:
+            return InodeAttributes(inode, _DIRECTORY)
+        await self._keys.refresh()
+        node = self.nodes.get(inode)
+        if isinstance(node, EntryFile) and node.buffer is None:
+            await self._check_present(node)
+        return self.attributes(node)
+
+    async def access(self, inode: int, mode: int) -> bool:
+        if mode & os.W_OK:
+            await self._check_key(self._node(inode, errno.EACCES))
+        return (await self.getattr(inode)).allows(mode)
+
+    async def readlink(self, inode: int) -> bytes:
+        node = self._node(inode, errno.EINVAL)
+        return node.target if isinstance(node, KeyLink) else refuse(errno.EINVAL)
+
+    async def xattrs(self, inode: int) -> Mapping[bytes, bytes]:
+        node = None if inode == self._root else self.nodes.get(inode)
+        if not isinstance(node, EntryFile) or node.is_new:
+            return {}
+        found = dict(self._xattrs(await self._present(node, self._config.ttl)))
+        if node.entry_id.data_key is not None:
+            found["data_key"] = node.entry_id.data_key
+        return {
+            f"user.skymount.{name}".encode(): value.encode("utf-8", "surrogatepass")
+            for name, value in found.items()
+        }
+
+    def _node(self, inode: int, at_root: int) -> KeyNode:
+        """Return a node; OSError of `at_root` for the root, which is none."""
+        return refuse(at_root) if inode == self._root else self.nodes.get(inode)
+
+    def _directory(self, inode: int) -> KeyDirectory:
+        """Return a key's directory, in which something is to be made or removed."""
+        return refuse(errno.EPERM) if inode == self._root else self.nodes.directory(inode)
+
+    async def _check_key(self, node: KeyNode) -> None:
+        """EACCES for a node of a public key whose private key is not in the keyring."""
+        await self._keys.refresh()
+        if isinstance(node, KeyDirectory):
+            self._poster.pair(node.public_key)
+        elif isinstance(node, EntryFile):
+            self._poster.pair(node.entry_id.public_key)
+
+    @contextmanager
+    def _entry_file(
+        self, directory: KeyDirectory, name: bytes, invalid: int
+    ) -> Iterator[EntryFile]:
+        """Hold the node of an entry; OSError with `invalid` if the name stands for no data key."""
+        node = self.nodes.entry_file(directory, name) or refuse(invalid)
+        node.references += 1
+        try:
+            yield node
+        finally:
+            self.nodes.forget(node.inode, 1)
+
+    # Attributes
+
+    def attributes(self, node: KeyNode) -> InodeAttributes:
+        """Return the attributes of a node, as far as they are known without asking."""
+        match node:
+            case KeyLink():
+                size = len(node.target)
+                return InodeAttributes(node.inode, _LINK, size, MUTABLE_TIMEOUT, MUTABLE_TIMEOUT)
+            case KeyDirectory():
+                mode = _OWN_DIRECTORY if self._keys.pair(node.public_key) else _DIRECTORY
+                return InodeAttributes(node.inode, mode, 0, MUTABLE_TIMEOUT, MUTABLE_TIMEOUT)
+            case ScratchFile():
+                size = len(node.data)
+                return InodeAttributes(node.inode, SCRATCH_MODE, size, 0.0, 0.0, node.changed_ns)
+            case EntryFile():
+                return self._entry_attributes(node)
+        raise AssertionError(node)
+
+    def _entry_attributes(self, node: EntryFile) -> InodeAttributes:
+        mode = _OWN_FILE if self._keys.pair(node.entry_id.public_key) else _FILE
+        buffer = node.buffer
+        if buffer is not None:
+            return InodeAttributes(node.inode, mode, len(buffer.data), 0.0, 0.0, buffer.changed_ns)
+        state = self._store.recall(node.entry_id)
+        if state is None:
+            return InodeAttributes(node.inode, mode, 0, 0.0, 0.0)
+        # no entry_timeout: the kernel takes an inode along when it is renamed
+        timeout = min(self._time_left(state), MUTABLE_TIMEOUT)
+        size = len(state.data or b"")
+        return InodeAttributes(node.inode, mode, size, 0.0, timeout, changed_ns(state))
+
+    def referred(self, node: KeyNode | None) -> InodeAttributes:
+        if node is None:
+            return UNCACHED_NO_ENTRY
+        node.references += 1
+        return self.attributes(node)
+
+    def _time_left(self, state: S) -> float:
+        return max(0.0, state.requested_at + self._config.ttl - trio.current_time())
+
+    # Presence
+
+    async def _present(self, node: EntryFile, max_age: float = 0.0) -> S:
+        """Return an entry's state, at most `max_age` seconds old; ENOENT when it is absent."""
+        state = await self._store.read(node.entry_id, max_age)
+        return state if state.data is not None else refuse(errno.ENOENT)
+
+    async def _check_present(self, node: EntryFile) -> None:
+        """ENOENT for an entry that is absent, unless it is a new file of this mount."""
+        if not await self._is_local(node, self._config.ttl):
+            await self._present(node, self._config.ttl)
+
+    async def _is_local(self, node: EntryFile, max_age: float = 0.0) -> bool:
+        """Whether a file is new and known to this mount only; asks if anyone else made it since."""
+        if node.is_new and node.buffer is None:
+            with suppress(PortalError):
+                if (await self._store.read(node.entry_id, max_age)).data is not None:
+                    node.is_new = False
+        return node.is_new
+
+    async def _exists(self, directory: KeyDirectory, name: bytes) -> bool:
+        """Whether a name is taken, as the portal says now."""
+        if is_scratch(name):
+            return name in directory.scratch
+        with self._entry_file(directory, name, errno.EINVAL) as node:
+            if node.is_new or node.buffer is not None:
+                return True
+            return (await self._store.read(node.entry_id)).data is not None
+
+    async def _is_absent(self, node: EntryFile) -> bool:
+        """Whether an entry is known not to be there; asks when nothing is known, but not for long.
+
+        What could not be asked in time counts as present, with an attr_timeout of 0: what is then
+        done with it finds out, and also reports a failure. So lookups do not queue for the portal.
+        """
+        if node.buffer is not None or node.is_new:
+            return False
+        state = self._store.recall(node.entry_id)
+        if state is None or (state.data is None and not self._time_left(state)):
+            state = await self._ask_briefly(node)
+        return state is not None and state.data is None
+
+    async def _ask_briefly(self, node: EntryFile) -> S | None:
+        """Ask for an entry within the time that the lookups in a directory may still wait.
+
+        The kernel makes one lookup after the other where files are created. Together they wait for
+        `grace` seconds; the time that passes between two of them is added again.
+        """
+        directory, begun = node.directory, trio.current_time()
+        left = min(self._config.grace, directory.wait_left + begun - directory.waited_at)
+        if left < self._config.grace * _LEAST_WAIT:
+            return None
+        found: S | None = None
+        with trio.move_on_after(left), suppress(SkymountError):
+            found = await self._store.read(node.entry_id, self._config.ttl)
+        directory.waited_at = trio.current_time()
+        directory.wait_left = left - (directory.waited_at - begun)
+        return found
+
+    # Content
+
+    def _latest(self, node: EntryFile) -> FileData | None:
+        """Return the content as far as is known without asking; None when there is none."""
+        if node.buffer is not None:
+            return node.buffer.lend()
+        state = self._store.recall(node.entry_id)
+        return None if state is None else state.data
+
+    async def _content(self, node: EntryFile) -> tuple[FileData, S | None]:
+        """Return (content, the state that it was made from); ENOENT when the entry is absent."""
+        if node.buffer is not None:
+            return node.buffer.lend(), node.buffer.base
+        if await self._is_local(node):
+            return b"", None
+        state = await self._present(node)
+        return state.data or b"", state

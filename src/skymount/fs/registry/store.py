@@ -1,0 +1,71 @@
+"""What `/registry` and `/skydb` need of the store of their files."""
+
+import time
+from typing import Protocol, TypeVar
+
+from skymount.content.worker.shared_memory import LongText
+from skymount.fs.registry.write_buffer import FileData
+from skymount.portal.registry.revision_marks import EntryId
+from skymount.wire.key_pair import SigningKeyPair
+
+
+class KeyFileState(Protocol):
+    """A file at some time: a `State` of the registry, or a `Document`."""
+
+    @property
+    def data(self) -> bytes | LongText | None:
+        """The content; None when there is no such file."""
+
+    @property
+    def revision(self) -> int:
+        """The entry's revision."""
+
+    @property
+    def requested_at(self) -> float:
+        """When it was asked for, by trio's clock."""
+
+    @property
+    def seen_at(self) -> float:
+        """When it changed, in seconds since 1970."""
+
+
+S = TypeVar("S", bound=KeyFileState)
+
+
+class KeyFileStore(Protocol[S]):
+    """Reads, verifies and posts the files of one subtree."""
+
+    @property
+    def limit(self) -> int:
+        """Bytes of one file."""
+
+    def recall(self, entry_id: EntryId, /) -> S | None:
+        """Return what is remembered of a file, however old."""
+
+    async def read(self, entry_id: EntryId, /, max_age: float = 0.0) -> S:
+        """Return a file's state, asked for now or at most `max_age` seconds ago."""
+
+    async def write(
+        self, entry_id: EntryId, pair: SigningKeyPair, data: FileData, base: S | None, /
+    ) -> S:
+        """Store content made from `base`, or whatever there is now if that is None."""
+
+    def check(self, entry_id: EntryId, base: S, /) -> None:
+        """Raise what `write` would for content made from `base`, unless that may be signed."""
+
+    async def delete(self, entry_id: EntryId, pair: SigningKeyPair, /) -> object:
+        """Delete an entry."""
+
+    async def has_pending(self, entry_id: EntryId, /) -> bool:
+        """Whether an earlier write is still to be posted."""
+
+    async def public_keys(self) -> list[bytes]:
+        """Return the public keys of which an entry is known."""
+
+    async def names(self, public_key: bytes, /) -> list[EntryId]:
+        """Return the known entries of a key."""
+
+
+def changed_ns(state: KeyFileState | None) -> int:
+    """Return when a file changed, in nanoseconds since 1970: now if that is not known."""
+    return time.time_ns() if state is None else int(state.seen_at * 1e9)

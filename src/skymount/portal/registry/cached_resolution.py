@@ -1,0 +1,82 @@
+"""How long a resolved name holds, when to ask for it again, and what is served meanwhile. No IO."""
+
+from dataclasses import dataclass, replace
+
+from skymount.errors import NotFoundError
+from skymount.wire.skylink import Skylink
+
+NEGATIVE_TTL = 5.0
+"""Seconds for which «not found» holds: somebody may register the name any moment."""
+
+_FIRST_BACK_OFF = 2.0  # seconds; doubled for each further failure in a row, up to the TTL
+_MOST_DOUBLINGS = 32
+
+_PROVISIONAL_TTL = 5.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """What a name leads to."""
+
+    skylink: Skylink
+    """A v1 skylink."""
+    verified: bool
+    """Whether each registry entry on the path was verified. Never of a domain, because only the
+    portal says what its record is."""
+    requested_at: float = 0.0
+    """When it was asked for, by trio's clock."""
+    provisional: bool = False
+    """Whether nobody proved it, and a portal that failed might have proved something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class CachedResolution:
+    """What is known of a name. Times are seconds of one clock."""
+
+    found: Resolution | None = None
+    """The last good answer."""
+    absent: bool = False
+    """Whether the last answer was that there is no such name."""
+    requested_at: float = 0.0
+    failures: int = 0
+    """In a row, since that answer."""
+    failed_at: float = 0.0
+    outdated: bool = False
+    """Whether it is known to have changed since."""
+
+    @property
+    def stale(self) -> bool:
+        """Whether the last good answer is served though it may have changed."""
+        return self.found is not None and (self.failures > 0 or self.outdated)
+
+    def revalidate_in(self, now: float, ttl: float) -> float:
+        """Return the seconds until the portals are to be asked again; 0: now."""
+        if self.outdated:
+            return 0.0
+        if self.failures:
+            doublings = min(self.failures - 1, _MOST_DOUBLINGS)
+            until = self.failed_at + min(ttl, _FIRST_BACK_OFF * 2.0**doublings)
+        elif self.absent:
+            until = self.requested_at + NEGATIVE_TTL
+        elif self.found is not None:
+            holds = min(ttl, _PROVISIONAL_TTL) if self.found.provisional else ttl
+            until = self.requested_at + holds
+        else:
+            return 0.0
+        return max(0.0, until - now)
+
+    def answer(self, now: float, ttl: float) -> Resolution | None:
+        """Return what holds without asking, None if the portals are to be asked.
+
+        NotFoundError when what holds is that there is no such name.
+        """
+        if not self.revalidate_in(now, ttl):
+            return None
+        if self.absent:
+            raise NotFoundError("there is no such name")
+        return self.found
+
+    def after_failure(self, now: float) -> "CachedResolution":
+        """Return what is known after a failure: «not found» no longer holds."""
+        failures = self.failures + 1
+        return replace(self, absent=False, failures=failures, failed_at=now, outdated=False)

@@ -1,0 +1,211 @@
+"""Reading registry entries from all portals: verified, never rolled back, and cached."""
+
+import copy
+import logging
+import time
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Self
+from weakref import WeakValueDictionary
+
+import trio
+from cachetools import LRUCache
+
+from skymount.errors import (
+    BadContentError,
+    NotFoundError,
+    PortalError,
+    RolledBackError,
+    StorageError,
+)
+from skymount.portal.client.base import PortalReader
+from skymount.portal.client.registry import GET_TIMEOUT, Registry
+from skymount.portal.failover import Portals
+from skymount.portal.registry.entry_state import EntryState, is_news, is_same
+from skymount.portal.registry.ledger import Ledger
+from skymount.portal.registry.revision_marks import EntryId, RevisionMarks
+from skymount.wire.registry_entry import SignedEntry
+from skymount.wire.skylink import Skylink
+
+_CACHED_ENTRIES = 10_000  # about a KiB each
+_LOGGED_ONCE = 1_000  # rejections that are logged only once
+
+_log = logging.getLogger(__name__)
+
+
+class _SharedRequest:
+    """The readers of one entry that may share an answer; the one that holds the lock asks."""
+
+    def __init__(self) -> None:
+        self.lock = trio.Lock()
+        self.failures = 0
+        self.error: PortalError | None = None
+
+
+class EntryReader:
+    """The registry as all portals together show it, verified and never rolled back.
+
+    Without a ledger marks are kept as long as this object. Every method raises PortalError for what
+    portals do, and StorageError when the ledger cannot be read.
+    """
+
+    def __init__(
+        self,
+        portals: Portals,
+        ledger: Ledger | None,
+        *,
+        look: float = GET_TIMEOUT,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`look` is seconds that a portal may look for an entry, `clock` the ledger's."""
+        self.portals = portals
+        self.marks = RevisionMarks(ledger, clock)
+        self._look = look
+        self._clock = clock
+        self._cache: LRUCache[EntryId, EntryState] = LRUCache(_CACHED_ENTRIES)
+        self._watchers: list[Callable[[EntryId, EntryState], None]] = []
+        self._logged: LRUCache[tuple[object, ...], None] = LRUCache(_LOGGED_ONCE)
+        self._requests: WeakValueDictionary[EntryId, _SharedRequest] = WeakValueDictionary()
+
+    @property
+    def _ledger(self) -> Ledger:
+        if self.marks.ledger is None:
+            raise StorageError("a ledger is needed to change entries")
+        return self.marks.ledger
+
+    def at(self, urls: Collection[str]) -> Self | None:
+        """Return the same over those of the portals only, each tried once; None without any."""
+        chosen = [client for client in self.portals.clients if client.url in urls]
+        if not chosen:
+            return None
+        found = copy.copy(self)
+        found.portals = replace(self.portals, clients=chosen, rounds=1)
+        return found
+
+    def watch(self, changed: Callable[[EntryId, EntryState], None]) -> None:
+        """Call `changed` with the new state, from the event loop, whenever an entry changes."""
+        self._watchers.append(changed)
+
+    async def public_keys(self) -> list[bytes]:
+        """Return the keys of which entries were used here, sorted."""
+        return await self.marks.in_thread(self._ledger.public_keys)
+
+    async def names(self, public_key: bytes) -> list[EntryId]:
+        """Return the entries of a key that were used here, except those known to be deleted."""
+
+        def read() -> list[EntryId]:
+            found = self._ledger.listed_entries(public_key)
+            return [EntryId(public_key, each.tweak, each.data_key) for each in found]
+
+        return await self.marks.in_thread(read)
+
+    def recall(self, ref: EntryId) -> EntryState | None:
+        """Return the cached state, of any age. No IO."""
+        return self._cache.get(ref)
+
+    async def read(self, ref: EntryId, max_age: float = 0.0, *, named: bool = True) -> EntryState:
+        """Return what the registry holds, or held at most `max_age` seconds ago.
+
+        Absent and deleted entries are states too. With 0 a new request is sent. Otherwise those
+        that ask at the same time share an answer. If `named` an existing entry is listed by
+        `names`.
+        """
+        if max_age <= 0:
+            return await self._ask(ref, named)
+        shared = self._requests.setdefault(ref, _SharedRequest())
+        since, failures = trio.current_time() - max_age, shared.failures
+        if (state := self._cached_since(ref, since)) is not None:
+            return state
+        async with shared.lock:
+            if (state := self._cached_since(ref, since)) is not None:
+                return state
+            if shared.error is not None and shared.failures > failures:
+                raise copy.copy(shared.error)
+            try:
+                return await self._ask(ref, named)
+            except PortalError as error:
+                shared.failures, shared.error = shared.failures + 1, copy.copy(error)
+                raise
+
+    def _cached_since(self, ref: EntryId, since: float) -> EntryState | None:
+        state = self._cache.get(ref)
+        return state if state is not None and state.requested_at >= since else None
+
+    async def accept(self, signed: SignedEntry, requested_at: float, portal: str = "") -> None:
+        """Verify and cache an entry that came in another way, such as in a proof.
+
+        `requested_at` is when it was asked for, by trio's clock, and `portal` the URL of its
+        sender. BadContentError when its owner did not sign it, or it is rolled back.
+        """
+        ref = EntryId(signed.public_key, signed.entry.tweak)
+        try:
+            mark = await self.marks.check(ref, signed, portal, named=False)
+        except BadContentError as error:
+            self._log_rejected(ref, error)
+            raise
+        self._store(ref, EntryState(signed, requested_at, mark.seen_at))
+
+    async def _ask(self, ref: EntryId, named: bool = True) -> EntryState:
+        """Ask the portals, with a new request."""
+        begun = trio.current_time()
+        try:
+            state = await self.portals.first(lambda portal: self._ask_one(portal, ref, named))
+        except NotFoundError:
+            old = self._cache.get(ref)
+            was_absent = old is not None and old.signed is None
+            state = EntryState(None, begun, old.seen_at if old and was_absent else self._clock())
+        return self._store(ref, state)
+
+    async def _ask_one(self, portal: PortalReader, ref: EntryId, named: bool) -> EntryState:
+        """Ask one portal: NotFoundError when it has no such entry, BadContentError when it lies."""
+        registry = Registry(portal.transport, self.marks)
+        options = portal.transport.options
+        try:
+            found = await registry.read(ref, options, timeout=self._look, named=named)
+        except BadContentError as error:
+            self._log_rejected(ref, error)
+            raise
+        if found is None:
+            raise NotFoundError("there is no such registry entry", status=404, url=portal.url)
+        return EntryState(found.signed, found.requested_at, found.mark.seen_at)
+
+    async def _ask_to_replace(self, ref: EntryId) -> EntryState:
+        """Ask on behalf of a write that replaces the entry: a rolled back entry counts as absent.
+
+        A portal may have lost the entry and restored an old one; its owner can correct that. Other
+        portals may have something newer, so they must have answered too.
+        """
+        begun = trio.current_time()
+
+        async def ask(portal: PortalReader) -> EntryState:
+            try:
+                return await self._ask_one(portal, ref, True)
+            except RolledBackError as error:
+                raise NotFoundError(error.message, url=error.url) from error
+
+        try:
+            state = await self.portals.first(ask)
+        except NotFoundError:
+            return EntryState(None, begun, self._clock())
+        return self._store(ref, state)
+
+    def _store(self, ref: EntryId, state: EntryState) -> EntryState:
+        """Cache a state unless a later one is cached, and tell watchers of a change; return it."""
+        old = self._cache.get(ref)
+        if is_news(old, state):
+            self._cache[ref] = state
+            if old is not None and not is_same(old, state):
+                for changed in self._watchers:
+                    changed(ref, state)
+        return state
+
+    def _log_rejected(self, ref: EntryId, error: BadContentError) -> None:
+        """Log, once, why a portal's entry is not believed."""
+        values = (error.url, ref, error.message)
+        if values not in self._logged:
+            self._logged[values] = None
+            _log.warning("%s: registry entry %s is not believed: %s", *values)
+
+    async def find_entry(self, link: Skylink) -> EntryId | None:
+        """Return the entry that a v2 skylink names, if it is known here."""
+        return await self.marks.find_entry(link)

@@ -1,0 +1,93 @@
+"""What the registry held at some time, and the decisions about reading and changing it. No IO."""
+
+from dataclasses import dataclass
+
+import trio
+
+from skymount.errors import FrozenEntryError, StaleEntryError, StorageError, UnavailableError
+from skymount.portal.registry.pending_write import PendingStatus
+from skymount.portal.registry.rollback import RevisionMark, is_rolled_back, raised
+from skymount.wire.registry_entry import MAX_REVISION, SignedEntry
+
+
+@dataclass(frozen=True, slots=True)
+class EntryState:
+    """What the registry held at some time."""
+
+    signed: SignedEntry | None
+    """Verified; None when there was no such entry."""
+    requested_at: float
+    """When the request for this began, by trio's clock."""
+    seen_at: float
+    """When this machine first saw this revision, in seconds since 1970."""
+
+    @property
+    def data(self) -> bytes | None:
+        """The content; None when the entry is absent or deleted."""
+        if self.signed is None or self.signed.entry.is_deleted:
+            return None
+        return self.signed.entry.data
+
+    @property
+    def revision(self) -> int:
+        """The revision, -1 when the entry is absent."""
+        return -1 if self.signed is None else self.signed.entry.revision
+
+    @property
+    def mark(self) -> RevisionMark | None:
+        return raised(None, self.signed.entry, self.seen_at) if self.signed else None
+
+
+def is_same(one: EntryState, other: EntryState) -> bool:
+    """Whether revision and content are the same; signatures may differ."""
+    if one.signed is None or other.signed is None:
+        return one.signed is other.signed
+    return one.signed.entry == other.signed.entry
+
+
+def is_news(old: EntryState | None, new: EntryState) -> bool:
+    """Whether a state replaces the cached one, in whatever order the answers came."""
+    if old is None or old.signed is None:
+        return old is None or new.signed is not None or new.requested_at >= old.requested_at
+    if new.signed is None or is_same(old, new):
+        return new.requested_at >= old.requested_at
+    return not is_rolled_back(old.mark, new.signed.entry)
+
+
+def next_revision(current: int, claimed: int | None) -> int:
+    """Return the revision of a change: above the portal's and above all that were ever signed.
+
+    FrozenEntryError when there is none left.
+    """
+    highest = max(current, -1 if claimed is None else claimed)
+    if highest >= MAX_REVISION:
+        raise FrozenEntryError("the entry has the last revision there is, and cannot be changed")
+    return highest + 1
+
+
+def needs_post(base: EntryState | None, current: EntryState, wanted: bytes) -> bool:
+    """Whether a change is still to be posted: not if the registry has this content already.
+
+    The change was made from `base`, or is a whole rewrite if that is None. StaleEntryError when
+    somebody else changed the entry.
+    """
+    if base is None or is_same(base, current):
+        return True
+    if current.signed is not None and current.signed.entry.data == wanted:
+        return False
+    raise StaleEntryError(
+        f"the entry was changed by somebody else: it has revision {current.revision}, "
+        f"the change was made from {base.revision}"
+    )
+
+
+def status_after(error: BaseException, base: EntryState | None) -> PendingStatus:
+    """Return the status of a write whose posting failed.
+
+    It is retried automatically if no portal answered or the mount ended, not if the write was
+    refused.
+    """
+    if isinstance(error, UnavailableError | StorageError | trio.Cancelled):
+        return PendingStatus.WAITING
+    is_conflict = isinstance(error, StaleEntryError) and base is not None
+    return PendingStatus.CONFLICT if is_conflict else PendingStatus.FAILED

@@ -1,0 +1,64 @@
+"""Writes in the spool: content of registry entries that is not known to be posted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from skymount.wire.registry_entry import SignedEntry
+
+
+class PendingStatus(Enum):
+    """Who retries a pending write."""
+
+    WAITING = "waiting"
+    """It is retried automatically once a portal answers."""
+    FAILED = "failed"
+    """It is retried on request only."""
+    CONFLICT = "conflict"
+    """As FAILED: somebody else had changed the entry that it was made from."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingWrite:
+    """A write in the spool."""
+
+    id: int
+    public_key: bytes
+    tweak: bytes
+    data_key: str | None
+    data: bytes
+    signed: SignedEntry | None
+    """None when no revision was claimed for it."""
+    base: int | None
+    """The revision that it was made from; -1: the entry was absent; None when it is signed."""
+    reason: str
+    created: float
+    """Seconds since 1970."""
+    is_posting: bool
+    """Whether a running process is posting it now."""
+    portals: tuple[str, ...] = ()
+    """The addresses of the portals it was written for; empty when that is not known."""
+    status: PendingStatus = PendingStatus.FAILED
+
+
+def due(pending: Sequence[PendingWrite]) -> list[PendingWrite]:
+    """Return the writes to retry automatically: the last one of each entry, if it is WAITING.
+
+    `pending` is sorted by age. Earlier writes to an entry are superseded by its last one.
+    """
+    latest = {(write.public_key, write.tweak): write for write in pending}
+    return [
+        write
+        for write in latest.values()
+        if write.status is PendingStatus.WAITING and not write.is_posting
+    ]
+
+
+def summary(pending: Sequence[PendingWrite]) -> str:
+    """Return one line that says how much is pending; empty when nothing is."""
+    if not pending:
+        return ""
+    changes = "1 change" if len(pending) == 1 else f"{len(pending)} changes"
+    return f"{changes} of registry entries could not be posted: see `skymount registry pending`"

@@ -1,0 +1,57 @@
+"""Ranges of stored files: how every byte that the portal keeps is read, and decrypted if need be.
+
+Every function blocks on the disk: async code calls it in a thread.
+"""
+
+import os
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from skymount.errors import StorageError
+from skymount.server.storage.disk_errors import disk_errors
+
+STREAM_CHUNK_SIZE = 1 << 20
+"""Bytes read and sent at once; hypercorn is several times slower with the usual 64 KiB."""
+
+Decrypt = Callable[[bytes, int], bytes]
+"""Turns stored bytes and their offset in the file into content."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRange:
+    """A range of bytes of one file of the store."""
+
+    file: Path
+    offset: int
+    length: int
+    decrypt: Decrypt | None = None
+    """None when they are stored in the clear."""
+
+
+def read_range(stored: StoredRange) -> bytes:
+    """Return all bytes of a range; StorageError when the file is shorter or gone."""
+    with disk_errors("read stored content"):
+        return b"".join(read_chunks(stored))
+
+
+def read_chunks(
+    stored: StoredRange, parts: Iterable[tuple[int, int]] | None = None
+) -> Generator[bytes]:
+    """Yield a range in chunks; with `parts` only these (offset, length) within it, in their order.
+
+    StorageError when the file is shorter than recorded, OSError when it cannot be read.
+    """
+    fd = os.open(stored.file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for start, length in ((0, stored.length),) if parts is None else parts:
+            offset, end = stored.offset + start, stored.offset + start + length
+            while offset < end:
+                data = os.pread(fd, min(STREAM_CHUNK_SIZE, end - offset), offset)
+                if not data:
+                    name = stored.file.name
+                    raise StorageError(f"stored file {name} is damaged: shorter than recorded")
+                yield data if stored.decrypt is None else stored.decrypt(data, offset)
+                offset += len(data)
+    finally:
+        os.close(fd)

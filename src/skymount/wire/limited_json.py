@@ -1,0 +1,19 @@
+"""Reading JSON from outside: with a limit, of an expected form, and with one kind of error."""
+
+from typing import TypeVar
+
+import msgspec
+
+from skymount.errors import MalformedError
+
+T = TypeVar("T")
+
+
+def decode_json(body: bytes, form: type[T], what: str, limit: int) -> T:
+    """Read JSON of a form that msgspec knows. MalformedError, which names `what`, if it differs."""
+    if len(body) > limit:
+        raise MalformedError(f"{what} is too long")
+    try:
+        return msgspec.json.decode(body, type=form)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedError(f"{what} is not as expected: {error}") from None

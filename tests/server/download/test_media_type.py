@@ -1,0 +1,69 @@
+"""Content-Type and Content-Disposition."""
+
+import pytest
+
+from skymount.server.download import media_type
+from skymount.wire.multipart import PartHeader
+from tests.server.http_client import Client, skylink_of
+
+
+@pytest.mark.parametrize(
+    ("stored", "name", "expected"),
+    [
+        ("a/b; c=d", "x.html", "a/b; c=d"),
+        (" a/b ", "x.html", "a/b"),
+        ("a\nb", "x.html", "text/html; charset=utf-8"),
+        ("", "X.PNG", "image/png"),
+        ("", "x.tar.gz", ""),
+        ("", "x", ""),
+    ],
+)
+def test_types_by_name(stored: str, name: str, expected: str) -> None:
+    """The stored one if a header can carry it, else by extension."""
+    assert media_type.stored_or_guessed(stored, name) == expected
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        (b"", "text/plain; charset=utf-8"),
+        (b"%PDF-1.4", "application/pdf"),
+        (b"\n <!DOCTYPE HTML>", "text/html; charset=utf-8"),
+        (b"<?xml version", "text/xml; charset=utf-8"),
+        (b"RIFF....WEBPVP8", "image/webp"),
+        (b"plain \xff text\r\n", "text/plain; charset=utf-8"),
+        (b"bin\0ary", "application/octet-stream"),
+    ],
+)
+def test_types_by_content(start: bytes, expected: str) -> None:
+    """As Go sniffs them."""
+    assert media_type.sniff(start) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("a.txt", 'inline; filename="a.txt"'),
+        ('q"\\', 'inline; filename="q\\"\\\\"'),
+        ("ü\r\nX: y", "inline; filename=\"___X: y\"; filename*=UTF-8''%C3%BC%0D%0AX%3A%20y"),
+        ("", 'inline; filename=""'),
+    ],
+)
+def test_dispositions(name: str, expected: str) -> None:
+    """No name can end the quotes or the line."""
+    assert media_type.disposition(name, attachment=False) == expected
+
+
+def test_types_are_stored_guessed_or_sniffed(client: Client) -> None:
+    """In that order; a stored type holds for files inside too."""
+    link = client.upload({"a.css": b"x", "noext": b"\x89PNG\r\n\x1a\nxx", "text": b"hello"})
+    assert client.get(f"/{link}/a.css").headers["Content-Type"] == "text/css; charset=utf-8"
+    assert client.get(f"/{link}/noext").headers["Content-Type"] == "image/png"
+    assert client.get(f"/{link}/text").headers["Content-Type"] == "text/plain; charset=utf-8"
+    link = skylink_of(
+        client.post_form(
+            [(PartHeader("files[]", "a.css", "x/stored"), b"x"), (PartHeader("files[]", "b"), b"")],
+            {"filename": "d"},
+        )
+    )
+    assert client.get(f"/{link}/a.css").headers["Content-Type"] == "x/stored"

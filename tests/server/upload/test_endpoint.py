@@ -1,0 +1,172 @@
+"""Uploads that break off, are refused, are killed, or come all at once."""
+
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from skymount.wire.multipart import PartHeader
+from tests.portal_process import (
+    PortalProcess,
+    portal_process,
+)
+from tests.server.http_client import FORM_TYPE, Client, form, message_of, stored_files
+
+_RAW = {"Content-Type": "application/octet-stream"}
+
+
+_PATIENCE = 10.0  # seconds for something that takes milliseconds
+
+
+def _eventually(condition: Callable[[], bool]) -> None:
+    """Wait until it holds."""
+    deadline = time.monotonic() + _PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def _connect(url: str) -> socket.socket:
+    parts = urlsplit(url)
+    return socket.create_connection((parts.hostname, parts.port), timeout=_PATIENCE)
+
+
+def _begin_upload(url: str, size: int, announced: int) -> socket.socket:
+    """Send the beginning of an upload of `announced` bytes."""
+    connection = _connect(url)
+    head = (
+        "POST /svc/skyfile?filename=a HTTP/1.1\r\nHost: localhost\r\n"
+        f"Content-Length: {announced}\r\n"
+        "Content-Type: application/octet-stream\r\n\r\n"
+    )
+    connection.sendall(head.encode())
+    connection.sendall(b"\x01" * size)
+    return connection
+
+
+def _incoming(data: Path) -> list[Path]:
+    return list((data / "v1" / "incoming").iterdir())
+
+
+_KILLER = """
+import os, signal, sys
+
+left = int(os.environ["KILLED_AT"])
+EVENTS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir"}
+begun = False
+
+def look(event, args):
+    global left, begun
+    if event in EVENTS and any("/v1/" in str(arg) for arg in args[:2]):
+        begun = begun or event == "os.mkdir" and "/incoming/" in str(args[0])
+        left -= begun
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(look)
+"""
+
+
+def test_killed_at_any_moment_an_upload_is_whole_or_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kill it before each step of the same upload on the disk: after none is there half of it."""
+    content, upload = b"k" * (5 << 20), "/svc/skyfile?filename=a"
+    (tmp_path / "sitecustomize.py").write_text(_KILLER)
+    data = tmp_path / "data"
+    with portal_process(data) as portal, Client(base_url=portal.url) as client:
+        answer = client.post(f"{upload}&dryrun=1", content=content, headers=_RAW)
+        link = answer.json()["skylink"]
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    found = []
+    for step in range(50):
+        monkeypatch.setenv("KILLED_AT", str(step))
+        with portal_process(data) as portal, Client(base_url=portal.url) as client:
+            answer = client.get(f"/{link}")
+            found.append(answer.status_code)
+            assert answer.status_code == 404 or answer.content == content
+            try:
+                assert client.post(upload, content=content, headers=_RAW).status_code == 200
+            except httpx.TransportError:
+                assert portal.process.wait(_PATIENCE) == -signal.SIGKILL
+            else:
+                break
+    assert len(found) > 5
+    assert found == sorted(found, reverse=True)
+    assert set(found) == {404, 200}
+
+
+def test_a_broken_off_upload_leaves_nothing(client: Client, portal: PortalProcess) -> None:
+    """The client goes away in the middle, raw or in a form."""
+    before = stored_files(portal.data)
+    connection = _begin_upload(portal.url, 9 << 20, 20 << 20)
+    _eventually(lambda: bool(_incoming(portal.data)))
+    connection.close()
+    _eventually(lambda: not _incoming(portal.data))
+    body = form((PartHeader("file", "a"), b"x" * (9 << 20)))[:-10]
+    answer = client.post("/svc/skyfile", content=body, headers={"Content-Type": FORM_TYPE})
+    assert answer.status_code == 400
+    assert "unexpected EOF" in message_of(answer)
+    assert not _incoming(portal.data)
+    assert stored_files(portal.data) == before
+
+
+def test_a_refused_upload_leaves_nothing(client: Client, portal: PortalProcess) -> None:
+    """A rule broken by the last part undoes the ones before."""
+    before = stored_files(portal.data)
+    parts = [
+        (PartHeader("files[]", "ok"), b"x" * (5 << 20)),
+        (PartHeader("files[]", "../bad"), b"x"),
+    ]
+    assert client.post_form(parts, {"filename": "d"}).status_code == 400
+    assert stored_files(portal.data) == before
+    assert not _incoming(portal.data)
+
+
+def test_the_size_of_an_upload_is_limited(tmp_path: Path) -> None:
+    """413, whether the length is announced or not, and the answer reaches the client."""
+    with (
+        portal_process(tmp_path, "--max-upload", "1000000") as portal,
+        Client(base_url=portal.url) as client,
+    ):
+
+        def chunks() -> Iterator[bytes]:
+            for _ in range(3000):
+                yield b"x" * 1000
+
+        for content in (b"x" * 3_000_000, chunks()):
+            answer = client.post("/svc/skyfile?filename=a", content=content, headers=_RAW)
+            assert answer.status_code == 413
+            assert "over the limit of 1000000 bytes" in message_of(answer)
+        assert client.upload_file("a", b"x" * 900_000)
+    assert not _incoming(tmp_path)
+
+
+def test_uploads_at_the_same_time(tmp_path: Path) -> None:
+    """Several clients, some with the same content; all is stored."""
+    import trio
+
+    async def upload(http: httpx.AsyncClient, n: int, links: dict[int, str]) -> None:
+        content = bytes([n % 4]) * (5 << 20)
+        answer = await http.post("/svc/skyfile?filename=a", content=content, headers=_RAW)
+        links[n] = answer.json()["skylink"]
+
+    async def main(url: str) -> None:
+        links: dict[int, str] = {}
+        async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+            async with trio.open_nursery() as nursery:
+                for n in range(8):
+                    nursery.start_soon(upload, http, n, links)
+            assert len(set(links.values())) == 4
+            for n, link in links.items():
+                answer = await http.get(f"/{link}")
+                assert answer.content == bytes([n % 4]) * (5 << 20)
+
+    with portal_process(tmp_path) as portal:
+        trio.run(main, portal.url)
+    assert not _incoming(tmp_path)
