@@ -14,9 +14,7 @@ HALF_OPEN_TIME = 5.0
 """Seconds for which a portal that could not be reached gets a single attempt for each request."""
 
 SLOW_ATTEMPT = 1.0
-"""Seconds. An attempt to connect that fails only after so long is not repeated: the pauses between
-the rounds are shorter.
-"""
+"""Seconds after which an attempt to connect that fails is not repeated."""
 
 OPEN_TIME = 2.0
 """Seconds for which a portal gets no attempt at all after a slow one."""
@@ -25,14 +23,11 @@ _MOST_FAILURES = 6  # that are counted in a row; they are remembered for half an
 
 
 class BreakerState(Enum):
-    """What a portal is used for."""
+    """How many attempts a request makes at a portal: all, one or none."""
 
     CLOSED = auto()
-    """It gets every round of a request."""
     HALF_OPEN = auto()
-    """It could not be reached lately: one attempt for each request."""
     OPEN = auto()
-    """It could not be reached, and finding that out took long: no attempt."""
 
 
 @dataclass
@@ -46,12 +41,10 @@ class CircuitBreaker:
     half_open_until: float = -math.inf
     open_until: float = -math.inf
     connect_error: PortalError | None = None
-    """Of the last slow attempt to connect."""
     proof_retry_at: float = -math.inf
     """From when a proof is asked for in all rounds again, after all of them failed."""
 
     def record_success(self, now: float) -> None:
-        """Record a good answer."""
         self.failures = 0
         self.record_answer(now)
 
@@ -76,11 +69,9 @@ class CircuitBreaker:
             self.connect_error, self.open_until = copy.copy(error), now + OPEN_TIME
 
     def record_no_proof(self, now: float) -> None:
-        """Record that a request for a proof failed in all rounds."""
         self.proof_retry_at = now + HALF_OPEN_TIME
 
     def state(self, now: float) -> BreakerState:
-        """Decide what the portal is used for."""
         if now >= self.half_open_until:
             return BreakerState.CLOSED
         return BreakerState.OPEN if now < self.open_until else BreakerState.HALF_OPEN

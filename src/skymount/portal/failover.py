@@ -49,7 +49,6 @@ class Portals:
     _breakers: dict[PortalReader, CircuitBreaker] = field(default_factory=dict)
 
     def ranked(self) -> list[PortalReader]:
-        """Return the portals in the order in which to ask them now."""
         now = trio.current_time()
         return sorted(self.clients, key=lambda client: self._breaker(client).failures_at(now))
 
@@ -156,7 +155,6 @@ class Portals:
                 await run_all(*(partial(attempt, client, number, proof_found) for client in asked))
 
     def _worth_a_proof(self, clients: Iterable[PortalReader], number: int) -> list[PortalReader]:
-        """Return the portals that are asked for a proof in a round."""
         now = trio.current_time()
         wanted = (BreakerState.CLOSED,) if number else (BreakerState.CLOSED, BreakerState.HALF_OPEN)
         return [each for each in clients if self._breaker(each).proof_state(now) in wanted]
@@ -164,7 +162,6 @@ class Portals:
     async def _attempt(
         self, client: PortalReader, ask: Callable[[PortalReader], Awaitable[T]], number: int
     ) -> T:
-        """Ask one portal in one of the rounds, and record the outcome."""
         breaker = self._breaker(client)
         is_last_round = number == self.rounds - 1
         try:
@@ -180,15 +177,12 @@ class Portals:
 
 
 def _bare(error: E) -> E:
-    """Return the error without its traceback and causes: their frames hold all that was received,
-    for as long as somebody keeps the error.
-    """
+    """Return the error without its traceback and causes, whose frames hold what was received."""
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
 
 
 async def _pause_before(number: int) -> None:
-    """Wait before a round; not before the first, 0."""
     if number:
         await trio.sleep(BACKOFF * 2 ** (number - 1) * random.uniform(0.5, 1.5))
 

@@ -1,7 +1,5 @@
-"""How a portal is addressed: its URL, dialect, credentials and time limits, all validated.
-
-The TypedDicts are what callers write, `PortalOptions` is what they are parsed into. The
-configuration uses these rules too.
+"""How to talk to a portal: `PortalOptions`, parsed from the TypedDicts that callers write. The
+configuration uses the same rules.
 """
 
 import os
@@ -66,7 +64,7 @@ _RESERVED_HEADERS = frozenset(
 
 
 class UploadProgress(TypedDict):
-    """How far an upload is, in bytes of its body."""
+    """Bytes of an upload's body."""
 
     loaded: int
     total: int
@@ -78,44 +76,31 @@ makes the client send the body again."""
 
 
 class CallOptions(TypedDict, total=False):
-    """Options of a call that has its own `timeout` argument."""
+    """Options of a call that has its own `timeout` argument. docs/library.md explains each."""
 
     api_key: str
-    """Password of the portal: HTTP Basic with an empty user name."""
     custom_user_agent: str
-    """Replaces the User-Agent header."""
     headers: Mapping[str, str]
-    """Additional headers of each request, such as Cookie."""
     dialect: Dialect | str
-    """The names that the portal uses, or the name of a preset."""
     on_upload_progress: OnUploadProgress | None
     verify: str
-    """What to do with content that cannot be checked against its skylink: ``require`` refuses it,
-    ``available`` says so in the result, ``off`` checks nothing."""
 
 
 class CommonOptions(CallOptions, total=False):
     """Options of a client, and of each of its calls, which override the client's."""
 
     timeout: float
-    """Seconds that the portal may stay silent, above 0."""
 
 
 class ClientOptions(CommonOptions, total=False):
     """Options that are fixed when a client is made."""
 
     node_url: str
-    """Where the skykey calls go; empty: to the portal."""
-    ca_file: str
-    """A file with certificates of authorities to trust besides the system's (PEM)."""
     redirect_hosts: Sequence[str]
-    """Hosts, as ``host`` or ``host:port``, to which the portal may redirect uploads and posts."""
     connections: int
-    """Connections to the portal at a time."""
     connect_timeout: float
-    """Seconds until a connection must be established, above 0."""
     retries: int
-    """How often a request that is safe to repeat is sent again."""
+    ca_file: str
 
 
 def parse_portal_url(url: str) -> str:

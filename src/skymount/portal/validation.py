@@ -1,8 +1,7 @@
-"""Checks of what callers pass: types and ranges, for options and for the arguments of calls.
+"""Checks of the types and ranges of options and arguments: WrongTypeError or MalformedError.
 
-A wrong type is a WrongTypeError, a wrong value a MalformedError. Both name the argument; neither
-repeats a text, which may be a secret. `msgspec.convert` does not fit: its bounds end at 2**63, it
-reads texts as base64 where bytes are wanted, and its messages name Python types, not meanings.
+Both name the argument; neither repeats a text, which may be a secret. `msgspec.convert` does not
+fit: its bounds end at 2**63, and it decodes a text as base64 where bytes are wanted.
 """
 
 import sys
@@ -32,7 +31,7 @@ def flag(value: object, name: str) -> bool:
 
 
 def integer(value: object, name: str, least: int = 0, most: int | None = None) -> int:
-    """Return an integer of that range."""
+    """Return an integer of a range."""
     found: int = typed(value, int, name, "an integer")
     if found < least or (most is not None and found > most):
         limits = f"at least {least}" if most is None else f"from {least} to {most}"

@@ -1,4 +1,4 @@
-"""Owns the words for trust in content: what is demanded of it, and how far it was checked."""
+"""What is demanded of the verification of content, and what was reached."""
 
 from enum import StrEnum
 from typing import Self
@@ -12,13 +12,11 @@ class VerifyPolicy(StrEnum):
     REQUIRE = "require"
     """It is refused."""
     AVAILABLE = "available"
-    """It is served, and says so; content that can be checked must pass."""
+    """It is served, and the result says so; content that can be checked must pass."""
     OFF = "off"
-    """Nothing is checked."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the policy of that name."""
         try:
             return cls(text)
         except ValueError:
@@ -27,10 +25,10 @@ class VerifyPolicy(StrEnum):
 
 
 class Verified(StrEnum):
-    """How much of what is handed out of a skylink has been checked against it."""
+    """How far content was compared with its skylink."""
 
     YES = "yes"
-    """Names and sizes were; every byte of content is before it is handed out."""
+    """Names and sizes were; each byte is before it is returned."""
     PARTLY = "partly"
-    """Names and sizes were, the bytes of content are not."""
+    """Only names and sizes were."""
     NO = "no"

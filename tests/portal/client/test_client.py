@@ -64,7 +64,6 @@ async def test_head():
         assert head.skylink == SMALL.skylink
         assert head.metadata == SMALL.metadata
         assert head.size == len(SMALL.payload)
-        assert head.content_type == "application/octet-stream"
         assert [str(request) for request in portal.requests] == [
             f"HEAD /{SMALL.name}?format=concat"
         ]
@@ -75,7 +74,7 @@ async def test_head_of_a_portal_that_says_nothing():
     async with talking() as (portal, client):
         portal.fault(lambda *_: fake.Reply(200, ((b"Content-Type", b""),), b""))
         head = await client.head(SMALL.skylink)
-        assert (head.skylink, head.metadata, head.size, head.content_type) == (None, None, 0, "")
+        assert (head.skylink, head.metadata, head.size) == (None, None, 0)
 
 
 async def test_skylink_header_that_is_none():

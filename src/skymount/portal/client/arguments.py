@@ -1,7 +1,4 @@
-"""Checks of the arguments of calls, before any request; the general ones are in ``validation``.
-
-A wrong type is a WrongTypeError, a wrong value a MalformedError; both name the argument.
-"""
+"""Checks of the arguments of calls, before any request: WrongTypeError or MalformedError."""
 
 import math
 import os
@@ -48,7 +45,7 @@ def tweak(data_key: object, hashed: object) -> bytes:
 
 
 def revision(value: object, name: str = "revision") -> int:
-    """Return a revision: an integer of 0 to 2**64 - 1."""
+    """Return a revision."""
     return integer(value, name, 0, MAX_REVISION)
 
 

@@ -1,10 +1,8 @@
-"""Owns what a mount asks of one portal: descriptions of content, and its bytes by range.
-
-``portal.http`` connects, follows redirects, repeats and reports failures. ``content`` checks the
-bytes.
+"""What a mount asks of one portal: descriptions of content, and its bytes by range. ``content``
+verifies them.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -15,7 +13,8 @@ import trio
 
 from skymount.concurrency import off_loop
 from skymount.errors import HeadTooLongError, MalformedError, PortalError, UnavailableError
-from skymount.portal.http.transport import Destination, OpenAnswer, Transport
+from skymount.portal.http.client import Destination, HttpClient
+from skymount.portal.http.response import StreamingResponse
 from skymount.portal.options import ClientOptions, CommonOptions, PortalOptions
 from skymount.wire import merkle, requests, responses
 from skymount.wire.byte_range import ByteRange
@@ -24,64 +23,33 @@ from skymount.wire.metadata import METADATA_LIMIT
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 
 _PARTIAL_CONTENT = 206
-_FAILED = 500  # and above: the portal itself
-_CLOSING = 2.0  # seconds that closing all connections may take
-_ADDRESSES = 64  # of content that is asked for range by range
-_FIRST_CONNECTIONS = 2  # one for the base sector, one for the headers: they are asked for at once
+_SERVER_ERROR = 500
+_CLOSE_TIMEOUT = 2.0
+_CACHED_REQUESTS = 64
+_FIRST_CONNECTIONS = 2  # the base sector and the headers are requested at once
 
 
 @dataclass(frozen=True, slots=True)
 class ContentHead:
-    """What a HEAD request on a skylink tells; None or empty where the portal says nothing."""
+    """The headers of a skylink; None where the portal does not send one."""
 
     skylink: Skylink | None
     metadata: bytes | None
     size: int | None
-    content_type: str
     proof: bytes | None = None
-    """Of where a v2 skylink leads (wire notes 1.4); not looked at yet."""
+    """Of where a v2 skylink leads (wire notes 1.4); not verified."""
     failure: PortalError | None = None
-    """Why the portal could not send headers; then nothing else is told of a v1 skylink."""
-
-
-class Body:
-    """Content that is on its way, received into buffers of the caller's."""
-
-    def __init__(self, transport: Transport, answer: OpenAnswer) -> None:
-        self._transport = transport
-        self._answer = answer
-
-    async def fill(self, view: memoryview) -> None:
-        """Fill a buffer with all of the body; PortalError if that is longer, or cannot be had."""
-        await self._transport.fill(self._answer, view)
-        await self._transport.finish(self._answer)
-
-    async def fill_each(self, views: Sequence[memoryview]) -> AsyncGenerator[int, None]:
-        """Fill buffers, together as long as the body; yields the number of each that may be used.
-
-        The last one may be when it is known that nothing follows. Of an answer that does not say
-        how long it is only the end tells whether it is what was asked for: none may be used before.
-        """
-        is_sized = self._answer.headers.length is not None
-        for number, view in enumerate(views[:-1]):
-            await self._transport.fill(self._answer, view)
-            if is_sized:
-                yield number
-        await self.fill(views[-1])
-        for number in range(len(views) - 1 if is_sized else 0, len(views)):
-            yield number
+    """Why the portal could not send headers."""
 
 
 class PortalReader:
-    """Asks one portal for content. Safe for many tasks at once; an async context manager.
+    """A client of one portal for reading content; an async context manager, safe for many tasks.
 
-    Options of a call override those given here (contract, client conventions). Every method raises
-    WrongTypeError or MalformedError for arguments that cannot be sent, before any request, and a
-    `PortalError` and nothing else for what happens on the wire.
+    Every method raises only `PortalError` for what happens on the wire.
     """
 
     options: PortalOptions
-    transport: Transport
+    transport: HttpClient
 
     def __init__(self, portal_url: str = "", **options: Unpack[ClientOptions]) -> None:
         """Select a portal; an empty address is the default one. No network traffic."""
@@ -89,15 +57,15 @@ class PortalReader:
 
     @classmethod
     def of(cls, options: PortalOptions) -> Self:
-        """Make a client from options that are parsed already."""
+        """Make a client from parsed options."""
         client = cls.__new__(cls)
         client._select(options)
         return client
 
     def _select(self, options: PortalOptions) -> None:
         self.options = options
-        self.transport = Transport(options.url, options)
-        self._node: Transport | None = None
+        self.transport = HttpClient(options.url, options)
+        self._node: HttpClient | None = None
 
     @property
     def url(self) -> str:
@@ -106,20 +74,16 @@ class PortalReader:
 
     @property
     def dialect(self) -> Dialect:
-        """The names that the portal uses."""
         return self.options.dialect
 
     @property
-    def node(self) -> Transport:
-        """The connections to the node that keeps the skykeys; without one of its own, the portal's.
-
-        It gets the same credentials and headers.
-        """
+    def node(self) -> HttpClient:
+        """The connections to `node_url`, which keeps the skykeys; by default the portal's."""
         url = self.options.node_url
         if not url or url == self.url:
             return self.transport
         if self._node is None:
-            self._node = Transport(url, self.options)
+            self._node = HttpClient(url, self.options)
         return self._node
 
     def __repr__(self) -> str:
@@ -138,11 +102,10 @@ class PortalReader:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + _CLOSING):
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + _CLOSE_TIMEOUT):
             await self.aclose()
 
     async def aclose(self) -> None:
-        """Close every connection."""
         try:
             await self.transport.aclose()
         finally:
@@ -151,16 +114,16 @@ class PortalReader:
 
     @property
     def round_trip(self) -> float | None:
-        """Seconds from a request to the first of its answer, of late at best; None before any."""
+        """The lowest recent time from a request to its response, in seconds."""
         return self.transport.round_trip
 
     async def connect(self, count: int = _FIRST_CONNECTIONS) -> None:
-        """Have connections stand, as many as the first description of a skylink needs or more."""
+        """Open connections before they are needed."""
         await self.transport.connect(count)
 
-    async def head(self, skylink: Skylink, **options: Unpack[CommonOptions]) -> ContentHead:
-        """Ask for the headers of a whole skylink, as `head`."""
-        return await head(self.transport, skylink, self.options.overridden(**options))
+    async def head(self, skylink: Skylink) -> ContentHead:
+        """Ask for the headers of a whole skylink, as the function `head`."""
+        return await head(self.transport, skylink, self.options)
 
     async def raw_metadata(self, skylink: Skylink, **options: Unpack[CommonOptions]) -> bytes:
         """Fetch the stored metadata JSON from its endpoint (wire notes 4.7)."""
@@ -168,24 +131,19 @@ class PortalReader:
         request = requests.metadata(call.dialect, skylink)
         return (await self.transport.fetch(request, METADATA_LIMIT, call)).body
 
-    async def metadata_into(
-        self, skylink: Skylink, into: Destination, **options: Unpack[CommonOptions]
-    ) -> None:
-        """The same, straight to where so much is kept."""
-        call = self.options.overridden(**options)
-        request = requests.metadata(call.dialect, skylink)
-        await self.transport.fetch_into(request, METADATA_LIMIT, into, call)
+    async def metadata_into(self, skylink: Skylink, into: Destination) -> None:
+        """The same, but not into memory."""
+        request = requests.metadata(self.dialect, skylink)
+        await self.transport.fetch_into(request, METADATA_LIMIT, into)
 
-    async def base_sector(self, skylink: Skylink, **options: Unpack[CommonOptions]) -> bytes:
+    async def base_sector(self, skylink: Skylink) -> bytes:
         """Fetch the used bytes of a base sector (wire notes 4.7)."""
-        call = self.options.overridden(**options)
-        request = requests.base_sector(call.dialect, skylink)
-        return (await self.transport.fetch(request, SECTOR_SIZE, call)).body
+        request = requests.base_sector(self.dialect, skylink)
+        return (await self.transport.fetch(request, SECTOR_SIZE)).body
 
-    async def sector(self, root: bytes, length: int, **options: Unpack[CommonOptions]) -> bytes:
+    async def sector(self, root: bytes, length: int) -> bytes:
         """Fetch the first `length` bytes of a sector, as `fetch_sector`."""
-        call = self.options.overridden(**options)
-        return await fetch_sector(self.transport, root, length, call)
+        return await fetch_sector(self.transport, root, length, self.options)
 
     @asynccontextmanager
     async def open_range(
@@ -197,22 +155,21 @@ class PortalReader:
         *,
         speculative: bool = False,
         **options: Unpack[CommonOptions],
-    ) -> AsyncIterator[Body]:
-        """Open a byte range of content of `size` bytes, once the answer is known to be one of it.
+    ) -> AsyncIterator[StreamingResponse]:
+        """Open a byte range of a file of `size` bytes, or of the whole payload if `path` is empty.
 
-        An empty path selects the whole payload, all files one after another. A `speculative`
-        request waits for a connection until no other request does.
+        A `speculative` request waits for a connection until no other request does.
         """
         call = self.options.overridden(**options)
         request = content_request(skylink, path)
         opened = self.transport.open(request, call, byte_range=byte_range, speculative=speculative)
         async with opened as answer:
             check_range(answer, byte_range, size, named=bool(path))
-            yield Body(self.transport, answer)
+            yield answer
 
 
 async def fetch_sector(
-    transport: Transport, root: bytes, length: int, call: PortalOptions
+    transport: HttpClient, root: bytes, length: int, call: PortalOptions
 ) -> bytes:
     """Fetch the first `length` bytes of the sector with that Merkle root (wire notes 4.7).
 
@@ -227,12 +184,11 @@ async def fetch_sector(
     return data
 
 
-async def head(transport: Transport, skylink: Skylink, call: PortalOptions) -> ContentHead:
+async def head(transport: HttpClient, skylink: Skylink, call: PortalOptions) -> ContentHead:
     """Ask a portal for the headers of a whole skylink (endpoint 4).
 
-    ``format=concat`` keeps a portal from redirecting to, or failing over, a default path.
-    Where they cannot be sent, a v2 skylink is resolved by its endpoint, and of others the head is
-    empty.
+    ``format=concat`` keeps a portal from redirecting to a default path, or failing without one. If
+    the portal cannot send headers, a v2 skylink is resolved by its endpoint.
     """
     request = requests.download(skylink, method="HEAD", archive="concat")
     try:
@@ -251,48 +207,45 @@ async def head(transport: Transport, skylink: Skylink, call: PortalOptions) -> C
         found,
         headers.raw(call.dialect.metadata_header),
         headers.length,
-        headers.get("content-type", ""),
         headers.raw(call.dialect.proof_header),
     )
 
 
 def is_without_headers(error: PortalError) -> bool:
-    """Whether a portal failed to send headers, so that other endpoints are to be asked.
+    """Whether a portal failed to send headers, so that other endpoints must be asked.
 
-    Metadata may make them longer than what is taken here, or by a proxy on the way, which then
-    answers 502.
+    Metadata may make headers too long for this client, or for a proxy, which then sends 502.
     """
-    has_failed = isinstance(error, UnavailableError) and (error.status or 0) >= _FAILED
+    has_failed = isinstance(error, UnavailableError) and (error.status or 0) >= _SERVER_ERROR
     return has_failed or isinstance(error, HeadTooLongError)
 
 
 async def _without_headers(
-    transport: Transport, skylink: Skylink, call: PortalOptions, failure: PortalError
+    transport: HttpClient, skylink: Skylink, call: PortalOptions, failure: PortalError
 ) -> ContentHead:
-    """Return what is known without headers: where a v2 skylink leads, of others nothing."""
     if skylink.version == 1:
-        return ContentHead(None, None, None, "", failure=failure)
+        return ContentHead(None, None, None, failure=failure)
     request = requests.resolve(call.dialect, skylink)
     answer = await transport.fetch(request, responses.RESPONSE_LIMIT, call)
     try:
         found = responses.parse_resolved(answer.body)
     except MalformedError as error:
         raise transport.bad(request, call, str(error), answer.status) from None
-    return ContentHead(found, None, None, "", answer.headers.raw(call.dialect.proof_header))
+    return ContentHead(found, None, None, answer.headers.raw(call.dialect.proof_header))
 
 
-@lru_cache(_ADDRESSES)
+@lru_cache(_CACHED_REQUESTS)
 def content_request(skylink: Skylink, path: str) -> requests.Request:
     """Return the request for a file, or for the whole payload."""
     archive = "" if path else "concat"
     return requests.download(skylink, path, archive=archive, with_metadata=False)
 
 
-def check_range(answer: OpenAnswer, asked: ByteRange, size: int, *, named: bool) -> None:
+def check_range(answer: StreamingResponse, asked: ByteRange, size: int, *, named: bool) -> None:
     """BadContentError unless the answer holds exactly the range, of content of `size` bytes.
 
-    A file that was `named` may keep its size to itself. The whole payload may not: only by its
-    size is it known from the start page that a portal sends if it does not know ``format``.
+    The total size may be missing for a file that was `named`. For the whole payload it may not:
+    it shows that this is not the start page, which a portal sends that does not know ``format``.
     """
     length = answer.headers.length
     if answer.status == _PARTIAL_CONTENT:

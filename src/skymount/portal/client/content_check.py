@@ -22,7 +22,6 @@ NOT_OFFERED = (NotFoundError, RequestRefusedError, AccessDeniedError)
 NO_REST = "the portal does not send the rest of its chunks"
 
 ReadPayload = Callable[[ByteRange], AsyncGenerator[bytes, None]]
-"""Asks the portal for a range of the payload."""
 
 
 class DownloadCheck:
@@ -49,7 +48,7 @@ class DownloadCheck:
 
 
 class SizeCheck(DownloadCheck):
-    """Compares the number of bytes."""
+    """Compares the size only."""
 
     verified = Verified.PARTLY
 
@@ -106,7 +105,6 @@ class ChunkCheck(SizeCheck):
         *,
         is_required: bool,
     ) -> None:
-        """The download is `size` bytes of the payload from `offset`."""
         super().__init__(size)
         self._layout = layout
         self._fanout = fanout

@@ -1,6 +1,4 @@
-"""Owns a download into a file: a temporary file first, its name at the end, and going on where a
-transfer broke. What it is compared with comes from ``portal.client.verification``.
-"""
+"""Downloads into a file: first into a temporary one, continued where a transfer broke off."""
 
 import errno
 import os
@@ -20,8 +18,8 @@ from skymount.errors import (
     UnavailableError,
 )
 from skymount.portal.client.content_check import DownloadCheck
-from skymount.portal.http.response import pause_before
-from skymount.portal.http.transport import OpenAnswer, Transport
+from skymount.portal.http.client import HttpClient
+from skymount.portal.http.response import StreamingResponse
 from skymount.portal.options import PortalOptions
 from skymount.portal.verify_policy import Verified
 from skymount.storage.atomic_file import write_all
@@ -29,30 +27,29 @@ from skymount.wire.byte_range import ByteRange
 from skymount.wire.requests import Request
 
 Progress = Callable[[int, int | None], None]
-"""Called with (bytes on disk, bytes in all or None). It goes back to 0 when a download that broke
-begins again."""
+"""Called with (bytes on disk, bytes in all or None); from 0 again when a download starts again."""
 
-Compare = Callable[[], Awaitable[tuple[Request, DownloadCheck]]]
-"""Finds out what a download is compared with; returns the request to make, and that."""
+FindCheck = Callable[[], Awaitable[tuple[Request, DownloadCheck]]]
+"""Finds out what a download is compared with; returns the request to make, and the check."""
 
-_ROUNDS = 5  # transfers in a row that bring nothing, before giving up
-_MEAGRE = 64 << 10  # bytes; a transfer that brings less is followed by a pause
-_MEAGRE_ROUNDS = 20  # such transfers in a row, before giving up
-_NAME = 200  # bytes of the destination's name in that of the temporary file; at most 255 are legal
+_STALLED_TRANSFERS = 5  # in a row that bring nothing, before giving up
+_SHORT_TRANSFER = 64 << 10  # bytes; a shorter transfer is followed by a pause
+_SHORT_TRANSFERS = 20  # in a row, before giving up
+_NAME_LIMIT = 200  # bytes of the destination's name in that of the temporary file
 
 
 @dataclass(frozen=True, slots=True)
 class DownloadResult:
-    """A file that was downloaded."""
+    """What was downloaded."""
 
     size: int
     """In bytes."""
     verified: Verified
-    """How far it was compared with its skylink: ``yes``, ``partly`` or ``no``."""
+    """``yes``, ``partly`` or ``no``: how far it was compared with its skylink."""
 
 
-class _File:
-    """The temporary file beside the destination; file calls run in threads."""
+class _PartialFile:
+    """The temporary file beside the destination. Its methods block."""
 
     def __init__(self, destination: Path) -> None:
         self.check = DownloadCheck()
@@ -62,15 +59,15 @@ class _File:
         self._fd = -1
 
     def open(self) -> None:
-        """Make the temporary file; OSError when the destination cannot become a file.
+        """Make the temporary file; OSError when the destination cannot be replaced.
 
-        A symbolic link is followed: its target is what gets replaced. Its permissions stay.
+        A symbolic link is followed. The permissions of the old file are kept.
         """
         self.destination = Path(os.path.realpath(self.destination))
         if self.destination.is_dir():
             raise IsADirectoryError(errno.EISDIR, "Is a directory", str(self.destination))
         mode = _mode_of(self.destination)
-        name = os.fsdecode(os.fsencode(self.destination.name)[:_NAME])
+        name = os.fsdecode(os.fsencode(self.destination.name)[:_NAME_LIMIT])
         self.path = self.destination.with_name(f".{name}.{os.urandom(6).hex()}.part")
         self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         if mode is not None:
@@ -88,7 +85,6 @@ class _File:
         self.size = 0
 
     def finish(self) -> None:
-        """Make it durable, and give it its name."""
         os.fsync(self._fd)
         self.close()
         os.replace(self.path, self.destination)
@@ -105,7 +101,6 @@ class _File:
 
 
 def _mode_of(path: Path) -> int | None:
-    """Return the permission bits of a file that is replaced, None when there is none."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -116,26 +111,24 @@ def _mode_of(path: Path) -> int | None:
 
 
 async def to_file(
-    transport: Transport,
+    transport: HttpClient,
     request: Request,
     destination: Path,
     options: PortalOptions,
     progress: Progress | None = None,
-    compare: Compare | None = None,
+    find_check: FindCheck | None = None,
 ) -> DownloadResult:
-    """Download into a file.
+    """Download into a file, which keeps its old content until the new one is complete.
 
-    The destination has its old content until the new one is complete, and keeps it if that never
-    comes. A transfer that breaks goes on where it was if the portal names the content by an ETag
-    and serves ranges, and begins again if not. OSError when the file cannot be written,
-    BadContentError when it is not what `compare` says, which is called before the request and may
-    replace it.
+    A transfer that breaks off continues if the portal sends an ETag and serves ranges; otherwise it
+    starts again. `find_check` is called before the request and may replace it. OSError when the
+    file cannot be written, BadContentError for other content.
     """
-    file = _File(destination)
+    file = _PartialFile(destination)
     await trio.to_thread.run_sync(file.open)
     try:
-        if compare is not None:
-            request, file.check = await compare()
+        if find_check is not None:
+            request, file.check = await find_check()
         try:
             await _fill(transport, request, file, options, progress)
             await file.check.finish()
@@ -150,65 +143,67 @@ async def to_file(
 
 
 async def _fill(
-    transport: Transport,
+    transport: HttpClient,
     request: Request,
-    file: _File,
+    file: _PartialFile,
     options: PortalOptions,
     progress: Progress | None,
 ) -> None:
-    """Transfer until it is complete, or as many rounds in a row brought nothing new.
+    """Transfer until the file is complete, or too many transfers in a row brought nothing new.
 
-    A first request that fails is not made again here: the transport did that.
+    A failed first request is not repeated here: the transport did that.
     """
-    tag, most, fruitless, meagre = "", 0, 0, 0
+    tag, most, stalled, short = "", 0, 0, 0
     while True:
         if file.size and not tag:
             await trio.to_thread.run_sync(file.restart)
         rest = {"Range": f"bytes={file.size}-", "If-Range": tag} if file.size else {}
-        begun, rounds = False, min(_ROUNDS, options.retries)
+        is_open, limit = False, min(_STALLED_TRANSFERS, options.retries)
         try:
             async with transport.open(request, options, headers=rest) as answer:
-                begun, asked, tag = True, tag, ""
-                tag, total = await _take_place(file, answer, asked)
+                is_open, asked, tag = True, tag, ""
+                tag, total = await _position(file, answer, asked)
                 await _copy(transport, answer, file, total, progress)
                 return
         except (UnavailableError, BadContentError):
-            if not (begun or most):
+            if not (is_open or most):
                 raise
-            fruitless = 0 if file.size > most else fruitless + 1
-            if fruitless > rounds or meagre >= _MEAGRE_ROUNDS:
+            stalled = 0 if file.size > most else stalled + 1
+            if stalled > limit or short >= _SHORT_TRANSFERS:
                 raise
         except RequestRefusedError as error:
             if error.status != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or not rest:
                 raise
-            tag, fruitless = "", fruitless + 1  # it is not what it was: from the start
-            if fruitless > _ROUNDS:
+            tag, stalled = "", stalled + 1  # the content changed: start again
+            if stalled > _STALLED_TRANSFERS:
                 raise
-        meagre = 0 if file.size >= most + _MEAGRE else meagre + 1
+        short = 0 if file.size >= most + _SHORT_TRANSFER else short + 1
         most = max(most, file.size)
-        await trio.sleep((pause_before(meagre) or 0) if meagre else 0)
+        await trio.sleep((transport.retry.pause_before(short) or 0) if short else 0)
 
 
 async def _copy(
-    transport: Transport,
-    answer: OpenAnswer,
-    file: _File,
+    transport: HttpClient,
+    answer: StreamingResponse,
+    file: _PartialFile,
     total: int | None,
     progress: Progress | None,
 ) -> None:
     missing = None if total is None else total - file.size
-    async with aclosing(transport.pieces(answer, missing)) as pieces:
+    async with aclosing(answer.pieces(missing)) as pieces:
         async for piece in pieces:
             await trio.to_thread.run_sync(file.write, piece)
             if progress is not None:
                 progress(file.size, total)
 
 
-async def _take_place(file: _File, answer: OpenAnswer, asked: str) -> tuple[str, int | None]:
-    """Put the file where the answer begins.
+async def _position(
+    file: _PartialFile, answer: StreamingResponse, asked: str
+) -> tuple[str, int | None]:
+    """Restart the file unless the answer is the rest of it.
 
-    Returns the content's strong ETag, empty without one, and the size of the whole, None when it is
-    not known. BadContentError for a part that is not the rest of what has the ETag `asked`.
+    Returns the content's strong ETag or "", and its size if known. BadContentError for a part that
+    is not the rest of the content with the ETag `asked`.
     """
     tag = answer.headers.get("etag", "")
     if tag.startswith("W/"):

@@ -1,15 +1,14 @@
-"""Owns what a client asks of content at a portal: its metadata, and whole files into memory.
-
-What they are compared with comes from ``portal.client.verification``.
-"""
+"""The calls for metadata, and for whole files in memory."""
 
 import json
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 import trio
 
+from skymount.concurrency import off_loop
 from skymount.errors import (
     MalformedError,
     NotFoundError,
@@ -19,8 +18,8 @@ from skymount.errors import (
 from skymount.portal.client.base import is_without_headers
 from skymount.portal.client.content_check import DownloadCheck
 from skymount.portal.client.verification import ContentProof
-from skymount.portal.http.response import Answer, Headers
-from skymount.portal.http.transport import Transport
+from skymount.portal.http.client import HttpClient
+from skymount.portal.http.response import Headers, Response
 from skymount.portal.options import PortalOptions
 from skymount.portal.verify_policy import Verified
 from skymount.wire import requests
@@ -34,22 +33,20 @@ from skymount.wire.metadata import (
 from skymount.wire.skylink import Skylink
 
 CONTENT_LIMIT = 256 << 20
-"""Bytes of a file that is read into memory, unless the caller says otherwise."""
-
-_INLINE = 16 << 10  # bytes of JSON that are parsed without a thread
+"""Bytes of a file that is read into memory, by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataResult:
-    """What a portal says about content."""
+    """The metadata of content."""
 
     metadata: dict[str, Any]
-    """The metadata object; of a sub-path, that of what it selects (wire notes 4.5)."""
+    """The metadata object; for a path, that of what it selects (wire notes 4.5)."""
     content_type: str
     skylink: str
     """``<scheme>://<skylink>`` of the content; a v2 skylink is resolved."""
     verified: Verified = Verified.NO
-    """Whether the metadata are proved: ``yes`` or ``no``."""
+    """``yes`` or ``no``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +57,11 @@ class FileContent:
     """The parsed value where the content type is JSON, else bytes."""
     content_type: str
     metadata: dict[str, Any] | None
-    """None where the portal does not send it along."""
+    """None if the portal does not send it along."""
     skylink: str
     """``<scheme>://<skylink>`` of the content; a v2 skylink is resolved."""
     verified: Verified = Verified.NO
-    """How far the bytes were compared with the skylink: ``yes``, ``partly`` or ``no``."""
+    """``yes``, ``partly`` or ``no``: how far the bytes were compared with the skylink."""
 
 
 def _as_object(raw: bytes) -> dict[str, Any]:
@@ -78,7 +75,6 @@ def _as_object(raw: bytes) -> dict[str, Any]:
 
 
 def _selected(raw: bytes, path: str) -> dict[str, Any]:
-    """Return the metadata of a path inside, from that of the whole."""
     if not path:
         return _as_object(raw)
     chosen = select(parse_metadata(raw), path)
@@ -96,22 +92,21 @@ def is_json(content_type: str) -> bool:
 def _link_of(
     headers: Headers, call: PortalOptions, asked: Skylink, proof: ContentProof | None
 ) -> str:
-    """Return the link of what was served: as asked if that is proved, else as the portal says."""
+    """Return the link of the content: the requested one if it is proved, else the portal's."""
     told = "" if proof else headers.get(call.dialect.skylink_header, "")
     return call.dialect.link(Skylink.parse(told) if told else asked)
 
 
 async def get_metadata(
-    transport: Transport,
+    transport: HttpClient,
     skylink: Skylink,
     path: str,
     call: PortalOptions,
     proof: ContentProof | None = None,
 ) -> MetadataResult:
-    """Ask for metadata: by HEAD, and where its header is missing or cannot be sent by the metadata
-    endpoint.
+    """Ask for metadata by HEAD, or at its endpoint if the header is missing or too long.
 
-    Those of the proof count, if there is one.
+    The metadata of a proof are preferred.
     """
     request = requests.download(skylink, path, method="HEAD")
     try:
@@ -119,19 +114,19 @@ async def get_metadata(
     except PortalError as error:
         if not is_without_headers(error):
             raise
-        answer = Answer(HTTPStatus.OK, Headers(), b"")
+        answer = Response(HTTPStatus.OK, Headers(), b"")
     headers = answer.headers
     raw = headers.raw(call.dialect.metadata_header)
     try:
         link = _link_of(headers, call, skylink, proof)
         if proof is not None:
-            metadata = await trio.to_thread.run_sync(_selected, proof.metadata, path)
+            metadata = await off_loop(partial(_selected, proof.metadata, path), len(proof.metadata))
         elif raw is None:
             request = requests.metadata(call.dialect, skylink)
             answer = await transport.fetch(request, METADATA_LIMIT, call)
-            metadata = await trio.to_thread.run_sync(_selected, answer.body, path)
+            metadata = await off_loop(partial(_selected, answer.body, path), len(answer.body))
         else:
-            metadata = await trio.to_thread.run_sync(_as_object, raw)
+            metadata = await off_loop(partial(_as_object, raw), len(raw))
     except MalformedError as error:
         raise transport.bad(request, call, str(error), answer.status) from None
     verified = Verified.NO if proof is None else Verified.YES
@@ -139,13 +134,13 @@ async def get_metadata(
 
 
 async def _head(
-    transport: Transport,
+    transport: HttpClient,
     request: requests.Request,
     skylink: Skylink,
     path: str,
     call: PortalOptions,
-) -> Answer:
-    """Ask for headers; again with a format if the portal cannot choose a file without one."""
+) -> Response:
+    """Ask for headers; again with a format if the portal needs one to choose a file."""
     try:
         return await transport.fetch(request, 0, call)
     except RequestRefusedError as error:
@@ -156,7 +151,7 @@ async def _head(
 
 
 async def get_file_content(
-    transport: Transport,
+    transport: HttpClient,
     skylink: Skylink,
     request: requests.Request,
     path: str,
@@ -165,8 +160,9 @@ async def get_file_content(
     check: DownloadCheck,
     proof: ContentProof | None,
 ) -> FileContent:
-    """Download a file into memory; BadContentError beyond `limit` bytes, and if it is not what
-    `check` says. The metadata are those of the proof, if there is one for what was sent.
+    """Download a file into memory; BadContentError beyond `limit` bytes, and for other content.
+
+    The metadata of a proof are preferred, if the content could be checked.
     """
     answer = await transport.fetch(request, limit, call)
     try:
@@ -179,16 +175,13 @@ async def get_file_content(
     raw = answer.headers.raw(call.dialect.metadata_header)
     data: Any = answer.body
     if is_json(content_type):
-        if len(data) <= _INLINE:
-            data = _parsed(data)
-        else:
-            data = await trio.to_thread.run_sync(_parsed, data)
+        data = await off_loop(partial(_parsed, data), len(data))
     try:
         metadata: dict[str, Any] | None = None
         if known is not None:
-            metadata = await trio.to_thread.run_sync(_selected, known.metadata, path)
+            metadata = await off_loop(partial(_selected, known.metadata, path), len(known.metadata))
         elif raw is not None:
-            metadata = await trio.to_thread.run_sync(_as_object, raw)
+            metadata = await off_loop(partial(_as_object, raw), len(raw))
         link = _link_of(answer.headers, call, skylink, known)
     except MalformedError as error:
         raise transport.bad(request, call, str(error), answer.status) from None
@@ -196,7 +189,7 @@ async def get_file_content(
 
 
 def _parsed(body: bytes) -> Any:
-    """Return what JSON says, or the bytes when they only claim to be JSON."""
+    """Return the JSON value, or the bytes if they are not JSON after all."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError):

@@ -1,10 +1,8 @@
-"""Owns the calls of the contract that need no portal: key pairs from seeds, and links taken apart.
-
-Keys are hex digits here, as the calls of the registry take them; `keyring` keeps keys on disk.
-"""
+"""Calls that need no portal: key pairs from seeds, and parsing of links."""
 
 import re
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from skymount import keyring
 from skymount.errors import MalformedError
@@ -27,7 +25,7 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True)
 class KeyPairAndSeed(KeyPair):
-    """A key pair, and the seed that it can be made from again."""
+    """A key pair and its seed."""
 
     seed: str = field(repr=False)
     """128 hex digits."""
@@ -40,9 +38,9 @@ def gen_key_pair_and_seed() -> KeyPairAndSeed:
 
 
 def gen_key_pair_from_seed(seed: str) -> KeyPair:
-    """Derive the key pair of a seed or pass-phrase of any length: always the same one.
+    """Derive the key pair of a seed or pass-phrase of any length.
 
-    A short pass-phrase is no protection: the derivation is cheap to repeat (wire notes 10).
+    A short pass-phrase does not protect, as the derivation is cheap (wire notes 10).
     """
     pair = key_pair.SigningKeyPair.from_seed(validation.text(seed, "seed"))
     return KeyPair(pair.public_hex, pair.private_hex)
@@ -62,16 +60,13 @@ def parse_skylink(
     include_path: bool = False,
     only_path: bool = False,
 ) -> str | None:
-    """Return the bare skylink of a link in any form, None when there is none in it.
+    """Return the skylink of a link in any form, None when there is none.
 
-    With `from_subdomain` only a URL whose host begins with the 55-character form counts. The result
-    is followed by the path with `include_path`, and is the path alone, beginning with ``/`` or
-    empty, with `only_path`.
+    With `from_subdomain` only a URL whose host begins with the 55-character form counts. With
+    `include_path` the path follows; with `only_path` the result is the path, empty or from ``/``.
     """
     link = validation.text(text, "text")
-    for name, value in (("include_path", include_path), ("only_path", only_path)):
-        validation.flag(value, name)
-    if include_path and only_path:
+    if validation.flag(include_path, "include_path") & validation.flag(only_path, "only_path"):
         raise MalformedError("include_path and only_path exclude each other")
     try:
         if validation.flag(from_subdomain, "from_subdomain"):
@@ -86,8 +81,6 @@ def parse_skylink(
 
 
 def _from_subdomain(link: str) -> tuple[Skylink, str]:
-    from urllib.parse import urlsplit
-
     try:
         parts = urlsplit(link if _ORIGIN.match(link) else f"//{link}")
         label = (parts.hostname or "").partition(".")[0]

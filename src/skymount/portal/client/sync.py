@@ -1,8 +1,4 @@
-"""The synchronous client: every call of `PortalClient`, for scripts and notebooks.
-
-A thread runs trio with the client in it; each call is passed to that thread and waits for its
-result. It works beside another event loop, such as a notebook's.
-"""
+"""The synchronous client: every call of `PortalClient`, run by trio in a thread of its own."""
 
 import inspect
 import os
@@ -53,7 +49,6 @@ class _ClientThread:
             self._cancel()
 
     def call(self, function: Callable[[], Awaitable[T]]) -> T:
-        """Run an async function in the thread; KeyboardInterrupt here cancels it there."""
         if threading.current_thread() is self._thread:
             raise RuntimeError("a callback of this client cannot wait for another of its calls")
         if os.getpid() != self._process:
@@ -73,7 +68,6 @@ class _ClientThread:
             raise
 
     def stop(self) -> None:
-        """Cancel the calls under way, close the client and end the thread."""
         self._cancel()
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -106,7 +100,6 @@ def _start(
     scope: trio.CancelScope,
     result: "Future[T]",
 ) -> None:
-    """Start a call in the thread."""
     if nursery.cancel_scope.cancel_called:
         result.set_exception(RuntimeError(_CLOSED))
     else:
@@ -128,7 +121,6 @@ async def _call(
 
 
 def _synchronous(name: str, member: Any) -> Any:
-    """Return the synchronous counterpart of a member of an async class."""
     if inspect.iscoroutinefunction(member):
 
         @wraps(member)
@@ -192,7 +184,6 @@ class SyncPortalClient(_SyncFacade, of=PortalClient):
 
     @property
     def options(self) -> PortalOptions:
-        """The options given at creation."""
         return self._target.options
 
     @property

@@ -1,6 +1,5 @@
-"""Owns where the bytes of an upload come from: files, directories, bytes in memory, file objects.
-
-Sizes are known before anything is sent, unless a file object cannot tell its own.
+"""What an upload reads: files, directories, bytes, file objects. Sizes are known beforehand, except
+those of pipes.
 """
 
 import errno
@@ -16,7 +15,7 @@ from skymount.errors import MalformedError, WrongTypeError
 from skymount.portal.client import arguments
 
 UPLOAD_CHUNK_SIZE = 1 << 20
-"""Bytes that are read at a time."""
+"""Bytes read at a time."""
 
 Content = bytes | bytearray | memoryview | str | os.PathLike[str] | BinaryIO
 """What can be uploaded as a file. A `str` is a path."""
@@ -29,13 +28,13 @@ class UploadSource:
     origin: Path | bytes | BinaryIO = field(repr=False)
     name: str
     size: int | None
-    """In bytes; None when the origin can be read only once, to its end."""
+    """In bytes; None when the origin can be read only once."""
     mode: int = 0
-    """Permission bits, 0 when there are none to tell."""
+    """Permission bits, or 0."""
     contenttype: str = ""
     """Media type; guessed from the name when empty."""
     start: int = 0
-    """Where a file object stood."""
+    """Position of a file object."""
 
     @classmethod
     def of_path(cls, file: Path, name: str = "") -> Self:
@@ -54,15 +53,11 @@ class UploadSource:
 
     @classmethod
     def of_bytes(cls, data: bytes, name: str, *, contenttype: str = "") -> Self:
-        """Describe bytes in memory."""
         return cls(data, checked_name(name), len(data), contenttype=contenttype)
 
     @classmethod
     def of_file_object(cls, file: BinaryIO, name: str = "") -> Self:
-        """Describe what is left of a file object, open in binary mode; it stays open.
-
-        Its name is that of the file, unless given. WrongTypeError for one in text mode.
-        """
+        """Describe the rest of a file object; WrongTypeError for one in text mode."""
         if getattr(file, "closed", False):
             raise MalformedError("the file object is closed")
         if not isinstance(file.read(0), bytes):
@@ -95,12 +90,11 @@ class UploadSource:
 
     @property
     def media_type(self) -> str:
-        """Value of the part's Content-Type."""
         guessed = self.contenttype or mimetypes.guess_type(self.name)[0]
         return guessed or "application/octet-stream"
 
     def read(self) -> Iterator[bytes]:
-        """Yield exactly `size` bytes; MalformedError when there are more or fewer by now."""
+        """Yield exactly `size` bytes; MalformedError if the file changed its size."""
         if isinstance(self.origin, bytes):
             for at in range(0, len(self.origin), UPLOAD_CHUNK_SIZE):
                 yield self.origin[at : at + UPLOAD_CHUNK_SIZE]
@@ -126,7 +120,7 @@ def _read(file: Any, size: int | None, name: str) -> Iterator[bytes]:
         if left is not None:
             left -= len(data)
         yield data
-    if file.read(1):  # it grew, or it is of a kind whose size is not known beforehand
+    if file.read(1):  # it grew, or like files of /proc it does not tell its size
         raise MalformedError(f"{name}: holds more than its size of {size} bytes")
 
 
@@ -142,7 +136,7 @@ def checked_name(name: str, file: Path | None = None) -> str:
 
 
 def mapping_sources(files: Mapping[str, Content]) -> list[UploadSource]:
-    """Describe files by their paths inside the upload, in the order of the mapping."""
+    """Describe files by their paths inside the upload."""
     found = []
     for name, content in files.items():
         if not isinstance(name, str):
@@ -154,9 +148,9 @@ def mapping_sources(files: Mapping[str, Content]) -> list[UploadSource]:
 
 
 def directory_sources(directory: Path) -> list[UploadSource]:
-    """List the regular files below a directory, in the order of their paths.
+    """List the regular files below a directory, sorted by path.
 
-    Symbolic links to files are followed, those to directories are not (there may be a loop);
+    Symbolic links are followed to files, but not to directories (there may be a loop).
     MalformedError names what cannot be stored: a device, a socket, a name that is not UTF-8.
     """
     found: list[UploadSource] = []
@@ -189,6 +183,6 @@ def _raise(error: OSError) -> None:
 
 
 def empty_directories(directory: Path) -> list[str]:
-    """List the directories below that hold nothing: a skylink has no place for them."""
+    """List the empty directories below, which a skylink cannot hold."""
     found = os.walk(directory)
     return [parent for parent, subdirs, names in found if not subdirs and not names]
