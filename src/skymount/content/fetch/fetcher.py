@@ -27,8 +27,6 @@ from skymount.wire import base_sector
 
 log = logging.getLogger(__name__)
 
-_DEFAULT_ROUND_TRIP = 0.02  # seconds; until one was measured
-
 
 @dataclass(slots=True, eq=False)
 class Pending:
@@ -41,12 +39,10 @@ class Pending:
     """Reads that need it, whether they wait for it now or for a unit before it."""
 
     def settle(self, data: Data | None, error: PortalError | None = None) -> None:
-        """Set the result."""
         self.data, self.error = data, error
         self.done.set()
 
     async def wait(self) -> Data:
-        """Wait for the unit; raises the error of its fetch."""
         await self.done.wait()
         if self.data is None:
             raise self.error or PortalError("the reading was stopped")
@@ -64,7 +60,6 @@ class FetchJob:
     speculative: bool
     """Whether it was started before anybody waited for it."""
     begun: float
-    """When, by trio's clock."""
     units: list[Pending] = field(init=False)
     arrived: int = 0
     """Units that have arrived; they do so in order."""
@@ -80,23 +75,19 @@ class FetchJob:
 
     @property
     def first(self) -> int:
-        """Index of the first unit."""
         return self.keys[0][2]
 
     def bytes_at(self, number: int) -> int:
-        """Return the length of one of its units."""
         return min(self.size, self.skyfile.size - (self.first + number) * self.size)
 
     @property
     def bytes_left(self) -> int:
-        """Bytes that have not arrived."""
         size = self.skyfile.size
         start = min(size, (self.first + self.arrived) * self.size)
         return min(size, (self.first + len(self.keys)) * self.size) - start
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody waits for any of it."""
         return any(unit.waiting for unit in self.units)
 
 
@@ -119,35 +110,22 @@ class Fetcher:
         self._nursery = nursery
         self._config = config
         self.pending: dict[UnitKey, Pending] = {}
-        """Units in flight."""
-        self.jobs: dict[FetchJob, None] = {}
-        """Fetches under way, the oldest first."""
+        self.jobs: dict[FetchJob, None] = {}  # the oldest first
         self._demanded = trio.CapacityLimiter(config.max_demanded)
         self._speculative = 0
-        """Speculative jobs under way."""
         self._last = portals.clients[0] if portals.clients else None
-        """The portal that was asked last."""
         self.fetched = 0
-        """Bytes received from portals."""
         self.requests = 0
-        """Ranges requested from portals."""
 
     @property
-    def measured_round_trip(self) -> float | None:
+    def round_trip(self) -> float | None:
         """Seconds to the portal and back, if they were measured."""
         return None if self._last is None else self._last.round_trip
 
-    @property
-    def round_trip(self) -> float:
-        """Seconds to the portal and back, measured or guessed."""
-        return self.measured_round_trip or _DEFAULT_ROUND_TRIP
-
     def find(self, key: UnitKey) -> Pending | Data | None:
-        """Return a unit that is in flight or in memory."""
         return self.pending.get(key) or self._cache.get(key)
 
     def has(self, key: UnitKey) -> bool:
-        """Whether a unit is in flight or in memory."""
         return key in self._cache or key in self.pending
 
     def start(
@@ -187,13 +165,11 @@ class Fetcher:
         return True
 
     def cancel_unwanted(self, identity: str) -> None:
-        """Cancel the speculative jobs of a skyfile that nobody waits for."""
         for job in self.jobs:
             if job.speculative and job.skyfile.identity == identity and not job.is_wanted:
                 self._cancel(job)
 
     def has_speculative(self, identity: str) -> bool:
-        """Whether anything of a skyfile is fetched ahead."""
         return any(job.speculative and job.skyfile.identity == identity for job in self.jobs)
 
     def _cancel(self, job: FetchJob) -> None:
@@ -232,7 +208,6 @@ class Fetcher:
                 unit.settle(None, error)
 
     async def _fetch_demanded(self, job: FetchJob) -> None:
-        """Fetch a job that somebody waits for, in its turn."""
         try:
             self._demanded.acquire_nowait()  # without a checkpoint, so before speculative jobs
         except trio.WouldBlock:
@@ -323,7 +298,6 @@ class Fetcher:
         await receive_chunks(layout, size, views, receive, check)
 
     def _settle(self, job: FetchJob, data: Data) -> None:
-        """Hand out the next unit of a job."""
         key, unit = job.keys[job.arrived], job.units[job.arrived]
         job.arrived += 1
         self._cache.release(len(data))
@@ -334,8 +308,5 @@ class Fetcher:
 
 
 def _may_keep(skyfile: Skyfile, client: PortalReader) -> bool:
-    """Whether bytes from a portal may be kept on disk.
-
-    What is not verified is kept as the word of the portal that described it, so no other's counts.
-    """
+    """Whether bytes may be kept on disk: unverified ones only as the describing portal's word."""
     return skyfile.verified is Verified.YES or client.url == skyfile.portal

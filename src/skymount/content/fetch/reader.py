@@ -45,10 +45,8 @@ class _SkyfileState:
     skyfile: Skyfile
     streams: Streams
     groups: SmallFileGroups
-    opened: int = 0
-    """Open files."""
-    closed_at: float = 0.0
-    """When the last one was closed, by trio's clock."""
+    opened: int = 0  # files
+    closed_at: float = 0.0  # when the last one was, by trio's clock
     is_watched: bool = False
     """Whether a task waits to cancel what is fetched ahead."""
     refused: set[PortalReader] = field(default_factory=set)
@@ -93,7 +91,7 @@ class ContentReader:
         """Requests for ranges of content, bytes from portals (descriptions included), and the
         seconds of a round trip.
         """
-        fetcher, round_trip = self.fetcher, self.fetcher.measured_round_trip
+        fetcher, round_trip = self.fetcher, self.fetcher.round_trip
         return {
             "requests": fetcher.requests,
             "bytes": fetcher.fetched + self._loader.fetched,
@@ -165,7 +163,6 @@ class ContentReader:
         return found
 
     def close(self, state: _SkyfileState) -> None:
-        """Count a file of a skyfile as closed."""
         state.opened -= 1
         if state.opened:
             return
@@ -199,7 +196,6 @@ class ContentFile:
     size: int
 
     def close(self) -> None:
-        """Say that no more is read from it."""
         self._reader.close(self._state)
 
     # Reading
@@ -333,7 +329,6 @@ class ContentFile:
                 cache.drop((state.identity, unit, index))
 
     def _fetch_ahead(self, stream: Stream) -> None:
-        """Start fetching what is likely to be read next."""
         state, reader = self._state, self._reader
         unit, size = state.unit, state.skyfile.size
         if not stream.window or size <= unit:

@@ -131,7 +131,6 @@ class Hidden(Sequence[tuple[str, str]]):
         return self.path(at), self._reasons.text(self._why[at])
 
     def path(self, index: int) -> str:
-        """Return the path alone."""
         return self._paths.text(index)
 
 
@@ -154,7 +153,6 @@ class Listing:
         skyfile, 0 for none.
         """
         self.filename = bytes(columns.filename).decode("utf-8", "surrogatepass")
-        """Of the whole skyfile."""
         self.names = Texts(columns.names, columns.name_starts)
         self.parents = columns.parents
         """Row of the directory above; the root is its own."""
@@ -175,7 +173,6 @@ class Listing:
         return len(self.parents)
 
     def content_type(self, row: int) -> str:
-        """Return a file's content type; empty when there is none."""
         return self._type_names.text(self.columns.types[row])
 
     def find(self, directory: int, name: bytes) -> int | None:
@@ -288,12 +285,10 @@ class TextColumn:
         return bytes(self._blob[self._starts[index] : self._starts[index + 1]])
 
     def append(self, text: bytes) -> None:
-        """Add a text."""
         self._blob += text
         self._starts.append(len(self._blob))
 
     def pop(self) -> None:
-        """Remove the last text."""
         self._starts.pop()
         del self._blob[self._starts[-1] :]
 
@@ -310,7 +305,6 @@ class DistinctTexts(TextColumn):
         self._numbers: dict[str, int] = {}
 
     def number(self, text: str) -> int:
-        """Return the number of a text."""
         found = self._numbers.get(text)
         if found is None:
             found = self._numbers[text] = len(self)
