@@ -54,6 +54,8 @@ Text = bytes | LongText
 
 @dataclass(frozen=True, slots=True)
 class Document:
+    """A document as it was read."""
+
     entry: EntryState
     data: Text | None
     """JSON over several lines, ending with a line feed; None when there is no document."""
