@@ -105,10 +105,10 @@ class Fetcher:
     ) -> None:
         self._portals = portals
         self._loader = loader
-        self._cache = cache
-        self._disk = disk
+        self.cache = cache
+        self.disk = disk
         self._nursery = nursery
-        self._config = config
+        self.config = config
         self.pending: dict[UnitKey, Pending] = {}
         self.jobs: dict[FetchJob, None] = {}  # the oldest first
         self._demanded = trio.CapacityLimiter(config.max_demanded)
@@ -123,10 +123,10 @@ class Fetcher:
         return None if self._last is None else self._last.round_trip
 
     def find(self, key: UnitKey) -> Pending | Data | None:
-        return self.pending.get(key) or self._cache.get(key)
+        return self.pending.get(key) or self.cache.get(key)
 
     def has(self, key: UnitKey) -> bool:
-        return key in self._cache or key in self.pending
+        return key in self.cache or key in self.pending
 
     def start(
         self,
@@ -154,8 +154,8 @@ class Fetcher:
         for stretch in stretches:
             job = FetchJob(skyfile, stretch, refused, speculative, trio.current_time())
             if speculative:
-                if self._speculative >= self._config.max_speculative or not self._cache.try_reserve(
-                    job.bytes_left, self._cache.prefetch_limit
+                if self._speculative >= self.config.max_speculative or not self.cache.try_reserve(
+                    job.bytes_left, self.cache.prefetch_limit
                 ):
                     return False
                 self._speculative += 1
@@ -201,7 +201,7 @@ class Fetcher:
         finally:
             if job.speculative:
                 self._speculative -= 1
-                self._cache.release(job.bytes_left)
+                self.cache.release(job.bytes_left)
             del self.jobs[job]
             self._forget(job)
             for unit in job.units[job.arrived :]:
@@ -214,17 +214,17 @@ class Fetcher:
             self._cancel_oldest_unwanted()
             await self._demanded.acquire()
         try:
-            await self._cache.reserve(job.bytes_left)
+            await self.cache.reserve(job.bytes_left)
             try:
                 await self._fetch(job)
             finally:
-                self._cache.release(job.bytes_left)
+                self.cache.release(job.bytes_left)
         finally:
             self._demanded.release()
 
     def _cancel_oldest_unwanted(self) -> None:
         """Cancel a demanded job whose readers have gone away, since another one has to wait."""
-        oldest = trio.current_time() - self._config.patience
+        oldest = trio.current_time() - self.config.patience
         for job in self.jobs:
             if job.begun > oldest:
                 return
@@ -238,9 +238,9 @@ class Fetcher:
             self._settle(job, await self._inline_payload(skyfile))
             return
         on_disk: Sequence[Data | None] = [None] * count
-        if self._disk is not None:
+        if self.disk is not None:
             indexes = range(job.first, job.first + count)
-            on_disk = await self._disk.load_units(skyfile, job.size, indexes)
+            on_disk = await self.disk.load_units(skyfile, job.size, indexes)
         while job.arrived < count:
             data = on_disk[job.arrived]
             if data is not None:
@@ -253,7 +253,7 @@ class Fetcher:
 
     async def _inline_payload(self, skyfile: Skyfile) -> Data:
         """Return the payload of an inline skyfile, which comes with its description."""
-        loaded = None if self._disk is None else await self._disk.load_description(skyfile.skylink)
+        loaded = None if self.disk is None else await self.disk.load_description(skyfile.skylink)
         if loaded is None or loaded.payload is None or loaded.skyfile.identity != skyfile.identity:
             return await self._loader.payload(skyfile)
         return loaded.payload
@@ -264,7 +264,7 @@ class Fetcher:
             return
         skyfile, first = job.skyfile, job.first + job.arrived
         self._last = client
-        take = self._cache.buffers.take
+        take = self.cache.buffers.take
         views = [take(job.bytes_at(number)) for number in range(job.arrived, stop)]
 
         def receive(parts: Sequence[memoryview]) -> AsyncGenerator[int, None]:
@@ -276,8 +276,8 @@ class Fetcher:
         def accept(number: int) -> None:
             data = views[number].toreadonly()
             self.fetched += len(data)
-            if self._disk is not None and _may_keep(skyfile, client):
-                self._disk.store_unit(skyfile, job.size, first + number, data)
+            if self.disk is not None and _may_keep(skyfile, client):
+                self.disk.store_unit(skyfile, job.size, first + number, data)
             self._settle(job, data)
 
         layout = skyfile.layout
@@ -300,8 +300,8 @@ class Fetcher:
     def _settle(self, job: FetchJob, data: Data) -> None:
         key, unit = job.keys[job.arrived], job.units[job.arrived]
         job.arrived += 1
-        self._cache.release(len(data))
-        self._cache.put(key, data)
+        self.cache.release(len(data))
+        self.cache.put(key, data)
         if self.pending.get(key) is unit:
             del self.pending[key]
         unit.settle(data)

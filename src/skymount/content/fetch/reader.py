@@ -57,30 +57,22 @@ class _SkyfileState:
     def __post_init__(self) -> None:
         self.identity, self.unit = self.skyfile.identity, self.skyfile.unit
 
-    def keys(self, start: int, stop: int, size: int = 0) -> list[UnitKey]:
-        """Return the units that hold a range; `size` is that of a unit if not the usual one."""
-        size = size or self.unit
-        return [(self.identity, size, index) for index in range(start // size, -(-stop // size))]
+    def keys(self, start: int, stop: int) -> list[UnitKey]:
+        """Return the units that hold a range."""
+        unit = self.unit
+        return [(self.identity, unit, index) for index in range(start // unit, -(-stop // unit))]
 
 
 class ContentReader:
     """Reads skyfiles. Made by `open_reader`, which owns the tasks that fetch."""
 
-    def __init__(
-        self,
-        portals: Portals,
-        loader: SkyfileLoader,
-        cache: MemoryCache,
-        disk: DiskCache | None,
-        nursery: trio.Nursery,
-        config: ReadaheadConfig,
-    ) -> None:
-        self.config = config
-        self.cache = cache
-        self.disk = disk
+    def __init__(self, loader: SkyfileLoader, fetcher: Fetcher, nursery: trio.Nursery) -> None:
+        self.fetcher = fetcher
+        self.config = fetcher.config
+        self.cache = fetcher.cache
+        self.disk = fetcher.disk
         self.nursery = nursery
-        self.fetcher = Fetcher(portals, loader, cache, disk, nursery, config)
-        self.shares = MemoryShares(cache.prefetch_limit, config.idle)
+        self.shares = MemoryShares(self.cache.prefetch_limit, self.config.idle)
         self._loader = loader
         self._open: dict[str, _SkyfileState] = {}
         self._closed: LRUCache[str, _SkyfileState] = LRUCache(_REMEMBERED)
@@ -375,5 +367,6 @@ async def open_reader(
 ) -> AsyncIterator[ContentReader]:
     """Make a reader whose fetches end with the block."""
     async with trio.open_nursery() as nursery:
-        yield ContentReader(portals, loader, cache, disk, nursery, config)
+        fetcher = Fetcher(portals, loader, cache, disk, nursery, config)
+        yield ContentReader(loader, fetcher, nursery)
         nursery.cancel_scope.cancel()

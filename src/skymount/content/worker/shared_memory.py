@@ -65,9 +65,7 @@ class MemoryFile:
         os.ftruncate(self.descriptor, size)
 
     def window(self, at: int) -> memoryview:
-        """Map the next part of the file for writing, from an offset on; unmapped with the last
-        view.
-        """
+        """Map a part of the file for writing, from an offset on; unmapped with the last view."""
         start = at // _WINDOW * _WINDOW
         if len(self) < start + _WINDOW:
             self.truncate(start + _WINDOW)
