@@ -275,8 +275,8 @@ async def _open_disk_cache(settings: Config) -> "AsyncIterator[DiskCache | None]
     if store is None:
         yield None
         return
-    async with open_write_behind(store) as keeper:
-        yield DiskCache(keeper, settings.portal_urls, settings.verify)
+    async with open_write_behind(store) as queue:
+        yield DiskCache(queue, settings.portal_urls, settings.verify)
 
 
 def _run(settings: Config, main: Callable[[], Awaitable[T]]) -> T:
