@@ -31,7 +31,7 @@ from skymount.wire.base_sector import (
 from skymount.wire.merkle import sector_root
 from skymount.wire.metadata import METADATA_LIMIT
 from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE, Skylink
-from tests.fakes.skyfiles import inline_skylink
+from tests.fakes.skyfiles import inline_skylink, noise
 from tests.wire.chunks import chunk_is_authentic
 
 VECTORS = json.loads((Path(__file__).parents[1] / "data" / "vectors.json").read_text())
@@ -411,7 +411,7 @@ def test_any_layout_judges_any_fanout(layout, fanout, index):
 
 def test_walk_over_spilled_sectors() -> None:
     """Each level names the sectors of the next one; the limits are checked before any request."""
-    metadata = bytes(9 * SECTOR_SIZE + 5)
+    metadata = noise(9 * SECTOR_SIZE + 5)
     base, spilled = build_fanned_out(10, bytes(ROOT_SIZE), metadata)
     layout = Layout.parse(base)
     sectors = {sector_root(each): each for each in spilled}
