@@ -48,7 +48,6 @@ class UploadResult:
 
     @property
     def merkleroot(self) -> str:
-        """The hash in the skylink, 64 hex digits."""
         return self.skylink.root.hex()
 
     @property

@@ -117,7 +117,6 @@ class SkyfileKey:
         )
 
     def seal_base(self, base: bytes) -> bytes:
-        """Encrypt the used bytes of a base sector; return the whole sector."""
         sealed = bytearray(self.base.apply(base.ljust(SECTOR_SIZE, b"\0")))
         sealed[0] = base[0]
         sealed[_VISIBLE_CIPHER] = CIPHER_XCHACHA20
@@ -168,7 +167,6 @@ class SkyfileKey:
         return self.seal_base(bytes(layout) + fanout + metadata), LAYOUT_SIZE + layout.body_size
 
     def seal_sector(self, index: int, content: bytes) -> bytes:
-        """Encrypt a sector of large content, padded with zeros."""
         return self.fanout.of_piece(index, 0).apply(content.ljust(SECTOR_SIZE, b"\0"))
 
     def open_payload(self, data: bytes, at: int) -> bytes:

@@ -272,7 +272,7 @@ async def copy_out(client: "PortalReader", request: "Request") -> int:
     size = 0
     async with (
         client.transport.open(request, client.options) as answer,
-        aclosing(client.transport.pieces(answer)) as pieces,
+        aclosing(answer.pieces()) as pieces,
     ):
         async for piece in pieces:
             await trio.to_thread.run_sync(write_all, STDOUT, piece, abandon_on_cancel=True)

@@ -89,7 +89,7 @@ class KeyTreeLookup(Subtree, Generic[S]):
         directory = self.nodes.directory(parent)
         if is_scratch(name) or name == VIM_PROBE:
             return self.referred(directory.scratch.get(name))
-        if name in directory.hidden:
+        if name in directory.hidden or self.nodes.entry_file(directory, name) is None:
             return UNCACHED_NO_ENTRY
         with self._entry_file(directory, name, errno.ENOENT) as node:
             is_absent = await self._is_absent(node)
