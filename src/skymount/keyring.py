@@ -87,18 +87,11 @@ def check_name(name: str) -> str:
     return name
 
 
-def generate_seed() -> str:
-    """Return a new seed: 64 random bytes as 128 hex digits (wire notes 10)."""
-    from skymount.wire.key_pair import SEED_ENTROPY
-
-    return secrets.token_hex(SEED_ENTROPY)
-
-
 def gen_key_pair_and_seed() -> "tuple[SigningKeyPair, str]":
-    """Return a new key pair and the seed that it comes from."""
-    from skymount.wire.key_pair import SigningKeyPair
+    """Return a new key pair and its seed: 64 random bytes as 128 hex digits (wire notes 10)."""
+    from skymount.wire.key_pair import SEED_ENTROPY, SigningKeyPair
 
-    seed = generate_seed()
+    seed = secrets.token_hex(SEED_ENTROPY)
     return SigningKeyPair.from_seed(seed), seed
 
 
@@ -128,7 +121,6 @@ class Keyring:
         return {key.name: key.pair.public_key for key in keys}
 
     def read(self, name: str) -> StoredKey:
-        """Return a key and when it was added."""
         check_name(name)
         with self._reading() as directory:
             if directory is None:
@@ -220,7 +212,6 @@ class Keyring:
             raise KeyringError(f"{self.path}: {error.strerror or error}") from None
 
     def _files(self, directory: int | None) -> list[str]:
-        """Return the names of all files but hidden ones, sorted."""
         if directory is None:
             return []
         with os.scandir(directory) as entries:

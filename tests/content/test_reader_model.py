@@ -29,7 +29,7 @@ from skymount.errors import (
     RequestRefusedError,
     UnavailableError,
 )
-from skymount.portal.client.base import Body, PortalReader
+from skymount.portal.client.base import PortalReader
 from skymount.portal.failover import Portals
 from skymount.wire.byte_range import ByteRange
 from skymount.wire.skylink import Skylink
@@ -119,7 +119,7 @@ class _Portal(PortalReader):
         size: int,
         *,
         speculative: bool = False,
-    ) -> AsyncIterator[Body]:
+    ) -> AsyncIterator["_Stream"]:
         content = self._truth[skylink]
         start = 0
         if path:
@@ -139,7 +139,7 @@ class _Portal(PortalReader):
         yield _Stream(data, self._weather)
 
 
-class _Stream(Body):
+class _Stream:
     """An answer of the portal in memory."""
 
     def __init__(self, data: bytes, weather: _Weather) -> None:

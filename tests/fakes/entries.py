@@ -1,4 +1,4 @@
-"""Owns registries in memory that misbehave as told, behind the client library's real code for
+"""Registries in memory that misbehave as told, behind the client library's real code for
 entries: no sockets.
 """
 
@@ -21,8 +21,8 @@ from skymount.errors import (
 )
 from skymount.portal.client.base import PortalReader
 from skymount.portal.failover import Portals
-from skymount.portal.http.response import Answer, Headers
-from skymount.portal.http.transport import Transport
+from skymount.portal.http.client import HttpClient
+from skymount.portal.http.response import Headers, Response
 from skymount.portal.options import PortalOptions
 from skymount.wire.registry_entry import (
     MAX_REVISION,
@@ -37,7 +37,7 @@ from skymount.wire.requests import Request
 Key = tuple[bytes, bytes]
 
 
-class FakeRegistry(Transport):
+class FakeRegistry(HttpClient):
     """One portal's registry. `faults` are taken from the front, one for each request:
 
     "" none; "down" fails; "deaf" fails if it is a post; "lost" is done, and then fails; "twice" is
@@ -87,8 +87,8 @@ class FakeRegistry(Transport):
         *,
         headers: Mapping[str, str] | None = None,
         content: bytes | None = None,
-    ) -> Answer:
-        """Handle a request, as `Transport.fetch`."""
+    ) -> Response:
+        """Handle a request, as `HttpClient.fetch`."""
         fault = self.faults.pop(0) if self.faults else self.always
         self.requests += 1
         self.running += 1
@@ -105,7 +105,9 @@ class FakeRegistry(Transport):
         finally:
             self.running -= 1
 
-    async def _handle(self, request: Request, content: bytes | None, fault: str | float) -> Answer:
+    async def _handle(
+        self, request: Request, content: bytes | None, fault: str | float
+    ) -> Response:
         if fault == "down" or (fault == "deaf" and content is not None):
             raise UnavailableError("down", url=self.url)
         if fault == "slow":
@@ -118,7 +120,7 @@ class FakeRegistry(Transport):
             return self._post(SignedEntry.parse_update(content), fault)
         return self._get(request, fault)
 
-    def _get(self, request: Request, fault: str | float) -> Answer:
+    def _get(self, request: Request, fault: str | float) -> Response:
         self.gets += 1
         query = parse_qs(urlsplit(request.target).query)
         key = (parse_public_key(query["publickey"][0]), parse_tweak(query["datakey"][0]))
@@ -130,9 +132,9 @@ class FakeRegistry(Transport):
         found = history[-2 if fault == "stale" else -1]
         if fault == "forged":
             found = replace(found, entry=forged(found.entry))
-        return Answer(200, Headers(), found.encode_answer())
+        return Response(200, Headers(), found.encode_answer())
 
-    def _post(self, signed: SignedEntry, fault: str | float) -> Answer:
+    def _post(self, signed: SignedEntry, fault: str | float) -> Response:
         self.posts.append(signed)
         for _ in range(2 if fault == "twice" else 1):
             try:
@@ -143,7 +145,7 @@ class FakeRegistry(Transport):
                 ) from None
         if fault == "lost":
             raise UnavailableError("the answer is lost", url=self.url)
-        return Answer(204, Headers(), b"")
+        return Response(204, Headers(), b"")
 
 
 def forged(entry: Entry) -> Entry:

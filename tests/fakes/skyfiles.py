@@ -1,4 +1,4 @@
-"""Owns made-up content: skyfiles of every shape, with the skylinks that they truly have."""
+"""Makes skyfiles of every shape, with the skylinks that they truly have."""
 
 import random
 import zlib

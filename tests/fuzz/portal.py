@@ -171,12 +171,12 @@ async def exchanged(connection: HTTP11Connection, url: str, method: str, into: b
     request = httpx.Request(method, url, extensions={"head_limit": _HEAD_LIMIT, "timeout": {}})
     found: _Outcome = None
     with suppress(httpx.HTTPError):
-        arrived = await connection.exchange(request)
+        response = await connection.handle(request)
         try:
-            body = await _read(arrived.body, into)
-            found = (arrived.status, list(arrived.headers), body)
+            body = await _read(response.extensions["body"], into)
+            found = (response.status_code, response.headers.raw, body)
         finally:
-            await arrived.body.aclose()
+            await response.aclose()
     await connection.aclose()
     return found
 

@@ -37,5 +37,5 @@ def contexts() -> Contexts:
     client = ssl.create_default_context()
     authority.configure_trust(client)
     server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert("127.0.0.1", "localhost").configure_cert(server)
+    authority.issue_cert("127.0.0.1", "localhost", "portal.example").configure_cert(server)
     return Contexts(client, server, authority.cert_pem.bytes())

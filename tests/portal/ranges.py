@@ -1,8 +1,9 @@
-"""Owns receiving a range of content as one value."""
+"""Receives a range of content as one value."""
 
 from contextlib import aclosing
 
-from skymount.portal.client.base import Body, PortalReader
+from skymount.portal.client.base import PortalReader
+from skymount.portal.http.response import StreamingResponse
 from skymount.wire.byte_range import ByteRange
 from skymount.wire.skylink import Skylink
 
@@ -15,14 +16,14 @@ async def received(
         return await rest_of(body, len(wanted))
 
 
-async def rest_of(body: Body, length: int) -> bytes:
+async def rest_of(body: StreamingResponse, length: int) -> bytes:
     """Receive a body of so many bytes."""
     found = bytearray(length)
     await body.fill(memoryview(found))
     return bytes(found)
 
 
-async def begin(body: Body, length: int) -> None:
+async def begin(body: StreamingResponse, length: int) -> None:
     """Receive the first byte of a body of so many, and leave the rest."""
     view = memoryview(bytearray(length))
     async with aclosing(body.fill_each([view[:1], view[1:]])) as told:

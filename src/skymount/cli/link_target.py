@@ -158,10 +158,6 @@ class LinkTarget:
         """How far it is verified; what a domain leads to never is (H1)."""
         return Verified.NO if self.link.is_domain else self.tree.skyfile.verified
 
-    def warn_of_doubt(self, policy: VerifyPolicy) -> None:
-        """Warn of content that cannot be verified."""
-        warn_of_doubt(self.link.text, self.verified, policy)
-
     def single_file(self) -> TreeFile | None:
         """Return the file that this is; the root is one unless a directory was uploaded.
 
@@ -235,7 +231,7 @@ def safe_name(name: str, instead: str) -> str:
     return name if is_safe and not name.startswith("-") else instead
 
 
-def warn_of_doubt(what: str, verified: Verified, policy: VerifyPolicy) -> None:
+def warn_of_unverified(what: str, verified: Verified, policy: VerifyPolicy) -> None:
     """Warn of content that cannot be verified, unless the policy is off."""
     if policy is VerifyPolicy.OFF or verified is Verified.YES:
         return

@@ -78,7 +78,6 @@ class Layout:
 
     @property
     def body_size(self) -> int:
-        """Bytes of fan-out and metadata."""
         return self.fanout_size + self.metadata_size
 
     @property

@@ -30,11 +30,9 @@ class ByteRange:
         return self.stop - self.start
 
     def header(self) -> str:
-        """Return the value of a Range header."""
         return f"bytes={self.start}-{self.stop - 1}"
 
     def content_range(self, size: int) -> str:
-        """Return the value of a Content-Range header."""
         return f"bytes {self.start}-{self.stop - 1}/{size}"
 
     @classmethod

@@ -53,7 +53,6 @@ class Dialect:
 
     @property
     def answer_headers(self) -> tuple[str, ...]:
-        """All headers of this dialect that a response may have."""
         return (
             self.skylink_header,
             self.requested_skylink_header,
@@ -79,7 +78,6 @@ class Dialect:
         return "/" + "/".join((self.prefix, *segments))
 
     def link(self, skylink: object) -> str:
-        """Return the content link ``<scheme>://<skylink>``."""
         return f"{self.scheme}://{skylink}"
 
 

@@ -103,7 +103,6 @@ class RegistryRecord:
 
     @property
     def skylink(self) -> Skylink:
-        """The v2 skylink of the entry."""
         return entry_link(self.public_key, self.tweak)
 
     def text(self, scheme: str) -> str:

@@ -23,7 +23,6 @@ _LEAF, _NODE = b"\x00", b"\x01"
 
 
 def _hash_blocks(prefix: bytes, data: bytes, start: int = 0, stride: int = LEAF_SIZE) -> bytes:
-    """Return the joined hashes of the 64-byte blocks at start, start + stride, ..."""
     return b"".join(
         [
             blake2b(prefix + data[at : at + LEAF_SIZE], digest_size=32).digest()

@@ -25,6 +25,7 @@ from skymount.errors import (
     WrongTypeError,
 )
 from skymount.portal.client.client import PortalClient
+from skymount.portal.http.retry import RetryPolicy
 from skymount.server.storage import zone_file
 from tests.fakes import portal as fake
 from tests.fakes.portal import FakePortal, Reply, Request, running
@@ -529,10 +530,10 @@ async def test_part_that_nobody_asked_for(target: Path, content_range: bytes):
     assert target.read_bytes() == b"old"
 
 
-async def test_portal_that_breaks_after_every_byte(target: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_portal_that_breaks_after_every_byte(target: Path):
     """A portal cannot keep a client at connecting: a byte at a time is not progress enough."""
-    monkeypatch.setattr("skymount.portal.client.download.pause_before", lambda _: 0)
     async with talking() as (portal, client):
+        client.transport.retry = RetryPolicy(backoff=0)
         portal.fault(breaking(1))
         with pytest.raises(BadContentError):
             await client.download_file(target, LARGE.name)

@@ -13,10 +13,12 @@ import trio
 import trio.testing
 
 from skymount.errors import BadContentError, PortalTimeoutError
+from skymount.portal.http.client import HttpClient
 from skymount.portal.http.http11 import HTTP11Connection
+from skymount.portal.http.proxy import Route
+from skymount.portal.http.response import StreamingResponse
 from skymount.portal.http.response_body import Body
 from skymount.portal.http.response_head import LINES_LIMIT, SMALL_LIMIT
-from skymount.portal.http.transport import OpenAnswer, Transport
 from skymount.portal.options import PortalOptions
 from skymount.wire.requests import Request
 from tests.fakes import portal as fake
@@ -119,11 +121,11 @@ async def serving(
 @asynccontextmanager
 async def talking(
     *replies: Reply | bytes, timeout: float = 5
-) -> AsyncIterator[tuple[Server, Transport]]:
+) -> AsyncIterator[tuple[Server, HttpClient]]:
     """Run a server, and a client of it that repeats nothing."""
     async with serving(*replies) as server:
         options = PortalOptions.parse(server.url, retries=0, timeout=timeout)
-        transport = Transport(server.url, options)
+        transport = HttpClient(server.url, options)
         yield server, transport
         await transport.aclose()
 
@@ -131,7 +133,7 @@ async def talking(
 @asynccontextmanager
 async def opened(
     reply: Reply | bytes, timeout: float = 5
-) -> AsyncIterator[tuple[Transport, OpenAnswer]]:
+) -> AsyncIterator[tuple[HttpClient, StreamingResponse]]:
     """Run a server, and ask it."""
     async with talking(reply, timeout=timeout) as (_, transport), transport.open(GET) as answer:
         yield transport, answer
@@ -158,19 +160,19 @@ async def no_tls() -> ssl.SSLContext:
 
 async def ask(connection: HTTP11Connection, url: str, method: str = "GET") -> tuple[int, bytes]:
     """Send a request and return status and body."""
-    response = await connection.exchange(httpx.Request(method, url))
-    body = b"".join([piece async for piece in response.body])
-    await response.body.aclose()
-    return response.status, body
+    response = await connection.handle(httpx.Request(method, url))
+    body = b"".join([piece async for piece in response.stream])
+    await response.aclose()
+    return response.status_code, body
 
 
-async def fetched(transport: Transport, request: Request = GET) -> bytes:
+async def fetched(transport: HttpClient, request: Request = GET) -> bytes:
     return (await transport.fetch(request, 1 << 20)).body
 
 
-async def filled(transport: Transport, answer: OpenAnswer, size: int) -> bytes:
+async def filled(transport: HttpClient, answer: StreamingResponse, size: int) -> bytes:
     view = memoryview(bytearray(size))
-    await transport.fill(answer, view)
+    await answer.fill_next(view)
     return bytes(view)
 
 
@@ -326,11 +328,9 @@ async def test_large_header_of_an_error():
     async with serving(sized(b"hello", more=large).replace(b"200 OK", b"302 Found")) as server:
         connection = HTTP11Connection(no_tls, 60)
         extensions = {"head_limit": 4 << 20}
-        response = await connection.exchange(
-            httpx.Request("GET", server.url, extensions=extensions)
-        )
-        assert [name for name, _ in response.headers] == [b"content-length"]
-        await response.body.aclose()
+        response = await connection.handle(httpx.Request("GET", server.url, extensions=extensions))
+        assert [name for name, _ in response.headers.raw] == [b"content-length"]
+        await response.aclose()
         await connection.aclose()
 
 
@@ -474,9 +474,9 @@ async def test_closed_answer():
     """An answer that was closed is not read from: the connection may be another's by now."""
     async with serving(sized(MUCH)) as server:
         connection = HTTP11Connection(no_tls, 60)
-        response = await connection.exchange(httpx.Request("GET", server.url))
-        body: Body = response.body
-        await response.body.aclose()
+        response = await connection.handle(httpx.Request("GET", server.url))
+        body: Body = response.extensions["body"]
+        await response.aclose()
         with pytest.raises(httpx.StreamClosed):
             await body.receive()
         with pytest.raises(httpx.StreamClosed):
@@ -496,7 +496,7 @@ async def test_fill(split: int):
         for sizes in ([300_000], [1, 65_536, 7, 200_000, 34_456], [100_000] * 3):
             async with transport.open(GET) as answer_:
                 found = [await filled(transport, answer_, size) for size in sizes]
-                await transport.finish(answer_)
+                await answer_.finish()
             assert b"".join(found) == MUCH
         assert server.accepted == 1
 
@@ -508,7 +508,7 @@ async def test_fill_from_chunks():
             async with transport.open(GET) as answer:
                 assert await filled(transport, answer, 4) == b"hell"
                 assert await filled(transport, answer, 1) == b"o"
-                await transport.finish(answer)
+                await answer.finish()
         assert server.accepted == 1
 
 
@@ -526,7 +526,7 @@ async def test_something_follows(answer: bytes):
     async with opened(Reply([answer], close=True)) as (transport, body):
         assert await filled(transport, body, 4) == b"hell"
         with pytest.raises(BadContentError, match="more bytes"):
-            await transport.finish(body)
+            await body.finish()
 
 
 async def test_silence_in_a_buffer():
@@ -540,7 +540,7 @@ async def test_drip_into_a_buffer():
     """A body that drips is given up when silence would be."""
     async with running(FakePortal()) as portal:
         portal.fault(lambda *_: fake.Reply(200, (), MUCH, drip=(1, 0.01)))
-        transport = Transport(portal.url, PortalOptions.parse(portal.url, timeout=0.2))
+        transport = HttpClient(portal.url, PortalOptions.parse(portal.url, timeout=0.2))
         async with transport.open(GET) as body:
             with pytest.raises(PortalTimeoutError, match="only"):
                 await filled(transport, body, len(MUCH))
@@ -571,9 +571,9 @@ async def test_refused_upload():
 
         for content in (Pieces(*[MUCH] * 100), MUCH * 100):
             request = httpx.Request("POST", server.url, content=content)
-            response = await connection.exchange(request)
-            assert response.status == 413
-            await response.body.aclose()
+            response = await connection.handle(request)
+            assert response.status_code == 413
+            await response.aclose()
         assert server.accepted == 2
         await connection.aclose()
 
@@ -590,9 +590,9 @@ async def test_body_of_a_request():
             (Pieces(b"hel", b"", b"lo"), {}),
         ]:
             request = httpx.Request("POST", server.url, content=content, headers=headers)
-            response = await connection.exchange(request)
-            assert [piece async for piece in response.body] == [b"hello"]
-            await response.body.aclose()
+            response = await connection.handle(request)
+            assert [piece async for piece in response.stream] == [b"hello"]
+            await response.aclose()
         whole, large, counted, chunked = (x.partition(b"\r\n\r\n")[2] for x in server.received)
         assert (whole, large, counted) == (b"hello", MUCH, b"hello")
         assert b"3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n".startswith(chunked)
@@ -607,7 +607,7 @@ async def test_body_that_is_not_as_declared():
             headers = {"Content-Length": length}
             request = httpx.Request("POST", server.url, content=Pieces(b"hello"), headers=headers)
             with pytest.raises(httpx.LocalProtocolError):
-                await connection.exchange(request)
+                await connection.handle(request)
         assert await ask(connection, server.url) == (200, b"hello")
         await connection.aclose()
 
@@ -618,7 +618,7 @@ async def test_body_that_is_not_as_declared():
 async def test_ipv6():
     """An address may be an IPv6 one."""
     async with serving(HELLO, host="::1") as server:
-        transport = Transport(server.url, PortalOptions.parse(server.url))
+        transport = HttpClient(server.url, PortalOptions.parse(server.url))
         assert await fetched(transport) == b"hello"
         assert b"\r\nHost: [::1]:" in server.received[0]
         await transport.aclose()
@@ -627,7 +627,7 @@ async def test_ipv6():
 async def test_ahead_of_need():
     """Connections are made ahead of need, as many as there may be, and requests use them."""
     async with serving(HELLO) as server:
-        transport = Transport(server.url, PortalOptions.parse(server.url, connections=3))
+        transport = HttpClient(server.url, PortalOptions.parse(server.url, connections=3))
         await transport.connect(10)
         await transport.connect(2)
         async with transport.open(GET), transport.open(GET):
@@ -640,7 +640,7 @@ async def test_ahead_of_need():
 async def test_one_that_stands_is_the_next():
     """A request does not wait for a new connection in place of one that broke, if one is idle."""
     async with serving(sized(b"hel", length=5)) as server:
-        transport = Transport(server.url, PortalOptions.parse(server.url))
+        transport = HttpClient(server.url, PortalOptions.parse(server.url))
         await transport.connect(2)
         for _ in range(2):
             async with transport.open(GET):
@@ -652,7 +652,7 @@ async def test_one_that_stands_is_the_next():
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "https://127.0.0.1:1", "http://x..y"])
 async def test_nobody_ahead_of_need(url: str):
     """That nobody is there is the error of a request, not of making connections ahead."""
-    transport = Transport(url, PortalOptions())
+    transport = HttpClient(url, PortalOptions())
     await transport.connect(2)
     await transport.aclose()
 
@@ -662,7 +662,7 @@ async def test_closed_while_connecting(contexts: Contexts):
 
     async def connect() -> None:
         with pytest.raises(httpx.ConnectError):
-            await connection.connect(httpx.URL(f"https://127.0.0.1:{port}"), 60)
+            await connection.connect(Route.of(httpx.URL(f"https://127.0.0.1:{port}")), 60)
 
     connection = HTTP11Connection(contexts.trusted, 60)
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
@@ -691,14 +691,14 @@ async def test_tls(contexts: Contexts):
 
     async with serving(HELLO, sized(MUCH), CHUNKED, tls=contexts.server) as server:
         connection = HTTP11Connection(contexts.trusted, 60)
-        await connection.connect(httpx.URL(server.url), 5)
+        await connection.connect(Route.of(httpx.URL(server.url)), 5)
         await trio.testing.wait_all_tasks_blocked()
         assert await ask(connection, server.url) == (200, b"hello")
-        response = await connection.exchange(httpx.Request("GET", server.url))
+        response = await connection.handle(httpx.Request("GET", server.url))
         found, view = 0, memoryview(bytearray(len(MUCH)))
-        while received := await response.body.receive_into(view[found:]):
+        while received := await response.extensions["body"].receive_into(view[found:]):
             found += received
-        await response.body.aclose()
+        await response.aclose()
         assert bytes(view) == MUCH
         assert await ask(connection, server.url) == (200, b"hello")
         assert server.accepted == 1

@@ -14,7 +14,6 @@ import trio
 from skymount.errors import BadContentError
 from skymount.portal.client.client import PortalClient
 from skymount.portal.client.registry import RegistryEntry
-from skymount.portal.http.http11 import Arrived
 from skymount.portal.http.redirects import Leap, Reach, following, reach_of, reach_told_by
 from skymount.portal.http.request import Call
 from skymount.portal.http.stream import NotFollowedError, open_stream
@@ -100,8 +99,9 @@ def redirected(source: str, target: str, *hosts: str, method: str = "GET") -> ht
     call = Call(Request(method, "/a"), PortalOptions.parse(redirect_hosts=hosts), source)
     before = httpx.Request(method, source, headers={"Cookie": "secret", "X": "y"})
     then = httpx.Request(method, target, headers={"X": "y"})
-    arrived = Arrived(307, (), None, then)  # type: ignore[arg-type]
-    return following(call, before, arrived, None, frozenset([b"cookie"]))
+    response = httpx.Response(307, extensions={"peer": None})
+    response.next_request = then
+    return following(call, before, response, None, frozenset([b"cookie"]))
 
 
 @pytest.mark.parametrize(

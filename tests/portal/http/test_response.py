@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skymount.portal.http import response
-from skymount.portal.http.response import Answer, Headers, parse_retry_after, pause_before
+from skymount.portal.http.response import Headers, Response, parse_retry_after
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -40,7 +39,7 @@ def test_length(text: str, length: int | None):
 
 def test_repr_of_an_answer():
     """Neither header values nor the body are in a repr."""
-    answer = Answer(200, Headers([(b"Set-Cookie", b"secret")]), b"secret")
+    answer = Response(200, Headers([(b"Set-Cookie", b"secret")]), b"secret")
     assert "secret" not in repr(answer)
     assert "set-cookie" in repr(answer)
 
@@ -82,27 +81,3 @@ def test_any_date(date: datetime):
     assert parse_retry_after(format_datetime(date, usegmt=True), NOW) == max(
         0, (date - NOW).total_seconds()
     )
-
-
-def test_pauses(monkeypatch: pytest.MonkeyPatch):
-    """Pauses are drawn from 0 to a bound that doubles up to 5 s."""
-    bounds: list[float] = []
-
-    def draw(low: float, high: float) -> float:
-        assert low == 0
-        bounds.append(high)
-        return high
-
-    monkeypatch.setattr(response.random, "uniform", draw)
-    assert [pause_before(n) for n in range(1, 8)] == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
-    assert bounds == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
-
-
-def test_pauses_that_a_portal_asks_for():
-    """What a portal asks for is waited, up to a minute; more is not worth waiting for."""
-    assert pause_before(1, 30.0) == 30.0
-    assert pause_before(3, 60.0) == 60.0
-    assert pause_before(1, 60.1) is None
-    pause = pause_before(1, 0.0)
-    assert pause is not None
-    assert 0 <= pause <= 0.2

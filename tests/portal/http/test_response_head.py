@@ -8,8 +8,8 @@ import pytest
 import trio
 
 from skymount.errors import BadContentError
+from skymount.portal.http.client import HttpClient
 from skymount.portal.http.response_head import LINES_LIMIT, SMALL_LIMIT, HeadBuffer, RawHead
-from skymount.portal.http.transport import Transport
 from skymount.portal.options import PortalOptions
 from skymount.wire.requests import Request
 
@@ -33,7 +33,7 @@ async def _fetch(answer: bytes) -> bytes:
         listeners = await nursery.start(partial(serve, host="127.0.0.1"))
         assert listeners[0].socket.family == socket.AF_INET
         url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
-        transport = Transport(url, PortalOptions.parse(url, retries=0))
+        transport = HttpClient(url, PortalOptions.parse(url, retries=0))
         found: bytes | BadContentError
         try:
             found = (await transport.fetch(Request("GET", "/"), 1 << 20)).body

@@ -21,7 +21,7 @@ from skymount.errors import (
 )
 from skymount.portal.client.client import PortalClient
 from skymount.portal.failover import Portals
-from skymount.portal.http.response import Answer
+from skymount.portal.http.response import Response
 from skymount.portal.registry.entry_state import (
     EntryState,
 )
@@ -314,7 +314,7 @@ async def test_write_that_is_cancelled_when_it_is_done(ledger: Ledger, autojump_
     """G12: what the portal has taken is not in the spool, whenever its writer gives up."""
 
     class Cancelling(FakeRegistry):
-        def _post(self, posted: SignedEntry, fault: str | float) -> Answer:
+        def _post(self, posted: SignedEntry, fault: str | float) -> Response:
             answer = super()._post(posted, fault)
             scope.cancel()
             return answer
@@ -717,7 +717,7 @@ class FullLedger(Ledger):
 
     def fill(self, full: bool = True) -> None:
         """Fill the disk, or empty it: SQLite's own limit stands for it."""
-        writer = self._database._writer.database
+        writer = self._database._writer
 
         def limit(database: sqlite3.Connection) -> None:
             (pages,) = database.execute("PRAGMA page_count").fetchone()

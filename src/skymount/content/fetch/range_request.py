@@ -13,7 +13,8 @@ import trio
 
 from skymount.content.model.skyfile import Skyfile
 from skymount.errors import BadContentError, PortalError, RequestRefusedError
-from skymount.portal.client.base import Body, PortalReader
+from skymount.portal.client.base import PortalReader
+from skymount.portal.http.response import StreamingResponse
 from skymount.wire.byte_range import ByteRange
 
 _FILES_AT_ONCE = 16
@@ -48,7 +49,7 @@ async def receive(
     """
     wanted = ByteRange(start, start + sum(map(len, views)))
     async with AsyncExitStack() as stack:
-        body: Body | None = None
+        body: StreamingResponse | None = None
         if client not in refused:
             whole = client.open_range(
                 skyfile.skylink, "", wanted, skyfile.size, speculative=speculative

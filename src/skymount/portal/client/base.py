@@ -2,7 +2,7 @@
 verifies them.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -13,7 +13,8 @@ import trio
 
 from skymount.concurrency import off_loop
 from skymount.errors import HeadTooLongError, MalformedError, PortalError, UnavailableError
-from skymount.portal.http.transport import Destination, OpenAnswer, Transport
+from skymount.portal.http.client import Destination, HttpClient
+from skymount.portal.http.response import StreamingResponse
 from skymount.portal.options import ClientOptions, CommonOptions, PortalOptions
 from skymount.wire import merkle, requests, responses
 from skymount.wire.byte_range import ByteRange
@@ -41,34 +42,6 @@ class ContentHead:
     """Why the portal could not send headers."""
 
 
-class Body:
-    """Content that is on its way, received into buffers of the caller's."""
-
-    def __init__(self, transport: Transport, answer: OpenAnswer) -> None:
-        self._transport = transport
-        self._answer = answer
-
-    async def fill(self, view: memoryview) -> None:
-        """Fill a buffer with all of the body; PortalError if that is longer, or cannot be had."""
-        await self._transport.fill(self._answer, view)
-        await self._transport.finish(self._answer)
-
-    async def fill_each(self, views: Sequence[memoryview]) -> AsyncGenerator[int, None]:
-        """Fill buffers, together as long as the body; yields the number of each that may be used.
-
-        The last one may be when it is known that nothing follows. Of an answer that does not say
-        how long it is only the end tells whether it is what was asked for: none may be used before.
-        """
-        is_sized = self._answer.headers.length is not None
-        for number, view in enumerate(views[:-1]):
-            await self._transport.fill(self._answer, view)
-            if is_sized:
-                yield number
-        await self.fill(views[-1])
-        for number in range(len(views) - 1 if is_sized else 0, len(views)):
-            yield number
-
-
 class PortalReader:
     """A client of one portal for reading content; an async context manager, safe for many tasks.
 
@@ -76,7 +49,7 @@ class PortalReader:
     """
 
     options: PortalOptions
-    transport: Transport
+    transport: HttpClient
 
     def __init__(self, portal_url: str = "", **options: Unpack[ClientOptions]) -> None:
         """Select a portal; an empty address is the default one. No network traffic."""
@@ -91,8 +64,8 @@ class PortalReader:
 
     def _select(self, options: PortalOptions) -> None:
         self.options = options
-        self.transport = Transport(options.url, options)
-        self._node: Transport | None = None
+        self.transport = HttpClient(options.url, options)
+        self._node: HttpClient | None = None
 
     @property
     def url(self) -> str:
@@ -104,13 +77,13 @@ class PortalReader:
         return self.options.dialect
 
     @property
-    def node(self) -> Transport:
+    def node(self) -> HttpClient:
         """The connections to `node_url`, which keeps the skykeys; by default the portal's."""
         url = self.options.node_url
         if not url or url == self.url:
             return self.transport
         if self._node is None:
-            self._node = Transport(url, self.options)
+            self._node = HttpClient(url, self.options)
         return self._node
 
     def __repr__(self) -> str:
@@ -182,7 +155,7 @@ class PortalReader:
         *,
         speculative: bool = False,
         **options: Unpack[CommonOptions],
-    ) -> AsyncIterator[Body]:
+    ) -> AsyncIterator[StreamingResponse]:
         """Open a byte range of a file of `size` bytes, or of the whole payload if `path` is empty.
 
         A `speculative` request waits for a connection until no other request does.
@@ -192,11 +165,11 @@ class PortalReader:
         opened = self.transport.open(request, call, byte_range=byte_range, speculative=speculative)
         async with opened as answer:
             check_range(answer, byte_range, size, named=bool(path))
-            yield Body(self.transport, answer)
+            yield answer
 
 
 async def fetch_sector(
-    transport: Transport, root: bytes, length: int, call: PortalOptions
+    transport: HttpClient, root: bytes, length: int, call: PortalOptions
 ) -> bytes:
     """Fetch the first `length` bytes of the sector with that Merkle root (wire notes 4.7).
 
@@ -211,7 +184,7 @@ async def fetch_sector(
     return data
 
 
-async def head(transport: Transport, skylink: Skylink, call: PortalOptions) -> ContentHead:
+async def head(transport: HttpClient, skylink: Skylink, call: PortalOptions) -> ContentHead:
     """Ask a portal for the headers of a whole skylink (endpoint 4).
 
     ``format=concat`` keeps a portal from redirecting to a default path, or failing without one. If
@@ -248,7 +221,7 @@ def is_without_headers(error: PortalError) -> bool:
 
 
 async def _without_headers(
-    transport: Transport, skylink: Skylink, call: PortalOptions, failure: PortalError
+    transport: HttpClient, skylink: Skylink, call: PortalOptions, failure: PortalError
 ) -> ContentHead:
     if skylink.version == 1:
         return ContentHead(None, None, None, failure=failure)
@@ -268,7 +241,7 @@ def content_request(skylink: Skylink, path: str) -> requests.Request:
     return requests.download(skylink, path, archive=archive, with_metadata=False)
 
 
-def check_range(answer: OpenAnswer, asked: ByteRange, size: int, *, named: bool) -> None:
+def check_range(answer: StreamingResponse, asked: ByteRange, size: int, *, named: bool) -> None:
     """BadContentError unless the answer holds exactly the range, of content of `size` bytes.
 
     The total size may be missing for a file that was `named`. For the whole payload it may not:

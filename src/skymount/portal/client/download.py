@@ -18,8 +18,8 @@ from skymount.errors import (
     UnavailableError,
 )
 from skymount.portal.client.content_check import DownloadCheck
-from skymount.portal.http.response import pause_before
-from skymount.portal.http.transport import OpenAnswer, Transport
+from skymount.portal.http.client import HttpClient
+from skymount.portal.http.response import StreamingResponse
 from skymount.portal.options import PortalOptions
 from skymount.portal.verify_policy import Verified
 from skymount.storage.atomic_file import write_all
@@ -111,7 +111,7 @@ def _mode_of(path: Path) -> int | None:
 
 
 async def to_file(
-    transport: Transport,
+    transport: HttpClient,
     request: Request,
     destination: Path,
     options: PortalOptions,
@@ -143,7 +143,7 @@ async def to_file(
 
 
 async def _fill(
-    transport: Transport,
+    transport: HttpClient,
     request: Request,
     file: _PartialFile,
     options: PortalOptions,
@@ -179,25 +179,27 @@ async def _fill(
                 raise
         short = 0 if file.size >= most + _SHORT_TRANSFER else short + 1
         most = max(most, file.size)
-        await trio.sleep((pause_before(short) or 0) if short else 0)
+        await trio.sleep((transport.retry.pause_before(short) or 0) if short else 0)
 
 
 async def _copy(
-    transport: Transport,
-    answer: OpenAnswer,
+    transport: HttpClient,
+    answer: StreamingResponse,
     file: _PartialFile,
     total: int | None,
     progress: Progress | None,
 ) -> None:
     missing = None if total is None else total - file.size
-    async with aclosing(transport.pieces(answer, missing)) as pieces:
+    async with aclosing(answer.pieces(missing)) as pieces:
         async for piece in pieces:
             await trio.to_thread.run_sync(file.write, piece)
             if progress is not None:
                 progress(file.size, total)
 
 
-async def _position(file: _PartialFile, answer: OpenAnswer, asked: str) -> tuple[str, int | None]:
+async def _position(
+    file: _PartialFile, answer: StreamingResponse, asked: str
+) -> tuple[str, int | None]:
     """Restart the file unless the answer is the rest of it.
 
     Returns the content's strong ETag or "", and its size if known. BadContentError for a part that

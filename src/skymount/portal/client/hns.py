@@ -10,7 +10,7 @@ import trio
 from skymount.errors import MalformedError, SkymountError
 from skymount.portal.client import arguments
 from skymount.portal.client.base import PortalReader
-from skymount.portal.http.transport import Transport
+from skymount.portal.http.client import HttpClient
 from skymount.portal.options import CommonOptions, PortalOptions
 from skymount.portal.validation import flag, text
 from skymount.wire import requests, responses
@@ -29,7 +29,7 @@ class HnsResult:
     record: DomainRecord
 
 
-async def resolve(transport: Transport, domain: str, call: PortalOptions) -> HnsResult:
+async def resolve(transport: HttpClient, domain: str, call: PortalOptions) -> HnsResult:
     """Ask a portal what a domain in canonical form resolves to (endpoint 12)."""
     request = requests.hns_resolution(domain)
     answer = await transport.fetch(request, responses.RESPONSE_LIMIT, call)

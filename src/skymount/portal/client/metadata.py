@@ -18,8 +18,8 @@ from skymount.errors import (
 from skymount.portal.client.base import is_without_headers
 from skymount.portal.client.content_check import DownloadCheck
 from skymount.portal.client.verification import ContentProof
-from skymount.portal.http.response import Answer, Headers
-from skymount.portal.http.transport import Transport
+from skymount.portal.http.client import HttpClient
+from skymount.portal.http.response import Headers, Response
 from skymount.portal.options import PortalOptions
 from skymount.portal.verify_policy import Verified
 from skymount.wire import requests
@@ -98,7 +98,7 @@ def _link_of(
 
 
 async def get_metadata(
-    transport: Transport,
+    transport: HttpClient,
     skylink: Skylink,
     path: str,
     call: PortalOptions,
@@ -114,7 +114,7 @@ async def get_metadata(
     except PortalError as error:
         if not is_without_headers(error):
             raise
-        answer = Answer(HTTPStatus.OK, Headers(), b"")
+        answer = Response(HTTPStatus.OK, Headers(), b"")
     headers = answer.headers
     raw = headers.raw(call.dialect.metadata_header)
     try:
@@ -134,12 +134,12 @@ async def get_metadata(
 
 
 async def _head(
-    transport: Transport,
+    transport: HttpClient,
     request: requests.Request,
     skylink: Skylink,
     path: str,
     call: PortalOptions,
-) -> Answer:
+) -> Response:
     """Ask for headers; again with a format if the portal needs one to choose a file."""
     try:
         return await transport.fetch(request, 0, call)
@@ -151,7 +151,7 @@ async def _head(
 
 
 async def get_file_content(
-    transport: Transport,
+    transport: HttpClient,
     skylink: Skylink,
     request: requests.Request,
     path: str,

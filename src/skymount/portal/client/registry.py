@@ -20,7 +20,7 @@ from skymount.errors import (
 )
 from skymount.portal import validation
 from skymount.portal.client import arguments
-from skymount.portal.http.transport import Transport
+from skymount.portal.http.client import HttpClient
 from skymount.portal.options import CallOptions, CommonOptions, PortalOptions
 from skymount.portal.registry.revision_marks import EntryId, RevisionMarks, VerifiedEntry
 from skymount.wire import requests, responses
@@ -71,7 +71,7 @@ class EntryResult:
 class Registry:
     """The registry of one portal."""
 
-    def __init__(self, transport: Transport, marks: RevisionMarks | None = None) -> None:
+    def __init__(self, transport: HttpClient, marks: RevisionMarks | None = None) -> None:
         """`marks` are the revisions that were seen before; none by default."""
         self._transport = transport
         self.marks = marks or RevisionMarks()

@@ -16,8 +16,8 @@ from skymount.portal.client import arguments
 from skymount.portal.client.registry import GET_TIMEOUT, Registry, entry_id_of
 from skymount.portal.client.upload import UploadBody, send
 from skymount.portal.client.verification import ContentProofs
+from skymount.portal.http.client import HttpClient
 from skymount.portal.http.request import Call
-from skymount.portal.http.transport import Transport
 from skymount.portal.options import CallOptions, CommonOptions, PortalOptions
 from skymount.portal.registry.revision_marks import EntryId
 from skymount.portal.verify_policy import Verified
@@ -48,7 +48,7 @@ class JSONResult:
 class SkyDB:
     """The JSON documents of one portal's registry."""
 
-    def __init__(self, transport: Transport, registry: Registry, proofs: ContentProofs) -> None:
+    def __init__(self, transport: HttpClient, registry: Registry, proofs: ContentProofs) -> None:
         self._transport = transport
         self._proofs = proofs
         self._registry = registry

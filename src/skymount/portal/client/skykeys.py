@@ -5,7 +5,7 @@ from typing import Unpack
 
 from skymount.errors import MalformedError, NotFoundError, PortalError
 from skymount.portal.client.base import PortalReader
-from skymount.portal.http.response import Answer
+from skymount.portal.http.response import Response
 from skymount.portal.options import CommonOptions, PortalOptions
 from skymount.portal.validation import text
 from skymount.wire import requests, responses, skykey
@@ -90,7 +90,7 @@ class SkykeyCalls(PortalReader):
 
     async def _fetch_from_node(
         self, request: requests.Request, call: PortalOptions, body: bytes | None = None
-    ) -> Answer:
+    ) -> Response:
         """Send a request; NotFoundError when the node's words say so, whatever the status."""
         try:
             return await self.node.fetch(request, responses.RESPONSE_LIMIT, call, content=body)

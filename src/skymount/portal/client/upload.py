@@ -21,7 +21,7 @@ from skymount.portal.client.upload_source import (
     checked_name,
     directory_sources,
 )
-from skymount.portal.http.transport import Transport
+from skymount.portal.http.client import HttpClient
 from skymount.portal.options import OnUploadProgress, PortalOptions
 from skymount.portal.validation import flag, text, texts
 from skymount.wire import multipart, requests, responses
@@ -172,7 +172,7 @@ class UploadBody:
 
 
 async def send(
-    transport: Transport, body: UploadBody, options: PortalOptions | None = None
+    transport: HttpClient, body: UploadBody, options: PortalOptions | None = None
 ) -> responses.UploadResult:
     """Send content (endpoints 1 and 2). It is sent again only after a redirect.
 
@@ -186,7 +186,7 @@ async def send(
     sent = body.reporting(call.on_upload_progress) if call.on_upload_progress else body
     content = aiter(sent) if sent.size is None else sent
     async with transport.open(request, call, headers=body.headers, content=content) as answer:
-        found = await transport.body(answer, responses.RESPONSE_LIMIT)
+        found = await answer.read(responses.RESPONSE_LIMIT)
         try:
             return responses.UploadResult.parse(found, call.dialect)
         except MalformedError as error:

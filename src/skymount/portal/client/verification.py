@@ -25,7 +25,7 @@ from skymount.portal.client.content_check import (
     PayloadCheck,
     SizeCheck,
 )
-from skymount.portal.http.transport import Transport
+from skymount.portal.http.client import HttpClient
 from skymount.portal.options import PortalOptions
 from skymount.portal.registry.revision_marks import EntryId, RevisionMarks
 from skymount.portal.verify_policy import Verified, VerifyPolicy
@@ -68,7 +68,7 @@ class ContentProof:
 class ContentProofs:
     """The proofs of one portal. Safe for many tasks at once."""
 
-    def __init__(self, transport: Transport, marks: RevisionMarks) -> None:
+    def __init__(self, transport: HttpClient, marks: RevisionMarks) -> None:
         """`marks` are the revisions of registry entries that were seen before."""
         self._transport = transport
         self._marks = marks
@@ -183,7 +183,7 @@ def refuse_unverified(call: PortalOptions, what: object, reason: str) -> None:
 
 
 async def _fetch_proof(
-    transport: Transport, skylink: Skylink, call: PortalOptions
+    transport: HttpClient, skylink: Skylink, call: PortalOptions
 ) -> ContentProof | None:
     """Ask for a proof; None when the portal gives none."""
     request = requests.base_sector(call.dialect, skylink)
@@ -210,7 +210,7 @@ async def _fetch_proof(
 
 
 async def _spilled_body(
-    transport: Transport, layout: base_sector.Layout, roots: bytes, call: PortalOptions
+    transport: HttpClient, layout: base_sector.Layout, roots: bytes, call: PortalOptions
 ) -> bytes:
     """Fetch what did not fit the base sector, level by level."""
     for size in base_sector.spilled_level_sizes(layout):
@@ -222,7 +222,7 @@ async def _spilled_body(
 
 
 async def _rebuilt_proof(
-    transport: Transport, skylink: Skylink, call: PortalOptions
+    transport: HttpClient, skylink: Skylink, call: PortalOptions
 ) -> ContentProof | None:
     """Build the base sector of small content from its parts; None for content of another kind.
 
@@ -253,13 +253,13 @@ async def _rebuilt_proof(
 
 
 async def _read_payload(
-    transport: Transport, call: PortalOptions, skylink: Skylink, size: int, wanted: ByteRange
+    transport: HttpClient, call: PortalOptions, skylink: Skylink, size: int, wanted: ByteRange
 ) -> AsyncGenerator[bytes, None]:
     """Yield a range of a payload of `size` bytes."""
     request = content_request(skylink, "")
     async with transport.open(request, call, byte_range=wanted) as answer:
         check_range(answer, wanted, size, named=False)
-        async with aclosing(transport.pieces(answer, len(wanted))) as pieces:
+        async with aclosing(answer.pieces(len(wanted))) as pieces:
             async for piece in pieces:
                 yield piece
 

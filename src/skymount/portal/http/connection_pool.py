@@ -1,28 +1,25 @@
 """The connections to one portal: which are idle, which are lent, and who waits for one."""
 
-from contextlib import suppress
+from collections.abc import Callable
 
 import httpx
 import trio
 
-from skymount.errors import PortalError
-from skymount.portal.http.channel import Channel, ChannelMaker
-from skymount.portal.options import PortalOptions
+from skymount.portal.http.http11 import ConnectionState, HTTP11Connection
 
 
 class ConnectionPool:
-    """Lends connections to many tasks at once. Errors are those of httpx."""
+    """Lends connections to many tasks at once."""
 
-    def __init__(self, url: str, options: PortalOptions) -> None:
-        self._url = url
-        self._connect_timeout = options.connect_timeout
-        self._maker = ChannelMaker(url, options.ca_file)
-        self._free = options.connections
+    def __init__(self, size: int, new: Callable[[], HTTP11Connection]) -> None:
+        """`size` is how many connections there may be at a time."""
+        self._new = new
+        self._free = size
         self._demanded = trio.lowlevel.ParkingLot()
         self._speculative = trio.lowlevel.ParkingLot()
-        self._idle: list[Channel] = []
+        self._idle: list[HTTP11Connection] = []
         """The last one is used next: an open one, if there is any, and of these the last used."""
-        self._lent: set[Channel] = set()
+        self._lent: set[HTTP11Connection] = set()
         self.closings = 0
         """How often all connections were closed."""
 
@@ -33,69 +30,48 @@ class ConnectionPool:
     async def aclose(self) -> None:
         """Close every connection. Requests under way fail; later ones get new connections."""
         self.closings += 1
-        channels = [*self._idle, *self._lent]
+        connections = [*self._idle, *self._lent]
         self._idle.clear()
-        for channel in channels:
-            await channel.aclose()
+        for connection in connections:
+            await connection.aclose()
 
-    async def connect(self, count: int = 1) -> None:
-        """Open connections until there are `count`, as far as options allow; errors are ignored."""
-        url = httpx.URL(self._url)
+    def lend_new(self) -> HTTP11Connection | None:
+        """Lend a connection that was not used before; None if there is no room for one."""
+        if not self._free:
+            return None
+        self._free -= 1
+        return self._lend(self._new())
 
-        async def open_one() -> None:
-            if not self._free:
-                return
-            self._free -= 1
-            with suppress(PortalError, httpx.HTTPError, UnicodeError):
-                channel = await self._new()
-                try:
-                    await channel.connect(url, self._connect_timeout)
-                finally:
-                    self.take_back(channel)
+    async def lend(self, limit: float, *, speculative: bool = False) -> HTTP11Connection:
+        """Lend a connection to one request.
 
-        async with trio.open_nursery() as nursery:
-            for _ in range(len(self), count):
-                nursery.start_soon(open_one)
-
-    async def lend(self, limit: float, closings: int, *, speculative: bool = False) -> Channel:
-        """Lend a connection to one request, which waits for one `limit` seconds at most.
-
-        A speculative request waits until no other request does. httpx.NetworkError if the
-        connections were closed more often than `closings` by then.
+        A speculative request waits until no other request does. httpx.PoolTimeout after `limit`
+        seconds, and httpx.NetworkError if all connections are closed meanwhile.
         """
         if self._free:
             self._free -= 1
         else:
+            closings = self.closings
             with trio.move_on_after(limit) as scope:
                 await (self._speculative if speculative else self._demanded).park()
             if scope.cancelled_caught:
                 raise httpx.PoolTimeout(f"every connection is busy for {limit:g} s")
-        if closings != self.closings:
-            self._pass_on()
-            raise httpx.NetworkError("the client was closed")
-        if self._idle:
-            channel = self._idle.pop()
-            self._lent.add(channel)
-            return channel
-        return await self._new()
+            if closings != self.closings:
+                self._pass_on()
+                raise httpx.NetworkError("the client was closed")
+        return self._lend(self._idle.pop() if self._idle else self._new())
 
-    async def _new(self) -> Channel:
-        """Lend a new connection, for which there is room."""
-        try:
-            channel = await self._maker.make()
-        except BaseException:
-            self._pass_on()
-            raise
-        self._lent.add(channel)
-        return channel
+    def _lend(self, connection: HTTP11Connection) -> HTTP11Connection:
+        self._lent.add(connection)
+        return connection
 
-    def take_back(self, channel: Channel) -> None:
+    def take_back(self, connection: HTTP11Connection) -> None:
         """Have a connection for the next request."""
-        self._lent.remove(channel)
-        if channel.is_open:
-            self._idle.append(channel)
-        elif not channel.is_closed:
-            self._idle.insert(0, channel)
+        self._lent.remove(connection)
+        if connection.state is ConnectionState.IDLE:
+            self._idle.append(connection)
+        elif connection.state is not ConnectionState.CLOSED:
+            self._idle.insert(0, connection)
         self._pass_on()
 
     def _pass_on(self) -> None:

@@ -1,15 +1,13 @@
-"""One HTTP/1.1 connection: requests out, answers in, one after another, and when it may be used
-again.
+"""One HTTP/1.1 connection: a request out, its response in, and whether it can be used again.
 
-h11 writes requests and reads heads. Redirects, credentials and repetitions are not known here, and
-how bytes travel is ``portal.http.stream``'s.
+h11 writes requests and reads heads. Redirects, credentials and repetitions are left to ``client``,
+bytes to ``stream``.
 """
 
 import math
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache, partial
 
@@ -18,46 +16,28 @@ import httpx
 import trio
 
 from skymount.portal.http.memory_budget import take
+from skymount.portal.http.proxy import Route
 from skymount.portal.http.response_body import RECEIVED, Body, ChunkedBody, SizedBody
-from skymount.portal.http.response_head import SMALL_LIMIT, HeadBuffer, TooLongError
+from skymount.portal.http.response_head import SMALL_LIMIT, HeadBuffer
 from skymount.portal.http.stream import CheckAddress, SocketStream, open_stream
 
-_JOINED = 64 << 10  # bytes of a request's body that travel in one piece with its head
+_JOINED = 64 << 10  # bytes of a request's body that are sent together with its head
 _INCOMPLETE = 4 << 10  # bytes of a chunk's head or of trailers; portals send neither
-_LOOKS = (
-    2  # turns of the loop before a stream is used again: a server may close right after an answer
-)
-_WRITTEN = 64  # requests whose heads stay written
+_LOOKS = 2
+"""Turns of the loop before a stream is used again: a server may close it right after a response."""
+
+_CACHED_HEADS = 64  # content is requested range by range, with the same head but for the range
 _BODILESS = (204, 304)
-_PORTS = {"http": 80, "https": 443}
 
 _ANY_REQUEST = h11.Request(method="GET", target="/", headers=[("Host", "any")])
 
-Tls = Callable[[], Awaitable[ssl.SSLContext]]
+TLSContext = Callable[[], Awaitable[ssl.SSLContext]]
 Dial = Callable[
     [str, int, ssl.SSLContext | None, float | None, CheckAddress | None], Awaitable[SocketStream]
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Arrived:
-    """An answer whose head is here. Who got it closes the body, which frees the connection."""
-
-    status: int
-    headers: Sequence[tuple[bytes, bytes]]
-    """Names, in lower case, and values."""
-    body: Body
-    next_request: httpx.Request | None = None
-    """The one that follows, of a redirect."""
-    peer: str | None = None
-    """The numeric address that it came from; None if it is not known, as behind a proxy."""
-
-
-class HeadTooLongError(httpx.RemoteProtocolError):
-    """The head of an answer is too long, or has too many lines."""
-
-
-class State(Enum):
+class ConnectionState(Enum):
     """What a connection can do next."""
 
     NEW = "new"
@@ -71,46 +51,83 @@ class State(Enum):
 
 
 class HTTP11Connection:
-    """A connection to one origin at a time. The answers to its requests come one after another."""
+    """A connection for one request at a time, and to one origin until it is asked for another."""
 
-    def __init__(self, tls: Tls, kept: float, dial: Dial = open_stream) -> None:
-        """`tls` makes the context when it is needed; `kept` are the seconds that it stays idle.
-
-        `dial` opens a stream as `open_stream` does.
+    def __init__(self, tls: TLSContext, keepalive: float, dial: Dial = open_stream) -> None:
+        """`tls` makes the context when it is needed; `keepalive` is how many seconds an idle
+        stream is used again. `dial` opens a stream as `open_stream` does.
         """
         self._tls = tls
-        self._kept = kept
+        self._keepalive = keepalive
         self._dial = dial
-        self._state = State.NEW
+        self._state = ConnectionState.NEW
         self._stream: SocketStream | None = None
-        self._origin: tuple[str, str, int] | None = None
+        self._route: Route | None = None
         self._idle_since = 0.0
         self._opening = trio.CancelScope()
 
-    async def exchange(self, request: httpx.Request, byte_range: bytes = b"") -> Arrived:
-        """Send a request and return its answer once the head is there.
+    @property
+    def state(self) -> ConnectionState:
+        """What it can do next, as far as is known."""
+        return self._state
 
-        The same request may be sent for each range of some content: `byte_range` is the value of
-        its Range header. The extension "head_limit" of a request bounds the bytes of the answer's
-        head, and "check_address" an address that is connected to anew. Errors are those of httpx,
-        and what the check raises.
+    async def handle(
+        self,
+        request: httpx.Request,
+        route: Route | None = None,
+        on_close: Callable[[], None] = lambda: None,
+    ) -> httpx.Response:
+        """Send a request; return the response once its head is there.
+
+        Whoever gets the response closes it: that calls `on_close`. The body itself is in the
+        extension "body", and the server's numeric address, if it is known, in "peer". Errors are
+        those of httpx, and what a check raises. Extensions of the request:
+
+        timeout       as httpx has it; `head` are the seconds from when it is sent, but for a body
+                      that comes piece by piece, until the head of the response is there
+        range         the value of a Range header, which is added
+        head_limit    bytes of the response's head
+        check_address called with each address that is connected to
         """
         timeouts = request.extensions.get("timeout", {})
-        check = request.extensions.get("check_address")
-        stream = await self._connected(request.url, timeouts.get("connect"), check)
-        self._state = State.ACTIVE
+        limit = timeouts.get("head", math.inf)
+        with trio.move_on_after(limit) as scope:
+            return await self._exchange(request, route or Route.of(request.url), on_close, scope)
+        raise httpx.ReadTimeout(f"no headers in {limit:g} s")
+
+    async def _exchange(
+        self,
+        request: httpx.Request,
+        route: Route,
+        on_close: Callable[[], None],
+        scope: trio.CancelScope,
+    ) -> httpx.Response:
+        timeouts = request.extensions.get("timeout", {})
+        stream = await self._connected(
+            route, timeouts.get("connect"), request.extensions.get("check_address")
+        )
+        self._state = ConnectionState.ACTIVE
         try:
             with _translated():
-                reusable = await _send(stream, request, byte_range, timeouts.get("write"))
-                return await self._answer(stream, request, reusable)
+                if _is_in_memory(request):
+                    reusable = await _send(stream, request, route)
+                else:
+                    scope.deadline = math.inf
+                    reusable = await _send(stream, request, route)
+                    scope.deadline = trio.current_time() + timeouts.get("head", math.inf)
+                return await self._response(stream, request, reusable, on_close)
         except BaseException:
-            self._release(stream, False, None)
+            self._release(stream, False, lambda: None, None)
             raise
 
-    async def _answer(
-        self, stream: SocketStream, request: httpx.Request, reusable: bool
-    ) -> Arrived:
-        """Receive the head of an answer."""
+    async def _response(
+        self,
+        stream: SocketStream,
+        request: httpx.Request,
+        reusable: bool,
+        on_close: Callable[[], None],
+    ) -> httpx.Response:
+        """Receive the head of a response."""
         parser = _new_parser()
         timeout = request.extensions.get("timeout", {}).get("read")
         buffer = HeadBuffer(request.extensions.get("head_limit", SMALL_LIMIT))
@@ -118,157 +135,206 @@ class HTTP11Connection:
         headers = list(head.headers)
         size = _size(request.method, head, dict(headers))
         reusable = reusable and parser.our_state is h11.DONE
-        release = partial(self._release, stream, reusable)
+        release = partial(self._release, stream, reusable, on_close)
         body: Body
         if size is None:
             body = ChunkedBody(stream, buffer.rest, parser, timeout, release)
         else:
             body = SizedBody(stream, buffer.rest, size, timeout, release)
-        return Arrived(head.status_code, headers + list(long), body, peer=stream.peer)
+        is_direct = self._route is not None and self._route.proxy is None
+        extensions = {"body": body, "peer": stream.peer if is_direct else None}
+        headers += long
+        return httpx.Response(head.status_code, headers=headers, stream=body, extensions=extensions)
 
-    @property
-    def state(self) -> State:
-        """What it can do next, as far as is known."""
-        return self._state
-
-    async def connect(self, url: httpx.URL, timeout: float) -> None:
-        """Have a connection stand before there is a request."""
-        self._keep(await self._connected(url, timeout))
+    async def connect(self, route: Route, timeout: float) -> None:
+        """Open a stream before there is a request."""
+        self._keep(await self._connected(route, timeout))
 
     async def aclose(self) -> None:
-        """Close it for good; what is under way fails."""
-        self._state = State.CLOSED
+        """Close it for good. What is under way fails."""
+        self._state = ConnectionState.CLOSED
         self._opening.cancel()
         if self._stream is not None:
             self._stream.close()
 
     async def _connected(
-        self, url: httpx.URL, timeout: float | None, check: CheckAddress | None = None
+        self, route: Route, timeout: float | None, check: CheckAddress | None = None
     ) -> SocketStream:
-        """Return the stream to an origin: the one that was kept, or a new one in its place."""
-        origin = _origin(url)
+        """Return the stream that was kept, if it has the same route, or a new one in its place."""
         if self._stream is not None:
             for _ in range(_LOOKS):
                 await trio.lowlevel.checkpoint()
-            if origin == self._origin and self._is_fresh() and self._stream.is_quiet():
+            if route == self._route and self._is_fresh() and self._stream.is_quiet():
                 return self._stream
-            self._release(self._stream, False, None)
-        scheme, host, port = origin
-        context = await self._tls() if scheme == "https" else None
+            self._release(self._stream, False, lambda: None, None)
         self._opening = trio.CancelScope()
-        if self._state is not State.CLOSED:
+        if self._state is not ConnectionState.CLOSED:
             with self._opening:
-                stream = await self._dial(host, port, context, timeout, check)
-                if self.state is not State.CLOSED:
-                    self._stream, self._origin = stream, origin
+                stream = await self._open(route, timeout, check)
+                if self.state is not ConnectionState.CLOSED:
+                    self._stream, self._route = stream, route
                     return stream
                 stream.close()
         raise httpx.ConnectError("the connection was closed")
 
+    async def _open(
+        self, route: Route, timeout: float | None, check: CheckAddress | None
+    ) -> SocketStream:
+        proxy = route.proxy
+        scheme = route.scheme if proxy is None else proxy.scheme
+        context = await self._tls() if scheme == "https" else None
+        if proxy is None:
+            return await self._dial(route.host, route.port, context, timeout, check)
+        if route.is_tunnel and context is not None:
+            raise httpx.UnsupportedProtocol("no tunnel for https goes through a proxy at https://")
+        stream = await self._dial(proxy.host, proxy.port, context, timeout, None)
+        if not route.is_tunnel:
+            return stream
+        try:
+            with trio.move_on_after(math.inf if timeout is None else timeout), _translated():
+                await _open_tunnel(stream, route)
+                await stream.start_tls(await self._tls(), route.host)
+                return stream
+            raise httpx.ConnectTimeout("no tunnel through the proxy")
+        except BaseException:
+            stream.close()
+            raise
+
     def _is_fresh(self) -> bool:
         """Whether the stream was idle for a short time only."""
         age = trio.current_time() - self._idle_since
-        return self._state is State.IDLE and age <= self._kept
+        return self._state is ConnectionState.IDLE and age <= self._keepalive
 
-    def _release(self, stream: SocketStream, reusable: bool, rest: bytes | None) -> None:
-        """Keep a stream whose answer is at its end, with nothing behind it; close any other."""
+    def _release(
+        self,
+        stream: SocketStream,
+        reusable: bool,
+        on_close: Callable[[], None],
+        rest: bytes | None,
+    ) -> None:
+        """Keep a stream whose response is at its end, with nothing behind it; close any other."""
         if stream is self._stream and reusable and rest == b"":
             self._keep(stream)
         else:
             stream.close()
-            if stream is self._stream and self._state is not State.CLOSED:
-                self._state = State.NEW
+            if stream is self._stream and self._state is not ConnectionState.CLOSED:
+                self._state = ConnectionState.NEW
+        on_close()
 
     def _keep(self, stream: SocketStream) -> None:
-        """Have a stream wait for the next request."""
-        if self._state is not State.CLOSED:
-            self._state = State.IDLE
+        if self._state is not ConnectionState.CLOSED:
+            self._state = ConnectionState.IDLE
             self._idle_since = trio.current_time()
 
 
-def _origin(url: httpx.URL) -> tuple[str, str, int]:
-    """Return scheme, host and port to connect to."""
-    host = url.raw_host.decode("ascii")
-    if url.scheme not in _PORTS or not host:
-        raise httpx.UnsupportedProtocol(f"no connection can be made to {url.scheme[:20]}://")
-    return url.scheme, host, url.port or _PORTS[url.scheme]
+async def _open_tunnel(stream: SocketStream, route: Route) -> None:
+    """Have a proxy connect the stream to the origin."""
+    proxy = h11.Connection(h11.CLIENT, max_incomplete_event_size=_INCOMPLETE)
+    await stream.send(proxy.send(route.connect_request()) or b"", None)
+    proxy.send(h11.EndOfMessage())
+    buffer = HeadBuffer(SMALL_LIMIT)
+    head, _ = await _receive_head(stream, proxy, buffer, None)
+    if not 200 <= head.status_code < 300:
+        reason = head.reason.decode("ascii", "replace")
+        raise httpx.ProxyError(f"the proxy refuses a tunnel: {head.status_code} {reason}")
+    if buffer.rest:
+        raise httpx.ProxyError("the proxy sends something before the tunnel is used")
 
 
-async def _send(
-    stream: SocketStream, request: httpx.Request, byte_range: bytes, timeout: float | None
-) -> bool:
+# --- requests
+
+
+def _is_in_memory(request: httpx.Request) -> bool:
+    return isinstance(request.stream, httpx.ByteStream)
+
+
+async def _send(stream: SocketStream, request: httpx.Request, route: Route) -> bool:
     """Send a request, its body as it comes; return whether another may go after it.
 
-    A server that does not want all of it may close the connection, and its answer comes all the
+    A server that does not want all of it may close the connection, and its response comes all the
     same.
     """
+    timeout = request.extensions.get("timeout", {}).get("write")
+    headers = request.headers.raw
+    if route.proxy is not None and not route.is_tunnel:
+        headers = headers + route.proxy.headers
+    head = (request.method, route.target(request.url), tuple(headers))
     content = request.stream
     with suppress(httpx.WriteError):
         if isinstance(content, httpx.ByteStream) and not any(content):
-            head, reusable = _written(request)
+            written, reusable = _written(*head)
+            byte_range = request.extensions.get("range")
             last = b"Range: %b\r\n\r\n" % byte_range if byte_range else b"\r\n"
-            await stream.send(head + last, timeout)
+            await stream.send(written + last, timeout)
             return reusable
         writer = h11.Connection(h11.CLIENT)
-        await _send_with_body(stream, writer, request, timeout)
+        await _send_with_body(stream, writer, _begun(writer, *head), content, timeout)
         return writer.our_state is h11.DONE
     return False
 
 
-@lru_cache(_WRITTEN)
-def _written(request: httpx.Request) -> tuple[bytes, bool]:
+_Headers = Sequence[tuple[bytes, bytes]]
+
+
+@lru_cache(_CACHED_HEADS)
+def _written(method: str, target: bytes, headers: _Headers) -> tuple[bytes, bool]:
     """Return the head of a request without a body, up to the blank line, and whether another may
     go after it.
     """
     writer = h11.Connection(h11.CLIENT)
-    head = _begun(writer, request)
+    head = _begun(writer, method, target, headers)
     writer.send(h11.EndOfMessage())
     return head.removesuffix(b"\r\n"), writer.our_state is h11.DONE
 
 
-def _begun(writer: h11.Connection, request: httpx.Request) -> bytes:
+def _begun(writer: h11.Connection, method: str, target: bytes, headers: _Headers) -> bytes:
     """Return the head of a request."""
-    target, headers = request.url.raw_path, request.headers.raw
-    head = writer.send(h11.Request(method=request.method, target=target, headers=headers))
+    head = writer.send(h11.Request(method=method, target=target, headers=list(headers)))
     assert head is not None
     return head
 
 
 async def _send_with_body(
-    stream: SocketStream, writer: h11.Connection, request: httpx.Request, timeout: float | None
+    stream: SocketStream,
+    writer: h11.Connection,
+    head: bytes,
+    content: httpx.SyncByteStream | httpx.AsyncByteStream,
+    timeout: float | None,
 ) -> None:
-    begin, content = _begun(writer, request), request.stream
     if isinstance(content, httpx.ByteStream):
         body = b"".join([writer.send(h11.Data(data=data)) or b"" for data in content])
         end = writer.send(h11.EndOfMessage()) or b""
         if len(body) > _JOINED:
-            await stream.send(begin, timeout)
-            begin = b""
-        await stream.send(begin + body + end, timeout)
+            await stream.send(head, timeout)
+            head = b""
+        await stream.send(head + body + end, timeout)
         return
     assert isinstance(content, httpx.AsyncByteStream)
-    await stream.send(begin, timeout)
-    async with aclosing(_content(writer, content)) as pieces:
+    await stream.send(head, timeout)
+    async with aclosing(_framed(writer, content)) as pieces:
         async for piece in pieces:
             if piece:
                 await stream.send(piece, timeout)
 
 
-async def _content(
-    writer: h11.Connection, stream: httpx.AsyncByteStream
+async def _framed(
+    writer: h11.Connection, content: httpx.AsyncByteStream
 ) -> AsyncGenerator[bytes, None]:
     """Yield the body of a request as it goes out."""
     async with AsyncExitStack() as stack:
-        content = aiter(stream)
-        if isinstance(content, AsyncGenerator):
-            await stack.enter_async_context(aclosing(content))
-        async for data in content:
+        pieces = aiter(content)
+        if isinstance(pieces, AsyncGenerator):
+            await stack.enter_async_context(aclosing(pieces))
+        async for data in pieces:
             yield writer.send(h11.Data(data=data)) or b""
     yield writer.send(h11.EndOfMessage()) or b""
 
 
+# --- responses
+
+
 def _new_parser() -> h11.Connection:
-    """Return what reads one answer: as it does not write the request, it is shown another."""
+    """Return what reads one response. It did not write the request, so it is shown another."""
     parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=_INCOMPLETE)
     parser.send(_ANY_REQUEST)
     parser.send(h11.EndOfMessage())
@@ -278,8 +344,8 @@ def _new_parser() -> h11.Connection:
 async def _receive_head(
     stream: SocketStream, parser: h11.Connection, buffer: HeadBuffer, timeout: float | None
 ) -> tuple[h11.Response, tuple[tuple[bytes, bytes], ...]]:
-    """Return the head of the answer, and the headers that are too long for the parser: only an
-    answer of success has a use for them. What goes before it is skipped.
+    """Return the head of the response, and the headers that are too long for the parser, which
+    only a response of success has a use for. Informational responses before it are skipped.
     """
     while True:
         head = buffer.take()
@@ -298,8 +364,8 @@ async def _receive_head(
 
 def _size(method: str, head: h11.Response, headers: Mapping[bytes, bytes]) -> float | None:
     """Return how many bytes a body has: inf when only the end of the connection ends it, None
-    when it comes in chunks (RFC 9112, 6.3). h11 has refused what is not well formed; what is
-    ambiguous is refused here, as two readers could take it for two things.
+    when it comes in chunks (RFC 9112, 6.3). h11 has refused what is malformed. What two readers
+    could take for two things is refused here.
     """
     if method == "HEAD" or head.status_code in _BODILESS:
         return 0
@@ -316,8 +382,6 @@ def _translated() -> Iterator[None]:
     """Raise what h11 says as httpx names it."""
     try:
         yield
-    except TooLongError as error:
-        raise HeadTooLongError(str(error)) from error
     except h11.RemoteProtocolError as error:
         raise httpx.RemoteProtocolError(str(error)) from error
     except h11.LocalProtocolError as error:

@@ -11,10 +11,8 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_netw
 import httpx
 
 from skymount.errors import BadContentError, PortalError, RequestRefusedError
-from skymount.portal.http.http11 import Arrived
-from skymount.portal.http.request import Call
+from skymount.portal.http.request import Call, Content
 from skymount.portal.http.stream import NotFollowedError
-from skymount.portal.http.timeouts import Content
 
 _PORTS = {"http": 80, "https": 443}
 _SHARED = ip_network("100.64.0.0/10")  # RFC 6598: behind a provider's address translation
@@ -109,29 +107,29 @@ class Leap:
 def following(
     call: Call,
     before: httpx.Request,
-    arrived: Arrived,
+    response: httpx.Response,
     content: Content | None,
     private: frozenset[bytes],
 ) -> httpx.Request:
-    """Return the request that follows a redirect, which arrived in answer to the one before; an
+    """Return the request that follows a redirect, the response to the one before; an
     error when it must not be followed.
 
     Method and body are what httpx makes of them: 307 and 308 keep both, any other makes a POST a
     GET. It takes only the Authorization header off a request to another origin; here nothing of the
     user's but the user agent goes there: `private` are the names of the headers that do not.
     """
-    then = arrived.next_request
+    then = response.next_request
     assert then is not None
-    leap = _leap(call, before, then, arrived.peer)
+    leap = _leap(call, before, then, response.extensions["peer"])
     try:
         _check(call, before, then, leap)
     except NotFollowedError as error:
-        raise refusal(call, before, then, arrived.status, error) from None
+        raise refusal(call, before, then, response.status_code, error) from None
     if _has_body(then) and isinstance(content, AsyncIterator):
         raise call.error(
             RequestRefusedError,
             "the portal redirects the upload, whose content can be read only once",
-            arrived.status,
+            response.status_code,
         )
     dropped = set(private)
     if then.method != before.method:

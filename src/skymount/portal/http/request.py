@@ -4,6 +4,7 @@ Nothing that a caller keeps secret leaves this module but as a header.
 """
 
 import re
+from collections.abc import AsyncIterable
 from dataclasses import dataclass
 
 from skymount import __version__
@@ -14,6 +15,10 @@ from skymount.wire import requests
 _WORDS = 300  # characters of a portal's own words in an error; they end up in logs
 _SECRET = 6  # characters; a shorter part of a header is more likely a word than a secret
 _SEPARATORS = re.compile(r"[\s,;=]+")
+
+
+Content = bytes | AsyncIterable[bytes]
+"""A request's body. To be sent again after a redirect it must begin anew at each iteration."""
 
 
 @dataclass(frozen=True, slots=True)

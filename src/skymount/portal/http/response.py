@@ -1,21 +1,31 @@
-"""Owns the form of a portal's answer: headers, body, the error that a status stands for, and how
-long to wait before asking again. Knows nothing of connections.
-"""
+"""A portal's response: headers, body, and the error that a status or a failure stands for."""
 
-import random
+import io
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
+import httpx
+import trio
+
 from skymount.errors import (
     AccessDeniedError,
+    BadContentError,
+    HeadTooLongError,
     NotFoundError,
     PortalError,
+    PortalTimeoutError,
     RequestRefusedError,
     UnavailableError,
 )
+from skymount.portal.http.memory_budget import take
+from skymount.portal.http.request import Call
+from skymount.portal.http.response_body import Body
+from skymount.portal.http.response_head import TooLongError
+from skymount.portal.http.timeouts import MinimumRate
 
 _STATUS_ERRORS: Mapping[int, type[PortalError]] = {
     401: AccessDeniedError,
@@ -27,18 +37,6 @@ _STATUS_ERRORS: Mapping[int, type[PortalError]] = {
     429: UnavailableError,
     451: AccessDeniedError,
 }
-
-PASSING = frozenset({429, 502, 503, 504})
-"""Statuses that may be another one a moment later (wire notes 9: a timed-out handler is a 503)."""
-
-BACKOFF = 0.2
-"""Seconds of pause before the first repetition at most, doubled for each further one."""
-
-LONGEST_BACKOFF = 5.0
-"""Seconds of such a pause at most."""
-
-LONGEST_WAIT = 60.0
-"""Seconds that a portal may tell us to wait; asked for more, we give up at once."""
 
 _SECONDS = re.compile(r"\d{1,9}")
 _DATE_LIMIT = 64  # characters; an HTTP date has 29
@@ -88,12 +86,123 @@ class Headers(Mapping[str, str]):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A whole answer of success."""
+class Response:
+    """A whole response of success."""
 
     status: int
     headers: Headers
     body: bytes = field(repr=False)
+
+
+class StreamingResponse:
+    """A response of success whose body is still to come.
+
+    Errors of what follows are those of `translated`, and BadContentError for a body of another
+    length than it should have.
+    """
+
+    __slots__ = ("_body", "_rate", "_response", "call", "headers", "status")
+
+    def __init__(self, response: httpx.Response, call: Call) -> None:
+        self.status = response.status_code
+        self.headers = Headers(response.headers.raw)
+        self.call = call
+        self._response = response
+        self._body: Body = response.extensions["body"]
+        self._rate = MinimumRate(call.options.idle_timeout)
+
+    def __repr__(self) -> str:
+        return f"StreamingResponse({self.status}, {self.headers!r})"
+
+    def bad(self, message: str) -> PortalError:
+        """Make the error that this response is not what was asked for."""
+        return self.call.error(BadContentError, message)
+
+    async def receive(self) -> bytes:
+        """Return what comes next of the body, b"" at its end."""
+        begun = trio.current_time()
+        with translated(self.call):
+            piece = await self._body.receive()
+        self._note(begun, len(piece))
+        return piece
+
+    async def receive_into(self, view: memoryview) -> int:
+        """Put what comes next of the body into a buffer; return how much, 0 at its end."""
+        begun = trio.current_time()
+        with translated(self.call):
+            received = await self._body.receive_into(view)
+        self._note(begun, received)
+        return received
+
+    async def fill(self, view: memoryview) -> None:
+        """Fill a buffer with all of the body that is left."""
+        await self.fill_next(view)
+        await self.finish()
+
+    async def fill_each(self, views: Sequence[memoryview]) -> AsyncGenerator[int, None]:
+        """Fill buffers, together as long as the body; yields the number of each that may be used.
+
+        The last one may be used once it is known that nothing follows. If the response does not
+        say how long it is, only its end tells whether it is what was asked for: then no buffer may
+        be used before.
+        """
+        is_sized = self.headers.length is not None
+        for number, view in enumerate(views[:-1]):
+            await self.fill_next(view)
+            if is_sized:
+                yield number
+        await self.fill(views[-1])
+        for number in range(len(views) - 1 if is_sized else 0, len(views)):
+            yield number
+
+    async def fill_next(self, view: memoryview) -> None:
+        """Fill a buffer with what comes next of the body."""
+        while view:
+            received = await self.receive_into(view)
+            if not received:
+                raise self.bad(f"body ended {len(view)} bytes early")
+            view = view[received:]
+
+    async def finish(self) -> None:
+        """Make sure that the body is at its end."""
+        if await self.receive_into(memoryview(bytearray(1))):
+            raise self.bad("more bytes than asked for")
+
+    async def pieces(
+        self, length: int | None = None, *, limit: int | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the body as it comes: exactly `length` bytes, or at most `limit`.
+
+        Use it with ``aclosing``.
+        """
+        received = 0
+        while piece := await self.receive():
+            received += len(piece)
+            if limit is not None and received > limit:
+                raise self.bad(f"answer is longer than {limit} bytes")
+            if length is not None and received > length:
+                raise self.bad("more bytes than asked for")
+            yield piece
+        if length is not None and received < length:
+            raise self.bad(f"body ended {length - received} bytes early")
+
+    async def read(self, limit: int) -> bytes:
+        """Return the whole body, of at most `limit` bytes. It counts for the memory budget."""
+        found = io.BytesIO()  # joining a list of pieces would copy all of them at the end
+        async with aclosing(self.pieces(limit=limit)) as pieces:
+            async for piece in pieces:
+                take(len(piece))
+                found.write(piece)
+        return found.getvalue()
+
+    async def aclose(self) -> None:
+        """Free the connection."""
+        await self._response.aclose()
+
+    def _note(self, begun: float, received: int) -> None:
+        wrong = self._rate.note(trio.current_time() - begun, received)
+        if wrong:
+            raise self.call.error(PortalTimeoutError, wrong)
 
 
 def error_for(status: int) -> type[PortalError]:
@@ -118,13 +227,19 @@ def parse_retry_after(text: str, now: datetime) -> float | None:
         return None
 
 
-def pause_before(repetition: int, retry_after: float | None = None) -> float | None:
-    """Return the seconds to wait before the n-th repetition, counted from 1; None: give up.
-
-    Full jitter, so that clients that failed together do not come back together; never less than
-    the portal asks for.
-    """
-    if retry_after is not None and retry_after > LONGEST_WAIT:
-        return None
-    backoff = random.uniform(0, min(LONGEST_BACKOFF, BACKOFF * 2 ** (repetition - 1)))
-    return max(backoff, retry_after or 0.0)
+@contextmanager
+def translated(call: Call) -> Iterator[None]:
+    """Raise errors of httpx as those of a request."""
+    try:
+        yield
+    except httpx.TimeoutException as error:
+        detail = f": {error}" if str(error) else ""
+        raise call.error(PortalTimeoutError, f"no answer in time{detail}") from error
+    except httpx.RemoteProtocolError as error:
+        kind = HeadTooLongError if isinstance(error.__cause__, TooLongError) else BadContentError
+        raise call.error(kind, str(error)) from error
+    except httpx.HTTPError as error:
+        detail = str(error) or type(error).__name__
+        raise call.error(UnavailableError, f"cannot be reached: {detail}") from error
+    except httpx.InvalidURL as error:
+        raise call.error(RequestRefusedError, str(error)) from None

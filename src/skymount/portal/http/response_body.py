@@ -6,7 +6,7 @@ takes chunks apart. Through h11 each byte would be copied several times.
 
 import math
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Self
 
 import h11
@@ -125,23 +125,6 @@ class SizedBody(Body):
                     f"the connection was closed after {arrived} bytes of {self._size}"
                 )
             self._left = 0
-
-
-class IteratedBody(Body):
-    """A body that something else receives, in pieces of any size."""
-
-    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
-        self._pieces = pieces
-        self._piece = b""
-
-    async def receive(self, limit: int = RECEIVE_SIZE) -> bytes:
-        while not self._piece:
-            piece = await anext(self._pieces, None)
-            if piece is None:
-                return b""
-            self._piece = piece
-        data, self._piece = self._piece[:limit], self._piece[limit:]
-        return data
 
 
 class ChunkedBody(Body):

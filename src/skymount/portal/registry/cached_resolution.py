@@ -38,11 +38,9 @@ class CachedResolution:
     absent: bool = False
     """Whether the last answer was that there is no such name."""
     requested_at: float = 0.0
-    """When that answer was asked for."""
     failures: int = 0
     """In a row, since that answer."""
     failed_at: float = 0.0
-    """When the last of them happened."""
     outdated: bool = False
     """Whether it is known to have changed since."""
 

@@ -35,7 +35,6 @@ class EntryState:
 
     @property
     def mark(self) -> RevisionMark | None:
-        """The revision mark that this state sets."""
         return raised(None, self.signed.entry, self.seen_at) if self.signed else None
 
 

@@ -109,14 +109,12 @@ class Ledger:
         assert self._database.path == self.path
 
     def close(self) -> None:
-        """Close it."""
         if self._opened is not None:
             self._opened.close()
 
     # --- revision marks
 
     def mark_of(self, public_key: bytes, tweak: bytes) -> RevisionMark | None:
-        """Return the mark of an entry."""
         return self._read(lambda db: schema.read_mark(db, (public_key, tweak)), None)
 
     def highest_revision(self, public_key: bytes, tweak: bytes) -> int | None:
@@ -179,7 +177,6 @@ class Ledger:
         return [key for (key,) in self._rows(schema.LISTED_PUBLIC_KEYS)]
 
     def listed_entries(self, public_key: bytes) -> list[ListedEntry]:
-        """Return the listed entries of a key."""
         rows = self._rows(schema.LISTED_ENTRIES, (public_key,))
         return [ListedEntry(schema.decode_data_key(key), tweak) for key, tweak in rows]
 
@@ -355,7 +352,6 @@ class Ledger:
         return [self._parse(row) for row in self._rows(f"{schema.PENDING} ORDER BY id")]
 
     def get(self, number: int) -> PendingWrite | None:
-        """Return the pending write of that id."""
         rows = self._rows(f"{schema.PENDING} WHERE id = ?", (number,))
         return self._parse(rows[0]) if rows else None
 

@@ -48,7 +48,6 @@ class NameResolverConfig:
     """How names are resolved."""
 
     ttl: float = 60.0
-    """Seconds for which an answer holds."""
     check: bool = True
     """Whether proofs are checked, and looked for where a portal sends none."""
     require: bool = False
@@ -98,7 +97,6 @@ class NameResolver:
                 each.outdate()
 
     def cached(self, name: ResolvableName) -> CachedResolution:
-        """Return what is known of a name."""
         state = self._names.get(name)
         return CachedResolution() if state is None else state.cached
 

@@ -92,7 +92,6 @@ class RevisionMarks:
         return await trio.to_thread.run_sync(function, *args, limiter=self._threads)
 
     async def find(self, ref: EntryId) -> RevisionMark | None:
-        """Return the mark of an entry."""
         saved = None
         if self.ledger is not None:
             saved = await self.in_thread(self.ledger.mark_of, ref.public_key, ref.tweak)

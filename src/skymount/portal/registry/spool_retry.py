@@ -67,7 +67,6 @@ class SpoolRetry:
             pause = self._first_pause if is_sent else min(2 * pause, self._last_pause)
 
     async def say_what_is_pending(self) -> None:
-        """Log one line on what is pending, if anything is."""
         text = summary(await self._pending())
         if text:
             log.warning(text)

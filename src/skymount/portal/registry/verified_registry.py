@@ -214,7 +214,6 @@ class VerifiedRegistry(EntryReader):
                 del self._unsaved_failures[number]
 
     def _write_lock(self, ref: EntryId, pair: SigningKeyPair | None) -> trio.Lock:
-        """Return the lock of writers of an entry."""
         if pair is not None and pair.public_key != ref.public_key:
             raise MalformedError("an entry is signed by its owner's key, not by another")
         return self._write_locks.setdefault(ref, trio.Lock())

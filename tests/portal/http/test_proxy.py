@@ -1,21 +1,26 @@
 """Portals behind a proxy of the environment: everything works, within the same bounds."""
 
+from base64 import b64encode
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
 
-import h11
+import httpx
 import pytest
 import trio
 
-from skymount.errors import BadContentError, HeadTooLongError
+from skymount.errors import BadContentError, HeadTooLongError, UnavailableError
 from skymount.portal.client.client import PortalClient
-from skymount.portal.http import proxied
+from skymount.portal.http.proxy import EnvironmentProxies, Proxy
 from skymount.portal.http.response_head import LINES_LIMIT
+from skymount.wire import requests
 from skymount.wire.byte_range import ByteRange
 from tests.fakes import portal as fake
 from tests.fakes import skyfiles
 from tests.fakes.portal import FakePortal, Reply, Request, running
 from tests.fakes.skyfiles import noise
+from tests.portal.conftest import Contexts
 from tests.portal.ranges import received
 from tests.portal.redirect_space import Names
 
@@ -23,7 +28,7 @@ CONTENT = skyfiles.of_files({"f": noise(300_000)})
 NAME = "http://portal.example"
 
 
-class Proxy(FakePortal):
+class FakeProxy(FakePortal):
     """Answers for a portal of another name, if asked as a proxy is."""
 
     def answer(self, request: Request) -> Reply:
@@ -33,11 +38,11 @@ class Proxy(FakePortal):
 
 
 @asynccontextmanager
-async def talking(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Proxy, PortalClient]]:
+async def talking(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[FakeProxy, PortalClient]]:
     """Yield a proxy, and a client of a portal that is reached through it alone."""
     for name in ("NO_PROXY", "no_proxy", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
-    proxy = Proxy()
+    proxy = FakeProxy()
     async with running(proxy):
         proxy.add(CONTENT)
         monkeypatch.setenv("HTTP_PROXY", proxy.url)
@@ -140,18 +145,142 @@ async def test_large_header(monkeypatch: pytest.MonkeyPatch):
     """C14: and one on its bytes."""
     async with talking(monkeypatch) as (proxy, client):
         proxy.fault(lambda *_: fake.Reply(200, ((b"a", b"b" * 3_000_000),), b"x"))
-        assert await client.raw_metadata(CONTENT.skylink) == b"x"
+        request = requests.Request("GET", "/", may_tell_metadata=True)
+        assert (await client.transport.fetch(request, 10)).headers["a"] == "b" * 3_000_000
+        with pytest.raises(HeadTooLongError):
+            await client.raw_metadata(CONTENT.skylink)
         proxy.heal()
         proxy.fault(fake.endless_header)
         with pytest.raises(HeadTooLongError):
             await client.raw_metadata(CONTENT.skylink)
 
 
-def test_h11_still_works_like_that():
-    """The method that is replaced is the one that h11 calls."""
-    assert proxied.new_client
-    connection = h11.Connection(h11.CLIENT)
-    connection.send(h11.Request(method="GET", target="/", headers=[("Host", "x")]))
-    connection.receive_data(b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * (LINES_LIMIT + 1))
-    with pytest.raises(h11.RemoteProtocolError, match="header lines"):
-        connection.next_event()
+# --- tunnels
+
+
+class TunnelProxy:
+    """Connects to the port that it is asked for, here, or refuses with the status that it has."""
+
+    def __init__(self, status: int = 200, more: bytes = b"") -> None:
+        self.status = status
+        self.more = more
+        self.heads: list[bytes] = []
+
+    async def serve(self, near: trio.SocketStream) -> None:
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += await near.receive_some(65536)
+        self.heads.append(head)
+        await near.send_all(b"HTTP/1.1 %d Told\r\n\r\n%b" % (self.status, self.more))
+        if self.status != 200:
+            await near.aclose()
+            return
+        far = await trio.open_tcp_stream("127.0.0.1", int(head.split()[1].rpartition(b":")[2]))
+        async with near, far, trio.open_nursery() as nursery:
+            nursery.start_soon(self._copy, near, far)
+            nursery.start_soon(self._copy, far, near)
+
+    async def _copy(self, source: trio.SocketStream, target: trio.SocketStream) -> None:
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            while data := await source.receive_some(65536):
+                await target.send_all(data)
+        await target.aclose()
+
+
+@asynccontextmanager
+async def tunnelled(
+    proxy: TunnelProxy, contexts: Contexts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[FakePortal, PortalClient]]:
+    """Yield a portal with TLS, and a client of it that goes through a proxy with a password."""
+    authority = tmp_path / "authority.pem"
+    authority.write_bytes(contexts.authority)
+    for name in ("NO_PROXY", "no_proxy", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    async with (
+        running(FakePortal(tls=contexts.server)) as portal,
+        trio.open_nursery() as nursery,
+    ):
+        portal.add(CONTENT)
+        serve = partial(trio.serve_tcp, proxy.serve, 0, host="127.0.0.1")
+        (listener,) = await nursery.start(serve)
+        port = listener.socket.getsockname()[1]
+        monkeypatch.setenv("HTTPS_PROXY", f"http://user:pass%20word@127.0.0.1:{port}")
+        url = f"https://portal.example:{portal.port}"
+        async with PortalClient(url, retries=0, ca_file=str(authority)) as client:
+            yield portal, client
+        nursery.cancel_scope.cancel()
+
+
+async def test_tunnel(contexts: Contexts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """An https portal is reached through a tunnel, which is kept; the proxy gets its password."""
+    proxy = TunnelProxy()
+    async with tunnelled(proxy, contexts, tmp_path, monkeypatch) as (portal, client):
+        for _ in range(2):
+            assert await client.raw_metadata(CONTENT.skylink) == CONTENT.metadata
+        (head,) = proxy.heads
+        assert head.startswith(b"CONNECT portal.example:%d HTTP/1.1\r\n" % portal.port)
+        assert b64encode(b"user:pass word") in head
+        assert all("proxy-authorization" not in request.headers for request in portal.requests)
+
+
+@pytest.mark.parametrize(
+    ("proxy", "message"),
+    [
+        (TunnelProxy(407), "refuses a tunnel: 407"),
+        (TunnelProxy(200, b"HTTP/1.1 200 OK\r\n\r\n"), "sends something before"),
+    ],
+)
+async def test_no_tunnel(
+    proxy: TunnelProxy,
+    message: str,
+    contexts: Contexts,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """A proxy that makes no tunnel, or puts words into the portal's mouth, is an error."""
+    async with tunnelled(proxy, contexts, tmp_path, monkeypatch) as (portal, client):
+        with pytest.raises(UnavailableError, match=message) as caught:
+            await client.raw_metadata(CONTENT.skylink)
+        assert "pass" not in str(caught.value)
+        assert portal.requests == []
+
+
+# --- what the environment names
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://portal.example", "one"),
+        ("https://portal.example", "two"),
+        ("http://excepted.example", None),
+        ("http://below.excepted.example", None),
+        ("http://notexcepted.example", "one"),
+        ("http://10.0.0.1", None),
+        ("http://[::1]", None),
+        ("http://portal.example:81", None),
+        ("https://portal.example:81", None),
+    ],
+)
+def test_proxy_of_a_url(url: str, expected: str | None):
+    """Each scheme has its proxy; NO_PROXY names hosts, with their domains, and ports."""
+    excepted = "EXCEPTED.example, 10.0.0.1,[::1],portal.example:81"
+    proxies = EnvironmentProxies({"http": "one", "all": "http://u:p@two:3128", "no": excepted})
+    found = proxies.proxy_for(httpx.URL(url))
+    assert (found.host if found else None) == expected
+    if expected == "two":
+        assert found == Proxy("http", "two", 3128, b"Basic " + b64encode(b"u:p"))
+        assert "Basic" not in repr(found)
+
+
+@pytest.mark.parametrize("address", ["socks5://proxy.example", "http://", "http://a:b/c@d:80"])
+def test_proxy_that_cannot_be_used(address: str):
+    """Only HTTP proxies are used; anything else is an error, and no way around it is taken."""
+    with pytest.raises(UnavailableError, match="proxy in the environment"):
+        EnvironmentProxies({"http": address}).proxy_for(httpx.URL("http://portal.example"))
+
+
+def test_no_proxy_for_anything():
+    """NO_PROXY may except everything."""
+    proxies = EnvironmentProxies({"http": "one", "no": "*"})
+    assert proxies.proxy_for(httpx.URL("http://portal.example")) is None

@@ -20,7 +20,7 @@ from skymount.errors import (
 )
 from skymount.portal.client.client import PortalClient
 from skymount.portal.client.upload import UploadBody
-from skymount.portal.http import response, transport
+from skymount.portal.http.retry import RetryPolicy
 from skymount.wire.byte_range import ByteRange
 from skymount.wire.dialect import SKYNET
 from skymount.wire.requests import Request, basic_credentials
@@ -55,13 +55,15 @@ async def talking(**options: object) -> AsyncIterator[tuple[FakePortal, PortalCl
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, float | None]]:
     """Collect what the pauses are made from, and do not wait for them."""
     found: list[tuple[int, float | None]] = []
-    real = response.pause_before
+    real = RetryPolicy.pause_before
 
-    def note(repetition: int, retry_after: float | None = None) -> float | None:
+    def note(
+        policy: RetryPolicy, repetition: int, retry_after: float | None = None
+    ) -> float | None:
         found.append((repetition, retry_after))
-        return None if real(repetition, retry_after) is None else 0.0
+        return None if real(policy, repetition, retry_after) is None else 0.0
 
-    monkeypatch.setattr(transport, "pause_before", note)
+    monkeypatch.setattr(RetryPolicy, "pause_before", note)
     return found
 
 
@@ -148,7 +150,7 @@ async def test_open_answer():
         ]:
             async with client.transport.open(GET) as answer:
                 assert answer.status == 200
-                pieces = client.transport.pieces(answer, length, limit=limit)
+                pieces = answer.pieces(length, limit=limit)
                 if good:
                     assert b"".join([piece async for piece in pieces]) == CONTENT.metadata
                 else:
@@ -513,7 +515,7 @@ async def test_closed_under_way():
                 await trio.testing.wait_all_tasks_blocked()
                 await client.aclose()
         assert ended == [1, 1]
-        assert not len(client.transport._pool)
+        assert portal.accepted == 1
 
 
 @pytest.mark.parametrize("read_once", [False, True])

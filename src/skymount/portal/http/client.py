@@ -1,0 +1,360 @@
+"""Requests to one portal, and their responses as far as HTTP goes.
+
+Redirects, repetitions and the translation of every failure into a `PortalError` are here. What a
+response means is left to ``portal.client``.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
+from copy import copy
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from http.cookiejar import CookieJar
+from typing import Any, Protocol, TypeVar
+
+import httpx
+import trio
+
+from skymount.errors import (
+    BadContentError,
+    HeadTooLongError,
+    PortalError,
+    PortalTimeoutError,
+    UnavailableError,
+)
+from skymount.portal.http.memory_budget import take
+from skymount.portal.http.redirects import following, refusal
+from skymount.portal.http.request import Call, Content
+from skymount.portal.http.response import (
+    Response,
+    StreamingResponse,
+    error_for,
+    parse_retry_after,
+    translated,
+)
+from skymount.portal.http.response_head import SMALL_LIMIT
+from skymount.portal.http.retry import REPEATABLE_STATUSES, RetryPolicy
+from skymount.portal.http.stream import NotFollowedError
+from skymount.portal.http.transport import HTTPTransport
+from skymount.portal.options import HEADER_LIMIT, PortalOptions
+from skymount.wire import requests, responses
+from skymount.wire.byte_range import ByteRange
+
+T = TypeVar("T")
+
+_REDIRECTS = 5  # followed for one request
+_PREPARED = 64  # requests that are kept: content is asked for range by range
+_ACCEPT = (b"Accept", b"*/*")
+_NO_AUTH = httpx.Auth()  # else httpx takes credentials from the address that a redirect names
+
+_REPEATABLE = (
+    httpx.NetworkError,
+    httpx.ProxyError,
+    httpx.RemoteProtocolError,
+    httpx.ConnectTimeout,
+    httpx.ReadTimeout,
+    httpx.WriteTimeout,
+)
+
+# httpx logs the address of every request, with its query. Those of ours stay out of the log.
+# Requests that the program makes with httpx by itself are not touched.
+_sending: ContextVar[bool] = ContextVar("sending", default=False)
+logging.getLogger("httpx").addFilter(lambda _: not _sending.get())
+
+
+class _NoCookies(CookieJar):
+    def extract_cookies(self, response: Any, request: Any) -> None:
+        """Keep none."""
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """How far an attempt came until it ended."""
+
+    begun: float
+    """When it got a connection, or else when it began to wait for one."""
+    has_head: bool = False
+    retry_after: float | None = None
+
+    def lent(self) -> None:
+        """Note that it has a connection."""
+        self.begun = trio.current_time()
+
+
+class Destination(Protocol):
+    """Where a body goes."""
+
+    def clear(self) -> None:
+        """Drop what was put there: the body comes once more."""
+
+    def room(self) -> memoryview:
+        """Return where the next bytes go; some at least."""
+
+    def filled(self, size: int) -> None:
+        """Take note that so many bytes have come there."""
+
+
+class HttpClient:
+    """Sends requests to one portal. Safe for many tasks at once.
+
+    Every method raises a `PortalError` and nothing else for what happens on the wire.
+    """
+
+    def __init__(self, url: str, options: PortalOptions, retry: RetryPolicy | None = None) -> None:
+        self.url = url
+        self.options = options
+        self.retry = retry or RetryPolicy()
+        self._transport = HTTPTransport(url, options)
+        self._http = httpx.AsyncClient(
+            transport=self._transport, cookies=_NoCookies(), trust_env=False
+        )
+
+    def __repr__(self) -> str:
+        return f"HttpClient({self.url!r})"
+
+    @property
+    def round_trip(self) -> float | None:
+        """Seconds from a request to the first of its response, of late at best; None before any."""
+        return self._transport.round_trip
+
+    async def aclose(self) -> None:
+        """Close every connection. A further request opens new ones; those under way fail."""
+        await self._transport.aclose()  # not the client of httpx, which could not be used again
+
+    async def connect(self, count: int = 1) -> None:
+        """Open connections until there are `count`, as far as options allow. Errors are left to
+        the requests.
+        """
+        await self._transport.connect(count)
+
+    def bad(
+        self, request: requests.Request, options: PortalOptions, text: str, status: int | None
+    ) -> PortalError:
+        """Make the error that the response to a request is not what was asked for."""
+        return Call(request, options, self.url).error(BadContentError, text, status)
+
+    # --- requests
+
+    @asynccontextmanager
+    async def open(
+        self,
+        request: requests.Request,
+        options: PortalOptions | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        byte_range: ByteRange | None = None,
+        content: Content | None = None,
+        speculative: bool = False,
+    ) -> AsyncIterator[StreamingResponse]:
+        """Send a request and yield its response once the head is there; success only.
+
+        `options` are those of this call, `headers` go with `content`, and `byte_range` is the part
+        of the response's content that is wanted. A `speculative` request waits for a connection
+        until no other request does. Until there is a response a request that is safe is repeated,
+        `options.retries` times at most.
+        """
+        call = self._call(request, options, headers)
+
+        async def attempt(now: _Attempt) -> StreamingResponse:
+            return await self._exchange(call, now, byte_range, content, speculative)
+
+        async with aclosing(await self._repeat(call, content, attempt)) as response:
+            yield response
+
+    async def fetch(
+        self,
+        request: requests.Request,
+        limit: int,
+        options: PortalOptions | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        content: bytes | None = None,
+    ) -> Response:
+        """Send a request and return its whole response; more than `limit` bytes are an error.
+
+        A safe request is also repeated when the response breaks off.
+        """
+        call = self._call(request, options, headers)
+
+        async def attempt(now: _Attempt) -> Response:
+            async with aclosing(await self._exchange(call, now, content=content)) as response:
+                body = await response.read(limit)
+                return Response(response.status, response.headers, body)
+
+        return await self._repeat(call, content, attempt)
+
+    async def fetch_into(
+        self,
+        request: requests.Request,
+        limit: int,
+        into: Destination,
+        options: PortalOptions | None = None,
+    ) -> None:
+        """The same with a body that may be long, which goes straight where it is wanted."""
+        call = self._call(request, options, None)
+
+        async def attempt(now: _Attempt) -> None:
+            into.clear()
+            received = 0
+            async with aclosing(await self._exchange(call, now)) as response:
+                while size := await response.receive_into(into.room()):
+                    take(size)
+                    into.filled(size)
+                    received += size
+                    if received > limit:
+                        raise response.bad(f"answer is longer than {limit} bytes")
+
+        await self._repeat(call, None, attempt)
+
+    async def _repeat(
+        self, call: Call, content: Content | None, attempt: Callable[[_Attempt], Awaitable[T]]
+    ) -> T:
+        """Attempt a request until it succeeds, fails for good, or failed often enough."""
+        is_safe = call.request.is_safe and not isinstance(content, AsyncIterator)
+        repetitions = call.options.retries if is_safe else 0
+        number, closings = 0, self._transport.closings
+        while True:
+            number += 1
+            now = _Attempt(trio.current_time())
+            try:
+                return await attempt(now)
+            except PortalError as error:
+                error.attempts = number
+                if number > repetitions or not _may_repeat(error, now):
+                    raise
+                pause = self.retry.pause_before(number, now.retry_after)
+                if pause is None or closings != self._transport.closings:
+                    raise
+            await trio.sleep(pause)
+            if closings != self._transport.closings:
+                raise call.error(UnavailableError, "cannot be reached: the client was closed")
+
+    def _call(
+        self,
+        request: requests.Request,
+        options: PortalOptions | None,
+        headers: Mapping[str, str] | None,
+    ) -> Call:
+        more = tuple(headers.items()) if headers else ()
+        return Call(request, options or self.options, self.url, more)
+
+    async def _exchange(
+        self,
+        call: Call,
+        now: _Attempt,
+        byte_range: ByteRange | None = None,
+        content: Content | None = None,
+        speculative: bool = False,
+    ) -> StreamingResponse:
+        """Make one attempt. Whoever gets the response closes it."""
+        with _timed(now), translated(call):
+            request, private = _prepared(call) if content is None else _request(call, content)
+            more: dict[str, Any] = {"speculative": speculative, "on_lent": now.lent}
+            if byte_range is not None:
+                more["range"] = byte_range.header().encode()
+            request = _with_extensions(request, more)
+            response = StreamingResponse(await self._send(call, request, private, content), call)
+        now.has_head = True
+        try:
+            await _check(response, now)
+        except BaseException:
+            await response.aclose()
+            raise
+        return response
+
+    async def _send(
+        self, call: Call, request: httpx.Request, private: frozenset[bytes], content: Content | None
+    ) -> httpx.Response:
+        """Send, and follow redirects without reading their bodies."""
+        before, status = request, 0
+        for _ in range(_REDIRECTS + 1):
+            silenced = _sending.set(True)
+            try:
+                response = await self._http.send(request, stream=True, auth=_NO_AUTH)
+            except NotFollowedError as error:  # the address of its host is known only now
+                raise refusal(call, before, request, status, error) from None
+            except UnicodeError as error:  # of a host's name, when it is looked up
+                raise call.error(BadContentError, f"no host can have this name: {error}") from None
+            finally:
+                _sending.reset(silenced)
+            if response.next_request is None:
+                return response
+            await response.aclose()
+            before, status = request, response.status_code
+            request = following(call, before, response, content, private)
+        raise call.error(BadContentError, f"more than {_REDIRECTS} redirects")
+
+
+@lru_cache(_PREPARED)
+def _prepared(call: Call) -> tuple[httpx.Request, frozenset[bytes]]:
+    """Return a request without a body; it is the same for each range of some content."""
+    return _request(call, None)
+
+
+def _request(call: Call, content: Content | None) -> tuple[httpx.Request, frozenset[bytes]]:
+    """Make a request, and return the names of its headers that are private."""
+    options = call.options
+    headers, private = call.headers()
+    idle, connect = options.idle_timeout, options.connect_timeout
+    timeout = {"connect": connect, "read": idle, "write": idle, "pool": idle}
+    limit = HEADER_LIMIT if call.request.may_tell_metadata else SMALL_LIMIT
+    request = httpx.Request(
+        call.request.method,
+        call.address,
+        headers=[*headers, _ACCEPT],
+        content=content,
+        extensions={"timeout": {**timeout, "head": connect + 2 * idle}, "head_limit": limit},
+    )
+    return request, private
+
+
+def _with_extensions(request: httpx.Request, more: Mapping[str, Any]) -> httpx.Request:
+    """Return the same request, which may be on its way elsewhere, with further extensions."""
+    found = copy(request)
+    found.stream, found.extensions = request.stream, {**request.extensions, **more}
+    return found
+
+
+def _may_repeat(error: PortalError, now: _Attempt) -> bool:
+    """Whether the same request may succeed a moment later."""
+    if error.status is not None:
+        return error.status in REPEATABLE_STATUSES
+    if isinstance(error, HeadTooLongError):
+        return False
+    if now.has_head and isinstance(error, PortalTimeoutError):
+        return False  # that was waited for already
+    return isinstance(error.__cause__, _REPEATABLE)
+
+
+async def _check(response: StreamingResponse, now: _Attempt) -> None:
+    """Raise the error that any status but that of success stands for."""
+    status, headers = response.status, response.headers
+    if not 200 <= status < 300:
+        now.retry_after = parse_retry_after(headers.get("retry-after", ""), datetime.now(UTC))
+        words = responses.parse_error(await _beginning(response))
+        raise response.call.error(error_for(status), words or f"HTTP status {status}", status)
+    if headers.get("content-encoding", "identity") != "identity":
+        raise response.call.error(BadContentError, "the portal encoded the content", status)
+
+
+async def _beginning(response: StreamingResponse) -> bytes:
+    """Read an error's body as far as it comes and is looked at: the status says enough."""
+    beginning = b""
+    with suppress(PortalError):
+        while len(beginning) <= responses.RESPONSE_LIMIT and (piece := await response.receive()):
+            beginning += piece
+    return beginning
+
+
+@contextmanager
+def _timed(now: _Attempt) -> Iterator[None]:
+    """Note in an error how long a portal could not be reached."""
+    try:
+        yield
+    except PortalError as error:
+        if isinstance(error.__cause__, httpx.ConnectError | httpx.ConnectTimeout):
+            error.unreached = trio.current_time() - now.begun
+        raise

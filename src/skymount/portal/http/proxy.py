@@ -1,0 +1,110 @@
+"""Proxies of the environment: which one a request goes through, and tunnels through it."""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.request import getproxies
+
+import h11
+import httpx
+
+from skymount.errors import UnavailableError
+
+_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """An HTTP proxy."""
+
+    scheme: str
+    host: str
+    port: int
+    authorization: bytes = field(default=b"", repr=False)
+    """The value of a Proxy-Authorization header; empty without credentials."""
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """What the proxy itself is told."""
+        return [(b"Proxy-Authorization", self.authorization)] if self.authorization else []
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a connection leads: an origin, and the proxy on the way."""
+
+    scheme: str
+    host: str
+    port: int
+    proxy: Proxy | None = None
+
+    @classmethod
+    def of(cls, url: httpx.URL, proxy: Proxy | None = None) -> "Route":
+        """Return the route to a URL's origin; httpx.UnsupportedProtocol if there can be none."""
+        host = url.raw_host.decode("ascii")
+        if url.scheme not in _PORTS or not host:
+            raise httpx.UnsupportedProtocol(f"no connection can be made to {url.scheme[:20]}://")
+        return cls(url.scheme, host, url.port or _PORTS[url.scheme], proxy)
+
+    @property
+    def is_tunnel(self) -> bool:
+        """Whether the proxy passes bytes on as they are."""
+        return self.proxy is not None and self.scheme == "https"
+
+    def target(self, url: httpx.URL) -> bytes:
+        """Return how a request for a URL names it: in absolute form to a proxy (RFC 9112, 3.2)."""
+        if self.proxy is None or self.is_tunnel:
+            return url.raw_path
+        return b"%b://%b%b" % (url.raw_scheme, url.netloc, url.raw_path)
+
+    def connect_request(self) -> h11.Request:
+        """Return the request for a tunnel (RFC 9110, 9.3.6)."""
+        assert self.proxy is not None
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        target = f"{host}:{self.port}".encode("ascii")
+        headers = [(b"Host", target), *self.proxy.headers]
+        return h11.Request(method=b"CONNECT", target=target, headers=headers)
+
+
+class EnvironmentProxies:
+    """The proxies that the environment names: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY."""
+
+    def __init__(self, named: Mapping[str, str] | None = None) -> None:
+        """`named` is what `urllib.request.getproxies` returns."""
+        self._named = getproxies() if named is None else dict(named)
+        self._parsed: dict[str, Proxy] = {}
+
+    def proxy_for(self, url: httpx.URL) -> Proxy | None:
+        """Return the proxy for a URL, if any; UnavailableError if it cannot be used."""
+        address = self._named.get(url.scheme) or self._named.get("all")
+        if not address or self._is_excepted(url):
+            return None
+        if address not in self._parsed:
+            self._parsed[address] = _parsed(address)
+        return self._parsed[address]
+
+    def _is_excepted(self, url: httpx.URL) -> bool:
+        """Whether NO_PROXY names the host, or a domain that it is in; or all."""
+        host = url.host.lower()
+        names = (host, f"{host}:{url.port or _PORTS.get(url.scheme)}")
+        for entry in self._named.get("no", "").lower().split(","):
+            domain = entry.strip().lstrip(".").strip("[]")
+            if domain == "*" or (domain and any(f".{x}".endswith(f".{domain}") for x in names)):
+                return True
+        return False
+
+
+def _parsed(address: str) -> Proxy:
+    try:
+        url = httpx.URL(address if "://" in address else f"http://{address}")
+    except httpx.InvalidURL:  # what is wrong may be part of a password
+        raise UnavailableError("the address of a proxy in the environment is not valid") from None
+    if url.scheme not in _PORTS or not url.host:
+        text = f"a proxy in the environment is no HTTP proxy, but {url.scheme[:20]}://"
+        raise UnavailableError(text)
+    authorization = b""
+    if url.username or url.password:
+        credentials = base64.b64encode(f"{url.username}:{url.password}".encode())
+        authorization = b"Basic " + credentials
+    host = url.raw_host.decode("ascii")
+    return Proxy(url.scheme, host, url.port or _PORTS[url.scheme], authorization)
