@@ -19,7 +19,7 @@ from skymount.cli.output import warn
 from skymount.errors import ConfigError, MountError, StorageError
 
 if TYPE_CHECKING:
-    from skymount.fs.mountpoint import Mounted
+    from skymount.fs.mountpoint import MountInfo
 
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 _EXIT_GRACE = 5.0  # seconds that a daemon may take to exit after the unmount
@@ -165,7 +165,7 @@ def _has_ended(process: int, limit: float) -> bool:
     return bool(select.select([process], [], [], limit)[0])
 
 
-def _daemon_of(path: str, mounted: "Mounted") -> int | None:
+def _daemon_of(path: str, mounted: "MountInfo") -> int | None:
     """Return a pidfd of the daemon of a mount; None when the mount does not answer, or names a
     process that is not its daemon.
     """
