@@ -1,1 +1,1 @@
-"""Owns the benchmarks: what is measured, beside whom, and how it is told (`benchmarks/run`)."""
+"""The benchmarks of the mount beside its peers (`benchmarks/run`)."""

@@ -1,4 +1,4 @@
-"""Owns the bare file system: a tree of zeros from memory, the least that pyfuse3 can do.
+"""A bare file system: a tree of zeros from memory, the least that pyfuse3 can do.
 
     python -m benchmarks.bare MOUNTPOINT DIRECTORIES FILES SIZE
 

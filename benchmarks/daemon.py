@@ -1,4 +1,4 @@
-"""Owns the figures of the daemon itself: start, memory, many readers at once, uploads."""
+"""Measures the daemon itself: start, memory, many readers at once, uploads."""
 
 import subprocess
 import time

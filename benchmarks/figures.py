@@ -1,4 +1,4 @@
-"""Owns the figure: one thing that was measured, round by round, and what it must reach. No IO."""
+"""A figure: one measured quantity, round by round, and its aim. No IO."""
 
 import statistics
 from collections.abc import Callable, Iterable, Iterator

@@ -1,4 +1,4 @@
-"""Owns what the measurements do to this machine: commands, clocks, caches, aligned reads."""
+"""Runs commands, reads clocks, drops caches and does aligned reads for the measurements."""
 
 import mmap
 import os

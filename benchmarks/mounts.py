@@ -1,4 +1,4 @@
-"""Owns mounting: skymount and its peers, each in a process that ends with the block."""
+"""Mounts skymount and its peers, each in a process that ends with its `with` block."""
 
 import os
 import subprocess

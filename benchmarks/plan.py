@@ -1,4 +1,4 @@
-"""Owns what all groups share: the sizes, the working directory, and the big file."""
+"""What all groups share: the sizes, the working directory, and the big file."""
 
 from dataclasses import dataclass
 from functools import cached_property

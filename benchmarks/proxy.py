@@ -1,4 +1,4 @@
-"""Owns the distance: a proxy that delays, limits the rate of each connection, and counts.
+"""A proxy that simulates distance: it delays, limits the rate of each connection, and counts.
 
     python -m benchmarks.proxy UPSTREAM_PORT RTT RATE     (seconds; bytes a second, 0 for no limit)
 

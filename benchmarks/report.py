@@ -1,4 +1,4 @@
-"""Owns how figures are told: tables for people, the section of docs/benchmarks.md, the drawing."""
+"""Prints the figures as tables, and writes the section and the chart of docs/benchmarks.md."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Owns the figures of one reader of one big file, with a portal on the same machine."""
+"""Measures one reader of one big file, with a portal on the same machine."""
 
 import os
 import statistics

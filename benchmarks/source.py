@@ -1,4 +1,4 @@
-"""Owns the portal that is measured against: what nginx serves, for the mount and for its peers.
+"""The portal of the benchmarks: what nginx serves to the mount and its peers.
 
 A skyfile is a payload with its metadata, in a header where it fits, and from its endpoint. The same
 bytes are plain files below the root with a listing, which is what the peers mount.

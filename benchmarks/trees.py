@@ -1,4 +1,4 @@
-"""Owns the figures of skylinks of many files: listing, and memory for each entry."""
+"""Measures skylinks of many files: listing, and memory for each entry."""
 
 import shutil
 from collections.abc import Iterator

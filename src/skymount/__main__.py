@@ -1,17 +1,17 @@
-"""The ``skymount`` command, and ``python -m skymount``; an interrupt is silent at once."""
+"""The ``skymount`` command, and ``python -m skymount``. An interrupt is silent from the start."""
 
 import gc
 import sys
 
-GARBAGE = 100_000
-"""Objects after which garbage is looked for. A start makes up to 80,000, which all stay: looking
-through them as often as Python does by itself takes a sixth of it.
+GC_THRESHOLD = 100_000
+"""New objects after which garbage is collected. A start makes up to 80,000 that all stay; with
+Python's default threshold, collections take a sixth of its time.
 """
 
 
 def main() -> None:
     """Load the command line and run it."""
-    gc.set_threshold(GARBAGE)
+    gc.set_threshold(GC_THRESHOLD)
     try:
         from skymount import cli
     except KeyboardInterrupt:
@@ -19,7 +19,7 @@ def main() -> None:
     try:
         cli.main()
     finally:
-        gc.freeze()  # or Python would look through everything once more before it ends
+        gc.freeze()  # saves the last collection at exit
 
 
 if __name__ == "__main__":

@@ -118,10 +118,9 @@ class PortalSettings(CallOptions, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Everything that can be set. Sizes in bytes, times in seconds."""
+    """Everything that can be set; docs/configuration.md says what it means. Bytes and seconds."""
 
     portals: tuple[str, ...] = ()
-    """Addresses in the order of preference; none means the default portal, or an embedded one."""
     dialect: str = "svc"
     api_key: str = field(default="", repr=False)
     user_agent: str = ""
@@ -129,29 +128,20 @@ class Config:
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """(name, value) of headers of each request; they may hold secrets."""
     node_url: str = ""
-    """Where the skykeys are kept; empty: at the portal."""
     ca_file: str = ""
-    """Certificates of authorities to trust besides the system's."""
     redirect_hosts: tuple[str, ...] = ()
-    """Hosts to which the portal may redirect writes and uploads."""
     mountpoint: str = ""
     allow_other: bool = False
     verify: VerifyPolicy = VerifyPolicy.AVAILABLE
     memory_cache: int = 128 << 20
-    """For content; enough for several sequential readers at once."""
     disk_cache: int = 2 << 30
     """0: nothing is kept on disk."""
     read_ahead: bool = True
-    """Whether to raise the kernel's read-ahead, which needs root."""
     lookup_grace: float = 0.5
     registry_ttl: float = 2.0
-    """For which stat of a registry entry may be stale."""
     send_pending: bool = True
-    """Whether pending registry entries are posted automatically."""
     hns_ttl: float = 60.0
-    """For which a resolved domain or v2 skylink is used."""
     timeout: float = 30.0
-    """Limit of a file operation of a mount, and of a portal's silence for other commands."""
     log_file: str = ""
 
     @property

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -10,21 +9,9 @@ import pytest
 
 from skymount import __version__
 from skymount.cli import cli
+from tests.cli.helpers import leaves
 from tests.portal_process import SOURCE
 from tests.skymount_process import SKYMOUNT, Sandbox
-
-
-def leaves(command: click.Command, *above: str) -> Iterator[tuple[str, click.Command]]:
-    """Yield (name, command) of each command at or below one, groups left out."""
-    if not isinstance(command, click.Group):
-        yield " ".join(above), command
-        return
-    context = click.Context(command)
-    for name in command.list_commands(context):
-        below = command.get_command(context, name)
-        assert below is not None
-        yield from leaves(below, *above, name)
-
 
 LEAVES = [name for name, _ in leaves(cli)]
 GROUPS = sorted({name.rpartition(" ")[0] for name in LEAVES})

@@ -31,11 +31,11 @@ class ContentStack:
     loader: SkyfileLoader
     cache: MemoryCache
     portals: list[FakePortal]
-    keeper: WriteBehindQueue | None
+    queue: WriteBehindQueue | None
 
     async def settled(self) -> None:
         """Wait until all that was offered to the disk is written."""
-        while self.keeper is not None and self.keeper.queued_bytes:
+        while self.queue is not None and self.queue.queued_bytes:
             await trio.sleep(0.01)
 
     @property
@@ -78,12 +78,12 @@ async def open_content_stack(
         asked = Portals(clients)
         memory = MemoryCache(cache)
         loader = SkyfileLoader(asked, policy, block_size)
-        shelf = keeper = None
+        disk_cache = queue = None
         if disk is not None:
             store = BlockStore.open(disk, disk_size, memory.buffers)
-            keeper = await stack.enter_async_context(open_write_behind(store))
-            shelf = DiskCache(keeper, [client.url for client in clients], policy)
+            queue = await stack.enter_async_context(open_write_behind(store))
+            disk_cache = DiskCache(queue, [client.url for client in clients], policy)
         reader = await stack.enter_async_context(
-            open_reader(asked, loader, memory, shelf, readahead)
+            open_reader(asked, loader, memory, disk_cache, readahead)
         )
-        yield ContentStack(reader, loader, memory, fakes, keeper)
+        yield ContentStack(reader, loader, memory, fakes, queue)

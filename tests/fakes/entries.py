@@ -1,4 +1,4 @@
-"""Owns registries in memory that misbehave as told, behind the client library's real code for
+"""Registries in memory that misbehave as told, behind the client library's real code for
 entries: no sockets.
 """
 

@@ -1,4 +1,4 @@
-"""Owns a portal on a real socket that serves made-up content and misbehaves on demand.
+"""A portal on a real socket that serves made-up content and misbehaves on demand.
 
 Runs in a trio nursery (`running`) or in a thread of its own (`in_thread`), for mounts. Each fault
 is a function from (request, honest reply) to the reply that is sent instead.

@@ -1,4 +1,4 @@
-"""Owns the registry and the zone of a fake portal, and what it makes of v2 skylinks and domains."""
+"""The registry and the zone of a fake portal, and how it resolves v2 skylinks and domains."""
 
 import json
 from dataclasses import replace

@@ -1,15 +1,18 @@
-"""Owns made-up content: skyfiles of every shape, with the skylinks that they truly have."""
+"""Makes skyfiles of every shape, with the skylinks that they truly have."""
 
+import json
 import random
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from skymount.content.model import listing_builder
+import msgspec
+
 from skymount.content.model.listing import Listing, unpack
+from skymount.content.model.listing_builder import tabulate
 from skymount.wire import base_sector
 from skymount.wire.merkle import sector_root
-from skymount.wire.metadata import Metadata, Subfile, encode_metadata, parse_metadata
+from skymount.wire.metadata import Metadata, Subfile, encode_metadata
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 
 SEGMENT = 64  # bytes, how content is spread over data pieces (wire notes 2.3)
@@ -57,11 +60,15 @@ def inline_skylink(metadata: bytes, payload: bytes) -> Skylink:
 
 def listing_of(metadata: Metadata | bytes, size: int | None = None) -> Listing:
     """Return the listing of metadata, for a payload of `size` bytes or what the metadata says."""
-    raw = metadata if isinstance(metadata, bytes) else None
-    described = parse_metadata(raw) if raw is not None else metadata
-    assert isinstance(described, Metadata)
-    total = described.payload_size if size is None else size
-    return unpack(listing_builder.listing_of(described, total or 0))
+    raw = metadata if isinstance(metadata, bytes) else _as_json(metadata)
+    return unpack(tabulate(raw, size, 0))
+
+
+def _as_json(metadata: Metadata) -> bytes:
+    """Write metadata as JSON, also where a text is no valid Unicode, as no portal would."""
+    members = {"filename": metadata.filename, "length": metadata.length or 0, "mode": metadata.mode}
+    subfiles = {path: msgspec.structs.asdict(sub) for path, sub in metadata.subfiles.items()}
+    return json.dumps(members | {"subfiles": subfiles}).encode()
 
 
 def of_files(files: Mapping[str, bytes], **shape: object) -> FakeSkyfile:

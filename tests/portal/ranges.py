@@ -1,4 +1,4 @@
-"""Owns receiving a range of content as one value."""
+"""Receives a range of content as one value."""
 
 from contextlib import aclosing
 

@@ -187,23 +187,26 @@ def test_a_key_that_is_gone(own: tuple[PortalProcess, Client], kind: str):
         assert client.get(f"/{link}").content == content
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_content_outlives_the_process(tmp_path: Path, kind: str):
-    """A portal started anew serves what was encrypted, and its sectors without any download."""
+def test_content_outlives_the_process(tmp_path: Path):
+    """A portal started anew serves what was encrypted, and its sectors before any download."""
     with (
         portal_process(tmp_path) as portal,
         Client(base_url=portal.url, timeout=60) as client,
     ):
-        made(client, "mine", kind)
-        link = client.upload_file("f", LARGE, skykeyname="mine")
+        links = []
+        for kind in KINDS:
+            made(client, kind, kind)
+            links.append(client.upload_file("f", LARGE, skykeyname=kind))
     with (
         portal_process(tmp_path) as portal,
         Client(base_url=portal.url, timeout=60) as client,
     ):
-        root = next(portal.data.rglob("roots")).read_bytes()[32:64]
-        params: dict[str, Any] = {"root": root.hex(), "offset": 0, "length": SECTOR_SIZE}
-        assert sector_root(client.get("/svc/root", params=params).content) == root
-        assert client.get(f"/{link}").content == LARGE
+        for roots in portal.data.rglob("roots"):
+            root = roots.read_bytes()[32:64]
+            params: dict[str, Any] = {"root": root.hex(), "offset": 0, "length": SECTOR_SIZE}
+            assert sector_root(client.get("/svc/root", params=params).content) == root
+        for link in links:
+            assert client.get(f"/{link}").content == LARGE
 
 
 # --- what is refused

@@ -1,4 +1,4 @@
-"""Owns the hypothesis profile of the codec's tests: the same examples on every run."""
+"""The hypothesis profile of the codec's tests: the same examples on every run."""
 
 from hypothesis import settings
 

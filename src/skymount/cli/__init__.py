@@ -1,4 +1,7 @@
-"""The command line: argv to one call. Each group of commands is a module, imported when used."""
+"""The command line: finds the command, runs it, and turns errors into messages and exit codes.
+
+Each group of commands is a module that is imported when used.
+"""
 
 import importlib
 import os
@@ -43,16 +46,16 @@ EXIT_USAGE = 2
 EXIT_NOT_FOUND = 3
 EXIT_INTERRUPTED = 130
 EXIT_NO_READER = 141
-"""Whoever read our output has gone: what a shell shows of a process that SIGPIPE ended."""
+"""The reader of our output is gone: what a shell shows after SIGPIPE."""
 
-_AFTER_COMMAND = frozenset(
+_COMMAND_OPTIONS = frozenset(
     {"--json", "--portal", "--dialect", "--timeout", "--user-agent", "--config", "--verify"}
 )
 
 
 @contextmanager
-def _ending_without_a_reader() -> Iterator[None]:
-    """Whoever read our output may go, which is its right; click would make it a plain failure."""
+def _exiting_without_reader() -> Iterator[None]:
+    """Exit with EXIT_NO_READER on a broken pipe; click would exit with 1."""
     try:
         yield
     except BrokenPipeError:
@@ -60,14 +63,14 @@ def _ending_without_a_reader() -> Iterator[None]:
 
 
 class _LazyGroup(click.Group):
-    """Finds its commands by name, so that one command does not pay for another's imports."""
+    """Imports a command when it is used, so that others' imports cost it nothing."""
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
-        with _ending_without_a_reader():  # of --help
+        with _exiting_without_reader():  # of --help
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with _ending_without_a_reader():
+        with _exiting_without_reader():
             return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -89,13 +92,13 @@ def cli() -> None:
 
     \b
     Examples:
-      skymount mount ~/sky            mount, with a portal of its own if none is there
+      skymount mount ~/sky            mount; starts an embedded portal if none is there
       skymount upload site/           upload a directory, print its skylink
       ls ~/sky/skylinks/SKYLINK/      look at it
       skymount umount ~/sky           unmount
 
-    The key of a portal's API, and other secrets, are never given on the command line, which other
-    users can see: set api_key in the configuration file, or SKYMOUNT_API_KEY.
+    Other users can see the command line, so it never takes secrets: set the key of a portal's API
+    as api_key in the configuration file, or in SKYMOUNT_API_KEY.
     """
 
 
@@ -106,7 +109,7 @@ def main() -> None:
     try:
         _run()
     finally:
-        _give_up_what_cannot_be_written()
+        _flush_or_discard_output()
 
 
 def _run() -> None:
@@ -128,21 +131,21 @@ def _run() -> None:
 
 
 def _refuse(error: click.UsageError) -> NoReturn:
-    """Say in one line what is wrong with a command line."""
+    """Print in one line what is wrong with a command line."""
     text = error.format_message()
     if "\n" in text:  # a group without a command: this is its whole help
         error.show()
         sys.exit(error.exit_code)
     command = error.ctx.command_path if error.ctx else "skymount"
     in_group = error.ctx is not None and isinstance(error.ctx.command, click.Group)
-    if isinstance(error, click.NoSuchOption) and in_group and error.option_name in _AFTER_COMMAND:
+    if isinstance(error, click.NoSuchOption) and in_group and error.option_name in _COMMAND_OPTIONS:
         text = f"{error.option_name} goes after the command"
     stop = "" if text.endswith(("?", ".")) else "."
     _fail(f"{text}{stop} See `{command} --help`.", error.exit_code)
 
 
 def _open_standard_streams() -> None:
-    """Open what our starter closed: the next file would get its number, and be taken for it."""
+    """Open standard streams that are closed, or the next file would get their number."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -150,8 +153,8 @@ def _open_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)
 
 
-def _give_up_what_cannot_be_written() -> None:
-    """Keep Python from trying once more at its end, when it would complain and exit with 120."""
+def _flush_or_discard_output() -> None:
+    """Flush the output, or Python would complain at its end and exit with 120."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:
@@ -168,7 +171,7 @@ def _exit_code(error: SkymountError) -> int:
 
 
 def _fail(text: str, code: int) -> NoReturn:
-    from skymount.cli.output import escape  # the words may be a portal's
+    from skymount.cli.output import escape  # the text may be a portal's
 
     with suppress(OSError):
         click.echo(f"skymount: {escape(' '.join(text.split()))}", err=True)

@@ -5,11 +5,14 @@ KEY is the name of a key in the keyring, or a public key of 64 hex digits.
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from skymount.cli import EXIT_NOT_FOUND
+from skymount.errors import KeyringError, MalformedError, PortalError, RevisionConflictError
 
 if TYPE_CHECKING:
     from skymount.keyring import Keyring
@@ -27,42 +30,56 @@ class NoSuchKeyError(click.ClickException):
     exit_code = EXIT_NOT_FOUND
 
 
-def hashed_option(command: F) -> F:
-    """Add ``--hashed``: the data key is hashed already."""
-    return click.option("--hashed", is_flag=True, help="DATAKEY is hashed already: 64 hex digits.")(
-        command
-    )
+hashed_option = click.option(
+    "--hashed", is_flag=True, help="DATAKEY is hashed already: 64 hex digits."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EntryArgument:
+    """KEY, DATAKEY and ``--hashed`` as the user gave them."""
+
+    owner: str
+    data_key: str
+    hashed: bool
+
+    @property
+    def public_key(self) -> bytes:
+        """The key of the owner; NoSuchKeyError without one of that name."""
+        return _parsed(self.owner) or keyring_with(self.owner).get(self.owner).public_key
+
+    def key_pair(self) -> "SigningKeyPair":
+        """Return the key that signs; NoSuchKeyError or KeyringError without one."""
+        return key_pair(self.owner)
+
+    @property
+    def tweak(self) -> bytes:
+        """The 32 bytes that the data key stands for on the wire."""
+        from skymount.wire.registry_entry import hash_data_key, parse_tweak
+
+        return parse_tweak(self.data_key) if self.hashed else hash_data_key(self.data_key)
+
+    @property
+    def id(self) -> "EntryId":
+        """The id of the entry."""
+        from skymount.portal.registry.revision_marks import EntryId
+
+        return EntryId(self.public_key, self.tweak, None if self.hashed else self.data_key)
 
 
 def entry_arguments(command: F) -> F:
-    """Add KEY, DATAKEY and ``--hashed``, as the parameters `owner`, `data_key` and `hashed`."""
-    with_data_key = click.argument("data_key", metavar="DATAKEY")(hashed_option(command))
-    return click.argument("owner", metavar="KEY")(with_data_key)
+    """Add KEY, DATAKEY and ``--hashed``, as the parameter `entry`."""
 
+    @wraps(command)
+    def with_entry(owner: str, data_key: str, hashed: bool, **parameters: Any) -> Any:
+        return command(entry=EntryArgument(owner, data_key, hashed), **parameters)
 
-def tweak(data_key: str, *, hashed: bool) -> bytes:
-    """Return the 32 bytes that a data key stands for on the wire."""
-    from skymount.wire.registry_entry import hash_data_key, parse_tweak
-
-    return parse_tweak(data_key) if hashed else hash_data_key(data_key)
-
-
-def entry_id(public_key: bytes, data_key: str, *, hashed: bool) -> "EntryId":
-    """Return the id of an entry."""
-    from skymount.portal.registry.revision_marks import EntryId
-
-    return EntryId(public_key, tweak(data_key, hashed=hashed), None if hashed else data_key)
-
-
-def public_key(text: str) -> bytes:
-    """Return the public key that a name or a public key in hex digits stands for."""
-    return _parsed(text) or keyring_with(text).get(text).public_key
+    with_data_key = click.argument("data_key", metavar="DATAKEY")(hashed_option(with_entry))
+    return cast("F", click.argument("owner", metavar="KEY")(with_data_key))
 
 
 def key_pair(text: str) -> "SigningKeyPair":
-    """Return the key of that name or public key; NoSuchKeyError or KeyringError without one."""
-    from skymount.errors import KeyringError
-
+    """Return the key of that name or public key."""
     public = _parsed(text)
     if public is None:
         return keyring_with(text).get(text)
@@ -75,7 +92,6 @@ def key_pair(text: str) -> "SigningKeyPair":
 
 
 def _parsed(text: str) -> bytes | None:
-    from skymount.errors import MalformedError
     from skymount.wire.registry_entry import parse_public_key
 
     try:
@@ -115,24 +131,22 @@ def open_ledger() -> "Iterator[Ledger]":
 
 @asynccontextmanager
 async def explaining_conflicts(
-    client: "PortalClient", public_hex: str, data_key: str, *, hashed: bool, revision: int
+    client: "PortalClient", entry: EntryArgument, pair: "SigningKeyPair", revision: int
 ) -> AsyncIterator[None]:
     """Say which revision the registry has when it refuses the one that the user chose."""
-    from skymount.errors import PortalError, RevisionConflictError
-
     try:
         yield
     except RevisionConflictError as error:
         try:
             found = await client.registry.get_entry(
-                public_hex, data_key, hashed_data_key_hex=hashed
+                pair.public_hex, entry.data_key, hashed_data_key_hex=entry.hashed
             )
         except PortalError:
             raise error from None
         if found.entry is None:
             raise
         raise RevisionConflictError(
-            f"{data_key!r}: the registry has revision {found.entry.revision}, and refuses "
+            f"{entry.data_key!r}: the registry has revision {found.entry.revision}, and refuses "
             f"{revision}; without --revision the entry gets the next one",
             status=error.status,
             method=error.method,

@@ -1,4 +1,4 @@
-"""Owns the options that several commands share."""
+"""Options that several commands share."""
 
 import os
 from collections.abc import Callable
@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class PortalFlags:
-    """What a command line says of portals, as it was written; None where it says nothing."""
+    """The options of a command line that name portals; None where it has none."""
 
     portals: tuple[str, ...] = ()
     dialect: str | None = None
@@ -27,10 +27,7 @@ class PortalFlags:
     verify: str | None = None
 
     def load(self, name: str = "", **more: object) -> "Config":
-        """Read the configuration, with these flags and more over it.
-
-        `name` selects a mount's table. ConfigError says what is wrong.
-        """
+        """Read the configuration and override it; `name` selects the table of a mount."""
         from skymount import config
         from skymount.cli.output import warn
 
@@ -56,58 +53,65 @@ def _default_data() -> Path:
     return platformdirs.user_data_path("skymount") / "portal"
 
 
-def data_option(command: F) -> F:
-    """Add the option that says where a portal of this machine keeps its data."""
-    return click.option(
-        "--data",
-        type=click.Path(path_type=Path, file_okay=False),
-        default=_default_data,
-        show_default="the user's data directory",
-        help="Directory that holds all that a portal keeps; created when absent.",
-    )(command)
+data_option = click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=_default_data,
+    show_default="the user's data directory",
+    help="Directory that holds all that a portal keeps; created when absent.",
+)
 
-
-def wait_option(command: F) -> F:
-    """Add the option that says how long the registry may look for an entry."""
-    return click.option(
-        "--wait",
-        type=click.FloatRange(min=0, min_open=True, max=300),
-        metavar="SECONDS",
-        default=5,
-        show_default=True,
-        help="How long the portal may look for the entry, at most 300 s.",
-    )(command)
+wait_option = click.option(
+    "--wait",
+    type=click.FloatRange(min=0, min_open=True, max=300),
+    metavar="SECONDS",
+    default=5,
+    show_default=True,
+    help="How long the portal may look for the entry, at most 300 s.",
+)
 
 
 def portal_options(command: F) -> F:
-    """Add the options that say which portal, and how to talk to it, as the parameter `flags`."""
-    return _flags(command, "Seconds that a portal may stay silent.")
+    """Add the options that name portals; the command gets the configuration as `settings`."""
+    return _portal_options(_with_settings(command), "Seconds that a portal may stay silent.")
 
 
 def reading_options(command: F) -> F:
-    """Add the options of commands that check content: `portal_options` and ``--verify``."""
+    """Add `portal_options` and ``--verify``."""
     return portal_options(_verify_option(command))
 
 
 def mount_options(command: F) -> F:
-    """Add the options of a mount: as `reading_options`, with another meaning of ``--timeout``."""
-    return _flags(_verify_option(command), "Limit of any one file operation.")
+    """Add the options of a mount; the command gets them as `flags`."""
+    with_flags = _with_flags(_verify_option(command))
+    return _portal_options(with_flags, "Limit of any one file operation.")
 
 
-def _verify_option(command: F) -> F:
-    return click.option(
-        "--verify",
-        type=click.Choice(["require", "available", "off"]),
-        help="What to do with content that cannot be checked against its skylink.",
-    )(command)
-
-
-def _flags(command: F, timeout_help: str) -> F:
+def _with_flags(command: F) -> F:
     @wraps(command)
     def with_flags(**parameters: Any) -> Any:
         given = {name: parameters.pop(name) for name in _FLAGS if name in parameters}
         return command(flags=PortalFlags(**given), **parameters)
 
+    return cast("F", with_flags)
+
+
+def _with_settings(command: F) -> F:
+    @wraps(command)
+    def with_settings(flags: PortalFlags, **parameters: Any) -> Any:
+        return command(settings=flags.load(), **parameters)
+
+    return _with_flags(cast("F", with_settings))
+
+
+_verify_option = click.option(
+    "--verify",
+    type=click.Choice(["require", "available", "off"]),
+    help="What to do with content that cannot be checked against its skylink.",
+)
+
+
+def _portal_options(command: F, timeout_help: str) -> F:
     options = (
         click.option(
             "--portal",
@@ -122,5 +126,5 @@ def _flags(command: F, timeout_help: str) -> F:
         click.option("--config", "config_file", metavar="FILE", help="Configuration file."),
     )
     for option in reversed(options):
-        with_flags = option(with_flags)
-    return cast(F, with_flags)
+        command = option(command)
+    return command

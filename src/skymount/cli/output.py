@@ -1,4 +1,4 @@
-"""Owns how commands print: results on stdout, warnings and progress on stderr."""
+"""How commands print: results on stdout, warnings and progress on stderr."""
 
 import json
 import os
@@ -6,30 +6,23 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
 
 import click
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 Progress = Callable[[int, int | None], None]
 """Called with (bytes done, bytes in all or None when that is not known)."""
 
-# What moves the cursor, hides text or turns its direction, and bytes that were no UTF-8.
+# Control characters, what turns the direction of text, and bytes that are not UTF-8.
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
 
-def json_option(command: F) -> F:
-    """Add ``--json``, as the parameter `as_json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")(
-        command
-    )
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
 def escape(text: str) -> str:
-    """Make text from outside fit for a terminal, as one line: ``\\n``, ``\\x1b``, ``\\xe9``."""
+    """Escape what a terminal would act on: ``\\n``, ``\\x1b``, ``\\xe9``."""
     return _UNSAFE.sub(_escaped, text)
 
 
@@ -41,7 +34,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def emit(value: object, as_json: bool, lines: Iterable[str]) -> None:
-    """Print a result: the value as one line of JSON, or the lines for people."""
+    """Print a result: the value as one line of JSON, or the lines."""
     if as_json:
         click.echo(json.dumps(value, separators=(",", ":")))
         return
@@ -51,13 +44,13 @@ def emit(value: object, as_json: bool, lines: Iterable[str]) -> None:
 
 
 def warn(text: str) -> None:
-    """Say something that does not stop a command."""
+    """Print a warning."""
     click.echo(f"skymount: warning: {escape(text)}", err=True)
 
 
 @contextmanager
 def progress() -> Iterator[Progress | None]:
-    """Show a progress bar on stderr; None, and nothing is shown, where that is no terminal."""
+    """Show a progress bar on stderr; None where that is not a terminal."""
     if not os.isatty(2):
         yield None
         return

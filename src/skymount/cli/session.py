@@ -1,6 +1,5 @@
 """Opens what a command asks portals with, and runs the command to its end.
 
-    settings = flags.load()
     result = run_with_client(settings, lambda client: client.resolve_hns(domain))
 
 Errors leave these functions bare, never in an exception group.
@@ -36,6 +35,8 @@ from skymount.errors import (
 )
 from skymount.portal.client.client import PortalClient
 from skymount.portal.verify_policy import VerifyPolicy
+from skymount.wire.dialect import Dialect
+from skymount.wire.skylink import Skylink
 
 if TYPE_CHECKING:
     from skymount.content.cache.disk_cache import DiskCache
@@ -47,9 +48,7 @@ if TYPE_CHECKING:
     from skymount.portal.registry.name_resolver import NameResolver
     from skymount.portal.registry.revision_marks import EntryId
     from skymount.portal.registry.verified_registry import VerifiedRegistry
-    from skymount.wire.dialect import Dialect
     from skymount.wire.key_pair import SigningKeyPair
-    from skymount.wire.skylink import Skylink
 
 T = TypeVar("T")
 
@@ -133,11 +132,11 @@ class WriteSession:
     ledger: "Ledger"
 
     @property
-    def dialect(self) -> "Dialect":
+    def dialect(self) -> Dialect:
         """The names that the portals use."""
         return self.portals.clients[0].dialect
 
-    async def upload(self, body: "UploadBody") -> "Skylink":
+    async def upload(self, body: "UploadBody") -> Skylink:
         """Upload content to the first portal only: the user chose where it goes."""
         from skymount.portal.client.upload import send
 
@@ -240,7 +239,7 @@ def run_with_writes(settings: Config, function: Callable[[WriteSession], Awaitab
 
     StorageError when the ledger cannot be used.
     """
-    from skymount.cli.commands.registry_spool import warn_of_dropped
+    from skymount.cli.pending_entries import warn_of_dropped
     from skymount.portal.registry.verified_registry import VerifiedRegistry
 
     with open_ledger() as ledger:
@@ -276,8 +275,8 @@ async def _open_disk_cache(settings: Config) -> "AsyncIterator[DiskCache | None]
     if store is None:
         yield None
         return
-    async with open_write_behind(store) as keeper:
-        yield DiskCache(keeper, settings.portal_urls, settings.verify)
+    async with open_write_behind(store) as queue:
+        yield DiskCache(queue, settings.portal_urls, settings.verify)
 
 
 def _run(settings: Config, main: Callable[[], Awaitable[T]]) -> T:

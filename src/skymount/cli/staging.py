@@ -10,7 +10,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from tempfile import mkdtemp
-from types import TracebackType
 from typing import Self
 
 import click
@@ -88,12 +87,7 @@ class StagingDirectory:
                 raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._remove()
 
     def _open(self, path: str | bytes, within: int | None = None, flags: int = _DIRECTORY) -> int:

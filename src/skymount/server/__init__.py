@@ -14,7 +14,6 @@ __all__ = ["PortalConfig", "serve"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import `serve` when it is first used."""
     if name == "serve":
         from skymount.server.hypercorn_server import serve
 

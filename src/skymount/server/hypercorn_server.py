@@ -23,6 +23,7 @@ from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ASGIFramework, ConnectionState
 from hypercorn.utils import wrap_app
+from starlette.types import ASGIApp
 
 from skymount.errors import ConfigError
 from skymount.server.config import PortalConfig
@@ -61,7 +62,9 @@ async def serve(
             timeout_ms = round(config.send_timeout * 1000)
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
             stop = trio.Event() if shutdown is None else shutdown
-            await _run(config, store, skykeys, entries, listening, on_listening, stop)
+            rules = AccessRules.of(config, on_loopback=is_loopback(listening.getsockname()[0]))
+            app = build_app(config, store, skykeys, entries, rules)
+            await _run(config, app, listening, on_listening, stop)
     finally:
         store.close()
 
@@ -162,22 +165,16 @@ class _Connection(TCPServer):
 
 async def _run(
     config: PortalConfig,
-    store: SkyfileStore,
-    skykeys: SkykeyStore,
-    entries: EntryStore,
+    app: ASGIApp,
     listening: socket.socket,
     on_listening: Callable[[str], None],
     shutdown: trio.Event,
 ) -> None:
     """Accept connections until `shutdown`, then give running requests a moment to finish.
 
-    hypercorn shields its sends, so only closing the streams ends those to a client that does not
-    read.
+    hypercorn shields its sends: only closing the stream ends one to a client that does not read.
     """
-    rules = AccessRules.of(config, on_loopback=is_loopback(listening.getsockname()[0]))
-    app = wrap_app(
-        cast(ASGIFramework, build_app(config, store, skykeys, entries, rules)), 0, "asgi"
-    )
+    wrapped = wrap_app(cast(ASGIFramework, app), 0, "asgi")
     settings, context = _hypercorn_config(config), WorkerContext(None)
     streams: set[trio.SocketStream] = set()
     none_left = trio.Event()
@@ -186,7 +183,7 @@ async def _run(
         streams.add(stream)
         try:
             typed = cast(trio.SSLStream[trio.SocketStream], stream)
-            await _Connection(app, settings, context, ConnectionState({}), typed)
+            await _Connection(wrapped, settings, context, ConnectionState({}), typed)
         except* Exception:  # noqa: BLE001  # a bug in one must not end the portal
             _log.exception("a connection failed")
         finally:

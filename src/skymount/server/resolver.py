@@ -1,7 +1,6 @@
 """Resolves the skylink of a URL to the v1 skylink of content (wire notes 1.4).
 
-A v2 skylink names a registry entry, which names the next skylink. Whether the content is stored
-here is for `storage.skyfile_index` to say.
+A v2 skylink names a registry entry, which names the next skylink.
 """
 
 from dataclasses import dataclass

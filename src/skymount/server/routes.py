@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 from starlette.applications import Starlette
@@ -66,7 +67,6 @@ class MethodRouter:
     handlers: Mapping[str, Handler]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         handler = self.handlers.get(method)
         if handler is None:
@@ -77,13 +77,7 @@ class MethodRouter:
 
 
 def _route(path: str, **handlers: Handler) -> Route:
-    """Return the route of a path; the keywords are its methods."""
     return Route(path, MethodRouter(handlers))
-
-
-def _hashing_threads() -> int:
-    """Return how many threads may hash at once: one if hashing holds the interpreter lock."""
-    return (os.cpu_count() or 1) if merkle.COMPILED else 1
 
 
 def build_routes(
@@ -91,7 +85,8 @@ def build_routes(
 ) -> Iterator[Route]:
     """Yield every route. The first that matches a path answers it."""
     index = SkyfileIndex(store, skykeys, config.header_limit)
-    hashing = trio.CapacityLimiter(_hashing_threads())
+    threads = (os.cpu_count() or 1) if merkle.COMPILED else 1  # else it holds the interpreter lock
+    hashing = trio.CapacityLimiter(threads)
     resolver = SkylinkResolver(entries)
     upload = UploadEndpoint(config, store, index, skykeys, hashing).post
     download = DownloadEndpoint(config, index, resolver)
@@ -125,7 +120,7 @@ def build_routes(
         yield _route("/hnsres/{domain}" + slash, GET=hns.resolve)
     yield _route("/hns/{domain}", GET=hns.get)
     yield _route("/hns/{domain}/{path:path}", GET=hns.get)
-    for prefix, handler in (("", download.get), ("/file", download.get_attachment)):
+    for prefix, handler in (("", download.get), ("/file", partial(download.get, attachment=True))):
         yield _route(prefix + "/{link:skylink}", GET=handler)
         yield _route(prefix + "/{link:skylink}/{path:path}", GET=handler)
 

@@ -1,7 +1,6 @@
-"""SQLite databases: connections and transactions, and databases that several processes share.
+"""SQLite: connections, transactions, and databases that several processes share.
 
-Such a database appears whole or not at all, and one of another format is refused. What the tables
-mean is the callers' matter. Everything here is synchronous, and any thread may call.
+Everything is synchronous, and any thread may call.
 """
 
 import fcntl
@@ -9,7 +8,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +19,7 @@ from skymount.errors import MalformedError, StorageError
 
 _BUSY_TIME = 10.0  # seconds to wait for other processes; each holds the lock for milliseconds
 _WAL_LIMIT = 4 << 20  # bytes that the log keeps on disk after a burst
-_BESIDE = ("-wal", "-shm", "-journal")
+_COMPANIONS = ("-wal", "-shm", "-journal")
 
 T = TypeVar("T")
 
@@ -66,33 +65,31 @@ def transaction(database: sqlite3.Connection) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """What a database is for."""
+    """What tells one kind of database from another."""
 
     application: int
     """SQLite's application_id, 32 bits."""
     version: int
     """Its user_version; another one is refused."""
     schema: str
-    """The statements that make its tables."""
     upgrades: Mapping[int, str] = field(default_factory=dict)
-    """The statements that make of each earlier version the next one."""
+    """For each earlier version the statements that lead to the next one."""
 
 
 class Database:
-    """An open database. Every method raises StorageError, which names the file, when it fails."""
+    """An open database. Every method may raise StorageError, which names the file."""
 
     def __init__(self, path: Path, form: Format) -> None:
         self.path = path
-        self._reader = _Connection(path, form)
-        try:
-            self._writer = _Connection(path, form)
-        except BaseException:
-            self._reader.close()
-            raise
+        self._read_lock, self._write_lock = threading.Lock(), threading.Lock()
+        with ExitStack() as opened:
+            self._reader = opened.enter_context(closing(_connect_checked(path, form)))
+            self._writer = opened.enter_context(closing(_connect_checked(path, form)))
+            opened.pop_all()
 
     @classmethod
     def open(cls, path: Path, form: Format) -> Self:
-        """Open a database, made when absent with its directory, for this user alone."""
+        """Open a database, for this user alone; it and its directory are made when absent."""
         with _translated(path, "use"):
             file_permissions.make_directory(path.parent)
             file_permissions.restrict_directory(path.parent)
@@ -104,8 +101,8 @@ class Database:
 
     @staticmethod
     def peek(path: Path, form: Format, action: Callable[[sqlite3.Connection], T]) -> T | None:
-        """Call a function that reads a database that `open` cannot open, since the disk is full, or
-        nothing can be written there; None when there is no such database.
+        """Call a function that reads, where `open` fails because nothing can be written; None when
+        there is no such database.
         """
         with _translated(path, "read"), suppress(FileNotFoundError, NotADirectoryError):
             path.stat()
@@ -115,49 +112,35 @@ class Database:
         return None
 
     def close(self) -> None:
-        """Close it; what was done stays done."""
-        for connection in (self._reader, self._writer):
-            with suppress(sqlite3.Error):
+        """Wait for those who use it, and close it."""
+        for lock, connection in ((self._read_lock, self._reader), (self._write_lock, self._writer)):
+            with suppress(sqlite3.Error), lock:
                 connection.close()
 
     def read(self, action: Callable[[sqlite3.Connection], T]) -> T:
-        """Call a function that reads. A ValueError of it says that the database is damaged."""
-        with _translated(self.path, "read"), self._reader.lock:
-            return action(self._reader.database)
+        """Call a function that reads. Its ValueError means that the database is damaged."""
+        with _translated(self.path, "read"), self._read_lock:
+            return action(self._reader)
 
     def write(self, action: Callable[[sqlite3.Connection], T], *, durable: bool = True) -> T:
-        """Call a function in a transaction, which is synced to the disk if it is to be durable."""
-        with _translated(self.path, "write to"), self._writer.lock:
-            return self._writer.change(action, durable)
+        """Call a function in a transaction; a durable one is synced to the disk."""
+        with _translated(self.path, "write to"), self._write_lock:
+            self._writer.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            with transaction(self._writer):
+                return action(self._writer)
 
 
-class _Connection:
-    """One connection; hold the lock to use it."""
-
-    def __init__(self, path: Path, form: Format) -> None:
-        self.lock = threading.Lock()
-        self.database = connect(path, settings={"journal_size_limit": _WAL_LIMIT})
-        try:
-            _check(self.database, form)
-        except BaseException:
-            self.database.close()
-            raise
-
-    def change(self, action: Callable[[sqlite3.Connection], T], durable: bool) -> T:
-        """Call a function in a transaction."""
-        self.database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-        with transaction(self.database):
-            return action(self.database)
-
-    def close(self) -> None:
-        """Wait for who uses it, and close it."""
-        with self.lock:
-            self.database.close()
+def _connect_checked(path: Path, form: Format) -> sqlite3.Connection:
+    with ExitStack() as opened:
+        settings = {"journal_size_limit": _WAL_LIMIT}
+        database = opened.enter_context(closing(connect(path, settings=settings)))
+        _check(database, form)
+        opened.pop_all()
+    return database
 
 
 @contextmanager
 def _translated(path: Path, doing: str) -> Iterator[None]:
-    """Turn what SQLite or the disk raises into a StorageError that names the file."""
     try:
         yield
     except (sqlite3.Error, OSError) as error:
@@ -170,14 +153,14 @@ def _translated(path: Path, doing: str) -> Iterator[None]:
 
 
 def _create(path: Path, form: Format) -> None:
-    """Make an empty database in one step: a file of that name is whole, or damaged."""
+    """Make an empty database; the file appears whole."""
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(directory, fcntl.LOCK_EX)
         if path.exists():
             return
         new = path.with_name(f"{path.name}.new")
-        stale = [Path(f"{file}{suffix}") for file in (path, new) for suffix in _BESIDE]
+        stale = [Path(f"{file}{suffix}") for file in (path, new) for suffix in _COMPANIONS]
         for leftover in (new, *stale):  # of a database that was removed, or a maker that died
             leftover.unlink(missing_ok=True)
         file = file_permissions.create_file(new)
@@ -202,11 +185,11 @@ def _fill(path: Path, form: Format) -> None:
 
 
 def _read_only(path: Path) -> sqlite3.Connection:
-    """Open a database without the room that SQLite's shared memory takes.
+    """Open a database without writing.
 
-    That is made anew in this process's memory, if there is a file for it (``readonly_shm``). Where
-    not even an empty one can be made nobody writes: then the file itself is all there is, unless
-    there is a log.
+    SQLite's shared memory is made in this process if there is a file for it (``readonly_shm``).
+    Where not even an empty file can be made nobody writes, so without a log the file is all there
+    is (``immutable``).
     """
     log, shared = Path(f"{path}-wal"), Path(f"{path}-shm")
     options = "readonly_shm=1"
@@ -220,7 +203,6 @@ def _read_only(path: Path) -> sqlite3.Connection:
 
 
 def _upgrade(path: Path, form: Format) -> None:
-    """Make a database of an earlier version one of this version."""
     with closing(connect(path)) as database:
         while _versions(database) in {(form.application, version) for version in form.upgrades}:
             with transaction(database):

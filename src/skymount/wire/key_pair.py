@@ -2,10 +2,11 @@
 
 import re
 from dataclasses import dataclass, field
-from hashlib import blake2b, pbkdf2_hmac
+from hashlib import pbkdf2_hmac
 from typing import Self
 
 from skymount.errors import MalformedError
+from skymount.wire.hashing import blake2b_256, length_prefixed
 from skymount.wire.registry_entry import KEY_SIZE, PRIVATE_KEY_SIZE
 
 SEED_ENTROPY = 64
@@ -76,5 +77,4 @@ def derive_child_seed(master_seed: str, seed: str) -> str:
         texts = (master_seed.encode(), seed.encode())
     except UnicodeEncodeError:
         raise MalformedError("a seed must be valid Unicode text") from None
-    prefixed = b"".join(len(text).to_bytes(8, "little") + text for text in texts)
-    return blake2b(prefixed, digest_size=32).hexdigest()
+    return blake2b_256(*map(length_prefixed, texts)).hex()

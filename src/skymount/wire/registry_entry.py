@@ -6,12 +6,12 @@ PyNaCl takes 30 ms and 3 MB, so it is imported when the first entry is signed or
 
 import re
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Any, Self
 
 import msgspec
 
 from skymount.errors import BadSignatureError, MalformedError, RevisionError
+from skymount.wire.hashing import blake2b_256, length_prefixed
 from skymount.wire.limited_json import decode_json
 from skymount.wire.skylink import BASE64_LENGTH, RAW_SIZE, Skylink
 
@@ -40,18 +40,10 @@ _HEX = re.compile(r"(?:[0-9a-fA-F]{2})*")
 _HEX32 = re.compile(r"[0-9a-fA-F]{64}")
 
 
-def _prefixed(data: bytes) -> bytes:
-    return len(data).to_bytes(8, "little") + data
-
-
-def _blake(data: bytes) -> bytes:
-    return blake2b(data, digest_size=32).digest()
-
-
 def hash_data_key(text: str) -> bytes:
     """Return the 32-byte tweak that a data key stands for on the wire (wire notes 6.5)."""
     try:
-        return _blake(_prefixed(text.encode()))
+        return blake2b_256(length_prefixed(text.encode()))
     except UnicodeEncodeError:
         raise MalformedError("a data key must be valid Unicode text") from None
 
@@ -78,7 +70,7 @@ def parse_tweak(text: str) -> bytes:
 
 def entry_id(public_key: bytes, tweak: bytes) -> bytes:
     """Return the 32-byte id of an entry, which is what a v2 skylink holds (wire notes 1.4)."""
-    return _blake(ALGORITHM.encode().ljust(16, b"\0") + _prefixed(public_key) + tweak)
+    return blake2b_256(ALGORITHM.encode().ljust(16, b"\0") + length_prefixed(public_key) + tweak)
 
 
 def entry_link(public_key: bytes, tweak: bytes) -> Skylink:
@@ -139,7 +131,9 @@ class Entry:
         return self._hash(self.data, kind)
 
     def _hash(self, data: bytes, kind: bytes = b"") -> bytes:
-        return _blake(self.tweak + _prefixed(data) + self.revision.to_bytes(8, "little") + kind)
+        return blake2b_256(
+            self.tweak + length_prefixed(data) + self.revision.to_bytes(8, "little") + kind
+        )
 
     @property
     def work(self) -> bytes:

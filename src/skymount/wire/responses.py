@@ -4,15 +4,15 @@ Rules: contract 1, 2, wire notes 4.4 (entity tags), 4.6 (errors), 4.7 (resolved 
 """
 
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Self
 
 import msgspec
 
 from skymount.errors import MalformedError
 from skymount.wire.dialect import SVC, Dialect
+from skymount.wire.hashing import blake2b_256, length_prefixed
 from skymount.wire.limited_json import decode_json
-from skymount.wire.skylink import ROOT_SIZE, Skylink
+from skymount.wire.skylink import Skylink
 
 RESPONSE_LIMIT = 64 << 10
 """Bytes that are read of a JSON response or an error body."""
@@ -103,8 +103,5 @@ def etag(skylink: Skylink, path: str, archive: str) -> str:
     Hashed as by later servers (wire notes 4.4): skylink, path, format and the constant "1", each
     after its length. Early servers hash the method too; but HEAD must answer as GET does.
     """
-    hasher = blake2b(digest_size=ROOT_SIZE)
-    for text in (str(skylink), path, archive, "1"):
-        encoded = text.encode("utf-8", "surrogateescape")
-        hasher.update(len(encoded).to_bytes(8, "little") + encoded)
-    return f'"{hasher.hexdigest()}"'
+    texts = (text.encode("utf-8", "surrogateescape") for text in (str(skylink), path, archive, "1"))
+    return f'"{blake2b_256(*map(length_prefixed, texts)).hex()}"'

@@ -10,11 +10,11 @@ import base64
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
 from typing import Self
 
 from skymount.errors import MalformedError
 from skymount.wire.base_sector import LAYOUT_SIZE, Layout, fits_inline
+from skymount.wire.hashing import blake2b_256, length_prefixed
 from skymount.wire.skykey import ID_SIZE, NONCE_SIZE, Kind, Skykey
 from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE
 
@@ -58,14 +58,6 @@ def _hchacha20(key: bytes, nonce: bytes) -> bytes:
     return struct.pack("<8I", *((word - start) & _WORD for word, start in words))
 
 
-def _hash(*parts: bytes) -> bytes:
-    return blake2b(b"".join(parts), digest_size=32).digest()
-
-
-def _prefixed(data: bytes) -> bytes:
-    return len(data).to_bytes(8, "little") + data
-
-
 @dataclass(frozen=True, slots=True)
 class StreamKey:
     """A key (32 bytes) and a nonce (24 bytes), for one stream of bytes."""
@@ -75,11 +67,13 @@ class StreamKey:
 
     def derived(self, path: bytes) -> Self:
         """Return the key for a purpose, whose name is hashed into the nonce."""
-        return replace(self, nonce=_hash(_prefixed(self.nonce), _prefixed(path))[:NONCE_SIZE])
+        return replace(
+            self, nonce=blake2b_256(length_prefixed(self.nonce), length_prefixed(path))[:NONCE_SIZE]
+        )
 
     def of_piece(self, chunk: int, piece: int) -> Self:
         index = struct.pack("<QQ", chunk, piece)
-        return replace(self, nonce=_hash(self.nonce, index)[:NONCE_SIZE])
+        return replace(self, nonce=blake2b_256(self.nonce, index)[:NONCE_SIZE])
 
     def apply(self, data: bytes | memoryview, at: int = 0) -> bytes:
         """Encrypt or decrypt bytes that begin `at` bytes into the stream."""

@@ -5,13 +5,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from hashlib import blake2b
 from typing import Self
 from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
 
 from skymount.errors import MalformedError
+from skymount.wire.hashing import blake2b_256, length_prefixed
 from skymount.wire.limited_json import decode_json
 
 NAME_LIMIT = 128
@@ -132,13 +132,8 @@ class Skykey:
     @property
     def id(self) -> str:
         """The id, 24 characters of base64 (wire notes 7)."""
-        hashed = blake2b(
-            b"Skykey".ljust(16, b"\0")
-            + self.kind.number.to_bytes(8, "little")
-            + KEY_SIZE.to_bytes(8, "little")
-            + self.key,
-            digest_size=32,
-        ).digest()
+        kind = self.kind.number.to_bytes(8, "little")
+        hashed = blake2b_256(b"Skykey".ljust(16, b"\0"), kind, length_prefixed(self.key))
         return base64.urlsafe_b64encode(hashed[:ID_SIZE]).decode()
 
     def _record(self) -> dict[str, str]:

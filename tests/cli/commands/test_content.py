@@ -4,22 +4,19 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from skymount.wire.metadata import Metadata, Subfile, encode_metadata
 from skymount.wire.skylink import Skylink
+from tests.cli.helpers import BIG, asking, stalled
 from tests.fakes import portal as faults
-from tests.fakes.portal import FakePortal, Reply, Request, in_thread
-from tests.fakes.skyfiles import describe, noise, of_files, of_metadata, resolver
+from tests.fakes.portal import FakePortal, in_thread
+from tests.fakes.skyfiles import describe, of_files, of_metadata, resolver
 from tests.portal_process import portal_command, portal_environment, running_portal
 from tests.skymount_process import LIMIT, SKYMOUNT, Sandbox, end
-
-BIG = noise(9 << 20, 7)
 
 
 @pytest.fixture
@@ -45,11 +42,6 @@ def site(box: Sandbox) -> str:
     (root / "a/run.sh").chmod(0o755)
     (root / "empty").touch()
     return box.succeed("upload", "site").rstrip("\n")
-
-
-def asking(sandbox: Sandbox, *portals: FakePortal) -> Sandbox:
-    """Return a sandbox whose commands ask these portals."""
-    return sandbox.with_env(SKYMOUNT_PORTALS=" ".join(portal.url for portal in portals))
 
 
 # ls
@@ -290,18 +282,6 @@ def test_an_interrupt_while_nobody_reads(box: Sandbox) -> None:
         assert process.wait(LIMIT) == 130
     finally:
         end(process)
-
-
-def stalled(fake: FakePortal) -> threading.Event:
-    """Let a portal send no content but its first bytes; the event is set when it is asked."""
-    asked = threading.Event()
-
-    def stall(_: Request, reply: Reply) -> Reply:
-        asked.set()
-        return replace(reply, length=len(reply.body), sent=100, then="stall")
-
-    fake.fault(stall, "^GET /[^/]*\\?")
-    return asked
 
 
 # metadata

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.cli.piping import piped_badly, piped_well
+from tests.cli.helpers import piped_badly, piped_well
 from tests.skymount_process import Sandbox
 
 DOCUMENT = {"hello": "wörld", "list": [1, 2.5, None, True], "deep": {"a": ["\x1b"]}}

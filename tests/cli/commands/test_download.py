@@ -14,8 +14,7 @@ from urllib.parse import quote
 import pytest
 
 from skymount.wire.metadata import Metadata, Subfile, encode_metadata
-from tests.cli.commands.test_content import BIG, asking, stalled
-from tests.cli.commands.test_upload import on_terminal
+from tests.cli.helpers import BIG, asking, on_terminal, stalled
 from tests.fakes import portal as faults
 from tests.fakes.portal import FakePortal, in_thread
 from tests.fakes.skyfiles import FakeSkyfile, describe, of_files, of_metadata
@@ -214,7 +213,7 @@ def test_a_device_is_not_replaced(box: Sandbox, work: Path, site: str) -> None:
 
 
 def test_directories_above_a_file_must_be_there(box: Sandbox, work: Path, site: str) -> None:
-    assert "No such file" in box.fail("download", f"{site}/index.html", "absent/x", cwd=work)
+    assert "no such directory" in box.fail("download", f"{site}/index.html", "absent/x", cwd=work)
     assert "no such directory" in box.fail("download", f"{site}/index.html", "absent/", cwd=work)
     box.fail("download", f"{site}/index.html", "", code=2, cwd=work)
     assert found(work) == {}

@@ -12,8 +12,7 @@ import pytest
 
 from skymount.wire.registry_entry import MAX_REVISION, Entry, entry_link, hash_data_key
 from skymount.wire.skylink import Skylink
-from tests.cli.commands.test_registry import STRANGER, post
-from tests.cli.piping import piped_well
+from tests.cli.helpers import STRANGER, piped_well, post
 from tests.portal_process import running_portal
 from tests.skymount_process import Sandbox
 

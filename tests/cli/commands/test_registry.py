@@ -8,22 +8,14 @@ import subprocess
 import httpx
 import pytest
 
-from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import MAX_REVISION, Entry, entry_link, hash_data_key
 from skymount.wire.skylink import Skylink
-from tests.cli.piping import piped_badly, piped_well
+from tests.cli.helpers import STRANGER, piped_badly, piped_well, post
 from tests.fakes.portal import FakePortal, in_thread, redirects
 from tests.mount.keys import needs
 from tests.skymount_process import LIMIT, SKYMOUNT, Sandbox, run
 
 A = "AABsdvY0MzM9fsdHVWdqiw1Rj4Kp9KAZwYNbHO-ksMFHkg"
-STRANGER = SigningKeyPair.from_seed("insecure test seed of somebody else")
-
-
-def post(url: str, entry: Entry) -> None:
-    """Set an entry of the stranger's."""
-    body = entry.sign(STRANGER.private_key).encode_update()
-    httpx.post(f"{url}/svc/registry", content=body).raise_for_status()
 
 
 def test_set_and_get(box: Sandbox, owner: str) -> None:

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from skymount.wire.skykey import Kind, Skykey
-from tests.cli.piping import piped_badly, piped_well
+from tests.cli.helpers import piped_badly, piped_well
 from tests.portal_process import running_portal
 from tests.skymount_process import Sandbox
 

@@ -2,8 +2,6 @@
 
 import json
 import os
-import pty
-import select
 import signal
 import socket
 import subprocess
@@ -13,7 +11,7 @@ import httpx
 import pytest
 
 from skymount.wire.skylink import Skylink
-from tests.cli.piping import piped_well
+from tests.cli.helpers import on_terminal, piped_well
 from tests.skymount_process import LIMIT, SKYMOUNT, Sandbox, end
 
 
@@ -22,38 +20,6 @@ def file(sandbox: Sandbox) -> Path:
     path = sandbox.root / "file.txt"
     path.write_text("content")
     return path
-
-
-def on_terminal(sandbox: Sandbox, *args: str | Path) -> tuple[str, str]:
-    """Run ``skymount`` with stderr on a terminal; return (stdout, what the terminal got)."""
-    master, slave = pty.openpty()
-    process = subprocess.Popen(
-        [*SKYMOUNT, *map(str, args)],
-        env={**sandbox.env, "TERM": "xterm"},
-        stdin=slave,
-        stdout=subprocess.PIPE,
-        stderr=slave,
-        start_new_session=True,
-    )
-    os.close(slave)
-    shown = b""
-    try:
-        while select.select([master], [], [], LIMIT)[0]:
-            try:
-                piece = os.read(master, 65536)
-            except OSError:  # EIO: nobody has the terminal open any more
-                break
-            shown += piece
-        assert process.stdout is not None
-        out = process.stdout.read()
-        assert process.wait(LIMIT) == 0, shown
-    finally:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
-        os.close(master)
-    return out.decode(), shown.decode()
 
 
 def test_stdout_has_the_bare_skylink(sandbox: Sandbox, file: Path, portal: str) -> None:

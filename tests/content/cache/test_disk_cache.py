@@ -196,8 +196,8 @@ async def test_provisional_is_not_kept(stack: OpenContentStack, tmp_path: Path):
         async with stack(disk=tmp_path / "c", urls=urls) as made:
             assert await everything(made, FORGED) == FORGED.payload
             await made.settled()
-            assert made.keeper is not None
-            assert made.keeper.counts.stored == 0
+            assert made.queue is not None
+            assert made.queue.counts.stored == 0
         liar.add(LARGE)
         async with stack(disk=tmp_path / "c", urls=urls) as made:
             assert await everything(made, LARGE) == LARGE.payload

@@ -163,8 +163,8 @@ def test_each_connection_has_enough_to_do_on_a_long_way():
     it would be done before the next request can reach the portal.
     """
     streams = Streams(CONFIG)
-    streams.note(0, MIB, 0.0, waits=True, at_start=True)
-    asked = ahead(streams.note(MIB, 2 * MIB, 0.0), SLOW)
+    streams.note(0, 2 * MIB, 0.0, waits=True, at_start=True)
+    asked = ahead(streams.note(2 * MIB, 4 * MIB, 0.0), SLOW)
     assert {stop - start for start, stop in asked} == {2 * MIB}
     assert len(asked) >= 10
 

@@ -35,7 +35,7 @@ def small(**changes: Any) -> dict[str, Any]:
         max_gap=SMALL_UNIT // 4,
         max_reorder=2 * SMALL_UNIT,
         max_skip=4 * SMALL_UNIT,
-        initial_request=SMALL_UNIT,
+        first_request=SMALL_UNIT,
         full_request=SMALL_UNIT,
         max_window=32 * SMALL_UNIT,
         small_file=2 * SMALL_UNIT,

@@ -195,8 +195,9 @@ def test_looks_at_few_rows(count: int):
     """A lookup looks at as many rows as the number of files has bits, a listing at each once."""
     subfiles = {f"{n:07}": Subfile(offset=n, len=1) for n in range(count)}
     found = listing_of(Metadata("d", count, subfiles=subfiles))
-    for name in ("parents", "ends", "_cover"):
-        object.__setattr__(found, name, Counted(getattr(found, name)))
+    counted = {name: Counted(getattr(found.columns, name)) for name in ("parents", "ends", "cover")}
+    numbers = (found.size, found.records, found.rejected, found.mode)
+    found = Listing(found.packed, numbers, found.columns._replace(**counted))
 
     def looks() -> int:
         before, Counted.looks = Counted.looks, 0

@@ -9,18 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from skymount.content.cache.memory_cache import MemoryCache
 from skymount.content.fetch.reader import open_reader
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.model.skyfile import Verified, VerifyPolicy
-from skymount.content.skydb.document_text import as_text, as_upload, split, written
+from skymount.content.skydb.document_text import as_text, as_upload
 from skymount.content.skydb.documents import Documents
 from skymount.content.worker.shared_memory import LongText
 from skymount.content.worker.worker_process import run_worker
-from skymount.errors import BadContentError, InvalidDocumentError, MalformedError, StaleEntryError
+from skymount.errors import BadContentError, InvalidDocumentError, StaleEntryError
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.client import PortalClient
 from skymount.portal.failover import Portals
@@ -38,13 +36,6 @@ from tests.fakes.skyfiles import unverifiable
 from tests.portal_process import running_portal
 
 PAIR = SigningKeyPair.from_seed("the owner of documents in tests")
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(st.characters(exclude_categories=[])),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=20,
-)  # fmt: skip
 
 
 def ref(name: str) -> EntryId:
@@ -262,55 +253,6 @@ async def test_process_that_fails(portal: str, tmp_path: Path, monkeypatch: pyte
         with pytest.raises(BadContentError, match="status 1"):
             await kit.documents.write(ref("failing"), PAIR, LARGE, None)
         assert (await kit.documents.read(ref("failing"))).data is None
-
-
-@given(st.lists(JSON) | st.dictionaries(st.text(), JSON))
-def test_any_document(document: object):
-    """D1: as stored: what is shown says what was written."""
-    text = as_text(as_upload(json.dumps(document).encode()))
-    assert json.loads(text) == document
-    assert text.endswith(b"\n")
-    assert as_text(as_upload(text)) == text
-
-
-def test_deeply_nested():
-    """D1: What would be little else than its indentation has one line."""
-    document: list[object] = [1] * 2000
-    for _ in range(300):
-        document = [document]
-    text = as_text(json.dumps(document).encode())
-    assert text.count(b"\n") == 1
-    assert len(text) < 10_000
-    assert json.loads(text) == document
-
-
-def test_text_that_grows():
-    """D1: A text is no longer than a document may be, whatever it was made of."""
-    body = b"[" + b",".join([b"1e15"] * 100_000) + b"]"
-    with pytest.raises(MalformedError, match="too long"):
-        as_text(body, limit=1 << 20)
-
-
-@pytest.mark.parametrize(
-    ("stored", "shown"),
-    [
-        (b'["\\ud800", "\\u00e9\\u0007"]', b'[\n  "\\ud800",\n  "\xc3\xa9\\u0007"\n]\n'),
-        (b'{"b":1e2,"a":{},"c":[]}', b'{\n  "b": 100.0,\n  "a": {},\n  "c": []\n}\n'),
-        (b"[1e400,-0.0]", b"[\n  Infinity,\n  -0.0\n]\n"),
-        (b"{}", b"{}\n"),
-    ],
-)
-def test_text_of_a_document(stored: bytes, shown: bytes):
-    """D1: over several lines; numbers and escapes are written as JSON readers take them."""
-    assert as_text(stored) == shown
-
-
-@pytest.mark.parametrize("size", [0, 7, 8, 20])
-def test_truncated_worker_output(size: int):
-    """Truncated output of a worker is not used."""
-    both = written(b'{"a": "long enough"}')[:size]
-    with pytest.raises(BadContentError, match="cut off"):
-        split(lambda start, length: both[start : start + length], len(both))
 
 
 async def test_change_of_what_is_not_verified(portal: str, tmp_path: Path):

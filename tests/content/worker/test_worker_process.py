@@ -17,7 +17,6 @@ from skymount.content.model.listing_builder import tabulate
 from skymount.content.worker.shared_memory import open_memory_file
 from skymount.content.worker.worker_process import (
     run_worker,
-    tabulate_file_in_worker,
     tabulate_in_worker,
 )
 from skymount.errors import BadContentError, MalformedError, UnavailableError
@@ -41,11 +40,20 @@ def interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Interpreter:
     return replace
 
 
+async def tabulated(
+    raw: bytes | memoryview, size: int | None = None, default_size: int | None = None
+) -> memoryview:
+    """Return the listing that a worker makes."""
+    async with open_memory_file() as file:
+        file.put(raw)
+        return await tabulate_in_worker(file, 0, size, default_size)
+
+
 async def test_same_as_in_a_thread():
     """The listing is the one that `tabulate` makes; its sizes are heeded."""
-    assert bytes(await tabulate_in_worker(RAW, None, None)) == tabulate(RAW)
-    assert unpack(await tabulate_in_worker(memoryview(RAW), 1 << 40, None)).size == 1 << 40
-    assert unpack(await tabulate_in_worker(b'{"filename":"f"}', None, 9)).size == 9
+    assert bytes(await tabulated(RAW)) == tabulate(RAW)
+    assert unpack(await tabulated(memoryview(RAW), 1 << 40, None)).size == 1 << 40
+    assert unpack(await tabulated(b'{"filename":"f"}', None, 9)).size == 9
 
 
 async def test_malformed():
@@ -54,7 +62,7 @@ async def test_malformed():
         with pytest.raises(MalformedError) as expected:
             tabulate(raw)
         with pytest.raises(MalformedError) as found:
-            await tabulate_in_worker(raw, None, None)
+            await tabulated(raw)
         assert str(found.value) == str(expected.value)[:300]
 
 
@@ -63,7 +71,7 @@ async def test_from_an_offset(skipped: int):
     """Metadata may lie behind something else."""
     async with open_memory_file() as file:
         file.put(b"x" * skipped + RAW)
-        assert bytes(await tabulate_file_in_worker(file, skipped, None, None)) == tabulate(RAW)
+        assert bytes(await tabulate_in_worker(file, skipped, None, None)) == tabulate(RAW)
 
 
 def test_bound_on_memory():
@@ -85,7 +93,7 @@ async def test_out_of_memory(interpreter: Interpreter):
         b'"%d":{"len":1}' % n for n in range(800_000)
     )
     with pytest.raises(MalformedError, match="memory"):
-        await tabulate_in_worker(raw, None, None)
+        await tabulated(raw)
 
 
 @pytest.mark.parametrize(
@@ -103,13 +111,13 @@ async def test_crash(interpreter: Interpreter, script: str, reason: str):
     """However it ends, that is a clear error."""
     interpreter(script)
     with pytest.raises(BadContentError, match=reason):
-        await tabulate_in_worker(RAW, None, None)
+        await tabulated(RAW)
 
 
 async def test_garbage(interpreter: Interpreter):
     """What is no listing is not taken for one."""
     interpreter("cat >/dev/null; echo nonsense")
-    packed = await tabulate_in_worker(RAW, None, None)
+    packed = await tabulated(RAW)
     with pytest.raises(MalformedError):
         unpack(packed)
 
@@ -118,7 +126,7 @@ async def test_no_interpreter(monkeypatch: pytest.MonkeyPatch):
     """When no process can be started, the portal is not to blame."""
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     with pytest.raises(UnavailableError, match="No such file"):
-        await tabulate_in_worker(RAW, None, None)
+        await tabulated(RAW)
 
 
 async def test_cancelled(interpreter: Interpreter, tmp_path: Path):
@@ -127,7 +135,7 @@ async def test_cancelled(interpreter: Interpreter, tmp_path: Path):
     interpreter(f"trap '' TERM INT; echo $$ > {tmp_path}/pid; while :; do sleep 0.05; done")
     descriptors = len(os.listdir("/proc/self/fd"))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(tabulate_in_worker, RAW, None, None)
+        nursery.start_soon(tabulated, RAW)
         pid = int(await trio.Path(tmp_path / "pid").read_text())
         nursery.cancel_scope.cancel()
     with pytest.raises(ProcessLookupError):

@@ -717,7 +717,7 @@ class FullLedger(Ledger):
 
     def fill(self, full: bool = True) -> None:
         """Fill the disk, or empty it: SQLite's own limit stands for it."""
-        writer = self._database._writer.database
+        writer = self._database._writer
 
         def limit(database: sqlite3.Connection) -> None:
             (pages,) = database.execute("PRAGMA page_count").fetchone()

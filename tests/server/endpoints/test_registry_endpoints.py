@@ -408,11 +408,11 @@ def _get_request(entry: SignedEntry) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_ten_thousand_writes_and_reads_in_flat_memory(tmp_path: Path) -> None:
+def test_thousands_of_writes_and_reads_in_flat_memory(tmp_path: Path) -> None:
     """Fifty clients at once: all are answered, and the second half takes no more memory."""
-    entries = [signed(str(number), b"x" * 113) for number in range(10_000)]
+    entries = [signed(str(number), b"x" * 113) for number in range(4000)]
     with portal_process(tmp_path) as portal:
-        for half in (entries[:5000], entries[5000:]):
+        for half in (entries[:2000], entries[2000:]):
             before = portal.rss()
             _from_many_clients(
                 portal.url, [_post_request(one) for one in half], lambda found: b" 204 " in found
@@ -420,7 +420,7 @@ def test_ten_thousand_writes_and_reads_in_flat_memory(tmp_path: Path) -> None:
             _from_many_clients(
                 portal.url, [_get_request(one) for one in half], lambda found: b" 200 " in found
             )
-        assert portal.rss() - before < 8 << 20
+        assert portal.rss() - before < 4 << 20
         with Client(base_url=portal.url) as client:
-            assert client.get("/svc/stats").json()["numentries"] == 10_000
-            assert get(client, "9999") == entries[-1]
+            assert client.get("/svc/stats").json()["numentries"] == 4000
+            assert get(client, "3999") == entries[-1]

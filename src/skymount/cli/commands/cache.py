@@ -1,4 +1,4 @@
-"""``skymount cache``: what is kept of content on this machine."""
+"""``skymount cache``: content that mounts keep on disk."""
 
 import os
 from typing import TYPE_CHECKING
@@ -15,9 +15,9 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 @click.group()
 def cache() -> None:
-    """Look after the content that mounts keep on disk. Mounts may run meanwhile.
+    """Inspect and clear the content that mounts keep on disk. Mounts may run meanwhile.
 
-    How much they may keep is disk_cache, of the configuration or of each mount.
+    The limit is disk_cache, in the configuration or of each mount.
 
     \b
     Examples:
@@ -29,78 +29,60 @@ def cache() -> None:
 @cache.command()
 @json_option
 def info(as_json: bool) -> None:
-    """Say where the cache is, how much is in it, and how much may be.
+    """Print where the cache is, its size, and its limit.
 
-    The bound is the configuration's. A mount may have been given another one: that is in its
-    .skymount/status.json, as the size of disk_cache.
+    The limit is the configured one. That of a mount is in its .skymount/status.json, as the size of
+    disk_cache.
 
     \b
     Example:
       skymount cache info --json | jq .bytes
     """
-    size, store = _configured(), _existing()
-    if store is None:
-        fact = _facts(None, size=size, blocks=0, bytes=0)
-        emit(fact, as_json, [_NOTHING])
-        return
-    found = store.info()
+    from skymount import config
+
+    size = config.load({}, environ=os.environ).disk_cache
+    store = _existing()
+    found = store.info() if store else None
+    blocks, used = (found.blocks, found.bytes) if found else (0, 0)
     bound = f"of {_readable(size)} (as configured)" if size else "(disk_cache is off)"
-    emit(
-        _facts(store, size=size, blocks=found.blocks, bytes=found.bytes),
-        as_json,
-        [str(store.root), f"{_blocks(found.blocks)}, {_readable(found.bytes)} {bound}"],
-    )
+    line = f"{_blocks(blocks)}, {_readable(used)} {bound}"
+    _report(store, as_json, [str(store and store.root), line], size=size, blocks=blocks, bytes=used)
 
 
 @cache.command()
 @json_option
 def clear(as_json: bool) -> None:
-    """Remove all that is kept. What is read later is fetched, and kept, anew.
+    """Remove everything from the cache.
 
     \b
     Example:
       skymount cache clear
     """
     store = _existing()
-    if store is None:
-        emit(_facts(None, blocks=0, bytes=0), as_json, [_NOTHING])
-        return
-    gone = store.clear()
-    line = f"{_blocks(gone.blocks)} removed, {_readable(gone.bytes)}"
-    emit(_facts(store, blocks=gone.blocks, bytes=gone.bytes), as_json, [line])
+    gone = store.clear() if store else None
+    blocks, size = (gone.blocks, gone.bytes) if gone else (0, 0)
+    line = f"{_blocks(blocks)} removed, {_readable(size)}"
+    _report(store, as_json, [line], blocks=blocks, bytes=size)
 
 
 @cache.command()
 @json_option
 def verify(as_json: bool) -> None:
-    """Read all that is kept, and remove what is damaged.
+    """Read the whole cache, and remove damaged blocks.
 
-    A mount never uses what is damaged, and removes it by itself; much of it tells of a failing
-    disk.
+    A mount never uses a damaged block, and removes it by itself. Many damaged blocks are a sign of
+    a failing disk.
 
     \b
     Example:
       skymount cache verify
     """
     store = _existing()
-    if store is None:
-        emit(_facts(None, good=0, removed=0), as_json, [_NOTHING])
-        return
-    good, removed = store.verify()
+    good, removed = store.verify() if store else (0, 0)
     line = f"{_blocks(good)} good, {removed} damaged and removed"
-    emit(_facts(store, good=good, removed=removed), as_json, [line])
+    _report(store, as_json, [line], good=good, removed=removed)
     if removed:
         warn(f"{_blocks(removed)} damaged: is the disk failing?")
-
-
-_NOTHING = "nothing is cached on disk"
-
-
-def _configured() -> int:
-    """Return the bound; a mount with a table of its own may have another one."""
-    from skymount import config
-
-    return config.load({}, environ=os.environ).disk_cache
 
 
 def _existing() -> "BlockStore | None":
@@ -109,8 +91,9 @@ def _existing() -> "BlockStore | None":
     return BlockStore.existing(default_path(), 0)
 
 
-def _facts(store: "BlockStore | None", **more: int) -> dict[str, str | int | None]:
-    return {"path": None if store is None else str(store.root), **more}
+def _report(store: "BlockStore | None", as_json: bool, lines: list[str], **facts: int) -> None:
+    path = str(store.root) if store else None
+    emit({"path": path, **facts}, as_json, lines if store else ["nothing is cached on disk"])
 
 
 def _blocks(count: int) -> str:
@@ -118,7 +101,6 @@ def _blocks(count: int) -> str:
 
 
 def _readable(size: int) -> str:
-    """Write a number of bytes as people do."""
     power = max(0, min(len(_UNITS) - 1, (size.bit_length() - 1) // 10))
     shown = size / (1 << 10 * power)
     return f"{shown:.1f}".removesuffix(".0") + f" {_UNITS[power]}"

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from skymount.cli.options import PortalFlags, reading_options
+from skymount.cli.options import reading_options
 from skymount.cli.output import emit, escape, json_option
+from skymount.storage.atomic_file import write_all
 
 if TYPE_CHECKING:
     from skymount.cli.link_target import LinkTarget, ParsedLink
     from skymount.cli.session import ContentSession
+    from skymount.config import Config
     from skymount.fs.skylinks.tree import TreeNode
     from skymount.portal.client.base import PortalReader
     from skymount.portal.client.metadata import MetadataResult
@@ -31,7 +33,7 @@ STDOUT = 1  # the descriptor
 @click.option("-R", "--recursive", is_flag=True, help="List everything below, by its path.")
 @reading_options
 @json_option
-def ls(link: str, is_long: bool, recursive: bool, as_json: bool, flags: PortalFlags) -> None:
+def ls(link: str, is_long: bool, recursive: bool, as_json: bool, settings: "Config") -> None:
     """List the files and directories at LINK, one a line.
 
     LINK is a skylink in any form or a domain (hns://NAME), with an optional path in which special
@@ -44,14 +46,14 @@ def ls(link: str, is_long: bool, recursive: bool, as_json: bool, flags: PortalFl
       skymount ls -l SKYLINK/a/directory
       skymount ls -R --json hns://example
     """
-    from skymount.cli.link_target import ParsedLink, open_target
+    from skymount.cli.link_target import ParsedLink, open_target, warn_of_unverified
     from skymount.cli.session import run_with_content
     from skymount.portal.verify_policy import Verified
 
-    settings, parsed = flags.load(), ParsedLink.parse(link)
+    parsed = ParsedLink.parse(link)
     target = run_with_content(settings, lambda session: open_target(session, parsed))
     if target.verified is Verified.NO:  # else what is listed is verified
-        target.warn_of_doubt(settings.verify)
+        warn_of_unverified(target.link.text, target.verified, settings.verify)
     target.warn_of_hidden()
     nodes = target.walk() if recursive else target.children()
     found = list(nodes) or [(target.name.encode(), target.node)][: bool(target.path)]
@@ -98,7 +100,7 @@ def _lines(found: Sequence[tuple[bytes, "TreeNode"]], is_long: bool) -> Iterator
 @click.command()
 @click.argument("links", metavar="LINK...", nargs=-1, required=True)
 @reading_options
-def cat(links: tuple[str, ...], flags: PortalFlags) -> None:
+def cat(links: tuple[str, ...], settings: "Config") -> None:
     """Write the content of each LINK to stdout.
 
     LINK names a file, or a directory with a single file in it. Content that mounts keep on disk is
@@ -112,7 +114,7 @@ def cat(links: tuple[str, ...], flags: PortalFlags) -> None:
     from skymount.cli.link_target import ParsedLink
     from skymount.cli.session import run_with_content
 
-    settings, parsed = flags.load(), [ParsedLink.parse(link) for link in links]
+    parsed = [ParsedLink.parse(link) for link in links]
     run_with_content(settings, lambda session: _cat(session, parsed))
 
 
@@ -127,8 +129,8 @@ async def write_out(session: "ContentSession", target: "LinkTarget") -> int:
     """Write the file that a target is to stdout; return its size in bytes."""
     import trio
 
+    from skymount.cli.link_target import warn_of_unverified
     from skymount.cli.staging import pieces
-    from skymount.storage.atomic_file import write_all
 
     skyfile, file = target.tree.skyfile, target.single_file()
     if file is None:
@@ -138,7 +140,7 @@ async def write_out(session: "ContentSession", target: "LinkTarget") -> int:
                 f"{escape(target.link.text)}: it is a directory; name a file in it"
             )
         file = files[0]
-    target.warn_of_doubt(session.policy)
+    warn_of_unverified(target.link.text, target.verified, session.policy)
     for at, length in pieces(skyfile, file.offset, file.size):
         data = await session.reader.read(skyfile, at, length)
         # abandoned on cancel: a pipe that nobody reads must not keep the command from ending
@@ -151,7 +153,7 @@ async def write_out(session: "ContentSession", target: "LinkTarget") -> int:
 @reading_options
 @click.option("--pretty", is_flag=True, help="Print over several lines.")
 @json_option
-def metadata(link: str, pretty: bool, as_json: bool, flags: PortalFlags) -> None:
+def metadata(link: str, pretty: bool, as_json: bool, settings: "Config") -> None:
     """Print the metadata of LINK, as stored: a JSON object.
 
     --json prints an object with metadata, content_type, skylink and verified ("yes" or "no"). The
@@ -162,12 +164,12 @@ def metadata(link: str, pretty: bool, as_json: bool, flags: PortalFlags) -> None
       skymount metadata SKYLINK
       skymount metadata SKYLINK | jq -r '.subfiles | keys[]'
     """
-    from skymount.cli.link_target import ParsedLink, warn_of_doubt
+    from skymount.cli.link_target import ParsedLink, warn_of_unverified
     from skymount.cli.session import run_with_content
 
-    settings, parsed = flags.load(), ParsedLink.parse(link)
+    parsed = ParsedLink.parse(link)
     result = run_with_content(settings, lambda session: _metadata(session, parsed))
-    warn_of_doubt(parsed.text, result.verified, settings.verify)
+    warn_of_unverified(parsed.text, result.verified, settings.verify)
     value = asdict(result) if as_json else result.metadata
     indent, separators = (2, None) if pretty else (None, (",", ":"))
     click.echo(json.dumps(value, indent=indent, separators=separators))

@@ -8,16 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from skymount.cli.key_argument import entry_arguments
-from skymount.cli.options import PortalFlags, portal_options, reading_options, wait_option
+from skymount.cli.key_argument import EntryArgument, entry_arguments
+from skymount.cli.options import portal_options, reading_options, wait_option
 from skymount.cli.output import emit, json_option
+from skymount.errors import BadContentError, MalformedError, NotFoundError
+from skymount.wire.skydb_document import (
+    DOCUMENT_LIMIT,
+    decode_document,
+    document_name,
+    encode_document,
+)
 
 if TYPE_CHECKING:
     from skymount.cli.session import ContentSession, WriteSession
     from skymount.config import Config
     from skymount.portal.client.client import PortalClient
     from skymount.portal.client.skydb import JSONResult
-    from skymount.portal.registry.revision_marks import EntryId
     from skymount.wire.key_pair import SigningKeyPair
 
 _READ_SIZE = 1 << 20  # bytes of a document that are read at once
@@ -65,12 +71,10 @@ def db() -> None:
 @reading_options
 @json_option
 def get(
-    owner: str,
-    data_key: str,
-    hashed: bool,
+    entry: EntryArgument,
     pretty: bool,
     wait: float,
-    flags: PortalFlags,
+    settings: "Config",
     as_json: bool,
 ) -> None:
     """Print a document.
@@ -84,36 +88,31 @@ def get(
     Example:
       skymount db get home greeting | jq .
     """
-    from skymount.cli.key_argument import entry_id, public_key
-    from skymount.cli.link_target import warn_of_doubt
+    from skymount.cli.link_target import warn_of_unverified
     from skymount.cli.session import run_with_content
 
-    settings = flags.load()
-    entry = entry_id(public_key(owner), data_key, hashed=hashed)
-    found = run_with_content(settings, lambda session: _read(session, entry, data_key), wait)
-    warn_of_doubt(found["data_link"], found["verified"], settings.verify)
+    found = run_with_content(settings, lambda session: _read(session, entry), wait)
+    warn_of_unverified(found["data_link"], found["verified"], settings.verify)
     text = json.dumps(found["data"], ensure_ascii=False, indent=2 if pretty else None)
     emit(found, as_json, text.split("\n"))
 
 
-async def _read(session: "ContentSession", entry: "EntryId", data_key: str) -> dict[str, Any]:
+async def _read(session: "ContentSession", entry: EntryArgument) -> dict[str, Any]:
     """Read a document; return the object that --json prints."""
-    from skymount.errors import BadContentError, MalformedError, NotFoundError
     from skymount.wire.registry_entry import linked_skylink
-    from skymount.wire.skydb_document import DOCUMENT_LIMIT, decode_document
 
     registry = await session.registry.open()
-    signed = (await registry.read(entry)).signed
+    signed = (await registry.read(entry.id)).signed
     if signed is None:
-        raise NotFoundError(f"{data_key!r}: there is no such document", status=404)
+        raise NotFoundError(f"{entry.data_key!r}: there is no such document", status=404)
     if signed.entry.is_deleted:
-        raise NotFoundError(f"{data_key!r}: it was deleted", status=404)
+        raise NotFoundError(f"{entry.data_key!r}: it was deleted", status=404)
     skylink = linked_skylink(signed.entry.data)
     if skylink is None or skylink.version != 1:
-        raise _no_document(data_key)
+        raise _no_document(entry.data_key)
     skyfile = await session.reader.load(skylink)
     if skyfile.size > DOCUMENT_LIMIT:
-        raise BadContentError(f"{data_key!r}: longer than {DOCUMENT_LIMIT} bytes")
+        raise BadContentError(f"{entry.data_key!r}: longer than {DOCUMENT_LIMIT} bytes")
     body = bytearray()
     while len(body) < skyfile.size:
         size = min(_READ_SIZE, skyfile.size - len(body))
@@ -121,7 +120,7 @@ async def _read(session: "ContentSession", entry: "EntryId", data_key: str) -> d
     try:
         document = decode_document(bytes(body))
     except MalformedError:
-        raise _no_document(data_key) from None
+        raise _no_document(entry.data_key) from None
     link = session.portals.clients[0].dialect.link(skylink)
     return {
         "data": document,
@@ -145,12 +144,10 @@ def _no_document(data_key: str) -> click.ClickException:
 @portal_options
 @json_option
 def set_(
-    owner: str,
-    data_key: str,
+    entry: EntryArgument,
     file: Path,
-    hashed: bool,
     revision: int | None,
-    flags: PortalFlags,
+    settings: "Config",
     as_json: bool,
 ) -> None:
     """Store the JSON document in FILE, or on standard input; print its link.
@@ -163,66 +160,54 @@ def set_(
       skymount db set home profile profile.json
       echo '{"hello": "world"}' | skymount db set home greeting
     """
-    from skymount.cli.key_argument import key_pair
-
-    settings = flags.load()
-    pair = key_pair(owner)
+    pair = entry.key_pair()
     document = _document(file)
     if revision is None:
-        revision, link = _set_next(settings, pair, data_key, document, hashed=hashed)
+        revision, link = _set_next(settings, entry, pair, document)
     else:
-        link = _set_revision(settings, pair, data_key, document, revision, hashed=hashed)
+        link = _set_revision(settings, entry, pair, document, revision)
     emit({"revision": revision, "data_link": link}, as_json, [link])
 
 
 def _set_next(
-    settings: "Config", pair: "SigningKeyPair", data_key: str, document: Any, *, hashed: bool
+    settings: "Config", entry: EntryArgument, pair: "SigningKeyPair", document: Any
 ) -> tuple[int, str]:
     """Store a document with the next revision; return that and the document's link."""
-    from skymount.cli.key_argument import entry_id
     from skymount.cli.session import run_with_writes
     from skymount.portal.client.upload import UploadBody
-    from skymount.wire.skydb_document import document_name, encode_document
 
-    entry = entry_id(pair.public_key, data_key, hashed=hashed)
-    body = UploadBody.of_document(encode_document(document), document_name(data_key, hashed))
+    name = document_name(entry.data_key, entry.hashed)
+    body = UploadBody.of_document(encode_document(document), name)
 
     async def store(session: "WriteSession") -> tuple[int, str]:
         skylink = await session.upload(body)
-        state = await session.set(entry, pair, bytes(skylink))
+        state = await session.set(entry.id, pair, bytes(skylink))
         return state.revision, session.dialect.link(skylink)
 
     return run_with_writes(settings, store)
 
 
 def _set_revision(
-    settings: "Config",
-    pair: "SigningKeyPair",
-    data_key: str,
-    document: Any,
-    revision: int,
-    *,
-    hashed: bool,
+    settings: "Config", entry: EntryArgument, pair: "SigningKeyPair", document: Any, revision: int
 ) -> str:
     """Store a document with exactly that revision, at the first portal; return its link."""
     from skymount.cli.key_argument import explaining_conflicts
     from skymount.cli.session import run_with_signing_client
 
     async def store(client: "PortalClient") -> "JSONResult":
-        async with explaining_conflicts(
-            client, pair.public_hex, data_key, hashed=hashed, revision=revision
-        ):
+        async with explaining_conflicts(client, entry, pair, revision):
             return await client.db.set_json(
-                pair.private_hex, data_key, document, revision=revision, hashed_data_key_hex=hashed
+                pair.private_hex,
+                entry.data_key,
+                document,
+                revision=revision,
+                hashed_data_key_hex=entry.hashed,
             )
 
     return str(run_with_signing_client(settings, store).data_link)
 
 
 def _document(file: Path) -> Any:
-    from skymount.errors import MalformedError
-    from skymount.wire.skydb_document import DOCUMENT_LIMIT
-
     name = str(file)
     if name == "-":
         name = "standard input"
@@ -245,18 +230,15 @@ def _document(file: Path) -> Any:
 @entry_arguments
 @portal_options
 @json_option
-def delete(owner: str, data_key: str, hashed: bool, flags: PortalFlags, as_json: bool) -> None:
+def delete(entry: EntryArgument, settings: "Config", as_json: bool) -> None:
     """Delete a document: its entry then says that there is none.
 
     \b
     Example:
       skymount db delete home greeting
     """
-    from skymount.cli.key_argument import entry_id, key_pair
     from skymount.cli.session import run_with_writes
 
-    settings = flags.load()
-    pair = key_pair(owner)
-    entry = entry_id(pair.public_key, data_key, hashed=hashed)
-    run_with_writes(settings, lambda session: session.delete(entry, pair))
-    emit({"data_key": data_key, "deleted": True}, as_json, [])
+    pair = entry.key_pair()
+    run_with_writes(settings, lambda session: session.delete(entry.id, pair))
+    emit({"data_key": entry.data_key, "deleted": True}, as_json, [])

@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from skymount.cli.options import PortalFlags, reading_options
+from skymount.cli.options import reading_options
 from skymount.cli.output import Progress, emit, escape, json_option, progress
+from skymount.errors import BadContentError
+from skymount.storage.atomic_file import write_all
+from skymount.wire import requests
 
 if TYPE_CHECKING:
     from skymount.cli.link_target import LinkTarget, ParsedLink
     from skymount.cli.session import ContentSession
+    from skymount.config import Config
     from skymount.portal.client.base import PortalReader
     from skymount.portal.client.download import DownloadResult
     from skymount.portal.verify_policy import Verified
@@ -43,7 +47,7 @@ def download(
     archive: str | None,
     force: bool,
     as_json: bool,
-    flags: PortalFlags,
+    settings: "Config",
 ) -> None:
     """Save the file or directory at LINK as DEST.
 
@@ -68,11 +72,8 @@ def download(
     from skymount.cli.link_target import ParsedLink
     from skymount.cli.session import run_with_content
 
-    if destination == "":
-        raise click.UsageError("DEST is empty")
-    if destination == "-" and as_json:
-        raise click.UsageError("--json and the content cannot both go to stdout")
-    settings, parsed = flags.load(), ParsedLink.parse(link)
+    check_destination(destination, as_json)
+    parsed = ParsedLink.parse(link)
     fetch = partial(_archive, kind=archive) if archive else _save
     with progress() as report:
         saved = run_with_content(
@@ -88,6 +89,14 @@ def download(
         click.echo(f"{what}, {total} bytes", err=True)
     if saved.left_out:
         raise click.ClickException(f"{saved.left_out} files cannot be saved, see above")
+
+
+def check_destination(destination: str | None, as_json: bool) -> None:
+    """Refuse an empty DEST, and stdout for two things."""
+    if destination == "":
+        raise click.UsageError("DEST is empty")
+    if destination == "-" and as_json:
+        raise click.UsageError("--json and the content cannot both go to stdout")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +120,7 @@ async def _save(
 ) -> DownloadSummary:
     """Save what a link leads to, verified."""
     from skymount.cli.commands.content import write_out
-    from skymount.cli.link_target import open_target
+    from skymount.cli.link_target import open_target, warn_of_unverified
     from skymount.cli.staging import StagedFile, StagingDirectory
 
     target = await open_target(session, link)
@@ -121,8 +130,8 @@ async def _save(
     if file is None:
         return await _save_tree(session, target, destination, force=force, report=report)
     chosen = bool(target.path) or _is_file_name(destination)
-    parent, name = _file_destination(destination, target.name, chosen=chosen, force=force)
-    target.warn_of_doubt(session.policy)
+    parent, name = file_destination(destination, target.name, chosen=chosen, force=force)
+    warn_of_unverified(target.link.text, target.verified, session.policy)
     staged = StagedFile(os.fsencode(name), file.offset, file.size, target.mode_of(target.path))
     with StagingDirectory(parent) as staging:
         await staging.fill(session.reader, skyfile, [staged], report)
@@ -135,7 +144,7 @@ def _is_file_name(destination: str | None) -> bool:
     return destination is not None and not os.path.isdir(destination)
 
 
-def _file_destination(
+def file_destination(
     destination: str | None, own: str, *, chosen: bool, force: bool
 ) -> tuple[str, str]:
     """Return (directory, name) for a file; ClickException when it cannot be saved there.
@@ -150,8 +159,8 @@ def _file_destination(
         parent, name = destination, own
     else:
         parent, name = os.path.split(destination)
-        if not name:
-            raise click.ClickException(f"{escape(destination)}: no such directory")
+        if not name or (parent and not os.path.isdir(parent)):
+            raise click.ClickException(f"{escape(parent)}: no such directory")
     path = os.path.join(parent, name)
     if not chosen and os.path.lexists(path):
         raise DestinationError(
@@ -170,6 +179,7 @@ async def _save_tree(
     force: bool,
     report: Progress | None,
 ) -> DownloadSummary:
+    from skymount.cli.link_target import warn_of_unverified
     from skymount.cli.staging import StagedFile, StagingDirectory
     from skymount.fs.skylinks.tree import TreeDirectory
 
@@ -190,7 +200,7 @@ async def _save_tree(
     with StagingDirectory(parent) as staging:
         if exists:
             staging.check_merge(items, force=force)
-        target.warn_of_doubt(session.policy)
+        warn_of_unverified(target.link.text, target.verified, session.policy)
         staging.make_directories(
             path for path, node in target.walk() if isinstance(node, TreeDirectory)
         )
@@ -232,12 +242,10 @@ async def _archive(
         naming_absent_content,
         resolve_link,
         safe_name,
-        warn_of_doubt,
+        warn_of_unverified,
     )
-    from skymount.errors import BadContentError
     from skymount.portal.client.download import to_file
     from skymount.portal.verify_policy import Verified, VerifyPolicy
-    from skymount.wire import requests
 
     if session.policy is VerifyPolicy.REQUIRE:
         raise BadContentError("an archive cannot be verified; download the directory instead")
@@ -246,11 +254,11 @@ async def _archive(
     request = requests.download(found.skylink, inner, archive=kind, with_metadata=False)
     if destination == "-":
         size = await copy_out(session.portals.ranked()[0], request)
-        warn_of_doubt(link.text, Verified.NO, session.policy)
+        warn_of_unverified(link.text, Verified.NO, session.policy)
         return DownloadSummary([("-", size)], Verified.NO)
     skylink = str(found.skylink)
     own = safe_name(inner.rpartition("/")[2] or skylink, skylink) + _ARCHIVES[kind]
-    parent, name = _file_destination(destination, own, chosen=True, force=force)
+    parent, name = file_destination(destination, own, chosen=True, force=force)
     path = os.path.join(parent, name)
 
     async def ask(client: "PortalReader") -> "DownloadResult":
@@ -258,7 +266,7 @@ async def _archive(
 
     with naming_absent_content(link.text):
         done = await session.portals.first(ask)
-    warn_of_doubt(link.text, done.verified, session.policy)
+    warn_of_unverified(link.text, done.verified, session.policy)
     return DownloadSummary([(path, done.size)], done.verified)
 
 
@@ -267,7 +275,6 @@ async def copy_out(client: "PortalReader", request: "Request") -> int:
     import trio
 
     from skymount.cli.commands.content import STDOUT
-    from skymount.storage.atomic_file import write_all
 
     size = 0
     async with (

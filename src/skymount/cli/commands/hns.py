@@ -1,6 +1,5 @@
 """``skymount hns``: what domains resolve to, through a portal."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,10 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from skymount.cli.options import PortalFlags, portal_options, reading_options
+from skymount.cli.options import portal_options, reading_options
 from skymount.cli.output import emit, json_option, progress
+from skymount.errors import NotFoundError
+from skymount.wire import requests
 
 if TYPE_CHECKING:
+    from skymount.config import Config
     from skymount.portal.client.client import PortalClient
     from skymount.portal.client.download import DownloadResult
     from skymount.portal.client.hns import HnsResult
@@ -34,7 +36,7 @@ def hns() -> None:
 @click.argument("domain")
 @portal_options
 @json_option
-def resolve(domain: str, flags: PortalFlags, as_json: bool) -> None:
+def resolve(domain: str, settings: "Config", as_json: bool) -> None:
     """Print the link that DOMAIN resolves to; exit code 3 if it has none.
 
     \b
@@ -43,8 +45,6 @@ def resolve(domain: str, flags: PortalFlags, as_json: bool) -> None:
       skymount ls "$(skymount hns resolve example)"
     """
     from skymount.cli.session import run_with_client
-
-    settings = flags.load()
 
     async def ask(client: "PortalClient") -> "HnsResult":
         with _named(domain):
@@ -61,7 +61,7 @@ def resolve(domain: str, flags: PortalFlags, as_json: bool) -> None:
 @reading_options
 @json_option
 def download(
-    name: str, destination: str | None, force: bool, flags: PortalFlags, as_json: bool
+    name: str, destination: str | None, force: bool, settings: "Config", as_json: bool
 ) -> None:
     """Download what DOMAIN resolves to into the file DEST, or into the directory DEST.
 
@@ -78,21 +78,23 @@ def download(
       skymount hns download example/index.html
       skymount hns download example page.html
     """
-    from skymount.cli.link_target import HNS, ParsedLink, warn_of_doubt
+    from skymount.cli.commands.download import check_destination, file_destination
+    from skymount.cli.link_target import HNS, ParsedLink, safe_name, warn_of_unverified
     from skymount.cli.session import run_with_client
     from skymount.portal.verify_policy import Verified
 
-    if destination == "-" and as_json:
-        raise click.UsageError("--json and the content cannot both go to stdout")
-    settings = flags.load()
+    check_destination(destination, as_json)
     link = ParsedLink.parse(name if name[: len(HNS)].lower() == HNS else HNS + name)
     domain, path = str(link.root), link.path.decode("utf-8", "surrogateescape")
     shown = f"{domain}/{path}".rstrip("/")
     if destination == "-":
         run_with_client(settings, lambda client: _copy_out(client, domain, path, shown))
-        warn_of_doubt(HNS + shown, Verified.NO, settings.verify)
+        warn_of_unverified(HNS + shown, Verified.NO, settings.verify)
         return
-    target = _destination(destination, (path or domain).rpartition("/")[2], force=force)
+    own = (path or domain).rpartition("/")[2]
+    own = "download" if own in (".", "..") else safe_name(own, "download")
+    parent, file = file_destination(destination, own, chosen=True, force=force)
+    target = Path(parent, file)
     with progress() as bar:
 
         async def fetch(client: "PortalClient") -> "DownloadResult":
@@ -100,7 +102,7 @@ def download(
                 return await client.download_file_hns(target, domain, path=path, on_progress=bar)
 
         done = run_with_client(settings, fetch)
-    warn_of_doubt(HNS + shown, done.verified, settings.verify)
+    warn_of_unverified(HNS + shown, done.verified, settings.verify)
     found = {"path": str(target), "size": done.size, "verified": done.verified.value}
     emit(found, as_json, [])
 
@@ -108,39 +110,15 @@ def download(
 async def _copy_out(client: "PortalClient", domain: str, path: str, shown: str) -> None:
     from skymount.cli.commands.download import copy_out
     from skymount.portal.client.verification import DOMAIN_UNVERIFIABLE, refuse_unverified
-    from skymount.wire import requests
 
     refuse_unverified(client.options, shown, DOMAIN_UNVERIFIABLE)
     with _named(shown):
         await copy_out(client, requests.hns_download(domain, path))
 
 
-def _destination(destination: str | None, own: str, *, force: bool) -> Path:
-    """Return the file to write; ClickException when an existing one must stay."""
-    from skymount.cli.link_target import safe_name
-
-    if destination == "":
-        raise click.UsageError("DEST is empty")
-    if own in (".", ".."):
-        own = "download"
-    own = safe_name(own, "download")
-    target = Path(own if destination is None else destination)
-    if destination is not None and target.is_dir():
-        target /= own
-    if target.is_dir():
-        raise click.ClickException(f"{target}: there is a directory of that name")
-    if not target.parent.is_dir():
-        raise click.ClickException(f"{target.parent}: no such directory")
-    if not force and os.path.lexists(target):
-        raise click.ClickException(f"{target}: it exists already; use --force to replace it")
-    return target
-
-
 @contextmanager
 def _named(name: str) -> Iterator[None]:
     """Name what is missing: a portal's answer says little more than the status."""
-    from skymount.errors import NotFoundError
-
     try:
         yield
     except NotFoundError as error:

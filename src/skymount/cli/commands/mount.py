@@ -19,19 +19,19 @@ from skymount.cli.output import warn
 from skymount.errors import ConfigError, MountError, StorageError
 
 if TYPE_CHECKING:
-    from skymount.fs.mountpoint import Mounted
+    from skymount.fs.mountpoint import MountInfo
 
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
-_GONE_GRACE = 5.0  # seconds that a daemon may take to end by itself after it was unmounted
-_GONE_TIMEOUT = 25.0  # seconds that it may take when told to
-_ASK_TIMEOUT = 2.0  # seconds to ask a daemon for its process id
+_EXIT_GRACE = 5.0  # seconds that a daemon may take to exit after the unmount
+_TERM_TIMEOUT = 25.0  # seconds that it may take after SIGTERM
+_PID_TIMEOUT = 2.0  # seconds for a mount to answer with its process id
 
 
 @click.command()
 @click.argument("mountpoint", required=False)
 @mount_options
 @click.option("--name", metavar="NAME", help="Use the table [mounts.NAME] of the configuration.")
-@click.option("-f", "--foreground", is_flag=True, help="Stay, and log to stderr.")
+@click.option("-f", "--foreground", is_flag=True, help="Stay in the foreground, and log to stderr.")
 @click.option("--memory-cache", metavar="SIZE", help="Memory for content, like '128 MiB'.")
 @click.option("--disk-cache", metavar="SIZE|off", help="Disk space for content, like '2 GiB'.")
 @click.option(
@@ -53,9 +53,8 @@ def mount(
 ) -> None:
     """Mount a portal at the directory MOUNTPOINT.
 
-    Goes to the background once the tree answers. Without a portal named anywhere, the one at the
-    default address is used, and if none is there, an embedded one is started for the life of the
-    mount.
+    Goes to the background once the mount is ready. If no portal is named anywhere, the one at the
+    default address is used; if none is there, an embedded portal runs as long as the mount.
 
     \b
     Examples:
@@ -90,9 +89,9 @@ def mount(
 
 
 def _writable(path: str, *, is_default: bool) -> str:
-    """Return the absolute path of a log file, made if need be; MountError when it cannot be.
+    """Create the log file if missing; return its absolute path. MountError when it cannot be made.
 
-    Only the default one's directory is made: a new one elsewhere is more likely a slip.
+    Only the default directory is created: elsewhere a missing one is more likely a typing error.
     """
     path = os.path.abspath(os.path.expanduser(path))
     try:
@@ -109,18 +108,20 @@ def _writable(path: str, *, is_default: bool) -> str:
 
 
 def _log_to(path: str) -> None:
-    from skymount.daemon.log import log_to  # not before the fork: the starter has no need of it
+    from skymount.daemon.log import log_to  # only the daemon needs it
 
     log_to(path, _LOG_FORMAT)
 
 
 @click.command()
 @click.argument("mountpoint")
-@click.option("-z", "--lazy", is_flag=True, help="Detach now, end when nobody uses it any more.")
+@click.option(
+    "-z", "--lazy", is_flag=True, help="Detach now; the daemon ends when the mount is unused."
+)
 def umount(mountpoint: str, lazy: bool) -> None:
-    """Unmount MOUNTPOINT and wait until its daemon is gone.
+    """Unmount MOUNTPOINT and wait until its daemon has ended.
 
-    If changes of registry entries are still not posted, a warning says how many.
+    A warning says how many changes of registry entries are still to be posted.
 
     \b
     Example:
@@ -137,16 +138,16 @@ def umount(mountpoint: str, lazy: bool) -> None:
     mounted.check_owner(path)
     daemon = _daemon_of(path, mounted)
     place.unmount(path, lazy=lazy)
-    if daemon is not None and not lazy and not _has_ended(daemon, _GONE_GRACE):
-        with contextlib.suppress(ProcessLookupError):  # it waits for an operation: a signal ends it
+    if daemon is not None and not lazy and not _has_ended(daemon, _EXIT_GRACE):
+        with contextlib.suppress(ProcessLookupError):  # it waits for an operation
             signal.pidfd_send_signal(daemon, signal.SIGTERM)
-        if not _has_ended(daemon, _GONE_TIMEOUT):
+        if not _has_ended(daemon, _TERM_TIMEOUT):
             raise MountError(f"{path}: unmounted, but its daemon is still running")
     _warn_of_pending()
 
 
 def _warn_of_pending() -> None:
-    """Say how much is not posted to the registry; a mount would send it."""
+    """Warn of pending registry entries, which only a mount would post by itself."""
     from skymount.portal.registry.ledger import Ledger
     from skymount.portal.registry.pending_write import summary
 
@@ -162,12 +163,11 @@ def _warn_of_pending() -> None:
 
 
 def _has_ended(process: int, limit: float) -> bool:
-    """Wait for the end of a process by its descriptor, for so many seconds at most."""
     return bool(select.select([process], [], [], limit)[0])
 
 
-def _daemon_of(path: str, mounted: "Mounted") -> int | None:
-    """Return a descriptor of the process behind a mount; None when it does not answer, or names a
+def _daemon_of(path: str, mounted: "MountInfo") -> int | None:
+    """Return a pidfd of the daemon of a mount; None when the mount does not answer, or names a
     process that is not its daemon.
     """
     from skymount.fs.mountpoint import is_served_by
@@ -176,7 +176,7 @@ def _daemon_of(path: str, mounted: "Mounted") -> int | None:
     if pid is None:
         return None
     try:
-        process = os.pidfd_open(pid)  # first: the number may become another's
+        process = os.pidfd_open(pid)  # before the check: the number may be reused
     except (OSError, OverflowError):
         return None
     if is_served_by(mounted, pid) or _has_ended(process, 0):
@@ -190,7 +190,7 @@ def _daemon_of(path: str, mounted: "Mounted") -> int | None:
 
 
 def _pid_named_by(path: str) -> int | None:
-    """Return the process that a mount says is behind it; None when it does not answer."""
+    """Return the process id that a mount names; None when it does not answer."""
     answer: list[int] = []
 
     def ask() -> None:
@@ -199,5 +199,5 @@ def _pid_named_by(path: str) -> int | None:
 
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
-    asking.join(_ASK_TIMEOUT)
+    asking.join(_PID_TIMEOUT)
     return answer[0] if answer else None

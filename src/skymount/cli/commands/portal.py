@@ -8,6 +8,7 @@ import click
 
 from skymount.cli.commands.portal_hns import hns
 from skymount.cli.options import data_option
+from skymount.errors import SkymountError
 
 
 class _Address(click.ParamType[tuple[str, int]]):
@@ -69,18 +70,18 @@ portal.add_command(hns)
     "--password-file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Demand the password in this file, which only its owner may read, for all that changes "
-    "something. Without it the variable SKYMOUNT_PORTAL_PASSWORD counts.",
+    help="Require the password in this file, which only its owner may read, for all changes. "
+    "Without it the variable SKYMOUNT_PORTAL_PASSWORD is used.",
 )
 @click.option(
     "--insecure",
     is_flag=True,
-    help="Listen without a password even where other machines reach it.",
+    help="Listen without a password even where other machines can connect.",
 )
 @click.option(
     "--require-agent",
     is_flag=True,
-    help="Refuse requests without the agent token in User-Agent, downloads excepted.",
+    help="Refuse requests without the agent token in User-Agent, except downloads.",
 )
 @click.option(
     "--allow-host",
@@ -94,7 +95,7 @@ portal.add_command(hns)
     "allow_origins",
     multiple=True,
     metavar="ORIGIN",
-    help="Let web pages of this origin do everything, or with '*' all pages; repeatable.",
+    help="Let web pages of this origin do everything, or all pages with '*'; repeatable.",
 )
 @click.option("--until-eof", is_flag=True, hidden=True)
 def serve(
@@ -109,12 +110,11 @@ def serve(
       skymount portal serve --listen 127.0.0.1:0 --data ./portal-data
       skymount portal serve --listen 0.0.0.0:4280 --password-file ./password
     """
-    from skymount.errors import SkymountError
     from skymount.server import PortalConfig
     from skymount.server.http.basic_auth import read_password
     from skymount.server.main import run
 
-    environment = {} if until_eof else os.environb  # a mount's own portal is for that mount alone
+    environment = {} if until_eof else os.environb  # an embedded portal has no password
     host, port = listen
     try:
         password = read_password(password_file, environment)
@@ -124,5 +124,5 @@ def serve(
             on_listening=lambda url: click.echo(f"listening on {url}"),
             until_eof=until_eof,
         )
-    except SkymountError as error:  # a port in use is no wrong usage: not left to the table
+    except SkymountError as error:  # exit code 1: a port in use is not wrong usage
         raise click.ClickException(str(error)) from None

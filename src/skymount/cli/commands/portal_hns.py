@@ -1,24 +1,22 @@
-"""``skymount portal hns``: the names that a portal of this machine knows."""
+"""``skymount portal hns``: the domains of a portal on this machine."""
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from skymount.cli.options import data_option
 from skymount.cli.output import emit, json_option, warn
-
-if TYPE_CHECKING:
-    from skymount.wire.dialect import Dialect
+from skymount.errors import MalformedError, NotFoundError
+from skymount.wire.dialect import Dialect, dialect_named
 
 
 @click.group()
 def hns() -> None:
-    """Say what names lead to.
+    """Set what domains lead to.
 
-    They are kept in the file hns.zone in the portal's data directory, which may be edited by hand
-    as well. A running portal takes changes over at once.
+    They are stored in the file hns.zone in the portal's data directory, which you can also edit by
+    hand. A running portal sees changes at once.
 
     \b
     Examples:
@@ -33,11 +31,11 @@ def hns() -> None:
 @data_option
 @click.option("--dialect", metavar="NAME", help="Names for links without any: svc or skynet.")
 def set_(domain: str, value: str, data: Path, dialect: str | None) -> None:
-    """Let DOMAIN lead to VALUE, and to nothing else.
+    """Make DOMAIN lead to VALUE, and to nothing else.
 
-    VALUE is a skylink, bare, as a link or as a URL, with a path if wanted; or a registry entry
-    whose data is a skylink, most easily by its link. It may also be written PUBLICKEY/DATAKEY, both
-    in 64 hex digits: the data key is hashed.
+    VALUE is a skylink, with or without a scheme, or a URL, with an optional path. A registry entry
+    whose data is a skylink can be given by its link, or as PUBLICKEY/DATAKEY in 64 hex digits each,
+    where the data key is hashed.
 
     \b
     Examples:
@@ -45,7 +43,6 @@ def set_(domain: str, value: str, data: Path, dialect: str | None) -> None:
       skymount portal hns set docs.example SKYLINK/manual/index.html
       skymount portal hns set blog.example "$(skymount registry link home blog)"
     """
-    from skymount.errors import MalformedError
     from skymount.server.storage import zone_file
     from skymount.wire.hns import parse_domain
 
@@ -66,13 +63,12 @@ def set_(domain: str, value: str, data: Path, dialect: str | None) -> None:
 @click.argument("domain")
 @data_option
 def remove(domain: str, data: Path) -> None:
-    """Let DOMAIN lead nowhere.
+    """Remove DOMAIN.
 
     \b
     Example:
       skymount portal hns remove example
     """
-    from skymount.errors import NotFoundError
     from skymount.server.storage import zone_file
     from skymount.wire.hns import parse_domain
 
@@ -90,14 +86,13 @@ def remove(domain: str, data: Path) -> None:
 @data_option
 @json_option
 def list_(data: Path, as_json: bool) -> None:
-    """List all names with what they lead to.
+    """List all domains with what they lead to.
 
     \b
     Examples:
       skymount portal hns list
       skymount portal hns list --json | jq -r '.[].domain'
     """
-    from skymount.errors import MalformedError
     from skymount.server.storage import zone_file
 
     found = zone_file.load(data)
@@ -118,6 +113,5 @@ def list_(data: Path, as_json: bool) -> None:
 def _dialect(name: str | None) -> "Dialect":
     """Return the dialect of that name, or the configured one."""
     from skymount import config
-    from skymount.wire.dialect import dialect_named
 
     return dialect_named(config.load({"dialect": name}, environ=os.environ, file="").dialect)

@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from skymount.cli.key_argument import hashed_option
-from skymount.cli.options import PortalFlags, portal_options
+from skymount.cli.key_argument import EntryArgument, hashed_option
+from skymount.cli.options import portal_options
 from skymount.cli.output import emit, json_option, progress
+from skymount.wire.skylink import Skylink
 
 if TYPE_CHECKING:
     from skymount.cli.session import WriteSession
-    from skymount.wire.skylink import Skylink
+    from skymount.config import Config
 
 
 @click.command()
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 @portal_options
 @json_option
 def publish(
-    path: Path, owner: str, data_key: str, hashed: bool, flags: PortalFlags, as_json: bool
+    path: Path, owner: str, data_key: str, hashed: bool, settings: "Config", as_json: bool
 ) -> None:
     """Upload the file or directory PATH under a link that stays the same; print that link.
 
@@ -38,22 +39,20 @@ def publish(
       ls ~/sky/skylinks/"$(skymount publish site/ --key home --as site)"
     """
     from skymount.cli.commands.upload import warn_of_empty_directories
-    from skymount.cli.key_argument import entry_id, key_pair
     from skymount.cli.session import run_with_writes
     from skymount.portal.client.upload import UploadBody
     from skymount.wire.registry_entry import entry_link
 
-    settings = flags.load()
-    pair = key_pair(owner)
-    entry = entry_id(pair.public_key, data_key, hashed=hashed)
+    entry = EntryArgument(owner, data_key, hashed)
+    pair = entry.key_pair()
     body = UploadBody.of_path(path)
     warn_of_empty_directories(path)
     with progress() as bar:
 
         async def send(session: "WriteSession") -> "tuple[Skylink, int]":
             skylink = await session.upload(body.with_progress(bar))
-            return skylink, (await session.set(entry, pair, bytes(skylink))).revision
+            return skylink, (await session.set(entry.id, pair, bytes(skylink))).revision
 
         skylink, revision = run_with_writes(settings, send)
-    link = str(entry_link(entry.public_key, entry.tweak))
+    link = str(entry_link(pair.public_key, entry.tweak))
     emit({"skylink": str(skylink), "link": link, "revision": revision}, as_json, [link])

@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from skymount.cli.commands.registry_spool import drop, forget, pending, retry
-from skymount.cli.key_argument import entry_arguments
-from skymount.cli.options import PortalFlags, portal_options, reading_options, wait_option
+from skymount.cli.key_argument import EntryArgument, entry_arguments
+from skymount.cli.options import portal_options, reading_options, wait_option
 from skymount.cli.output import emit, json_option
+from skymount.errors import MalformedError, NotFoundError
+from skymount.wire import requests
+from skymount.wire.dialect import Dialect, dialect_named
+from skymount.wire.skylink import split_link
 
 if TYPE_CHECKING:
     from skymount.config import Config
     from skymount.portal.client.client import PortalClient
-    from skymount.wire.dialect import Dialect
     from skymount.wire.key_pair import SigningKeyPair
 
 _INPUT_LIMIT = 1 << 10  # bytes read from standard input; an entry holds 113
@@ -43,12 +46,10 @@ def registry() -> None:
 @reading_options
 @json_option
 def get(
-    owner: str,
-    data_key: str,
-    hashed: bool,
+    entry: EntryArgument,
     raw: bool,
     wait: float,
-    flags: PortalFlags,
+    settings: "Config",
     as_json: bool,
 ) -> None:
     """Print the data of an entry. Its signature is verified.
@@ -66,27 +67,22 @@ def get(
       skymount registry get home greeting
       skymount registry get --json home greeting | jq .revision
     """
-    from skymount.cli.key_argument import entry_id, public_key
     from skymount.cli.session import run_with_registry
-    from skymount.errors import NotFoundError
-    from skymount.wire.dialect import dialect_named
 
     if raw and as_json:
         raise click.UsageError("--raw and --json exclude each other")
-    settings = flags.load()
-    entry = entry_id(public_key(owner), data_key, hashed=hashed)
-    signed = run_with_registry(settings, lambda registry: registry.read(entry), wait).signed
+    signed = run_with_registry(settings, lambda registry: registry.read(entry.id), wait).signed
     if signed is None:
-        raise NotFoundError(f"{data_key!r}: there is no such registry entry", status=404)
+        raise NotFoundError(f"{entry.data_key!r}: there is no such registry entry", status=404)
     if signed.entry.is_deleted:
-        raise NotFoundError(f"{data_key!r}: this registry entry was deleted", status=404)
+        raise NotFoundError(f"{entry.data_key!r}: this registry entry was deleted", status=404)
     data = signed.entry.data
     if raw:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
         return
     dialect = dialect_named(settings.dialect)
-    facts = _facts(dialect, data_key, data, signed.entry.revision)
+    facts = _facts(dialect, entry.data_key, data, signed.entry.revision)
     facts |= {"public_key": entry.public_key.hex(), "link": dialect.link(signed.link)}
     emit(facts | {"signature": signed.signature.hex()}, as_json, _lines(facts))
 
@@ -125,14 +121,12 @@ def _facts(dialect: "Dialect", data_key: str, data: bytes, revision: int) -> dic
 @portal_options
 @json_option
 def set_(
-    owner: str,
-    data_key: str,
+    entry: EntryArgument,
     data: str | None,
-    hashed: bool,
     is_hex: bool,
     is_skylink: bool,
     revision: int | None,
-    flags: PortalFlags,
+    settings: "Config",
     as_json: bool,
 ) -> None:
     """Sign DATA with the key KEY of the keyring, and set the entry.
@@ -148,35 +142,25 @@ def set_(
       skymount registry set --skylink home site "$(skymount upload site/)"
       printf '\\0\\1' | skymount registry set home bytes
     """
-    from skymount.cli.key_argument import entry_id, key_pair
     from skymount.cli.session import run_with_writes
-    from skymount.wire.dialect import dialect_named
     from skymount.wire.registry_entry import entry_link
 
-    settings = flags.load()
-    pair = key_pair(owner)
-    entry = entry_id(pair.public_key, data_key, hashed=hashed)
+    pair = entry.key_pair()
     content = _content(data, is_hex=is_hex, is_skylink=is_skylink)
     if revision is None:
-        written = run_with_writes(settings, lambda session: session.set(entry, pair, content))
+        written = run_with_writes(settings, lambda session: session.set(entry.id, pair, content))
         revision = written.revision
     else:
-        _set_revision(settings, pair, data_key, content, revision, hashed=hashed)
+        _set_revision(settings, entry, pair, content, revision)
     dialect = dialect_named(settings.dialect)
     link = dialect.link(entry_link(pair.public_key, entry.tweak))
-    facts = _facts(dialect, data_key, content, revision)
+    facts = _facts(dialect, entry.data_key, content, revision)
     facts |= {"public_key": pair.public_hex, "link": link}
     emit(facts, as_json, [f"revision {revision}"])
 
 
 def _set_revision(
-    settings: "Config",
-    pair: "SigningKeyPair",
-    data_key: str,
-    data: bytes,
-    revision: int,
-    *,
-    hashed: bool,
+    settings: "Config", entry: EntryArgument, pair: "SigningKeyPair", data: bytes, revision: int
 ) -> None:
     """Set an entry with exactly that revision, at the first portal."""
     from skymount.cli.key_argument import explaining_conflicts
@@ -184,22 +168,17 @@ def _set_revision(
     from skymount.portal.client.registry import RegistryEntry
 
     async def store(client: "PortalClient") -> None:
-        async with explaining_conflicts(
-            client, pair.public_hex, data_key, hashed=hashed, revision=revision
-        ):
+        async with explaining_conflicts(client, entry, pair, revision):
             await client.registry.set_entry(
                 pair.private_hex,
-                RegistryEntry(data_key, data, revision),
-                hashed_data_key_hex=hashed,
+                RegistryEntry(entry.data_key, data, revision),
+                hashed_data_key_hex=entry.hashed,
             )
 
     run_with_signing_client(settings, store)
 
 
 def _content(data: str | None, *, is_hex: bool, is_skylink: bool) -> bytes:
-    from skymount.errors import MalformedError
-    from skymount.wire.skylink import split_link
-
     if is_hex and is_skylink:
         raise click.UsageError("--hex and --skylink exclude each other")
     if data is None or data == "-":
@@ -226,21 +205,14 @@ def _content(data: str | None, *, is_hex: bool, is_skylink: bool) -> bytes:
 @entry_arguments
 @portal_options
 @json_option
-def url(owner: str, data_key: str, hashed: bool, flags: PortalFlags, as_json: bool) -> None:
+def url(entry: EntryArgument, settings: "Config", as_json: bool) -> None:
     """Print the URL that answers with an entry. No network traffic.
 
     \b
     Example:
       skymount registry url home greeting
     """
-    from skymount.cli.key_argument import public_key, tweak
-    from skymount.wire import requests
-    from skymount.wire.dialect import dialect_named
-
-    settings = flags.load()
-    request = requests.registry_get(
-        dialect_named(settings.dialect), public_key(owner), tweak(data_key, hashed=hashed)
-    )
+    request = requests.registry_get(dialect_named(settings.dialect), entry.public_key, entry.tweak)
     found = settings.portal_urls[0] + request.target
     emit({"url": found}, as_json, [found])
 
@@ -249,19 +221,17 @@ def url(owner: str, data_key: str, hashed: bool, flags: PortalFlags, as_json: bo
 @entry_arguments
 @portal_options
 @json_option
-def link(owner: str, data_key: str, hashed: bool, flags: PortalFlags, as_json: bool) -> None:
+def link(entry: EntryArgument, settings: "Config", as_json: bool) -> None:
     """Print the v2 skylink that leads to whatever an entry points to. No network traffic.
 
     \b
     Example:
       skymount registry link home site
     """
-    from skymount.cli.key_argument import public_key, tweak
-    from skymount.wire.dialect import dialect_named
     from skymount.wire.registry_entry import entry_link
 
-    dialect = dialect_named(flags.load().dialect)
-    found = dialect.link(entry_link(public_key(owner), tweak(data_key, hashed=hashed)))
+    dialect = dialect_named(settings.dialect)
+    found = dialect.link(entry_link(entry.public_key, entry.tweak))
     emit({"link": found}, as_json, [found])
 
 

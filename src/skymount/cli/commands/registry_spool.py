@@ -3,21 +3,32 @@ registry entries.
 """
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from skymount.cli.key_argument import entry_arguments, open_ledger
-from skymount.cli.options import PortalFlags, portal_options
+from skymount.cli.key_argument import EntryArgument, entry_arguments, key_pair, open_ledger
+from skymount.cli.options import portal_options
 from skymount.cli.output import emit, json_option, warn
+from skymount.cli.pending_entries import (
+    key_names,
+    pending_facts,
+    pending_line,
+    warn_of_dropped,
+)
+from skymount.errors import (
+    KeyringError,
+    NotFoundError,
+    SkymountError,
+    StaleEntryError,
+    StorageError,
+)
 
 if TYPE_CHECKING:
     from skymount.cli.session import WriteSession
+    from skymount.config import Config
     from skymount.portal.registry.pending_write import PendingWrite
     from skymount.wire.key_pair import SigningKeyPair
-
-_SHOWN_LIMIT = 60  # characters of an entry's data in a line
 
 
 @click.command()
@@ -36,8 +47,12 @@ def pending(as_json: bool) -> None:
     """
     with open_ledger() as ledger:
         found = ledger.pending()
-    names = _key_names() if found else {}
-    emit([_facts(each) for each in found], as_json, [_line(each, names) for each in found])
+    names = key_names() if found else {}
+    emit(
+        [pending_facts(each) for each in found],
+        as_json,
+        [pending_line(each, names) for each in found],
+    )
 
 
 @click.command()
@@ -45,7 +60,7 @@ def pending(as_json: bool) -> None:
 @click.option("--overwrite", is_flag=True, help="Replace what somebody else has set meanwhile.")
 @portal_options
 @json_option
-def retry(numbers: tuple[int, ...], overwrite: bool, flags: PortalFlags, as_json: bool) -> None:
+def retry(numbers: tuple[int, ...], overwrite: bool, settings: "Config", as_json: bool) -> None:
     """Post pending changes: all of them, or those with these numbers.
 
     A change that was signed is posted as it is, another one is signed now. A change is superseded
@@ -63,7 +78,6 @@ def retry(numbers: tuple[int, ...], overwrite: bool, flags: PortalFlags, as_json
     """
     from skymount.cli.session import run_with_writes
 
-    settings = flags.load()
     with open_ledger() as ledger:
         chosen = _chosen(ledger.pending(), numbers)
         pairs = {key: _pair(key) for key in {each.public_key for each in chosen}}
@@ -92,7 +106,6 @@ async def _send_all(
     """
     import trio
 
-    from skymount.errors import SkymountError, StaleEntryError
     from skymount.portal.registry.pending_write import PendingStatus
     from skymount.portal.registry.revision_marks import EntryId
 
@@ -123,12 +136,6 @@ async def _send_all(
     return sent
 
 
-def warn_of_dropped(each: "PendingWrite", why: str = "something was written later") -> None:
-    """Warn that a change was dropped without having been posted."""
-    entry = _entry(each, _key_names())
-    warn(f"{each.id}: {entry} was to be {_shown(each)}, which is superseded and given up: {why}")
-
-
 @click.command()
 @click.argument("numbers", metavar="[NUMBER]...", type=int, nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Drop all pending changes.")
@@ -149,7 +156,7 @@ def drop(numbers: tuple[int, ...], everything: bool) -> None:
 @click.command()
 @entry_arguments
 @click.option("--seen", is_flag=True, help="Also forget which revision of it was seen.")
-def forget(owner: str, data_key: str, hashed: bool, seen: bool) -> None:
+def forget(entry: EntryArgument, seen: bool) -> None:
     """Remove an entry from the listings of mounts. The entry itself does not change.
 
     Using the entry lists it again. With --seen an older entry than the one seen before is accepted
@@ -161,19 +168,14 @@ def forget(owner: str, data_key: str, hashed: bool, seen: bool) -> None:
       skymount registry forget home greeting
       skymount registry forget --seen home greeting
     """
-    from skymount.cli.key_argument import public_key, tweak
-    from skymount.errors import NotFoundError
-
-    key, hashed_key = public_key(owner), tweak(data_key, hashed=hashed)
+    public_key = entry.public_key
     with open_ledger() as ledger:
-        if not ledger.forget(key, hashed_key, seen=seen):
-            raise NotFoundError(f"{data_key}: no such entry is listed")
+        if not ledger.forget(public_key, entry.tweak, seen=seen):
+            raise NotFoundError(f"{entry.data_key}: no such entry is listed")
 
 
 def _chosen(pending: "Sequence[PendingWrite]", numbers: Sequence[int]) -> "list[PendingWrite]":
     """Return the changes with these numbers, or all but those being posted; oldest first."""
-    from skymount.errors import NotFoundError, StorageError
-
     found = {each.id: each for each in pending}
     if not numbers:
         return [each for each in found.values() if not each.is_posting]
@@ -187,68 +189,7 @@ def _chosen(pending: "Sequence[PendingWrite]", numbers: Sequence[int]) -> "list[
 
 def _pair(public_key: bytes) -> "SigningKeyPair | None":
     """Return the key that signs, None without one: signed changes need none."""
-    from skymount.cli.key_argument import key_pair
-    from skymount.errors import KeyringError
-
     try:
         return key_pair(public_key.hex())
     except KeyringError:
         return None
-
-
-def _key_names() -> dict[bytes, str]:
-    from skymount.cli.key_argument import user_keyring
-    from skymount.errors import KeyringError
-
-    try:
-        return {key: name for name, key in user_keyring().public_keys().items()}
-    except KeyringError:
-        return {}
-
-
-def _facts(each: "PendingWrite") -> dict[str, Any]:
-    from skymount.portal.registry.pending_write import PendingStatus
-
-    return {
-        "id": each.id,
-        "public_key": each.public_key.hex(),
-        "data_key": each.data_key,
-        "hashed_data_key": each.tweak.hex(),
-        "revision": each.signed.entry.revision if each.signed else None,
-        "hex": each.data.hex(),
-        "reason": each.reason,
-        "created": _time(each),
-        "posting": each.is_posting,
-        "portals": list(each.portals),
-        "waiting": each.status is PendingStatus.WAITING,
-    }
-
-
-def _time(each: "PendingWrite") -> str:
-    return datetime.fromtimestamp(each.created, UTC).isoformat(timespec="seconds")
-
-
-def _line(each: "PendingWrite", names: dict[bytes, str]) -> str:
-    revision = f"revision {each.signed.entry.revision}" if each.signed else "not signed"
-    state = "being posted now" if each.is_posting else each.reason
-    entry, data = _entry(each, names), _shown(each, _SHOWN_LIMIT)
-    return "  ".join((str(each.id), _time(each), entry, revision, data, state))
-
-
-def _entry(each: "PendingWrite", names: dict[bytes, str]) -> str:
-    owner = names.get(each.public_key, each.public_key.hex())
-    return f"{owner}/{each.tweak.hex() if each.data_key is None else each.data_key}"
-
-
-def _shown(each: "PendingWrite", limit: int | None = None) -> str:
-    """Return the data for a line: text in quotes, a skylink, or hex digits."""
-    from skymount.wire.registry_entry import DELETED, linked_skylink
-
-    if each.data == DELETED:
-        return "(deletion)"
-    skylink = linked_skylink(each.data)
-    try:
-        shown = str(skylink) if skylink else f'"{each.data.decode()}"'
-    except UnicodeDecodeError:
-        shown = each.data.hex()
-    return shown if limit is None or len(shown) <= limit else f"{shown[:limit]}..."

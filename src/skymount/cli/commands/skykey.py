@@ -4,11 +4,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from skymount.cli.options import PortalFlags, portal_options
+from skymount.cli.options import portal_options
 from skymount.cli.output import emit, json_option
 from skymount.cli.secret_input import SURPLUS, read_secret, refuse_surplus
 
 if TYPE_CHECKING:
+    from skymount.config import Config
     from skymount.wire.skykey import Skykey
 
 _SHOW = click.option("--show-key", is_flag=True, help="Print the key itself: a secret.")
@@ -48,7 +49,7 @@ def _line(key: "Skykey", show: bool) -> str:
 @_SHOW
 @portal_options
 @json_option
-def create(name: str, kind: str, show_key: bool, flags: PortalFlags, as_json: bool) -> None:
+def create(name: str, kind: str, show_key: bool, settings: "Config", as_json: bool) -> None:
     """Make a new key called NAME; print its id.
 
     \b
@@ -57,7 +58,6 @@ def create(name: str, kind: str, show_key: bool, flags: PortalFlags, as_json: bo
     """
     from skymount.cli.session import run_with_client
 
-    settings = flags.load()
     key = run_with_client(settings, lambda client: client.create_skykey(name, kind))
     emit(_facts(key, show_key), as_json, [key.text if show_key else key.id])
 
@@ -66,7 +66,7 @@ def create(name: str, kind: str, show_key: bool, flags: PortalFlags, as_json: bo
 @portal_options
 @json_option
 @click.pass_context
-def add(ctx: click.Context, flags: PortalFlags, as_json: bool) -> None:
+def add(ctx: click.Context, settings: "Config", as_json: bool) -> None:
     """Add a key that somebody gave you; print its id.
 
     The key is read from standard input or the terminal: skykey:...?name=...
@@ -79,7 +79,6 @@ def add(ctx: click.Context, flags: PortalFlags, as_json: bool) -> None:
     from skymount.wire.skykey import Skykey
 
     refuse_surplus(ctx, "no arguments")
-    settings = flags.load()
     key = Skykey.parse(read_secret("Skykey").strip())
     run_with_client(settings, lambda client: client.add_skykey(key.text))
     emit(_facts(key, False), as_json, [key.id])
@@ -92,7 +91,7 @@ def add(ctx: click.Context, flags: PortalFlags, as_json: bool) -> None:
 @portal_options
 @json_option
 def get(
-    name: str | None, key_id: str | None, show_key: bool, flags: PortalFlags, as_json: bool
+    name: str | None, key_id: str | None, show_key: bool, settings: "Config", as_json: bool
 ) -> None:
     """Print the id, type and name of a key; with --show-key the key itself, to give to somebody.
 
@@ -103,7 +102,6 @@ def get(
     """
     from skymount.cli.session import run_with_client
 
-    settings = flags.load()
     _check_one(name, key_id)
     key = run_with_client(
         settings,
@@ -118,7 +116,7 @@ def get(
 @_SHOW
 @portal_options
 @json_option
-def list_(show_key: bool, flags: PortalFlags, as_json: bool) -> None:
+def list_(show_key: bool, settings: "Config", as_json: bool) -> None:
     """List the keys: id, type and name of each.
 
     \b
@@ -127,7 +125,7 @@ def list_(show_key: bool, flags: PortalFlags, as_json: bool) -> None:
     """
     from skymount.cli.session import run_with_client
 
-    keys = run_with_client(flags.load(), lambda client: client.get_skykeys())
+    keys = run_with_client(settings, lambda client: client.get_skykeys())
     emit([_facts(key, show_key) for key in keys], as_json, [_line(key, show_key) for key in keys])
 
 
@@ -136,7 +134,7 @@ def list_(show_key: bool, flags: PortalFlags, as_json: bool) -> None:
 @click.option("--id", "key_id", metavar="ID", help="Delete the key of this id.")
 @portal_options
 @json_option
-def delete(name: str | None, key_id: str | None, flags: PortalFlags, as_json: bool) -> None:
+def delete(name: str | None, key_id: str | None, settings: "Config", as_json: bool) -> None:
     """Delete a key: content encrypted with it can no longer be read at that node.
 
     \b
@@ -145,7 +143,6 @@ def delete(name: str | None, key_id: str | None, flags: PortalFlags, as_json: bo
     """
     from skymount.cli.session import run_with_client
 
-    settings = flags.load()
     _check_one(name, key_id)
     run_with_client(settings, lambda client: client.delete_skykey(name=name or "", id=key_id or ""))
     emit({"name": name, "id": key_id, "deleted": True}, as_json, [])

@@ -1,20 +1,17 @@
-"""``skymount skylink``: what can be said of a skylink without asking a portal."""
+"""``skymount skylink``: what a skylink says by itself."""
 
 import os
-from typing import TYPE_CHECKING
 
 import click
 
 from skymount.cli.output import emit, json_option
-
-if TYPE_CHECKING:
-    from skymount.wire.dialect import Dialect
-    from skymount.wire.skylink import Skylink
+from skymount.wire.dialect import Dialect, dialect_named
+from skymount.wire.skylink import Skylink, split_link
 
 
 @click.group()
 def skylink() -> None:
-    """Take skylinks apart, without a portal.
+    """Inspect skylinks, without a portal.
 
     \b
     Examples:
@@ -37,8 +34,6 @@ def parse(link: str, as_base32: bool, as_json: bool) -> None:
       skymount skylink parse https://portal.example/SKYLINK/a/file
       skymount skylink parse --base32 SKYLINK
     """
-    from skymount.wire.skylink import split_link
-
     found, path = split_link(link)
     value = {"skylink": str(found), "base32": found.base32, "path": path}
     emit(value, as_json, [(found.base32 if as_base32 else str(found)) + path])
@@ -50,15 +45,13 @@ def parse(link: str, as_base32: bool, as_json: bool) -> None:
 @click.option("--config", "config_file", metavar="FILE", help="Configuration file.")
 @json_option
 def inspect(link: str, dialect: str | None, config_file: str | None, as_json: bool) -> None:
-    """Print what the skylink in LINK says: version, place and Merkle root or entry.
+    """Print the version, offset, size and Merkle root or entry of the skylink in LINK.
 
     \b
     Example:
       skymount skylink inspect SKYLINK
     """
     from skymount import config
-    from skymount.wire.dialect import dialect_named
-    from skymount.wire.skylink import split_link
 
     found, path = split_link(link)
     settings = config.load({"dialect": dialect}, environ=os.environ, file=config_file or "")
@@ -68,7 +61,7 @@ def inspect(link: str, dialect: str | None, config_file: str | None, as_json: bo
 
 
 def _facts(found: "Skylink", path: str, dialect: "Dialect") -> dict[str, str | int]:
-    """Return what a skylink says; `bitfield` and `merkleroot` are named as by an upload."""
+    """Return the parts of a skylink; `bitfield` and `merkleroot` are the names of an upload."""
     facts: dict[str, str | int] = {
         "skylink": str(found),
         "base32": found.base32,

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 import click
 
-from skymount.cli.options import PortalFlags, portal_options
+from skymount.cli.options import portal_options
 from skymount.cli.output import emit, json_option, progress, warn
 
 if TYPE_CHECKING:
+    from skymount.config import Config
     from skymount.portal.client.upload import UploadBody
 
 _STDIN = "-"
@@ -55,7 +56,7 @@ def upload(
     skykey_name: str | None,
     skykey_id: str | None,
     dry_run: bool,
-    flags: PortalFlags,
+    settings: "Config",
     as_json: bool,
 ) -> None:
     """Upload the file or directory PATH; print its skylink.
@@ -73,7 +74,6 @@ def upload(
     from skymount.cli.session import run_with_client
     from skymount.portal.client.upload import upload_query
 
-    settings = flags.load()
     query = upload_query(
         skykey_name=skykey_name or "",
         skykey_id=skykey_id or "",

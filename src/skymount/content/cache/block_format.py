@@ -1,9 +1,9 @@
-"""Owns the form of a block on disk: the name of its file, and the seal behind its content. No IO.
+"""The format of a block on disk: its file's name, and the seal behind its content. No IO.
 
     <content> <"skyblock"> <length of the content: 8 bytes> <identity: 32> <checksum: 16>
 
-The checksum is XXH3's of 128 bits, over all the rest. It finds damage, not forgery: what others
-could write to is not read at all.
+The checksum is 128 bits of XXH3 over the rest. It finds damage, not forgery: what others could
+write to is not read at all.
 """
 
 import struct
@@ -13,7 +13,7 @@ from hashlib import blake2b
 import xxhash
 
 SEAL = 64
-"""Bytes of a seal. It stands at the end, so that the content begins at a page boundary."""
+"""Bytes. The seal is at the end, so that the content begins at a page boundary."""
 
 MAX_BLOCK = 512 << 20
 """Bytes; metadata at its largest has 256 MiB (docs/semantics.md, N6), a chunk 64 MiB."""
@@ -25,7 +25,7 @@ _IDENTITY = 32  # bytes
 
 @dataclass(frozen=True, slots=True)
 class BlockKey:
-    """What a block is."""
+    """What identifies a block."""
 
     skylink: str
     unit: int
@@ -35,16 +35,16 @@ class BlockKey:
     index: int
     """Of the unit."""
     source: str = ""
-    """Address of the portal whose word this is; empty when it was verified."""
+    """The portal that it was received from; empty when it was verified."""
 
     @property
     def length(self) -> int:
-        """Bytes that a unit of content has, whole; of anything else the number means nothing."""
+        """Bytes of the unit; meaningless for a description."""
         return min(self.unit, self.size - self.index * self.unit)
 
     @property
     def identity(self) -> bytes:
-        """A hash of it, by which its file is called. No two keys make the same text."""
+        """The hash that names the file. No two keys make the same text."""
         text = f"{self.unit} {self.size} {self.index} {len(self.skylink)} {self.skylink}"
         whole = f"{text}{self.source}".encode(errors="surrogatepass")
         return blake2b(whole, digest_size=_IDENTITY).digest()

@@ -16,7 +16,6 @@ Everything is synchronous, and one thread at a time may call. OSError says that 
 import errno
 import os
 import sqlite3
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
@@ -46,7 +45,6 @@ _SCHEMA = (
 
 
 _ADD = "INSERT OR REPLACE INTO blocks VALUES (?, ?, ?)"
-_CHECK_INTERVAL = 1.0  # seconds
 
 
 class IndexedBlock(NamedTuple):
@@ -71,14 +69,10 @@ class BlockIndex:
         self._lock = lock
         self._database: sqlite3.Connection | None = None
         self._opened_file = (0, 0)
-        self._checked_at = float("-inf")
-        self._was_complete = False
         self._complete_for = ""
         """Stamp of the directory whose blocks are all in the index."""
 
     def close(self) -> None:
-        """Close the database, if it is open."""
-        self._checked_at = float("-inf")  # so that `was_complete` looks again
         if self._database is not None:
             with suppress(sqlite3.Error):
                 self._database.close()
@@ -87,28 +81,17 @@ class BlockIndex:
     def __del__(self) -> None:
         self.close()
 
-    def was_complete(self) -> bool:
-        """Whether `is_complete` held a second ago: system calls beside a busy event loop cost
-        milliseconds.
-        """
-        if time.monotonic() > self._checked_at + _CHECK_INTERVAL:
-            return self.is_complete()
-        return self._was_complete
-
     def is_complete(self) -> bool:
-        """Whether all blocks are in it: not before `rebuild`, and not if somebody removed files."""
-        self._was_complete = False
-        if self._database is not None and not self._is_there():
-            self.close()
+        """Whether all blocks are in it: not before `rebuild`, nor if the directory was replaced."""
         with suppress(FileNotFoundError):
-            self.path.stat()
+            if _file_id(self.path) != self._opened_file:
+                self.close()
             stamp = self._stamp()
             with self._opened() as database:
                 if self._complete_for != stamp:  # another process may have made it
                     self._complete_for = _complete_for(database)
-                self._was_complete = self._complete_for == stamp
-        self._checked_at = time.monotonic()
-        return self._was_complete
+                return self._complete_for == stamp
+        return False
 
     def totals(self) -> tuple[int, int]:
         """Return the number of blocks, and their bytes on disk."""
@@ -120,13 +103,12 @@ class BlockIndex:
     def rebuild(self, blocks: Iterable[IndexedBlock]) -> None:
         """Put these blocks in place of everything that is in it. The caller holds the lock."""
         os.utime(self._lock)
+        rows = ((each.identity, each.size, each.used) for each in blocks)
         with self._opened() as database, sqlite.transaction(database):
-            self._complete_for = self._stamp()
             database.execute("DELETE FROM blocks")
-            rows = ((each.identity, each.size, each.used) for each in blocks)
             database.executemany(_ADD, rows)
             database.execute("DELETE FROM complete")
-            database.execute("INSERT INTO complete VALUES (?)", (self._complete_for,))
+            database.execute("INSERT INTO complete VALUES (?)", (self._stamp(),))
 
     def add(self, block: IndexedBlock) -> None:
         """Enter a block, or its new size and time."""
@@ -146,7 +128,7 @@ class BlockIndex:
             database.executemany("DELETE FROM blocks WHERE identity = ?", rows)
 
     def least_recently_used(self, count: int) -> list[IndexedBlock]:
-        """Return the blocks with the lowest times, in order."""
+        """Return the blocks with the lowest times, lowest first."""
         query = "SELECT used, size, identity FROM blocks ORDER BY used LIMIT ?"
         with self._opened() as database:
             return list(map(IndexedBlock._make, database.execute(query, (count,))))
@@ -186,7 +168,7 @@ class BlockIndex:
         except sqlite3.Error as error:
             if not isinstance(error, sqlite3.OperationalError):  # damaged: made again when needed
                 self._remove()
-            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_FULL:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
             raise OSError(errno.EIO, f"{self.path.name}: {error}") from error
 
@@ -203,12 +185,6 @@ class BlockIndex:
             opened.pop_all()
         self._database = database
         return database
-
-    def _is_there(self) -> bool:
-        """Whether the database that is open still has its name."""
-        with suppress(FileNotFoundError):
-            return _file_id(self.path) == self._opened_file
-        return False
 
     def _remove(self) -> None:
         self.close()

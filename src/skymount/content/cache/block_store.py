@@ -305,7 +305,7 @@ class BlockStore:
 
     def _admit(self, need: int) -> bool:
         """Return whether so many bytes may be written; other blocks are evicted for them."""
-        if need <= self._admissible and self._index.was_complete():
+        if need <= self._admissible:
             return True
         with self._locked() as held:
             return held and self._make_room(need)

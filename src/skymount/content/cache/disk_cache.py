@@ -1,8 +1,7 @@
-"""Owns what of skyfiles is kept on disk: descriptions and units, and whose word they are.
+"""The disk cache of skyfiles: descriptions and units, and which portals they may be used with.
 
-What was verified is good for every portal. What was not is kept as the word of the portal that said
-it among those that were asked; it is not used with others, nor where only the verified counts. What
-is provisional is not kept.
+Rules (docs/semantics.md, K5): verified content is good for every portal; other content only for the
+portal that it came from, among the same portals, and never where verification is required.
 """
 
 import logging
@@ -28,36 +27,35 @@ log = logging.getLogger(__name__)
 _DESCRIPTION = 0  # as the unit of a block
 _MARK = 1  # as the unit of a block: the skyfile has pieces on disk
 
-_KNOWN = 1024
-"""Skyfiles of which it is remembered whether they have, and what was kept and used of them."""
+_REMEMBERED = 1024  # skyfiles
 
-_NOTED_BYTES, _NOTED_SECONDS = 16 << 20, 30.0
-"""After so much use of its content, or such a time, a description is noted as used as well: without
-it the content is nothing, so it must not go first.
+_TOUCH_BYTES, _TOUCH_SECONDS = 16 << 20, 30.0
+"""A description is touched after so much use of its content: without it the content is useless, so
+it must not be evicted first (K3).
 """
 
 
 class DiskCache:
-    """The disk cache of one mount, which asks these portals and trusts them so far."""
+    """The disk cache as one mount sees it, with its portals and its policy."""
 
     def __init__(
         self, queue: WriteBehindQueue, portals: Sequence[str], policy: VerifyPolicy
     ) -> None:
         self._queue = queue
         self._portals = portals
-        asked = "\n".join(sorted(set(portals))).encode()
-        self._asked = blake2b(asked, digest_size=8).hexdigest()
+        names = "\n".join(sorted(set(portals))).encode()
+        self._portals_digest = blake2b(names, digest_size=8).hexdigest()
         self._policy = policy
-        self._has_pieces: LRUCache[str, bool] = LRUCache(_KNOWN)
-        self._new: LRUCache[Skylink, set[tuple[int, int]]] = LRUCache(_KNOWN)
-        """Of what had no description on disk: the units that were kept since, all that counts."""
-        self._next_touch: LRUCache[str, tuple[float, int]] = LRUCache(_KNOWN)
-        """When the use of a description is noted next, and the bytes of content until then."""
+        self._has_pieces: LRUCache[str, bool] = LRUCache(_REMEMBERED)
+        self._stored: LRUCache[Skylink, set[tuple[int, int]]] = LRUCache(_REMEMBERED)
+        """(size, index) of all units of a skyfile that had no description on disk."""
+        self._next_touch: LRUCache[str, tuple[float, int]] = LRUCache(_REMEMBERED)
+        """Time of the next touch of a description, and bytes of content until then."""
 
     async def load_description(self, skylink: Skylink) -> LoadedSkyfile | None:
-        """Return the description of a skylink, the verified one if there is any."""
-        words = [] if self._policy is VerifyPolicy.REQUIRE else map(self._source_of, self._portals)
-        keys = [_description_key(skylink, source) for source in ("", *words)]
+        """Return the description of a skylink, preferring the verified one."""
+        others = [] if self._policy is VerifyPolicy.REQUIRE else map(self._source_of, self._portals)
+        keys = [_description_key(skylink, source) for source in ("", *others)]
         for data in await self._queue.read(keys):
             if data is not None:
                 try:
@@ -66,11 +64,11 @@ class DiskCache:
                     )
                 except MalformedError as error:
                     log.warning("%s: its description on disk is not used: %s", skylink, error)
-        self._new.setdefault(skylink, set())
+        self._stored.setdefault(skylink, set())
         return None
 
     async def store_description(self, loaded: LoadedSkyfile) -> None:
-        """Keep a description, and the payload that came along."""
+        """Store a description and the payload that came with it."""
         skyfile = loaded.skyfile
         if skyfile.provisional:
             return
@@ -85,36 +83,30 @@ class DiskCache:
         )
 
     def _note_use(self, skyfile: Skyfile, size: int) -> None:
-        """Take note that so many bytes of content are used, and now and then of its description."""
         now = time.monotonic()
         due, left = self._next_touch.get(skyfile.identity, (0.0, 0))
         left -= size
         if left <= 0 or now >= due:
-            due, left = now + _NOTED_SECONDS, _NOTED_BYTES
+            due, left = now + _TOUCH_SECONDS, _TOUCH_BYTES
             self._queue.touch(self._key_of_description(skyfile))
             if self._has_pieces.get(skyfile.identity):
                 self._queue.touch(_unit_key(skyfile, _MARK, 0))
         self._next_touch[skyfile.identity] = due, left
 
     def _source_of(self, portal: str) -> str:
-        """Return whose word a description is, and who could not prove another.
-
-        One that nobody tried to check is another one.
-        """
-        return (
-            f"{portal} unchecked" if self._policy is VerifyPolicy.OFF else f"{portal} {self._asked}"
-        )
+        """Return the source of what a portal said and the other portals could not disprove."""
+        is_off = self._policy is VerifyPolicy.OFF
+        return f"{portal} unchecked" if is_off else f"{portal} {self._portals_digest}"
 
     async def load_units(
         self, skyfile: Skyfile, size: int, indexes: Sequence[int]
     ) -> list[Data | None]:
-        """Return units of so many bytes; None for those that are not there.
+        """Return units of `size` bytes; None for each that is not there.
 
-        What was kept in another size counts as well: pieces as parts of a block, and a block of
-        which all pieces are there.
+        They are also cut from larger units on disk, or joined from smaller ones.
         """
-        kept = self._new.get(skyfile.skylink)
-        is_new = kept is not None and not self._may_be_stored(kept, skyfile, size, indexes)
+        stored = self._stored.get(skyfile.skylink)
+        is_new = stored is not None and not self._may_be_stored(stored, skyfile, size, indexes)
         if is_new or skyfile.provisional:
             return [None] * len(indexes)
         self._note_use(skyfile, size * len(indexes))
@@ -134,15 +126,15 @@ class DiskCache:
 
     @staticmethod
     def _may_be_stored(
-        kept: set[tuple[int, int]], skyfile: Skyfile, size: int, indexes: Sequence[int]
+        stored: set[tuple[int, int]], skyfile: Skyfile, size: int, indexes: Sequence[int]
     ) -> bool:
-        """Whether any of some units can be on disk: to look for each costs a cold read much."""
+        """Whether looking on disk can find any: in a cold read that would cost much."""
         if size < skyfile.unit:
             blocks = ((skyfile.unit, n * size // skyfile.unit) for n in indexes)
-            return any((size, n) in kept for n in indexes) or any(one in kept for one in blocks)
+            return any((size, n) in stored for n in indexes) or any(one in stored for one in blocks)
         small = skyfile.small_block_size
-        in_pieces = (small, indexes[0] * size // small) in kept
-        return in_pieces or any((size, n) in kept for n in indexes)
+        in_pieces = (small, indexes[0] * size // small) in stored
+        return in_pieces or any((size, n) in stored for n in indexes)
 
     async def _of_size(
         self, skyfile: Skyfile, size: int, indexes: Sequence[int]
@@ -155,7 +147,6 @@ class DiskCache:
         ]
 
     async def _cut(self, skyfile: Skyfile, size: int, indexes: Sequence[int]) -> list[Data | None]:
-        """Return pieces of blocks that are there, without the rest of the block."""
         numbers = sorted({n * size // skyfile.unit for n in indexes})
         blocks = await self._of_size(skyfile, skyfile.unit, numbers)
         at = dict(zip(numbers, blocks, strict=True))
@@ -166,17 +157,15 @@ class DiskCache:
         return found
 
     async def _assembled(self, skyfile: Skyfile, index: int) -> Data | None:
-        """Return a block if all its pieces are there."""
         start = index * skyfile.unit
         stop = min(skyfile.size, start + skyfile.unit)
         small = skyfile.small_block_size
         pieces = await self._of_size(skyfile, small, range(start // small, -(-stop // small)))
-        if any(piece is None for piece in pieces):
-            return None
-        return b"".join(piece for piece in pieces if piece is not None)
+        whole = [piece for piece in pieces if piece is not None]
+        return b"".join(whole) if len(whole) == len(pieces) else None
 
     async def has_pieces(self, skyfile: Skyfile) -> bool:
-        """Whether anything of a skyfile was kept in pieces: a mark says so."""
+        """Whether any part of a skyfile was stored in pieces; a mark on disk says so."""
         if skyfile.provisional:
             return False
         identity = skyfile.identity
@@ -186,15 +175,15 @@ class DiskCache:
         return self._has_pieces.get(identity, False)
 
     def store_unit(self, skyfile: Skyfile, size: int, index: int, data: Data) -> None:
-        """Keep a unit. Never waits."""
+        """Store a unit, some time. Never waits."""
         if skyfile.provisional:
             return
         if size < skyfile.unit and not self._has_pieces.get(skyfile.identity):
             self._has_pieces[skyfile.identity] = True
             self._queue.offer(_unit_key(skyfile, _MARK, 0), b"in pieces")
-        kept = self._new.get(skyfile.skylink)
-        if kept is not None:
-            kept.add((size, index))
+        stored = self._stored.get(skyfile.skylink)
+        if stored is not None:
+            stored.add((size, index))
         self._note_use(skyfile, len(data))
         self._queue.offer(_unit_key(skyfile, size, index), data)
 

@@ -1,5 +1,5 @@
-"""Owns the check of chunks while they arrive: their parts are hashed in threads while the next
-ones come, so that a chunk may be used soon after its last byte is here.
+"""Verifies chunks while they arrive: parts are hashed in threads while the next ones are received,
+so that a chunk can be used soon after its last byte.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -14,10 +14,10 @@ from skymount.wire import base_sector
 from skymount.wire.base_sector import Layout
 
 Hashes = Sequence[tuple[bytes, ...]]
-"""Of the parts of one chunk, by `sector.hash_part`."""
+"""Of the parts of one chunk, by `base_sector.hash_part`."""
 
 Receive = Callable[[Sequence[memoryview]], AsyncGenerator[int, None]]
-"""Fills buffers in order; yields the number of each that is filled."""
+"""Fills buffers in order, and yields the number of each when it is filled."""
 
 
 async def receive_chunks(
@@ -27,11 +27,11 @@ async def receive_chunks(
     receive: Receive,
     check: Callable[[int, Hashes], None],
 ) -> None:
-    """Receive chunks into a buffer each; calls `check` with number and hashes of each, in order.
+    """Receive chunks into a buffer each; call `check` with the number and hashes of each, in order.
 
-    `size` is that of the parts in bytes: a chunk's, or `sector.part_size` where somebody waits.
-    The chunk may be used once `sector.is_authentic` says so of the hashes. A PortalError of
-    `check` ends the receiving; one of `receive` comes after the check of what it had yielded.
+    `size` are the bytes of a part: a whole chunk, or `base_sector.part_size` if somebody waits. A
+    PortalError of `check` ends it at once; one of `receive` is raised after what was received is
+    checked.
     """
     parts = [
         (number, at // size, view[at : at + size])

@@ -8,6 +8,7 @@ fetch that others wait for. Which units are wanted is decided by the reader.
 import logging
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from functools import partial
 
 import trio
@@ -26,22 +27,18 @@ from skymount.wire import base_sector
 
 log = logging.getLogger(__name__)
 
-_CONNECT_DELAY = 0.1  # of a round trip
-
 _DEFAULT_ROUND_TRIP = 0.02  # seconds; until one was measured
 
 
+@dataclass(slots=True, eq=False)
 class Pending:
     """A unit in flight."""
 
-    __slots__ = ("data", "done", "error", "waiting")
-
-    def __init__(self) -> None:
-        self.done = trio.Event()
-        self.data: Data | None = None
-        self.error: PortalError | None = None
-        self.waiting = 0
-        """Reads that need it, whether they wait for it now or for a unit before it."""
+    done: trio.Event = field(default_factory=trio.Event)
+    data: Data | None = None
+    error: PortalError | None = None
+    waiting: int = 0
+    """Reads that need it, whether they wait for it now or for a unit before it."""
 
     def settle(self, data: Data | None, error: PortalError | None = None) -> None:
         """Set the result."""
@@ -56,42 +53,35 @@ class Pending:
         return self.data
 
 
+@dataclass(slots=True, eq=False)
 class FetchJob:
     """Neighbouring units of one size that are fetched together."""
 
-    __slots__ = (
-        "arrived",
-        "begun",
-        "first",
-        "keys",
-        "refused",
-        "scope",
-        "size",
-        "skyfile",
-        "speculative",
-        "units",
-    )
+    skyfile: Skyfile
+    keys: list[UnitKey]
+    refused: set[PortalReader]
+    """Portals that do not send this payload as one stream."""
+    speculative: bool
+    """Whether it was started before anybody waited for it."""
+    begun: float
+    """When, by trio's clock."""
+    units: list[Pending] = field(init=False)
+    arrived: int = 0
+    """Units that have arrived; they do so in order."""
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
-    def __init__(
-        self,
-        skyfile: Skyfile,
-        keys: list[UnitKey],
-        refused: set[PortalReader],
-        *,
-        speculative: bool,
-    ) -> None:
-        self.skyfile = skyfile
-        self.keys = keys
-        _, self.size, self.first = keys[0]  # bytes in a unit, but for the payload's last; index
-        self.units = [Pending() for _ in keys]
-        self.refused = refused
-        """Portals that do not send this payload as one stream."""
-        self.speculative = speculative
-        """Whether it was started before anybody waited for it."""
-        self.arrived = 0
-        """Units that have arrived; they do so in order."""
-        self.begun = trio.current_time()
-        self.scope = trio.CancelScope()
+    def __post_init__(self) -> None:
+        self.units = [Pending() for _ in self.keys]
+
+    @property
+    def size(self) -> int:
+        """Bytes in a unit; the payload's last one may have less."""
+        return self.keys[0][1]
+
+    @property
+    def first(self) -> int:
+        """Index of the first unit."""
+        return self.keys[0][2]
 
     def bytes_at(self, number: int) -> int:
         """Return the length of one of its units."""
@@ -152,16 +142,6 @@ class Fetcher:
         """Seconds to the portal and back, measured or guessed."""
         return self.measured_round_trip or _DEFAULT_ROUND_TRIP
 
-    async def connect_ahead(self) -> None:
-        """Connect to a distant portal before requests need the connections.
-
-        A little later than the first request, so that its answer is not held up.
-        """
-        count = self._config.requests(self.round_trip) // 2
-        if self._last is not None and count > 1:
-            await trio.sleep(self.round_trip * _CONNECT_DELAY)
-            await self._last.connect(count + 1)
-
     def find(self, key: UnitKey) -> Pending | Data | None:
         """Return a unit that is in flight or in memory."""
         return self.pending.get(key) or self._cache.get(key)
@@ -194,7 +174,7 @@ class Fetcher:
             else:
                 last = None
         for stretch in stretches:
-            job = FetchJob(skyfile, stretch, refused, speculative=speculative)
+            job = FetchJob(skyfile, stretch, refused, speculative, trio.current_time())
             if speculative:
                 if self._speculative >= self._config.max_speculative or not self._cache.try_reserve(
                     job.bytes_left, self._cache.prefetch_limit

@@ -15,50 +15,39 @@ class ReadaheadConfig:
     """How sequential readers are recognised, and how much is fetched ahead of them."""
 
     growth: int = 8
-    """Bytes by which the window grows for each byte read, while the reader has to wait. It bounds
-    what is fetched in vain for a reader that stops.
-    """
+    """Bytes by which the window grows for each byte read while the reader has to wait."""
     growth_time: float = 0.5
     """Time for which a reader counts as waiting after it had to wait."""
     max_window: int = 96 << 20
     """Bytes fetched ahead of one reader."""
+
     max_requests: int = 32
     """Parallel requests for one reader over a long distance; over a short one there are two."""
-    long_round_trip: float = 0.1
-    """Round trip from which on `max_requests` are made."""
-    initial_request: int = 256 << 10
-    """Bytes that each of the parallel requests adds to the first window."""
+    long_round_trip: float = 0.1  # from which on `max_requests` are made
+    first_request: int = 256 << 10  # bytes that each of them adds to the window
     full_request: int = 2 << 20
-    """Bytes for which a connection over a long distance is busy until the next request arrives."""
+    """Bytes that keep a connection over a long distance busy until the next request arrives."""
     max_request: int = 8 << 20
-    """Bytes of one request. It bounds the window as well: more would leave the processor's cache
-    before it is read.
-    """
-    max_gap: int = 32 << 10
-    """A second read continues the first one if it begins at most so far behind its end."""
-    max_reorder: int = 2 << 20
-    """A sequential reader's next read begins at most so far before its position."""
-    max_skip: int = 4 << 20
-    """And at most so far behind it."""
+    """Bytes of one request. More would leave the processor's cache before they are read."""
+
+    max_gap: int = 32 << 10  # from the end of a first read to a second one that continues it
+    max_reorder: int = 2 << 20  # from a sequential reader's position back to its next read
+    max_skip: int = 4 << 20  # and forward
     first_read: int = 128 << 10
     """Bytes of a first read, at the start of a large file, that counts as sequential. The kernel
     asks for so much for a program that reads 64 KiB or more at a time, and for 16 KiB otherwise.
     """
     large_file: int = 8 << 20
-    small_file: int = 1 << 20
-    """Files of up to so many bytes are fetched whole when they are first read."""
-    max_group: int = 8
-    """Blocks of neighbouring small files that are fetched together."""
-    max_streams: int = 8
-    """Readers remembered for each skyfile."""
+    small_file: int = 1 << 20  # and less: fetched whole when it is first read
+    max_group: int = 8  # blocks of neighbouring small files that are fetched together
+    max_streams: int = 8  # readers remembered for each skyfile
+
     idle: float = 2.0
     """Time since its last read after which a reader no longer shares the memory."""
     linger: float = 1.0
     """Time for which a fetch ahead outlives the last close: directories are read file by file."""
-    max_demanded: int = 24
-    """Fetches at once for content that somebody waits for."""
-    max_speculative: int = 32
-    """Fetches at once for content that may be read next."""
+    max_demanded: int = 24  # fetches at once for content that somebody waits for
+    max_speculative: int = 32  # fetches at once for content that may be read next
     patience: float = 5.0
     """Time after which a demanded fetch that nobody waits for any more can be cancelled."""
 
@@ -135,7 +124,7 @@ class Stream:
             return
         config = self.config
         parallel = config.requests(round_trip)
-        window = self.window + (parallel * config.initial_request if self.sequential else 0)
+        window = self.window + (parallel * config.first_request if self.sequential else 0)
         window = min(window, share, config.max_window, parallel * config.max_request)
         wanted = max(window // parallel, min(config.full_request, 2 * window // parallel))
         most = min(config.max_request, share // 2) // unit

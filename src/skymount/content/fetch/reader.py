@@ -7,7 +7,7 @@ The read-ahead policy is in `readahead`; how units arrive is left to `fetcher`.
 import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import trio
 from cachetools import LRUCache
@@ -38,38 +38,26 @@ _REMEMBERED = 64  # skyfiles whose readers are remembered though no file of them
 _MAPPINGS_INTERVAL = 0.5  # seconds between two looks at the memory of large descriptions
 
 
+@dataclass(slots=True, eq=False)
 class _SkyfileState:
     """What is remembered of a skyfile that is read: its open files and its readers."""
 
-    __slots__ = (
-        "closed_at",
-        "connected",
-        "groups",
-        "identity",
-        "is_watched",
-        "opened",
-        "refused",
-        "skyfile",
-        "streams",
-        "unit",
-    )
+    skyfile: Skyfile
+    streams: Streams
+    groups: SmallFileGroups
+    opened: int = 0
+    """Open files."""
+    closed_at: float = 0.0
+    """When the last one was closed, by trio's clock."""
+    is_watched: bool = False
+    """Whether a task waits to cancel what is fetched ahead."""
+    refused: set[PortalReader] = field(default_factory=set)
+    """Portals that do not send the payload as one stream."""
+    identity: str = field(init=False)
+    unit: int = field(init=False)
 
-    def __init__(self, skyfile: Skyfile, config: ReadaheadConfig) -> None:
-        self.skyfile = skyfile
-        self.identity = skyfile.identity
-        self.unit = skyfile.unit
-        self.streams = Streams(config)
-        self.groups = SmallFileGroups(config.max_group)
-        self.opened = 0
-        """Open files."""
-        self.closed_at = 0.0
-        """When the last one was closed, by trio's clock."""
-        self.is_watched = False
-        """Whether a task waits to cancel what is fetched ahead."""
-        self.connected = False
-        """Whether connections were made ahead."""
-        self.refused: set[PortalReader] = set()
-        """Portals that do not send the payload as one stream."""
+    def __post_init__(self) -> None:
+        self.identity, self.unit = self.skyfile.identity, self.skyfile.unit
 
     def keys(self, start: int, stop: int, size: int = 0) -> list[UnitKey]:
         """Return the units that hold a range; `size` is that of a unit if not the usual one."""
@@ -171,7 +159,9 @@ class ContentReader:
         identity = skyfile.identity
         found = self._open.get(identity) or self._closed.get(identity)
         if found is None or found.unit != skyfile.unit:
-            found = self._closed[identity] = _SkyfileState(skyfile, self.config)
+            config = self.config
+            found = _SkyfileState(skyfile, Streams(config), SmallFileGroups(config.max_group))
+            self._closed[identity] = found
         return found
 
     def close(self, state: _SkyfileState) -> None:
@@ -199,17 +189,14 @@ class ContentReader:
             self.fetcher.cancel_unwanted(state.identity)
 
 
+@dataclass(slots=True, eq=False)
 class ContentFile:
     """A part of a payload that is open for reading: a file. Offsets count from its start."""
 
-    __slots__ = ("_reader", "_start", "_state", "size")
-
-    def __init__(self, reader: ContentReader, state: _SkyfileState, start: int, size: int) -> None:
-        self._reader = reader
-        self._state = state
-        self._start = start
-        self.size = size
-        """Bytes in the file."""
+    _reader: ContentReader
+    _state: _SkyfileState
+    _start: int
+    size: int
 
     def close(self) -> None:
         """Say that no more is read from it."""
@@ -258,17 +245,13 @@ class ContentFile:
         state, reader = self._state, self._reader
         start = self._start + offset
         stop = start + min(length, self.size - offset)
-        is_large = self.size >= reader.config.large_file
+        at_start = not offset and self.size >= reader.config.large_file
         now = trio.current_time()
-        at_start = is_large and not offset
         stream = state.streams.note(start, stop, now, waits=True, at_start=at_start)
         keys = self._demand(stream, start, stop)
         # Looked up before the first wait: a small cache may evict one while another arrives.
         units = [reader.fetcher.find(key) for key in keys]
         self._fetch_ahead(stream)
-        if not state.connected and state.skyfile.size >= reader.config.large_file:
-            state.connected = True
-            reader.nursery.start_soon(reader.fetcher.connect_ahead)
         try:
             data = await _joined(keys, units, start, stop)
         except PortalError:

@@ -1,8 +1,8 @@
-"""Owns the form in which the description of a skylink is kept on disk. No IO.
+"""The form in which the description of a skylink is stored on disk. No IO.
 
-    <head: 64 bytes> <listing> <payload, if it came along> <fan-out> <layout> <portal's address>
+    <head: 64 bytes> <listing> <payload, if any> <fan-out> <layout> <portal's address>
 
-That what is read is what was written is for others to find out; here it only has to make sense.
+Whether the bytes are those that were written is checked by the disk cache.
 """
 
 import struct
@@ -17,14 +17,14 @@ from skymount.wire.skylink import Skylink
 _HEAD = struct.Struct("<B?QQqQII22x")
 """Trust, inline, payload size, bytes of listing, payload (-1: none), fan-out, layout, address."""
 
-_KEPT_ALIVE = 2
-"""Times its own length that a part may keep in memory; parts are counted by that."""
+_MAX_OVERHEAD = 2
+"""A part that is used keeps all that was read in memory: at most so many times its own length."""
 
 _TRUST = (Verified.NO, Verified.PARTLY, Verified.YES)
 
 
 def parts(loaded: LoadedSkyfile) -> list[Packed]:
-    """Return what `restore` reads once it is joined."""
+    """Return what `restore` reads, as parts to be joined."""
     skyfile, payload = loaded.skyfile, loaded.payload
     layout = b"" if skyfile.layout is None else bytes(skyfile.layout)
     portal = skyfile.portal.encode()
@@ -75,9 +75,9 @@ def restore(skylink: Skylink, data: memoryview) -> LoadedSkyfile:
 
 
 def _detached(part: memoryview, whole: memoryview) -> Packed:
-    """Return a part of what was read; a copy, if with it much more would stay in memory. What is
-    much goes where other large descriptions are.
+    """Return a part of what was read, copied if it would keep much more in memory. A large one is
+    copied to a memory file.
     """
-    if len(whole) <= _KEPT_ALIVE * len(part) and not is_large(len(part)):
+    if len(whole) <= _MAX_OVERHEAD * len(part) and not is_large(len(part)):
         return part
     return joined([part])

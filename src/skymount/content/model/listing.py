@@ -1,7 +1,8 @@
-"""Owns the table of a skyfile's files: which there are, where in the payload, in what directories.
+"""The table of a skyfile's files: their directories, and where they lie in the payload. No IO.
 
-One row for each file and directory, in columns, as it is stored and as it is used: a million files
-are one block of memory of some 60 MB, not four million objects. `tabulate` makes it. No IO.
+It has a row for each file and directory, and is used in the form in which it is stored: in columns.
+So a million files are one block of memory of some 60 MB, not four million objects.
+`listing_builder` makes it.
 """
 
 import struct
@@ -10,9 +11,8 @@ import zlib
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Literal, TypeAlias, overload
+from itertools import chain, pairwise
+from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar, overload
 
 from skymount.errors import MalformedError
 
@@ -20,37 +20,61 @@ DIRECTORY = 1 << 15
 """In the column of modes: the row is a directory."""
 
 _MAGIC = f"listing 1 {sys.byteorder}".encode().ljust(20)
-"""The format's version, and the order of bytes: columns are stored as the processor reads them."""
+"""Version of the format, and byte order: columns are stored as the processor reads them."""
 
 _CHECKED = struct.Struct("=20sI")
-"""Magic, and the CRC-32 of all that follows it."""
+"""Magic, and the CRC-32 of everything after it."""
 
 _NUMBERS = struct.Struct("=QQQQQ")
-"""Length of all of it, payload size, records in the metadata, rejected ones, mode."""
+"""Length of the packed listing, payload size, records, rejected records, mode."""
 
-_Kind: TypeAlias = Literal["B", "H", "I", "Q"]
-_COLUMNS: tuple[_Kind, ...] = (
-    *("B", "B", "I", "I", "I", "H", "I", "Q", "Q"),  # what is shown
-    *("B", "I", "B", "I", "I", "H", "Q", "Q"),  # content types; what is hidden
-    *("B", "I", "I"),  # the reasons; the cover
-)
-"""The type of each column, as `array` names them, in the order of `Columns`."""
-
-_LENGTHS = struct.Struct(f"={len(_COLUMNS)}Q")
-"""Bytes in each column; each begins at a multiple of 8, the first after this table."""
-
-_START = _CHECKED.size + _NUMBERS.size + _LENGTHS.size
-
-_SHORTEST_RUN, _RUN_GROWTH, _LONGEST_RUN = 8, 4, 512
+_FIRST_RUN, _RUN_GROWTH, _LONGEST_RUN = 8, 4, 512
 """Rows that are listed together; the kernel takes 20 to 500 names at a time."""
 
 Numbers: TypeAlias = "array[int]"
 Column: TypeAlias = "bytes | bytearray | array[int]"
 Packed: TypeAlias = bytes | memoryview
 
+C = TypeVar("C")
+
+
+class Columns(NamedTuple, Generic[C]):
+    """The columns of a listing, in the order in which they are stored."""
+
+    filename: C
+    names: C
+    name_starts: C
+    parents: C
+    ends: C
+    modes: C
+    types: C
+    offsets: C
+    sizes: C
+    type_names: C
+    type_starts: C
+    hidden_paths: C
+    hidden_starts: C
+    hidden_reasons: C
+    hidden_modes: C
+    hidden_offsets: C
+    hidden_sizes: C
+    reasons: C
+    reason_starts: C
+    cover: C
+
+
+_Kind: TypeAlias = Literal["B", "H", "I", "Q"]
+_KINDS: Columns[_Kind] = Columns(*"BBIIIHIQQBIBIIHQQBII")
+"""The type of each column, as `array` names it."""
+
+_LENGTHS = struct.Struct(f"={len(_KINDS)}Q")
+"""Bytes in each column. Each begins at a multiple of 8, the first one after this table."""
+
+_START = _CHECKED.size + _NUMBERS.size + _LENGTHS.size
+
 
 class Texts:
-    """Many short texts one after another; text i lies between starts i and i + 1."""
+    """Short texts in one buffer; text i lies between starts i and i + 1."""
 
     __slots__ = ("_blob", "_starts")
 
@@ -65,19 +89,19 @@ class Texts:
         return bytes(self._blob[self._starts[index] : self._starts[index + 1]])
 
     def run(self, rows: range) -> list[bytes]:
-        """Return neighbouring ones: many for little more than one costs."""
+        """Return the texts of neighbouring rows; that costs little more than one."""
         starts = self._starts[rows.start : rows.stop + 1].tolist()
         first = starts[0]
         blob = bytes(self._blob[first : starts[-1]])
         return [blob[start - first : stop - first] for start, stop in pairwise(starts)]
 
     def text(self, index: int) -> str:
-        """Return one as it stood in the metadata, which may be no valid Unicode."""
+        """Return a text as it stood in the metadata; it may have lone surrogates."""
         return self[index].decode("utf-8", "surrogatepass")
 
 
 def encode(text: str) -> bytes:
-    """Return the bytes of a text as `Texts` holds them."""
+    """Encode a text as `Texts` holds it."""
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -111,52 +135,48 @@ class Hidden(Sequence[tuple[str, str]]):
         return self._paths.text(index)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Listing:
     """The files of a skyfile, and the directories that their paths make.
 
-    Row 0 is the root. What a directory holds follows it, each directory sorted by the names' bytes,
-    so a row's number depends on nothing but the metadata. Columns are indexed by row.
+    Row 0 is the root. The content of a directory follows it, sorted by the names' bytes, so row
+    numbers depend on the metadata only. Columns are indexed by row.
     """
 
-    packed: memoryview
-    """All of it, to be stored; `unpack` reads it."""
-    size: int
-    """Bytes in the payload."""
-    records: int
-    """Files that the metadata lists, whether they can be shown or not; 0 for a raw upload."""
-    rejected: int
-    """How many of them make no sense: the first that are hidden, without an extent."""
-    filename: str
-    """Of the whole skyfile, whatever it holds."""
-    mode: int
-    """Permission bits of the whole skyfile; 0 when there are none."""
-    names: Texts
-    parents: memoryview
-    """Row of the directory above; the root is its own."""
-    ends: memoryview
-    """The row after all that the row holds; for a file the next row."""
-    modes: memoryview
-    """Permission bits as the metadata has them, 0 for none; or `DIRECTORY`."""
-    offsets: memoryview
-    """Of files, in bytes of the payload."""
-    sizes: memoryview
-    hidden: Hidden
-    _types: memoryview
-    _type_names: Texts
-    _hidden_modes: memoryview
-    _hidden_offsets: memoryview
-    _hidden_sizes: memoryview
-    _cover: memoryview
-    """Rows, and behind them the hidden files, that cover the payload: by offset, none of them
-    inside another, so that both their offsets and their ends ascend."""
+    def __init__(
+        self, packed: memoryview, numbers: Sequence[int], columns: Columns[memoryview]
+    ) -> None:
+        """Made by `unpack`."""
+        self.packed = packed
+        """All of it, as it is stored."""
+        self.size, self.records, self.rejected, self.mode = numbers
+        """Bytes in the payload; files in the metadata, 0 for a raw upload; how many of them were
+        rejected, which are the first hidden ones and have no extent; permission bits of the whole
+        skyfile, 0 for none.
+        """
+        self.filename = bytes(columns.filename).decode("utf-8", "surrogatepass")
+        """Of the whole skyfile."""
+        self.names = Texts(columns.names, columns.name_starts)
+        self.parents = columns.parents
+        """Row of the directory above; the root is its own."""
+        self.ends = columns.ends
+        """The row after everything below a row."""
+        self.modes = columns.modes
+        """Permission bits as in the metadata, 0 for none; or `DIRECTORY`."""
+        self.offsets = columns.offsets
+        """Of files, in the payload."""
+        self.sizes = columns.sizes
+        reasons = Texts(columns.reasons, columns.reason_starts)
+        paths = Texts(columns.hidden_paths, columns.hidden_starts)
+        self.hidden = Hidden(paths, columns.hidden_reasons, reasons)
+        self._type_names = Texts(columns.type_names, columns.type_starts)
+        self.columns = columns
 
     def __len__(self) -> int:
         return len(self.parents)
 
     def content_type(self, row: int) -> str:
         """Return a file's content type; empty when there is none."""
-        return self._type_names.text(self._types[row])
+        return self._type_names.text(self.columns.types[row])
 
     def find(self, directory: int, name: bytes) -> int | None:
         """Return the row of a name in a directory: a binary search."""
@@ -173,31 +193,24 @@ class Listing:
         return None
 
     def children(self, directory: int, start: int = 0) -> Iterator[int]:
-        """Yield the rows of what lies directly in a directory, from a row on."""
-        ends = self.ends
-        stop = ends[directory]
-        row = max(start, directory + 1)
-        if row < stop:  # who seeks in a directory may come with any number
-            row = self._above(row, directory)
-        while row < stop:
-            yield row
-            row = ends[row]
+        """Yield the rows directly in a directory, from row `start` on."""
+        return chain.from_iterable(self.runs(directory, start))
 
     def runs(self, directory: int, start: int = 0) -> Iterator[range]:
         """Yield the same as runs of neighbours; only the last row of a run may be a directory.
 
-        The first ones are short: who lists may want no more than a few.
+        The first runs are short, because the caller may want only a few rows.
         """
         modes, ends = self.modes, self.ends
         stop = ends[directory]
         row = max(start, directory + 1)
-        if row < stop:
+        if row < stop:  # a seek may come with any number
             row = self._above(row, directory)
-        length = _SHORTEST_RUN
+        length = _FIRST_RUN
         while row < stop:
             found = modes[row : min(row + length, stop)].tolist()
             if DIRECTORY in found:
-                length = _SHORTEST_RUN
+                length = _FIRST_RUN
                 run = range(row, row + found.index(DIRECTORY) + 1)
             else:
                 length = min(length * _RUN_GROWTH, _LONGEST_RUN)
@@ -206,7 +219,7 @@ class Listing:
             row = ends[run[-1]]
 
     def _above(self, row: int, directory: int) -> int:
-        """Return what lies directly in a directory and is, or holds, a row somewhere below it."""
+        """Return the row directly in a directory that is, or contains, a row below it."""
         parents = self.parents
         while (parent := parents[row]) != directory:
             row = parent
@@ -221,7 +234,7 @@ class Listing:
         return b"/".join(reversed(names))
 
     def record(self, path: str) -> tuple[int, int, int] | None:
-        """Return (offset, size, mode) of a file by its path, whether it is shown or not."""
+        """Return (offset, size, mode) of a file, shown or hidden, by its path."""
         row = 0
         for name in encode(path).split(b"/"):
             found = self.find(row, name)
@@ -233,15 +246,14 @@ class Listing:
                 return self.offsets[row], self.sizes[row], self.modes[row]
         for at in range(self.rejected, len(self.hidden)):
             if self.hidden.path(at) == path:
-                return self._hidden_offsets[at], self._hidden_sizes[at], self._hidden_modes[at]
+                return *self._extent(len(self) + at), self.columns.hidden_modes[at]
         return None
 
     def extents_from(self, position: int) -> Iterator[tuple[str, int, int]]:
-        """Yield (path, offset, size) of the files that hold the payload from a position on.
-
-        In order, and as far as there are any: there may be gaps.
+        """Yield (path, offset, size) of the files that hold the payload from a position on, in
+        order. There may be gaps.
         """
-        cover, rows = self._cover, len(self)
+        cover, rows = self.columns.cover, len(self)
 
         def end(at: int) -> int:
             offset, size = self._extent(cover[at])
@@ -258,11 +270,12 @@ class Listing:
         rows = len(self)
         if number < rows:
             return self.offsets[number], self.sizes[number]
-        return self._hidden_offsets[number - rows], self._hidden_sizes[number - rows]
+        columns, at = self.columns, number - rows
+        return columns.hidden_offsets[at], columns.hidden_sizes[at]
 
 
 class TextColumn:
-    """Texts that are being collected, one after another: as objects they would take far more."""
+    """Collects texts in one buffer; as objects they would take far more memory."""
 
     def __init__(self) -> None:
         self._blob = bytearray()
@@ -280,24 +293,24 @@ class TextColumn:
         self._starts.append(len(self._blob))
 
     def pop(self) -> None:
-        """Take the last one out."""
+        """Remove the last text."""
         self._starts.pop()
         del self._blob[self._starts[-1] :]
 
-    def numbers(self) -> tuple[bytearray, Numbers]:
-        """Return the two columns that hold them."""
+    def columns(self) -> tuple[bytearray, Numbers]:
+        """Return the texts' buffer and their starts."""
         return self._blob, self._starts
 
 
 class DistinctTexts(TextColumn):
-    """The same of texts that mostly repeat each other; each has its number."""
+    """Collects texts that mostly repeat; each distinct text has a number."""
 
     def __init__(self) -> None:
         super().__init__()
         self._numbers: dict[str, int] = {}
 
     def number(self, text: str) -> int:
-        """Return the number of a text, a new one if it is new."""
+        """Return the number of a text."""
         found = self._numbers.get(text)
         if found is None:
             found = self._numbers[text] = len(self)
@@ -306,9 +319,9 @@ class DistinctTexts(TextColumn):
 
 
 def pack(
-    size: int, records: int, rejected: int, mode: int, columns: Sequence[Column]
+    size: int, records: int, rejected: int, mode: int, columns: Columns[Column]
 ) -> list[Column]:
-    """Return the parts of what `unpack` reads, which are to be joined; columns in its order."""
+    """Return what `unpack` reads, as parts to be joined."""
     parts: list[Column] = []
     lengths = [memoryview(column).nbytes for column in columns]
     for column, length in zip(columns, lengths, strict=True):
@@ -322,10 +335,9 @@ def pack(
 
 
 def unpack(data: Packed, *, is_checked: bool = False) -> Listing:
-    """Read a packed listing, which stays in use; MalformedError when it is damaged or another's.
+    """Read a packed listing, which stays in use; MalformedError when it is damaged.
 
-    Takes time for the check sum, 50 ms for a million files, in which other threads go on; none for
-    what `is_checked` already, or was never out of our hands.
+    The checksum of a million files takes 50 ms without the GIL. `is_checked` skips it.
     """
     view = memoryview(data).toreadonly().cast("B")
     if len(view) < _START:
@@ -333,46 +345,15 @@ def unpack(data: Packed, *, is_checked: bool = False) -> Listing:
     magic, check = _CHECKED.unpack_from(view)
     if magic != _MAGIC:
         raise MalformedError("it is no listing, or one of another version")
-    total, size, records, rejected, mode = _NUMBERS.unpack_from(view, _CHECKED.size)
+    total, *numbers = _NUMBERS.unpack_from(view, _CHECKED.size)
     if total != len(view) or not (is_checked or zlib.crc32(view[_CHECKED.size :]) == check):
         raise MalformedError("a listing is damaged")
     lengths = _LENGTHS.unpack_from(view, _CHECKED.size + _NUMBERS.size)
     at, columns = _START, []
     try:
-        for kind, length in zip(_COLUMNS, lengths, strict=True):
+        for kind, length in zip(_KINDS, lengths, strict=True):
             columns.append(view[at : at + length].cast(kind))
             at += length + -length % 8
-        return _listing(view, (size, records, rejected, mode), columns)
+        return Listing(view, numbers, Columns(*columns))
     except (TypeError, ValueError):  # half a number in a column, a file name that is no text
         raise MalformedError("a listing makes no sense") from None
-
-
-def _listing(
-    packed: memoryview, numbers: tuple[int, int, int, int], columns: Sequence[memoryview]
-) -> Listing:
-    """Give each number and each column its name."""
-    size, records, rejected, mode = numbers
-    filename, names, name_starts, parents, ends, modes, types, offsets, sizes = columns[:9]
-    type_names, type_starts, hidden, hidden_starts, why, *of_hidden = columns[9:17]
-    reasons, reason_starts, cover = columns[17:]
-    return Listing(
-        packed=packed,
-        size=size,
-        records=records,
-        rejected=rejected,
-        filename=bytes(filename).decode("utf-8", "surrogatepass"),
-        mode=mode,
-        names=Texts(names, name_starts),
-        parents=parents,
-        ends=ends,
-        modes=modes,
-        offsets=offsets,
-        sizes=sizes,
-        hidden=Hidden(Texts(hidden, hidden_starts), why, Texts(reasons, reason_starts)),
-        _types=types,
-        _type_names=Texts(type_names, type_starts),
-        _hidden_modes=of_hidden[0],
-        _hidden_offsets=of_hidden[1],
-        _hidden_sizes=of_hidden[2],
-        _cover=cover,
-    )

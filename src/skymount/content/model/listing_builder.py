@@ -1,7 +1,7 @@
-"""Owns making a listing of metadata: which paths can be files, which directories they make, and why
-what is left out is. Pure, but for `main`, with which it is a program of its own.
+"""Makes the listing of metadata: which paths can be files, and which directories they make.
 
-What cannot be shown is listed with the reason, never dropped in silence, never altered.
+What cannot be shown is hidden with a reason, never dropped silently and never altered. Pure, except
+that `main` is the program of a worker process.
 """
 
 import re
@@ -13,6 +13,7 @@ from functools import partial
 from skymount.content.model.listing import (
     DIRECTORY,
     Column,
+    Columns,
     DistinctTexts,
     Numbers,
     TextColumn,
@@ -23,58 +24,49 @@ from skymount.content.worker.worker_main import METADATA_MEMORY, run
 from skymount.errors import MalformedError
 from skymount.wire.metadata import (
     INTEGER_LIMIT,
-    Metadata,
     Outline,
     Subfile,
     outline_metadata,
-    outline_of,
 )
 
 NAME_LIMIT = 255
 """Bytes in one name (NAME_MAX)."""
 
 PATH_LIMIT = 4095
-"""Bytes in a path inside a skylink (PATH_MAX); one beyond it could be listed but not opened."""
+"""Bytes in a path inside a skylink (PATH_MAX); a longer one could be listed but not opened."""
 
 ROWS_LIMIT = 3 << 19
-"""Files and directories of one listing; what is over it is listed as not shown. A few bytes of
-metadata can ask for two thousand directories.
+"""Files and directories of one listing; more are hidden. A few bytes of metadata can ask for two
+thousand directories.
 """
 
 _BAD_ELEMENT = re.compile(rb"(?:\A|/)\.{0,2}(?:/|\Z)")
 _LOST = "there is a directory of the same name"
 
 
-def tabulate(raw: bytes, size: int | None = None, answered: int | None = None) -> bytes:
-    """Return the packed listing of metadata JSON; MalformedError when there is no making it.
+def tabulate(raw: bytes, size: int | None = None, default_size: int | None = None) -> bytes:
+    """Return the packed listing of metadata JSON; MalformedError when none can be made.
 
-    `size` is the payload's when that is known, `answered` what it is believed to be where the
-    metadata does not say.
+    `size` is that of the payload, if known. `default_size` is used where the metadata has none.
     """
-    return b"".join(_packed(lambda: raw, size, answered))
+    return b"".join(_packed(lambda: raw, size, default_size))
 
 
 def _packed(
-    read: Callable[[], bytes | memoryview], size: int | None, answered: int | None
+    read: Callable[[], bytes | memoryview], size: int | None, default_size: int | None
 ) -> list[Column]:
-    """Return the same in parts. Nobody else must hold on to what is read: it is let go of early."""
+    """Return it in parts. The metadata is freed early, so the caller must not hold it."""
     outline = outline_metadata(read())
     files = _Files(outline.files)
     if size is None:
         size = files.end if files.has_any and not outline.length else outline.length
     if size is None:
-        size = answered
+        size = default_size
     if size is None:
         raise MalformedError("neither the metadata nor the answer tells the size")
     if size >= INTEGER_LIMIT:
         raise MalformedError("a size that no file can have")
     return _listed(outline, files, size)
-
-
-def listing_of(metadata: Metadata, size: int) -> bytes:
-    """Return the packed listing of metadata, and a payload of `size` bytes."""
-    outline = outline_of(metadata)
-    return b"".join(_listed(outline, _Files(outline.files), size))
 
 
 def _listed(outline: Outline, files: "_Files", size: int) -> list[Column]:
@@ -91,20 +83,20 @@ def _listed(outline: Outline, files: "_Files", size: int) -> list[Column]:
 
 
 class _Files:
-    """The files of metadata, in columns: as objects they would take three times the memory."""
+    """The files of metadata in columns; as objects they would take three times the memory."""
 
     def __init__(self, found: Iterable[tuple[str, Subfile | str]]) -> None:
         self.paths: list[bytes | None] = []
-        """With a NUL for each slash, so that they sort as a directory is listed: by element."""
+        """With NUL for each slash, so that they sort by path element."""
         self.modes: Numbers = array("H")
         self.types: Numbers = array("I")
         self.offsets: Numbers = array("Q")
         self.sizes: Numbers = array("Q")
         self.type_names = DistinctTexts()
         self.end = 0
-        """Where the last of them ends in the payload."""
+        """Where the last one ends in the payload."""
         self.odd: list[tuple[str, str, Subfile]] = []
-        """Path, reason and record of those whose paths no file can have."""
+        """Path, reason and record of files whose path no file can have."""
         self.rejected: list[tuple[str, str]] = []
         for path, sub in found:
             if isinstance(sub, str):
@@ -114,7 +106,7 @@ class _Files:
 
     @property
     def has_any(self) -> bool:
-        """Whether there are any that make sense."""
+        """Whether there are any but rejected ones."""
         return bool(self.paths or self.odd)
 
     def add(self, path: str, sub: Subfile) -> None:
@@ -136,7 +128,7 @@ class _Files:
 
 
 def _objection(path: bytes) -> str | None:
-    """Return why no file can have that path."""
+    """Return why no file can have a path; None if one can."""
     if len(path) > PATH_LIMIT:
         return f"the path is longer than {PATH_LIMIT} bytes"
     if len(path) > NAME_LIMIT and max(map(len, path.split(b"/"))) > NAME_LIMIT:
@@ -147,7 +139,7 @@ def _objection(path: bytes) -> str | None:
 
 
 class _Rows:
-    """The rows that are there so far. Files must come sorted by the elements of their paths."""
+    """Collects the rows. Files must come sorted by the elements of their paths."""
 
     def __init__(self, size: int, type_names: DistinctTexts) -> None:
         self._size = size
@@ -160,7 +152,7 @@ class _Rows:
         self._sizes: Numbers = array("Q")
         self._type_names = type_names
         self._hidden = TextColumn()
-        self._why: Numbers = array("I")
+        self._hidden_reasons: Numbers = array("I")
         self._hidden_modes: Numbers = array("H")
         self._hidden_offsets: Numbers = array("Q")
         self._hidden_sizes: Numbers = array("Q")
@@ -172,15 +164,15 @@ class _Rows:
         self._open_directory(0, b"")
 
     def hide(self, path: bytes, reason: str, offset: int = 0, size: int = 0, mode: int = 0) -> None:
-        """Take note of a file that cannot be shown."""
+        """Add a file that cannot be shown."""
         self._hidden.append(path)
-        self._why.append(self._reasons.number(reason))
+        self._hidden_reasons.append(self._reasons.number(reason))
         self._hidden_modes.append(mode)
         self._hidden_offsets.append(offset)
         self._hidden_sizes.append(size)
 
     def add_all(self, files: _Files) -> None:
-        """Add files, and let go of their paths."""
+        """Add files; their paths are freed meanwhile."""
         paths = files.paths
         for at in sorted(range(len(paths)), key=paths.__getitem__):  # type: ignore[arg-type]
             path = paths[at]
@@ -219,7 +211,7 @@ class _Rows:
         self._sizes.append(0)
 
     def _enter(self, path: bytes) -> bool:
-        """Open the directories of a path, close all others; False when those are too many."""
+        """Open the directories of a path and close all others; False when there are too many."""
         elements = path.split(b"/") if path else []
         names, shared = self._names, 0
         for row, element in zip(self._open[1:], elements, strict=False):
@@ -236,13 +228,13 @@ class _Rows:
         return True
 
     def _close(self, depth: int) -> None:
-        """Close all directories but the first ones: what they hold is complete."""
+        """Complete all open directories but the first `depth`."""
         for row in self._open[depth:]:
             self._ends[row] = len(self._parents)
         del self._open[depth:]
 
     def _drop_file(self, name: bytes) -> None:
-        """Hide the last file if a directory comes in its place: they are neighbours, so sorted."""
+        """Hide the last file if a directory has its name; sorted, they are neighbours."""
         last = len(self._parents) - 1
         is_file = self._modes[last] != DIRECTORY
         if is_file and self._parents[last] == self._open[-1] and self._names[last] == name:
@@ -256,31 +248,39 @@ class _Rows:
                 column.pop()
 
     def parts(self, outline: Outline, records: int, rejected: int) -> list[Column]:
-        """Return all of it, packed but for the joining."""
+        """Return the packed listing, in parts."""
         self._close(0)
-        columns: list[Column] = [
-            encode(outline.filename),
-            *self._names.numbers(),
-            self._parents,
-            self._ends,
-            self._modes,
-            self._types,
-            self._offsets,
-            self._sizes,
-            *self._type_names.numbers(),
-            *self._hidden.numbers(),
-            self._why,
-            self._hidden_modes,
-            self._hidden_offsets,
-            self._hidden_sizes,
-            *self._reasons.numbers(),
-            _cover(self._offsets + self._hidden_offsets, self._sizes + self._hidden_sizes),
-        ]
+        names, name_starts = self._names.columns()
+        type_names, type_starts = self._type_names.columns()
+        hidden_paths, hidden_starts = self._hidden.columns()
+        reasons, reason_starts = self._reasons.columns()
+        columns: Columns[Column] = Columns(
+            filename=encode(outline.filename),
+            names=names,
+            name_starts=name_starts,
+            parents=self._parents,
+            ends=self._ends,
+            modes=self._modes,
+            types=self._types,
+            offsets=self._offsets,
+            sizes=self._sizes,
+            type_names=type_names,
+            type_starts=type_starts,
+            hidden_paths=hidden_paths,
+            hidden_starts=hidden_starts,
+            hidden_reasons=self._hidden_reasons,
+            hidden_modes=self._hidden_modes,
+            hidden_offsets=self._hidden_offsets,
+            hidden_sizes=self._hidden_sizes,
+            reasons=reasons,
+            reason_starts=reason_starts,
+            cover=_cover(self._offsets + self._hidden_offsets, self._sizes + self._hidden_sizes),
+        )
         return pack(self._size, records, rejected, outline.mode, columns)
 
 
 def _cover(offsets: Numbers, sizes: Numbers) -> Numbers:
-    """Return the extents by their offsets, without those that are empty or inside another."""
+    """Return the extents by offset, without those that are empty or inside another."""
     found: Numbers = array("I")
     reached = 0
     order = [at for at, size in enumerate(sizes) if size]
@@ -295,8 +295,8 @@ def _cover(offsets: Numbers, sizes: Numbers) -> Numbers:
 
 def main() -> int:
     """Read metadata from stdin, write its listing to stdout; arguments are those of `tabulate`."""
-    size, answered = (int(text) if text else None for text in sys.argv[1:3])
-    work = partial(_packed, size=size, answered=answered)
+    size, default_size = (int(text) if text else None for text in sys.argv[1:3])
+    work = partial(_packed, size=size, default_size=default_size)
     return run(work, "reading the metadata", METADATA_MEMORY)
 
 

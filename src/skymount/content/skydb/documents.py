@@ -1,5 +1,6 @@
-"""Owns SkyDB as a mount sees it: the JSON document behind a registry entry, as text to read and to
-write, verified like all content.
+"""SkyDB as a mount shows it: the JSON documents behind registry entries, as text to read and write.
+
+Documents are verified like all content. Their text is made by `document_text`.
 """
 
 import math
@@ -36,32 +37,32 @@ from skymount.wire.registry_entry import linked_skylink
 from skymount.wire.skydb_document import DOCUMENT_LIMIT, document_name
 from skymount.wire.skylink import Skylink
 
-_ASKED = 256  # entries of a listing of which nothing is known that are asked for
-_ASKING = 2.0  # seconds that this may take
-_TEXTS = "skymount.content.skydb.document_text"
-_READ_SIZE = 1 << 20  # bytes of a document that are read at once
+_LOOKUP_LIMIT = 256  # unknown entries that a listing looks up
+_LOOKUP_TIME = 2.0  # seconds that this may take
+_WORKER = "skymount.content.skydb.document_text"
+_READ_SIZE = 1 << 20  # bytes of a document read at a time
 
 _SMALL = 128 << 10
-"""Bytes of a document that a thread takes: json lets nobody else run meanwhile, for 2 ms. More is
-for a worker process, whose start costs 0.1 s.
+"""Bytes of a document that are parsed in a thread. json holds the GIL for 2 ms then. Larger ones go
+to a worker process, whose start takes 0.1 s.
 """
 
-_CACHE = 64 << 20  # bytes of documents' text that are kept in memory
+_CACHE = 64 << 20  # bytes of documents' text kept in memory
 
 Text = bytes | LongText
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A document at some time: its entry, and its text."""
+    """A document as it was read: its entry and its text."""
 
     entry: EntryState
     data: Text | None
-    """JSON over several lines, with a line feed at its end; None when there is no document."""
+    """JSON over several lines, ending with a line feed; None when there is no document."""
     verified: Verified = Verified.NO
     """How far the text was checked against the skylink in the entry."""
     is_own: bool = False
-    """Whether the text was written here and not read back."""
+    """Whether the text was written by this mount and not read back."""
 
     @property
     def revision(self) -> int:
@@ -70,7 +71,7 @@ class Document:
 
     @property
     def requested_at(self) -> float:
-        """When the request for the entry was begun, by trio's clock."""
+        """When the request for the entry started, by trio's clock."""
         return self.entry.requested_at
 
     @property
@@ -80,12 +81,12 @@ class Document:
 
 
 class _Text(NamedTuple):
-    """The text of a document, and how far that was checked."""
+    """The text of a document, and how far it was verified."""
 
     data: Text
     verified: Verified = Verified.NO
     is_own: bool = False
-    """Whether it was written here and not read back: the skylink is the portal's word so far."""
+    """Whether it was written by this mount and not read back: the skylink is the portal's word."""
 
 
 class Documents:
@@ -109,51 +110,52 @@ class Documents:
         self._texts: LRUCache[Skylink, _Text] = LRUCache(cache, getsizeof=_size)
         self._in_use: WeakValueDictionary[tuple[Skylink, Verified], LongText]
         self._in_use = WeakValueDictionary()
-        self._turn = trio.CapacityLimiter(1)  # a large document takes a gigabyte, and a processor
+        self._worker_slot = trio.CapacityLimiter(1)  # a worker may take a gigabyte
 
     async def public_keys(self) -> list[bytes]:
         """Return the keys of which entries were used here."""
         return await self._entries.public_keys()
 
     async def names(self, public_key: bytes) -> list[EntryId]:
-        """Return the entries of a key that were used here, less those that are no documents.
+        """Return the entries of a key that were used here, without those that are no documents.
 
-        What is not known of them is asked for, but not for long.
+        Unknown entries are looked up, for a short time.
         """
         found = await self._entries.names(public_key)
         unknown = [ref async for ref in in_turns(found) if self._entries.recall(ref) is None]
-        with trio.move_on_after(_ASKING):
+        with trio.move_on_after(_LOOKUP_TIME):
             async with trio.open_nursery() as nursery:
-                for ref in unknown[:_ASKED]:
+                for ref in unknown[:_LOOKUP_LIMIT]:
                     nursery.start_soon(self._ask, ref)
         return [ref async for ref in in_turns(found) if self._may_be_document(ref)]
 
     async def _ask(self, ref: EntryId) -> None:
-        with suppress(SkymountError):  # what fails here is reported where the file is used
+        with suppress(SkymountError):  # reported when the file is used
             await self._entries.read(ref, math.inf)
 
     def _may_be_document(self, ref: EntryId) -> bool:
         state = self._entries.recall(ref)
-        return state is None or (state.data is not None and linked_skylink(state.data) is not None)
+        return state is None or _skylink_in(state) is not None
 
     def recall(self, ref: EntryId) -> Document | None:
-        """Return what is remembered of a document, of any age. No IO."""
+        """Return a document as it was last known, however old. No IO."""
         state = self._entries.recall(ref)
         if state is None:
             return None
-        skylink = None if state.data is None else linked_skylink(state.data)
+        skylink = _skylink_in(state)
         if skylink is None:
             return Document(state, None)
         text = self._known(skylink)
         return None if text is None else Document(state, *text)
 
     async def read(self, ref: EntryId, max_age: float = 0.0) -> Document:
-        """Return a document as of now, or as it was at most so many seconds ago.
+        """Return a document as it is now, or as it was at most `max_age` seconds ago.
 
-        An entry that holds something else is no document. BadContentError when it leads to none.
+        BadContentError when the entry's skylink leads to something else. An entry without a skylink
+        is no document.
         """
         state = await self._entries.read(ref, max_age)
-        skylink = None if state.data is None else linked_skylink(state.data)
+        skylink = _skylink_in(state)
         if skylink is None:
             return Document(state, None)
         if skylink.version != 1:
@@ -164,7 +166,7 @@ class Documents:
         return Document(state, *text)
 
     def _known(self, skylink: Skylink) -> _Text | None:
-        """Return a text that is kept, or that somebody has open."""
+        """Return a text that is cached or that somebody has open."""
         if (text := self._texts.get(skylink)) is not None:
             return text
         for verified in Verified:
@@ -185,7 +187,7 @@ class Documents:
         return text
 
     async def _text(self, skyfile: Skyfile) -> Text:
-        """Return the text of what was uploaded."""
+        """Read a document and return its text."""
         if skyfile.size <= _SMALL:
             body = await self._reader.read(skyfile, 0, skyfile.size) if skyfile.size else b""
             return await in_thread(partial(as_text, bytes(body)))
@@ -199,10 +201,10 @@ class Documents:
 
     @asynccontextmanager
     async def _worker(self, given: MemoryFile, work: str) -> AsyncIterator[MemoryFile]:
-        """Yield what a worker makes of the content of a file."""
+        """Yield a worker's output for the content of a file."""
         async with open_memory_file() as output:
-            async with self._turn:
-                await run_worker(_TEXTS, "the document", given, output, work)
+            async with self._worker_slot:
+                await run_worker(_WORKER, "the document", given, output, work)
             yield output
 
     def _keep(self, skylink: Skylink, text: _Text) -> None:
@@ -244,7 +246,7 @@ class Documents:
         return await self._entries.has_pending(ref)
 
     def check(self, ref: EntryId, base: Document) -> None:
-        """BadContentError for a text that is not to be signed in part: it may be a portal's lie."""
+        """BadContentError if an edit of a document must not be signed, as it was not verified."""
         is_known = base.data is None or base.is_own or base.verified is Verified.YES
         if not is_known and self._policy is not VerifyPolicy.OFF:
             raise BadContentError(
@@ -253,7 +255,7 @@ class Documents:
             )
 
     async def _written(self, data: Text | bytearray) -> tuple[bytes, Text]:
-        """Return what is uploaded for a text, and how that is shown."""
+        """Return the upload for a text, and the text as it is shown."""
         if len(data) <= _SMALL:
             both = await in_thread(partial(written, bytes(data)))
             return split(lambda start, size: both[start : start + size], len(both))
@@ -268,6 +270,10 @@ class Documents:
     async def delete(self, ref: EntryId, pair: SigningKeyPair) -> EntryState:
         """Delete a document's entry."""
         return await self._entries.delete(ref, pair)
+
+
+def _skylink_in(state: EntryState) -> Skylink | None:
+    return None if state.data is None else linked_skylink(state.data)
 
 
 def _size(text: _Text) -> int:

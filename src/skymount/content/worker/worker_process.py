@@ -6,7 +6,6 @@ gigabyte of its memory. Input and output are memory files, so the event loop cop
 
 import os
 import sys
-from functools import partial
 
 import trio
 
@@ -24,19 +23,10 @@ _REASON_LIMIT = 300  # characters of the worker's stderr that an error quotes
 
 
 async def tabulate_in_worker(
-    raw: bytes | memoryview, size: int | None, answered: int | None
+    file: MemoryFile, start: int, size: int | None, default_size: int | None
 ) -> memoryview:
-    """Do what `listing_builder.tabulate` does, in a worker; killed when this is cancelled."""
-    async with open_memory_file() as file:
-        await in_thread(partial(file.put, raw))
-        return await tabulate_file_in_worker(file, 0, size, answered)
-
-
-async def tabulate_file_in_worker(
-    file: MemoryFile, start: int, size: int | None, answered: int | None
-) -> memoryview:
-    """Do the same with the content of a file from offset `start` on."""
-    arguments = ("" if number is None else str(number) for number in (size, answered))
+    """Do what `listing_builder.tabulate` does with a file's content from offset `start` on."""
+    arguments = ("" if number is None else str(number) for number in (size, default_size))
     async with open_memory_file() as listing:
         await run_worker(_TABULATE, "the metadata", file, listing, *arguments, start=start)
         return await in_thread(listing.content)

@@ -129,11 +129,9 @@ async def to_file(
     try:
         if find_check is not None:
             request, file.check = await find_check()
-        try:
+        with transport.parsing(request, options, None):
             await _fill(transport, request, file, options, progress)
             await file.check.finish()
-        except MalformedError as error:
-            raise transport.bad(request, options, str(error), None) from None
         await trio.to_thread.run_sync(file.finish)
     except BaseException:
         with trio.CancelScope(shield=True):

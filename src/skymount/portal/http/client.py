@@ -19,6 +19,7 @@ import trio
 from skymount.errors import (
     BadContentError,
     HeadTooLongError,
+    MalformedError,
     PortalError,
     PortalTimeoutError,
     UnavailableError,
@@ -135,6 +136,16 @@ class HttpClient:
     ) -> PortalError:
         """Make the error that the response to a request is not what was asked for."""
         return Call(request, options, self.url).error(BadContentError, text, status)
+
+    @contextmanager
+    def parsing(
+        self, request: requests.Request, options: PortalOptions, status: int | None
+    ) -> Iterator[None]:
+        """Translate the MalformedError of a parser into the error that `bad` makes."""
+        try:
+            yield
+        except MalformedError as error:
+            raise self.bad(request, options, str(error), status) from None
 
     # --- requests
 

@@ -1,7 +1,6 @@
 """Conditional requests, ETag comparison and ranges: Range, If-Range, If-Match, If-None-Match.
 
-Rules: RFC 9110 13 and 14. GET and HEAD are treated alike: the contract wants identical headers.
-Decides without IO.
+RFC 9110 13 and 14, decided without IO. HEAD is treated like GET: the contract wants equal headers.
 """
 
 from collections.abc import Mapping
@@ -25,7 +24,6 @@ class ResponsePlan:
 
     @property
     def length(self) -> int:
-        """Bytes of the body."""
         return sum(map(len, self.segments))
 
 

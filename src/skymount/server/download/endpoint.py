@@ -41,15 +41,8 @@ class DownloadEndpoint:
     index: SkyfileIndex
     resolver: SkylinkResolver
 
-    async def get(self, request: Request) -> Response:
+    async def get(self, request: Request, *, attachment: bool = False) -> Response:
         """Answer GET and HEAD of a skylink, or of a path inside."""
-        return await self._respond(request, attachment=False)
-
-    async def get_attachment(self, request: Request) -> Response:
-        """Answer as `get` does, as an attachment."""
-        return await self._respond(request, attachment=True)
-
-    async def _respond(self, request: Request, *, attachment: bool) -> Response:
         query = DownloadQuery.parse(
             parse_query(request.scope["query_string"]), has_range="range" in request.headers
         )
@@ -85,7 +78,6 @@ def _common_headers(
     content: SelectedContent,
     query: DownloadQuery,
 ) -> responses.HeaderList:
-    """Return the headers of every response to a download, whatever its status."""
     headers = resolved.headers()
     for dialect in PRESETS.values():
         if query.with_metadata and content.metadata_header is not None:
@@ -102,7 +94,6 @@ async def _serve(
     download: DownloadRequest,
     request_headers: Mapping[str, str],
 ) -> Response:
-    """Answer with the selected content."""
     query, payload = download.query, skyfile.stored.payload
     headers = _common_headers(resolved, skyfile, content, query)
     tag = etag(resolved.skylink, f"/{download.path}", query.archive)

@@ -1,7 +1,6 @@
 """What a download serves: which bytes, and under which name, type and metadata.
 
-Decides without IO. Rules: wire notes 4.2 (parameters), 4.3 (default path, try files, error pages,
-archives) and 4.5.
+Decided without IO, by wire notes 4.2 (parameters), 4.3 (default path, try files, ...) and 4.5.
 """
 
 from collections.abc import Mapping
@@ -44,7 +43,6 @@ class DownloadQuery:
 
     @classmethod
     def parse(cls, params: Params, *, has_range: bool) -> Self:
-        """Parse the query; HttpError 400."""
         archive = params.get("format", "").lower()
         if archive and archive not in _FORMATS:
             raise HttpError(
@@ -129,8 +127,7 @@ def select_content(
 ) -> SelectedContent | RedirectToSlash:
     """Decide what a path of a skyfile serves.
 
-    HttpError 404 when there is nothing, 400 when the stored default path is invalid. An error page
-    that the skyfile has for that status is served instead.
+    HttpError 404 or 400, unless the skyfile has an error page for that status.
     """
     try:
         return _select(skyfile, download, header_limit)
@@ -207,7 +204,6 @@ def _wants_slash(metadata: Metadata, path: str, index: str) -> bool:
 
 
 def _whole(skyfile: ParsedSkyfile, archive: str) -> SelectedContent:
-    """Serve the skylink itself, without a default path."""
     metadata, size = skyfile.metadata, skyfile.stored.layout.filesize
     name = _last(metadata.filename)
     subfiles = metadata.subfiles or {metadata.filename: Subfile(mode=metadata.mode, len=size)}

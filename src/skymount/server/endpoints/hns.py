@@ -30,7 +30,6 @@ class HnsEndpoints:
     """Answers a request for a skylink."""
 
     async def resolve(self, request: Request) -> Response:
-        """Answer with the record of a domain."""
         return responses.json_body(encode_resolution(await self._find(request)))
 
     async def get(self, request: Request) -> Response:

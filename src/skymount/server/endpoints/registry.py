@@ -59,7 +59,6 @@ class RegistryEndpoints:
         return responses.BytesResponse(204, [])
 
     async def resolve(self, request: Request) -> Response:
-        """Answer with the v1 skylink of a v2 one."""
         resolved = await self.resolver.resolve(request.path_params["link"])
         if not resolved.entries:
             raise HttpError(

@@ -56,7 +56,6 @@ class SkykeyEndpoints:
         return Response(status_code=204)
 
     async def get(self, request: Request) -> Response:
-        """Answer with the key of a name or an id (contract 9)."""
         name, key_id = await self._name_and_id(request, 500)
         try:
             return _record(self.skykeys.find(name=name, key_id=key_id))
@@ -64,11 +63,9 @@ class SkykeyEndpoints:
             raise HttpError(500, f"failed to retrieve skykey: {error}") from None
 
     async def list(self, request: Request) -> Response:
-        """Answer with every key (contract 10)."""
         return _secret(encode_list(self.skykeys.all()))
 
     async def delete(self, request: Request) -> Response:
-        """Delete the key of a name or an id."""
         name, key_id = await self._name_and_id(request, 400)
         try:
             check_id(key_id) if key_id else check_name(name)

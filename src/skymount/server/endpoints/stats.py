@@ -16,8 +16,6 @@ from skymount.server.storage.skyfile_index import SkyfileIndex
 
 
 class _Stats(msgspec.Struct):
-    """The answer of the stats endpoint."""
-
     version: str
     uptime: int
     """Seconds."""
@@ -39,7 +37,6 @@ class StatsEndpoints:
     started: float = field(default_factory=time.monotonic)
 
     async def stats(self, request: Request) -> Response:
-        """Answer with how much is stored."""
         files, size = await self.index.totals()
         entries = await self.entries.count()
         uptime = int(time.monotonic() - self.started)
@@ -52,12 +49,10 @@ class StatsEndpoints:
         return responses.BytesResponse(204, resolved.headers())
 
     async def blocklist(self, request: Request) -> Response:
-        """Answer with the blocked hashes: none."""
         await trio.lowlevel.checkpoint()
         return _json({"blacklist": None, "blocklist": []})
 
     async def portals(self, request: Request) -> Response:
-        """Answer with the known other portals: none."""
         await trio.lowlevel.checkpoint()
         return _json({"portals": []})
 

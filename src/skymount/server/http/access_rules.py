@@ -1,7 +1,6 @@
 """Who may use the portal: Host header, user agent, basic auth, and the origin of web pages.
 
-The rules hold for every endpoint (contract «Authentication», wire notes 9). They are decided from
-the head of a request; `AccessMiddleware` applies them and leaves bodies alone.
+The rules hold for every endpoint (contract «Authentication», wire notes 9).
 """
 
 from collections.abc import Mapping
@@ -40,8 +39,7 @@ _WRONG_AGENT = (
 def needs_password(method: str, path: str) -> bool:
     """Whether a request needs the API password, if the portal has one (wire notes 9).
 
-    That is every write below a service prefix, and every use of skykeys. `path` is still
-    percent-encoded.
+    That is every write below a service prefix, and every use of skykeys.
     """
     first, below = _first_segment(path)
     if first not in _PREFIXES:
@@ -58,12 +56,10 @@ def needs_agent(path: str) -> bool:
 
 
 def _needs_trust(method: str, path: str) -> bool:
-    """Whether a web page that is not allowed may not even send the request."""
     return method not in _READ_METHODS or needs_password(method, path)
 
 
 def _first_segment(path: str) -> tuple[str, str]:
-    """Return the first segment of a path, and the path below it."""
     first, slash, below = path.removeprefix("/").partition("/")
     return first, slash + below
 
@@ -170,7 +166,6 @@ class AccessMiddleware:
         self._rules = rules
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse a request, or pass it on."""
         if scope["type"] != "http":  # a WebSocket: no endpoint takes it
             await self._app(scope, receive, send)
             return
@@ -207,7 +202,6 @@ class AccessMiddleware:
 
 
 def _portal_address(own_origin: str) -> responses.HeaderList:
-    """Tell the address of the portal (wire notes 4.4)."""
     return [
         (name, own_origin)
         for dialect in PRESETS.values()

@@ -1,7 +1,6 @@
 """CORS: which web pages may use the portal, and what a response tells their browser.
 
-A page is known by its origin, ``scheme://host[:port]``. Browsers send it, and pages cannot forge
-it.
+A page is known by its origin, ``scheme://host[:port]``, which pages cannot forge.
 """
 
 import re
@@ -83,9 +82,8 @@ def page_origin(
 ) -> PageOrigin | None:
     """Return the origin of the page that sends a request; None when no page does.
 
-    `own_origin` is that of the portal, by the name in the Host header. A browser leaves the Origin
-    header out of reads within one origin; Sec-Fetch-Site then tells that a page makes them, and is
-    ``none`` when the user does.
+    Browsers send no Origin header with reads within one origin. Sec-Fetch-Site then tells that a
+    page makes them, and is ``none`` when the user does.
     """
     origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
     if origin is None:

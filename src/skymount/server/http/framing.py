@@ -1,7 +1,6 @@
 """Refuses requests whose end is ambiguous, against request smuggling (RFC 9112, 11.2).
 
-What the portal takes for the body, a proxy in front of it could take for the next request. h11,
-which parses them, is more lenient.
+A proxy could take for the next request what the portal takes for the body. h11 is more lenient.
 """
 
 import re
@@ -23,7 +22,6 @@ class StrictConnection(h11.Connection):
     """A carriage return whose line feed is yet to come."""
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
-        """Return the next event, with its framing checked."""
         before = self.trailing_data[0]
         try:
             event = super().next_event()

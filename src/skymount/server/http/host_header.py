@@ -55,7 +55,6 @@ def parse_name(text: str) -> str:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Return name and port of ``name[:port]``."""
     match = _HOST.fullmatch(text.lower()) if len(text) <= _LENGTH_LIMIT else None
     if match is None or (match[1][0] == "[" and not is_address(match[1])):
         raise MalformedError(f"not a host name or address: {text[:80]!r}")

@@ -1,12 +1,10 @@
 """Reads small request bodies whole, and drains the rest of a body that nobody read.
 
 hypercorn stalls when an application leaves a body unread, and closing a connection with unread
-bytes can cost the client the response. So the rest is read and dropped, within bounds, just before
-the end of the response is sent.
+bytes can cost the client the response.
 """
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 
 import trio
 from starlette.requests import ClientDisconnect, Request
@@ -16,6 +14,7 @@ from skymount.server.http_error import HttpError
 
 _DRAIN_LIMIT = 64 << 20  # bytes read and dropped after an early response
 _DRAIN_TIME = 5.0  # seconds; then the connection is closed
+_BODY_HEADERS = {b"content-length", b"transfer-encoding"}
 _LENGTH_DIGITS = 18  # of a Content-Length; more is beyond every limit
 
 
@@ -54,13 +53,6 @@ async def stream_body(
         yield data
 
 
-@dataclass
-class _BodyState:
-    """What was seen of one request's body."""
-
-    is_read: bool
-
-
 class DrainBodyMiddleware:
     """ASGI middleware that leaves no body unread."""
 
@@ -68,37 +60,33 @@ class DrainBodyMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        names = {name for name, _ in scope["headers"]}
-        state = _BodyState(is_read=not names & {b"content-length", b"transfer-encoding"})
+        is_read = trio.Event()
+        if not {name for name, _ in scope["headers"]} & _BODY_HEADERS:
+            is_read.set()
 
         async def watched_receive() -> Message:
             message = await receive()
             if message["type"] == "http.disconnect" or not message.get("more_body", False):
-                state.is_read = True
+                is_read.set()
             return message
 
         async def draining_send(message: Message) -> None:
-            if message["type"] == "http.response.body" and not message.get("more_body", False):
-                if not state.is_read:
-                    await send({**message, "more_body": True})
-                    await _drain(watched_receive, state)
-                    message = {**message, "body": b""}
-                await _send_last(message, receive, send)
-            else:
+            if message["type"] != "http.response.body" or message.get("more_body", False):
                 await send(message)
+                return
+            if not is_read.is_set():
+                await send({**message, "more_body": True})
+                size = 0
+                with trio.move_on_after(_DRAIN_TIME):
+                    while not is_read.is_set() and size < _DRAIN_LIMIT:
+                        size += len((await watched_receive()).get("body", b""))
+                message = {**message, "body": b""}
+            await _send_last(message, receive, send)
 
         await self._app(scope, watched_receive, draining_send)
-
-
-async def _drain(receive: Receive, state: _BodyState) -> None:
-    size = 0
-    with trio.move_on_after(_DRAIN_TIME):
-        while not state.is_read and size < _DRAIN_LIMIT:
-            size += len((await receive()).get("body", b""))
 
 
 async def _send_last(message: Message, receive: Receive, send: Send) -> None:

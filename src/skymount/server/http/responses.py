@@ -67,8 +67,8 @@ class StreamedResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it; stop reading as soon as the client has gone.
 
-        The last message is sent without listening for that: hypercorn announces a disconnect when
-        it has taken that message, and a cancellation then would leave its connection half reset.
+        Not while the last message is sent: hypercorn then announces a disconnect, and cancelling
+        would leave its connection half reset.
         """
         start = {"type": "http.response.start", "status": self.status_code}
         await send({**start, "headers": self.raw_headers})

@@ -23,7 +23,6 @@ from skymount.wire.registry_entry import Entry, SignedEntry, check_update, entry
 ENTRIES_FILE = "entries.sqlite3"
 
 _FORMAT = 1  # the database's user_version
-_READERS = 2  # connections; one read takes tens of microseconds
 _BUSY_TIMEOUT = 5.0  # seconds to wait for another program that has the file open
 _WAL_LIMIT = 16 << 20  # bytes of the log that stay on disk after a burst
 
@@ -62,7 +61,6 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _read(connection: sqlite3.Connection, entry: bytes) -> SignedEntry | None:
-    """Return the entry of that id."""
     row = connection.execute(_SELECT, (entry,)).fetchone()
     if row is None:
         return None
@@ -86,8 +84,6 @@ def _write(connection: sqlite3.Connection, signed: SignedEntry) -> bool:
 
 
 class _Batch:
-    """Updates that are committed in one transaction."""
-
     def __init__(self) -> None:
         self.updates: list[SignedEntry] = []
         self.errors: list[RevisionError | StorageError | None] = []
@@ -102,12 +98,10 @@ class EntryStore:
         with ExitStack() as opened:
             self._writer = opened.enter_context(closing(_connect(path)))
             _prepare(self._writer, path)
-            self._idle_readers = [
-                opened.enter_context(closing(_connect(path))) for _ in range(_READERS)
-            ]
+            self._reader = opened.enter_context(closing(_connect(path)))
             atomic_file.sync_directory(path.parent)
             opened.pop_all()
-        self._reader_threads = trio.CapacityLimiter(_READERS)
+        self._reader_thread = trio.CapacityLimiter(1)
         self._writer_thread = trio.CapacityLimiter(1)
         self._commit_lock = trio.Lock()
         self._next_batch = _Batch()
@@ -130,7 +124,7 @@ class EntryStore:
 
     def close(self) -> None:
         """Write the log back into the database, and close it. Blocks."""
-        for connection in (*self._idle_readers, self._writer):
+        for connection in (self._reader, self._writer):
             with suppress(sqlite3.Error):  # then the log stays, and nothing is lost
                 connection.close()
 
@@ -145,9 +139,8 @@ class EntryStore:
     async def update(self, signed: SignedEntry) -> None:
         """Store an entry; once this returns, it survives a crash.
 
-        BadSignatureError or MalformedError for a bad entry, RevisionError when it must not replace
-        the stored one, StorageError when the disk fails; then nothing was stored. Updates that
-        arrive during a commit are committed together next.
+        BadSignatureError, MalformedError, RevisionError when it must not replace the stored one, or
+        StorageError: then nothing was stored. Updates that arrive during a commit share the next.
         """
         signed.verify()
         batch, index = self._next_batch, len(self._next_batch.updates)
@@ -192,7 +185,6 @@ class EntryStore:
         return errors
 
     async def count(self) -> int:
-        """Return the number of entries, deleted ones included."""
         async with self._commit_lock:
             if self._count is None:
                 query = "SELECT count(*) FROM entries"
@@ -200,14 +192,8 @@ class EntryStore:
             return self._count
 
     async def _in_reader(self, read: Callable[[sqlite3.Connection], _T]) -> _T:
-        """Call a function in a thread with a connection that no other thread uses."""
-
         def run() -> _T:
-            connection = self._idle_readers.pop()
-            try:
-                with disk_errors("read the registry"):
-                    return read(connection)
-            finally:
-                self._idle_readers.append(connection)
+            with disk_errors("read the registry"):
+                return read(self._reader)
 
-        return await trio.to_thread.run_sync(run, limiter=self._reader_threads)
+        return await trio.to_thread.run_sync(run, limiter=self._reader_thread)

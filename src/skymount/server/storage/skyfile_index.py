@@ -129,14 +129,12 @@ class SkyfileIndex:
         return found
 
     async def totals(self) -> tuple[int, int]:
-        """Return the number of skyfiles, and of their bytes on disk."""
         async with self._counting:
             if self._totals is None:
                 self._totals = await trio.to_thread.run_sync(self._store.totals)
             return self._totals
 
     async def add(self, skylink: Skylink) -> None:
-        """Add a new skyfile to the index."""
         async with self._counting:
             self._totals = None
         async with self._indexing:

@@ -77,8 +77,7 @@ class SkyfileStore:
     def open(cls, root: Path) -> "SkyfileStore":
         """Lock the directory, made when absent, and remove interrupted uploads.
 
-        StorageError when it cannot be used, others could change what is in it, or another portal
-        runs on it.
+        StorageError when it cannot be used, others could change it, or another portal runs on it.
         """
         with disk_errors(f"use the data directory {root}"):
             file_permissions.make_directory(root)
@@ -111,7 +110,6 @@ class SkyfileStore:
             shutil.rmtree(leftover)
 
     def close(self) -> None:
-        """Let another portal use the directory."""
         os.close(self._lock)
 
     def begin(self) -> Path:
@@ -122,7 +120,6 @@ class SkyfileStore:
             return path
 
     def discard(self, upload: Path) -> None:
-        """Remove an upload that is not kept."""
         with disk_errors("remove an upload"):
             shutil.rmtree(upload)
 
@@ -157,7 +154,6 @@ class SkyfileStore:
             atomic_file.sync_directory(target.parent)
 
     def find(self, skylink: Skylink) -> StoredSkyfile | None:
-        """Return where a skyfile is stored; None when it is not."""
         directory = self._directory(skylink)
         with disk_errors("read stored content"):
             try:
@@ -182,7 +178,6 @@ class SkyfileStore:
                 yield Skylink.parse(name)
 
     def totals(self) -> tuple[int, int]:
-        """Return how many skyfiles are stored, and the bytes of all their files."""
         count = size = 0
         with disk_errors("count stored content"):
             for shard in self._skyfiles.iterdir():

@@ -4,9 +4,8 @@
     example        svc://<skylink>/docs
     blog.example   svcns://<public key>/<data key>     # a registry entry
 
-A line has a domain and a value in the form of a TXT record (wire notes 8). Lines beginning with
-``#`` and what follows `` #`` are comments. Functions that use the file block: async code calls them
-in a thread. The portal only reads the file, so its user may change it while the portal runs.
+A line has a domain and a value in the form of a TXT record (wire notes 8). The portal only reads
+the file, so its user may change it while the portal runs. Functions that use the file block.
 """
 
 import fcntl
@@ -48,8 +47,6 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """One line of the file, as written and as parsed."""
-
     text: str
     domain: str = ""
     """In the form of `parse_domain`; empty for a line without a record."""
@@ -99,7 +96,6 @@ class Zone:
         return cls(tuple(map(_Line.parse, lines)))
 
     def encode(self) -> bytes:
-        """Return the content of the file."""
         text = "".join(f"{line.text}\n" for line in self._lines)
         return text.encode(errors="surrogateescape")
 
@@ -127,7 +123,6 @@ class Zone:
         return found
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with each bad line."""
         for number, line in enumerate(self._lines, 1):
             if line.problem:
                 yield f"line {number}: {line.problem}"
@@ -148,7 +143,6 @@ class Zone:
         return Zone((*(line for line in before if line.domain != domain), new, *after))
 
     def without(self, domain: str) -> "Zone":
-        """Return the zone without any record of a domain."""
         return Zone(tuple(line for line in self._lines if line.domain != domain))
 
 
@@ -216,7 +210,6 @@ def _parse(path: Path, raw: bytes) -> Zone:
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Wait for other writers, and keep them out."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -228,8 +221,8 @@ def _locked(directory: Path) -> Iterator[None]:
 def change(data: Path, edit: Callable[[Zone], Zone]) -> None:
     """Replace the zone by an edited one, in one step.
 
-    Several writers wait for each other, so no change is lost. A symbolic link is followed.
-    StorageError when the file cannot be read or written; errors of `edit` pass through.
+    Writers wait for each other, so no change is lost. A symbolic link is followed. StorageError;
+    errors of `edit` pass through.
     """
     with disk_errors(f"change {data / ZONE_FILE}"):
         file_permissions.make_directory(data)

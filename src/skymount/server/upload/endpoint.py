@@ -52,7 +52,6 @@ class UploadEndpoint:
     """Bounds the threads that hash, over all uploads."""
 
     async def post(self, request: Request) -> Response:
-        """Store the body of the request."""
         content_type = dict(request.scope["headers"]).get(b"content-type", b"").strip()
         if not content_type:
             raise HttpError(400, "failed parsing 'Content-Type' header")

@@ -49,8 +49,7 @@ class UploadQuery:
     def parse(cls, params: Params, *, content_type: bytes, force_disabled: bool) -> Self:
         """Parse the query; HttpError 400 with the message that portals give.
 
-        MalformedError when the file name or the error pages of a raw upload are bad; those of a
-        form are checked by `encode_upload_metadata`.
+        MalformedError for the names of a raw upload. Those of a form are checked at its end.
         """
         is_form = content_type.lower().lstrip().startswith(b"multipart/form-data")
         force, dryrun = boolean(params, "force"), boolean(params, "dryrun")
@@ -101,7 +100,6 @@ class UploadQuery:
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether the content gets encrypted with a skykey."""
         return bool(self.skykey_name or self.skykey_id)
 
 

@@ -52,7 +52,6 @@ class SectorWriter:
         self.size = 0
 
     async def write(self, data: bytes) -> None:
-        """Add the next bytes of the content."""
         self._buffer += data
         self.size += len(data)
         while len(self._buffer) >= SECTOR_SIZE:
@@ -130,7 +129,6 @@ class SectorWriter:
         return skylink
 
     def close(self) -> None:
-        """Close the file, and remove what was not published."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

@@ -13,7 +13,7 @@ import pytest
 
 from skymount.cli import cli
 from skymount.wire.skykey import Kind, Skykey
-from tests.cli.test_commands import leaves
+from tests.cli.helpers import leaves
 from tests.fakes import portal as faults
 from tests.fakes.portal import FakePortal, Reply, Request, in_thread
 from tests.mount.namespaces import new_namespace

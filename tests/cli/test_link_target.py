@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from skymount.wire.metadata import Metadata, encode_metadata
-from tests.cli.commands.test_content import asking
+from tests.cli.helpers import asking
 from tests.fakes import portal as faults
 from tests.fakes.portal import FakePortal, in_thread
 from tests.fakes.skyfiles import encrypted, noise, of_files, resolver, unverifiable

@@ -37,7 +37,6 @@ from tests.fakes.skyfiles import describe, listing_of, noise
 
 BLOCK = 4096
 SMALL_BLOCK = BLOCK // 32
-LINGER = 1.0  # seconds for which a fetch ahead may outlive the last close
 EVERY_TRY = 20_000.0  # seconds, far beyond what all tries of all fetches can take
 
 
@@ -45,7 +44,7 @@ CONFIG = ReadaheadConfig(
     max_gap=SMALL_BLOCK,
     max_reorder=2 * BLOCK,
     max_skip=4 * BLOCK,
-    initial_request=BLOCK,
+    first_request=BLOCK,
     full_request=BLOCK,
     max_request=8 * BLOCK,
     max_window=32 * BLOCK,
@@ -106,9 +105,6 @@ class _Portal(PortalReader):
         super().__init__(url)
         self._weather = weather
         self._truth = {each.skyfile.skylink: each for each in CONTENTS}
-
-    async def connect(self, count: int = 0) -> None:
-        """Nothing has to be connected."""
 
     @asynccontextmanager
     async def open_range(  # type: ignore[override]  # no options
@@ -398,7 +394,7 @@ class Model:
         for handle in list(self.handles):
             await self._close(handle)
         documents = self.documents
-        await trio.sleep(LINGER + 0.01)
+        await trio.sleep(CONFIG.linger + 0.01)
         assert documents or not any(job.speculative for job in self.jobs), "R5"
         await trio.sleep(EVERY_TRY)
         assert not self.jobs, "every fetch ends"

@@ -1,0 +1,13 @@
+"""The hash of the protocol, and how values of any length go into it."""
+
+from hashlib import blake2b
+
+
+def blake2b_256(*parts: bytes) -> bytes:
+    """Return the BLAKE2b hash of the joined parts, 32 bytes."""
+    return blake2b(b"".join(parts), digest_size=32).digest()
+
+
+def length_prefixed(data: bytes) -> bytes:
+    """Return the length in 8 bytes, little-endian, then the data."""
+    return len(data).to_bytes(8, "little") + data
