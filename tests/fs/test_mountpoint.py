@@ -8,7 +8,7 @@ import pytest
 
 from skymount.errors import MountError
 from skymount.fs import mountpoint
-from skymount.fs.mountpoint import Mounted, is_served_by, mounted_at, resolve
+from skymount.fs.mountpoint import MountInfo, is_served_by, mounted_at, resolve
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def line(place: bytes, kind: bytes = b"fuse.skymount", source: bytes = b"skymoun
 def test_paths_in_the_table(table: list[bytes], written: bytes, path: str):
     """A path is found however the kernel had to write it."""
     table += [line(b"/", b"ext4", b"/dev/sda"), line(written), line(b"/mnt/other", b"tmpfs")]
-    assert mounted_at(path) == Mounted("fuse.skymount", "skymount")
+    assert mounted_at(path) == MountInfo("fuse.skymount", "skymount")
     assert mounted_at(path + "x") is None
 
 
@@ -89,17 +89,19 @@ def test_connection(table: list[bytes]):
 def test_who_serves_a_mount():
     """M6: a process serves none unless its owner is the mount's and it holds the connection."""
     for user in (os.getuid(), os.getuid() + 1, None):
-        assert not is_served_by(Mounted("fuse.skymount", "skymount", user, "1"), os.getpid())
-    assert not is_served_by(Mounted("fuse.skymount", "skymount", 0, "1"), 1 << 30)
+        assert not is_served_by(MountInfo("fuse.skymount", "skymount", user, "1"), os.getpid())
+    assert not is_served_by(MountInfo("fuse.skymount", "skymount", 0, "1"), 1 << 30)
     with open("/dev/null", "rb"):
-        assert not is_served_by(Mounted("fuse.skymount", "skymount", os.getuid(), "0"), os.getpid())
+        assert not is_served_by(
+            MountInfo("fuse.skymount", "skymount", os.getuid(), "0"), os.getpid()
+        )
 
 
 def test_topmost_mount(table: list[bytes]):
     """Of several mounts at one place the last one counts."""
     table += [line(b"/mnt"), line(b"/mnt", b"fuse.other", b"x")]
     found = mounted_at("/mnt")
-    assert found == Mounted("fuse.other", "x")
+    assert found == MountInfo("fuse.other", "x")
     assert not found.is_ours
 
 
@@ -109,7 +111,7 @@ def test_lines_without_optional_fields(table: list[bytes]):
         b"1 1 0:1 / /a rw - fuse.skymount skymount rw",
         b"1 1 0:1 / /b rw a:1 b:2 c - fuse.skymount skymount rw",
     ]
-    assert mounted_at("/a") == mounted_at("/b") == Mounted("fuse.skymount", "skymount")
+    assert mounted_at("/a") == mounted_at("/b") == MountInfo("fuse.skymount", "skymount")
 
 
 def test_real_table():

@@ -15,6 +15,7 @@ from skymount.wire import base_sector
 from skymount.wire.base_sector import (
     CIPHER_LEGACY_PLAIN,
     CIPHER_PLAIN,
+    FANOUT_LIMIT,
     LAYOUT_SIZE,
     Layout,
     build_fanned_out,
@@ -22,12 +23,15 @@ from skymount.wire.base_sector import (
     check_fanout,
     fits_inline,
     parse_base_sector,
+    sectors_of_level,
     spill_sizes,
+    spilled_level_sizes,
     split_body,
 )
 from skymount.wire.merkle import sector_root
-from skymount.wire.skylink import SECTOR_SIZE, Skylink
-from tests.fakes.skyfiles import inline_skylink
+from skymount.wire.metadata import METADATA_LIMIT
+from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE, Skylink
+from tests.fakes.skyfiles import inline_skylink, noise
 from tests.wire.chunks import chunk_is_authentic
 
 VECTORS = json.loads((Path(__file__).parents[1] / "data" / "vectors.json").read_text())
@@ -403,3 +407,21 @@ def test_any_layout_judges_any_fanout(layout, fanout, index):
     with suppress(MalformedError):
         check_fanout(layout, fanout)
     assert not chunk_is_authentic(layout, fanout, index, b"x")
+
+
+def test_walk_over_spilled_sectors() -> None:
+    """Each level names the sectors of the next one; the limits are checked before any request."""
+    metadata = noise(9 * SECTOR_SIZE + 5)
+    base, spilled = build_fanned_out(10, bytes(ROOT_SIZE), metadata)
+    layout = Layout.parse(base)
+    sectors = {sector_root(each): each for each in spilled}
+    level = parse_base_sector(base).roots
+    for size in spilled_level_sizes(layout):
+        found = [(at, sectors[root][:length]) for at, root, length in sectors_of_level(level, size)]
+        assert [at for at, _ in found] == [n * SECTOR_SIZE for n in range(len(found))]
+        level = b"".join(data for _, data in found)
+        assert len(level) == size
+    assert level == bytes(ROOT_SIZE) + metadata
+    for fanout, length in ((FANOUT_LIMIT + 1, 0), (0, METADATA_LIMIT + 1)):
+        with pytest.raises(MalformedError, match="over its limit"):
+            spilled_level_sizes(Layout(1, length, fanout))

@@ -187,14 +187,14 @@ class LinkTarget:
     def walk(self) -> Iterator[tuple[bytes, TreeNode]]:
         """Yield (path from here, node) of all that is below, parents first."""
         skipped = len(self.path) + 1 if self.path else 0
-        for index in self.tree.below(self.index):
-            yield self.tree.path(index)[skipped:], self.tree.node(index)
+        for index in range(self.index + 1, self.tree.listing.ends[self.index]):
+            yield self.tree.listing.path(index)[skipped:], self.tree.node(index)
 
     def children(self) -> Iterator[tuple[bytes, TreeNode]]:
         """Yield (name, node) of what is directly below."""
         if isinstance(self.node, TreeDirectory):
-            for index in self.tree.children(self.index):
-                yield self.tree.name(index), self.tree.node(index)
+            for index in self.tree.listing.children(self.index):
+                yield self.tree.listing.names[index], self.tree.node(index)
 
     def files(self) -> Iterator[tuple[bytes, TreeFile]]:
         """Yield (path from here, file) of all files below."""
@@ -205,11 +205,11 @@ class LinkTarget:
     def hidden(self) -> list[tuple[str, str]]:
         """Return (path in the skylink, reason) of what cannot be shown here or below."""
         if not self.path:
-            return list(self.tree.hidden)
+            return list(self.tree.listing.hidden)
         here = self.path.decode()
         return [
             (path, why)
-            for path, why in self.tree.hidden
+            for path, why in self.tree.listing.hidden
             if path == here or path.startswith(here + "/")
         ]
 
@@ -253,7 +253,7 @@ async def open_target(session: "ContentSession", link: ParsedLink) -> LinkTarget
     tree = Tree(skyfile if found.verified else replace(skyfile, verified=Verified.NO))
     index = 0
     for element in found.path.split(b"/") if found.path else ():
-        child = tree.child(index, element)  # a file has none
+        child = tree.listing.find(index, element)  # a file has none
         if child is None:
             raise _missing(link, tree, found.path)
         index = child
@@ -281,6 +281,6 @@ def naming_absent_content(what: object) -> Iterator[None]:
 
 def _missing(link: ParsedLink, tree: Tree, path: bytes) -> NoSuchPathError:
     wanted = path.decode("utf-8", "surrogateescape")
-    why = dict(tree.hidden).get(wanted)
+    why = dict(tree.listing.hidden).get(wanted)
     reason = f"it cannot be shown: {why}" if why else "there is no such file or directory in it"
     return NoSuchPathError(f"{escape(link.text)}: {reason}")

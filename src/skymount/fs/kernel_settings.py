@@ -1,6 +1,4 @@
-"""Owns what the kernel is told of a mount beyond the mount's own options: how large its requests
-are to be, and how many may be under way.
-"""
+"""Sets how large the kernel's requests are, and how many may be in flight at once."""
 
 import logging
 import os
@@ -8,28 +6,23 @@ import os
 log = logging.getLogger(__name__)
 
 _READ_AHEAD = 1024
-"""KiB that are asked for at a time; more would not fit pyfuse3's buffers. With the kernel's own 128
-a file is read with eight times as many requests, at half the speed.
-"""
+"""KiB for each read, the size of pyfuse3's buffers. With the kernel's default of 128, a file is
+read at half the speed."""
 
-_BACKGROUND = 64
-"""Reads that are under way at once. With the kernel's own 12, sixteen readers wait for each other:
-a quarter fewer random reads a second, at 50 ms each.
-"""
+_MAX_BACKGROUND = 64
+"""Reads in flight. With the kernel's default of 12, sixteen readers do a quarter fewer random reads
+at 50 ms each."""
 
-_CONGESTED = 48  # reads, from which on none is made ahead: three quarters, as the kernel has it
+_CONGESTION_THRESHOLD = 48  # reads in flight beyond which the kernel reads nothing ahead
 
 
 def tune(mountpoint: str, *, read_ahead: bool) -> None:
-    """Set what may be set: the read-ahead, if wanted, is root's, the rest also the mount's owner's.
-
-    Returns once the tree answers a stat.
-    """
+    """Set what this process may set; only root may set `read_ahead`. Waits for a stat."""
     device = os.stat(mountpoint).st_dev
     connection = f"/sys/fs/fuse/connections/{device}"
     settings = {
-        f"{connection}/max_background": _BACKGROUND,
-        f"{connection}/congestion_threshold": _CONGESTED,
+        f"{connection}/max_background": _MAX_BACKGROUND,
+        f"{connection}/congestion_threshold": _CONGESTION_THRESHOLD,
     }
     if read_ahead:
         name = f"{os.major(device)}:{os.minor(device)}"

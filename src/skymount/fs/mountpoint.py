@@ -1,5 +1,5 @@
-"""Owns the mount point as a place: what is mounted there, whether we may use it, getting rid of
-what we left. Synchronous: it runs before the daemon, or in commands of their own.
+"""Checks a mount point, finds out what is mounted there, and unmounts. Synchronous: it runs before
+the event loop, or in commands.
 """
 
 import errno
@@ -17,37 +17,37 @@ FUSE_DEVICE = "/dev/fuse"
 FUSERMOUNT = "fusermount3"
 FUSE_TYPE = "fuse.skymount"
 
-_ANSWER_LIMIT = 2.0  # seconds that a daemon may take to show that it is alive
-_LINKS_LIMIT = 40  # symbolic links that are followed, as the kernel does
+_STATFS_TIMEOUT = 2.0  # seconds that a daemon may take to answer
+_MAX_SYMLINKS = 40  # the kernel's limit
 
 _USER_ID = re.compile(r"\buser_id=(\d+)")
 _UIDS = re.compile(r"^Uid:\s+(.+)$", re.MULTILINE)
 _CONNECTION = re.compile(r"^fuse_connection:\s+(\d+)$", re.MULTILINE)
-_OCTAL = re.compile(r"\\([0-7]{3})")  # how mountinfo writes blanks and backslashes
+_OCTAL = re.compile(r"\\([0-7]{3})")  # mountinfo's escapes
 _FUSE_CONF = Path("/etc/fuse.conf")
 
 
 @dataclass(frozen=True, slots=True)
-class Mounted:
-    """A line of mountinfo: the file system's type, its source, and who mounted it."""
+class MountInfo:
+    """A mount, by its line in mountinfo."""
 
     kind: str
     source: str
     user_id: int | None = None  # known for FUSE mounts
     connection: str = field(default="", compare=False)
-    """The number of its FUSE connection, which is that of its device."""
+    """The number of its FUSE connection: its device number."""
 
     @property
     def is_ours(self) -> bool:
         return self.kind == FUSE_TYPE
 
     def check_owner(self, path: str) -> None:
-        """MountError when it is another user's, whom we cannot speak for."""
+        """MountError when it is another user's, unless we are root."""
         if self.user_id is not None and os.geteuid() not in (0, self.user_id):
             raise MountError(f"{path}: the user with id {self.user_id} has mounted there, not you")
 
 
-def mounted_at(path: str) -> Mounted | None:
+def mounted_at(path: str) -> MountInfo | None:
     """Return what is mounted at exactly this absolute path, the topmost if several are.
 
     Read from the kernel's table: `os.path.ismount` cannot tell once the daemon is dead.
@@ -63,14 +63,14 @@ def mounted_at(path: str) -> Mounted | None:
                 kind, source, options = fields[fields.index("-") + 1 :][:3]
                 user = _USER_ID.search(options)
                 number = fields[2].partition(":")[2]
-                found = Mounted(kind, source, int(user[1]) if user else None, number)
+                found = MountInfo(kind, source, int(user[1]) if user else None, number)
     return found
 
 
-def is_served_by(mounted: Mounted, pid: int) -> bool:
-    """Whether a process belongs to the one who mounted, in all its user ids, and serves the mount.
+def is_served_by(mounted: MountInfo, pid: int) -> bool:
+    """Whether a process has all user ids of the one who mounted, and serves the mount.
 
-    Linux before 6.17 does not tell which connection a descriptor of the device is for: any will do.
+    Linux before 6.17 does not say which connection a descriptor is for; then any counts.
     """
     process = Path(f"/proc/{pid}")
     try:
@@ -84,26 +84,26 @@ def is_served_by(mounted: Mounted, pid: int) -> bool:
 
 
 def _is_connection(process: Path, descriptor: str, number: str) -> bool:
-    """Whether a descriptor of a process is the daemon's end of a FUSE connection. The file that it
-    stands for is not touched: it may be one that does not answer.
+    """Whether a descriptor of a process is the daemon's end of a FUSE connection.
+
+    Does not stat the file behind it, which may be on a mount that does not answer.
     """
     try:
         if os.readlink(process / "fd" / descriptor) != FUSE_DEVICE:
             return False
-        told = _CONNECTION.search((process / "fdinfo" / descriptor).read_text())
+        found = _CONNECTION.search((process / "fdinfo" / descriptor).read_text())
     except OSError:
         return False
-    return told is None or told[1] == number
+    return found is None or found[1] == number
 
 
 def resolve(text: str) -> str:
-    """Return the absolute path of a mount point without touching the mount itself.
+    """Return the absolute path of a mount point.
 
-    The last element may be the mount, so that a stat of it might never return; to read it as a
-    symbolic link is answered by the kernel.
+    Does not stat the last element: if that is a mount that does not answer, stat never returns.
     """
     path = Path(os.path.expanduser(text))
-    for _ in range(_LINKS_LIMIT):
+    for _ in range(_MAX_SYMLINKS):
         if path.name in ("", ".."):
             return str(path.resolve())
         path = path.parent.resolve() / path.name
@@ -115,9 +115,9 @@ def resolve(text: str) -> str:
 
 
 def is_stale(path: str) -> bool:
-    """Whether the daemon behind a mount is gone; one that is too busy to answer is not.
+    """Whether the daemon of a mount is gone; a busy one that does not answer counts as there.
 
-    Asked by statfs, which always goes to the daemon: stat is answered from the kernel's memory.
+    Uses statfs, which always reaches the daemon; stat is answered from the kernel's cache.
     """
     errors: list[int | None] = []
 
@@ -127,14 +127,14 @@ def is_stale(path: str) -> bool:
         except OSError as error:
             errors.append(error.errno)
 
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(_ANSWER_LIMIT)
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(_STATFS_TIMEOUT)
     return bool({errno.ENOTCONN, errno.ECONNABORTED}.intersection(errors))
 
 
 def check(path: str, *, allow_other: bool = False) -> bool:
-    """MountError unless a tree can be mounted there; returns whether a stale one was cleared."""
+    """MountError unless one can mount there; returns whether a stale mount was cleared."""
     _check_fuse(allow_other)
     mounted = mounted_at(path)
     cleared = False
@@ -208,10 +208,10 @@ def unmount(path: str, *, lazy: bool = False) -> None:
         raise MountError(f"{path}: unmounting did not end in 30 s") from None
     if done.returncode == 0 or mounted_at(path) is None:
         return
-    words = done.stderr.strip()
-    if "busy" in words:
+    message = done.stderr.strip()
+    if "busy" in message:
         raise MountError(
             f"{path}: it is in use; close what uses it (`fuser -vm {path}` lists it), "
             f"or detach it with `skymount umount --lazy {path}`"
         )
-    raise MountError(f"{path}: {words or 'unmounting failed'}")
+    raise MountError(f"{path}: {message or 'unmounting failed'}")

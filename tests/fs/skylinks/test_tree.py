@@ -41,10 +41,10 @@ def paths_of(tree: Tree) -> list[str]:
         if index:
             path += "/"
             found.append(path)
-        for child in reversed(list(tree.children(index))):
-            assert tree.child(index, tree.name(child)) == child
-            assert tree.path(child) == (path.encode() + tree.name(child))
-            ahead.append((child, path + tree.name(child).decode()))
+        for child in reversed(list(tree.listing.children(index))):
+            assert tree.listing.find(index, tree.listing.names[child]) == child
+            assert tree.listing.path(child) == (path.encode() + tree.listing.names[child])
+            ahead.append((child, path + tree.listing.names[child].decode()))
     return found
 
 
@@ -75,7 +75,7 @@ def test_modes():
     tree = Tree(skyfile(Metadata("d", 0, subfiles=subfiles)))
     assert tree.mode(0) == 0o040555
     for mode, expected in modes.items():
-        index = tree.child(0, f"{mode:o}".encode())
+        index = tree.listing.find(0, f"{mode:o}".encode())
         assert index is not None
         assert tree.mode(index) == tree.node(index).mode == 0o100000 | expected
 
@@ -115,7 +115,7 @@ def test_names_that_cannot_be(path: str, reason: str):
     """
     tree = tree_of(path, "good")
     assert paths_of(tree) == ["good"]
-    [(hidden, why)] = tree.hidden
+    [(hidden, why)] = tree.listing.hidden
     assert hidden == path
     assert reason in why
 
@@ -151,17 +151,17 @@ def test_names_that_cannot_be(path: str, reason: str):
 def test_odd_names_that_can_be(path: str):
     """Any other path is shown exactly as it is."""
     tree = tree_of(path)
-    assert list(tree.hidden) == []
+    assert list(tree.listing.hidden) == []
     assert paths_of(tree)[-1] == path
-    assert tree.path(len(tree) - 1).decode() == path
+    assert tree.listing.path(len(tree) - 1).decode() == path
 
 
 def test_ten_thousand_deep():
     """A path of the greatest depth is a chain of directories, and walking it is no recursion."""
     tree = tree_of("d/" * 2047 + "f", "a/" * 10_000 + "f")
     assert len(tree) == 2049
-    assert tree.path(2048) == b"d/" * 2047 + b"f"
-    assert len(tree.hidden) == 1
+    assert tree.listing.path(2048) == b"d/" * 2047 + b"f"
+    assert len(tree.listing.hidden) == 1
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -173,7 +173,7 @@ def test_file_that_is_also_a_directory(order: int):
     paths = ["a", "a/b", "a/c/d", "a/c", "x/y", "x", "a.b", "a-b/c"][::order]
     tree = tree_of(*paths)
     assert paths_of(tree) == ["a/", "a/b", "a/c/", "a/c/d", "a-b/", "a-b/c", "a.b", "x/", "x/y"]
-    assert sorted(path for path, _ in tree.hidden) == ["a", "a/c", "x"]
+    assert sorted(path for path, _ in tree.listing.hidden) == ["a", "a/c", "x"]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_extents(offset: int, length: int, shown: bool):
     metadata = Metadata("d", 10, subfiles={"f": Subfile(offset=offset, len=length)})
     tree = Tree(skyfile(metadata, 10))
     assert paths_of(tree) == (["f"] if shown else [])
-    assert len(tree.hidden) == (not shown)
+    assert len(tree.listing.hidden) == (not shown)
 
 
 def test_overlapping_extents():
@@ -216,7 +216,7 @@ def test_records_that_were_rejected():
     raw = b'{"filename":"site","length":9,"subfiles":{"a":{"offset":-1},"b":5}}'
     tree = Tree(skyfile(raw, 9))
     assert paths_of(tree) == []
-    assert sorted(path for path, _ in tree.hidden) == ["a", "b"]
+    assert sorted(path for path, _ in tree.listing.hidden) == ["a", "b"]
 
 
 def test_indexes_depend_on_the_metadata_alone():
@@ -230,7 +230,8 @@ def test_indexes_depend_on_the_metadata_alone():
     luck.shuffle(paths)
     second = tree_of(*paths)
     assert paths_of(first) == paths_of(second)
-    assert [first.path(n) for n in range(len(first))] == [second.path(n) for n in range(len(first))]
+    both = [[tree.listing.path(n) for n in range(len(tree))] for tree in (first, second)]
+    assert both[0] == both[1]
 
 
 def test_limit_of_nodes(monkeypatch: pytest.MonkeyPatch):
@@ -242,7 +243,7 @@ def test_limit_of_nodes(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("skymount.content.model.listing_builder.ROWS_LIMIT", 10)
     tree = tree_of(*(f"{n:03}" for n in range(30)))
     assert len(tree) == 10
-    assert len(tree.hidden) == 21
+    assert len(tree.listing.hidden) == 21
 
 
 NAMES = ["a", "b", "..", ".", "", "c\0", "é", "x" * 256, "\ud800"]
@@ -263,7 +264,7 @@ def test_shown_or_hidden(paths: list[str]):
     """
     tree = tree_of(*paths)
     shown = [path for path in paths_of(tree) if not path.endswith("/")]
-    hidden = [path for path, _ in tree.hidden]
+    hidden = [path for path, _ in tree.listing.hidden]
     assert sorted(shown + hidden) == sorted(paths)
     for path in paths_of(tree):
         for name in path.rstrip("/").split("/"):

@@ -63,7 +63,7 @@ class SkylinksDirectory(Subtree):
         if parent == self._root:
             return await self._lookup_name(name)
         version, tree, index = await self._node(parent)
-        child = tree.child(_directory(tree, index), name)
+        child = tree.listing.find(_directory(tree, index), name)
         if child is None:
             return NO_ENTRY
         self._table.add_references(version)

@@ -261,12 +261,12 @@ class NameTable:
         finally:
             if version.tree is None and version is not mounted.version:
                 self._drop_if_unused(version)
-        if tree.hidden and not mounted.rechecks:
-            path, reason = tree.hidden[0]
+        if tree.listing.hidden and not mounted.rechecks:
+            path, reason = tree.listing.hidden[0]
             log.warning(
                 "%s: %d of its files cannot be shown, the first is %r: %s",
                 mounted.name,
-                len(tree.hidden),
+                len(tree.listing.hidden),
                 path[:_LOGGED_PATH],
                 reason,
             )

@@ -5,7 +5,7 @@
 """
 
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple, TypeAlias
@@ -55,61 +55,41 @@ class Tree:
     holds all data; a node is made when it is asked for.
     """
 
-    __slots__ = ("_listing", "skyfile")
+    __slots__ = ("listing", "skyfile")
 
     def __init__(self, skyfile: Skyfile) -> None:
         self.skyfile = skyfile
-        self._listing = skyfile.listing
+        self.listing = skyfile.listing
 
     def __len__(self) -> int:
-        return len(self._listing)
-
-    @property
-    def hidden(self) -> Sequence[tuple[str, str]]:
-        """(path, reason) of each file that cannot be shown."""
-        return self._listing.hidden
+        return len(self.listing)
 
     def node(self, index: int) -> TreeNode:
         """Return a node; IndexError when there is none."""
         if self.is_directory(index):
             return TreeDirectory()
-        return TreeFile(*self.extent(index), self.mode(index), self._listing.content_type(index))
+        return TreeFile(*self.extent(index), self.mode(index), self.listing.content_type(index))
 
     def extent(self, index: int) -> tuple[int, int]:
-        return self._listing.offsets[index], self._listing.sizes[index]
+        return self.listing.offsets[index], self.listing.sizes[index]
 
     def is_directory(self, index: int) -> bool:
-        return self._listing.modes[index] == DIRECTORY
+        return self.listing.modes[index] == DIRECTORY
 
     def mode(self, index: int) -> int:
-        return _st_mode(self._listing.modes[index])
+        return _st_mode(self.listing.modes[index])
 
     def size(self, index: int) -> int:
         """Return the size of a file in bytes; 0 for a directory."""
-        found: int = self._listing.sizes[index]
+        found: int = self.listing.sizes[index]
         return found
-
-    def name(self, index: int) -> bytes:
-        """Return the name of a node; empty for the root."""
-        return self._listing.names[index]
-
-    def path(self, index: int) -> bytes:
-        """Return the path of a node inside its tree; empty for the root."""
-        return self._listing.path(index)
-
-    def child(self, directory: int, name: bytes) -> int | None:
-        return self._listing.find(directory, name)
-
-    def children(self, directory: int, start: int = 0) -> Iterator[int]:
-        """Yield the indexes of a directory's children, sorted by name, from one of them on."""
-        return self._listing.children(directory, start)
 
     def child_ranges(self, directory: int, start: int) -> Iterator[ChildRange]:
         """Yield what a directory holds, from one child on, many at a time.
 
         A directory may have a million children: one call for each would be slow.
         """
-        listing = self._listing
+        listing = self.listing
         for run in listing.runs(directory, start):
             rows = slice(run.start, run.stop)
             yield ChildRange(
@@ -119,10 +99,6 @@ class Tree:
                 listing.sizes[rows],
                 listing.ends[rows],
             )
-
-    def below(self, index: int) -> range:
-        """Return the indexes of everything below a node, each directory before its content."""
-        return range(index + 1, self._listing.ends[index])
 
 
 @cache  # there are few different modes

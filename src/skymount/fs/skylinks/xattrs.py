@@ -1,4 +1,4 @@
-"""Owns the extended attributes: where a file came from, and how far it can be trusted. Pure."""
+"""Extended attributes: where a file came from, and how far it is verified. No IO."""
 
 import json
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from skymount.wire.requests import quote_path
 _VALUE_LIMIT = 60 << 10
 """Bytes of a value; the kernel passes on 64 KiB at most (XATTR_SIZE_MAX)."""
 
-_TYPE_LIMIT = 1000  # characters; more is no content type
+_TYPE_LIMIT = 1000  # characters
 
 _NO_TYPE = "application/octet-stream"
 
@@ -21,10 +21,10 @@ def attributes(
 ) -> Mapping[bytes, bytes]:
     """Return the attributes of a node of a tree by their full names.
 
-    `verified` is whether it is so that the name leads to this tree, `stale` whether it may lead
-    elsewhere by now; None when it cannot.
+    `verified` says whether the name is proved to lead to this tree, `stale` whether it may lead
+    elsewhere by now (None: never).
     """
-    skyfile, node, path = tree.skyfile, tree.node(index), tree.path(index).decode()
+    skyfile, node, path = tree.skyfile, tree.node(index), tree.listing.path(index).decode()
     target = f"{skyfile.skylink}/{quote_path(path)}" if path else str(skyfile.skylink)
     found = {
         "user.skymount.skylink": str(skyfile.skylink),
@@ -40,8 +40,8 @@ def attributes(
         found["user.skymount.content_type"] = content_type
         found["user.mime_type"] = content_type
     elif not path:
-        found["user.skymount.hidden"] = str(len(tree.hidden))
-        if tree.hidden:
+        found["user.skymount.hidden"] = str(len(tree.listing.hidden))
+        if tree.listing.hidden:
             found["user.skymount.hidden_names"] = _hidden_names(tree)
     return {
         name.encode(): value.encode("utf-8", "backslashreplace") for name, value in found.items()
@@ -64,10 +64,10 @@ def entry_attributes(signed: SignedEntry) -> Mapping[str, str]:
 
 
 def _hidden_names(tree: Tree) -> str:
-    """Write a line for each file that is not shown: its path as a JSON string, and the reason."""
+    """Return a line for each hidden file: its path as a JSON string, and the reason."""
     lines: list[str] = []
     size = 0
-    for path, reason in tree.hidden:
+    for path, reason in tree.listing.hidden:
         line = f"{json.dumps(path[:500])}: {reason}"
         size += len(line) + 1
         if size > _VALUE_LIMIT:

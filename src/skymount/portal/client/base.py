@@ -198,11 +198,9 @@ async def head(transport: HttpClient, skylink: Skylink, call: PortalOptions) -> 
             raise
         return await _without_headers(transport, skylink, call, error)
     headers = answer.headers
-    try:
+    with transport.parsing(request, call, answer.status):
         told = headers.get(call.dialect.skylink_header, "")
         found = Skylink.parse(told) if told else None
-    except MalformedError as error:
-        raise transport.bad(request, call, str(error), answer.status) from None
     return ContentHead(
         found,
         headers.raw(call.dialect.metadata_header),
@@ -227,10 +225,8 @@ async def _without_headers(
         return ContentHead(None, None, None, failure=failure)
     request = requests.resolve(call.dialect, skylink)
     answer = await transport.fetch(request, responses.RESPONSE_LIMIT, call)
-    try:
+    with transport.parsing(request, call, answer.status):
         found = responses.parse_resolved(answer.body)
-    except MalformedError as error:
-        raise transport.bad(request, call, str(error), answer.status) from None
     return ContentHead(found, None, None, answer.headers.raw(call.dialect.proof_header))
 
 

@@ -1,8 +1,4 @@
-"""The library's class for one portal, with every call of the contract.
-
-Arguments are checked before any request. The calls for skykeys and domains are in modules of their
-own; uploads and downloads are here, and what they do in ``upload``, ``download``, ``metadata``.
-"""
+"""The library's class for one portal. Calls check their arguments before any request."""
 
 import errno
 import math
@@ -84,12 +80,10 @@ class PortalClient(HnsCalls, SkykeyCalls, PortalReader):
 
     @property
     def registry(self) -> Registry:
-        """The registry: get_entry, set_entry, get_entry_url, get_entry_link."""
         return self._registry
 
     @property
     def db(self) -> SkyDB:
-        """SkyDB: get_json, set_json, delete_json."""
         return self._db
 
     # --- upload (contract, endpoints 1 and 2)

@@ -129,11 +129,9 @@ async def to_file(
     try:
         if find_check is not None:
             request, file.check = await find_check()
-        try:
+        with transport.parsing(request, options, None):
             await _fill(transport, request, file, options, progress)
             await file.check.finish()
-        except MalformedError as error:
-            raise transport.bad(request, options, str(error), None) from None
         await trio.to_thread.run_sync(file.finish)
     except BaseException:
         with trio.CancelScope(shield=True):
@@ -163,7 +161,7 @@ async def _fill(
             async with transport.open(request, options, headers=rest) as answer:
                 is_open, asked, tag = True, tag, ""
                 tag, total = await _position(file, answer, asked)
-                await _copy(transport, answer, file, total, progress)
+                await _copy(answer, file, total, progress)
                 return
         except (UnavailableError, BadContentError):
             if not (is_open or most):
@@ -183,7 +181,6 @@ async def _fill(
 
 
 async def _copy(
-    transport: HttpClient,
     answer: StreamingResponse,
     file: _PartialFile,
     total: int | None,

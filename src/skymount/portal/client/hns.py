@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import msgspec
 import trio
 
-from skymount.errors import MalformedError, SkymountError
+from skymount.errors import SkymountError
 from skymount.portal.client import arguments
 from skymount.portal.client.base import PortalReader
 from skymount.portal.http.client import HttpClient
@@ -33,11 +33,9 @@ async def resolve(transport: HttpClient, domain: str, call: PortalOptions) -> Hn
     """Ask a portal what a domain in canonical form resolves to (endpoint 12)."""
     request = requests.hns_resolution(domain)
     answer = await transport.fetch(request, responses.RESPONSE_LIMIT, call)
-    try:
+    with transport.parsing(request, call, answer.status):
         record = parse_resolution(answer.body)
         data: dict[str, Any] = msgspec.json.decode(answer.body)
-    except MalformedError as error:
-        raise transport.bad(request, call, str(error), answer.status) from None
     path = record.path if isinstance(record, SkylinkRecord) else ""
     return HnsResult(data, call.dialect.link(f"{record.skylink}{path}"), record)
 

@@ -117,18 +117,17 @@ async def get_metadata(
         answer = Response(HTTPStatus.OK, Headers(), b"")
     headers = answer.headers
     raw = headers.raw(call.dialect.metadata_header)
-    try:
+    with transport.parsing(request, call, answer.status):
         link = _link_of(headers, call, skylink, proof)
         if proof is not None:
             metadata = await off_loop(partial(_selected, proof.metadata, path), len(proof.metadata))
         elif raw is None:
             request = requests.metadata(call.dialect, skylink)
             answer = await transport.fetch(request, METADATA_LIMIT, call)
-            metadata = await off_loop(partial(_selected, answer.body, path), len(answer.body))
+            with transport.parsing(request, call, answer.status):
+                metadata = await off_loop(partial(_selected, answer.body, path), len(answer.body))
         else:
             metadata = await off_loop(partial(_as_object, raw), len(raw))
-    except MalformedError as error:
-        raise transport.bad(request, call, str(error), answer.status) from None
     verified = Verified.NO if proof is None else Verified.YES
     return MetadataResult(metadata, headers.get("content-type", ""), link, verified)
 
@@ -165,26 +164,22 @@ async def get_file_content(
     The metadata of a proof are preferred, if the content could be checked.
     """
     answer = await transport.fetch(request, limit, call)
-    try:
+    with transport.parsing(request, call, answer.status):
         await trio.to_thread.run_sync(check.update, answer.body)
         await check.finish()
-    except MalformedError as error:
-        raise transport.bad(request, call, str(error), answer.status) from None
     known = None if check.verified is Verified.NO else proof
     content_type = answer.headers.get("content-type", "")
     raw = answer.headers.raw(call.dialect.metadata_header)
     data: Any = answer.body
     if is_json(content_type):
         data = await off_loop(partial(_parsed, data), len(data))
-    try:
+    with transport.parsing(request, call, answer.status):
         metadata: dict[str, Any] | None = None
         if known is not None:
             metadata = await off_loop(partial(_selected, known.metadata, path), len(known.metadata))
         elif raw is not None:
             metadata = await off_loop(partial(_as_object, raw), len(raw))
         link = _link_of(answer.headers, call, skylink, known)
-    except MalformedError as error:
-        raise transport.bad(request, call, str(error), answer.status) from None
     return FileContent(data, content_type, metadata, link, check.verified)
 
 

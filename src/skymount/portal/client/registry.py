@@ -1,7 +1,4 @@
-"""The registry calls of the client: get an entry and verify it, sign an entry and set it.
-
-The format, hashes and signatures of entries are in `wire.registry_entry`.
-"""
+"""The registry calls of the client: get and verify an entry, sign and set one."""
 
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -72,7 +69,6 @@ class Registry:
     """The registry of one portal."""
 
     def __init__(self, transport: HttpClient, marks: RevisionMarks | None = None) -> None:
-        """`marks` are the revisions that were seen before; none by default."""
         self._transport = transport
         self.marks = marks or RevisionMarks()
 
@@ -88,9 +84,8 @@ class Registry:
         """Ask for an entry (endpoint 5) and verify its signature.
 
         `timeout` is how many seconds, at most 300, the portal may look. With `hashed_data_key_hex`
-        the data key is its hash, in 64 hex digits. Without an entry both results are None; every
-        other failure raises: BadContentError for a wrong signature, RolledBackError when a later
-        revision was seen before.
+        the data key is a hash, in 64 hex digits. BadContentError for a wrong signature,
+        RolledBackError when a later revision was seen before.
         """
         entry_id = entry_id_of(arguments.public_key(public_key), data_key, hashed_data_key_hex)
         call = self._transport.options.overridden(**options)
@@ -131,10 +126,8 @@ class Registry:
             if error.status != HTTPStatus.NOT_FOUND:  # only 404 means none in the contract
                 raise
             return None
-        try:
+        with self._transport.parsing(request, call, answer.status):
             return SignedEntry.parse_answer(answer.body, public_key, tweak).verify()
-        except MalformedError as error:
-            raise self._transport.bad(request, call, str(error), answer.status) from None
 
     async def next_revision(
         self,
@@ -144,16 +137,14 @@ class Registry:
         hashed_data_key_hex: bool = False,
         **options: Unpack[CommonOptions],
     ) -> int:
-        """Ask for the revision that a new entry must have; 0 when there is none yet.
+        """Return a revision above all that were seen; 0 if there is no entry yet.
 
-        It is above every revision that was seen, whatever the portal has now. FrozenEntryError
-        when the current revision is the last one possible.
+        FrozenEntryError when the current revision is the last one possible.
         """
         entry_id = entry_id_of(arguments.public_key(public_key), data_key, hashed_data_key_hex)
         return await self.revision_after(entry_id, self._transport.options.overridden(**options))
 
     async def revision_after(self, entry_id: EntryId, call: PortalOptions) -> int:
-        """As `next_revision`."""
         with suppress(RolledBackError):  # the owner's new revision corrects it
             await self.read(entry_id, call)
         mark = await self.marks.find(entry_id)
@@ -185,16 +176,15 @@ class Registry:
         await self.set(entry_id, signed, self._transport.options.overridden(**options))
 
     async def set(self, entry_id: EntryId, signed: SignedEntry, call: PortalOptions) -> None:
-        """Set a signed entry."""
         await self.post(signed, call)
         await self.marks.record(entry_id, signed)
 
     async def post(self, signed: SignedEntry, call: PortalOptions | None = None) -> None:
         """Post a signed entry; it is sent again when no response came.
 
-        When the repetition is refused for its revision, the entry may have been stored by the
-        first attempt, so the registry is asked whether it holds this entry. The refusal is
-        recognized by its words, because later portals send a status of 500 (wire notes 6.2).
+        If that is refused for its revision, the first attempt may have stored the entry, so the
+        registry is asked for it. Such a refusal is recognized by its words, because later portals
+        send a status of 500 (wire notes 6.2).
         """
         call = call or self._transport.options
         request = requests.registry_post(call.dialect)

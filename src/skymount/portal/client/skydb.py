@@ -1,7 +1,4 @@
-"""SkyDB: JSON documents behind registry entries (wire notes 10).
-
-The entry's data is the skylink of an upload that holds the document.
-"""
+"""SkyDB: JSON documents in uploads, whose skylinks are in registry entries (wire notes 10)."""
 
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -46,7 +43,7 @@ class JSONResult:
 
 
 class SkyDB:
-    """The JSON documents of one portal's registry."""
+    """The JSON documents at one portal."""
 
     def __init__(self, transport: HttpClient, registry: Registry, proofs: ContentProofs) -> None:
         self._transport = transport
@@ -92,11 +89,9 @@ class SkyDB:
         target, check, _ = await self._proofs.begin(skylink, "", call)
         request = requests.download(target, with_metadata=False)
         answer = await self._transport.fetch(request, DOCUMENT_LIMIT, call)
-        try:
+        with self._transport.parsing(request, call, answer.status):
             await trio.to_thread.run_sync(check.update, answer.body)
             await check.finish()
-        except MalformedError as error:
-            raise self._transport.bad(request, call, str(error), answer.status) from None
         try:
             return decode_document(answer.body), check.verified
         except MalformedError:

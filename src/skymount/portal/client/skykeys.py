@@ -16,7 +16,7 @@ _SHOWN = len("skykey:") + 16  # characters of a key's text that reveal hardly an
 
 
 class SkykeyCalls(PortalReader):
-    """The skykeys of the node. Real nodes answer 500 to almost every mistake (wire notes 7)."""
+    """Skykeys at the node. Real nodes answer 500 to almost every mistake (wire notes 7)."""
 
     async def create_skykey(
         self,
@@ -59,10 +59,8 @@ class SkykeyCalls(PortalReader):
         call = self.options.overridden(**options)
         request = requests.list_skykeys(call.dialect)
         answer = await self.node.fetch(request, skykey.LIST_LIMIT, call)
-        try:
+        with self.node.parsing(request, call, answer.status):
             return skykey.parse_list(answer.body)
-        except MalformedError as error:
-            raise self.node.bad(request, call, str(error), answer.status) from None
 
     async def delete_skykey(
         self,
@@ -83,10 +81,8 @@ class SkykeyCalls(PortalReader):
         self, request: requests.Request, call: PortalOptions, body: bytes | None = None
     ) -> Skykey:
         answer = await self._fetch_from_node(request, call, body)
-        try:
+        with self.node.parsing(request, call, answer.status):
             return Skykey.parse_record(answer.body)
-        except MalformedError as error:
-            raise self.node.bad(request, call, str(error), answer.status) from None
 
     async def _fetch_from_node(
         self, request: requests.Request, call: PortalOptions, body: bytes | None = None

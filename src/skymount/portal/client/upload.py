@@ -1,6 +1,4 @@
-"""Uploads: the multipart body of a file or a directory (contract, endpoints 1 and 2), its exact
-size, and sending it. Only one chunk at a time is in memory.
-"""
+"""Uploads: the multipart body of a file or a directory (contract, endpoints 1 and 2)."""
 
 import json
 import secrets
@@ -120,11 +118,9 @@ class UploadBody:
 
     @classmethod
     def of_document(cls, document: bytes, name: str) -> Self:
-        """Prepare an encoded SkyDB document."""
         return cls([UploadSource.of_bytes(document, name, contenttype="application/json")])
 
     def with_progress(self, progress: Progress | None) -> Self:
-        """Return the same body with a callback for the number of bytes sent."""
         body = copy(self)
         body._progress = progress
         return body
@@ -146,7 +142,6 @@ class UploadBody:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers that describe it."""
         headers = {"Content-Type": f"multipart/form-data; boundary={self._boundary}"}
         if self.size is not None:
             headers["Content-Length"] = str(self.size)
@@ -160,7 +155,7 @@ class UploadBody:
         return _BodyStream(self._chunks(), self.size, self._progress)
 
     def _chunks(self) -> Iterator[bytes]:
-        """Yield the body in chunks of about 1 MiB. Small files share one, which saves threads."""
+        """Yield chunks of about 1 MiB. Small files share one, which saves calls of threads."""
         chunk = bytearray()
         for head, source in self._parts:
             for data in chain([head], source.read(), [b"\r\n"]):
@@ -174,11 +169,7 @@ class UploadBody:
 async def send(
     transport: HttpClient, body: UploadBody, options: PortalOptions | None = None
 ) -> responses.UploadResult:
-    """Send content (endpoints 1 and 2). It is sent again only after a redirect.
-
-    BadContentError for a response that is not an upload's, MalformedError or OSError when a file
-    changes or cannot be read.
-    """
+    """Send content. MalformedError or OSError when a file changes or cannot be read."""
     call = options or transport.options
     request = requests.upload(
         call.dialect, f"skymount/{uuid4().hex}", filename=body.dirname, query=body.query

@@ -1,8 +1,5 @@
-"""What a portal proves of content, and what a download is compared with.
-
-The base sector (wire notes 2.1, 4.7) hashes to the skylink, and holds or names all the rest. Small
-content is proved without it: metadata and content make the base sector. Proofs are cached, as they
-hold whoever asks.
+"""What a portal proves of content: by its base sector (wire notes 2.1, 4.7), which hashes to the
+skylink and holds or names the rest, or for small content by all that makes the base sector.
 """
 
 from collections.abc import AsyncGenerator
@@ -51,17 +48,16 @@ DOMAIN_UNVERIFIABLE = "what a domain leads to is the portal's word"
 
 @dataclass(frozen=True, slots=True)
 class ContentProof:
-    """A base sector, and what was spilled from it; all verified."""
+    """A verified base sector, and what was spilled from it."""
 
     layout: base_sector.Layout
     fanout: bytes
     metadata: bytes
     payload: bytes | None
-    """The whole content, where the base sector holds it."""
+    """The content, if the base sector holds it."""
 
     @property
     def size(self) -> int:
-        """Bytes in memory."""
         return len(self.fanout) + len(self.metadata) + len(self.payload or b"")
 
 
@@ -69,7 +65,6 @@ class ContentProofs:
     """The proofs of one portal. Safe for many tasks at once."""
 
     def __init__(self, transport: HttpClient, marks: RevisionMarks) -> None:
-        """`marks` are the revisions of registry entries that were seen before."""
         self._transport = transport
         self._marks = marks
         self._cache: LRUCache[Skylink, ContentProof] = LRUCache(
@@ -80,10 +75,9 @@ class ContentProofs:
     async def find(
         self, skylink: Skylink, call: PortalOptions
     ) -> tuple[Skylink, ContentProof | None, str]:
-        """Return the skylink to ask for, its proof, and the reason if there is none.
+        """Return the skylink to ask for (v1, if provable), its proof, or the reason for none.
 
-        For a v2 skylink it is the one that it provably resolves to. BadContentError for a wrong
-        proof, and for a missing one that is required.
+        BadContentError for a wrong proof, and for a missing one that is required.
         """
         target, proof, reason = await self._find(skylink, call)
         if proof is None:
@@ -111,7 +105,6 @@ class ContentProofs:
         return skylink, proof, "" if proof else _NO_PROOF
 
     async def _resolve(self, link: Skylink, call: PortalOptions) -> Skylink | None:
-        """Ask where a v2 skylink leads; None when the portal does not prove it."""
         try:
             found = await head(self._transport, link, call)
         except NOT_OFFERED:
@@ -132,8 +125,7 @@ class ContentProofs:
     ) -> tuple[Skylink, DownloadCheck, ContentProof | None]:
         """Return the skylink to download, the check of the download, and the proof.
 
-        Errors as of `find`; NotFoundError for a path that is provably not there, if proof is
-        required.
+        Errors as of `find`; NotFoundError for a path that is provably absent, if proof is required.
         """
         if archive not in _AS_STORED:
             refuse_unverified(call, skylink, _NO_FILE)
@@ -185,7 +177,6 @@ def refuse_unverified(call: PortalOptions, what: object, reason: str) -> None:
 async def _fetch_proof(
     transport: HttpClient, skylink: Skylink, call: PortalOptions
 ) -> ContentProof | None:
-    """Ask for a proof; None when the portal gives none."""
     request = requests.base_sector(call.dialect, skylink)
     try:
         answer = await transport.fetch(request, SECTOR_SIZE, call)
@@ -194,7 +185,7 @@ async def _fetch_proof(
         return await _rebuilt_proof(transport, skylink, call)
     if not layout.is_plain:
         return None
-    try:
+    with transport.parsing(request, call, answer.status):
         if await off_loop(partial(merkle.sector_root, answer.body)) != skylink.root:
             raise MalformedError(f"{skylink}: the base sector is not the content")
         base = base_sector.parse_base_sector(answer.body)
@@ -204,15 +195,12 @@ async def _fetch_proof(
             fanout, metadata = base_sector.split_body(layout, body)
         if not layout.is_inline:
             base_sector.check_fanout(layout, fanout)
-    except MalformedError as error:
-        raise transport.bad(request, call, str(error), answer.status) from None
     return ContentProof(layout, fanout, metadata, base.payload)
 
 
 async def _spilled_body(
     transport: HttpClient, layout: base_sector.Layout, roots: bytes, call: PortalOptions
 ) -> bytes:
-    """Fetch what did not fit the base sector, level by level."""
     for size in base_sector.spilled_level_sizes(layout):
         level = bytearray()
         for _, root, length in base_sector.sectors_of_level(roots, size):
@@ -255,7 +243,6 @@ async def _rebuilt_proof(
 async def _read_payload(
     transport: HttpClient, call: PortalOptions, skylink: Skylink, size: int, wanted: ByteRange
 ) -> AsyncGenerator[bytes, None]:
-    """Yield a range of a payload of `size` bytes."""
     request = content_request(skylink, "")
     async with transport.open(request, call, byte_range=wanted) as answer:
         check_range(answer, wanted, size, named=False)
@@ -265,10 +252,8 @@ async def _read_payload(
 
 
 def _extent(proof: ContentProof, path: str, archive: str) -> tuple[int, int] | None:
-    """Return (offset, size) in the payload of what every portal sends for a path.
-
-    None where portals choose for themselves, such as a start page. NotFoundError for a path that
-    is not in the content.
+    """Return (offset, size) in the payload of what portals send for a path; None if they choose it
+    themselves, such as a start page. NotFoundError for a path that is not in the content.
     """
     size = proof.layout.filesize
     metadata = parse_metadata(proof.metadata)
