@@ -12,7 +12,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise
-from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar, overload
+from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from skymount.errors import MalformedError
 
@@ -105,30 +105,22 @@ def encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-class Hidden(Sequence[tuple[str, str]]):
+class Hidden:
     """(path, reason) of each file that cannot be shown."""
 
-    __slots__ = ("_paths", "_reasons", "_why")
-
-    def __init__(self, paths: Texts, why: memoryview, reasons: Texts) -> None:
+    def __init__(self, paths: Texts, reason_numbers: memoryview, reasons: Texts) -> None:
         self._paths = paths
-        self._why = why
+        self._reason_numbers = reason_numbers
         self._reasons = reasons
 
     def __len__(self) -> int:
-        return len(self._why)
+        return len(self._reason_numbers)
 
-    @overload
-    def __getitem__(self, index: int) -> tuple[str, str]: ...
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return map(self.__getitem__, range(len(self)))
 
-    @overload
-    def __getitem__(self, index: slice) -> list[tuple[str, str]]: ...
-
-    def __getitem__(self, index: int | slice) -> tuple[str, str] | list[tuple[str, str]]:
-        if isinstance(index, slice):
-            return [self[at] for at in range(*index.indices(len(self)))]
-        at = range(len(self))[index]
-        return self.path(at), self._reasons.text(self._why[at])
+    def __getitem__(self, index: int) -> tuple[str, str]:
+        return self.path(index), self._reasons.text(self._reason_numbers[index])
 
     def path(self, index: int) -> str:
         return self._paths.text(index)
