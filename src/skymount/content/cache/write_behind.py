@@ -162,11 +162,14 @@ async def open_write_behind(
 ) -> AsyncIterator[WriteBehindQueue]:
     """Run a queue; leaving the block waits a moment for queued writes."""
     queue = WriteBehindQueue(store, config or WriteBehindConfig())
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(queue.run)
-        try:
-            yield queue
-        finally:
-            queue.finish()
-    if not queue.queued_bytes:  # else a thread may still be writing
-        store.close()
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(queue.run)
+            try:
+                yield queue
+            finally:
+                queue.finish()
+    finally:
+        if not queue.queued_bytes:  # else a thread may still be writing
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(store.close)
