@@ -16,14 +16,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
 
-from benchmarks import daemon, distant, machine, mounts, report, scale, sequential, trees
+from benchmarks import daemon, distant, machine, mounts, report, scale, sequential, tls, trees
 from benchmarks.figures import Figure, Group, merged
 from benchmarks.plan import FULL, QUICK, Plan
 from benchmarks.report import Measured
 
 GROUPS = {
     group.name: group
-    for group in (*sequential.GROUPS, *distant.GROUPS, *trees.GROUPS, *daemon.GROUPS, *scale.GROUPS)
+    for group in (
+        *sequential.GROUPS,
+        *tls.GROUPS,
+        *distant.GROUPS,
+        *trees.GROUPS,
+        *daemon.GROUPS,
+        *scale.GROUPS,
+    )
 }
 
 

@@ -135,11 +135,13 @@ def skymount(
 
 
 @contextmanager
-def rclone(work: Path, portal: str) -> Iterator[Mounted]:
+def rclone(work: Path, portal: str, certificate: Path | None = None) -> Iterator[Mounted]:
     """Mount the portal's plain files with rclone's http backend and its defaults, read-only."""
     with TemporaryDirectory(prefix="home-", dir=work) as home:
         command = ("rclone", "mount", "--read-only", "--config", os.devnull, ":http:", "MOUNTPOINT")
-        options = ("--http-url", f"{portal}/")
+        options: tuple[str | Path, ...] = ("--http-url", f"{portal}/")
+        if certificate is not None:
+            options += ("--ca-cert", certificate)
         with mounted(work, *command, *options, env=environment(Path(home))) as found:
             yield found
 

@@ -13,6 +13,8 @@ class Sizes:
     """How much is read; bytes unless another unit is named."""
 
     big: int
+    tls: int
+    """Of the file that is read over HTTPS."""
     distant: int
     """Of the file that is read over a distance."""
     slowly: int
@@ -33,6 +35,7 @@ class Sizes:
 
 FULL = Sizes(
     big=1 << 30,
+    tls=512 << 20,
     distant=256 << 20,
     slowly=8 << 20,
     reader=16 << 20,
@@ -47,6 +50,7 @@ FULL = Sizes(
 
 QUICK = Sizes(
     big=24 << 20,
+    tls=16 << 20,
     distant=16 << 20,
     slowly=1 << 20,
     reader=5 << 20,

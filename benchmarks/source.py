@@ -136,11 +136,13 @@ class Site:
     """A running nginx."""
 
     port: int
+    certificate: Path | None = None
+    """With its key in one file; None without TLS."""
 
     @property
     def url(self) -> str:
         """Its address."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http{'s' if self.certificate else ''}://127.0.0.1:{self.port}"
 
 
 def url_of(portal: str, skyfile: Skyfile) -> str:
@@ -173,21 +175,27 @@ http {{
   client_body_temp_path {work}/nginx; proxy_temp_path {work}/nginx; fastcgi_temp_path {work}/nginx;
   uwsgi_temp_path {work}/nginx; scgi_temp_path {work}/nginx;
   server {{
-    listen 127.0.0.1:{port}; root {tree}; autoindex on;{locations}
+    listen 127.0.0.1:{port}{tls}; root {tree}; autoindex on;{locations}
   }}
 }}
 """
 
 
 @contextmanager
-def serve(work: Path, skyfiles: Sequence[Skyfile], tree: Path) -> Iterator[Site]:
-    """Run nginx over skyfiles, and a directory for the peers, at /."""
+def serve(
+    work: Path, skyfiles: Sequence[Skyfile], tree: Path, certificate: Path | None = None
+) -> Iterator[Site]:
+    """Run nginx over skyfiles, and a directory for the peers, at /; with TLS, if it gets a
+    certificate.
+    """
     port = machine.free_port()
     config, log = work / f"nginx-{port}.conf", work / "nginx.log"
     locations = "".join(map(_locations, skyfiles))
     user = "user root;" if machine.IS_ROOT else ""  # else its worker could not read our files
+    tls = f" ssl; ssl_certificate {certificate}; ssl_certificate_key {certificate}"
+    tls = tls if certificate else ""
     config.write_text(
-        _CONFIG.format(work=work, port=port, tree=tree, user=user, locations=locations)
+        _CONFIG.format(work=work, port=port, tree=tree, user=user, locations=locations, tls=tls)
     )
     with machine.process("nginx", "-e", log, "-p", work, "-c", config, log=log) as server:
         machine.wait_until(
@@ -195,4 +203,4 @@ def serve(work: Path, skyfiles: Sequence[Skyfile], tree: Path) -> Iterator[Site]
         )
         if server.poll() is not None:
             raise machine.BenchmarkError(f"nginx ended: {log.read_text()}")
-        yield Site(port)
+        yield Site(port, certificate)

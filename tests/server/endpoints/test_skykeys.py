@@ -1,7 +1,6 @@
 """The endpoints of skykeys."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,14 +13,22 @@ from tests.server.http_client import Client, message_of
 MADE = Skykey(Kind.PRIVATE, bytes(range(32)), bytes(range(24)), "made elsewhere")
 
 
-@pytest.fixture
-def client(tmp_path: Path) -> Iterator[Client]:
-    """A client of a portal without any skykeys."""
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """A client of the portal of this module."""
     with (
-        portal_process(tmp_path / "data") as portal,
+        portal_process(tmp_path_factory.mktemp("skykeys") / "data") as portal,
         Client(base_url=portal.url, timeout=60) as connected,
     ):
         yield connected
+
+
+@pytest.fixture
+def client(running: Client) -> Client:
+    """A client of a portal without any skykeys."""
+    for key in listed(running):
+        assert running.post("/svc/deleteskykey", data={"id": key.id}).status_code == 204
+    return running
 
 
 def created(client: Client, name: str, kind: str = "private-id") -> Skykey:
@@ -182,7 +189,7 @@ CASES = [
 ]
 
 
-def test_refusals_of_changes(client: Client) -> None:
+def test_refused_changes(client: Client) -> None:
     """Each has its status and message, and changes nothing."""
     created(client, "there")
     client.post("/svc/addskykey", data={"skykey": MADE.text})
@@ -205,7 +212,7 @@ def test_refusals_of_changes(client: Client) -> None:
         ("?id=abc", "failed to retrieve skykey: failed to decode skykey ID: "),
     ],
 )
-def test_refusals_of_questions(client: Client, query: str, message: str) -> None:
+def test_refused_reads(client: Client, query: str, message: str) -> None:
     answer = client.get("/svc/skykey" + query)
     assert answer.status_code == 500
     assert message_of(answer).startswith(message)

@@ -28,7 +28,7 @@ def test_keys_outlast_the_portal(tmp_path: Path) -> None:
     assert json.loads((tmp_path / SKYKEYS_FILE).read_bytes())["version"] == 1
 
 
-def refusal_to_start(data: Path) -> str:
+def failed_start(data: Path) -> str:
     """Start a portal that must fail; return what it says."""
     done = subprocess.run(
         portal_command("serve", "--listen", "127.0.0.1:0", "--data", str(data)),
@@ -47,7 +47,7 @@ async def test_a_file_that_others_may_read_stops_the_portal(tmp_path: Path) -> N
     skykeys = SkykeyStore.open(tmp_path)
     await skykeys.add(MADE)
     (tmp_path / SKYKEYS_FILE).chmod(0o640)
-    said = await trio.to_thread.run_sync(refusal_to_start, tmp_path)
+    said = await trio.to_thread.run_sync(failed_start, tmp_path)
     assert f"chmod 600 {tmp_path / SKYKEYS_FILE}" in said
     (tmp_path / SKYKEYS_FILE).chmod(0o600)
     assert SkykeyStore.open(tmp_path).all() == (MADE,)

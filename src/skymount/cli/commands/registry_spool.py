@@ -10,12 +10,7 @@ import click
 from skymount.cli.key_argument import EntryArgument, entry_arguments, key_pair, open_ledger
 from skymount.cli.options import portal_options
 from skymount.cli.output import emit, json_option, warn
-from skymount.cli.pending_entries import (
-    key_names,
-    pending_facts,
-    pending_line,
-    warn_of_dropped,
-)
+from skymount.cli.pending_entries import key_names, pending_facts, pending_line, warn_of_dropped
 from skymount.errors import (
     KeyringError,
     NotFoundError,

@@ -161,7 +161,7 @@ async def _fill(
             async with transport.open(request, options, headers=rest) as answer:
                 is_open, asked, tag = True, tag, ""
                 tag, total = await _position(file, answer, asked)
-                await _copy(transport, answer, file, total, progress)
+                await _copy(answer, file, total, progress)
                 return
         except (UnavailableError, BadContentError):
             if not (is_open or most):
@@ -181,7 +181,6 @@ async def _fill(
 
 
 async def _copy(
-    transport: HttpClient,
     answer: StreamingResponse,
     file: _PartialFile,
     total: int | None,

@@ -8,11 +8,9 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from http.cookiejar import CookieJar
 from typing import Any, Protocol, TypeVar
 
 import httpx
@@ -66,9 +64,13 @@ _sending: ContextVar[bool] = ContextVar("sending", default=False)
 logging.getLogger("httpx").addFilter(lambda _: not _sending.get())
 
 
-class _NoCookies(CookieJar):
-    def extract_cookies(self, response: Any, request: Any) -> None:
-        """Keep none."""
+class _NoCookies(httpx.Cookies):
+    def extract_cookies(self, response: httpx.Response) -> None:
+        """Keep none, in no time: to look for them takes as long as to send the request."""
+
+
+class _AsyncClient(httpx.AsyncClient):
+    cookies = _NoCookies()  # type: ignore[override]
 
 
 @dataclass(slots=True)
@@ -109,9 +111,7 @@ class HttpClient:
         self.options = options
         self.retry = retry or RetryPolicy()
         self._transport = HTTPTransport(url, options)
-        self._http = httpx.AsyncClient(
-            transport=self._transport, cookies=_NoCookies(), trust_env=False
-        )
+        self._http = _AsyncClient(transport=self._transport, trust_env=False)
 
     def __repr__(self) -> str:
         return f"HttpClient({self.url!r})"
@@ -323,9 +323,9 @@ def _request(call: Call, content: Content | None) -> tuple[httpx.Request, frozen
 
 
 def _with_extensions(request: httpx.Request, more: Mapping[str, Any]) -> httpx.Request:
-    """Return the same request, which may be on its way elsewhere, with further extensions."""
-    found = copy(request)
-    found.stream, found.extensions = request.stream, {**request.extensions, **more}
+    """Return a shallow copy of a request, with further extensions. `copy.copy` would drop some."""
+    found = httpx.Request.__new__(httpx.Request)
+    vars(found).update(vars(request), extensions={**request.extensions, **more})
     return found
 
 

@@ -8,10 +8,10 @@ import io
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 from skymount.server.download.path_selection import ArchiveMember
-from skymount.server.storage.stored_range import STREAM_CHUNK_SIZE, StoredRange, read_chunks
+from skymount.server.storage.stored_range import STREAM_CHUNK_SIZE, StoredRange, read_open
 
 _DEFAULT_MODE = 0o644  # of a file uploaded without one: with mode 0 it would unpack unreadable
 
@@ -20,24 +20,27 @@ def archive_chunks(
     archive: str, members: Sequence[ArchiveMember], payload: StoredRange
 ) -> Generator[bytes]:
     """Yield an archive of the members in chunks of about 1 MiB."""
-    if archive == "zip":
-        small = _zip(members, payload)
-    elif archive == "tar":
-        small = _tar(members, payload)
-    else:
-        small = _gzip(_tar(members, payload))
-    waiting, size = [], 0
-    for data in small:  # a thousand tiny members are not a thousand sends
-        waiting.append(data)
-        size += len(data)
-        if size >= STREAM_CHUNK_SIZE:
-            yield b"".join(waiting)
-            waiting, size = [], 0
-    yield b"".join(waiting)
+    with open(payload.file, "rb", buffering=0) as file:
+
+        def content(member: ArchiveMember) -> Iterator[bytes]:
+            return read_open(file.fileno(), payload, member.offset, member.length)
+
+        if archive == "zip":
+            small = _zip(members, content)
+        else:
+            small = _tar(members, content)
+            small = small if archive == "tar" else _gzip(small)
+        waiting, size = [], 0
+        for data in small:  # a thousand tiny members are not a thousand sends
+            waiting.append(data)
+            size += len(data)
+            if size >= STREAM_CHUNK_SIZE:
+                yield b"".join(waiting)
+                waiting, size = [], 0
+        yield b"".join(waiting)
 
 
-def _content(member: ArchiveMember, payload: StoredRange) -> Iterator[bytes]:
-    return read_chunks(payload, [(member.offset, member.length)])
+_Content = Callable[[ArchiveMember], Iterator[bytes]]
 
 
 class _Sink(io.RawIOBase):
@@ -59,7 +62,7 @@ class _Sink(io.RawIOBase):
         return taken
 
 
-def _zip(members: Sequence[ArchiveMember], payload: StoredRange) -> Iterator[bytes]:
+def _zip(members: Sequence[ArchiveMember], content: _Content) -> Iterator[bytes]:
     sink = _Sink()
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED) as archive:
         for member in members:
@@ -67,20 +70,20 @@ def _zip(members: Sequence[ArchiveMember], payload: StoredRange) -> Iterator[byt
             info.external_attr = (member.mode & 0o7777 or _DEFAULT_MODE) << 16
             info.file_size = member.length
             with archive.open(info, "w") as file:
-                for data in _content(member, payload):
+                for data in content(member):
                     file.write(data)
                     yield sink.take()
             yield sink.take()
     yield sink.take()
 
 
-def _tar(members: Sequence[ArchiveMember], payload: StoredRange) -> Iterator[bytes]:
+def _tar(members: Sequence[ArchiveMember], content: _Content) -> Iterator[bytes]:
     for member in members:
         info = tarfile.TarInfo(member.name)
         info.size = member.length
         info.mode = member.mode & 0o7777 or _DEFAULT_MODE
         yield info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")
-        yield from _content(member, payload)
+        yield from content(member)
         yield bytes(-member.length % tarfile.BLOCKSIZE)
     yield bytes(2 * tarfile.BLOCKSIZE)
 

@@ -33,10 +33,7 @@ class HnsEndpoints:
         return responses.json_body(encode_resolution(await self._find(request)))
 
     async def get(self, request: Request) -> Response:
-        """Answer with the content of a domain, as a request for its skylink is answered.
-
-        A redirect is relative to the URL, and so stays within the domain.
-        """
+        """Answer with the content of a domain. Redirects are relative: they stay within it."""
         record = await self._find(request)
         path = request.path_params.get("path", "")
         if not path and isinstance(record, SkylinkRecord):

@@ -63,20 +63,14 @@ class SkyfileIndex:
         self._counting = trio.Lock()
 
     async def find(self, skylink: Skylink) -> StoredSkyfile:
-        """Return where the skyfile of a v1 skylink is stored, encrypted or not.
-
-        HttpError 404 when it is not here.
-        """
+        """Return where the skyfile of a v1 skylink is stored; HttpError 404 when it is not here."""
         found = await trio.to_thread.run_sync(self._store.find, skylink)
         if found is None:
             raise HttpError(404, "failed to fetch skylink: root not found")
         return found
 
     async def load(self, skylink: Skylink) -> ParsedSkyfile:
-        """Return the skyfile of a v1 skylink with its metadata.
-
-        HttpError 404 when it is not here, 500 when it is encrypted and its skykey is missing.
-        """
+        """Return a skyfile with its metadata; HttpError 404, or 500 when its skykey is missing."""
         keys = self._skykeys.all()
         if keys is not self._keys:
             self._forget_encrypted()

@@ -4,7 +4,7 @@ Every function blocks on the disk: async code calls it in a thread.
 """
 
 import os
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,13 +45,17 @@ def read_chunks(
     fd = os.open(stored.file, os.O_RDONLY | os.O_CLOEXEC)
     try:
         for start, length in ((0, stored.length),) if parts is None else parts:
-            offset, end = stored.offset + start, stored.offset + start + length
-            while offset < end:
-                data = os.pread(fd, min(STREAM_CHUNK_SIZE, end - offset), offset)
-                if not data:
-                    name = stored.file.name
-                    raise StorageError(f"stored file {name} is damaged: shorter than recorded")
-                yield data if stored.decrypt is None else stored.decrypt(data, offset)
-                offset += len(data)
+            yield from read_open(fd, stored, start, length)
     finally:
         os.close(fd)
+
+
+def read_open(fd: int, stored: StoredRange, start: int, length: int) -> Iterator[bytes]:
+    """Yield a part of a range, whose file is open already, in chunks; errors as `read_chunks`."""
+    offset, end = stored.offset + start, stored.offset + start + length
+    while offset < end:
+        data = os.pread(fd, min(STREAM_CHUNK_SIZE, end - offset), offset)
+        if not data:
+            raise StorageError(f"stored file {stored.file.name} is damaged: shorter than recorded")
+        yield data if stored.decrypt is None else stored.decrypt(data, offset)
+        offset += len(data)
