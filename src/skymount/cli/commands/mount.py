@@ -44,12 +44,7 @@ _PID_TIMEOUT = 2.0  # seconds for a mount to answer with its process id
 )
 @click.option("--allow-other", is_flag=True, default=None, help="Let other users in.")
 @click.option("--log-file", metavar="FILE", help="Where the daemon logs in the background.")
-def mount(
-    mountpoint: str | None,
-    name: str | None,
-    foreground: bool,
-    **flags: Any,
-) -> None:
+def mount(mountpoint: str | None, name: str | None, foreground: bool, **flags: Any) -> None:
     """Mount a portal at the directory MOUNTPOINT.
 
     Goes to the background once the mount is ready. If no portal is named anywhere, the one at the
@@ -147,8 +142,8 @@ def umount(mountpoint: str, lazy: bool) -> None:
 
 def _warn_of_pending() -> None:
     """Warn of pending registry entries, which only a mount would post by itself."""
-    from skymount.portal.registry.ledger import Ledger
-    from skymount.portal.registry.pending_write import summary
+    from skymount.portal.ledger.ledger import Ledger
+    from skymount.portal.ledger.pending_write import summary
 
     with contextlib.closing(Ledger.of_user()) as ledger:
         if not ledger.path.exists():
