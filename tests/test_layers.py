@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from skymount.cli import _COMMANDS
+from skymount.cli import COMMANDS
 from tests.portal_process import running_portal
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -157,7 +157,7 @@ def test_commands_without_network_traffic_load_nothing_for_it(tmp_path: Path, co
     assert not loaded_by(tmp_path, *command) & (HEAVY | {"pyfuse3", "trio", "httpx", "sqlite3"})
 
 
-@pytest.mark.parametrize("command", ["", *_COMMANDS])
+@pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_help_is_light(command: str):
     """Asking for help imports hardly anything."""
     done = run("-X", "importtime", "-m", "skymount", *command.split(), "--help")

@@ -6,7 +6,7 @@ from typing import NoReturn
 import pytest
 import trio
 
-from skymount.cli.options import PortalFlags
+from skymount.cli.options import load_settings
 from skymount.cli.session import run_with_client, run_with_content
 from skymount.config import Config
 from skymount.errors import NotFoundError, PortalError, UnavailableError
@@ -61,8 +61,7 @@ def test_the_result_is_returned(run: "Callable[..., str]") -> None:
 def test_flags_go_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYMOUNT_PORTALS", "http://a.example")
     monkeypatch.setenv("XDG_CONFIG_HOME", "/nonexistent")
-    assert PortalFlags().load().portals == ("http://a.example",)
-    flags = PortalFlags(portals=("http://b.example",), dialect="skynet", verify="require")
-    found = flags.load()
+    assert load_settings().portals == ("http://a.example",)
+    found = load_settings(portals=("http://b.example",), dialect="skynet", verify="require")
     assert (found.portals, found.dialect) == (("http://b.example",), "skynet")
     assert found.verify.value == "require"

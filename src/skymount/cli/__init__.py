@@ -22,24 +22,13 @@ from skymount.errors import (
     WrongTypeError,
 )
 
-_COMMANDS = {
-    "mount": "skymount.cli.commands.mount:mount",
-    "umount": "skymount.cli.commands.mount:umount",
-    "upload": "skymount.cli.commands.upload:upload",
-    "publish": "skymount.cli.commands.publish:publish",
-    "download": "skymount.cli.commands.download:download",
-    "ls": "skymount.cli.commands.content:ls",
-    "cat": "skymount.cli.commands.content:cat",
-    "metadata": "skymount.cli.commands.content:metadata",
-    "hns": "skymount.cli.commands.hns:hns",
-    "registry": "skymount.cli.commands.registry:registry",
-    "db": "skymount.cli.commands.db:db",
-    "key": "skymount.cli.commands.key:key",
-    "skykey": "skymount.cli.commands.skykey:skykey",
-    "skylink": "skymount.cli.commands.skylink:skylink",
-    "cache": "skymount.cli.commands.cache:cache",
-    "portal": "skymount.cli.commands.portal:portal",
-}
+COMMANDS = (
+    *("mount", "umount", "upload", "publish", "download", "ls", "cat", "metadata", "hns"),
+    *("registry", "db", "key", "skykey", "skylink", "cache", "portal"),
+)
+
+_MODULES = {"umount": "mount", "ls": "content", "cat": "content", "metadata": "content"}
+"""Modules of ``commands`` that are not named after the command."""
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -74,13 +63,13 @@ class _LazyGroup(click.Group):
             return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in COMMANDS:
             return None
-        module, _, name = _COMMANDS[cmd_name].partition(":")
-        found = getattr(importlib.import_module(module), name)
+        name = _MODULES.get(cmd_name, cmd_name)
+        found = getattr(importlib.import_module(f"skymount.cli.commands.{name}"), cmd_name)
         assert isinstance(found, click.Command)
         return found
 

@@ -1,8 +1,7 @@
 """Options that several commands share."""
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -15,36 +14,18 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, slots=True)
-class PortalFlags:
-    """The options of a command line that name portals; None where it has none."""
-
-    portals: tuple[str, ...] = ()
-    dialect: str | None = None
-    timeout: str | None = None
-    user_agent: str | None = None
-    config_file: str | None = None
-    verify: str | None = None
-
-    def load(self, name: str = "", **more: object) -> "Config":
-        """Read the configuration and override it; `name` selects the table of a mount."""
-        from skymount import config
-        from skymount.cli.output import warn
-
-        given = {
-            "portals": self.portals or None,
-            "dialect": self.dialect,
-            "timeout": self.timeout,
-            "user_agent": self.user_agent,
-            "verify": self.verify,
-            **more,
-        }
-        return config.load(
-            given, environ=os.environ, file=self.config_file or "", name=name, warn=warn
-        )
+_FLAGS = ("portals", "dialect", "timeout", "user_agent", "config_file", "verify")
 
 
-_FLAGS = tuple(item.name for item in fields(PortalFlags))
+def load_settings(
+    *, name: str = "", config_file: str | None = None, portals: Sequence[str] = (), **flags: object
+) -> "Config":
+    """Read the configuration and override it with flags; `name` selects the table of a mount."""
+    from skymount import config
+    from skymount.cli.output import warn
+
+    given = {"portals": portals or None, **flags}
+    return config.load(given, environ=os.environ, file=config_file or "", name=name, warn=warn)
 
 
 def _default_data() -> Path:
@@ -82,26 +63,17 @@ def reading_options(command: F) -> F:
 
 
 def mount_options(command: F) -> F:
-    """Add the options of a mount; the command gets them as `flags`."""
-    with_flags = _with_flags(_verify_option(command))
-    return _portal_options(with_flags, "Limit of any one file operation.")
-
-
-def _with_flags(command: F) -> F:
-    @wraps(command)
-    def with_flags(**parameters: Any) -> Any:
-        given = {name: parameters.pop(name) for name in _FLAGS if name in parameters}
-        return command(flags=PortalFlags(**given), **parameters)
-
-    return cast("F", with_flags)
+    """Add the options of a mount; the command gets each as a parameter, for `load_settings`."""
+    return _portal_options(_verify_option(command), "Limit of any one file operation.")
 
 
 def _with_settings(command: F) -> F:
     @wraps(command)
-    def with_settings(flags: PortalFlags, **parameters: Any) -> Any:
-        return command(settings=flags.load(), **parameters)
+    def with_settings(**parameters: Any) -> Any:
+        given = {name: parameters.pop(name) for name in _FLAGS if name in parameters}
+        return command(settings=load_settings(**given), **parameters)
 
-    return _with_flags(cast("F", with_settings))
+    return cast("F", with_settings)
 
 
 _verify_option = click.option(

@@ -41,11 +41,7 @@ class MountStatus:
             "portals": self.config.portal_urls,
             "own_portal": self.embedded_portal.is_running,
             "verify": self.config.verify.value,
-            "memory_cache": {
-                "size": cache.size,
-                "used": cache.used,
-                "on_its_way": cache.reserved,
-            },
+            "memory_cache": {"size": cache.size, "used": cache.used, "on_its_way": cache.reserved},
             "disk_cache": self._disk_cache(),
             "fetched": self.reader.counts,
             "skylinks": len(self.skylinks),

@@ -1,10 +1,10 @@
 """``skymount cache``: content that mounts keep on disk."""
 
-import os
 from typing import TYPE_CHECKING
 
 import click
 
+from skymount.cli.options import load_settings
 from skymount.cli.output import emit, json_option, warn
 
 if TYPE_CHECKING:
@@ -38,9 +38,7 @@ def info(as_json: bool) -> None:
     Example:
       skymount cache info --json | jq .bytes
     """
-    from skymount import config
-
-    size = config.load({}, environ=os.environ).disk_cache
+    size = load_settings().disk_cache
     store = _existing()
     found = store.info() if store else None
     blocks, used = (found.blocks, found.bytes) if found else (0, 0)

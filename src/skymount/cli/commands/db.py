@@ -70,13 +70,7 @@ def db() -> None:
 @wait_option
 @reading_options
 @json_option
-def get(
-    entry: EntryArgument,
-    pretty: bool,
-    wait: float,
-    settings: "Config",
-    as_json: bool,
-) -> None:
+def get(entry: EntryArgument, pretty: bool, wait: float, settings: "Config", as_json: bool) -> None:
     """Print a document.
 
     An entry older than one seen before is refused, as by `skymount registry get`. The document is
@@ -144,11 +138,7 @@ def _no_document(data_key: str) -> click.ClickException:
 @portal_options
 @json_option
 def set_(
-    entry: EntryArgument,
-    file: Path,
-    revision: int | None,
-    settings: "Config",
-    as_json: bool,
+    entry: EntryArgument, file: Path, revision: int | None, settings: "Config", as_json: bool
 ) -> None:
     """Store the JSON document in FILE, or on standard input; print its link.
 

@@ -9,12 +9,12 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from skymount import file_permissions
-from skymount.cli.options import PortalFlags, mount_options
+from skymount.cli.options import load_settings, mount_options
 from skymount.cli.output import warn
 from skymount.errors import ConfigError, MountError, StorageError
 
@@ -44,13 +44,7 @@ _PID_TIMEOUT = 2.0  # seconds for a mount to answer with its process id
 )
 @click.option("--allow-other", is_flag=True, default=None, help="Let other users in.")
 @click.option("--log-file", metavar="FILE", help="Where the daemon logs in the background.")
-def mount(
-    mountpoint: str | None,
-    flags: PortalFlags,
-    name: str | None,
-    foreground: bool,
-    **more: object,
-) -> None:
+def mount(mountpoint: str | None, name: str | None, foreground: bool, **flags: Any) -> None:
     """Mount a portal at the directory MOUNTPOINT.
 
     Goes to the background once the mount is ready. If no portal is named anywhere, the one at the
@@ -68,7 +62,7 @@ def mount(
     from skymount.daemon.readiness import Report
     from skymount.fs import mountpoint as place
 
-    settings = flags.load(name or "", mountpoint=mountpoint, **more)
+    settings = load_settings(name=name or "", mountpoint=mountpoint, **flags)
     if not settings.mountpoint:
         raise ConfigError(
             "no mount point: name a directory, or set mountpoint in the configuration"
@@ -148,8 +142,8 @@ def umount(mountpoint: str, lazy: bool) -> None:
 
 def _warn_of_pending() -> None:
     """Warn of pending registry entries, which only a mount would post by itself."""
-    from skymount.portal.registry.ledger import Ledger
-    from skymount.portal.registry.pending_write import summary
+    from skymount.portal.ledger.ledger import Ledger
+    from skymount.portal.ledger.pending_write import summary
 
     with contextlib.closing(Ledger.of_user()) as ledger:
         if not ledger.path.exists():

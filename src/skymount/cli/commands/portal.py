@@ -119,10 +119,6 @@ def serve(
     try:
         password = read_password(password_file, environment)
         config = PortalConfig(host=host, port=port, password=password, **settings)
-        run(
-            config,
-            on_listening=lambda url: click.echo(f"listening on {url}"),
-            until_eof=until_eof,
-        )
+        run(config, on_listening=lambda url: click.echo(f"listening on {url}"), until_eof=until_eof)
     except SkymountError as error:  # exit code 1: a port in use is not wrong usage
         raise click.ClickException(str(error)) from None

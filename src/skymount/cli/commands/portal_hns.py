@@ -1,14 +1,13 @@
 """``skymount portal hns``: the domains of a portal on this machine."""
 
-import os
 from pathlib import Path
 
 import click
 
-from skymount.cli.options import data_option
+from skymount.cli.options import data_option, load_settings
 from skymount.cli.output import emit, json_option, warn
 from skymount.errors import MalformedError, NotFoundError
-from skymount.wire.dialect import Dialect, dialect_named
+from skymount.wire.dialect import dialect_named
 
 
 @click.group()
@@ -48,7 +47,7 @@ def set_(domain: str, value: str, data: Path, dialect: str | None) -> None:
 
     name = parse_domain(domain)
     try:
-        text = zone_file.parse_value(value, _dialect(dialect))
+        text = zone_file.parse_value(value, dialect_named(load_settings(dialect=dialect).dialect))
     except MalformedError as error:
         if "/" not in value or "://" in value:
             raise
@@ -108,10 +107,3 @@ def list_(data: Path, as_json: bool) -> None:
     for problem in found.problems():
         warn(f"{data / zone_file.ZONE_FILE} {problem}")
     emit(rows, as_json, (f"{row['domain']} {row['value']}" for row in rows if row["skylink"]))
-
-
-def _dialect(name: str | None) -> "Dialect":
-    """Return the dialect of that name, or the configured one."""
-    from skymount import config
-
-    return dialect_named(config.load({"dialect": name}, environ=os.environ, file="").dialect)

@@ -45,13 +45,7 @@ def registry() -> None:
 @wait_option
 @reading_options
 @json_option
-def get(
-    entry: EntryArgument,
-    raw: bool,
-    wait: float,
-    settings: "Config",
-    as_json: bool,
-) -> None:
+def get(entry: EntryArgument, raw: bool, wait: float, settings: "Config", as_json: bool) -> None:
     """Print the data of an entry. Its signature is verified.
 
     A portal may show an old state, by mistake or on purpose. An entry older than one that this

@@ -10,12 +10,7 @@ import click
 from skymount.cli.key_argument import EntryArgument, entry_arguments, key_pair, open_ledger
 from skymount.cli.options import portal_options
 from skymount.cli.output import emit, json_option, warn
-from skymount.cli.pending_entries import (
-    key_names,
-    pending_facts,
-    pending_line,
-    warn_of_dropped,
-)
+from skymount.cli.pending_entries import key_names, pending_facts, pending_line, warn_of_dropped
 from skymount.errors import (
     KeyringError,
     NotFoundError,
@@ -27,7 +22,7 @@ from skymount.errors import (
 if TYPE_CHECKING:
     from skymount.cli.session import WriteSession
     from skymount.config import Config
-    from skymount.portal.registry.pending_write import PendingWrite
+    from skymount.portal.ledger.pending_write import PendingWrite
     from skymount.wire.key_pair import SigningKeyPair
 
 
@@ -106,8 +101,8 @@ async def _send_all(
     """
     import trio
 
-    from skymount.portal.registry.pending_write import PendingStatus
-    from skymount.portal.registry.revision_marks import EntryId
+    from skymount.portal.ledger.pending_write import PendingStatus
+    from skymount.portal.ledger.revision_marks import EntryId
 
     registry, ledger = session.registry, session.ledger
     sent: list[dict[str, Any]] = []

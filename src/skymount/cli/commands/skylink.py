@@ -1,9 +1,8 @@
 """``skymount skylink``: what a skylink says by itself."""
 
-import os
-
 import click
 
+from skymount.cli.options import load_settings
 from skymount.cli.output import emit, json_option
 from skymount.wire.dialect import Dialect, dialect_named
 from skymount.wire.skylink import Skylink, split_link
@@ -51,10 +50,8 @@ def inspect(link: str, dialect: str | None, config_file: str | None, as_json: bo
     Example:
       skymount skylink inspect SKYLINK
     """
-    from skymount import config
-
     found, path = split_link(link)
-    settings = config.load({"dialect": dialect}, environ=os.environ, file=config_file or "")
+    settings = load_settings(dialect=dialect, config_file=config_file)
     value = _facts(found, path, dialect_named(settings.dialect))
     width = max(map(len, value)) + 2
     emit(value, as_json, [f"{name + ':':<{width}}{fact}" for name, fact in value.items()])

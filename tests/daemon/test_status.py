@@ -1,0 +1,41 @@
+"""What a mount says of itself."""
+
+import json
+import os
+from types import SimpleNamespace
+from typing import Any
+
+from skymount.config import Config
+from skymount.content.cache.memory_cache import MemoryCache
+from skymount.daemon.embedded_portal import EmbeddedPortal
+from skymount.daemon.status import MountStatus
+
+
+class _Names:
+    """A table of names whose trees have a size."""
+
+    def __init__(self, count: int, size: int) -> None:
+        self.count, self.size = count, size
+
+    def __len__(self) -> int:
+        return self.count
+
+    def usage(self) -> tuple[int, int]:
+        return self.size, self.count
+
+
+def test_status() -> None:
+    config = Config(mountpoint="/mnt", portals=("http://a.example",), disk_cache=0)
+    status: Any = MountStatus(config, EmbeddedPortal())
+    status.memory_cache = MemoryCache(1 << 20)
+    status.reader = SimpleNamespace(counts={"bytes": 7})
+    status.skylinks, status.domains = _Names(2, 100), _Names(1, 10)
+    status.operations = {"read": 3, "lookup": 4}
+    found = json.loads(status.to_json())
+    assert (found["pid"], found["mountpoint"]) == (os.getpid(), "/mnt")
+    assert (found["portals"], found["own_portal"]) == (["http://a.example"], False)
+    assert (found["skylinks"], found["domains"], found["fetched"]) == (2, 1, {"bytes": 7})
+    assert found["memory_cache"] == {"size": 1 << 20, "used": 0, "on_its_way": 0}
+    assert found["disk_cache"] == {"size": 0}
+    assert list(found["operations"]) == ["lookup", "read"]
+    assert status.usage() == (110, 3)
