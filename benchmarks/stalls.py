@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from skymount.__main__ import main as skymount
 from skymount.keyring import Keyring
-from skymount.portal.registry.ledger import Ledger
+from skymount.portal.ledger.ledger import Ledger
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.metadata import Metadata, Subfile, encode_metadata
 from skymount.wire.registry_entry import hash_data_key

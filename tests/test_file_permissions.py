@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from skymount import file_permissions
-from skymount.portal.registry.ledger import Ledger
+from skymount.portal.ledger.ledger import Ledger
 from tests.portal_process import portal_command, portal_environment
 from tests.skymount_process import SKYMOUNT, Sandbox, end
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from skymount.keyring import Keyring
-from skymount.portal.registry.ledger import Ledger
+from skymount.portal.ledger.ledger import Ledger
 from skymount.wire.hns import RegistryRecord, encode_resolution
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import Entry, SignedEntry, hash_data_key

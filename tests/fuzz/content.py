@@ -13,8 +13,8 @@ from typing import Any
 
 from skymount.cli.link_target import ParsedLink
 from skymount.config import ENVIRONMENT_PREFIX, Config, load, parse_size
-from skymount.content.cache import block_file as blockfile
 from skymount.content.cache import block_format
+from skymount.content.cache.block_file import read as read_block
 from skymount.content.cache.buffer_pool import BufferPool
 from skymount.content.model import description_codec
 from skymount.content.model.listing import DIRECTORY, Listing, unpack
@@ -186,7 +186,7 @@ def block_file(data: bytes) -> None:
     """A file is the block that was written, or it is damaged."""
     path = _file("block", data)
     found = attempt(
-        lambda: blockfile.read(str(path), _IDENTITY, 100, BufferPool(), touch=False), errors=OSError
+        lambda: read_block(str(path), _IDENTITY, 100, BufferPool(), touch=False), errors=OSError
     )
     if found is not None:
         assert data == bytes(found) + block_format.seal(_IDENTITY, found)

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from skymount.keyring import Keyring
-from skymount.portal.registry.ledger import Ledger
+from skymount.portal.ledger.ledger import Ledger
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import MAX_REVISION, SignedEntry
 from skymount.wire.skylink import Skylink

@@ -29,10 +29,10 @@ from hypothesis.stateful import (
 
 from skymount.portal.client.base import PortalReader
 from skymount.portal.failover import Portals
+from skymount.portal.ledger.ledger import Ledger
+from skymount.portal.ledger.pending_write import PendingWrite
+from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.options import PortalOptions
-from skymount.portal.registry.ledger import Ledger
-from skymount.portal.registry.pending_write import PendingWrite
-from skymount.portal.registry.revision_marks import EntryId
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.registry_entry import SignedEntry, hash_data_key
 from tests.mount.keys import HOME, Owner, Program, until

@@ -3,10 +3,12 @@
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import trustme
 
+from skymount.portal.ledger.ledger import Ledger
 from tests.portal_process import PortalProcess, portal_process
 
 
@@ -39,3 +41,10 @@ def contexts() -> Contexts:
     server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("127.0.0.1", "localhost", "portal.example").configure_cert(server)
     return Contexts(client, server, authority.cert_pem.bytes())
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    opened = Ledger.open(tmp_path / "ledger.sqlite3")
+    yield opened
+    opened.close()

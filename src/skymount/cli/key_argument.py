@@ -17,8 +17,8 @@ from skymount.errors import KeyringError, MalformedError, PortalError, RevisionC
 if TYPE_CHECKING:
     from skymount.keyring import Keyring
     from skymount.portal.client.client import PortalClient
-    from skymount.portal.registry.ledger import Ledger
-    from skymount.portal.registry.revision_marks import EntryId
+    from skymount.portal.ledger.ledger import Ledger
+    from skymount.portal.ledger.revision_marks import EntryId
     from skymount.wire.key_pair import SigningKeyPair
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -62,7 +62,7 @@ class EntryArgument:
     @property
     def id(self) -> "EntryId":
         """The id of the entry."""
-        from skymount.portal.registry.revision_marks import EntryId
+        from skymount.portal.ledger.revision_marks import EntryId
 
         return EntryId(self.public_key, self.tweak, None if self.hashed else self.data_key)
 
@@ -122,7 +122,7 @@ def user_keyring() -> "Keyring":
 @contextmanager
 def open_ledger() -> "Iterator[Ledger]":
     """Open the ledger of this user; StorageError when it cannot be used."""
-    from skymount.portal.registry.ledger import Ledger
+    from skymount.portal.ledger.ledger import Ledger
 
     with closing(Ledger.of_user()) as ledger:
         ledger.prepare()

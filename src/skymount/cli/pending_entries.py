@@ -7,7 +7,7 @@ from skymount.cli.key_argument import user_keyring
 from skymount.cli.output import warn
 
 if TYPE_CHECKING:
-    from skymount.portal.registry.pending_write import PendingWrite
+    from skymount.portal.ledger.pending_write import PendingWrite
 
 _SHOWN_LIMIT = 60  # characters of an entry's data in a line
 
@@ -30,7 +30,7 @@ def key_names() -> dict[bytes, str]:
 
 def pending_facts(each: "PendingWrite") -> dict[str, Any]:
     """Return what --json shows of a pending entry."""
-    from skymount.portal.registry.pending_write import PendingStatus
+    from skymount.portal.ledger.pending_write import PendingStatus
 
     return {
         "id": each.id,

@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from skymount.content.fetch.reader import ContentReader
     from skymount.portal.client.upload import UploadBody
     from skymount.portal.failover import Portals
+    from skymount.portal.ledger.ledger import Ledger
+    from skymount.portal.ledger.revision_marks import EntryId
     from skymount.portal.registry.entry_state import EntryState
-    from skymount.portal.registry.ledger import Ledger
     from skymount.portal.registry.name_resolver import NameResolver
-    from skymount.portal.registry.revision_marks import EntryId
     from skymount.portal.registry.verified_registry import VerifiedRegistry
     from skymount.wire.key_pair import SigningKeyPair
 
@@ -63,7 +63,7 @@ class LazyRegistry:
     ) -> None:
         """`timeout` is the seconds that a portal may look for an entry."""
         from skymount.portal.client.registry import GET_TIMEOUT
-        from skymount.portal.registry.ledger import Ledger
+        from skymount.portal.ledger.ledger import Ledger
         from skymount.portal.registry.verified_registry import VerifiedRegistry
 
         self._ledger = Ledger.of_user()

@@ -39,9 +39,9 @@ from skymount.fs.static_tree import StaticTree
 from skymount.fs.subtree import Subtree
 from skymount.keyring import Keyring
 from skymount.portal.failover import Portals, open_portals
+from skymount.portal.ledger.ledger import Ledger, default_path
 from skymount.portal.options import DEFAULT_SVC_PORTAL_URL
 from skymount.portal.registry.entry_state import EntryState
-from skymount.portal.registry.ledger import Ledger, default_path
 from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig
 from skymount.portal.registry.spool_retry import SpoolRetry
 from skymount.portal.registry.verified_registry import VerifiedRegistry

@@ -25,8 +25,8 @@ if TYPE_CHECKING:  # `as` exports a name to type checkers
     from skymount.portal.client.registry import RegistryEntry as RegistryEntry
     from skymount.portal.client.skydb import JSONResult as JSONResult
     from skymount.portal.client.sync import SyncPortalClient as SyncPortalClient
+    from skymount.portal.ledger.ledger import Ledger as Ledger
     from skymount.portal.options import DEFAULT_SVC_PORTAL_URL as DEFAULT_SVC_PORTAL_URL
-    from skymount.portal.registry.ledger import Ledger as Ledger
     from skymount.wire.responses import UploadResult as UploadResult
     from skymount.wire.skykey import Skykey as Skykey
     from skymount.wire.skylink import Skylink as Skylink
@@ -50,7 +50,7 @@ _MODULES = {
     "portal.client.skydb": ("JSONResult",),
     "portal.client.sync": ("SyncPortalClient",),
     "portal.options": ("DEFAULT_SVC_PORTAL_URL",),
-    "portal.registry.ledger": ("Ledger",),
+    "portal.ledger.ledger": ("Ledger",),
     "wire.responses": ("UploadResult",),
     "wire.skykey": ("Skykey",),
     "wire.skylink": ("Skylink",),

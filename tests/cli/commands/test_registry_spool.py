@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from skymount.keyring import Keyring
-from skymount.portal.registry.ledger import Ledger
-from skymount.portal.registry.pending_write import PendingStatus
+from skymount.portal.ledger.ledger import Ledger
+from skymount.portal.ledger.pending_write import PendingStatus
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import DELETED, Entry, SignedEntry, hash_data_key
 from tests.server.registry_entries import put

@@ -22,9 +22,9 @@ from skymount.errors import BadContentError, InvalidDocumentError, StaleEntryErr
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.client import PortalClient
 from skymount.portal.failover import Portals
+from skymount.portal.ledger.ledger import Ledger
+from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.options import PortalOptions
-from skymount.portal.registry.ledger import Ledger
-from skymount.portal.registry.revision_marks import EntryId
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.metadata import Metadata, encode_metadata

@@ -14,7 +14,7 @@ from skymount.fs.inode_space import REGISTRY, InodeSpace, space_of
 from skymount.fs.registry.directory import RegistryDirectory, RegistryDirectoryConfig
 from skymount.fs.registry.nodes import SCRATCH_LIMIT
 from skymount.fs.subtree import MUTABLE_TIMEOUT, InodeAttributes, OpenFile
-from skymount.portal.registry.revision_marks import EntryId
+from skymount.portal.ledger.revision_marks import EntryId
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import MAX_REVISION, hash_data_key
 

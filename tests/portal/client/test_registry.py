@@ -2,8 +2,7 @@
 
 import logging
 import os
-import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +36,7 @@ from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import MAX_REVISION, Entry, SignedEntry, hash_data_key
 from tests.fakes.portal import FakePortal, Reply, Request, closes_after, in_thread, running
 from tests.fakes.portal import error as refusal
-from tests.portal_process import PortalProcess, portal_process
+from tests.portal_process import portal_process
 from tests.wire.vectors import VECTORS
 
 SEED = "the owner of the registry's tests"
@@ -48,19 +47,6 @@ OTHER = SigningKeyPair.from_seed("somebody else")
 TWEAK = hash_data_key("key")
 QUERY = f"publickey=ed25519%3A{PUBLIC}&datakey={TWEAK.hex()}"
 EQUAL = "Unable to update the registry: provided revision number is already registered"
-
-
-@pytest.fixture
-async def client(portal: PortalProcess) -> AsyncIterator[PortalClient]:
-    """A client of a real portal."""
-    async with PortalClient(portal.url) as connected:
-        yield connected
-
-
-@pytest.fixture
-def data_key() -> str:
-    """A data key that no other test uses."""
-    return f"key {secrets.token_hex(8)}"
 
 
 def signed(data: bytes = b"data", revision: int = 0, tweak: bytes = TWEAK) -> SignedEntry:

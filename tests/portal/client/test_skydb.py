@@ -1,13 +1,11 @@
 """SkyDB through the client: documents at a real portal, and at one that does not behave."""
 
 import json
-import secrets
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import trio
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from skymount.errors import (
@@ -40,19 +38,6 @@ KEYS = gen_key_pair_from_seed("the owner of documents")
 PUBLIC, PRIVATE = KEYS.public_key, KEYS.private_key
 OWNER = SigningKeyPair.from_private_hex(PRIVATE)
 LINK = "AAA9s0sR9i8NGy19EadRGcpUt0HdvDMHJilKGmW545-k1g"
-
-
-@pytest.fixture
-async def client(portal: PortalProcess) -> AsyncIterator[PortalClient]:
-    """A client of a real portal."""
-    async with PortalClient(portal.url) as connected:
-        yield connected
-
-
-@pytest.fixture
-def data_key() -> str:
-    """A data key that no other test uses."""
-    return f"key {secrets.token_hex(8)}"
 
 
 async def point(client: PortalClient, data_key: str, data: bytes, revision: int = 0) -> None:
@@ -279,7 +264,7 @@ JSON = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(JSON) | st.dictionaries(st.text(st.characters(exclude_categories=())), JSON))
 def test_any_document(document: Any):
     """Whatever JSON can hold is read as it was written, half surrogate pairs too."""

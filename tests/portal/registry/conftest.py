@@ -1,20 +1,10 @@
-"""A ledger, and registries of one and of two portals over it."""
-
-from collections.abc import Iterator
-from pathlib import Path
+"""Registries of one and of two portals over a ledger."""
 
 import pytest
 
-from skymount.portal.registry.ledger import Ledger
+from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from tests.fakes.entries import FakeRegistry, portals_of
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    opened = Ledger.open(tmp_path / "ledger.sqlite3")
-    yield opened
-    opened.close()
 
 
 @pytest.fixture

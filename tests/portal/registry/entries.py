@@ -1,8 +1,8 @@
 """Entries of one owner, and what of them is pending."""
 
-from skymount.portal.registry.ledger import Ledger
-from skymount.portal.registry.pending_write import PendingStatus
-from skymount.portal.registry.revision_marks import EntryId
+from skymount.portal.ledger.ledger import Ledger
+from skymount.portal.ledger.pending_write import PendingStatus
+from skymount.portal.ledger.revision_marks import EntryId
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import Entry, SignedEntry, hash_data_key
 

@@ -14,11 +14,11 @@ from skymount.errors import (
     UnavailableError,
 )
 from skymount.portal.failover import ROUNDS
+from skymount.portal.ledger.ledger import Ledger
+from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.registry.entry_state import (
     EntryState,
 )
-from skymount.portal.registry.ledger import Ledger
-from skymount.portal.registry.revision_marks import EntryId
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.registry_entry import DELETED, Entry, SignedEntry
 from tests.fakes.entries import FakeRegistry, portals_of

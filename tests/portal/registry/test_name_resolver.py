@@ -11,8 +11,8 @@ import trio
 from skymount.errors import BadContentError, NotFoundError, PortalError, UnavailableError
 from skymount.portal.client.base import PortalReader
 from skymount.portal.failover import Portals
+from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.options import PortalOptions
-from skymount.portal.registry.ledger import Ledger
 from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig, ResolvableName
 from skymount.portal.registry.verified_registry import EntryId, VerifiedRegistry
 from skymount.wire.hns import RegistryRecord, encode_resolution

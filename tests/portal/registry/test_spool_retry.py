@@ -9,9 +9,9 @@ import pytest
 import trio
 
 from skymount.errors import PortalError
-from skymount.portal.registry.ledger import Ledger
-from skymount.portal.registry.pending_write import PendingStatus
-from skymount.portal.registry.revision_marks import RevisionMarks
+from skymount.portal.ledger.ledger import Ledger
+from skymount.portal.ledger.pending_write import PendingStatus
+from skymount.portal.ledger.revision_marks import RevisionMarks
 from skymount.portal.registry.spool_retry import FIRST_PAUSE, LAST_PAUSE, SpoolRetry
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.key_pair import SigningKeyPair

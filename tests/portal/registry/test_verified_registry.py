@@ -22,11 +22,11 @@ from skymount.errors import (
 from skymount.portal.client.client import PortalClient
 from skymount.portal.failover import Portals
 from skymount.portal.http.response import Response
+from skymount.portal.ledger.ledger import Ledger
+from skymount.portal.ledger.pending_write import PendingStatus, PendingWrite
 from skymount.portal.registry.entry_state import (
     EntryState,
 )
-from skymount.portal.registry.ledger import Ledger
-from skymount.portal.registry.pending_write import PendingStatus, PendingWrite
 from skymount.portal.registry.verified_registry import CONFLICTS, FRESH, VerifiedRegistry
 from skymount.wire.registry_entry import DELETED, MAX_REVISION, SignedEntry
 from tests.fakes.entries import FakeRegistry, portals_of

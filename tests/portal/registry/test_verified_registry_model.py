@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from skymount.errors import FrozenEntryError, PortalError, RevisionError, StaleEntryError
+from skymount.portal.ledger.ledger import Ledger
+from skymount.portal.ledger.pending_write import PendingWrite
+from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.registry.entry_state import EntryState
-from skymount.portal.registry.ledger import Ledger
-from skymount.portal.registry.pending_write import PendingWrite
-from skymount.portal.registry.revision_marks import EntryId
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import DELETED, MAX_REVISION, Entry, SignedEntry, hash_data_key

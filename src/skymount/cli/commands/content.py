@@ -179,7 +179,7 @@ async def _metadata(session: "ContentSession", link: "ParsedLink") -> "MetadataR
     from skymount.cli.link_target import check_verifiable, naming_absent_content, resolve_link
     from skymount.portal.client.metadata import get_metadata
     from skymount.portal.client.verification import ContentProofs
-    from skymount.portal.registry.revision_marks import RevisionMarks
+    from skymount.portal.ledger.revision_marks import RevisionMarks
     from skymount.portal.verify_policy import Verified, VerifyPolicy
 
     check_verifiable(session, link)

@@ -142,8 +142,8 @@ def umount(mountpoint: str, lazy: bool) -> None:
 
 def _warn_of_pending() -> None:
     """Warn of pending registry entries, which only a mount would post by itself."""
-    from skymount.portal.registry.ledger import Ledger
-    from skymount.portal.registry.pending_write import summary
+    from skymount.portal.ledger.ledger import Ledger
+    from skymount.portal.ledger.pending_write import summary
 
     with contextlib.closing(Ledger.of_user()) as ledger:
         if not ledger.path.exists():

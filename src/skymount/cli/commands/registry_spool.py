@@ -22,7 +22,7 @@ from skymount.errors import (
 if TYPE_CHECKING:
     from skymount.cli.session import WriteSession
     from skymount.config import Config
-    from skymount.portal.registry.pending_write import PendingWrite
+    from skymount.portal.ledger.pending_write import PendingWrite
     from skymount.wire.key_pair import SigningKeyPair
 
 
@@ -101,8 +101,8 @@ async def _send_all(
     """
     import trio
 
-    from skymount.portal.registry.pending_write import PendingStatus
-    from skymount.portal.registry.revision_marks import EntryId
+    from skymount.portal.ledger.pending_write import PendingStatus
+    from skymount.portal.ledger.revision_marks import EntryId
 
     registry, ledger = session.registry, session.ledger
     sent: list[dict[str, Any]] = []

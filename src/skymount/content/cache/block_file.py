@@ -45,7 +45,7 @@ def is_own(found: os.stat_result) -> bool:
 
 
 def bytes_on_disk(length: int) -> int:
-    """Return what a file of that length takes at least."""
+    """Return the least that a file of that length takes."""
     return -(-length // _DISK_BLOCK) * _DISK_BLOCK
 
 
@@ -211,7 +211,7 @@ def _can_bypass(data: bytes | memoryview) -> bool:
 
 
 def remove(path: str) -> bool:
-    """Remove whatever is there; say whether it is gone."""
+    """Remove whatever is there; return whether it is gone."""
     try:
         os.unlink(path)
     except FileNotFoundError:

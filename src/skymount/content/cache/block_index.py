@@ -2,8 +2,8 @@
 
     <cache>/content/v1.sqlite3
 
-It saves listing every file, of which a large cache has hundreds of thousands, to count blocks or
-to find the least recently used ones. It only has to be nearly right:
+It saves listing hundreds of thousands of files to count blocks or to find the least recently used
+ones. It only has to be nearly right:
 
 - A block is entered before its file is written, so a crash leaves no file that is not counted.
 - The time of a file's last use is its mtime, so reading a block writes nothing here. `used` is a
@@ -94,7 +94,7 @@ class BlockIndex:
         return False
 
     def totals(self) -> tuple[int, int]:
-        """Return the number of blocks, and their bytes on disk."""
+        """Return (blocks, bytes on disk)."""
         with self._opened() as database:
             query = "SELECT count(*), coalesce(sum(size), 0) FROM blocks"
             count, size = database.execute(query).fetchone()
@@ -111,18 +111,15 @@ class BlockIndex:
             database.execute("INSERT INTO complete VALUES (?)", (self._stamp(),))
 
     def add(self, block: IndexedBlock) -> None:
-        """Enter a block, or its new size and time."""
         with self._opened() as database:  # one statement: each one gives the interpreter up
             database.execute(_ADD, (block.identity, block.size, block.used))
 
     def add_all(self, blocks: Iterable[IndexedBlock]) -> None:
-        """Enter many blocks."""
         rows = ((each.identity, each.size, each.used) for each in blocks)
         with self._opened() as database, sqlite.transaction(database):
             database.executemany(_ADD, rows)
 
     def discard(self, identities: Iterable[bytes]) -> None:
-        """Remove blocks, whenever they were entered."""
         rows = ((identity,) for identity in identities)
         with self._opened() as database, sqlite.transaction(database):
             database.executemany("DELETE FROM blocks WHERE identity = ?", rows)

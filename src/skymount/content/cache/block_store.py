@@ -46,12 +46,12 @@ _TRANSIENT = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAI
 
 @dataclass(frozen=True, slots=True)
 class BlockStoreConfig:
-    """What may be changed of a store."""
+    """Limits of a store."""
 
     pause: float = 60.0
     """Seconds for which nothing is stored after the disk refused a block."""
     max_room: int = 1 << 30
-    """Bytes that one eviction makes room for; in a small store a sixteenth of it."""
+    """Bytes that one eviction makes room for; at most a sixteenth of the store."""
     swept: int = 8
     """Directories, of 256, that each eviction compares with the index."""
 
@@ -117,10 +117,9 @@ class BlockStore:
         buffers: BufferPool | None = None,
         config: BlockStoreConfig | None = None,
     ) -> Self:
-        """Open the store in the directory of caches, which is made if need be.
+        """Open the store in the directory of caches, made if need be; CacheError if that fails.
 
-        It lists nothing, however many blocks there are. CacheError says why the directory cannot be
-        used. Blocks are read into memory from `buffers`.
+        Nothing is listed, however many blocks there are.
         """
         place = path / "content" / VERSION
         try:
@@ -135,11 +134,10 @@ class BlockStore:
 
     @classmethod
     def existing(cls, path: Path, size: int) -> Self | None:
-        """Open the store if there is one."""
         return cls.open(path, size) if os.path.lexists(path / "content" / VERSION) else None
 
     def close(self) -> None:
-        """Close the index. The store can be used again, which opens it again."""
+        """Close the index. Using the store opens it again."""
         with self._write_lock:
             self._index.close()
 
@@ -157,7 +155,6 @@ class BlockStore:
         return None
 
     def touch(self, key: BlockKey) -> None:
-        """Note that a block is used, if it is there."""
         with suppress(OSError):
             os.utime(self._path(key.identity), follow_symlinks=False)
 
@@ -178,7 +175,6 @@ class BlockStore:
         return stored
 
     def trim_buffers(self) -> None:
-        """Free memory that was used for writing; for when the queue is empty."""
         self._buffers.trim()
 
     # --- all blocks ----------------------------------------------------------
@@ -192,7 +188,7 @@ class BlockStore:
         return StoreStats(len(sizes), sum(sizes))
 
     def clear(self) -> StoreStats:
-        """Remove everything; return what it was. CacheError names what cannot be removed."""
+        """Remove everything, and return what it was; CacheError if that is not possible."""
         removed: list[_ListedFile] = []
         left = []
         for file in self._files():
@@ -210,10 +206,7 @@ class BlockStore:
         return StoreStats(len(removed), sum(file.size for file in removed))
 
     def verify(self) -> tuple[int, int]:
-        """Read everything, and remove what is damaged; return the numbers of good and removed.
-
-        CacheError names what cannot be removed.
-        """
+        """Read everything, and remove what is damaged; return the numbers of good and removed."""
         good = removed = 0
         gone = []
         for file in self._files():
@@ -238,7 +231,6 @@ class BlockStore:
         return good, removed
 
     def _discard(self, identities: Iterable[bytes]) -> None:
-        """Take removed blocks out of the index, if it can be used."""
         with suppress(OSError), self._write_lock:
             if self._index.is_complete():
                 self._index.discard(identities)
@@ -275,7 +267,6 @@ class BlockStore:
         return is_stored
 
     def _pause(self, error: OSError, need: int) -> None:
-        """Store nothing for a while; log it if it is new."""
         self._paused_until = time.monotonic() + self._config.pause
         if not self._refused:
             text = "%s: not cached on disk, tried again each minute: %s"
@@ -386,11 +377,7 @@ class BlockStore:
             self._index.update(gone=old)
 
     def _remove_leftovers(self, files: Iterable[_ListedFile]) -> Iterator[IndexedBlock]:
-        """Remove what no process uses; yield the blocks.
-
-        Tuples: the garbage collector would visit a hundred thousand other objects one by one while
-        everything else waits.
-        """
+        """Remove what no process uses; yield the blocks."""
         now = time.time()
         for file in files:
             if file.identity is not None:
@@ -414,7 +401,6 @@ class BlockStore:
 
 
 def _scan(path: "str | Path") -> "list[os.DirEntry[str]]":
-    """List a directory; nothing if there is none."""
     try:
         with os.scandir(path) as entries:
             return list(entries)

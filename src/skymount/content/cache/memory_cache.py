@@ -31,13 +31,11 @@ class MemoryCache:
 
     @property
     def used(self) -> int:
-        """Bytes of cached units."""
         oversized = 0 if self._oversized is None else len(self._oversized[1])
         return int(self._units.currsize + self._consumed.currsize) + oversized
 
     @property
     def reserved(self) -> int:
-        """Bytes in flight."""
         return self._reserved
 
     def get(self, key: UnitKey) -> Data | None:
@@ -73,7 +71,6 @@ class MemoryCache:
             self._oversized = (key, data)
 
     def drop(self, key: UnitKey) -> None:
-        """Remove a unit, if it is cached."""
         data = self._consumed.pop(key, None) or self._units.pop(key, None)
         if data is not None:
             self._give_back(data)
@@ -118,7 +115,6 @@ class MemoryCache:
         self._released.unpark_all()
 
     def _evict(self, size: int) -> None:
-        """Evict units until `size` more bytes fit."""
         size += self._reserved
         while self._consumed and self._consumed.currsize + self._units.currsize + size > self.size:
             self._give_back(self._consumed.popitem()[1])

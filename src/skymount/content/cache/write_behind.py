@@ -28,9 +28,8 @@ class WriteBehindConfig:
     finish_timeout: float = 2.0
     """Seconds that the end of a mount waits for queued writes."""
     writers: int = 2
-    """Threads. While one waits for the interpreter, the disk works for the other."""
+    """Threads; while one waits for the interpreter, the disk works for the other."""
     readers: int = 2
-    """Threads."""
 
 
 _Item = tuple[BlockKey, bytes | memoryview | None]
@@ -71,7 +70,6 @@ class WriteBehindQueue:
 
     @property
     def counts(self) -> DiskCacheCounts:
-        """Blocks so far."""
         return DiskCacheCounts(
             hits=self._hits,
             misses=self._misses,
@@ -82,7 +80,6 @@ class WriteBehindQueue:
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes that are still to be written."""
         return self._offered_bytes - self._done_bytes
 
     async def read(self, keys: Sequence[BlockKey]) -> list[memoryview | None]:
@@ -107,7 +104,6 @@ class WriteBehindQueue:
         self._queue.put((key, data))
 
     def touch(self, key: BlockKey) -> None:
-        """Have the use of a block noted. Never blocks."""
         if not self._is_closed:
             self._queue.put((key, None))
 
@@ -166,11 +162,14 @@ async def open_write_behind(
 ) -> AsyncIterator[WriteBehindQueue]:
     """Run a queue; leaving the block waits a moment for queued writes."""
     queue = WriteBehindQueue(store, config or WriteBehindConfig())
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(queue.run)
-        try:
-            yield queue
-        finally:
-            queue.finish()
-    if not queue.queued_bytes:  # else a thread may still be writing
-        store.close()
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(queue.run)
+            try:
+                yield queue
+            finally:
+                queue.finish()
+    finally:
+        if not queue.queued_bytes:  # else a thread may still be writing
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(store.close)

@@ -29,8 +29,8 @@ from skymount.errors import BadContentError, InvalidDocumentError, MalformedErro
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.upload import UploadBody, send
 from skymount.portal.failover import Portals
+from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.registry.entry_state import EntryState
-from skymount.portal.registry.revision_marks import EntryId
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import linked_skylink

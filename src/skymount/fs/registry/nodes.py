@@ -18,7 +18,7 @@ from skymount.fs.inode_space import InodeSpace, entry_inode
 from skymount.fs.registry.file_names import KeyFileNames
 from skymount.fs.registry.write_buffer import FileData, WriteBuffer
 from skymount.fs.subtree import refuse
-from skymount.portal.registry.revision_marks import EntryId
+from skymount.portal.ledger.revision_marks import EntryId
 
 SCRATCH_LIMIT = 256
 """ScratchFile files in one key's directory."""

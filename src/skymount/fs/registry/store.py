@@ -5,7 +5,7 @@ from typing import Protocol, TypeVar
 
 from skymount.content.worker.shared_memory import LongText
 from skymount.fs.registry.write_buffer import FileData
-from skymount.portal.registry.revision_marks import EntryId
+from skymount.portal.ledger.revision_marks import EntryId
 from skymount.wire.key_pair import SigningKeyPair
 
 

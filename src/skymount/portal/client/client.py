@@ -31,9 +31,9 @@ from skymount.portal.client.verification import (
     ContentProofs,
     refuse_unverified,
 )
+from skymount.portal.ledger.ledger import Ledger
+from skymount.portal.ledger.revision_marks import RevisionMarks
 from skymount.portal.options import ClientOptions, CommonOptions, PortalOptions
-from skymount.portal.registry.ledger import Ledger
-from skymount.portal.registry.revision_marks import RevisionMarks
 from skymount.portal.validation import callback, integer, text
 from skymount.wire import requests
 from skymount.wire.responses import UploadResult

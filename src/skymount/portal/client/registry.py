@@ -18,8 +18,8 @@ from skymount.errors import (
 from skymount.portal import validation
 from skymount.portal.client import arguments
 from skymount.portal.http.client import HttpClient
+from skymount.portal.ledger.revision_marks import EntryId, RevisionMarks, VerifiedEntry
 from skymount.portal.options import CallOptions, CommonOptions, PortalOptions
-from skymount.portal.registry.revision_marks import EntryId, RevisionMarks, VerifiedEntry
 from skymount.wire import requests, responses
 from skymount.wire.registry_entry import MAX_REVISION, UPDATE_LIMIT, Entry, SignedEntry, entry_link
 

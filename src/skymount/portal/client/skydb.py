@@ -15,8 +15,8 @@ from skymount.portal.client.upload import UploadBody, send
 from skymount.portal.client.verification import ContentProofs
 from skymount.portal.http.client import HttpClient
 from skymount.portal.http.request import Call
+from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.options import CallOptions, CommonOptions, PortalOptions
-from skymount.portal.registry.revision_marks import EntryId
 from skymount.portal.verify_policy import Verified
 from skymount.wire import requests
 from skymount.wire.registry_entry import DELETED, Entry, linked_skylink

@@ -16,8 +16,8 @@ import trio
 from skymount.portal.client.client import PortalClient
 from skymount.portal.client.registry import Registry
 from skymount.portal.client.skydb import SkyDB
+from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.options import ClientOptions, PortalOptions
-from skymount.portal.registry.ledger import Ledger
 
 T = TypeVar("T")
 

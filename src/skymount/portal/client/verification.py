@@ -23,8 +23,8 @@ from skymount.portal.client.content_check import (
     SizeCheck,
 )
 from skymount.portal.http.client import HttpClient
+from skymount.portal.ledger.revision_marks import EntryId, RevisionMarks
 from skymount.portal.options import PortalOptions
-from skymount.portal.registry.revision_marks import EntryId, RevisionMarks
 from skymount.portal.verify_policy import Verified, VerifyPolicy
 from skymount.wire import base_sector, merkle, requests
 from skymount.wire.byte_range import ByteRange

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import trio
 
 from skymount.errors import FrozenEntryError, StaleEntryError, StorageError, UnavailableError
-from skymount.portal.registry.pending_write import PendingStatus
-from skymount.portal.registry.rollback import RevisionMark, is_rolled_back, raised
+from skymount.portal.ledger.pending_write import PendingStatus
+from skymount.portal.ledger.rollback import RevisionMark, is_rolled_back, raised
 from skymount.wire.registry_entry import MAX_REVISION, SignedEntry
 
 

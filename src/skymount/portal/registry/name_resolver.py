@@ -23,10 +23,10 @@ from skymount.errors import (
 from skymount.portal.client import hns
 from skymount.portal.client.base import PortalReader
 from skymount.portal.failover import Portals
+from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.registry.cached_resolution import CachedResolution, Resolution
 from skymount.portal.registry.entry_reader import EntryReader
 from skymount.portal.registry.entry_state import EntryState
-from skymount.portal.registry.revision_marks import EntryId
 from skymount.wire.hns import DomainRecord, RegistryRecord
 from skymount.wire.registry_entry import SignedEntry, entry_link, linked_skylink
 from skymount.wire.registry_proof import HOPS, verified_hops

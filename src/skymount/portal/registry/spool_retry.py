@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from skymount.errors import SkymountError, StaleEntryError, StorageError, UnavailableError
-from skymount.portal.registry.ledger import Ledger
-from skymount.portal.registry.pending_write import PendingWrite, due, summary
-from skymount.portal.registry.revision_marks import EntryId
+from skymount.portal.ledger.ledger import Ledger
+from skymount.portal.ledger.pending_write import PendingWrite, due, summary
+from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.key_pair import SigningKeyPair
 

@@ -25,6 +25,10 @@ from skymount.errors import (
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.registry import GET_TIMEOUT, Registry
 from skymount.portal.failover import Portals
+from skymount.portal.ledger.ledger import Ledger
+from skymount.portal.ledger.pending_write import PendingStatus, PendingWrite
+from skymount.portal.ledger.revision_marks import EntryId
+from skymount.portal.ledger.rollback import RevisionMark, is_rolled_back, rollback_reason
 from skymount.portal.registry.entry_reader import EntryReader
 from skymount.portal.registry.entry_state import (
     EntryState,
@@ -32,10 +36,6 @@ from skymount.portal.registry.entry_state import (
     next_revision,
     status_after,
 )
-from skymount.portal.registry.ledger import Ledger
-from skymount.portal.registry.pending_write import PendingStatus, PendingWrite
-from skymount.portal.registry.revision_marks import EntryId
-from skymount.portal.registry.rollback import RevisionMark, is_rolled_back, rollback_reason
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import DATA_LIMIT, DELETED, Entry, SignedEntry
 

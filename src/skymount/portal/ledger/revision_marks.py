@@ -15,8 +15,8 @@ import trio
 from cachetools import LRUCache
 
 from skymount.errors import BadContentError, MalformedError, RolledBackError, StorageError
-from skymount.portal.registry.ledger import Ledger
-from skymount.portal.registry.rollback import (
+from skymount.portal.ledger.ledger import Ledger
+from skymount.portal.ledger.rollback import (
     RevisionMark,
     is_rolled_back,
     later,

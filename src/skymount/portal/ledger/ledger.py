@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from skymount.errors import MalformedError, RevisionError, StorageError
-from skymount.portal.registry import ledger_schema as schema
-from skymount.portal.registry.ledger_schema import OF_KEY, encode_data_key, encode_revision
-from skymount.portal.registry.pending_write import PendingStatus, PendingWrite
-from skymount.portal.registry.rollback import RevisionMark, is_rolled_back, raised
+from skymount.portal.ledger import ledger_schema as schema
+from skymount.portal.ledger.ledger_schema import OF_KEY, encode_data_key, encode_revision
+from skymount.portal.ledger.pending_write import PendingStatus, PendingWrite
+from skymount.portal.ledger.rollback import RevisionMark, is_rolled_back, raised
 from skymount.wire.registry_entry import SignedEntry, entry_link
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """When an entry counts as rolled back."""
 
-from skymount.portal.registry.rollback import RevisionMark, is_rolled_back, raised
+from skymount.portal.ledger.rollback import RevisionMark, is_rolled_back, raised
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import MAX_REVISION, Entry, SignedEntry, hash_data_key
 

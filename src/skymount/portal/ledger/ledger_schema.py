@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from skymount.errors import MalformedError
-from skymount.portal.registry.pending_write import PendingStatus, PendingWrite
-from skymount.portal.registry.rollback import RevisionMark
+from skymount.portal.ledger.pending_write import PendingStatus, PendingWrite
+from skymount.portal.ledger.rollback import RevisionMark
 from skymount.wire.registry_entry import Entry, SignedEntry
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Which pending writes are retried, and what is said of them."""
 
-from skymount.portal.registry.ledger import Ledger
-from skymount.portal.registry.pending_write import PendingStatus, due, summary
+from skymount.portal.ledger.ledger import Ledger
+from skymount.portal.ledger.pending_write import PendingStatus, due, summary
 from tests.portal.registry.entries import held, signed
 
 

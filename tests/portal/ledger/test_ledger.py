@@ -12,13 +12,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from skymount.errors import MalformedError, RevisionError, StorageError
-from skymount.portal.registry.ledger import Ledger, ListedEntry, default_path
-from skymount.portal.registry.pending_write import PendingStatus
-from skymount.portal.registry.rollback import RevisionMark
+from skymount.portal.ledger.ledger import Ledger, ListedEntry, default_path
+from skymount.portal.ledger.pending_write import PendingStatus
+from skymount.portal.ledger.rollback import RevisionMark
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import DELETED, MAX_REVISION, Entry, SignedEntry, hash_data_key
 from tests.mount.namespaces import Namespace, new_namespace
@@ -163,6 +163,7 @@ def test_every_field_comes_back(
     key: str, data: bytes, revision: int, kind: int, reason: str, tmp_path_factory: object
 ):
     """Whatever an entry holds, it is the same after a restart."""
+    assume(hash_data_key(key) != TWEAK)  # one entry has one place in the spool
     if kind == 2:
         data = data.ljust(20, b"h")
     assert isinstance(tmp_path_factory, pytest.TempPathFactory)
@@ -276,8 +277,8 @@ def test_held_content_is_kept_once(ledger: Ledger):
 def test_posting_is_by_a_process_that_lives(path: Path):
     """What a process that died was posting is not being posted any more."""
     code = (
-        "import sys; from pathlib import Path; from skymount.portal.registry.ledger import Ledger\n"
-        "from tests.portal.registry.test_ledger import signed\n"
+        "import sys; from pathlib import Path; from skymount.portal.ledger.ledger import Ledger\n"
+        "from tests.portal.ledger.test_ledger import signed\n"
         "ledger = Ledger.open(Path(sys.argv[1]))\n"
         "ledger.claim_revision(signed(), 'a')\n"
         "print(ledger.pending()[0].is_posting, flush=True); sys.stdin.read()\n"
@@ -304,7 +305,7 @@ def test_one_process_takes_on_what_waits(path: Path):
     ledger = Ledger.open(path)
     number = ledger.add_unsigned(KEY, TWEAK, "a", b"x", "no portal", status=PendingStatus.WAITING)
     code = (
-        "import sys; from pathlib import Path; from skymount.portal.registry.ledger import Ledger\n"
+        "import sys; from pathlib import Path; from skymount.portal.ledger.ledger import Ledger\n"
         "ledger = Ledger(Path(sys.argv[1]))\n"
         "print(ledger.begin_retry(int(sys.argv[2])), flush=True); sys.stdin.read()\n"
     )
@@ -375,8 +376,8 @@ _READING = """
 import sys
 from pathlib import Path
 from skymount.errors import StorageError
-from skymount.portal.registry.ledger import Ledger
-from tests.portal.registry.test_ledger import KEY, TWEAK, signed
+from skymount.portal.ledger.ledger import Ledger
+from tests.portal.ledger.test_ledger import KEY, TWEAK, signed
 ledger = Ledger(Path(sys.argv[1]))
 seen = ledger.mark_of(KEY, TWEAK)
 print(seen and seen.revision, len(ledger.pending()), ledger.public_keys() == [KEY])
@@ -388,8 +389,8 @@ except StorageError as error:
 _KEEPING = """
 import os, sys
 from pathlib import Path
-from skymount.portal.registry.ledger import Ledger
-from tests.portal.registry.test_ledger import signed
+from skymount.portal.ledger.ledger import Ledger
+from tests.portal.ledger.test_ledger import signed
 ledger = Ledger(Path(sys.argv[1]))
 ledger.record_seen(signed(b"first", 3), "a")
 ledger.claim_revision(signed(b"kept", 4), "a")
@@ -460,8 +461,8 @@ _CLAIMING = """
 import sys
 from pathlib import Path
 from skymount.errors import RevisionError
-from skymount.portal.registry.ledger import Ledger
-from tests.portal.registry.test_ledger import KEY, TWEAK, signed
+from skymount.portal.ledger.ledger import Ledger
+from tests.portal.ledger.test_ledger import KEY, TWEAK, signed
 name, count = sys.argv[2], int(sys.argv[3])
 ledger = Ledger.open(Path(sys.argv[1]))
 print("ready", flush=True)
@@ -716,8 +717,8 @@ _FULL = """
 import os, sys
 from pathlib import Path
 from skymount.errors import StorageError
-from skymount.portal.registry.ledger import Ledger
-from tests.portal.registry.test_ledger import KEY, TWEAK, signed
+from skymount.portal.ledger.ledger import Ledger
+from tests.portal.ledger.test_ledger import KEY, TWEAK, signed
 from skymount.wire.registry_entry import hash_data_key
 path = Path(sys.argv[1])
 ledger = Ledger.open(path)

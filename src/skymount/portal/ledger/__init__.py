@@ -1,0 +1,1 @@
+"""What this machine knows of registry entries: revisions seen and claimed, and writes to post."""
