@@ -11,7 +11,8 @@ import trio
 
 from skymount.errors import BadContentError, FrozenEntryError, StaleEntryError, UnavailableError
 from skymount.fs.inode_space import REGISTRY, InodeSpace, space_of
-from skymount.fs.registry.directory import RegistryDirectory, RegistryDirectoryConfig
+from skymount.fs.registry.directory import RegistryDirectory
+from skymount.fs.registry.lookup import RegistryDirectoryConfig
 from skymount.fs.registry.nodes import SCRATCH_LIMIT
 from skymount.fs.subtree import MUTABLE_TIMEOUT, InodeAttributes, OpenFile
 from skymount.portal.ledger.revision_marks import EntryId
