@@ -18,6 +18,7 @@ import platformdirs
 from skymount.content.model.skyfile import VerifyPolicy
 from skymount.errors import ConfigError, MalformedError, WrongTypeError
 from skymount.portal.options import (
+    CONNECTIONS,
     DEFAULT_SVC_PORTAL_URL,
     CallOptions,
     PortalOptions,
@@ -94,6 +95,11 @@ def _headers(value: object, key: str) -> tuple[tuple[str, str], ...]:
     return PortalOptions.parse(headers=table).headers
 
 
+def _connections(value: object, key: str) -> int:
+    number: Any = int(value) if isinstance(value, str) and value.isdecimal() else value
+    return PortalOptions.parse(connections=number).connections
+
+
 def _redirect_hosts(value: object, key: str) -> tuple[str, ...]:
     hosts = _list(value, key)
     PortalOptions.parse(redirect_hosts=hosts)
@@ -113,6 +119,7 @@ class PortalSettings(CallOptions, total=False):
     """The options that every client of the portals is made with."""
 
     ca_file: str
+    connections: int
     redirect_hosts: tuple[str, ...]
 
 
@@ -129,6 +136,7 @@ class Config:
     """(name, value) of headers of each request; they may hold secrets."""
     node_url: str = ""
     ca_file: str = ""
+    connections: int = CONNECTIONS
     redirect_hosts: tuple[str, ...] = ()
     mountpoint: str = ""
     allow_other: bool = False
@@ -158,6 +166,7 @@ class Config:
             "custom_user_agent": self.user_agent,
             "headers": dict(self.headers),
             "ca_file": self.ca_file,
+            "connections": self.connections,
             "redirect_hosts": self.redirect_hosts,
             "verify": self.verify.value,
         }
@@ -178,6 +187,7 @@ _PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "headers": _headers,
     "node_url": lambda value, key: PortalOptions.parse(node_url=text(value, key)).node_url,
     "ca_file": lambda value, key: PortalOptions.parse(ca_file=text(value, key)).ca_file,
+    "connections": _connections,
     "redirect_hosts": _redirect_hosts,
     "mountpoint": _path,
     "allow_other": _boolean,
