@@ -24,6 +24,7 @@ class ReadaheadConfig:
     max_requests: int = 32
     """Parallel requests for one reader over a long distance; over a short one there are two."""
     long_round_trip: float = 0.1  # from which on `max_requests` are made
+    default_round_trip: float = 0.02  # until one was measured
     first_request: int = 256 << 10  # bytes that each of them adds to the window
     full_request: int = 2 << 20
     """Bytes that keep a connection over a long distance busy until the next request arrives."""
@@ -52,7 +53,6 @@ class ReadaheadConfig:
     """Time after which a demanded fetch that nobody waits for any more can be cancelled."""
 
     def requests(self, round_trip: float) -> int:
-        """Return how many parallel requests one reader needs."""
         return min(
             self.max_requests, 2 + int(self.max_requests * round_trip / self.long_round_trip)
         )
@@ -63,29 +63,21 @@ class Stream:
     """One reader: where it reads, and what was requested ahead of it."""
 
     config: ReadaheadConfig
-    begun: int
-    """Where it began to read."""
-    mark: int
-    """End of what it has read."""
+    begun: int  # where it began to read
+    mark: int  # end of what it has read
     last_read: float
-    read: int = 0
-    """Bytes read."""
-    ahead: int = 0
-    """End of what was requested."""
+    read: int = 0  # bytes
+    ahead: int = 0  # end of what was requested
     window: int = 0
     """Bytes that may be fetched ahead, by what it has read so far."""
-    sequential: bool = False
-    """Whether it has read twice in order."""
+    sequential: bool = False  # it has read twice in order
     last_wait: float = -math.inf
-    """When it last had to wait for content."""
-    passed: int = 0
-    """End of the units that `passed_units` has returned."""
+    passed: int = 0  # end of what `passed_units` has returned
 
     def __post_init__(self) -> None:
         self.read = self.mark - self.begun
 
     def advance(self, start: int, stop: int, now: float) -> None:
-        """Record a sequential read of bytes start to stop."""
         config = self.config
         if not self.window:
             self.window = config.growth * self.read
@@ -115,7 +107,9 @@ class Stream:
         self.passed = stop * unit
         return range(first, stop)
 
-    def requests(self, unit: int, share: int, round_trip: float) -> Iterator[tuple[int, int]]:
+    def requests(
+        self, unit: int, share: int, round_trip: float | None
+    ) -> Iterator[tuple[int, int]]:
         """Yield the ranges to request now, in whole units, as far as the window has room for.
 
         Yielded ranges count as requested. `share` is the memory that they may fill.
@@ -123,7 +117,7 @@ class Stream:
         if not self.window:
             return
         config = self.config
-        parallel = config.requests(round_trip)
+        parallel = config.requests(round_trip or config.default_round_trip)
         window = self.window + (parallel * config.first_request if self.sequential else 0)
         window = min(window, share, config.max_window, parallel * config.max_request)
         wanted = max(window // parallel, min(config.full_request, 2 * window // parallel))
@@ -169,7 +163,6 @@ class Streams:
         return stream
 
     def _find(self, start: int) -> Stream | None:
-        """Return the reader that a read at `start` belongs to, and make it the first."""
         streams = self._streams
         if streams and streams[0].continues(start):
             return streams[0]
@@ -222,14 +215,12 @@ class MemoryShares:
         return max(0, self._size - self._filled) * (self._PARTS - 1) // self._PARTS
 
     def put_back(self, stream: Stream, unit: int, now: float) -> None:
-        """Count what a reader fills."""
         end = max(stream.ahead, -(-stream.mark // unit) * unit)
         filled = end - stream.mark // unit * unit
         self._filled += filled
         self._readers[stream] = filled, now
 
     def forget(self, streams: Streams) -> None:
-        """Stop counting readers whose file is closed."""
         for stream in streams:
             self._forget(stream)
 

@@ -12,7 +12,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise
-from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar, overload
+from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from skymount.errors import MalformedError
 
@@ -105,33 +105,24 @@ def encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-class Hidden(Sequence[tuple[str, str]]):
+class Hidden:
     """(path, reason) of each file that cannot be shown."""
 
-    __slots__ = ("_paths", "_reasons", "_why")
-
-    def __init__(self, paths: Texts, why: memoryview, reasons: Texts) -> None:
+    def __init__(self, paths: Texts, reason_numbers: memoryview, reasons: Texts) -> None:
         self._paths = paths
-        self._why = why
+        self._reason_numbers = reason_numbers
         self._reasons = reasons
 
     def __len__(self) -> int:
-        return len(self._why)
+        return len(self._reason_numbers)
 
-    @overload
-    def __getitem__(self, index: int) -> tuple[str, str]: ...
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return map(self.__getitem__, range(len(self)))
 
-    @overload
-    def __getitem__(self, index: slice) -> list[tuple[str, str]]: ...
-
-    def __getitem__(self, index: int | slice) -> tuple[str, str] | list[tuple[str, str]]:
-        if isinstance(index, slice):
-            return [self[at] for at in range(*index.indices(len(self)))]
-        at = range(len(self))[index]
-        return self.path(at), self._reasons.text(self._why[at])
+    def __getitem__(self, index: int) -> tuple[str, str]:
+        return self.path(index), self._reasons.text(self._reason_numbers[index])
 
     def path(self, index: int) -> str:
-        """Return the path alone."""
         return self._paths.text(index)
 
 
@@ -154,7 +145,6 @@ class Listing:
         skyfile, 0 for none.
         """
         self.filename = bytes(columns.filename).decode("utf-8", "surrogatepass")
-        """Of the whole skyfile."""
         self.names = Texts(columns.names, columns.name_starts)
         self.parents = columns.parents
         """Row of the directory above; the root is its own."""
@@ -175,7 +165,6 @@ class Listing:
         return len(self.parents)
 
     def content_type(self, row: int) -> str:
-        """Return a file's content type; empty when there is none."""
         return self._type_names.text(self.columns.types[row])
 
     def find(self, directory: int, name: bytes) -> int | None:
@@ -288,12 +277,10 @@ class TextColumn:
         return bytes(self._blob[self._starts[index] : self._starts[index + 1]])
 
     def append(self, text: bytes) -> None:
-        """Add a text."""
         self._blob += text
         self._starts.append(len(self._blob))
 
     def pop(self) -> None:
-        """Remove the last text."""
         self._starts.pop()
         del self._blob[self._starts[-1] :]
 
@@ -310,7 +297,6 @@ class DistinctTexts(TextColumn):
         self._numbers: dict[str, int] = {}
 
     def number(self, text: str) -> int:
-        """Return the number of a text."""
         found = self._numbers.get(text)
         if found is None:
             found = self._numbers[text] = len(self)

@@ -106,11 +106,9 @@ class _Files:
 
     @property
     def has_any(self) -> bool:
-        """Whether there are any but rejected ones."""
         return bool(self.paths or self.odd)
 
     def add(self, path: str, sub: Subfile) -> None:
-        """Add a file."""
         self.end = max(self.end, sub.offset + sub.len)
         if "\0" in path:
             self.odd.append((path, "the path has a NUL in it", sub))
@@ -160,11 +158,9 @@ class _Rows:
         self._parent = b""
         """Path of the directory that the last file was added to."""
         self._open: list[int] = []
-        """Rows of the directories from the root to that one."""
         self._open_directory(0, b"")
 
     def hide(self, path: bytes, reason: str, offset: int = 0, size: int = 0, mode: int = 0) -> None:
-        """Add a file that cannot be shown."""
         self._hidden.append(path)
         self._hidden_reasons.append(self._reasons.number(reason))
         self._hidden_modes.append(mode)
@@ -248,7 +244,6 @@ class _Rows:
                 column.pop()
 
     def parts(self, outline: Outline, records: int, rejected: int) -> list[Column]:
-        """Return the packed listing, in parts."""
         self._close(0)
         names, name_starts = self._names.columns()
         type_names, type_starts = self._type_names.columns()

@@ -46,7 +46,6 @@ def as_text(body: bytes, limit: int = DOCUMENT_LIMIT) -> bytes:
 
 
 def _indented(document: object, text: str) -> str:
-    """Indent the JSON text of a document."""
     try:
         return msgspec.json.format(text, indent=2)
     except (msgspec.DecodeError, UnicodeEncodeError):  # half a surrogate pair, or Infinity

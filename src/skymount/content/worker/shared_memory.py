@@ -46,11 +46,9 @@ class MemoryFile:
         return os.fstat(self.descriptor).st_size
 
     def put(self, data: bytes | bytearray | memoryview | mmap.mmap, at: int = 0) -> None:
-        """Write at an offset."""
         write_all_at(self.descriptor, memoryview(data), at)
 
     def get(self, start: int, size: int) -> bytes:
-        """Read up to `size` bytes at an offset."""
         return os.pread(self.descriptor, size, start)
 
     def content(self) -> memoryview:
@@ -67,9 +65,7 @@ class MemoryFile:
         os.ftruncate(self.descriptor, size)
 
     def window(self, at: int) -> memoryview:
-        """Map the next part of the file for writing, from an offset on; unmapped with the last
-        view.
-        """
+        """Map a part of the file for writing, from an offset on; unmapped with the last view."""
         start = at // _WINDOW * _WINDOW
         if len(self) < start + _WINDOW:
             self.truncate(start + _WINDOW)
@@ -87,10 +83,8 @@ class FileReceiver:
         self._file = file
         self._window = memoryview(b"")
         self.size = 0
-        """Bytes received."""
 
     def clear(self) -> None:
-        """Start again with an empty file."""
         self.finish()
         self._file.truncate(0)
         self.size = 0
@@ -105,12 +99,10 @@ class FileReceiver:
         return self._window
 
     def filled(self, size: int) -> None:
-        """Count `size` bytes as received."""
         self._window = self._window[size:]
         self.size += size
 
     def finish(self) -> None:
-        """Cut the file to what was received."""
         self._window = memoryview(b"")
         self._file.truncate(self.size)
 
