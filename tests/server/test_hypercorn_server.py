@@ -12,8 +12,9 @@ import trio
 
 import skymount.server
 from skymount.errors import ConfigError, StorageError
-from skymount.server import PortalConfig, serve
+from skymount.server.config import PortalConfig
 from skymount.server.http.framing import StrictConnection
+from skymount.server.hypercorn_server import serve
 from tests.server.http_client import message_of
 
 _RAW = {"Content-Type": "application/octet-stream"}
