@@ -299,7 +299,7 @@ def load(
 
 
 def _without_foreign(config: Config, owners: Mapping[str, tuple[str, ...]]) -> Config:
-    """Drop keys that belong to portals that are not used: `owners` has the portals of each key."""
+    """Drop keys that belong to other portals than those used; `owners` has the portals of each."""
     used = set(config.portal_urls)
     foreign = [key for key, portals in owners.items() if portals and used - set(portals)]
     config = replace(config, **{key: getattr(Config(), key) for key in foreign})

@@ -40,6 +40,7 @@ _COMMAND_OPTIONS = frozenset(
 
 @contextmanager
 def _exiting_without_reader() -> Iterator[None]:
+    """Exit with EXIT_NO_READER on a broken pipe; click would exit with 1."""
     try:
         yield
     except BrokenPipeError:

@@ -156,7 +156,7 @@ class LinkTarget:
         return TreeFile(*only[:2], 0o444, "")
 
     def mode_of(self, path: bytes) -> int:
-        """Return the permission bits of a path, 0 without any; the path of a root is empty."""
+        """Return the permission bits of a path, 0 without any; b"" is a root that is a file."""
         listing = self.tree.skyfile.listing
         found = listing.record(path.decode() or listing.filename)
         return (listing.mode if found is None else found[2]) & 0o777

@@ -1,4 +1,4 @@
-"""Runs a command with what it asks portals with. Errors leave these functions in no group."""
+"""Opens portals, caches and the ledger for a command, and runs it. Errors are in no group."""
 
 import logging
 import signal
@@ -180,7 +180,7 @@ def run_with_revision(
     revision: int,
     function: Callable[[PortalClient], Awaitable[T]],
 ) -> T:
-    """Set an entry to exactly that revision, at the first portal; explain its refusal."""
+    """Run a function that sets an entry to exactly that revision; explain a refusal."""
 
     async def main(client: PortalClient) -> T:
         try:

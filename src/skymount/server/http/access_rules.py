@@ -123,7 +123,7 @@ class AccessRules:
 
 
 def _check_service_worker(host: RequestHost, headers: Mapping[str, str]) -> None:
-    """Refuse a script under the portal's own host, where it could intercept other requests."""
+    """Refuse Service Workers under the portal's own host: they could intercept its requests."""
     if _SERVICE_WORKER in headers and not host.content:
         raise HttpError(
             403, "a Service Worker is only served under a host that selects its content"

@@ -36,7 +36,7 @@ def read_range(stored: StoredRange) -> bytes:
 def read_chunks(
     stored: StoredRange, parts: Iterable[tuple[int, int]] | None = None
 ) -> Generator[bytes]:
-    """Yield a range, or (offset, length) parts of it, in chunks; StorageError if one is missing."""
+    """Yield a range, or only these parts, (offset, length), in chunks; StorageError, OSError."""
     fd = os.open(stored.file, os.O_RDONLY | os.O_CLOEXEC)
     try:
         for start, length in ((0, stored.length),) if parts is None else parts:

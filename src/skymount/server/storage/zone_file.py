@@ -138,7 +138,7 @@ def _check_size(raw: bytes) -> None:
 
 
 def parse_value(text: str, dialect: Dialect) -> str:
-    """Return the record for a skylink, `<public key>/<data key>` or record; else MalformedError."""
+    """Return a record's text for a skylink, a key and data key, or a record; MalformedError."""
     text = text.strip()
     entry = _parse_entry(text, dialect)
     if entry is not None:
