@@ -182,7 +182,8 @@ class SocketStream:
             await self._gather(min(len(view), _GATHERED))
         receive = partial(self._read_into, view)
         received = await self._received(receive, timeout, has_waited=is_waiting)
-        self._is_emptied = received < min(len(view), _DECRYPTED)
+        most = len(view) if self._tls is None else min(len(view), _DECRYPTED)
+        self._is_emptied = received < most
         self._is_fast = self._is_fast or received >= _GATHERED
         return received
 
