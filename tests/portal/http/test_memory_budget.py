@@ -245,6 +245,6 @@ async def test_no_room_within_a_turn(autojump_clock: trio.testing.MockClock):
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(budget.run, Portal(4 * MIB).ask)
-        await trio.sleep(0.05)
+        await trio.sleep(0.025)
         nursery.start_soon(budget.run, ask)
     assert len(errors) == 1

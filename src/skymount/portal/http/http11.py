@@ -158,7 +158,6 @@ class HTTP11Connection:
         self._keep(await self._connected(route, timeout))
 
     async def aclose(self) -> None:
-        """Close it for good. What is under way fails."""
         self._state = ConnectionState.CLOSED
         self._opening.cancel()
         if self._stream is not None:

@@ -44,7 +44,7 @@ _TOTAL = re.compile(r"\d{1,19}")
 
 
 class Headers(Mapping[str, str]):
-    """The headers of an answer by their names in any case; the repr shows no values."""
+    """The headers of a response by their names in any case; the repr shows no values."""
 
     __slots__ = ("_found",)
 
@@ -216,7 +216,6 @@ class StreamingResponse:
         return found.getvalue()
 
     async def aclose(self) -> None:
-        """Free the connection."""
         await self._response.aclose()
 
     def _note(self, begun: float, received: int) -> None:
