@@ -1,5 +1,4 @@
-"""Fetches units of content into the memory cache: from disk, else from the first portal that has
-them. Neighbouring units share a request, and each is checked and handed out as it arrives.
+"""Fetches units of content: from disk, else from the first portal that has them.
 
 Fetches run in the daemon's nursery, not in the reader's task: a reader that gives up does not end a
 fetch that others wait for. Which units are wanted is decided by the reader.
@@ -252,7 +251,6 @@ class Fetcher:
             await self._portals.first(partial(self._receive, job, stop))
 
     async def _inline_payload(self, skyfile: Skyfile) -> Data:
-        """Return the payload of an inline skyfile, which comes with its description."""
         loaded = None if self.disk is None else await self.disk.load_description(skyfile.skylink)
         if loaded is None or loaded.payload is None or loaded.skyfile.identity != skyfile.identity:
             return await self._loader.payload(skyfile)

@@ -96,9 +96,8 @@ class Stream:
         return self.mark <= start <= self.mark + self.config.max_gap
 
     def passed_units(self, unit: int) -> range:
-        """Return the units that the reader has passed for good since the last call.
-
-        None for a reader that skips: it may come back for what it skipped.
+        """Return the units that the reader has passed since the last call; none if it skips, as it
+        may come back.
         """
         stop = (self.mark - self.config.max_reorder) // unit
         if stop * unit <= self.passed or self.read < self.mark - self.begun:
@@ -110,9 +109,8 @@ class Stream:
     def requests(
         self, unit: int, share: int, round_trip: float | None
     ) -> Iterator[tuple[int, int]]:
-        """Yield the ranges to request now, in whole units, as far as the window has room for.
-
-        Yielded ranges count as requested. `share` is the memory that they may fill.
+        """Yield the ranges to request now, in whole units; they count as requested. `share` is the
+        memory that they may fill.
         """
         if not self.window:
             return
@@ -143,10 +141,8 @@ class Streams:
     def note(
         self, start: int, stop: int, now: float, *, waits: bool = False, at_start: bool = False
     ) -> Stream:
-        """Record a read of bytes start to stop, and return the reader that it belongs to.
-
-        `waits`: the content is not in memory. `at_start`: it is the first read of a large file, so
-        that a long one counts as sequential.
+        """Record a read and return its reader. `waits`: the content is not in memory. `at_start`:
+        of a large file, so that a long first read counts as sequential.
         """
         config, streams = self.config, self._streams
         stream = self._find(start)
@@ -197,14 +193,10 @@ class MemoryShares:
         self._idle = idle
         self._filled = 0
         self._readers: dict[Stream, tuple[int, float]] = {}
-        """Bytes that each fills, and when it last read; the last one to read is the last."""
 
     def take(self, stream: Stream, now: float) -> int:
-        """Return the bytes that a reader may fill, the unit that it reads included: most of what
-        others leave. It does not count until it is put back.
-
-        So a single reader has nearly everything, many have about the same, and what a slow reader
-        does not need is left to others.
+        """Return the bytes that a reader may fill, the unit that it reads included, and do not
+        count it until it is put back. One reader has nearly everything, many have the same.
         """
         self._forget(stream)
         while self._readers:
@@ -241,9 +233,8 @@ class SmallFileGroups:
     _missed: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def missed(self, block: int) -> tuple[int, int] | None:
-        """Record a small file that was not in memory; return a range of blocks to fetch whole.
-
-        That is its group, once more files were missed there than it has blocks.
+        """Record a small file that was not in memory. Return its group of blocks, to be fetched
+        whole, once more files were missed there than it has blocks.
         """
         key = (self.group, block // self.group)
         self._missed[key] = count = self._missed.get(key, 0) + 1

@@ -80,9 +80,7 @@ class ContentReader:
 
     @property
     def counts(self) -> Mapping[str, float | None]:
-        """Requests for ranges of content, bytes from portals (descriptions included), and the
-        seconds of a round trip.
-        """
+        """Requests for content, bytes from portals, and seconds of a round trip."""
         fetcher, round_trip = self.fetcher, self.fetcher.round_trip
         return {
             "requests": fetcher.requests,
@@ -304,9 +302,7 @@ class ContentFile:
     # Read-ahead
 
     def _consume(self, stream: Stream, start: int, stop: int) -> None:
-        """Mark the units that a sequential reader has read as the first to evict, and drop those
-        far behind it, unless another reader is about to read them.
-        """
+        """Mark what a sequential reader has read as first to evict, and drop what it has passed."""
         if not stream.sequential:
             return
         state, cache, now = self._state, self._reader.cache, trio.current_time()

@@ -137,9 +137,8 @@ class SkyfileLoader:
     async def _fetch_base_and_head(
         self, client: PortalReader, skylink: Skylink
     ) -> "tuple[_Base | None, ContentHead | None]":
-        """Fetch the base sector and, from a portal that never sent one, the headers as well.
-
-        Both at once, so that the first read does not cost another round trip.
+        """Fetch the base sector and, from a portal that never sent one, the headers at the same
+        time, to save a round trip.
         """
         base: _Base | None = None
         head: ContentHead | None = None
@@ -198,7 +197,6 @@ class SkyfileLoader:
     async def _from_base_sector(
         self, client: PortalReader, skylink: Skylink, base: sector.BaseSector
     ) -> LoadedSkyfile:
-        """Describe a skylink by its base sector, which is authentic."""
         layout = base.layout
         if not layout.is_verifiable and self._policy is VerifyPolicy.REQUIRE:
             raise MalformedError(f"{skylink}: its chunks are too large to verify")
@@ -254,10 +252,7 @@ class SkyfileLoader:
     async def _from_head(
         self, client: PortalReader, skylink: Skylink, head: ContentHead, *, is_encrypted: bool
     ) -> LoadedSkyfile:
-        """Describe a skylink by a portal's word, verified if the content is small.
-
-        Content that the portal decrypts cannot be verified: the hash is of the encrypted bytes.
-        """
+        """Describe a skylink by a portal's word; small content is verified unless encrypted."""
         raw = head.metadata
         if raw is not None:
             self.fetched += len(raw)
@@ -278,9 +273,7 @@ class SkyfileLoader:
     async def _from_endpoint(
         self, client: PortalReader, skylink: Skylink, head: ContentHead
     ) -> tuple[bytes | None, Listing]:
-        """Return metadata from its endpoint, None if they do not fit a base sector, and their
-        listing.
-        """
+        """Return metadata (None if they do not fit a base sector) and their listing."""
         async with open_memory_file() as file:
             receiver = FileReceiver(file)
             try:
@@ -342,10 +335,8 @@ class SkyfileLoader:
 class _Base(NamedTuple):
     """What a portal sent as the base sector."""
 
-    sector: sector.BaseSector | None
-    """None if it is encrypted."""
-    is_authentic: bool
-    """Whether it hashes to the skylink."""
+    sector: sector.BaseSector | None  # None if it is encrypted
+    is_authentic: bool  # it hashes to the skylink
 
 
 def _is_proven(loaded: LoadedSkyfile) -> bool:

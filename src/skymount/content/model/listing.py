@@ -1,8 +1,6 @@
-"""The table of a skyfile's files: their directories, and where they lie in the payload. No IO.
+"""The table of a skyfile's files and directories, used in the form in which it is stored. No IO.
 
-It has a row for each file and directory, and is used in the form in which it is stored: in columns.
-So a million files are one block of memory of some 60 MB, not four million objects.
-`listing_builder` makes it.
+A million files are one block of memory of some 60 MB, not four million objects.
 """
 
 import struct
@@ -136,7 +134,6 @@ class Listing:
     def __init__(
         self, packed: memoryview, numbers: Sequence[int], columns: Columns[memoryview]
     ) -> None:
-        """Made by `unpack`."""
         self.packed = packed
         """All of it, as it is stored."""
         self.size, self.records, self.rejected, self.mode = numbers
@@ -153,7 +150,6 @@ class Listing:
         self.modes = columns.modes
         """Permission bits as in the metadata, 0 for none; or `DIRECTORY`."""
         self.offsets = columns.offsets
-        """Of files, in the payload."""
         self.sizes = columns.sizes
         reasons = Texts(columns.reasons, columns.reason_starts)
         paths = Texts(columns.hidden_paths, columns.hidden_starts)
@@ -186,9 +182,8 @@ class Listing:
         return chain.from_iterable(self.runs(directory, start))
 
     def runs(self, directory: int, start: int = 0) -> Iterator[range]:
-        """Yield the same as runs of neighbours; only the last row of a run may be a directory.
-
-        The first runs are short, because the caller may want only a few rows.
+        """Yield the same as runs of neighbours; only the last row of a run may be a directory. The
+        first runs are short, as the caller may want only a few rows.
         """
         modes, ends = self.modes, self.ends
         stop = ends[directory]
@@ -239,9 +234,7 @@ class Listing:
         return None
 
     def extents_from(self, position: int) -> Iterator[tuple[str, int, int]]:
-        """Yield (path, offset, size) of the files that hold the payload from a position on, in
-        order. There may be gaps.
-        """
+        """Yield (path, offset, size) of files from a position on, in order; there may be gaps."""
         cover, rows = self.columns.cover, len(self)
 
         def end(at: int) -> int:

@@ -94,7 +94,6 @@ class _Files:
         self.sizes: Numbers = array("Q")
         self.type_names = DistinctTexts()
         self.end = 0
-        """Where the last one ends in the payload."""
         self.odd: list[tuple[str, str, Subfile]] = []
         """Path, reason and record of files whose path no file can have."""
         self.rejected: list[tuple[str, str]] = []
@@ -156,7 +155,6 @@ class _Rows:
         self._hidden_sizes: Numbers = array("Q")
         self._reasons = DistinctTexts()
         self._parent = b""
-        """Path of the directory that the last file was added to."""
         self._open: list[int] = []
         self._open_directory(0, b"")
 
@@ -178,7 +176,6 @@ class _Rows:
             self._add(path.replace(b"\0", b"/"), *extent, files.types[at])
 
     def _add(self, path: bytes, offset: int, size: int, mode: int, type_number: int) -> None:
-        """Add a file, and the directories above it, or hide it with the reason."""
         reason = "it reaches beyond the content" if offset + size > self._size else None
         reason = reason or _objection(path)
         parent, _, name = path.rpartition(b"/")

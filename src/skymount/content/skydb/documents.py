@@ -1,7 +1,4 @@
-"""SkyDB as a mount shows it: the JSON documents behind registry entries, as text to read and write.
-
-Documents are verified like all content. Their text is made by `document_text`.
-"""
+"""SkyDB documents as text to read and write, verified like all content."""
 
 import math
 from collections.abc import AsyncIterator
@@ -79,8 +76,6 @@ class Document:
 
 
 class _Text(NamedTuple):
-    """The text of a document, and how far it was verified."""
-
     data: Text
     verified: Verified = Verified.NO
     is_own: bool = False
@@ -113,10 +108,7 @@ class Documents:
         return await self._entries.public_keys()
 
     async def names(self, public_key: bytes) -> list[EntryId]:
-        """Return the entries of a key that were used here, without those that are no documents.
-
-        Unknown entries are looked up, for a short time.
-        """
+        """Return the entries used here that may be documents; unknown ones are looked up."""
         found = await self._entries.names(public_key)
         unknown = [ref async for ref in in_turns(found) if self._entries.recall(ref) is None]
         with trio.move_on_after(_LOOKUP_TIME):

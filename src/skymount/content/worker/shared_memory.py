@@ -23,17 +23,13 @@ _SMALL = 1 << 20  # bytes that are copied faster than a file is made
 
 
 class _Mapping(mmap.mmap):
-    """A read-only mapping of a memory file. `release_mappings` unloads its pages from the process;
-    the next access loads them again.
-    """
+    """A read-only mapping, whose pages `release_mappings` unloads."""
 
 
 _mappings: WeakSet[_Mapping] = WeakSet()
 
 _RESIDENT_LIMIT = 32 << 20
-"""Bytes of file-backed memory above which the mappings' pages are unloaded. The program and its
-libraries count as well.
-"""
+"""Bytes of file-backed memory, program and libraries included, above which pages are unloaded."""
 
 
 class MemoryFile:
@@ -108,10 +104,8 @@ class FileReceiver:
 
 
 class LongText(mmap.mmap):
-    """A long text in a memory file, compared and sliced like bytes.
-
-    Slices are copies. The pages are unloaded after each, so that the text does not count as the
-    mount's memory.
+    """A long text in a memory file, compared and sliced like bytes. Slices are copies; then the
+    pages are unloaded, so that they do not count as the mount's memory.
     """
 
     def __getitem__(self, part: slice) -> bytes:  # type: ignore[override]

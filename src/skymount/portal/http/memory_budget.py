@@ -8,6 +8,7 @@ begins again.
 import math
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import trio
@@ -35,44 +36,16 @@ class NoRoomError(PortalError):
     """The budget is exhausted. `MemoryBudget.run` handles it."""
 
 
+@dataclass(slots=True, eq=False)
 class _Share:
     """The bytes of one lookup."""
 
-    def __init__(self, budget: "MemoryBudget") -> None:
-        self._budget = budget
-        self._held = 0
-        self._beyond_since: float | None = None
-        self.scope = trio.CancelScope()
-        """Ends the lookup when its turn has lasted too long."""
-
-    def take(self, size: int) -> None:
-        """Count received bytes."""
-        budget = self._budget
-        if self._beyond_since is None and not budget.has_room(self._held, size):
-            if not budget.try_turn():
-                raise NoRoomError("too much is on its way to describe content")
-            self.go_beyond()
-        self._held += size
-        if self._beyond_since is None:
-            budget.used += size
-
-    def go_beyond(self) -> None:
-        """Take the turn: the bytes do not count for the bound any more."""
-        self._budget.used -= self._held
-        self._beyond_since = trio.current_time()
-        self._budget.begin_turn(self)
-
-    def limit(self, is_wanted: bool) -> None:
-        """Bound the turn if others wait for it."""
-        if self._beyond_since is not None:
-            self.scope.deadline = self._beyond_since + TURN if is_wanted else math.inf
-
-    def close(self) -> None:
-        """Free the bytes, or end the turn."""
-        if self._beyond_since is None:
-            self._budget.used -= self._held
-        else:
-            self._budget.end_turn()
+    budget: "MemoryBudget"
+    held: int = 0
+    turn_since: float | None = None
+    """When it took the turn. Its bytes do not count for the bound any more."""
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    """Ends the lookup when its turn has lasted too long."""
 
 
 _current: ContextVar[_Share | None] = ContextVar("share", default=None)
@@ -82,7 +55,7 @@ def take(size: int) -> None:
     """Count received bytes, if they are for a description; NoRoomError if there is no room."""
     share = _current.get()
     if share is not None:
-        share.take(size)
+        share.budget.count(share, size)
 
 
 class MemoryBudget:
@@ -94,7 +67,7 @@ class MemoryBudget:
         """Bytes held, without those of the lookup that has the turn."""
         self._turn = trio.Semaphore(1)
         self._waiting = 0
-        self._beyond: _Share | None = None
+        self._has_turn: _Share | None = None
 
     async def run(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Run a lookup, and count what it and its child tasks receive. It may be run twice.
@@ -104,9 +77,13 @@ class MemoryBudget:
         try:
             return await self._ask(ask, _Share(self))
         except NoRoomError:
-            await self._wait_for_turn()
+            self._count_waiting(1)
+            try:
+                await self._turn.acquire()
+            finally:
+                self._count_waiting(-1)
         share = _Share(self)
-        share.go_beyond()
+        self._begin_turn(share)
         return await self._ask(ask, share)
 
     async def _ask(self, ask: Callable[[], Awaitable[T]], share: _Share) -> T:
@@ -116,41 +93,36 @@ class MemoryBudget:
                 return await ask()
         finally:
             _current.reset(before)
-            share.close()
+            if share.turn_since is None:
+                self.used -= share.held
+            else:
+                self._has_turn = None
+                self._turn.release()
         raise PortalTimeoutError(f"more than {TURN:g} s for a description others wait behind")
 
-    async def _wait_for_turn(self) -> None:
-        self._count_waiting(1)
-        try:
-            await self._turn.acquire()
-        finally:
-            self._count_waiting(-1)
+    def count(self, share: _Share, size: int) -> None:
+        """Count bytes of a lookup, as `take`."""
+        if share.turn_since is None:
+            needed = share.held + size
+            bound = self.size if needed <= _SMALL else self.size * 3 // 4
+            if needed > FREE and self.used + size > bound:
+                try:
+                    self._turn.acquire_nowait()
+                except trio.WouldBlock:
+                    raise NoRoomError("too much is on its way to describe content") from None
+                self._begin_turn(share)
+            else:
+                self.used += size
+        share.held += size
+
+    def _begin_turn(self, share: _Share) -> None:
+        self.used -= share.held
+        share.turn_since = trio.current_time()
+        self._has_turn = share
+        self._count_waiting(0)
 
     def _count_waiting(self, change: int) -> None:
         self._waiting += change
-        if self._beyond is not None:
-            self._beyond.limit(self._waiting > 0)
-
-    def has_room(self, held: int, size: int) -> bool:
-        """Whether a lookup that holds some bytes may receive `size` more."""
-        needed = held + size
-        bound = self.size if needed <= _SMALL else self.size * 3 // 4
-        return needed <= FREE or self.used + size <= bound
-
-    def try_turn(self) -> bool:
-        """Take the turn if nobody has it."""
-        try:
-            self._turn.acquire_nowait()
-        except trio.WouldBlock:
-            return False
-        return True
-
-    def begin_turn(self, share: _Share) -> None:
-        """Note which lookup has the turn."""
-        self._beyond = share
-        share.limit(self._waiting > 0)
-
-    def end_turn(self) -> None:
-        """Pass the turn on."""
-        self._beyond = None
-        self._turn.release()
+        share = self._has_turn
+        if share is not None and share.turn_since is not None:
+            share.scope.deadline = share.turn_since + TURN if self._waiting else math.inf
