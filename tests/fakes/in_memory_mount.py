@@ -224,6 +224,12 @@ class InMemoryMount:
     names: FakeNames
 
 
+def push_out(table: NameTable) -> None:
+    """Use so many names that those which nothing refers to are dropped."""
+    for number in range(130):
+        table.get_or_add(str(Skylink.v1(number.to_bytes(32, "big"), 1)))
+
+
 @asynccontextmanager
 async def open_in_memory_mount(
     *,
