@@ -28,12 +28,8 @@ if TYPE_CHECKING:  # PyNaCl is loaded when there is a key to read
 
 VERSION = 1
 
-FILE_LIMIT = 4 << 10
-"""Bytes of a key file; ours have about 300."""
-
-KEYS_LIMIT = 10_000
-"""Files in the directory; finding a public key reads them all."""
-
+FILE_LIMIT = 4 << 10  # bytes of a key file; ours have about 300
+KEYS_LIMIT = 10_000  # files in the directory; finding a public key reads them all
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 _PUBLIC_KEY = re.compile(r"[0-9A-Fa-f]{64}")
 _NEW = ".new"  # a key file that is being written, by whoever holds the lock

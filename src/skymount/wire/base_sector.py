@@ -24,9 +24,7 @@ CIPHER_LEGACY_PLAIN = bytes(8)
 
 KEY_DATA_SIZE = 64
 
-FANOUT_LIMIT = 64 << 20
-"""Bytes of fan-out; the roots of 8 TiB of content."""
-
+FANOUT_LIMIT = 64 << 20  # bytes of fan-out; the roots of 8 TiB of content
 CHUNK_LIMIT = 64 << 20
 """Bytes of a chunk; verifying any of them takes all. Real portals need 40 MiB (wire notes 2.3)."""
 
@@ -116,12 +114,10 @@ class BaseSector:
     """The parsed parts of a base sector."""
 
     layout: Layout
-    roots: bytes
-    """Joined Merkle roots of the top level that was spilled; empty unless extended."""
+    roots: bytes  # joined Merkle roots of the top level that was spilled; empty unless extended
     fanout: bytes
     metadata: bytes
-    payload: bytes | None
-    """The content of a small file; None for a large one."""
+    payload: bytes | None  # the content of a small file; None for a large one
 
 
 def fits_inline(metadata_size: int, payload_size: int) -> bool:

@@ -6,9 +6,7 @@ from typing import Self
 
 from skymount.errors import MalformedError
 
-RANGES_LIMIT = 64
-"""The most ranges honoured in one request (RFC 9110 14.2)."""
-
+RANGES_LIMIT = 64  # the most ranges honoured in one request (RFC 9110 14.2)
 _DIGITS = 19  # of a position; more cannot be an offset of a file
 _MAX = (1 << 63) - 1  # bytes, the largest file offset
 _SPEC = re.compile(r"([0-9]*)-([0-9]*)")

@@ -13,18 +13,12 @@ class Dialect:
     """The names that one family of portals uses. Header names compare case-insensitively."""
 
     name: str
-    prefix: str
-    """First segment of the service's own paths: ``/<prefix>/skyfile``."""
-    scheme: str
-    """URI scheme of content links: ``<scheme>://<skylink>``."""
-    entry_scheme: str
-    """URI scheme of a TXT record that names a registry entry (wire notes 8)."""
-    agent: str
-    """What a portal may demand to find in the User-Agent header."""
-    metadata_header: str
-    """Carries the metadata JSON of a download."""
-    header_prefix: str
-    """Starts the other headers of the service, as in ``<header_prefix>-Skylink``."""
+    prefix: str  # first segment of the service's own paths: ``/<prefix>/skyfile``
+    scheme: str  # URI scheme of content links: ``<scheme>://<skylink>``
+    entry_scheme: str  # URI scheme of a TXT record that names a registry entry (wire notes 8)
+    agent: str  # what a portal may demand to find in the User-Agent header
+    metadata_header: str  # carries the metadata JSON of a download
+    header_prefix: str  # starts the other headers of the service, as in ``<header_prefix>-Skylink``
 
     @property
     def skylink_header(self) -> str:
@@ -100,9 +94,7 @@ SKYNET = Dialect(
     header_prefix="Skynet",
 )
 
-REALM = "SiaAPI"
-"""The realm of a portal's password, in every dialect."""
-
+REALM = "SiaAPI"  # the realm of a portal's password, in every dialect
 PRESETS: dict[str, Dialect] = {dialect.name: dialect for dialect in (SVC, SKYNET)}
 
 

@@ -22,9 +22,7 @@ from skymount.wire.registry_entry import (
 )
 from skymount.wire.skylink import BASE64_LENGTH, Skylink
 
-TXT_LIMIT = 4096
-"""Characters of a TXT record that are looked at."""
-
+TXT_LIMIT = 4096  # characters of a TXT record that are looked at
 _DOMAIN_LIMIT = 253  # characters in all and in a label: RFC 1035, 2.3.4
 _LABEL_LIMIT = 63
 _INPUT_LIMIT = 1024  # characters before anything is done with them
@@ -87,11 +85,9 @@ def _is_punycode(text: str) -> bool:
 class SkylinkRecord:
     """A record that names content."""
 
-    link: str
-    """The text of the record, such as ``<scheme>://<skylink>/<path>``."""
+    link: str  # the text of the record, such as ``<scheme>://<skylink>/<path>``
     skylink: Skylink
-    path: str = ""
-    """Empty, or begins with ``/``."""
+    path: str = ""  # empty, or begins with ``/``
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,7 @@ from skymount.errors import MalformedError
 from skymount.wire.hashing import blake2b_256, length_prefixed
 from skymount.wire.registry_entry import KEY_SIZE, PRIVATE_KEY_SIZE
 
-SEED_ENTROPY = 64
-"""Random bytes of a generated seed, which is their hex digits."""
-
+SEED_ENTROPY = 64  # random bytes of a generated seed, which is their hex digits
 _HEX64 = re.compile(r"[0-9a-fA-F]{128}")
 _ROUNDS = 1000  # of PBKDF2, as the SDKs have it: too few to protect weak seeds
 
@@ -20,10 +18,8 @@ _ROUNDS = 1000  # of PBKDF2, as the SDKs have it: too few to protect weak seeds
 class SigningKeyPair:
     """An ed25519 key pair. The public key names an owner of registry entries."""
 
-    public_key: bytes
-    """32 bytes."""
-    private_key: bytes = field(repr=False)
-    """64 bytes: the ed25519 seed, then the public key."""
+    public_key: bytes  # 32 bytes
+    private_key: bytes = field(repr=False)  # 64 bytes: the ed25519 seed, then the public key
 
     def __post_init__(self) -> None:
         if len(self.public_key) != KEY_SIZE or len(self.private_key) != PRIVATE_KEY_SIZE:

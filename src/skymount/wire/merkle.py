@@ -79,8 +79,7 @@ def _fastest() -> tuple[Callable[[Data, int, int], bytes], Callable[[Data], byte
 
 _groups, _join = _fastest()
 
-COMPILED = _join is not plain_join
-"""Whether the compiled form is in use."""
+COMPILED = _join is not plain_join  # whether the compiled form is in use
 
 
 def sector_root(data: Data) -> bytes:

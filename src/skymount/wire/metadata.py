@@ -14,15 +14,9 @@ import msgspec
 
 from skymount.errors import MalformedError
 
-METADATA_LIMIT = 256 << 20
-"""Bytes of metadata JSON; a million subfiles take about 120 MB."""
-
-SUBFILES_LIMIT = 2 << 20
-"""Subfiles in metadata; each takes about 300 bytes of memory once parsed."""
-
-INTEGER_LIMIT = 1 << 63
-"""Offsets and lengths are below this, as the kernel's file offsets are."""
-
+METADATA_LIMIT = 256 << 20  # bytes of metadata JSON; a million subfiles take about 120 MB
+SUBFILES_LIMIT = 2 << 20  # subfiles in metadata; each takes about 300 bytes of memory once parsed
+INTEGER_LIMIT = 1 << 63  # offsets and lengths are below this, as the kernel's file offsets are
 _LENIENT_LIMIT = 128 << 20  # bytes of JSON that is read without type information
 _LENIENT_LISTS = 1 << 20  # lists in it; in memory each is ten times as large as its JSON
 _MODE_BITS = 0o7777
@@ -55,8 +49,7 @@ class Metadata(msgspec.Struct, frozen=True, gc=False):
     disabledefaultpath: bool = False
     tryfiles: tuple[str, ...] = ()
     errorpages: dict[str, str] = {}
-    rejected: tuple[tuple[str, str], ...] = ()
-    """(path, reason) of each broken subfile."""
+    rejected: tuple[tuple[str, str], ...] = ()  # (path, reason) of each broken subfile
 
     @property
     def payload_size(self) -> int | None:

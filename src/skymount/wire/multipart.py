@@ -8,9 +8,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from skymount.errors import MalformedError
 
-PART_HEADER_LIMIT = 64 << 10
-"""Bytes of the header of one part."""
-
+PART_HEADER_LIMIT = 64 << 10  # bytes of the header of one part
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _PARAMETER = re.compile(
     r';[ \t]*([A-Za-z0-9*_-]+)[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^;"]*))[ \t]*', re.DOTALL
@@ -24,8 +22,7 @@ class PartHeader:
     field: str
     filename: str
     contenttype: str = ""
-    mode: int = 0
-    """Permission bits, 0 when not given."""
+    mode: int = 0  # permission bits, 0 when not given
 
     def encode(self) -> bytes:
         """Write the header lines, without the empty line after them.

@@ -17,23 +17,15 @@ from skymount.wire.skylink import BASE64_LENGTH, RAW_SIZE, Skylink
 
 ALGORITHM = "ed25519"
 
-DATA_LIMIT = 113
-"""Bytes of data in an entry."""
-
-MAX_REVISION = (1 << 64) - 1
-"""An entry of this revision is frozen: nothing replaces it."""
-
-DELETED = bytes(RAW_SIZE)
-"""Data of an entry that its owner deleted (wire notes 6.6)."""
-
+DATA_LIMIT = 113  # bytes of data in an entry
+MAX_REVISION = (1 << 64) - 1  # an entry of this revision is frozen: nothing replaces it
+DELETED = bytes(RAW_SIZE)  # data of an entry that its owner deleted (wire notes 6.6)
 KEY_SIZE = 32
 PRIVATE_KEY_SIZE = 64
 SIGNATURE_SIZE = 64
 TWEAK_SIZE = 32
 
-UPDATE_LIMIT = 16 << 10
-"""Bytes of JSON of an entry; the longest form takes under 1.5 KiB."""
-
+UPDATE_LIMIT = 16 << 10  # bytes of JSON of an entry; the longest form takes under 1.5 KiB
 _HOST_KEY_HASH = 20  # bytes at the start of an entry of kind 2 that do not count as work
 
 _HEX = re.compile(r"(?:[0-9a-fA-F]{2})*")
@@ -103,14 +95,10 @@ def _sized(data: bytes, size: int, what: str) -> bytes:
 class Entry:
     """One revision of an entry, whoever owns it."""
 
-    tweak: bytes
-    """The hashed data key, 32 bytes."""
-    data: bytes
-    """At most `DATA_LIMIT` bytes."""
-    revision: int
-    """0 to `MAX_REVISION`."""
-    kind: int = 1
-    """1, or 2: data that begins with the hash of a host's key (later portals)."""
+    tweak: bytes  # the hashed data key, 32 bytes
+    data: bytes  # at most `DATA_LIMIT` bytes
+    revision: int  # 0 to `MAX_REVISION`
+    kind: int = 1  # 1, or 2: data that begins with the hash of a host's key (later portals)
 
     def __post_init__(self) -> None:
         _sized(self.tweak, TWEAK_SIZE, "a hashed data key")
@@ -225,11 +213,9 @@ def _key_of(value: _Key | str) -> bytes:
 class SignedEntry:
     """An entry with its owner's signature. Only `verify` checks that."""
 
-    public_key: bytes
-    """32 bytes."""
+    public_key: bytes  # 32 bytes
     entry: Entry
-    signature: bytes = field(repr=False)
-    """64 bytes."""
+    signature: bytes = field(repr=False)  # 64 bytes
 
     def __post_init__(self) -> None:
         _sized(self.public_key, KEY_SIZE, "a public key")

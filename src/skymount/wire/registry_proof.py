@@ -8,9 +8,7 @@ from skymount.errors import BadSignatureError, MalformedError
 from skymount.wire.registry_entry import SignedEntry, linked_skylink
 from skymount.wire.skylink import Skylink
 
-HOPS = 2
-"""The most registry entries on the path from a v2 skylink to content."""
-
+HOPS = 2  # the most registry entries on the path from a v2 skylink to content
 _LIMIT = 16 << 10  # bytes of a proof; the longest honest one has less than 2 KiB
 
 

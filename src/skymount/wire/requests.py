@@ -18,11 +18,9 @@ class Request:
     """A request line and its headers, without a portal address or a body."""
 
     method: str
-    target: str
-    """Path and query, percent-encoded, beginning with ``/``."""
+    target: str  # path and query, percent-encoded, beginning with ``/``
     headers: tuple[tuple[str, str], ...] = ()
-    repeatable: bool = False
-    """Whether it is idempotent although its method is not."""
+    repeatable: bool = False  # whether it is idempotent although its method is not
     is_answered: bool = False
     """Whether success shows in the content of the response, not only in its status."""
     may_tell_metadata: bool = False

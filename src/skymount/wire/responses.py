@@ -14,8 +14,7 @@ from skymount.wire.hashing import blake2b_256, length_prefixed
 from skymount.wire.limited_json import decode_json
 from skymount.wire.skylink import Skylink
 
-RESPONSE_LIMIT = 64 << 10
-"""Bytes that are read of a JSON response or an error body."""
+RESPONSE_LIMIT = 64 << 10  # bytes that are read of a JSON response or an error body
 
 
 def parse_resolved(body: bytes) -> Skylink:

@@ -8,9 +8,7 @@ from typing import Any, NoReturn
 
 from skymount.errors import MalformedError, WrongTypeError
 
-DOCUMENT_LIMIT = 64 << 20
-"""Bytes of one document as JSON."""
-
+DOCUMENT_LIMIT = 64 << 20  # bytes of one document as JSON
 _VERSION = 2  # of the object in which the SDKs wrap a document
 
 

@@ -94,8 +94,7 @@ def is_encrypted(layout: Layout) -> bool:
 class SkyfileKey:
     """The keys of one skyfile, derived from a skykey and the skyfile's nonce."""
 
-    identifier: bytes
-    """16 bytes by which the holder of the skykey recognises the skyfile."""
+    identifier: bytes  # 16 bytes by which the holder of the skykey recognises the skyfile
     main: StreamKey
     base: StreamKey
     fanout: StreamKey

@@ -14,12 +14,8 @@ from skymount.errors import MalformedError
 from skymount.wire.hashing import blake2b_256, length_prefixed
 from skymount.wire.limited_json import decode_json
 
-NAME_LIMIT = 128
-"""Bytes of a skykey's name."""
-
-LIST_LIMIT = 16 << 20
-"""Bytes of JSON of a list of about 60,000 skykeys."""
-
+NAME_LIMIT = 128  # bytes of a skykey's name
+LIST_LIMIT = 16 << 20  # bytes of JSON of a list of about 60,000 skykeys
 SCHEME = "skykey"
 KEY_SIZE = 32
 NONCE_SIZE = 24
@@ -35,10 +31,8 @@ _NAME_QUERY = re.compile(r"name=((?:[^%&]|%[0-9A-Fa-f]{2})*)", re.DOTALL)
 class Kind(Enum):
     """What encrypted content reveals about its skykey."""
 
-    PUBLIC = "public-id"
-    """Its id, to everybody."""
-    PRIVATE = "private-id"
-    """Nothing; the recommended kind."""
+    PUBLIC = "public-id"  # its id, to everybody
+    PRIVATE = "private-id"  # nothing; the recommended kind
 
     @classmethod
     def parse(cls, text: str) -> "Kind":
@@ -88,10 +82,8 @@ class Skykey:
     """A named encryption key."""
 
     kind: Kind
-    key: bytes = field(repr=False)
-    """32 bytes."""
-    nonce: bytes = field(repr=False)
-    """24 bytes."""
+    key: bytes = field(repr=False)  # 32 bytes
+    nonce: bytes = field(repr=False)  # 24 bytes
     name: str = ""
 
     def __post_init__(self) -> None:

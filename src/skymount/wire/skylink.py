@@ -13,9 +13,7 @@ from urllib.parse import urlsplit
 from skymount.errors import MalformedError
 from skymount.wire.dialect import PRESETS, Dialect
 
-SECTOR_SIZE = 4 << 20
-"""Bytes in a sector, the unit of storage and of Merkle roots (wire notes 2.1)."""
-
+SECTOR_SIZE = 4 << 20  # bytes in a sector, the unit of storage and of Merkle roots (wire notes 2.1)
 ROOT_SIZE = 32
 RAW_SIZE = 2 + ROOT_SIZE
 BASE64_LENGTH = 46
@@ -71,8 +69,7 @@ class Skylink:
     """A legal skylink. ``str()`` gives the 46-character form."""
 
     bitfield: int
-    root: bytes
-    """32 bytes: Merkle root of the base sector's sector (v1), registry entry id (v2)."""
+    root: bytes  # 32 bytes: Merkle root of the base sector's sector (v1), registry entry id (v2)
 
     def __post_init__(self) -> None:
         if len(self.root) != ROOT_SIZE:

@@ -39,8 +39,7 @@ _INTERRUPTED = "interrupted while it was posted"
 class ListedEntry:
     """An entry that was used here."""
 
-    data_key: str | None
-    """None when only its hash is known."""
+    data_key: str | None  # None when only its hash is known
     tweak: bytes
 
 

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
     from skymount.storage.sqlite import Format
 
-Key = tuple[bytes, bytes]
-"""Public key and tweak of an entry."""
-
+Key = tuple[bytes, bytes]  # public key and tweak of an entry
 _REASON_LIMIT = 500  # characters of a reason that are kept
 _APPLICATION = 0x736B796C  # "skyl"
 _VERSION = 2

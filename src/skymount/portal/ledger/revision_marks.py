@@ -41,8 +41,7 @@ class EntryId:
 
     public_key: bytes
     tweak: bytes
-    data_key: str | None = field(default=None, compare=False)
-    """None when only its hash is known."""
+    data_key: str | None = field(default=None, compare=False)  # None when only its hash is known
 
     def __str__(self) -> str:
         name = self.tweak.hex() if self.data_key is None else ascii(self.data_key)
@@ -55,8 +54,7 @@ class VerifiedEntry:
 
     signed: SignedEntry
     mark: RevisionMark
-    requested_at: float
-    """When the request for it began, by trio's clock."""
+    requested_at: float  # when the request for it began, by trio's clock
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,9 @@ from skymount.wire.registry_entry import MAX_REVISION, SignedEntry
 class EntryState:
     """What the registry held at some time."""
 
-    signed: SignedEntry | None
-    """Verified; None when there was no such entry."""
-    requested_at: float
-    """When the request for this began, by trio's clock."""
-    seen_at: float
-    """When this machine first saw this revision, in seconds since 1970."""
+    signed: SignedEntry | None  # verified; None when there was no such entry
+    requested_at: float  # when the request for this began, by trio's clock
+    seen_at: float  # when this machine first saw this revision, in seconds since 1970
 
     @property
     def data(self) -> bytes | None:

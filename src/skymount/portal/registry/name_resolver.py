@@ -34,9 +34,7 @@ from skymount.wire.skylink import Skylink
 
 log = logging.getLogger(__name__)
 
-ResolvableName = Skylink | str
-"""A v2 skylink, or a domain in the form of `wire.hns.parse_domain`."""
-
+ResolvableName = Skylink | str  # a v2 skylink, or a domain in the form of `wire.hns.parse_domain`
 ResolutionPath = dict[Skylink, Skylink | None]
 """The registry entries that an answer depends on, as v2 skylinks, and where each one led."""
 
@@ -48,10 +46,8 @@ class NameResolverConfig:
     """How names are resolved."""
 
     ttl: float = 60.0
-    check: bool = True
-    """Whether proofs are checked, and looked for where a portal sends none."""
-    require: bool = False
-    """Whether a v2 skylink that nobody proves is refused, and every domain."""
+    check: bool = True  # whether proofs are checked, and looked for where a portal sends none
+    require: bool = False  # whether a v2 skylink that nobody proves is refused, and every domain
 
 
 @dataclass(slots=True)
@@ -61,8 +57,7 @@ class _NameState:
     cached: CachedResolution = field(default_factory=CachedResolution)
     path: ResolutionPath = field(default_factory=dict)
     """Of the last good answer, or of the request in flight as far as it has come."""
-    outdated: bool = False
-    """Whether an entry on the path has changed since."""
+    outdated: bool = False  # whether an entry on the path has changed since
     asking: trio.Lock = field(default_factory=trio.Lock)
 
     def outdate(self) -> None:

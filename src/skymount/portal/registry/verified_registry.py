@@ -39,12 +39,8 @@ from skymount.portal.registry.entry_state import (
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import DATA_LIMIT, DELETED, Entry, SignedEntry
 
-CONFLICTS = 5
-"""How often a rewrite takes another revision because somebody else was faster."""
-
-FRESH = 2.0
-"""Seconds of `fresh`, unless told otherwise."""
-
+CONFLICTS = 5  # how often a rewrite takes another revision because somebody else was faster
+FRESH = 2.0  # seconds of `fresh`, unless told otherwise
 _BACK_OFF = 0.05  # seconds before a rewrite is retried, times the number of attempts so far
 
 _log = logging.getLogger(__name__)
@@ -62,8 +58,7 @@ class VerifiedRegistry(EntryReader):
     Nothing can be changed without a ledger, or when it cannot be written; reading still works.
     """
 
-    limit = DATA_LIMIT
-    """Bytes of content."""
+    limit = DATA_LIMIT  # bytes of content
 
     def __init__(
         self,
