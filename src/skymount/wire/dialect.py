@@ -1,7 +1,4 @@
-"""The names that differ between families of portals: path prefix, headers, URI schemes, agent.
-
-The contract writes ``svc`` where deployed portals have their own word.
-"""
+"""The names that differ between families of portals. The contract writes ``svc`` for them."""
 
 from dataclasses import dataclass
 
@@ -68,7 +65,7 @@ class Dialect:
         return f"{self.header_prefix}-Disable-Force"
 
     def path(self, *segments: str) -> str:
-        """Return the path of an endpoint; the segments must be encoded already."""
+        """Return the path of an endpoint from encoded segments."""
         return "/" + "/".join((self.prefix, *segments))
 
     def link(self, skylink: object) -> str:

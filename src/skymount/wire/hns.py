@@ -1,6 +1,4 @@
-"""Handshake names: domains, their TXT records, and the JSON of a resolution (contract 12, wire
-notes 8).
-"""
+"""Handshake names: domains, TXT records and the JSON of a resolution (contract 12, notes 8)."""
 
 import re
 import unicodedata
@@ -38,10 +36,9 @@ _ENTRY = re.compile(rf"(?:{_ENTRY_SCHEMES})://([^/]+)/([^/]+)/?")
 
 
 def parse_domain(text: str) -> str:
-    """Return a domain as it is looked up: lower case, punycode, without a dot at its end.
+    """Return a domain as it is looked up: in lower case and punycode, without ``hns://``.
 
-    A prefix ``hns://`` is dropped, as the SDKs do. Invisible characters are refused; punycode can
-    still write them.
+    Invisible characters are refused; punycode can still write them.
     """
     if len(text) > _INPUT_LIMIT:
         raise MalformedError(f"a domain has at most {_DOMAIN_LIMIT} characters")
@@ -72,7 +69,6 @@ def _label(label: str) -> str:
 
 
 def _is_punycode(text: str) -> bool:
-    """Whether the text needs punycode, and is its only spelling."""
     try:
         decoded = text.encode("ascii").decode("punycode")
         decoded.encode()
@@ -102,7 +98,7 @@ class RegistryRecord:
         return entry_link(self.public_key, self.tweak)
 
     def text(self, scheme: str) -> str:
-        """Write it as a TXT record, with a dialect's scheme for entries."""
+        """Write it as a TXT record."""
         key = quote(f"{ALGORITHM}:{self.public_key.hex()}", safe="")
         return f"{scheme}://{key}/{self.tweak.hex()}"
 

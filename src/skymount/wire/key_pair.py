@@ -37,7 +37,7 @@ class SigningKeyPair:
 
     @classmethod
     def from_seed(cls, seed: str) -> Self:
-        """Derive from a seed or pass-phrase of any length; the same one gives the same pair."""
+        """Derive from a seed or pass-phrase of any length."""
         try:
             password = seed.encode()
         except UnicodeEncodeError:
@@ -49,7 +49,7 @@ class SigningKeyPair:
 
     @classmethod
     def from_private_key(cls, private_key: bytes) -> Self:
-        """Check a private key of 64 bytes: its second half must be the public key of its first."""
+        """MalformedError unless the second half is the public key of the first."""
         if len(private_key) != PRIVATE_KEY_SIZE:
             raise MalformedError(f"a private key has {2 * PRIVATE_KEY_SIZE} hex digits")
         from nacl.bindings import crypto_sign_seed_keypair
@@ -61,7 +61,6 @@ class SigningKeyPair:
 
     @classmethod
     def from_private_hex(cls, text: str) -> Self:
-        """Read a private key of 128 hex digits."""
         if not _HEX64.fullmatch(text):
             raise MalformedError(f"a private key has {2 * PRIVATE_KEY_SIZE} hex digits")
         return cls.from_private_key(bytes.fromhex(text))

@@ -1,7 +1,6 @@
 """The metadata JSON of a skyfile: read leniently, written as the exact bytes that portals store.
 
 Rules: the contract's «Metadata», wire notes 2.5 (bytes), 3.3 (path rules), 4.5 (sub-paths).
-A broken subfile does not hide the others: `Metadata.rejected` lists it with the reason.
 """
 
 import json
@@ -37,8 +36,7 @@ class Subfile(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 class Metadata(msgspec.Struct, frozen=True, gc=False):
     """A skyfile's metadata. `mode` holds Unix permission bits, 0 when there are none.
 
-    `length` is None where the JSON has none (uploads before July 2020). `subfiles` maps paths as
-    sent to records; it is empty for raw uploads.
+    `length` is None in uploads before July 2020. `subfiles` maps paths as sent to records.
     """
 
     filename: str = ""
@@ -83,7 +81,7 @@ class Outline(NamedTuple):
 
 
 class _Outline(msgspec.Struct, gc=False):
-    """The same as decoded. Records are decoded one by one, which takes a fifth of the memory."""
+    """Records are decoded later one by one, which takes a fifth of the memory."""
 
     filename: str = ""
     length: int | None = None
@@ -92,8 +90,6 @@ class _Outline(msgspec.Struct, gc=False):
 
 
 class _SubfileRecord(msgspec.Struct, gc=False):
-    """The part of a subfile that a listing needs."""
-
     mode: int = 0
     contenttype: str = ""
     offset: int = 0
@@ -340,10 +336,7 @@ def check_path(path: str) -> None:
 
 
 def select(metadata: Metadata, path: str) -> dict[str, Subfile]:
-    """Return the subfiles at or below `path`, which has no leading slash; all for ``""``.
-
-    An exact name wins over a directory of that name (wire notes 4.3).
-    """
+    """Return the subfiles at or below `path`; an exact name wins (wire notes 4.3)."""
     if not path:
         return metadata.subfiles
     if path in metadata.subfiles:
@@ -353,10 +346,7 @@ def select(metadata: Metadata, path: str) -> dict[str, Subfile]:
 
 
 def subpath_metadata(path: str, selected: Mapping[str, Subfile]) -> Metadata:
-    """Return the metadata that a download of `path` carries (wire notes 4.5).
-
-    `filename` gets a leading slash, and offsets begin at 0. `selected` is not empty.
-    """
+    """Return the metadata of a download of `path` (wire notes 4.5); `selected` is not empty."""
     base = min(sub.offset for sub in selected.values())
     return Metadata(
         filename=f"/{path.strip('/')}",

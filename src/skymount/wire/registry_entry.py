@@ -1,5 +1,4 @@
-"""Registry entries: bytes, hashes, signatures, JSON forms, and which one replaces which (wire
-notes 6).
+"""Registry entries: bytes, hashes, signatures, JSON, and which one replaces which (wire notes 6).
 
 PyNaCl takes 30 ms and 3 MB, so it is imported when the first entry is signed or verified.
 """
@@ -43,7 +42,7 @@ def hash_data_key(text: str) -> bytes:
 def parse_public_key(text: str) -> bytes:
     """Read ``ed25519:<64 hex digits>`` or the digits alone.
 
-    MalformedError never repeats the text, which may be a private key by mistake.
+    A MalformedError never repeats the text, which may be a private key by mistake.
     """
     algorithm, colon, digits = text.rpartition(":")
     if colon and algorithm != ALGORITHM:
@@ -71,10 +70,7 @@ def entry_link(public_key: bytes, tweak: bytes) -> Skylink:
 
 
 def linked_skylink(data: bytes) -> Skylink | None:
-    """Return the skylink in an entry's data: 34 raw bytes, or the older 46 characters.
-
-    None when the data is anything else, or the entry is deleted.
-    """
+    """Return the skylink in an entry's data, 34 bytes or 46 characters; None if there is none."""
     try:
         if len(data) == RAW_SIZE and data != DELETED:
             return Skylink.from_bytes(data)
@@ -127,12 +123,12 @@ class Entry:
     def work(self) -> bytes:
         """The proof of work: of two entries of one revision the lower work wins.
 
-        It leaves out the kind and the host's key, so both kinds of an entry have the same work.
+        Without the kind and the host's key, so that both kinds of an entry have the same work.
         """
         return self._hash(self.data[_HOST_KEY_HASH:] if self.kind == 2 else self.data)
 
     def sign(self, private_key: bytes) -> "SignedEntry":
-        """Sign with a private key of 64 bytes, whose second half is the public key."""
+        """Sign with a private key of 64 bytes."""
         from nacl.bindings import crypto_sign
 
         _sized(private_key, PRIVATE_KEY_SIZE, "a private key")
@@ -141,10 +137,7 @@ class Entry:
 
 
 def check_update(stored: Entry | None, new: Entry) -> None:
-    """RevisionError unless `new` may replace `stored` (wire notes 6.3); signatures are not checked.
-
-    At the same revision the lower work wins, except at the last revision, which is frozen.
-    """
+    """RevisionError unless `new` may replace `stored` (wire notes 6.3), signatures aside."""
     if stored is None or new.revision > stored.revision:
         return
     if new.revision < stored.revision:
@@ -179,8 +172,6 @@ class _Answer(msgspec.Struct):
 
 
 class _Hop(_Answer, kw_only=True):
-    """One element of a proof."""
-
     datakey: str
     publickey: _Key | str
 
@@ -223,7 +214,6 @@ class SignedEntry:
 
     @property
     def id(self) -> bytes:
-        """The entry's id, 32 bytes: the same for every revision."""
         return entry_id(self.public_key, self.entry.tweak)
 
     @property
@@ -250,7 +240,7 @@ class SignedEntry:
         return self
 
     def as_json(self) -> dict[str, object]:
-        """Return the element of a proof that this entry makes, for a JSON encoder."""
+        """Return the element of a proof, for a JSON encoder."""
         return {
             "data": self.entry.data.hex(),
             "revision": self.entry.revision,
@@ -261,14 +251,14 @@ class SignedEntry:
         }
 
     def encode_answer(self) -> bytes:
-        """Write the JSON of endpoint 5: data, revision, signature, then what later portals add."""
+        """Write the JSON of endpoint 5: later portals added the members after the signature."""
         found = self.as_json()
         order = ("data", "revision", "signature", "datakey", "publickey", "type")
         return msgspec.json.encode({name: found[name] for name in order}) + b"\n"
 
     @classmethod
     def parse_answer(cls, body: bytes, public_key: bytes, tweak: bytes) -> Self:
-        """Read the JSON of endpoint 5 for the entry that was asked for. `verify` it then."""
+        """Read the JSON of endpoint 5; nothing is verified yet."""
         answer = decode_json(body, _Answer, "registry answer", UPDATE_LIMIT)
         return cls._of_answer(answer, public_key, tweak)
 
@@ -279,7 +269,7 @@ class SignedEntry:
         return cls(public_key, entry, _from_hex(answer.signature, "signature"))
 
     def encode_update(self) -> bytes:
-        """Write the JSON that endpoint 6 takes, with arrays of byte values (contract)."""
+        """Write the JSON that endpoint 6 takes."""
         update: dict[str, object] = {
             "publickey": {"algorithm": ALGORITHM, "key": list(self.public_key)},
             "datakey": self.entry.tweak.hex(),
@@ -293,10 +283,7 @@ class SignedEntry:
 
     @classmethod
     def parse_update(cls, body: bytes) -> Self:
-        """Read the JSON that endpoint 6 takes, in any form of wire notes 6.2.
-
-        Bytes are base64 or arrays, missing data is empty, unknown members are ignored.
-        """
+        """Read the JSON that endpoint 6 takes, in any form of wire notes 6.2."""
         update = decode_json(body, _Update, "request", UPDATE_LIMIT)
         entry = Entry(
             parse_tweak(update.datakey),
@@ -309,7 +296,7 @@ class SignedEntry:
 
     @classmethod
     def parse_hops(cls, text: bytes) -> tuple[Self, ...]:
-        """Read the elements of a proof; an empty array or ``null`` gives none."""
+        """Read the elements of a proof; nothing is verified yet."""
         hops: list[_Hop] = decode_json(text, _Hops, "registry proof", UPDATE_LIMIT) or []
         return tuple(
             cls._of_answer(hop, _key_of(hop.publickey), parse_tweak(hop.datakey)) for hop in hops

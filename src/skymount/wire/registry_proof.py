@@ -25,7 +25,7 @@ def parse_proof(text: bytes) -> tuple[SignedEntry, ...]:
 def check_proof(requested: Skylink, resolved: Skylink, hops: Sequence[SignedEntry]) -> None:
     """BadSignatureError unless signed entries lead from one skylink to the other.
 
-    A proof shows that the owners signed these entries, not that they are the latest ones.
+    A proof does not show that these entries are the latest ones.
     """
     if not hops:
         raise BadSignatureError("Expected registry proof not to be empty")
@@ -45,7 +45,7 @@ def check_proof(requested: Skylink, resolved: Skylink, hops: Sequence[SignedEntr
 
 
 def verified_hops(requested: Skylink, resolved: Skylink, text: bytes) -> tuple[SignedEntry, ...]:
-    """Read a proof and check it; return its entries. MalformedError when it does not hold."""
+    """Read a proof and check it; MalformedError when it does not hold."""
     if len(text) > _LIMIT:
         raise MalformedError(f"a proof has at most {_LIMIT} bytes")
     hops = parse_proof(text)

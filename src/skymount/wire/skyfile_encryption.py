@@ -1,9 +1,7 @@
 """Encryption of skyfiles with skykeys: which key and nonce encrypts which bytes (wire notes 2.7).
 
-The cipher is XChaCha20 without authentication. Each skyfile has a random nonce of 24 bytes; the
-nonces for its identifier, its base sector and each piece of large content are derived from it. The
-base sector is encrypted with its padding, except for what tells readers which skykey it was.
-``cryptography`` is imported when the first byte is encrypted.
+The cipher is XChaCha20 without authentication. The nonces for the identifier, the base sector and
+each piece are derived from a random nonce of 24 bytes. ``cryptography`` is imported on first use.
 """
 
 import base64
@@ -49,8 +47,8 @@ def _key_stream(key: bytes, start: bytes, data: bytes | memoryview) -> bytes:
 def _hchacha20(key: bytes, nonce: bytes) -> bytes:
     """Return the key that XChaCha20 uses in place of `key` for the first 16 bytes of a nonce.
 
-    A block of ChaCha20 is the state after its rounds, plus the state before. HChaCha20 is the
-    former only, without the words that hold the key.
+    A block of ChaCha20 is the state after its rounds plus the state before. HChaCha20 is only the
+    former, without the words that hold the key.
     """
     mixed = struct.unpack("<16I", _key_stream(key, nonce, bytes(_BLOCK)))
     state = (*_CONSTANTS, *struct.unpack("<4I", nonce))
@@ -86,7 +84,7 @@ class StreamKey:
 
 
 def is_encrypted(layout: Layout) -> bool:
-    """Whether a stored layout is encrypted: all of it but the cipher and the key data."""
+    """Whether a stored layout is encrypted, except for the cipher and the key data."""
     return layout.cipher == CIPHER_XCHACHA20
 
 
@@ -131,17 +129,16 @@ class SkyfileKey:
         return layout
 
     def build_inline(self, metadata: bytes, payload: bytes) -> bytes:
-        """Return the whole base sector of a small file; ValueError when it does not fit."""
+        """Return the base sector of a small file; ValueError when it does not fit."""
         if not fits_inline(len(metadata), len(payload)):
             raise ValueError("metadata and payload do not fit one sector")
         layout = Layout(len(payload), len(metadata), cipher=CIPHER_XCHACHA20)
         return self.seal_base(bytes(layout) + metadata + payload)
 
     def build_fanned_out(self, filesize: int, roots: bytes, metadata: bytes) -> tuple[bytes, int]:
-        """Return (base sector, bytes used of it) of a large file.
+        """Return (base sector, bytes used of it) of a large file with encrypted sectors.
 
-        `roots` are the joined Merkle roots of its encrypted sectors. MalformedError when they and
-        the metadata do not fit: servers do not encrypt what is spilled.
+        MalformedError when it does not fit: servers do not encrypt what is spilled.
         """
         fanout = b"".join(
             roots[at : at + ROOT_SIZE] + _NO_ROOT * PARITY_PIECES

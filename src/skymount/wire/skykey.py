@@ -47,7 +47,7 @@ class Kind(Enum):
 
 
 def check_name(name: str) -> str:
-    """Return a name that a skykey may have; MalformedError says why it may not."""
+    """Return the name; MalformedError says why a skykey may not have it."""
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
@@ -115,7 +115,7 @@ class Skykey:
 
     @property
     def text(self) -> str:
-        """The key as text. Whoever has it can decrypt."""
+        """Whoever has it can decrypt."""
         raw = bytes([self.kind.number]) + self.key + self.nonce
         encoded = base64.urlsafe_b64encode(raw).decode()
         name = f"?name={quote(self.name, safe='')}" if self.name else ""
@@ -123,7 +123,7 @@ class Skykey:
 
     @property
     def id(self) -> str:
-        """The id, 24 characters of base64 (wire notes 7)."""
+        """24 characters of base64 (wire notes 7)."""
         kind = self.kind.number.to_bytes(8, "little")
         hashed = blake2b_256(b"Skykey".ljust(16, b"\0"), kind, length_prefixed(self.key))
         return base64.urlsafe_b64encode(hashed[:ID_SIZE]).decode()
@@ -132,12 +132,12 @@ class Skykey:
         return {"skykey": self.text, "name": self.name, "id": self.id, "type": self.kind.value}
 
     def encode_record(self) -> bytes:
-        """Write the JSON record of endpoints 7 and 9."""
+        """Write the JSON of endpoints 7 and 9."""
         return msgspec.json.encode(self._record()) + b"\n"
 
     @classmethod
     def parse_record(cls, body: bytes) -> Self:
-        """Read the JSON record of endpoints 7 and 9; MalformedError when it contradicts itself."""
+        """Read the JSON of endpoints 7 and 9; MalformedError when it contradicts itself."""
         return cls._from_record(decode_json(body, _SkykeyRecord, "skykey answer", LIST_LIMIT))
 
     @classmethod
