@@ -1,10 +1,7 @@
 """What this machine knows of registry entries, on disk: revision marks, names, claimed revisions,
-and the spool of pending writes.
+and the spool of pending writes. All mounts and commands of a user share it.
 
-    $XDG_STATE_HOME/skymount/ledger.sqlite3      shared by all mounts and commands of a user
-
-Everything here is synchronous; async callers use threads, and any thread may call. What is read
-from portals, believed and posted is decided in `entry_reader` and `verified_registry`.
+Everything here is synchronous, and any thread may call.
 """
 
 from __future__ import annotations
@@ -72,7 +69,7 @@ class Ledger:
 
     @classmethod
     def open(cls, path: Path, clock: Callable[[], float] = time.time) -> Self:
-        """Open a ledger now. It and its directory are created if they are missing."""
+        """Open a ledger now, creating it and its directory if they are missing."""
         ledger = cls(path, clock)
         ledger.prepare()
         return ledger
@@ -87,10 +84,7 @@ class Ledger:
             return self._opened
 
     def _read(self, action: Callable[[sqlite3.Connection], T], default: T) -> T:
-        """Call a function that reads; return `default` if there is no ledger.
-
-        Works also where the disk is full or read-only.
-        """
+        """Return `default` if there is no ledger. Works where the disk is full or read-only."""
         try:
             database = self._database
         except StorageError:
@@ -126,8 +120,8 @@ class Ledger:
         """Raise the mark to an entry whose signature was verified; return the mark then.
 
         The mark is never lowered: `is_rolled_back` tells whether the entry is behind it. If `named`
-        the entry is listed from now on, or no longer if it is deleted. A pending write that turns
-        out to be posted leaves the spool.
+        the entry is listed, or no longer if it is deleted. A pending write that turns out to be
+        posted leaves the spool.
         """
         key = (signed.public_key, signed.entry.tweak)
         encoded = encode_data_key(data_key)
@@ -172,7 +166,6 @@ class Ledger:
     # --- listed entries
 
     def public_keys(self) -> list[bytes]:
-        """Return the public keys that have listed entries, sorted."""
         return [key for (key,) in self._rows(schema.LISTED_PUBLIC_KEYS)]
 
     def listed_entries(self, public_key: bytes) -> list[ListedEntry]:
@@ -201,8 +194,8 @@ class Ledger:
     def forget(self, public_key: bytes, tweak: bytes, *, seen: bool = False) -> bool:
         """No longer list an entry; return whether there was something to forget.
 
-        Its mark stays, unless what was `seen` is to be forgotten too: then an older entry is
-        believed again. Even so no revision up to the mark is ever signed here.
+        The mark stays unless `seen`; without it an older entry is believed again. No revision up to
+        the mark is ever signed here.
         """
         key = (public_key, tweak)
 
@@ -221,12 +214,11 @@ class Ledger:
         replaces: int | None = None,
         portals: Sequence[str] = (),
     ) -> int:
-        """Claim the entry's revision for its content and spool it, before it is posted.
+        """Claim the entry's revision and spool it before it is posted; return the write's id.
 
-        Returns the id of the pending write. It is on disk when this returns, WAITING for the
-        `portals`. RevisionError when that revision, or a higher one, was seen or claimed. It takes
-        the place of the pending write that it `replaces`; a pending write of the same content
-        leaves the spool.
+        It is on disk when this returns, WAITING for the `portals`. RevisionError when that
+        revision, or a higher one, was seen or claimed. It takes the place of the pending write that
+        it `replaces`; a pending write of the same content leaves the spool.
         """
         entry = signed.entry
         key = (signed.public_key, entry.tweak)
@@ -262,8 +254,8 @@ class Ledger:
     ) -> int:
         """Spool content for which no revision was claimed; return the id of the pending write.
 
-        `base` is the revision that it was made from, by default the highest that was seen. A
-        pending write of the same content leaves the spool.
+        `base` is the revision that it was made from, by default the highest seen. A pending write
+        of the same content leaves the spool.
         """
         key, encoded = (public_key, tweak), encode_data_key(data_key)
 
@@ -281,8 +273,7 @@ class Ledger:
     def begin_retry(self, number: int) -> bool:
         """Mark a pending write as being posted by this process.
 
-        False when it is gone, or when another running process is posting it or a later write to
-        the same entry.
+        False when it is gone, or another process is posting it or a later write to the entry.
         """
         posters = f"SELECT poster FROM spool WHERE {OF_KEY} AND id >= ?"
         query = "UPDATE spool SET poster = ?, reason = ? WHERE id = ?"
@@ -326,10 +317,7 @@ class Ledger:
         self._database.write(lambda db: db.execute(query, values))
 
     def remove_superseded(self, public_key: bytes, tweak: bytes, number: int) -> list[PendingWrite]:
-        """Remove the writes to an entry that are older than write `number`; return them.
-
-        A CONFLICT stays, and so does what is being posted.
-        """
+        """Remove and return older writes to an entry, except a CONFLICT or one being posted."""
         query = f"{schema.PENDING} WHERE {OF_KEY} AND id < ? AND fate != ?"
         values = (public_key, tweak, number, PendingStatus.CONFLICT.value)
         if not self._rows(query, values):
@@ -393,10 +381,7 @@ def _this_process() -> str:
 
 
 def _start_of(process: int) -> str:
-    """Return when a process started, which tells it from a later one with the same id.
-
-    Empty when there is none, or only a zombie.
-    """
+    """Return when a process started, as ids are used again; empty if it is gone."""
     try:
         fields = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
         return "" if fields[0] in (b"Z", b"X") else fields[19].decode()

@@ -40,7 +40,7 @@ class PendingWrite:
 def due(pending: Sequence[PendingWrite]) -> list[PendingWrite]:
     """Return the writes to retry automatically: the last one of each entry, if it is WAITING.
 
-    `pending` is sorted by age. Earlier writes to an entry are superseded by its last one.
+    `pending` is sorted by age.
     """
     latest = {(write.public_key, write.tweak): write for write in pending}
     return [

@@ -58,10 +58,7 @@ class CachedResolution:
         return max(0.0, until - now)
 
     def answer(self, now: float, ttl: float) -> Resolution | None:
-        """Return what holds without asking, None if the portals are to be asked.
-
-        NotFoundError when what holds is that there is no such name.
-        """
+        """Return what holds (NotFoundError if that does); None if the portals are to be asked."""
         if not self.revalidate_in(now, ttl):
             return None
         if self.absent:
@@ -69,6 +66,6 @@ class CachedResolution:
         return self.found
 
     def after_failure(self, now: float) -> "CachedResolution":
-        """Return what is known after a failure: «not found» no longer holds."""
+        """«not found» no longer holds after a failure."""
         failures = self.failures + 1
         return replace(self, absent=False, failures=failures, failed_at=now, outdated=False)

@@ -1,7 +1,6 @@
 """Automatic retry of pending writes while a mount runs.
 
-A write goes to the portals that it was written for once one of them answers, and never replaces
-what somebody else has changed meanwhile.
+A write goes only to the portals that it was written for, and never replaces later changes.
 """
 
 import logging
@@ -40,10 +39,7 @@ class SpoolRetry:
         first_pause: float = FIRST_PAUSE,
         last_pause: float = LAST_PAUSE,
     ) -> None:
-        """`pair_of` returns the key that signs for a public key, None if there is none.
-
-        Unless it `sends` it only logs what is pending. For the pauses see `FIRST_PAUSE`.
-        """
+        """`pair_of` returns the key that signs for a public key. Unless it `sends` it only logs."""
         self._sends = sends
         self._entries = entries
         self._ledger = ledger

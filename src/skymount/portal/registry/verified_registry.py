@@ -73,8 +73,8 @@ class VerifiedRegistry(EntryReader):
         """`look` is seconds that a portal may look for an entry, `clock` the ledger's.
 
         `fresh` is seconds for which a cached revision serves as the one that a rewrite follows.
-        `gave_up` is called, from the event loop, with each pending write that a posted one
-        superseded; by default that is logged.
+        `gave_up` is called with each pending write that a posted one superseded, instead of a log
+        line.
         """
         super().__init__(portals, ledger, look=look, clock=clock)
         self._gave_up = gave_up or _log_superseded
@@ -95,8 +95,8 @@ class VerifiedRegistry(EntryReader):
         """Sign and post new content, even if the entry has it already; return the state then.
 
         With a `base` the content is a change of that state: StaleEntryError when the portal has
-        another one. Without, it replaces whatever is there. FrozenEntryError when no revision is
-        left. On any error but a StorageError the content stays in the spool.
+        another one. Without, it replaces whatever is there. On any error but a StorageError the
+        content stays in the spool.
         """
         data = bytes(content)
         Entry(ref.tweak, data, 0)  # MalformedError for too much data
@@ -107,10 +107,7 @@ class VerifiedRegistry(EntryReader):
         """Accept content made from any state: its owner has signed that state before."""
 
     async def delete(self, ref: EntryId, pair: SigningKeyPair) -> EntryState:
-        """Post the deletion of an entry.
-
-        Nothing is posted when it is absent or deleted already, unless a write to it is pending.
-        """
+        """Post the deletion of an entry, unless it is absent and no write to it is pending."""
         async with self._write_lock(ref, pair):
             is_pending = await self.has_pending(ref)
             try:
@@ -124,8 +121,7 @@ class VerifiedRegistry(EntryReader):
     async def has_pending(self, ref: EntryId) -> bool:
         """Whether the spool has a write to an entry that a post would supersede.
 
-        Before leaving out a post because the portal has the content, ask this first and the portal
-        second: another process may be posting what is pending.
+        Ask this before asking the portal: another process may be posting what is pending.
         """
         return await self.marks.in_thread(self._ledger.has_pending, ref.public_key, ref.tweak)
 
@@ -135,8 +131,8 @@ class VerifiedRegistry(EntryReader):
         """Post a pending write: the very same bytes if they are signed.
 
         StaleEntryError when the entry was changed since, unless to `overwrite`: then it gets the
-        next revision. `pair` is the key that signs, where that is needed. On any error the write
-        stays in the spool. StorageError when it is not there, or another process is posting it.
+        next revision, signed with `pair`. On any error the write stays in the spool. StorageError
+        when it is not there, or another process is posting it.
         """
         ref = EntryId(pending.public_key, pending.tweak, pending.data_key)
         async with self._write_lock(ref, pair):
@@ -156,7 +152,6 @@ class VerifiedRegistry(EntryReader):
                 raise
 
     async def _send_again(self, ref: EntryId, number: int, signed: SignedEntry) -> EntryState:
-        """Post a signed entry again, unless something later was seen, or is there."""
         mark = await self.marks.find(ref)
         if is_rolled_back(mark, signed.entry):
             reason = rollback_reason(mark, signed.entry)
@@ -180,10 +175,7 @@ class VerifiedRegistry(EntryReader):
         overwrite: bool,
         highest: int | None,
     ) -> EntryState:
-        """Post a pending write, signed with the next revision.
-
-        Unless to `overwrite`, not if a revision above `highest` was claimed meanwhile.
-        """
+        """Post with the next revision; not over revisions above `highest` unless to `overwrite`."""
         current = await (self._ask_to_replace(ref) if overwrite else self._ask(ref))
         if current.signed is not None and current.signed.entry.data == pending.data:
             await self._drop(ref, pending.id)
@@ -227,7 +219,6 @@ class VerifiedRegistry(EntryReader):
         """Post new content. `known` is what the portals just said; `replaces` a pending write.
 
         If a revision above the `limit` was claimed before, something else was written: it is stale.
-
         A rewrite does not ask first if the cached state is fresh: if that is outdated, the portal
         refuses. A change of `base` does, since two changes may have one revision (wire notes 6.3).
         """
@@ -315,10 +306,7 @@ class VerifiedRegistry(EntryReader):
         error: BaseException,
         before: PendingStatus = PendingStatus.FAILED,
     ) -> None:
-        """Make sure that content that was not posted is in the spool, with the reason.
-
-        A write that was a CONFLICT `before` stays one.
-        """
+        """Spool content that was not posted, with the reason. A CONFLICT `before` stays one."""
         reason = str(error) if isinstance(error, SkymountError) else "interrupted"
         made_from = None if base is None else base.revision
         is_conflict = before is PendingStatus.CONFLICT
@@ -355,12 +343,10 @@ class VerifiedRegistry(EntryReader):
         return mark or await self.marks.record(ref, signed)
 
     async def _drop(self, ref: EntryId, number: int) -> None:
-        """Remove a pending write whose content the portal has, with those it supersedes."""
         await self.marks.in_thread(self._ledger.drop, number)
         await self._remove_superseded(ref, number)
 
     async def _remove_superseded(self, ref: EntryId, number: int) -> None:
-        """Remove the pending writes to an entry that are older than write `number`."""
         gone = await self.marks.in_thread(
             self._ledger.remove_superseded, ref.public_key, ref.tweak, number
         )
