@@ -5,7 +5,7 @@ Rules: the contract's «Metadata», wire notes 2.5 (bytes), 3.3 (path rules), 4.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -267,30 +267,29 @@ def _size_or_none(value: Any) -> int | None:
     return value if type(value) is int and 0 <= value < INTEGER_LIMIT else None
 
 
-# Go's encoding/json: control characters as \u00xx except \n \r \t, and these five (notes 2.5).
-_ESCAPES = {code: f"\\u{code:04x}" for code in (*range(0x20), 0x26, 0x3C, 0x3E, 0x2028, 0x2029)}
-_ESCAPES |= {0x0A: "\\n", 0x0D: "\\r", 0x09: "\\t", 0x22: '\\"', 0x5C: "\\\\"}
+class _Stored(msgspec.Struct, omit_defaults=True):
+    """Metadata as portals store it: members in this order, empty ones left out."""
+
+    filename: str
+    length: int
+    mode: int = 0
+    subfiles: dict[str, Subfile] = {}
+    defaultpath: str = ""
+    disabledefaultpath: bool = False
+    tryfiles: tuple[str, ...] = ()
+    errorpages: dict[str, str] = {}
 
 
-def _quote(text: str) -> str:
-    return f'"{text.translate(_ESCAPES)}"'
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+# What Go's encoding/json writes in another way (wire notes 2.5). An escaped backslash is matched to
+# skip it.
+_GO_ESCAPED = re.compile(r"\\[\\bf]|[&<>\u2028\u2029]")
+_GO_ESCAPES = {"\\b": "\\u0008", "\\f": "\\u000c", "\\\\": "\\\\"}
 
 
-def _encode_subfile(sub: Subfile) -> str:
-    members = [
-        f'"mode":{sub.mode}' if sub.mode else "",
-        f'"filename":{_quote(sub.filename)}' if sub.filename else "",
-        f'"contenttype":{_quote(sub.contenttype)}' if sub.contenttype else "",
-        f'"offset":{sub.offset}' if sub.offset else "",
-        f'"len":{sub.len}' if sub.len else "",
-    ]
-    return "{" + ",".join(filter(None, members)) + "}"
-
-
-def _encode_map(items: Iterable[tuple[str, str]]) -> str:
-    """Write a JSON object of encoded values, sorted by the bytes of their keys."""
-    ordered = sorted(items, key=lambda item: item[0].encode())
-    return "{" + ",".join(f"{_quote(key)}:{value}" for key, value in ordered) + "}"
+def _go_escape(match: re.Match[str]) -> str:
+    return _GO_ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04x}"
 
 
 def encode_metadata(metadata: Metadata) -> bytes:
@@ -299,25 +298,17 @@ def encode_metadata(metadata: Metadata) -> bytes:
     `filename` and `length` are always written, `rejected` never. UnicodeEncodeError for text that
     is not valid Unicode.
     """
-    members = [
-        f'"filename":{_quote(metadata.filename)}',
-        f'"length":{metadata.length or 0}',
-    ]
-    if metadata.mode:
-        members.append(f'"mode":{metadata.mode}')
-    if metadata.subfiles:
-        encoded = ((path, _encode_subfile(sub)) for path, sub in metadata.subfiles.items())
-        members.append(f'"subfiles":{_encode_map(encoded)}')
-    if metadata.defaultpath:
-        members.append(f'"defaultpath":{_quote(metadata.defaultpath)}')
-    if metadata.disabledefaultpath:
-        members.append('"disabledefaultpath":true')
-    if metadata.tryfiles:
-        members.append(f'"tryfiles":[{",".join(map(_quote, metadata.tryfiles))}]')
-    if metadata.errorpages:
-        pages = ((code, _quote(path)) for code, path in metadata.errorpages.items())
-        members.append(f'"errorpages":{_encode_map(pages)}')
-    return ("{" + ",".join(members) + "}").encode()
+    stored = _Stored(
+        metadata.filename,
+        metadata.length or 0,
+        metadata.mode,
+        metadata.subfiles,
+        metadata.defaultpath,
+        metadata.disabledefaultpath,
+        metadata.tryfiles,
+        metadata.errorpages,
+    )
+    return _GO_ESCAPED.sub(_go_escape, _encode(stored).decode()).encode()
 
 
 def check_path(path: str) -> None:
