@@ -18,14 +18,12 @@ Body = TypeVar("Body", bytes, memoryview)
 
 LAYOUT_SIZE = 99
 CIPHER_PLAIN = b"\0\0\0\0\0\0\0\1"
-CIPHER_LEGACY_PLAIN = bytes(8)
-"""Uploads before April 2020 have this; they are plain too (wire notes 2.1)."""
+CIPHER_LEGACY_PLAIN = bytes(8)  # in uploads before April 2020 (wire notes 2.1)
 
 KEY_DATA_SIZE = 64
 
 FANOUT_LIMIT = 64 << 20  # bytes of fan-out; the roots of 8 TiB of content
-CHUNK_LIMIT = 64 << 20
-"""Bytes of a chunk; verifying any of them takes all. Real portals need 40 MiB (wire notes 2.3)."""
+CHUNK_LIMIT = 64 << 20  # bytes of a chunk; real portals need 40 MiB (wire notes 2.3)
 
 _PARTS = 4  # of a chunk, each hashed in a thread while the next ones arrive
 

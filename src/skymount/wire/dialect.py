@@ -18,28 +18,29 @@ class Dialect:
     header_prefix: str  # starts the other headers of the service, as in ``<header_prefix>-Skylink``
 
     @property
-    def skylink_header(self) -> str:
-        """The v1 skylink of what was served or stored."""
+    def skylink_header(self) -> str:  # the v1 skylink of what was served or stored
         return f"{self.header_prefix}-Skylink"
 
     @property
-    def requested_skylink_header(self) -> str:
-        """The v2 skylink that was asked for."""
+    def requested_skylink_header(self) -> str:  # the v2 skylink that was asked for
         return f"{self.header_prefix}-Requested-Skylink"
 
     @property
-    def proof_header(self) -> str:
-        """The registry entries that lead from the v2 skylink to the v1 one."""
+    def proof_header(
+        self,
+    ) -> str:  # the registry entries that lead to the v1 skylink
         return f"{self.header_prefix}-Proof"
 
     @property
-    def portal_api_header(self) -> str:
-        """The address at which the portal was reached; in every response."""
+    def portal_api_header(
+        self,
+    ) -> str:  # the address at which the portal was reached
         return f"{self.header_prefix}-Portal-Api"
 
     @property
-    def server_api_header(self) -> str:
-        """The address of the portal's server that answered; in every response."""
+    def server_api_header(
+        self,
+    ) -> str:  # the server of the portal that answered
         return f"{self.header_prefix}-Server-Api"
 
     @property
@@ -55,13 +56,13 @@ class Dialect:
         )
 
     @property
-    def layout_header(self) -> str:
-        """The base sector's layout as 198 hex digits, on request."""
+    def layout_header(self) -> str:  # the base sector's layout as 198 hex digits, on request
         return f"{self.header_prefix}-File-Layout"
 
     @property
-    def disable_force_header(self) -> str:
-        """Asks the portal to refuse the ``force`` parameter of an upload."""
+    def disable_force_header(
+        self,
+    ) -> str:  # asks to refuse the ``force`` parameter
         return f"{self.header_prefix}-Disable-Force"
 
     def path(self, *segments: str) -> str:

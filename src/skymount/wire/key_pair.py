@@ -6,7 +6,7 @@ from hashlib import pbkdf2_hmac
 from typing import Self
 
 from skymount.errors import MalformedError
-from skymount.wire.hashing import blake2b_256, length_prefixed
+from skymount.wire.hashing import blake2b_256, encode_text, length_prefixed
 from skymount.wire.registry_entry import KEY_SIZE, PRIVATE_KEY_SIZE
 
 SEED_ENTROPY = 64  # random bytes of a generated seed, which is their hex digits
@@ -38,10 +38,7 @@ class SigningKeyPair:
     @classmethod
     def from_seed(cls, seed: str) -> Self:
         """Derive from a seed or pass-phrase of any length."""
-        try:
-            password = seed.encode()
-        except UnicodeEncodeError:
-            raise MalformedError("a seed must be valid Unicode text") from None
+        password = encode_text(seed, "a seed")
         from nacl.bindings import crypto_sign_seed_keypair
 
         derived = pbkdf2_hmac("sha256", password, b"", _ROUNDS, KEY_SIZE)
@@ -68,8 +65,5 @@ class SigningKeyPair:
 
 def derive_child_seed(master_seed: str, seed: str) -> str:
     """Combine a master seed with a sub-seed, such as an application's name; 64 hex digits."""
-    try:
-        texts = (master_seed.encode(), seed.encode())
-    except UnicodeEncodeError:
-        raise MalformedError("a seed must be valid Unicode text") from None
+    texts = (encode_text(text, "a seed") for text in (master_seed, seed))
     return blake2b_256(*map(length_prefixed, texts)).hex()

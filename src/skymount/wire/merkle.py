@@ -13,8 +13,7 @@ LEAF_SIZE = 64
 DEPTH = (SECTOR_SIZE // LEAF_SIZE).bit_length() - 1
 
 _STEP = 8
-GROUP = 1 << _STEP
-"""Leaves that are hashed together; the root of a sector is computed from the roots of groups."""
+GROUP = 1 << _STEP  # leaves that are hashed together
 
 Data = bytes | bytearray | memoryview
 

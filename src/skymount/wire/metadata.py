@@ -76,8 +76,7 @@ class Outline(NamedTuple):
     filename: str
     length: int | None
     mode: int
-    files: Iterator[tuple[str, Subfile | str]]
-    """Path and record of each subfile, or why it is broken. Read once, to free memory early."""
+    files: Iterator[tuple[str, Subfile | str]]  # path and record, or why it is broken; read once
 
 
 class _Outline(msgspec.Struct, gc=False):

@@ -10,7 +10,7 @@ from typing import Any, Self
 import msgspec
 
 from skymount.errors import BadSignatureError, MalformedError, RevisionError
-from skymount.wire.hashing import blake2b_256, length_prefixed
+from skymount.wire.hashing import blake2b_256, encode_text, length_prefixed
 from skymount.wire.limited_json import decode_json
 from skymount.wire.skylink import BASE64_LENGTH, RAW_SIZE, Skylink
 
@@ -33,10 +33,7 @@ _HEX32 = re.compile(r"[0-9a-fA-F]{64}")
 
 def hash_data_key(text: str) -> bytes:
     """Return the 32-byte tweak that a data key stands for on the wire (wire notes 6.5)."""
-    try:
-        return blake2b_256(length_prefixed(text.encode()))
-    except UnicodeEncodeError:
-        raise MalformedError("a data key must be valid Unicode text") from None
+    return blake2b_256(length_prefixed(encode_text(text, "a data key")))
 
 
 def parse_public_key(text: str) -> bytes:

@@ -21,10 +21,8 @@ class Request:
     target: str  # path and query, percent-encoded, beginning with ``/``
     headers: tuple[tuple[str, str], ...] = ()
     repeatable: bool = False  # whether it is idempotent although its method is not
-    is_answered: bool = False
-    """Whether success shows in the content of the response, not only in its status."""
-    may_tell_metadata: bool = False
-    """Whether a response header may hold all metadata of a skylink, megabytes long."""
+    is_answered: bool = False  # whether success shows in the content of the response
+    may_tell_metadata: bool = False  # whether a response header may have megabytes of metadata
 
     @property
     def is_safe(self) -> bool:

@@ -11,17 +11,14 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from skymount.errors import MalformedError
-from skymount.wire.base_sector import LAYOUT_SIZE, Layout, fits_inline
+from skymount.wire.base_sector import LAYOUT_SIZE, Layout, build_inline
 from skymount.wire.hashing import blake2b_256, length_prefixed
 from skymount.wire.skykey import ID_SIZE, NONCE_SIZE, Kind, Skykey
 from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE
 
-CIPHER_XCHACHA20 = b"\0\0\0\0\0\0\0\4"
-"""The cipher type in the layout of an encrypted skyfile (wire notes 2.1)."""
-
+CIPHER_XCHACHA20 = b"\0\0\0\0\0\0\0\4"  # in the layout of encrypted skyfiles (wire notes 2.1)
+# Deployed readers require parity of large content. A root of zeros stands for a missing piece.
 DATA_PIECES, PARITY_PIECES = 1, 1
-"""How large content is spread. Deployed readers require parity; a root of zeros says that the piece
-is missing, so parity costs nothing."""
 
 _BASE_SECTOR = b"BaseSectorNonce".ljust(16, b"\0")
 _FANOUT = b"FanoutNonce".ljust(16, b"\0")
@@ -130,10 +127,7 @@ class SkyfileKey:
 
     def build_inline(self, metadata: bytes, payload: bytes) -> bytes:
         """Return the base sector of a small file; ValueError when it does not fit."""
-        if not fits_inline(len(metadata), len(payload)):
-            raise ValueError("metadata and payload do not fit one sector")
-        layout = Layout(len(payload), len(metadata), cipher=CIPHER_XCHACHA20)
-        return self.seal_base(bytes(layout) + metadata + payload)
+        return self.seal_base(build_inline(metadata, payload, CIPHER_XCHACHA20))
 
     def build_fanned_out(self, filesize: int, roots: bytes, metadata: bytes) -> tuple[bytes, int]:
         """Return (base sector, bytes used of it) of a large file with encrypted sectors.

@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote_to_bytes
 import msgspec
 
 from skymount.errors import MalformedError
-from skymount.wire.hashing import blake2b_256, length_prefixed
+from skymount.wire.hashing import blake2b_256, encode_text, length_prefixed
 from skymount.wire.limited_json import decode_json
 
 NAME_LIMIT = 128  # bytes of a skykey's name
@@ -20,7 +20,6 @@ SCHEME = "skykey"
 KEY_SIZE = 32
 NONCE_SIZE = 24
 ID_SIZE = 16
-ID_LENGTH = 24  # characters
 
 _TEXT_LIMIT = 4096  # characters; a name takes up to nine for each byte
 _ENCODED = re.compile(r"[A-Za-z0-9_-]{76}")  # the 57 bytes of type, key and nonce
@@ -48,11 +47,7 @@ class Kind(Enum):
 
 def check_name(name: str) -> str:
     """Return the name; MalformedError says why a skykey may not have it."""
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError:
-        raise MalformedError("a skykey's name must be valid Unicode text") from None
-    if size > NAME_LIMIT:
+    if len(encode_text(name, "a skykey's name")) > NAME_LIMIT:
         raise MalformedError(f"skykey name exceeds max length of {NAME_LIMIT} bytes")
     if not name.isprintable():
         raise MalformedError("a skykey's name must be printable")

@@ -655,14 +655,14 @@ async def test_without_a_ledger(one: FakeRegistry, two: FakeRegistry, autojump_c
     one.set(signed(b"old", 3))
     two.set(signed(b"old", 3))
     two.set(signed(b"new", 4))
-    assert await entries.find_entry(signed(b"", 0).link) is None
+    assert await entries.marks.find_entry(signed(b"", 0).link) is None
     assert (await entries.read(ref())).data == b"old"
     one.always = "down"
     assert (await entries.read(ref())).data == b"new"
     one.always, two.always = "", "down"
     with pytest.raises(RolledBackError, match="revision 3 is behind revision 4"):
         await entries.read(ref())
-    assert await entries.find_entry(signed(b"", 0).link) == ref()
+    assert await entries.marks.find_entry(signed(b"", 0).link) == ref()
     with pytest.raises(StorageError):
         await entries.write(ref(), PAIR, b"x", None)
 

@@ -27,13 +27,11 @@ class PendingWrite:
     data_key: str | None
     data: bytes
     signed: SignedEntry | None  # None when no revision was claimed for it
-    base: int | None
-    """The revision that it was made from; -1: the entry was absent; None when it is signed."""
+    base: int | None  # revision that it was made from, -1 of an absent entry; None if signed
     reason: str
     created: float  # seconds since 1970
     is_posting: bool  # whether a running process is posting it now
-    portals: tuple[str, ...] = ()
-    """The addresses of the portals it was written for; empty when that is not known."""
+    portals: tuple[str, ...] = ()  # addresses that it was written for; empty when unknown
     status: PendingStatus = PendingStatus.FAILED
 
 

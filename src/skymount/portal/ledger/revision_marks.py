@@ -81,8 +81,7 @@ class RevisionMarks:
         self._clock = clock
         self._unsaved: LRUCache[EntryId, _UnsavedMark] = LRUCache(_UNSAVED_LIMIT)
         self._threads = trio.CapacityLimiter(_LEDGER_THREADS)
-        self.failure: StorageError | None = None
-        """Why the ledger could not be written, while marks are in memory because of that."""
+        self.failure: StorageError | None = None  # why the ledger could not be written
 
     async def in_thread(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
         """Call a function that uses the ledger, in a thread."""

@@ -17,12 +17,9 @@ class Resolution:
     """What a name leads to."""
 
     skylink: Skylink  # a v1 skylink
-    verified: bool
-    """Whether each registry entry on the path was verified. Never of a domain, because only the
-    portal says what its record is."""
+    verified: bool  # whether each registry entry on the path was; never of a domain
     requested_at: float = 0.0  # when it was asked for, by trio's clock
-    provisional: bool = False
-    """Whether nobody proved it, and a portal that failed might have proved something else."""
+    provisional: bool = False  # whether nobody proved it, and a portal failed
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,6 @@ from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.revision_marks import EntryId, RevisionMarks
 from skymount.portal.registry.entry_state import EntryState, is_news, is_same
 from skymount.wire.registry_entry import SignedEntry
-from skymount.wire.skylink import Skylink
 
 _CACHED_ENTRIES = 10_000  # about a KiB each
 _LOGGED_ONCE = 1_000  # rejections that are logged only once
@@ -201,7 +200,3 @@ class EntryReader:
         if values not in self._logged:
             self._logged[values] = None
             _log.warning("%s: registry entry %s is not believed: %s", *values)
-
-    async def find_entry(self, link: Skylink) -> EntryId | None:
-        """Return the entry that a v2 skylink names, if it is known here."""
-        return await self.marks.find_entry(link)

@@ -35,9 +35,7 @@ from skymount.wire.skylink import Skylink
 log = logging.getLogger(__name__)
 
 ResolvableName = Skylink | str  # a v2 skylink, or a domain in the form of `wire.hns.parse_domain`
-ResolutionPath = dict[Skylink, Skylink | None]
-"""The registry entries that an answer depends on, as v2 skylinks, and where each one led."""
-
+ResolutionPath = dict[Skylink, Skylink | None]  # entries on the path, and where each one led
 _CACHED_NAMES = 4096  # names, and keys; the least recently used go first
 
 
@@ -53,8 +51,7 @@ class NameResolverConfig:
 @dataclass(slots=True)
 class _NameState:
     cached: CachedResolution = field(default_factory=CachedResolution)
-    path: ResolutionPath = field(default_factory=dict)
-    """Of the last good answer, or of the request in flight as far as it has come."""
+    path: ResolutionPath = field(default_factory=dict)  # of the last good answer, or in flight
     outdated: bool = False  # whether an entry on the path has changed since
     asking: trio.Lock = field(default_factory=trio.Lock)
 
@@ -170,7 +167,7 @@ class NameResolver:
 
         A forged or rolled back entry is an error: that portal's word would be no better.
         """
-        ref = self._refs.get(link) or await self._entries.find_entry(link)
+        ref = self._refs.get(link) or await self._entries.marks.find_entry(link)
         if ref is None:
             return None
         self._refs[link] = ref

@@ -15,11 +15,8 @@ from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.key_pair import SigningKeyPair
 
-FIRST_PAUSE = 1.0
-"""Seconds until the first retry; doubled while no portal answers (exponential back-off)."""
-
-LAST_PAUSE = 30.0
-"""The longest back-off, and seconds between two looks at what other processes have spooled."""
+FIRST_PAUSE = 1.0  # seconds until the first retry; doubled while no portal answers
+LAST_PAUSE = 30.0  # seconds of the longest back-off, and between looks for others' writes
 
 _ATTEMPT_LIMIT = 10.0  # seconds; other writers of the entry wait for the end of an attempt
 

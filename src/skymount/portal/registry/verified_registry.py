@@ -79,10 +79,8 @@ class VerifiedRegistry(EntryReader):
         super().__init__(portals, ledger, look=look, clock=clock)
         self._gave_up = gave_up or _log_superseded
         self._fresh_for = fresh
-        self.spool_changed = trio.Event()
-        """Set when a write was spooled; who waits for the next one puts a new event here."""
-        self._unsaved_failures: dict[int, tuple[str, PendingStatus]] = {}
-        """By id: failures of pending writes that the ledger could not record."""
+        self.spool_changed = trio.Event()  # who waits for the next change replaces it
+        self._unsaved_failures: dict[int, tuple[str, PendingStatus]] = {}  # by id
         self._write_locks: WeakValueDictionary[EntryId, trio.Lock] = WeakValueDictionary()
 
     async def write(
