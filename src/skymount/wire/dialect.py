@@ -5,6 +5,16 @@ from dataclasses import dataclass
 from skymount.errors import MalformedError
 
 
+class _Header:
+    """A header whose name begins with the dialect's prefix."""
+
+    def __init__(self, suffix: str) -> None:
+        self._suffix = suffix
+
+    def __get__(self, dialect: "Dialect", owner: type) -> str:
+        return f"{dialect.header_prefix}-{self._suffix}"
+
+
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """The names that one family of portals uses. Header names compare case-insensitively."""
@@ -17,31 +27,13 @@ class Dialect:
     metadata_header: str  # carries the metadata JSON of a download
     header_prefix: str  # starts the other headers of the service, as in ``<header_prefix>-Skylink``
 
-    @property
-    def skylink_header(self) -> str:  # the v1 skylink of what was served or stored
-        return f"{self.header_prefix}-Skylink"
-
-    @property
-    def requested_skylink_header(self) -> str:  # the v2 skylink that was asked for
-        return f"{self.header_prefix}-Requested-Skylink"
-
-    @property
-    def proof_header(
-        self,
-    ) -> str:  # the registry entries that lead to the v1 skylink
-        return f"{self.header_prefix}-Proof"
-
-    @property
-    def portal_api_header(
-        self,
-    ) -> str:  # the address at which the portal was reached
-        return f"{self.header_prefix}-Portal-Api"
-
-    @property
-    def server_api_header(
-        self,
-    ) -> str:  # the server of the portal that answered
-        return f"{self.header_prefix}-Server-Api"
+    skylink_header = _Header("Skylink")  # the v1 skylink of what was served or stored
+    requested_skylink_header = _Header("Requested-Skylink")  # the v2 skylink that was asked for
+    proof_header = _Header("Proof")  # the registry entries that lead from the v2 to the v1 skylink
+    layout_header = _Header("File-Layout")  # the base sector's layout as 198 hex digits, on request
+    portal_api_header = _Header("Portal-Api")  # the address at which the portal was reached
+    server_api_header = _Header("Server-Api")  # the address of the portal's server that answered
+    disable_force_header = _Header("Disable-Force")  # refuse the ``force`` parameter of an upload
 
     @property
     def answer_headers(self) -> tuple[str, ...]:
@@ -54,16 +46,6 @@ class Dialect:
             self.portal_api_header,
             self.server_api_header,
         )
-
-    @property
-    def layout_header(self) -> str:  # the base sector's layout as 198 hex digits, on request
-        return f"{self.header_prefix}-File-Layout"
-
-    @property
-    def disable_force_header(
-        self,
-    ) -> str:  # asks to refuse the ``force`` parameter
-        return f"{self.header_prefix}-Disable-Force"
 
     def path(self, *segments: str) -> str:
         """Return the path of an endpoint from encoded segments."""

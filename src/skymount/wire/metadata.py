@@ -141,16 +141,12 @@ def outline_metadata(raw: bytes | memoryview) -> Outline:
     try:
         found = _decode_outline(raw)
     except _REFUSED:
-        return outline_of(_parse_leniently(bytes(raw)))
+        metadata = _parse_leniently(bytes(raw))
+        files: Iterator[tuple[str, Subfile | str]]
+        files = chain(metadata.rejected, metadata.subfiles.items())
+        return Outline(metadata.filename, metadata.length, metadata.mode, files)
     length, mode = _size_or_none(found.length), _mode(found.mode)
     return Outline(found.filename, length, mode, _records(found.subfiles or {}))
-
-
-def outline_of(metadata: Metadata) -> Outline:
-    """Return the outline of parsed metadata."""
-    files: Iterator[tuple[str, Subfile | str]]
-    files = chain(metadata.rejected, metadata.subfiles.items())
-    return Outline(metadata.filename, metadata.length, metadata.mode, files)
 
 
 def _records(found: dict[str, msgspec.Raw]) -> Iterator[tuple[str, Subfile | str]]:

@@ -17,11 +17,6 @@ def encode_proof(hops: Sequence[SignedEntry]) -> bytes:
     return msgspec.json.encode([hop.as_json() for hop in hops])
 
 
-def parse_proof(text: bytes) -> tuple[SignedEntry, ...]:
-    """Read the header's JSON array; nothing is verified yet."""
-    return SignedEntry.parse_hops(text)
-
-
 def check_proof(requested: Skylink, resolved: Skylink, hops: Sequence[SignedEntry]) -> None:
     """BadSignatureError unless signed entries lead from one skylink to the other.
 
@@ -48,7 +43,7 @@ def verified_hops(requested: Skylink, resolved: Skylink, text: bytes) -> tuple[S
     """Read a proof and check it; MalformedError when it does not hold."""
     if len(text) > _LIMIT:
         raise MalformedError(f"a proof has at most {_LIMIT} bytes")
-    hops = parse_proof(text)
+    hops = SignedEntry.parse_hops(text)
     if len(hops) > HOPS:
         raise MalformedError(f"a proof has at most {HOPS} registry entries")
     check_proof(requested, resolved, hops)

@@ -54,11 +54,13 @@ class Ledger:
     two contents, and that portals roll entries back.
     """
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
-        """Select a ledger; its first use opens it. `clock` gives the time of day."""
+    def __init__(
+        self, path: Path, clock: Callable[[], float] = time.time, process: int | None = None
+    ) -> None:
+        """Select a ledger; its first use opens it. `process` posts, by default this one."""
         self.path = path
         self._clock = clock
-        self._poster = _this_process()
+        self._poster = _name_of(process or os.getpid())
         self._opening = threading.Lock()
         self._opened: Database | None = None
 
@@ -171,16 +173,6 @@ class Ledger:
     def listed_entries(self, public_key: bytes) -> list[ListedEntry]:
         rows = self._rows(schema.LISTED_ENTRIES, (public_key,))
         return [ListedEntry(schema.decode_data_key(key), tweak) for key, tweak in rows]
-
-    def list_entry(self, public_key: bytes, tweak: bytes, data_key: str | None) -> None:
-        """List an entry from now on."""
-        key, encoded = (public_key, tweak), encode_data_key(data_key)
-
-        def write(db: sqlite3.Connection) -> None:
-            db.execute(schema.ENSURE_ENTRY, key)
-            db.execute(schema.LIST_ENTRY, (1, encoded, *key))
-
-        self._database.write(write, durable=False)
 
     def find_entry(self, link: Skylink) -> tuple[bytes, bytes] | None:
         """Return the public key and tweak of the entry that a v2 skylink names, if it is known."""
@@ -376,8 +368,8 @@ def _remove(db: sqlite3.Connection, number: int) -> bool:
     return db.execute(schema.REMOVE_PENDING, (number,)).rowcount > 0
 
 
-def _this_process() -> str:
-    return f"{os.getpid()} {_start_of(os.getpid())}"
+def _name_of(process: int) -> str:
+    return f"{process} {_start_of(process)}"
 
 
 def _start_of(process: int) -> str:

@@ -33,31 +33,27 @@ class SpoolRetry:
         pair_of: Callable[[bytes], Awaitable[SigningKeyPair | None]],
         *,
         sends: bool = True,
-        first_pause: float = FIRST_PAUSE,
-        last_pause: float = LAST_PAUSE,
     ) -> None:
         """`pair_of` returns the key that signs for a public key. Unless it `sends` it only logs."""
         self._sends = sends
         self._entries = entries
         self._ledger = ledger
         self._pair_of = pair_of
-        self._first_pause = first_pause
-        self._last_pause = last_pause
         self._last_summary = ""
 
     async def run(self) -> None:
         """Retry what is due, until cancelled."""
-        pause = self._first_pause
+        pause = FIRST_PAUSE
         while True:
             self._entries.spool_changed = changed = trio.Event()
             if not await self._due():
-                pause = self._first_pause
-                with trio.move_on_after(self._last_pause):
+                pause = FIRST_PAUSE
+                with trio.move_on_after(LAST_PAUSE):
                     await changed.wait()
                 continue
             await trio.sleep(pause)
             is_sent = await self._send(await self._due())
-            pause = self._first_pause if is_sent else min(2 * pause, self._last_pause)
+            pause = FIRST_PAUSE if is_sent else min(2 * pause, LAST_PAUSE)
 
     async def say_what_is_pending(self) -> None:
         text = summary(await self._pending())
