@@ -109,7 +109,6 @@ class Keyring:
             return tuple(self._read_all(directory))
 
     def public_keys(self) -> dict[str, bytes]:
-        """Return the public keys by name, without damaged ones."""
         keys = (key for key in self.read_all() if isinstance(key, StoredKey))
         return {key.name: key.pair.public_key for key in keys}
 

@@ -45,7 +45,6 @@ class Layout:
 
     @classmethod
     def parse(cls, data: bytes) -> Self:
-        """Read the layout at the start of `data`; MalformedError for any but version 1."""
         if len(data) < LAYOUT_SIZE:
             raise MalformedError(f"a layout has {LAYOUT_SIZE} bytes, not {len(data)}")
         version, filesize, metadata, fanout, data_p, parity_p, cipher, key = _LAYOUT.unpack_from(
@@ -89,7 +88,6 @@ class Layout:
 
     @property
     def is_verifiable(self) -> bool:
-        """Whether a chunk fits the limit of memory."""
         return self.is_inline or self.chunk_size <= CHUNK_LIMIT
 
     @property

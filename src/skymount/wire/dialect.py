@@ -48,7 +48,6 @@ class Dialect:
         )
 
     def path(self, *segments: str) -> str:
-        """Return the path of an endpoint from encoded segments."""
         return "/" + "/".join((self.prefix, *segments))
 
     def link(self, skylink: object) -> str:

@@ -98,7 +98,6 @@ class RegistryRecord:
         return entry_link(self.public_key, self.tweak)
 
     def text(self, scheme: str) -> str:
-        """Write it as a TXT record."""
         key = quote(f"{ALGORITHM}:{self.public_key.hex()}", safe="")
         return f"{scheme}://{key}/{self.tweak.hex()}"
 

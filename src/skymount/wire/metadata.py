@@ -187,7 +187,6 @@ def _is_sound(sub: Subfile) -> bool:
 
 
 def _parse_leniently(raw: bytes) -> Metadata:
-    """Read metadata that the typed decoder refuses, member by member."""
     found = _load_leniently(raw)
     if not isinstance(found, dict):
         raise MalformedError("metadata is not a JSON object")

@@ -66,7 +66,6 @@ def _backslashed(text: str) -> str:
 
 
 def _parameters(disposition: str) -> dict[str, str]:
-    """Return the first parameter of each name."""
     kind, at = re.match(r"[^;]*", disposition), 0
     if kind is None or kind[0].strip().lower() != "form-data":
         raise MalformedError("multipart: a part is not form-data")

@@ -118,14 +118,10 @@ class Entry:
 
     @property
     def work(self) -> bytes:
-        """The proof of work: of two entries of one revision the lower work wins.
-
-        Without the kind and the host's key, so that both kinds of an entry have the same work.
-        """
+        """The proof of work, without the kind and the host's key. In a revision the lowest one wins."""
         return self._hash(self.data[_HOST_KEY_HASH:] if self.kind == 2 else self.data)
 
     def sign(self, private_key: bytes) -> "SignedEntry":
-        """Sign with a private key of 64 bytes."""
         from nacl.bindings import crypto_sign
 
         _sized(private_key, PRIVATE_KEY_SIZE, "a private key")
@@ -218,10 +214,7 @@ class SignedEntry:
         return Skylink.v2(self.id)
 
     def verify(self) -> Self:
-        """Return self; BadSignatureError when the owner did not sign this.
-
-        MalformedError when an entry of kind 2 is too short for the hash of a host's key.
-        """
+        """Return self; BadSignatureError when the owner did not sign it. Data of kind 2 may be malformed."""
         from nacl.bindings import crypto_sign_open
         from nacl.exceptions import BadSignatureError as NaclBadSignature
 

@@ -71,7 +71,6 @@ class StreamKey:
         return replace(self, nonce=blake2b_256(self.nonce, index)[:NONCE_SIZE])
 
     def apply(self, data: bytes | memoryview, at: int = 0) -> bytes:
-        """Encrypt or decrypt bytes that begin `at` bytes into the stream."""
         block, skipped = divmod(at, _BLOCK)
         start = block.to_bytes(8, "little") + self.nonce[16:]
         key = _hchacha20(self.key, self.nonce[:16])
@@ -126,7 +125,6 @@ class SkyfileKey:
         return layout
 
     def build_inline(self, metadata: bytes, payload: bytes) -> bytes:
-        """Return the base sector of a small file; ValueError when it does not fit."""
         return self.seal_base(build_inline(metadata, payload, CIPHER_XCHACHA20))
 
     def build_fanned_out(self, filesize: int, roots: bytes, metadata: bytes) -> tuple[bytes, int]:
@@ -154,7 +152,6 @@ class SkyfileKey:
         return self.fanout.of_piece(index, 0).apply(content.ljust(SECTOR_SIZE, b"\0"))
 
     def open_payload(self, data: bytes, at: int) -> bytes:
-        """Decrypt bytes of large content that begin `at` bytes into it."""
         opened, view = [], memoryview(data)
         while view:
             index, offset = divmod(at, SECTOR_SIZE)

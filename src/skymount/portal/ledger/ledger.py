@@ -66,7 +66,6 @@ class Ledger:
 
     @classmethod
     def of_user(cls) -> Self:
-        """Select the ledger that the mounts and commands of this user share."""
         return cls(default_path())
 
     @classmethod
@@ -129,7 +128,6 @@ class Ledger:
         encoded = encode_data_key(data_key)
 
         def known_mark(db: sqlite3.Connection) -> RevisionMark | None:
-            """Return the mark if there is nothing to write."""
             mark = schema.read_mark(db, key)
             if mark is None or raised(mark, signed.entry, 0.0) is not mark:
                 return None
@@ -175,8 +173,6 @@ class Ledger:
         return [ListedEntry(schema.decode_data_key(key), tweak) for key, tweak in rows]
 
     def find_entry(self, link: Skylink) -> tuple[bytes, bytes] | None:
-        """Return the public key and tweak of the entry that a v2 skylink names, if it is known."""
-
         def find(db: sqlite3.Connection) -> tuple[bytes, bytes] | None:
             keys = db.execute(schema.ALL_KEYS)
             return next((key for key in keys if entry_link(*key) == link), None)
@@ -327,7 +323,6 @@ class Ledger:
         return bool(self._rows(query, (public_key, tweak, PendingStatus.CONFLICT.value)))
 
     def pending(self) -> list[PendingWrite]:
-        """Return the pending writes, the oldest first."""
         return [self._parse(row) for row in self._rows(f"{schema.PENDING} ORDER BY id")]
 
     def get(self, number: int) -> PendingWrite | None:

@@ -59,8 +59,6 @@ class VerifiedEntry:
 
 @dataclass(frozen=True, slots=True)
 class _UnsavedMark:
-    """A mark that is in memory only, and what the ledger needs to record it later."""
-
     mark: RevisionMark
     signed: SignedEntry
     data_key: str | None
@@ -84,7 +82,6 @@ class RevisionMarks:
         self.failure: StorageError | None = None  # why the ledger could not be written
 
     async def in_thread(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
-        """Call a function that uses the ledger, in a thread."""
         return await trio.to_thread.run_sync(function, *args, limiter=self._threads)
 
     async def find(self, ref: EntryId) -> RevisionMark | None:
@@ -139,7 +136,6 @@ class RevisionMarks:
             self.failure = None
 
     async def find_entry(self, link: Skylink) -> EntryId | None:
-        """Return the entry that a v2 skylink names, if this machine knows it."""
         if self.ledger is None:
             unsaved = self._unsaved.items()
             return next((ref for ref, each in unsaved if each.signed.link == link), None)

@@ -63,6 +63,5 @@ class CachedResolution:
         return self.found
 
     def after_failure(self, now: float) -> "CachedResolution":
-        """«not found» no longer holds after a failure."""
         failures = self.failures + 1
         return replace(self, absent=False, failures=failures, failed_at=now, outdated=False)

@@ -86,7 +86,6 @@ class EntryReader:
         self._watchers.append(changed)
 
     async def public_keys(self) -> list[bytes]:
-        """Return the keys of which entries were used here, sorted."""
         return await self.marks.in_thread(self._ledger.public_keys)
 
     async def names(self, public_key: bytes) -> list[EntryId]:
@@ -99,7 +98,6 @@ class EntryReader:
         return await self.marks.in_thread(read)
 
     def recall(self, ref: EntryId) -> EntryState | None:
-        """Return the cached state, of any age."""
         return self._cache.get(ref)
 
     async def read(self, ref: EntryId, max_age: float = 0.0, *, named: bool = True) -> EntryState:

@@ -152,7 +152,6 @@ class NameResolver:
         return (await hns.resolve(client.transport, domain, client.options)).record
 
     async def _follow(self, link: Skylink, path: ResolutionPath) -> Resolution:
-        """Follow a skylink of any version to a v1 skylink; add the entries passed to `path`."""
         for _ in range(HOPS + 1):
             if link.version == 1:
                 return Resolution(link, verified=True)

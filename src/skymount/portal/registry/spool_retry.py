@@ -42,7 +42,6 @@ class SpoolRetry:
         self._last_summary = ""
 
     async def run(self) -> None:
-        """Retry what is due, until cancelled."""
         pause = FIRST_PAUSE
         while True:
             self._entries.spool_changed = changed = trio.Event()

@@ -191,7 +191,6 @@ class VerifiedRegistry(EntryReader):
         )
 
     async def save(self) -> None:
-        """Write to the ledger what it could not take before."""
         await self.marks.save()
         for number, (reason, status) in list(self._unsaved_failures.items()):
             with suppress(StorageError):
@@ -330,7 +329,6 @@ class VerifiedRegistry(EntryReader):
                 raise StorageError(f"{reason}; the content is lost: {failure}") from error
 
     async def _mark_posted(self, ref: EntryId, number: int, signed: SignedEntry) -> RevisionMark:
-        """Remove a posted write from the spool, with those it supersedes, and raise the mark."""
         mark = None
         try:
             mark = await self.marks.in_thread(self._ledger.mark_posted, number)
