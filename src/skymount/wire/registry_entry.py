@@ -118,7 +118,7 @@ class Entry:
 
     @property
     def work(self) -> bytes:
-        """The proof of work, without the kind and the host's key. In a revision the lowest one wins."""
+        """The proof of work, without kind and host key: of one revision the lowest wins."""
         return self._hash(self.data[_HOST_KEY_HASH:] if self.kind == 2 else self.data)
 
     def sign(self, private_key: bytes) -> "SignedEntry":
@@ -214,7 +214,7 @@ class SignedEntry:
         return Skylink.v2(self.id)
 
     def verify(self) -> Self:
-        """Return self; BadSignatureError when the owner did not sign it. Data of kind 2 may be malformed."""
+        """Return self; BadSignatureError when the owner did not sign it, MalformedError for bad data."""
         from nacl.bindings import crypto_sign_open
         from nacl.exceptions import BadSignatureError as NaclBadSignature
 
