@@ -214,7 +214,7 @@ class SignedEntry:
         return Skylink.v2(self.id)
 
     def verify(self) -> Self:
-        """Return self; BadSignatureError when the owner did not sign it, MalformedError for bad data."""
+        """Return self; BadSignatureError or MalformedError when it is not sound."""
         from nacl.bindings import crypto_sign_open
         from nacl.exceptions import BadSignatureError as NaclBadSignature
 
