@@ -470,7 +470,7 @@ async def test_key_that_the_ledger_knows(tmp_path: Path):
     ledger = Ledger.open(tmp_path / "ledger.sqlite3")
     for n in range(20):
         ledger.record_seen(SignedEntry(bytes([n]) * 32, Entry(bytes(32), b"", 0), bytes(64)), None)
-    ledger.record_seen(Entry(hash_data_key("key"), b"", 0).sign(OWNER.private_key), "key")
+    ledger.record_seen(to(SITE), "key")
     ledger.close()
     async with open_rig(ledger=tmp_path, require=True) as rig:
         rig.registry.proves = False
