@@ -26,6 +26,7 @@ _RATE = 20e6  # bytes a second of one connection
 _NO_LIMIT = 10e9  # bytes a second, to see what the proxy itself can do with a rate to keep
 _BLOCK = 4096  # bytes of a small read
 _READERS = 16
+_CONNECTIONS = (16, 24, 32)
 
 
 # --- sequential
@@ -72,6 +73,28 @@ def _distant(plan: Plan, near: Distance, far: Distance, file: Skyfile) -> Iterat
         yield ratio("distant: skymount / httpdirfs", ours, peers["httpdirfs"])
     yield ratio("distant: skymount / curl in ranges", ours, ranges, at_least=0.9)
     yield ratio("distant: skymount, name known / curl in ranges", known, ranges, at_least=0.9)
+
+
+@contextmanager
+def prepare_connections(plan: Plan) -> Iterator[Round]:
+    file = source.make_file(plan.work, "connections.bin", plan.sizes.distant)
+    log = plan.work / "proxy.log"
+    with (
+        serving(plan, file) as site,
+        distance(site.port, log, rtt=_FAR, rate=_RATE) as far,
+    ):
+        yield partial(_connections, plan, far, file)
+
+
+def _connections(plan: Plan, far: Distance, file: Skyfile) -> Iterator[Figure]:
+    make_cold(file)
+    for count in _CONNECTIONS:
+        machine.back_memory(2 * file.size)
+        with mounts.skymount(plan.work, far.url, connections=str(count)) as mounted:
+            path = mounted.file(file)
+            path.stat()
+            reading = machine.read_whole(path, file.size)
+        yield rate(f"skymount, {count} connections", file.size, reading)
 
 
 def _by_curl(work: Path, portal: str, file: Skyfile, parts: int) -> None:
@@ -268,6 +291,12 @@ GROUPS = [
         "no curl does.",
         prepare_distant,
         ("nginx", "curl"),
+    ),
+    Group(
+        "connections",
+        "The same with other numbers of connections",
+        "256 MiB at 100 ms; each connection carries 20 MB/s; the name is known.",
+        prepare_connections,
     ),
     Group(
         "first",

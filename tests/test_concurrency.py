@@ -1,11 +1,13 @@
 """While there is much to do others have their turns."""
 
 import random
+import threading
+from functools import partial
 
 import pytest
 import trio
 
-from skymount.concurrency import TURN, copied, in_order, in_turns, run_all
+from skymount.concurrency import TURN, copied, in_order, in_thread, in_turns, off_loop, run_all
 
 
 async def turns_of_others(done: list[int], stop: trio.Event) -> None:
@@ -70,3 +72,22 @@ async def test_run_all():
     with pytest.raises(ZeroDivisionError):
         await run_all(lambda: sleep(60), fail)
     assert ended[2:] == ["60 s"]
+
+
+async def test_work_in_threads():
+    """Little work is done at once, much of it in a thread."""
+    here = threading.get_ident()
+    work = partial(threading.get_ident)
+    assert await off_loop(work, 100) == here
+    assert await off_loop(work, 1 << 20) != here
+    assert await off_loop(work) != here
+    assert await in_thread(threading.get_ident) != here
+
+
+async def test_cancelled_work_is_left_behind():
+    """A caller that is cancelled does not wait for CPU-bound work; its result is dropped."""
+    go_on = threading.Event()
+    with trio.move_on_after(0.01) as scope:
+        await off_loop(partial(go_on.wait, 60))
+    go_on.set()
+    assert scope.cancelled_caught

@@ -72,6 +72,7 @@ def test_every_key_can_be_set_in_the_file() -> None:
         headers = { Cookie = "a=b", X-Token = "t" }
         node_url = "https://node.example/"
         ca_file = "/etc/ca.pem"
+        connections = 8
         redirect_hosts = ["upload.example", "127.0.0.1:81"]
         mountpoint = "~/sky"
         allow_other = true
@@ -95,6 +96,7 @@ def test_every_key_can_be_set_in_the_file() -> None:
         user_agent="Agent/1",
         headers=(("Cookie", "a=b"), ("X-Token", "t")),
         ca_file="/etc/ca.pem",
+        connections=8,
         node_url="https://node.example",
         redirect_hosts=("upload.example", "127.0.0.1:81"),
         mountpoint="~/sky",

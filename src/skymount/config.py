@@ -18,6 +18,7 @@ import platformdirs
 from skymount.content.model.skyfile import VerifyPolicy
 from skymount.errors import ConfigError, MalformedError, WrongTypeError
 from skymount.portal.options import (
+    CONNECTIONS,
     DEFAULT_SVC_PORTAL_URL,
     CallOptions,
     PortalOptions,
@@ -84,7 +85,6 @@ def _path(value: object, key: str) -> str:
 
 
 def _headers(value: object, key: str) -> tuple[tuple[str, str], ...]:
-    """Parse a table of headers, or lines like ``Name: value``; no error shows a value."""
     table: Any = value
     if isinstance(value, str):
         lines = [line.partition(":") for line in value.splitlines() if line.strip()]
@@ -92,6 +92,11 @@ def _headers(value: object, key: str) -> tuple[tuple[str, str], ...]:
         if not all(colon for _, colon, _ in lines) or len(table) < len(lines):
             raise ConfigError("not lines like Name: value, each name once")
     return PortalOptions.parse(headers=table).headers
+
+
+def _connections(value: object, key: str) -> int:
+    number: Any = int(value) if isinstance(value, str) and value.isdecimal() else value
+    return PortalOptions.parse(connections=number).connections
 
 
 def _redirect_hosts(value: object, key: str) -> tuple[str, ...]:
@@ -113,6 +118,7 @@ class PortalSettings(CallOptions, total=False):
     """The options that every client of the portals is made with."""
 
     ca_file: str
+    connections: int
     redirect_hosts: tuple[str, ...]
 
 
@@ -123,19 +129,17 @@ class Config:
     portals: tuple[str, ...] = ()
     dialect: str = "svc"
     api_key: str = field(default="", repr=False)
-    user_agent: str = ""
-    """Empty: that of the dialect."""
+    user_agent: str = ""  # empty: that of the dialect
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """(name, value) of headers of each request; they may hold secrets."""
     node_url: str = ""
     ca_file: str = ""
+    connections: int = CONNECTIONS
     redirect_hosts: tuple[str, ...] = ()
     mountpoint: str = ""
     allow_other: bool = False
     verify: VerifyPolicy = VerifyPolicy.AVAILABLE
     memory_cache: int = 128 << 20
-    disk_cache: int = 2 << 30
-    """0: nothing is kept on disk."""
+    disk_cache: int = 2 << 30  # 0: nothing is kept on disk
     read_ahead: bool = True
     lookup_grace: float = 0.5
     registry_ttl: float = 2.0
@@ -146,18 +150,17 @@ class Config:
 
     @property
     def portal_urls(self) -> tuple[str, ...]:
-        """The portals to use, the default one if none is named."""
         return self.portals or (DEFAULT_SVC_PORTAL_URL,)
 
     @property
     def client_options(self) -> PortalSettings:
-        """The options that every client is made with."""
         return {
             "dialect": self.dialect,
             "api_key": self.api_key,
             "custom_user_agent": self.user_agent,
             "headers": dict(self.headers),
             "ca_file": self.ca_file,
+            "connections": self.connections,
             "redirect_hosts": self.redirect_hosts,
             "verify": self.verify.value,
         }
@@ -165,8 +168,7 @@ class Config:
 
 _SECRETS = ("api_key", "headers")
 _SINGLE_PORTAL_KEYS = (*_SECRETS, "redirect_hosts")
-_PORTAL_KEYS = frozenset({*_SINGLE_PORTAL_KEYS, "node_url"})
-"""Keys that belong to the portals that they were set for, and are never used with others."""
+_PORTAL_KEYS = frozenset({*_SINGLE_PORTAL_KEYS, "node_url"})  # never used with other portals
 
 _PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "portals": lambda value, key: tuple(map(parse_portal_url, _list(value, key))),
@@ -178,6 +180,7 @@ _PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "headers": _headers,
     "node_url": lambda value, key: PortalOptions.parse(node_url=text(value, key)).node_url,
     "ca_file": lambda value, key: PortalOptions.parse(ca_file=text(value, key)).ca_file,
+    "connections": _connections,
     "redirect_hosts": _redirect_hosts,
     "mountpoint": _path,
     "allow_other": _boolean,
@@ -296,10 +299,7 @@ def load(
 
 
 def _without_foreign(config: Config, owners: Mapping[str, tuple[str, ...]]) -> Config:
-    """Return the configuration without what belongs to portals that it does not use.
-
-    `owners` has the portals of each key that was set; none means any portal.
-    """
+    """Drop keys that belong to other portals than those used; `owners` has the portals of each."""
     used = set(config.portal_urls)
     foreign = [key for key, portals in owners.items() if portals and used - set(portals)]
     config = replace(config, **{key: getattr(Config(), key) for key in foreign})

@@ -16,7 +16,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from skymount.content.cache.buffer_pool import BufferPool, BufferPoolConfig
 from skymount.content.cache.memory_cache import MemoryCache
-from skymount.content.fetch.fetcher import FetchJob
+from skymount.content.fetch.fetcher import Fetcher, FetchJob
 from skymount.content.fetch.readahead import ReadaheadConfig
 from skymount.content.fetch.reader import ContentFile, ContentReader
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
@@ -271,7 +271,8 @@ class Model:
         buffers = BufferPool(BufferPoolConfig(max_idle=4 * BLOCK, min_pooled=BLOCK))
         self.cache = MemoryCache(size, buffers)
         loader = SkyfileLoader(portals, VerifyPolicy.AVAILABLE)
-        self.reader = ContentReader(portals, loader, self.cache, None, nursery, CONFIG)
+        fetcher = Fetcher(portals, loader, self.cache, None, nursery, CONFIG)
+        self.reader = ContentReader(loader, fetcher, nursery)
         self.readers = readers
         self.handles: list[_Handle] = []
         self.documents = 0

@@ -230,7 +230,7 @@ def test_nothing_else_is_counted():
     take(1 << 40)
 
 
-async def test_no_room_within_a_turn():
+async def test_no_room_within_a_turn(autojump_clock: trio.testing.MockClock):
     """What finds no room says so, for `run` to know: no portal is to blame."""
     budget = MemoryBudget(MIB)
     errors: list[NoRoomError] = []
@@ -245,6 +245,6 @@ async def test_no_room_within_a_turn():
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(budget.run, Portal(4 * MIB).ask)
-        await trio.sleep(0.05)
+        await trio.sleep(0.025)
         nursery.start_soon(budget.run, ask)
     assert len(errors) == 1

@@ -14,7 +14,13 @@ import trio
 from skymount.errors import BadContentError
 from skymount.portal.client.client import PortalClient
 from skymount.portal.client.registry import RegistryEntry
-from skymount.portal.http.redirects import Leap, Reach, following, reach_of, reach_told_by
+from skymount.portal.http.redirects import (
+    Reach,
+    RedirectTarget,
+    next_request,
+    reach_of,
+    reach_of_host,
+)
 from skymount.portal.http.request import Call
 from skymount.portal.http.stream import NotFollowedError, open_stream
 from skymount.portal.options import PortalOptions
@@ -51,7 +57,7 @@ REACHES = {
 def test_kind_of_an_address(address: str, reach: Reach):
     """C7: each address is of one kind, an IPv4 one within an IPv6 one as well."""
     assert reach_of(address) is reach
-    assert reach_told_by(address) is reach
+    assert reach_of_host(address) is reach
 
 
 @pytest.mark.parametrize(
@@ -72,7 +78,7 @@ def test_kind_of_an_address(address: str, reach: Reach):
 )
 def test_kind_that_a_host_tells(host: str, reach: Reach | None):
     """C7: a number is an address however it is spelled; localhost and below it is this machine."""
-    assert reach_told_by(host) is reach
+    assert reach_of_host(host) is reach
     if reach and host.replace(".", "").isalnum() and "localhost" not in host and host[-1] != ".":
         found = socket.getaddrinfo(host, 80, type=socket.SOCK_STREAM)
         assert {reach_of(str(each[4][0])) for each in found} == {reach}
@@ -86,12 +92,12 @@ def test_between_kinds(source: Reach, target: Reach):
         good = target is Reach.PUBLIC or (
             source is target and (keeps_host or target is not Reach.LOOPBACK)
         )
-        leap = Leap(source, keeps_host)
+        allowed = RedirectTarget(source, keeps_host)
         if good:
-            leap.check_reach(target)
+            allowed.check_reach(target)
         else:
             with pytest.raises(NotFollowedError):
-                leap.check_reach(target)
+                allowed.check_reach(target)
 
 
 def redirected(source: str, target: str, *hosts: str, method: str = "GET") -> httpx.Request:
@@ -101,7 +107,7 @@ def redirected(source: str, target: str, *hosts: str, method: str = "GET") -> ht
     then = httpx.Request(method, target, headers={"X": "y"})
     response = httpx.Response(307, extensions={"peer": None})
     response.next_request = then
-    return following(call, before, response, None, frozenset([b"cookie"]))
+    return next_request(call, before, response, None, frozenset([b"cookie"]))
 
 
 @pytest.mark.parametrize(

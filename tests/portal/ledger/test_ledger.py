@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from skymount.errors import MalformedError, RevisionError, StorageError
@@ -163,6 +163,7 @@ def test_every_field_comes_back(
     key: str, data: bytes, revision: int, kind: int, reason: str, tmp_path_factory: object
 ):
     """Whatever an entry holds, it is the same after a restart."""
+    assume(hash_data_key(key) != TWEAK)  # one entry has one place in the spool
     if kind == 2:
         data = data.ljust(20, b"h")
     assert isinstance(tmp_path_factory, pytest.TempPathFactory)

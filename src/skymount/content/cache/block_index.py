@@ -15,14 +15,15 @@ Everything is synchronous, and one thread at a time may call. OSError says that 
 
 import errno
 import os
-import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from skymount import file_permissions
-from skymount.storage import sqlite
+
+if TYPE_CHECKING:  # a mount starts without it
+    import sqlite3
 
 _SETTINGS = {
     "journal_mode": "WAL",
@@ -74,6 +75,8 @@ class BlockIndex:
 
     def close(self) -> None:
         if self._database is not None:
+            import sqlite3
+
             with suppress(sqlite3.Error):
                 self._database.close()
             self._database = None
@@ -104,7 +107,7 @@ class BlockIndex:
         """Put these blocks in place of everything that is in it. The caller holds the lock."""
         os.utime(self._lock)
         rows = ((each.identity, each.size, each.used) for each in blocks)
-        with self._opened() as database, sqlite.transaction(database):
+        with self._transaction() as database:
             database.execute("DELETE FROM blocks")
             database.executemany(_ADD, rows)
             database.execute("DELETE FROM complete")
@@ -116,12 +119,12 @@ class BlockIndex:
 
     def add_all(self, blocks: Iterable[IndexedBlock]) -> None:
         rows = ((each.identity, each.size, each.used) for each in blocks)
-        with self._opened() as database, sqlite.transaction(database):
+        with self._transaction() as database:
             database.executemany(_ADD, rows)
 
     def discard(self, identities: Iterable[bytes]) -> None:
         rows = ((identity,) for identity in identities)
-        with self._opened() as database, sqlite.transaction(database):
+        with self._transaction() as database:
             database.executemany("DELETE FROM blocks WHERE identity = ?", rows)
 
     def least_recently_used(self, count: int) -> list[IndexedBlock]:
@@ -146,7 +149,7 @@ class BlockIndex:
 
         A block whose time is another one by now was stored again meanwhile, and is left alone.
         """
-        with self._opened() as database, sqlite.transaction(database):
+        with self._transaction() as database:
             database.executemany("DELETE FROM blocks WHERE identity = ? AND used = ?", gone)
             change = "UPDATE blocks SET used = ? WHERE identity = ? AND used = ?"
             database.executemany(change, used_later)
@@ -158,8 +161,17 @@ class BlockIndex:
     # --- the file ------------------------------------------------------------
 
     @contextmanager
-    def _opened(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self) -> "Iterator[sqlite3.Connection]":
+        from skymount.storage import sqlite
+
+        with self._opened() as database, sqlite.transaction(database):
+            yield database
+
+    @contextmanager
+    def _opened(self) -> "Iterator[sqlite3.Connection]":
         """Give the database, opened if need be; OSError for what SQLite raises."""
+        import sqlite3
+
         try:
             yield self._open()
         except sqlite3.Error as error:
@@ -169,9 +181,11 @@ class BlockIndex:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
             raise OSError(errno.EIO, f"{self.path.name}: {error}") from error
 
-    def _open(self) -> sqlite3.Connection:
+    def _open(self) -> "sqlite3.Connection":
         if self._database is not None:
             return self._database
+        from skymount.storage import sqlite
+
         self._complete_for = ""
         os.close(file_permissions.open_or_create_file(self.path))
         self._opened_file = _file_id(self.path)
@@ -189,7 +203,7 @@ class BlockIndex:
             Path(f"{self.path}{suffix}").unlink(missing_ok=True)
 
 
-def _complete_for(database: sqlite3.Connection) -> str:
+def _complete_for(database: "sqlite3.Connection") -> str:
     row = database.execute("SELECT stamp FROM complete").fetchone()
     return "" if row is None else str(row[0])
 

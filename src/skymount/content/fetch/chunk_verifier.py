@@ -1,6 +1,4 @@
-"""Verifies chunks while they arrive: parts are hashed in threads while the next ones are received,
-so that a chunk can be used soon after its last byte.
-"""
+"""Verifies chunks while they arrive: parts are hashed in threads as the next ones are received."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing

@@ -1,5 +1,4 @@
-"""Fetches units of content into the memory cache: from disk, else from the first portal that has
-them. Neighbouring units share a request, and each is checked and handed out as it arrives.
+"""Fetches units of content: from disk, else from the first portal that has them.
 
 Fetches run in the daemon's nursery, not in the reader's task: a reader that gives up does not end a
 fetch that others wait for. Which units are wanted is decided by the reader.
@@ -27,8 +26,6 @@ from skymount.wire import base_sector
 
 log = logging.getLogger(__name__)
 
-_DEFAULT_ROUND_TRIP = 0.02  # seconds; until one was measured
-
 
 @dataclass(slots=True, eq=False)
 class Pending:
@@ -41,12 +38,10 @@ class Pending:
     """Reads that need it, whether they wait for it now or for a unit before it."""
 
     def settle(self, data: Data | None, error: PortalError | None = None) -> None:
-        """Set the result."""
         self.data, self.error = data, error
         self.done.set()
 
     async def wait(self) -> Data:
-        """Wait for the unit; raises the error of its fetch."""
         await self.done.wait()
         if self.data is None:
             raise self.error or PortalError("the reading was stopped")
@@ -64,7 +59,6 @@ class FetchJob:
     speculative: bool
     """Whether it was started before anybody waited for it."""
     begun: float
-    """When, by trio's clock."""
     units: list[Pending] = field(init=False)
     arrived: int = 0
     """Units that have arrived; they do so in order."""
@@ -80,23 +74,19 @@ class FetchJob:
 
     @property
     def first(self) -> int:
-        """Index of the first unit."""
         return self.keys[0][2]
 
     def bytes_at(self, number: int) -> int:
-        """Return the length of one of its units."""
         return min(self.size, self.skyfile.size - (self.first + number) * self.size)
 
     @property
     def bytes_left(self) -> int:
-        """Bytes that have not arrived."""
         size = self.skyfile.size
         start = min(size, (self.first + self.arrived) * self.size)
         return min(size, (self.first + len(self.keys)) * self.size) - start
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody waits for any of it."""
         return any(unit.waiting for unit in self.units)
 
 
@@ -114,41 +104,28 @@ class Fetcher:
     ) -> None:
         self._portals = portals
         self._loader = loader
-        self._cache = cache
-        self._disk = disk
+        self.cache = cache
+        self.disk = disk
         self._nursery = nursery
-        self._config = config
+        self.config = config
         self.pending: dict[UnitKey, Pending] = {}
-        """Units in flight."""
-        self.jobs: dict[FetchJob, None] = {}
-        """Fetches under way, the oldest first."""
+        self.jobs: dict[FetchJob, None] = {}  # the oldest first
         self._demanded = trio.CapacityLimiter(config.max_demanded)
         self._speculative = 0
-        """Speculative jobs under way."""
         self._last = portals.clients[0] if portals.clients else None
-        """The portal that was asked last."""
         self.fetched = 0
-        """Bytes received from portals."""
         self.requests = 0
-        """Ranges requested from portals."""
 
     @property
-    def measured_round_trip(self) -> float | None:
+    def round_trip(self) -> float | None:
         """Seconds to the portal and back, if they were measured."""
         return None if self._last is None else self._last.round_trip
 
-    @property
-    def round_trip(self) -> float:
-        """Seconds to the portal and back, measured or guessed."""
-        return self.measured_round_trip or _DEFAULT_ROUND_TRIP
-
     def find(self, key: UnitKey) -> Pending | Data | None:
-        """Return a unit that is in flight or in memory."""
-        return self.pending.get(key) or self._cache.get(key)
+        return self.pending.get(key) or self.cache.get(key)
 
     def has(self, key: UnitKey) -> bool:
-        """Whether a unit is in flight or in memory."""
-        return key in self._cache or key in self.pending
+        return key in self.cache or key in self.pending
 
     def start(
         self,
@@ -176,8 +153,8 @@ class Fetcher:
         for stretch in stretches:
             job = FetchJob(skyfile, stretch, refused, speculative, trio.current_time())
             if speculative:
-                if self._speculative >= self._config.max_speculative or not self._cache.try_reserve(
-                    job.bytes_left, self._cache.prefetch_limit
+                if self._speculative >= self.config.max_speculative or not self.cache.try_reserve(
+                    job.bytes_left, self.cache.prefetch_limit
                 ):
                     return False
                 self._speculative += 1
@@ -187,13 +164,11 @@ class Fetcher:
         return True
 
     def cancel_unwanted(self, identity: str) -> None:
-        """Cancel the speculative jobs of a skyfile that nobody waits for."""
         for job in self.jobs:
             if job.speculative and job.skyfile.identity == identity and not job.is_wanted:
                 self._cancel(job)
 
     def has_speculative(self, identity: str) -> bool:
-        """Whether anything of a skyfile is fetched ahead."""
         return any(job.speculative and job.skyfile.identity == identity for job in self.jobs)
 
     def _cancel(self, job: FetchJob) -> None:
@@ -225,31 +200,30 @@ class Fetcher:
         finally:
             if job.speculative:
                 self._speculative -= 1
-                self._cache.release(job.bytes_left)
+                self.cache.release(job.bytes_left)
             del self.jobs[job]
             self._forget(job)
             for unit in job.units[job.arrived :]:
                 unit.settle(None, error)
 
     async def _fetch_demanded(self, job: FetchJob) -> None:
-        """Fetch a job that somebody waits for, in its turn."""
         try:
             self._demanded.acquire_nowait()  # without a checkpoint, so before speculative jobs
         except trio.WouldBlock:
             self._cancel_oldest_unwanted()
             await self._demanded.acquire()
         try:
-            await self._cache.reserve(job.bytes_left)
+            await self.cache.reserve(job.bytes_left)
             try:
                 await self._fetch(job)
             finally:
-                self._cache.release(job.bytes_left)
+                self.cache.release(job.bytes_left)
         finally:
             self._demanded.release()
 
     def _cancel_oldest_unwanted(self) -> None:
         """Cancel a demanded job whose readers have gone away, since another one has to wait."""
-        oldest = trio.current_time() - self._config.patience
+        oldest = trio.current_time() - self.config.patience
         for job in self.jobs:
             if job.begun > oldest:
                 return
@@ -263,9 +237,9 @@ class Fetcher:
             self._settle(job, await self._inline_payload(skyfile))
             return
         on_disk: Sequence[Data | None] = [None] * count
-        if self._disk is not None:
+        if self.disk is not None:
             indexes = range(job.first, job.first + count)
-            on_disk = await self._disk.load_units(skyfile, job.size, indexes)
+            on_disk = await self.disk.load_units(skyfile, job.size, indexes)
         while job.arrived < count:
             data = on_disk[job.arrived]
             if data is not None:
@@ -277,8 +251,7 @@ class Fetcher:
             await self._portals.first(partial(self._receive, job, stop))
 
     async def _inline_payload(self, skyfile: Skyfile) -> Data:
-        """Return the payload of an inline skyfile, which comes with its description."""
-        loaded = None if self._disk is None else await self._disk.load_description(skyfile.skylink)
+        loaded = None if self.disk is None else await self.disk.load_description(skyfile.skylink)
         if loaded is None or loaded.payload is None or loaded.skyfile.identity != skyfile.identity:
             return await self._loader.payload(skyfile)
         return loaded.payload
@@ -289,7 +262,7 @@ class Fetcher:
             return
         skyfile, first = job.skyfile, job.first + job.arrived
         self._last = client
-        take = self._cache.buffers.take
+        take = self.cache.buffers.take
         views = [take(job.bytes_at(number)) for number in range(job.arrived, stop)]
 
         def receive(parts: Sequence[memoryview]) -> AsyncGenerator[int, None]:
@@ -301,8 +274,8 @@ class Fetcher:
         def accept(number: int) -> None:
             data = views[number].toreadonly()
             self.fetched += len(data)
-            if self._disk is not None and _may_keep(skyfile, client):
-                self._disk.store_unit(skyfile, job.size, first + number, data)
+            if self.disk is not None and _may_keep(skyfile, client):
+                self.disk.store_unit(skyfile, job.size, first + number, data)
             self._settle(job, data)
 
         layout = skyfile.layout
@@ -323,19 +296,15 @@ class Fetcher:
         await receive_chunks(layout, size, views, receive, check)
 
     def _settle(self, job: FetchJob, data: Data) -> None:
-        """Hand out the next unit of a job."""
         key, unit = job.keys[job.arrived], job.units[job.arrived]
         job.arrived += 1
-        self._cache.release(len(data))
-        self._cache.put(key, data)
+        self.cache.release(len(data))
+        self.cache.put(key, data)
         if self.pending.get(key) is unit:
             del self.pending[key]
         unit.settle(data)
 
 
 def _may_keep(skyfile: Skyfile, client: PortalReader) -> bool:
-    """Whether bytes from a portal may be kept on disk.
-
-    What is not verified is kept as the word of the portal that described it, so no other's counts.
-    """
+    """Whether bytes may be kept on disk: unverified ones only as the describing portal's word."""
     return skyfile.verified is Verified.YES or client.url == skyfile.portal

@@ -22,11 +22,9 @@ class _Part(NamedTuple):
     """A range of one file."""
 
     path: str
-    size: int
-    """Of the whole file."""
+    size: int  # of the whole file
     range: ByteRange
-    position: int
-    """Where the range begins in the payload."""
+    position: int  # of the range in the payload
 
 
 async def receive(
@@ -70,10 +68,7 @@ async def receive(
 async def _receive_files(
     client: PortalReader, skyfile: Skyfile, start: int, view: memoryview
 ) -> None:
-    """Fill a view with the payload from `start` on, with a request for each file.
-
-    There may be a hundred thousand files, so each is looked up when its turn comes.
-    """
+    """Fill a view with a request for each file, which is looked up when its turn comes."""
     parts = _parts(client, skyfile, ByteRange(start, start + len(view)))
 
     async def work() -> None:

@@ -24,6 +24,7 @@ class ReadaheadConfig:
     max_requests: int = 32
     """Parallel requests for one reader over a long distance; over a short one there are two."""
     long_round_trip: float = 0.1  # from which on `max_requests` are made
+    default_round_trip: float = 0.02  # until one was measured
     first_request: int = 256 << 10  # bytes that each of them adds to the window
     full_request: int = 2 << 20
     """Bytes that keep a connection over a long distance busy until the next request arrives."""
@@ -52,7 +53,6 @@ class ReadaheadConfig:
     """Time after which a demanded fetch that nobody waits for any more can be cancelled."""
 
     def requests(self, round_trip: float) -> int:
-        """Return how many parallel requests one reader needs."""
         return min(
             self.max_requests, 2 + int(self.max_requests * round_trip / self.long_round_trip)
         )
@@ -63,29 +63,21 @@ class Stream:
     """One reader: where it reads, and what was requested ahead of it."""
 
     config: ReadaheadConfig
-    begun: int
-    """Where it began to read."""
-    mark: int
-    """End of what it has read."""
+    begun: int  # where it began to read
+    mark: int  # end of what it has read
     last_read: float
-    read: int = 0
-    """Bytes read."""
-    ahead: int = 0
-    """End of what was requested."""
+    read: int = 0  # bytes
+    ahead: int = 0  # end of what was requested
     window: int = 0
     """Bytes that may be fetched ahead, by what it has read so far."""
-    sequential: bool = False
-    """Whether it has read twice in order."""
+    sequential: bool = False  # it has read twice in order
     last_wait: float = -math.inf
-    """When it last had to wait for content."""
-    passed: int = 0
-    """End of the units that `passed_units` has returned."""
+    passed: int = 0  # end of what `passed_units` has returned
 
     def __post_init__(self) -> None:
         self.read = self.mark - self.begun
 
     def advance(self, start: int, stop: int, now: float) -> None:
-        """Record a sequential read of bytes start to stop."""
         config = self.config
         if not self.window:
             self.window = config.growth * self.read
@@ -104,9 +96,8 @@ class Stream:
         return self.mark <= start <= self.mark + self.config.max_gap
 
     def passed_units(self, unit: int) -> range:
-        """Return the units that the reader has passed for good since the last call.
-
-        None for a reader that skips: it may come back for what it skipped.
+        """Return the units that the reader has passed since the last call; none if it skips, as it
+        may come back.
         """
         stop = (self.mark - self.config.max_reorder) // unit
         if stop * unit <= self.passed or self.read < self.mark - self.begun:
@@ -115,15 +106,16 @@ class Stream:
         self.passed = stop * unit
         return range(first, stop)
 
-    def requests(self, unit: int, share: int, round_trip: float) -> Iterator[tuple[int, int]]:
-        """Yield the ranges to request now, in whole units, as far as the window has room for.
-
-        Yielded ranges count as requested. `share` is the memory that they may fill.
+    def requests(
+        self, unit: int, share: int, round_trip: float | None
+    ) -> Iterator[tuple[int, int]]:
+        """Yield the ranges to request now, in whole units; they count as requested. `share` is the
+        memory that they may fill.
         """
         if not self.window:
             return
         config = self.config
-        parallel = config.requests(round_trip)
+        parallel = config.requests(round_trip or config.default_round_trip)
         window = self.window + (parallel * config.first_request if self.sequential else 0)
         window = min(window, share, config.max_window, parallel * config.max_request)
         wanted = max(window // parallel, min(config.full_request, 2 * window // parallel))
@@ -149,10 +141,8 @@ class Streams:
     def note(
         self, start: int, stop: int, now: float, *, waits: bool = False, at_start: bool = False
     ) -> Stream:
-        """Record a read of bytes start to stop, and return the reader that it belongs to.
-
-        `waits`: the content is not in memory. `at_start`: it is the first read of a large file, so
-        that a long one counts as sequential.
+        """Record a read and return its reader. `waits`: the content is not in memory. `at_start`:
+        of a large file, so that a long first read counts as sequential.
         """
         config, streams = self.config, self._streams
         stream = self._find(start)
@@ -169,7 +159,6 @@ class Streams:
         return stream
 
     def _find(self, start: int) -> Stream | None:
-        """Return the reader that a read at `start` belongs to, and make it the first."""
         streams = self._streams
         if streams and streams[0].continues(start):
             return streams[0]
@@ -204,14 +193,10 @@ class MemoryShares:
         self._idle = idle
         self._filled = 0
         self._readers: dict[Stream, tuple[int, float]] = {}
-        """Bytes that each fills, and when it last read; the last one to read is the last."""
 
     def take(self, stream: Stream, now: float) -> int:
-        """Return the bytes that a reader may fill, the unit that it reads included: most of what
-        others leave. It does not count until it is put back.
-
-        So a single reader has nearly everything, many have about the same, and what a slow reader
-        does not need is left to others.
+        """Return the bytes that a reader may fill, the unit that it reads included, and do not
+        count it until it is put back. One reader has nearly everything, many have the same.
         """
         self._forget(stream)
         while self._readers:
@@ -222,14 +207,12 @@ class MemoryShares:
         return max(0, self._size - self._filled) * (self._PARTS - 1) // self._PARTS
 
     def put_back(self, stream: Stream, unit: int, now: float) -> None:
-        """Count what a reader fills."""
         end = max(stream.ahead, -(-stream.mark // unit) * unit)
         filled = end - stream.mark // unit * unit
         self._filled += filled
         self._readers[stream] = filled, now
 
     def forget(self, streams: Streams) -> None:
-        """Stop counting readers whose file is closed."""
         for stream in streams:
             self._forget(stream)
 
@@ -250,9 +233,8 @@ class SmallFileGroups:
     _missed: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def missed(self, block: int) -> tuple[int, int] | None:
-        """Record a small file that was not in memory; return a range of blocks to fetch whole.
-
-        That is its group, once more files were missed there than it has blocks.
+        """Record a small file that was not in memory. Return its group of blocks, to be fetched
+        whole, once more files were missed there than it has blocks.
         """
         key = (self.group, block // self.group)
         self._missed[key] = count = self._missed.get(key, 0) + 1

@@ -45,10 +45,8 @@ class _SkyfileState:
     skyfile: Skyfile
     streams: Streams
     groups: SmallFileGroups
-    opened: int = 0
-    """Open files."""
-    closed_at: float = 0.0
-    """When the last one was closed, by trio's clock."""
+    opened: int = 0  # files
+    closed_at: float = 0.0  # when the last one was, by trio's clock
     is_watched: bool = False
     """Whether a task waits to cancel what is fetched ahead."""
     refused: set[PortalReader] = field(default_factory=set)
@@ -59,30 +57,22 @@ class _SkyfileState:
     def __post_init__(self) -> None:
         self.identity, self.unit = self.skyfile.identity, self.skyfile.unit
 
-    def keys(self, start: int, stop: int, size: int = 0) -> list[UnitKey]:
-        """Return the units that hold a range; `size` is that of a unit if not the usual one."""
-        size = size or self.unit
-        return [(self.identity, size, index) for index in range(start // size, -(-stop // size))]
+    def keys(self, start: int, stop: int) -> list[UnitKey]:
+        """Return the units that hold a range."""
+        unit = self.unit
+        return [(self.identity, unit, index) for index in range(start // unit, -(-stop // unit))]
 
 
 class ContentReader:
     """Reads skyfiles. Made by `open_reader`, which owns the tasks that fetch."""
 
-    def __init__(
-        self,
-        portals: Portals,
-        loader: SkyfileLoader,
-        cache: MemoryCache,
-        disk: DiskCache | None,
-        nursery: trio.Nursery,
-        config: ReadaheadConfig,
-    ) -> None:
-        self.config = config
-        self.cache = cache
-        self.disk = disk
+    def __init__(self, loader: SkyfileLoader, fetcher: Fetcher, nursery: trio.Nursery) -> None:
+        self.fetcher = fetcher
+        self.config = fetcher.config
+        self.cache = fetcher.cache
+        self.disk = fetcher.disk
         self.nursery = nursery
-        self.fetcher = Fetcher(portals, loader, cache, disk, nursery, config)
-        self.shares = MemoryShares(cache.prefetch_limit, config.idle)
+        self.shares = MemoryShares(self.cache.prefetch_limit, self.config.idle)
         self._loader = loader
         self._open: dict[str, _SkyfileState] = {}
         self._closed: LRUCache[str, _SkyfileState] = LRUCache(_REMEMBERED)
@@ -90,10 +80,8 @@ class ContentReader:
 
     @property
     def counts(self) -> Mapping[str, float | None]:
-        """Requests for ranges of content, bytes from portals (descriptions included), and the
-        seconds of a round trip.
-        """
-        fetcher, round_trip = self.fetcher, self.fetcher.measured_round_trip
+        """Requests for content, bytes from portals, and seconds of a round trip."""
+        fetcher, round_trip = self.fetcher, self.fetcher.round_trip
         return {
             "requests": fetcher.requests,
             "bytes": fetcher.fetched + self._loader.fetched,
@@ -165,7 +153,6 @@ class ContentReader:
         return found
 
     def close(self, state: _SkyfileState) -> None:
-        """Count a file of a skyfile as closed."""
         state.opened -= 1
         if state.opened:
             return
@@ -199,7 +186,6 @@ class ContentFile:
     size: int
 
     def close(self) -> None:
-        """Say that no more is read from it."""
         self._reader.close(self._state)
 
     # Reading
@@ -316,9 +302,7 @@ class ContentFile:
     # Read-ahead
 
     def _consume(self, stream: Stream, start: int, stop: int) -> None:
-        """Mark the units that a sequential reader has read as the first to evict, and drop those
-        far behind it, unless another reader is about to read them.
-        """
+        """Mark what a sequential reader has read as first to evict, and drop what it has passed."""
         if not stream.sequential:
             return
         state, cache, now = self._state, self._reader.cache, trio.current_time()
@@ -333,7 +317,6 @@ class ContentFile:
                 cache.drop((state.identity, unit, index))
 
     def _fetch_ahead(self, stream: Stream) -> None:
-        """Start fetching what is likely to be read next."""
         state, reader = self._state, self._reader
         unit, size = state.unit, state.skyfile.size
         if not stream.window or size <= unit:
@@ -380,5 +363,6 @@ async def open_reader(
 ) -> AsyncIterator[ContentReader]:
     """Make a reader whose fetches end with the block."""
     async with trio.open_nursery() as nursery:
-        yield ContentReader(portals, loader, cache, disk, nursery, config)
+        fetcher = Fetcher(portals, loader, cache, disk, nursery, config)
+        yield ContentReader(loader, fetcher, nursery)
         nursery.cancel_scope.cancel()

@@ -98,20 +98,13 @@ class SkyfileLoader:
         skylink = skyfile.skylink
         if not failed:
             if self._logged.pop(skylink, None):
-                log.warning(
-                    "%s: no longer provisional: described by %s, verified: %s",
-                    skylink,
-                    skyfile.portal,
-                    skyfile.verified.value,
-                )
+                text = "%s: no longer provisional: described by %s, verified: %s"
+                log.warning(text, skylink, skyfile.portal, skyfile.verified.value)
         elif skylink not in self._logged:
             self._logged[skylink] = True
-            log.warning(
-                "%s: provisional: %s sends no proof, and failed to answer: %s; asking again",
-                skylink,
-                skyfile.portal,
-                ", ".join(sorted(client.url for client in failed)),
-            )
+            text = "%s: provisional: %s sends no proof, and failed to answer: %s; asking again"
+            urls = ", ".join(sorted(client.url for client in failed))
+            log.warning(text, skylink, skyfile.portal, urls)
 
     def is_enough(self, skyfile: Skyfile) -> bool:
         """Whether a description from disk is used without asking the portals for a proof again."""
@@ -125,7 +118,6 @@ class SkyfileLoader:
         return loaded.payload
 
     async def _describe(self, client: PortalReader, skylink: Skylink) -> LoadedSkyfile:
-        """Describe a skylink by what one portal sends."""
         try:
             base: _Base | None = None
             head: ContentHead | None = None
@@ -145,9 +137,8 @@ class SkyfileLoader:
     async def _fetch_base_and_head(
         self, client: PortalReader, skylink: Skylink
     ) -> "tuple[_Base | None, ContentHead | None]":
-        """Fetch the base sector and, from a portal that never sent one, the headers as well.
-
-        Both at once, so that the first read does not cost another round trip.
+        """Fetch the base sector and, from a portal that never sent one, the headers at the same
+        time, to save a round trip.
         """
         base: _Base | None = None
         head: ContentHead | None = None
@@ -206,7 +197,6 @@ class SkyfileLoader:
     async def _from_base_sector(
         self, client: PortalReader, skylink: Skylink, base: sector.BaseSector
     ) -> LoadedSkyfile:
-        """Describe a skylink by its base sector, which is authentic."""
         layout = base.layout
         if not layout.is_verifiable and self._policy is VerifyPolicy.REQUIRE:
             raise MalformedError(f"{skylink}: its chunks are too large to verify")
@@ -237,7 +227,6 @@ class SkyfileLoader:
     async def _fetch_spilled(
         self, client: PortalReader, layout: sector.Layout, roots: bytes, body: MemoryFile
     ) -> None:
-        """Fetch what did not fit into the base sector, level by level."""
         *above, last = sector.spilled_level_sizes(layout)
         for size in above:
             async with open_memory_file() as file:
@@ -248,7 +237,6 @@ class SkyfileLoader:
     async def _fetch_level(
         self, client: PortalReader, roots: bytes, size: int, file: MemoryFile
     ) -> None:
-        """Fetch the sectors with these joined roots into a file, a few at a time."""
         limiter = trio.CapacityLimiter(_PARALLEL_SECTORS)
 
         async def fetch(offset: int, root: bytes, length: int) -> None:
@@ -264,24 +252,15 @@ class SkyfileLoader:
     async def _from_head(
         self, client: PortalReader, skylink: Skylink, head: ContentHead, *, is_encrypted: bool
     ) -> LoadedSkyfile:
-        """Describe a skylink by a portal's word, verified if the content is small.
-
-        Content that the portal decrypts cannot be verified: the hash is of the encrypted bytes.
-        """
+        """Describe a skylink by a portal's word; small content is verified unless encrypted."""
         raw = head.metadata
         if raw is not None:
             self.fetched += len(raw)
             listing = await self._listing(raw, None, head.size)
         else:
             raw, listing = await self._from_endpoint(client, skylink, head)
-        skyfile = Skyfile(
-            skylink=skylink,
-            listing=listing,
-            size=listing.size,
-            portal=client.url,
-            verified=Verified.NO,
-            block_size=self._block_size,
-        )
+        skyfile = Skyfile(skylink, listing, listing.size, client.url, Verified.NO)
+        skyfile = replace(skyfile, block_size=self._block_size)
         payload = None
         if raw and self._is_provable(skylink) and not is_encrypted:
             payload = await self._verified_payload(client, skyfile, raw)
@@ -294,9 +273,7 @@ class SkyfileLoader:
     async def _from_endpoint(
         self, client: PortalReader, skylink: Skylink, head: ContentHead
     ) -> tuple[bytes | None, Listing]:
-        """Return metadata from its endpoint, None if they do not fit a base sector, and their
-        listing.
-        """
+        """Return metadata (None if they do not fit a base sector) and their listing."""
         async with open_memory_file() as file:
             receiver = FileReceiver(file)
             try:
@@ -347,7 +324,6 @@ class SkyfileLoader:
     async def _listing_in(
         self, file: MemoryFile, start: int, size: int | None, default_size: int | None
     ) -> Listing:
-        """Make the listing of metadata in a file, from an offset on."""
         length = len(file) - start
         if length <= _SMALL_METADATA:
             return await self._listing(file.get(start, length), size, default_size)
@@ -359,10 +335,8 @@ class SkyfileLoader:
 class _Base(NamedTuple):
     """What a portal sent as the base sector."""
 
-    sector: sector.BaseSector | None
-    """None if it is encrypted."""
-    is_authentic: bool
-    """Whether it hashes to the skylink."""
+    sector: sector.BaseSector | None  # None if it is encrypted
+    is_authentic: bool  # it hashes to the skylink
 
 
 def _is_proven(loaded: LoadedSkyfile) -> bool:

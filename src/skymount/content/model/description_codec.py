@@ -75,9 +75,7 @@ def restore(skylink: Skylink, data: memoryview) -> LoadedSkyfile:
 
 
 def _detached(part: memoryview, whole: memoryview) -> Packed:
-    """Return a part of what was read, copied if it would keep much more in memory. A large one is
-    copied to a memory file.
-    """
+    """Return a part of what was read; a copy if it would keep much more in memory."""
     if len(whole) <= _MAX_OVERHEAD * len(part) and not is_large(len(part)):
         return part
     return joined([part])

@@ -1,8 +1,6 @@
-"""The table of a skyfile's files: their directories, and where they lie in the payload. No IO.
+"""The table of a skyfile's files and directories, used in the form in which it is stored. No IO.
 
-It has a row for each file and directory, and is used in the form in which it is stored: in columns.
-So a million files are one block of memory of some 60 MB, not four million objects.
-`listing_builder` makes it.
+A million files are one block of memory of some 60 MB, not four million objects.
 """
 
 import struct
@@ -12,7 +10,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise
-from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar, overload
+from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from skymount.errors import MalformedError
 
@@ -105,33 +103,24 @@ def encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-class Hidden(Sequence[tuple[str, str]]):
+class Hidden:
     """(path, reason) of each file that cannot be shown."""
 
-    __slots__ = ("_paths", "_reasons", "_why")
-
-    def __init__(self, paths: Texts, why: memoryview, reasons: Texts) -> None:
+    def __init__(self, paths: Texts, reason_numbers: memoryview, reasons: Texts) -> None:
         self._paths = paths
-        self._why = why
+        self._reason_numbers = reason_numbers
         self._reasons = reasons
 
     def __len__(self) -> int:
-        return len(self._why)
+        return len(self._reason_numbers)
 
-    @overload
-    def __getitem__(self, index: int) -> tuple[str, str]: ...
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return map(self.__getitem__, range(len(self)))
 
-    @overload
-    def __getitem__(self, index: slice) -> list[tuple[str, str]]: ...
-
-    def __getitem__(self, index: int | slice) -> tuple[str, str] | list[tuple[str, str]]:
-        if isinstance(index, slice):
-            return [self[at] for at in range(*index.indices(len(self)))]
-        at = range(len(self))[index]
-        return self.path(at), self._reasons.text(self._why[at])
+    def __getitem__(self, index: int) -> tuple[str, str]:
+        return self.path(index), self._reasons.text(self._reason_numbers[index])
 
     def path(self, index: int) -> str:
-        """Return the path alone."""
         return self._paths.text(index)
 
 
@@ -145,7 +134,6 @@ class Listing:
     def __init__(
         self, packed: memoryview, numbers: Sequence[int], columns: Columns[memoryview]
     ) -> None:
-        """Made by `unpack`."""
         self.packed = packed
         """All of it, as it is stored."""
         self.size, self.records, self.rejected, self.mode = numbers
@@ -154,7 +142,6 @@ class Listing:
         skyfile, 0 for none.
         """
         self.filename = bytes(columns.filename).decode("utf-8", "surrogatepass")
-        """Of the whole skyfile."""
         self.names = Texts(columns.names, columns.name_starts)
         self.parents = columns.parents
         """Row of the directory above; the root is its own."""
@@ -163,7 +150,6 @@ class Listing:
         self.modes = columns.modes
         """Permission bits as in the metadata, 0 for none; or `DIRECTORY`."""
         self.offsets = columns.offsets
-        """Of files, in the payload."""
         self.sizes = columns.sizes
         reasons = Texts(columns.reasons, columns.reason_starts)
         paths = Texts(columns.hidden_paths, columns.hidden_starts)
@@ -175,7 +161,6 @@ class Listing:
         return len(self.parents)
 
     def content_type(self, row: int) -> str:
-        """Return a file's content type; empty when there is none."""
         return self._type_names.text(self.columns.types[row])
 
     def find(self, directory: int, name: bytes) -> int | None:
@@ -197,9 +182,8 @@ class Listing:
         return chain.from_iterable(self.runs(directory, start))
 
     def runs(self, directory: int, start: int = 0) -> Iterator[range]:
-        """Yield the same as runs of neighbours; only the last row of a run may be a directory.
-
-        The first runs are short, because the caller may want only a few rows.
+        """Yield the same as runs of neighbours; only the last row of a run may be a directory. The
+        first runs are short, as the caller may want only a few rows.
         """
         modes, ends = self.modes, self.ends
         stop = ends[directory]
@@ -250,9 +234,7 @@ class Listing:
         return None
 
     def extents_from(self, position: int) -> Iterator[tuple[str, int, int]]:
-        """Yield (path, offset, size) of the files that hold the payload from a position on, in
-        order. There may be gaps.
-        """
+        """Yield (path, offset, size) of files from a position on, in order; there may be gaps."""
         cover, rows = self.columns.cover, len(self)
 
         def end(at: int) -> int:
@@ -288,12 +270,10 @@ class TextColumn:
         return bytes(self._blob[self._starts[index] : self._starts[index + 1]])
 
     def append(self, text: bytes) -> None:
-        """Add a text."""
         self._blob += text
         self._starts.append(len(self._blob))
 
     def pop(self) -> None:
-        """Remove the last text."""
         self._starts.pop()
         del self._blob[self._starts[-1] :]
 
@@ -310,7 +290,6 @@ class DistinctTexts(TextColumn):
         self._numbers: dict[str, int] = {}
 
     def number(self, text: str) -> int:
-        """Return the number of a text."""
         found = self._numbers.get(text)
         if found is None:
             found = self._numbers[text] = len(self)

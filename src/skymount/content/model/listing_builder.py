@@ -94,7 +94,6 @@ class _Files:
         self.sizes: Numbers = array("Q")
         self.type_names = DistinctTexts()
         self.end = 0
-        """Where the last one ends in the payload."""
         self.odd: list[tuple[str, str, Subfile]] = []
         """Path, reason and record of files whose path no file can have."""
         self.rejected: list[tuple[str, str]] = []
@@ -106,11 +105,9 @@ class _Files:
 
     @property
     def has_any(self) -> bool:
-        """Whether there are any but rejected ones."""
         return bool(self.paths or self.odd)
 
     def add(self, path: str, sub: Subfile) -> None:
-        """Add a file."""
         self.end = max(self.end, sub.offset + sub.len)
         if "\0" in path:
             self.odd.append((path, "the path has a NUL in it", sub))
@@ -158,13 +155,10 @@ class _Rows:
         self._hidden_sizes: Numbers = array("Q")
         self._reasons = DistinctTexts()
         self._parent = b""
-        """Path of the directory that the last file was added to."""
         self._open: list[int] = []
-        """Rows of the directories from the root to that one."""
         self._open_directory(0, b"")
 
     def hide(self, path: bytes, reason: str, offset: int = 0, size: int = 0, mode: int = 0) -> None:
-        """Add a file that cannot be shown."""
         self._hidden.append(path)
         self._hidden_reasons.append(self._reasons.number(reason))
         self._hidden_modes.append(mode)
@@ -182,7 +176,6 @@ class _Rows:
             self._add(path.replace(b"\0", b"/"), *extent, files.types[at])
 
     def _add(self, path: bytes, offset: int, size: int, mode: int, type_number: int) -> None:
-        """Add a file, and the directories above it, or hide it with the reason."""
         reason = "it reaches beyond the content" if offset + size > self._size else None
         reason = reason or _objection(path)
         parent, _, name = path.rpartition(b"/")
@@ -248,7 +241,6 @@ class _Rows:
                 column.pop()
 
     def parts(self, outline: Outline, records: int, rejected: int) -> list[Column]:
-        """Return the packed listing, in parts."""
         self._close(0)
         names, name_starts = self._names.columns()
         type_names, type_starts = self._type_names.columns()

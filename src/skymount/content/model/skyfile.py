@@ -24,12 +24,9 @@ class Skyfile:
     """
 
     skylink: Skylink
-    """Always a v1 skylink."""
     listing: Listing
     size: int
-    """Size of the payload: all files, one after another."""
     portal: str
-    """Address of the portal that described it."""
     verified: Verified
     fanout: Packed = b""
     """Merkle roots of the payload's chunks, if known; empty for inline content."""

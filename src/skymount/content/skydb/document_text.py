@@ -27,9 +27,8 @@ _LENGTH = struct.Struct("<Q")
 
 
 def as_text(body: bytes, limit: int = DOCUMENT_LIMIT) -> bytes:
-    """Return the text of a document from its upload, of at most `limit` bytes.
-
-    MalformedError if it is no document, or too deep or too long to be shown.
+    """Return the text of a document from its upload; MalformedError if it has none of at most
+    `limit` bytes.
     """
     document = decode_document(body)
     try:
@@ -46,7 +45,6 @@ def as_text(body: bytes, limit: int = DOCUMENT_LIMIT) -> bytes:
 
 
 def _indented(document: object, text: str) -> str:
-    """Indent the JSON text of a document."""
     try:
         return msgspec.json.format(text, indent=2)
     except (msgspec.DecodeError, UnicodeEncodeError):  # half a surrogate pair, or Infinity
@@ -73,10 +71,7 @@ def _indented_size(document: object, size: int) -> int:
 
 
 def as_upload(text: bytes | bytearray) -> bytes:
-    """Return what is uploaded for a text; MalformedError unless it is a JSON object or array.
-
-    The SDKs accept nothing else as a document.
-    """
+    """Return the upload for a text; MalformedError unless it is an object or an array."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:

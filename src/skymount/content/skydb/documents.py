@@ -1,7 +1,4 @@
-"""SkyDB as a mount shows it: the JSON documents behind registry entries, as text to read and write.
-
-Documents are verified like all content. Their text is made by `document_text`.
-"""
+"""SkyDB documents as text to read and write, verified like all content."""
 
 import math
 from collections.abc import AsyncIterator
@@ -54,19 +51,17 @@ Text = bytes | LongText
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A document as it was read: its entry and its text."""
+    """A document as it was read."""
 
     entry: EntryState
     data: Text | None
     """JSON over several lines, ending with a line feed; None when there is no document."""
     verified: Verified = Verified.NO
-    """How far the text was checked against the skylink in the entry."""
     is_own: bool = False
     """Whether the text was written by this mount and not read back."""
 
     @property
     def revision(self) -> int:
-        """The entry's revision, -1 when it is absent."""
         return self.entry.revision
 
     @property
@@ -81,8 +76,6 @@ class Document:
 
 
 class _Text(NamedTuple):
-    """The text of a document, and how far it was verified."""
-
     data: Text
     verified: Verified = Verified.NO
     is_own: bool = False
@@ -93,7 +86,6 @@ class Documents:
     """The documents of all registry keys."""
 
     limit = DOCUMENT_LIMIT
-    """Bytes of one document's text."""
 
     def __init__(
         self,
@@ -113,14 +105,10 @@ class Documents:
         self._worker_slot = trio.CapacityLimiter(1)  # a worker may take a gigabyte
 
     async def public_keys(self) -> list[bytes]:
-        """Return the keys of which entries were used here."""
         return await self._entries.public_keys()
 
     async def names(self, public_key: bytes) -> list[EntryId]:
-        """Return the entries of a key that were used here, without those that are no documents.
-
-        Unknown entries are looked up, for a short time.
-        """
+        """Return the entries used here that may be documents; unknown ones are looked up."""
         found = await self._entries.names(public_key)
         unknown = [ref async for ref in in_turns(found) if self._entries.recall(ref) is None]
         with trio.move_on_after(_LOOKUP_TIME):
@@ -187,7 +175,6 @@ class Documents:
         return text
 
     async def _text(self, skyfile: Skyfile) -> Text:
-        """Read a document and return its text."""
         if skyfile.size <= _SMALL:
             body = await self._reader.read(skyfile, 0, skyfile.size) if skyfile.size else b""
             return await in_thread(partial(as_text, bytes(body)))
@@ -201,7 +188,6 @@ class Documents:
 
     @asynccontextmanager
     async def _worker(self, given: MemoryFile, work: str) -> AsyncIterator[MemoryFile]:
-        """Yield a worker's output for the content of a file."""
         async with open_memory_file() as output:
             async with self._worker_slot:
                 await run_worker(_WORKER, "the document", given, output, work)
@@ -242,7 +228,6 @@ class Documents:
         return Document(state, *own)
 
     async def has_pending(self, ref: EntryId) -> bool:
-        """As `VerifiedRegistry.has_pending`."""
         return await self._entries.has_pending(ref)
 
     def check(self, ref: EntryId, base: Document) -> None:
@@ -255,7 +240,6 @@ class Documents:
             )
 
     async def _written(self, data: Text | bytearray) -> tuple[bytes, Text]:
-        """Return the upload for a text, and the text as it is shown."""
         if len(data) <= _SMALL:
             both = await in_thread(partial(written, bytes(data)))
             return split(lambda start, size: both[start : start + size], len(both))
@@ -268,7 +252,6 @@ class Documents:
             return body, await in_thread(partial(text_of, file))
 
     async def delete(self, ref: EntryId, pair: SigningKeyPair) -> EntryState:
-        """Delete a document's entry."""
         return await self._entries.delete(ref, pair)
 
 

@@ -23,17 +23,13 @@ _SMALL = 1 << 20  # bytes that are copied faster than a file is made
 
 
 class _Mapping(mmap.mmap):
-    """A read-only mapping of a memory file. `release_mappings` unloads its pages from the process;
-    the next access loads them again.
-    """
+    """A read-only mapping, whose pages `release_mappings` unloads."""
 
 
 _mappings: WeakSet[_Mapping] = WeakSet()
 
 _RESIDENT_LIMIT = 32 << 20
-"""Bytes of file-backed memory above which the mappings' pages are unloaded. The program and its
-libraries count as well.
-"""
+"""Bytes of file-backed memory, program and libraries included, above which pages are unloaded."""
 
 
 class MemoryFile:
@@ -46,11 +42,9 @@ class MemoryFile:
         return os.fstat(self.descriptor).st_size
 
     def put(self, data: bytes | bytearray | memoryview | mmap.mmap, at: int = 0) -> None:
-        """Write at an offset."""
         write_all_at(self.descriptor, memoryview(data), at)
 
     def get(self, start: int, size: int) -> bytes:
-        """Read up to `size` bytes at an offset."""
         return os.pread(self.descriptor, size, start)
 
     def content(self) -> memoryview:
@@ -67,9 +61,7 @@ class MemoryFile:
         os.ftruncate(self.descriptor, size)
 
     def window(self, at: int) -> memoryview:
-        """Map the next part of the file for writing, from an offset on; unmapped with the last
-        view.
-        """
+        """Map a part of the file for writing, from an offset on; unmapped with the last view."""
         start = at // _WINDOW * _WINDOW
         if len(self) < start + _WINDOW:
             self.truncate(start + _WINDOW)
@@ -87,10 +79,8 @@ class FileReceiver:
         self._file = file
         self._window = memoryview(b"")
         self.size = 0
-        """Bytes received."""
 
     def clear(self) -> None:
-        """Start again with an empty file."""
         self.finish()
         self._file.truncate(0)
         self.size = 0
@@ -105,21 +95,17 @@ class FileReceiver:
         return self._window
 
     def filled(self, size: int) -> None:
-        """Count `size` bytes as received."""
         self._window = self._window[size:]
         self.size += size
 
     def finish(self) -> None:
-        """Cut the file to what was received."""
         self._window = memoryview(b"")
         self._file.truncate(self.size)
 
 
 class LongText(mmap.mmap):
-    """A long text in a memory file, compared and sliced like bytes.
-
-    Slices are copies. The pages are unloaded after each, so that the text does not count as the
-    mount's memory.
+    """A long text in a memory file, compared and sliced like bytes. Slices are copies; then the
+    pages are unloaded, so that they do not count as the mount's memory.
     """
 
     def __getitem__(self, part: slice) -> bytes:  # type: ignore[override]

@@ -1,7 +1,4 @@
-"""The common part of worker programs: input and output, exit status, and resource limits.
-
-`worker_process` starts them. This is imported in the worker, so it imports little.
-"""
+"""What worker programs have in common: input, output, exit status and resource limits."""
 
 import mmap
 import os
@@ -20,9 +17,7 @@ MALFORMED = 65
 """Exit status for malformed input (EX_DATAERR); stderr has the reason in one line."""
 
 METADATA_MEMORY = 1 << 30
-"""Bytes of address space for metadata. The largest that is accepted, 256 MiB with two million
-records, needs nine tenths of it.
-"""
+"""Bytes of address space; the largest metadata (256 MiB, two million records) need 90 %."""
 
 DOCUMENT_MEMORY = 4 << 30
 """Bytes of address space for a document."""

@@ -25,7 +25,7 @@ from skymount.errors import (
     UnavailableError,
 )
 from skymount.portal.http.memory_budget import take
-from skymount.portal.http.redirects import following, refusal
+from skymount.portal.http.redirects import next_request, refusal
 from skymount.portal.http.request import Call, Content
 from skymount.portal.http.response import (
     Response,
@@ -295,7 +295,7 @@ class HttpClient:
                 return response
             await response.aclose()
             before, status = request, response.status_code
-            request = following(call, before, response, content, private)
+            request = next_request(call, before, response, content, private)
         raise call.error(BadContentError, f"more than {_REDIRECTS} redirects")
 
 

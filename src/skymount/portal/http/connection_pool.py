@@ -21,10 +21,8 @@ class ConnectionPool:
         """The last one is used next: an open one, if there is any, and of these the last used."""
         self._lent: set[HTTP11Connection] = set()
         self.closings = 0
-        """How often all connections were closed."""
 
     def __len__(self) -> int:
-        """Return how many connections there are."""
         return len(self._idle) + len(self._lent)
 
     async def aclose(self) -> None:

@@ -6,8 +6,16 @@ bytes to ``stream``.
 
 import math
 import ssl
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager, contextmanager, suppress
 from enum import Enum
 from functools import lru_cache, partial
 
@@ -21,7 +29,6 @@ from skymount.portal.http.response_body import RECEIVED, Body, ChunkedBody, Size
 from skymount.portal.http.response_head import SMALL_LIMIT, HeadBuffer
 from skymount.portal.http.stream import CheckAddress, SocketStream, open_stream
 
-_JOINED = 64 << 10  # bytes of a request's body that are sent together with its head
 _INCOMPLETE = 4 << 10  # bytes of a chunk's head or of trailers; portals send neither
 _LOOKS = 2
 """Turns of the loop before a stream is used again: a server may close it right after a response."""
@@ -109,7 +116,7 @@ class HTTP11Connection:
         self._state = ConnectionState.ACTIVE
         try:
             with _translated():
-                if _is_in_memory(request):
+                if isinstance(request.stream, httpx.ByteStream):
                     reusable = await _send(stream, request, route)
                 else:
                     scope.deadline = math.inf
@@ -117,7 +124,7 @@ class HTTP11Connection:
                     scope.deadline = trio.current_time() + timeouts.get("head", math.inf)
                 return await self._response(stream, request, reusable, on_close)
         except BaseException:
-            self._release(stream, False, lambda: None, None)
+            self._drop(stream)
             raise
 
     async def _response(
@@ -151,7 +158,6 @@ class HTTP11Connection:
         self._keep(await self._connected(route, timeout))
 
     async def aclose(self) -> None:
-        """Close it for good. What is under way fails."""
         self._state = ConnectionState.CLOSED
         self._opening.cancel()
         if self._stream is not None:
@@ -166,7 +172,7 @@ class HTTP11Connection:
                 await trio.lowlevel.checkpoint()
             if route == self._route and self._is_fresh() and self._stream.is_quiet():
                 return self._stream
-            self._release(self._stream, False, lambda: None, None)
+            self._drop(self._stream)
         self._opening = trio.CancelScope()
         if self._state is not ConnectionState.CLOSED:
             with self._opening:
@@ -216,10 +222,13 @@ class HTTP11Connection:
         if stream is self._stream and reusable and rest == b"":
             self._keep(stream)
         else:
-            stream.close()
-            if stream is self._stream and self._state is not ConnectionState.CLOSED:
-                self._state = ConnectionState.NEW
+            self._drop(stream)
         on_close()
+
+    def _drop(self, stream: SocketStream) -> None:
+        stream.close()
+        if stream is self._stream and self._state is not ConnectionState.CLOSED:
+            self._state = ConnectionState.NEW
 
     def _keep(self, stream: SocketStream) -> None:
         if self._state is not ConnectionState.CLOSED:
@@ -244,36 +253,48 @@ async def _open_tunnel(stream: SocketStream, route: Route) -> None:
 # --- requests
 
 
-def _is_in_memory(request: httpx.Request) -> bool:
-    return isinstance(request.stream, httpx.ByteStream)
+_Headers = Sequence[tuple[bytes, bytes]]
 
 
 async def _send(stream: SocketStream, request: httpx.Request, route: Route) -> bool:
     """Send a request, its body as it comes; return whether another may go after it.
 
-    A server that does not want all of it may close the connection, and its response comes all the
-    same.
+    A server that does not want all of it may close the connection. Its response comes all the same.
     """
     timeout = request.extensions.get("timeout", {}).get("write")
     headers = request.headers.raw
     if route.proxy is not None and not route.is_tunnel:
         headers = headers + route.proxy.headers
-    head = (request.method, route.target(request.url), tuple(headers))
-    content = request.stream
+    target, content = route.target(request.url), request.stream
     with suppress(httpx.WriteError):
         if isinstance(content, httpx.ByteStream) and not any(content):
-            written, reusable = _written(*head)
+            head, reusable = _written(request.method, target, tuple(headers))
             byte_range = request.extensions.get("range")
             last = b"Range: %b\r\n\r\n" % byte_range if byte_range else b"\r\n"
-            await stream.send(written + last, timeout)
+            await stream.send(head + last, timeout)
             return reusable
         writer = h11.Connection(h11.CLIENT)
-        await _send_with_body(stream, writer, _begun(writer, *head), content, timeout)
+        head = _write_head(writer, request.method, target, headers)
+        if isinstance(content, httpx.ByteStream):
+            head += b"".join([writer.send(h11.Data(data=data)) or b"" for data in content])
+        await stream.send(head, timeout)
+        if isinstance(content, httpx.AsyncByteStream) and not isinstance(content, httpx.ByteStream):
+            async with _closed_afterwards(aiter(content)) as pieces:
+                async for data in pieces:
+                    await stream.send(writer.send(h11.Data(data=data)) or b"", timeout)
+        await stream.send(writer.send(h11.EndOfMessage()) or b"", timeout)
         return writer.our_state is h11.DONE
     return False
 
 
-_Headers = Sequence[tuple[bytes, bytes]]
+@asynccontextmanager
+async def _closed_afterwards(pieces: AsyncIterator[bytes]) -> AsyncIterator[AsyncIterator[bytes]]:
+    """Close a generator of httpx, which does not."""
+    try:
+        yield pieces
+    finally:
+        if isinstance(pieces, AsyncGenerator):
+            await pieces.aclose()
 
 
 @lru_cache(_CACHED_HEADS)
@@ -282,52 +303,15 @@ def _written(method: str, target: bytes, headers: _Headers) -> tuple[bytes, bool
     go after it.
     """
     writer = h11.Connection(h11.CLIENT)
-    head = _begun(writer, method, target, headers)
+    head = _write_head(writer, method, target, headers)
     writer.send(h11.EndOfMessage())
     return head.removesuffix(b"\r\n"), writer.our_state is h11.DONE
 
 
-def _begun(writer: h11.Connection, method: str, target: bytes, headers: _Headers) -> bytes:
-    """Return the head of a request."""
+def _write_head(writer: h11.Connection, method: str, target: bytes, headers: _Headers) -> bytes:
     head = writer.send(h11.Request(method=method, target=target, headers=list(headers)))
     assert head is not None
     return head
-
-
-async def _send_with_body(
-    stream: SocketStream,
-    writer: h11.Connection,
-    head: bytes,
-    content: httpx.SyncByteStream | httpx.AsyncByteStream,
-    timeout: float | None,
-) -> None:
-    if isinstance(content, httpx.ByteStream):
-        body = b"".join([writer.send(h11.Data(data=data)) or b"" for data in content])
-        end = writer.send(h11.EndOfMessage()) or b""
-        if len(body) > _JOINED:
-            await stream.send(head, timeout)
-            head = b""
-        await stream.send(head + body + end, timeout)
-        return
-    assert isinstance(content, httpx.AsyncByteStream)
-    await stream.send(head, timeout)
-    async with aclosing(_framed(writer, content)) as pieces:
-        async for piece in pieces:
-            if piece:
-                await stream.send(piece, timeout)
-
-
-async def _framed(
-    writer: h11.Connection, content: httpx.AsyncByteStream
-) -> AsyncGenerator[bytes, None]:
-    """Yield the body of a request as it goes out."""
-    async with AsyncExitStack() as stack:
-        pieces = aiter(content)
-        if isinstance(pieces, AsyncGenerator):
-            await stack.enter_async_context(aclosing(pieces))
-        async for data in pieces:
-            yield writer.send(h11.Data(data=data)) or b""
-    yield writer.send(h11.EndOfMessage()) or b""
 
 
 # --- responses

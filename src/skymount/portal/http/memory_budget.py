@@ -1,14 +1,14 @@
-"""Owns the bound on the bytes that are on their way to describe content: those of all lookups
-together, wherever they are kept until they are understood.
+"""The bound on in-flight descriptions of content, of all lookups together (docs/semantics.md, S11).
 
-Nobody waits while holding anything. What finds no room is given up, waits with empty hands for its
-turn to be beyond the bound, which one has at a time, and begins again. So however slowly a portal
-sends, it holds up others for a limited time, and no two can wait for each other.
+No lookup waits while it holds bytes, so no two can wait for each other. One that finds no room
+drops what it has, waits for the turn to exceed the bound, which one lookup has at a time, and
+begins again.
 """
 
 import math
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import trio
@@ -21,95 +21,69 @@ BUDGET = 128 << 20
 """Bytes."""
 
 FREE = 128 << 10
-"""Bytes that each may have in any case: most descriptions are no longer."""
+"""Bytes that each lookup may always have: most descriptions are no longer."""
 
 _SMALL = 16 << 20
-"""Bytes that a lookup needs of ordinary content: a base sector and a head, twice. Those that need
-more share three quarters of the room.
+"""Bytes that a lookup of ordinary content needs: a base sector and a head, twice. Lookups that
+need more share three quarters of the budget.
 """
 
 TURN = 10.0
-"""Seconds for which what is beyond the bound may arrive while others wait for that."""
+"""Seconds that a lookup may exceed the bound while others wait for the turn."""
 
 
 class NoRoomError(PortalError):
-    """There is no room for what a portal sends; `MemoryBudget.run` knows what to do."""
+    """The budget is exhausted. `MemoryBudget.run` handles it."""
 
 
+@dataclass(slots=True, eq=False)
 class _Share:
-    """What one of those who share the room has of it."""
+    """The bytes of one lookup."""
 
-    def __init__(self, budget: "MemoryBudget") -> None:
-        self._budget = budget
-        self._held = 0
-        self._beyond_since: float | None = None
-        self.scope = trio.CancelScope()
-        """Ends the asking when others have waited for this one's turn for long enough."""
-
-    def take(self, size: int) -> None:
-        """Count bytes that have come."""
-        budget = self._budget
-        if self._beyond_since is None and not budget.has_room(self._held, size):
-            if not budget.try_turn():
-                raise NoRoomError("too much is on its way to describe content")
-            self.go_beyond()
-        self._held += size
-        if self._beyond_since is None:
-            budget.used += size
-
-    def go_beyond(self) -> None:
-        """Count no more for the bound: it is this one's turn."""
-        self._budget.used -= self._held
-        self._beyond_since = trio.current_time()
-        self._budget.begin_turn(self)
-
-    def limit(self, is_wanted: bool) -> None:
-        """End the turn in time if others wait for it."""
-        if self._beyond_since is not None:
-            self.scope.deadline = self._beyond_since + TURN if is_wanted else math.inf
-
-    def close(self) -> None:
-        """Give all of it back."""
-        if self._beyond_since is None:
-            self._budget.used -= self._held
-        else:
-            self._budget.end_turn()
+    budget: "MemoryBudget"
+    held: int = 0
+    turn_since: float | None = None
+    """When it took the turn. Its bytes do not count for the bound any more."""
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    """Ends the lookup when its turn has lasted too long."""
 
 
 _current: ContextVar[_Share | None] = ContextVar("share", default=None)
 
 
 def take(size: int) -> None:
-    """Count bytes that have come, if they are for a description; NoRoomError when there is none."""
+    """Count received bytes, if they are for a description; NoRoomError if there is no room."""
     share = _current.get()
     if share is not None:
-        share.take(size)
+        share.budget.count(share, size)
 
 
 class MemoryBudget:
-    """The room of one mount."""
+    """The budget of one mount."""
 
     def __init__(self, size: int = BUDGET) -> None:
         self.size = size
         self.used = 0
-        """Bytes held, without those that are beyond the bound."""
+        """Bytes held, without those of the lookup that has the turn."""
         self._turn = trio.Semaphore(1)
         self._waiting = 0
-        self._beyond: _Share | None = None
-        """Whose turn it is."""
+        self._has_turn: _Share | None = None
 
     async def run(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask a portal, and count what comes of it until the answer is understood.
+        """Run a lookup, and count what it and its child tasks receive. It may be run twice.
 
-        What the tasks that it starts receive counts as well. It may be asked twice.
-        PortalTimeoutError when others have waited for its turn for too long.
+        PortalTimeoutError if others have waited for its turn for too long.
         """
         try:
             return await self._ask(ask, _Share(self))
         except NoRoomError:
-            await self._wait_for_turn()
+            self._count_waiting(1)
+            try:
+                await self._turn.acquire()
+            finally:
+                self._count_waiting(-1)
         share = _Share(self)
-        share.go_beyond()
+        self._begin_turn(share)
         return await self._ask(ask, share)
 
     async def _ask(self, ask: Callable[[], Awaitable[T]], share: _Share) -> T:
@@ -119,41 +93,36 @@ class MemoryBudget:
                 return await ask()
         finally:
             _current.reset(before)
-            share.close()
+            if share.turn_since is None:
+                self.used -= share.held
+            else:
+                self._has_turn = None
+                self._turn.release()
         raise PortalTimeoutError(f"more than {TURN:g} s for a description others wait behind")
 
-    async def _wait_for_turn(self) -> None:
-        self._count_waiting(1)
-        try:
-            await self._turn.acquire()
-        finally:
-            self._count_waiting(-1)
+    def count(self, share: _Share, size: int) -> None:
+        """Count bytes of a lookup, as `take`."""
+        if share.turn_since is None:
+            needed = share.held + size
+            bound = self.size if needed <= _SMALL else self.size * 3 // 4
+            if needed > FREE and self.used + size > bound:
+                try:
+                    self._turn.acquire_nowait()
+                except trio.WouldBlock:
+                    raise NoRoomError("too much is on its way to describe content") from None
+                self._begin_turn(share)
+            else:
+                self.used += size
+        share.held += size
+
+    def _begin_turn(self, share: _Share) -> None:
+        self.used -= share.held
+        share.turn_since = trio.current_time()
+        self._has_turn = share
+        self._count_waiting(0)
 
     def _count_waiting(self, change: int) -> None:
         self._waiting += change
-        if self._beyond is not None:
-            self._beyond.limit(self._waiting > 0)
-
-    def has_room(self, held: int, size: int) -> bool:
-        """Whether who holds so much may have so much more."""
-        needed = held + size
-        bound = self.size if needed <= _SMALL else self.size * 3 // 4
-        return needed <= FREE or self.used + size <= bound
-
-    def try_turn(self) -> bool:
-        """Take the turn to be beyond the bound, if nobody has it."""
-        try:
-            self._turn.acquire_nowait()
-        except trio.WouldBlock:
-            return False
-        return True
-
-    def begin_turn(self, share: _Share) -> None:
-        """Note who has the turn."""
-        self._beyond = share
-        share.limit(self._waiting > 0)
-
-    def end_turn(self) -> None:
-        """Give it to who waits for it."""
-        self._beyond = None
-        self._turn.release()
+        share = self._has_turn
+        if share is not None and share.turn_since is not None:
+            share.scope.deadline = share.turn_since + TURN if self._waiting else math.inf

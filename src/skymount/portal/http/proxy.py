@@ -25,13 +25,12 @@ class Proxy:
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """What the proxy itself is told."""
         return [(b"Proxy-Authorization", self.authorization)] if self.authorization else []
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where a connection leads: an origin, and the proxy on the way."""
+    """The origin that a connection leads to, and the proxy on the way."""
 
     scheme: str
     host: str

@@ -1,6 +1,4 @@
-"""Owns which redirects are followed, with what, and to which addresses (docs/library.md, C6, C7).
-It only decides: how requests travel is not known here.
-"""
+"""Which redirects are followed, with which headers, and where to (docs/library.md, C6, C7)."""
 
 import socket
 from collections.abc import AsyncIterator
@@ -32,14 +30,11 @@ class Reach(Enum):
 
 
 def reach_of(address: str) -> Reach:
-    """Return the kind of a numeric address; ValueError for anything else.
-
-    An IPv6 address that stands for an IPv4 one is of that one's kind. What is reserved is private.
-    """
+    """Return the kind of a numeric address, or of the IPv4 address in it; ValueError for a name."""
     found = ip_address(address.partition("%")[0])
     inner = _embedded(found) if isinstance(found, IPv6Address) else None
     found = inner or found
-    if found.is_loopback or found.is_unspecified:  # systems connect to themselves for either
+    if found.is_loopback or found.is_unspecified:  # both lead to this machine
         return Reach.LOOPBACK
     if found.is_link_local:
         return Reach.LINK_LOCAL
@@ -53,7 +48,6 @@ def reach_of(address: str) -> Reach:
 
 
 def _embedded(address: IPv6Address) -> IPv4Address | None:
-    """Return the IPv4 address that an IPv6 address stands for, if any."""
     if address.ipv4_mapped or address.sixtofour:
         return address.ipv4_mapped or address.sixtofour
     if address.teredo:
@@ -64,10 +58,10 @@ def _embedded(address: IPv6Address) -> IPv4Address | None:
     return None
 
 
-def reach_told_by(host: str) -> Reach | None:
-    """Return the kind of address that a URL's host names by itself; None for a name to look up.
+def reach_of_host(host: str) -> Reach | None:
+    """Return the kind of a host that is no name to look up, else None.
 
-    Systems know an IPv4 address by many spellings: ``127.1``, ``0x7f000001``, ``017700000001``.
+    An IPv4 address has many spellings: ``127.1``, ``0x7f000001``, ``017700000001``.
     """
     name = host.lower().rstrip(".")
     if name == "localhost" or name.endswith(".localhost"):
@@ -83,10 +77,11 @@ def reach_told_by(host: str) -> Reach | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Leap:
-    """A redirect that is being followed, and the kind of address that it came from."""
+class RedirectTarget:
+    """The addresses that a redirect may lead to."""
 
     reach: Reach
+    """Of the address that it came from."""
     keeps_host: bool
     """Whether it leads to the same host name, or to one that the user has named."""
 
@@ -104,25 +99,23 @@ class Leap:
             raise NotFollowedError("leads to another name of this machine")
 
 
-def following(
+def next_request(
     call: Call,
     before: httpx.Request,
     response: httpx.Response,
     content: Content | None,
     private: frozenset[bytes],
 ) -> httpx.Request:
-    """Return the request that follows a redirect, the response to the one before; an
-    error when it must not be followed.
+    """Return the request that follows a redirect; an error if it must not be followed.
 
-    Method and body are what httpx makes of them: 307 and 308 keep both, any other makes a POST a
-    GET. It takes only the Authorization header off a request to another origin; here nothing of the
-    user's but the user agent goes there: `private` are the names of the headers that do not.
+    httpx decides on method and body: 307 and 308 keep both, any other makes a POST a GET. `private`
+    are the names of headers that do not go to another origin.
     """
     then = response.next_request
     assert then is not None
-    leap = _leap(call, before, then, response.extensions["peer"])
+    allowed = _redirect_target(call, before, then, response.extensions["peer"])
     try:
-        _check(call, before, then, leap)
+        _check(call, before, then, allowed)
     except NotFollowedError as error:
         raise refusal(call, before, then, response.status_code, error) from None
     if _has_body(then) and isinstance(content, AsyncIterator):
@@ -138,7 +131,7 @@ def following(
     if _is_same(before.url, then.url):
         kept += [item for item in before.headers.raw if item[0].lower() in private]
     then.headers = httpx.Headers(kept)
-    then.extensions = {**then.extensions, "check_address": leap.check}
+    then.extensions = {**then.extensions, "check_address": allowed.check}
     return then
 
 
@@ -150,14 +143,16 @@ def refusal(
     return call.error(BadContentError, f"a redirect that {why} is not followed: {where}", status)
 
 
-def _leap(call: Call, before: httpx.Request, then: httpx.Request, peer: str | None) -> Leap:
-    told = reach_told_by(_host(before.url)) or Reach.PUBLIC
-    reach = told if peer is None else reach_of(peer)
-    return Leap(reach, _host(before.url) == _host(then.url) or _is_named(call, then.url))
+def _redirect_target(
+    call: Call, before: httpx.Request, then: httpx.Request, peer: str | None
+) -> RedirectTarget:
+    named = reach_of_host(_host(before.url)) or Reach.PUBLIC
+    reach = named if peer is None else reach_of(peer)
+    return RedirectTarget(reach, _host(before.url) == _host(then.url) or _is_named(call, then.url))
 
 
-def _check(call: Call, before: httpx.Request, then: httpx.Request, leap: Leap) -> None:
-    """NotFollowedError if it can be told without looking up a name."""
+def _check(call: Call, before: httpx.Request, then: httpx.Request, allowed: RedirectTarget) -> None:
+    """NotFollowedError if the redirect is refused before a name is looked up."""
     if before.url.scheme == "https" and then.url.scheme != "https":
         raise NotFollowedError("leads from https to http")
     if then.method != before.method and not call.request.is_answered:
@@ -165,9 +160,9 @@ def _check(call: Call, before: httpx.Request, then: httpx.Request, leap: Leap) -
     stays = _is_same(httpx.URL(call.portal), then.url)
     if _has_body(then) and not (stays or _is_named(call, then.url)):
         raise NotFollowedError("takes what is sent to another origin")
-    reach = reach_told_by(_host(then.url))
+    reach = reach_of_host(_host(then.url))
     if reach is not None:
-        leap.check_reach(reach)
+        allowed.check_reach(reach)
 
 
 def _has_body(request: httpx.Request) -> bool:
@@ -175,8 +170,8 @@ def _has_body(request: httpx.Request) -> bool:
 
 
 def _is_same(one: httpx.URL, other: httpx.URL) -> bool:
-    """Whether two addresses are of one origin, or the other is that of the same host by TLS: from
-    one default port to the other, or on the very same port.
+    """Whether two URLs have one origin, or the other is the same host by https: on the default port
+    of each, or on one port.
     """
     if _host(one) != _host(other):
         return False
@@ -188,7 +183,6 @@ def _is_same(one: httpx.URL, other: httpx.URL) -> bool:
 
 
 def _is_named(call: Call, url: httpx.URL) -> bool:
-    """Whether the user has named the host, with this port or, if it is the default one, without."""
     named = call.options.redirect_hosts
     return (_host(url), _port(url)) in named or (url.port is None and (_host(url), None) in named)
 
@@ -202,5 +196,5 @@ def _port(url: httpx.URL) -> int | None:
 
 
 def _shown(url: httpx.URL) -> str:
-    """Return an origin as text; who is named in it, if anybody, is left out."""
+    """Return an origin as text, without user information."""
     return f"{url.scheme}://{url.netloc.decode('ascii', 'replace')}"

@@ -1,7 +1,4 @@
-"""Owns one request on its way to a portal: its address, its headers, and what its errors show.
-
-Nothing that a caller keeps secret leaves this module but as a header.
-"""
+"""A request to a portal: its address, its headers, and errors that show no secrets."""
 
 import re
 from collections.abc import AsyncIterable
@@ -12,7 +9,7 @@ from skymount.errors import PortalError
 from skymount.portal.options import PortalOptions
 from skymount.wire import requests
 
-_WORDS = 300  # characters of a portal's own words in an error; they end up in logs
+_WORDS = 300  # characters of a portal's message in an error; they end up in logs
 _SECRET = 6  # characters; a shorter part of a header is more likely a word than a secret
 _SEPARATORS = re.compile(r"[\s,;=]+")
 
@@ -23,7 +20,7 @@ Content = bytes | AsyncIterable[bytes]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request, the options it is sent with, and the portal that it is sent to."""
+    """A request with its options, to one portal."""
 
     request: requests.Request
     options: PortalOptions
@@ -33,19 +30,17 @@ class Call:
 
     @property
     def address(self) -> str:
-        """Where it is sent to, with its query."""
         return self.portal + self.request.target
 
     @property
     def shown_address(self) -> str:
-        """What errors show: without the query, which may name a key."""
+        """The address for errors: without the query, which may name a key."""
         return self.address.partition("?")[0]
 
     def headers(self) -> tuple[list[tuple[bytes, bytes]], frozenset[bytes]]:
         """Return the headers, and the lower-case names of those that no other origin may see.
 
-        What the user sets goes before the API key and the user agent, and after what the request
-        itself needs.
+        Headers of the user replace the API key and the user agent, but not the request's own.
         """
         options = self.options
         agent = options.user_agent or f"{options.dialect.agent} skymount/{__version__}"
@@ -62,7 +57,7 @@ class Call:
     def error(
         self, kind: type[PortalError], message: str, status: int | None = None
     ) -> PortalError:
-        """Make an error of this request; the words in it may be the portal's."""
+        """Make an error of this request; the message may be the portal's."""
         return kind(
             self._shown(message) or kind.__name__,
             status=status,
@@ -71,13 +66,12 @@ class Call:
         )
 
     def _shown(self, text: str) -> str:
-        """Return the beginning of a text, fit for a line of a log, without our credentials."""
         for secret in sorted(self._secrets(), key=len, reverse=True):
             text = text.replace(secret, "***")
         return "".join(c if c.isprintable() else " " for c in text[:_WORDS])
 
     def _secrets(self) -> set[str]:
-        """Return what a portal that repeats a request's headers must not bring into an error."""
+        """Return what may not be in an error if a portal sends our headers back."""
         values = [value for _, value in self.options.headers]
         parts = [part for value in values for part in _SEPARATORS.split(value)]
         found = {text for text in (*values, *parts) if len(text) >= _SECRET}

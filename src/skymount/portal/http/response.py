@@ -25,7 +25,6 @@ from skymount.portal.http.memory_budget import take
 from skymount.portal.http.request import Call
 from skymount.portal.http.response_body import Body
 from skymount.portal.http.response_head import TooLongError
-from skymount.portal.http.timeouts import MinimumRate
 
 _STATUS_ERRORS: Mapping[int, type[PortalError]] = {
     401: AccessDeniedError,
@@ -38,13 +37,14 @@ _STATUS_ERRORS: Mapping[int, type[PortalError]] = {
     451: AccessDeniedError,
 }
 
+_LEAST_RATE = 8 << 10  # bytes a second; a portal that sends more slowly counts as silent
 _SECONDS = re.compile(r"\d{1,9}")
 _DATE_LIMIT = 64  # characters; an HTTP date has 29
 _TOTAL = re.compile(r"\d{1,19}")
 
 
 class Headers(Mapping[str, str]):
-    """The headers of an answer by their names in any case; the repr shows no values."""
+    """The headers of a response by their names in any case; the repr shows no values."""
 
     __slots__ = ("_found",)
 
@@ -92,6 +92,26 @@ class Response:
     status: int
     headers: Headers
     body: bytes = field(repr=False)
+
+
+class MinimumRate:
+    """Notices a body that drips, which is waited for no longer than silence is."""
+
+    def __init__(self, limit: float) -> None:
+        """`limit` is for how many seconds a portal may be silent."""
+        self._limit = limit
+        self._waited, self._received = 0.0, 0
+
+    def note(self, waited: float, received: int) -> str:
+        """Note how many seconds something was waited for; return what is wrong, "" if nothing."""
+        self._waited += waited
+        self._received += received
+        if not received or self._waited <= self._limit:
+            return ""
+        if self._received < _LEAST_RATE * self._waited:
+            return f"only {self._received} bytes in {self._waited:.0f} s"
+        self._waited, self._received = 0.0, 0
+        return ""
 
 
 class StreamingResponse:
@@ -196,7 +216,6 @@ class StreamingResponse:
         return found.getvalue()
 
     async def aclose(self) -> None:
-        """Free the connection."""
         await self._response.aclose()
 
     def _note(self, begun: float, received: int) -> None:

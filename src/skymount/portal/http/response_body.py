@@ -1,13 +1,11 @@
-"""Owns how the body of an answer is received: by the piece, or into buffers of the reader's.
+"""Response bodies, received by the piece or straight into the reader's buffers.
 
-A body whose length is known, or that ends with the connection, comes straight from the stream; h11
-takes chunks apart. Through h11 each byte would be copied several times.
+Only chunks go through h11, which copies each byte several times.
 """
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Self
+from collections.abc import AsyncIterator, Callable
 
 import h11
 import httpx
@@ -19,25 +17,23 @@ RECEIVE_SIZE = 1 << 20
 """Bytes of a body that are received at once, at most."""
 
 RECEIVED = 64 << 10
-"""Bytes that are received at once where it is not known what comes: all of a small answer, and
-little of a large one, whose reader has a better place for it.
+"""Bytes that are received at once with a head: all of a small response, and little of a large one,
+whose reader has a buffer for it.
 """
 
-_LINES = (
-    200  # given to h11 at once; they may be chunks' heads or trailers, which take it 10 us each
-)
+_LINES = 200  # given to h11 at once: chunk heads and trailers take it 10 us each
 
-_FREE_CHUNKS = 1000  # of any size; honest servers flush now and then
-_CHUNK = 256  # bytes of a chunk on average at least, beyond those: each takes h11 20 us
+_FREE_CHUNKS = 1000  # of any size
+_CHUNK = 256  # bytes of further chunks on average, at least: each takes h11 20 us
 
 Release = Callable[[bytes | None], None]
-"""Called once, when the reader is done: with what has come after the body; with None if the body is
-not at its end, or it is not known what came after.
+"""Called once, when the reader is done, with what was received after the body; None if the body is
+not at its end.
 """
 
 
 class Body(httpx.AsyncByteStream):
-    """A body on its way. Closing it frees the connection."""
+    """A body whose `aclose` frees the connection."""
 
     @abstractmethod
     async def receive(self, limit: int = RECEIVE_SIZE) -> bytes:
@@ -49,23 +45,18 @@ class Body(httpx.AsyncByteStream):
         view[: len(data)] = data
         return len(data)
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> bytes:
-        data = await self.receive()
-        if not data:
-            raise StopAsyncIteration
-        return data
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while data := await self.receive():
+            yield data
 
 
 class SizedBody(Body):
-    """A body of so many bytes; of `math.inf`, when it ends with the connection."""
+    """A body of `size` bytes; `math.inf` if it ends with the connection."""
 
     def __init__(
         self,
         stream: SocketStream,
-        held: bytes,
+        buffered: bytes,
         size: float,
         timeout: float | None,
         release: Release,
@@ -73,7 +64,7 @@ class SizedBody(Body):
         self._stream = stream
         self._size = size
         self._left = size
-        self._held = memoryview(held)
+        self._buffered = memoryview(buffered)
         self._timeout = timeout
         self._release: Release | None = release
 
@@ -81,8 +72,8 @@ class SizedBody(Body):
         count = self._count(limit)
         if not count:
             return b""
-        if self._held:
-            return bytes(self._take_held(count))
+        if self._buffered:
+            return bytes(self._take_buffered(count))
         data = await self._stream.receive(count, self._timeout)
         self._note(len(data))
         return data
@@ -91,28 +82,27 @@ class SizedBody(Body):
         count = self._count(len(view))
         if not count:
             return 0
-        if self._held:
-            held = self._take_held(count)
-            view[: len(held)] = held
-            return len(held)
+        if self._buffered:
+            taken = self._take_buffered(count)
+            view[: len(taken)] = taken
+            return len(taken)
         received = await self._stream.receive_into(view[:count], self._timeout)
         self._note(received)
         return received
 
     async def aclose(self) -> None:
-        """Free the connection; for the next answer if this one is here to its end."""
         release, self._release = self._release, None
         if release is not None:
-            is_here = self._left <= len(self._held)
-            release(bytes(self._held[int(self._left) :]) if is_here else None)
+            is_here = self._left <= len(self._buffered)
+            release(bytes(self._buffered[int(self._left) :]) if is_here else None)
 
     def _count(self, limit: int) -> int:
         if self._release is None:
             raise httpx.StreamClosed
         return int(min(limit, self._left))
 
-    def _take_held(self, count: int) -> memoryview:
-        taken, self._held = self._held[:count], self._held[count:]
+    def _take_buffered(self, count: int) -> memoryview:
+        taken, self._buffered = self._buffered[:count], self._buffered[count:]
         self._left -= len(taken)
         return taken
 
@@ -128,22 +118,22 @@ class SizedBody(Body):
 
 
 class ChunkedBody(Body):
-    """A body in chunks, whose parser has read the head."""
+    """A body in chunks. The parser has read the head."""
 
     def __init__(
         self,
         stream: SocketStream,
-        held: bytes,
+        buffered: bytes,
         parser: h11.Connection,
         timeout: float | None,
         release: Release,
     ) -> None:
         self._stream = stream
-        self._unparsed = held
+        self._unparsed = buffered
         self._parser = parser
         self._piece = memoryview(b"")
         self._timeout = timeout
-        self._ended = False
+        self._is_complete = False
         self._chunks = 0
         self._received = 0
         self._release: Release | None = release
@@ -152,7 +142,7 @@ class ChunkedBody(Body):
         if self._release is None:
             raise httpx.StreamClosed
         try:
-            while not self._piece and not self._ended:
+            while not self._piece and not self._is_complete:
                 await self._advance()
         except h11.RemoteProtocolError as error:
             raise httpx.RemoteProtocolError(str(error)) from error
@@ -160,19 +150,17 @@ class ChunkedBody(Body):
         return data
 
     async def aclose(self) -> None:
-        """Free the connection; for the next answer if this one was read to its end."""
         release, self._release = self._release, None
         if release is not None:
-            release(self._parser.trailing_data[0] + self._unparsed if self._ended else None)
+            release(self._parser.trailing_data[0] + self._unparsed if self._is_complete else None)
 
     async def _advance(self) -> None:
-        """Take one step: a piece, the end, or more bytes for the parser."""
         event = self._parser.next_event()
         if isinstance(event, h11.Data):
             self._piece = memoryview(event.data)
             self._note(event)
         elif event is not h11.NEED_DATA:
-            self._ended = True
+            self._is_complete = True
         elif self._unparsed:
             await trio.lowlevel.checkpoint()
             stop = _few_lines(self._unparsed)
@@ -181,10 +169,9 @@ class ChunkedBody(Body):
         else:
             self._unparsed = await self._stream.receive(RECEIVED, self._timeout)
             if not self._unparsed:
-                self._parser.receive_data(b"")  # the end, which it refuses unless it is time
+                self._parser.receive_data(b"")  # an error unless the body is complete
 
     def _note(self, event: h11.Data) -> None:
-        """RemoteProtocolError of h11 for a body that costs far more than its bytes are worth."""
         self._chunks += event.chunk_start
         self._received += len(event.data)
         if self._chunks > _FREE_CHUNKS + self._received // _CHUNK:
@@ -192,7 +179,6 @@ class ChunkedBody(Body):
 
 
 def _few_lines(data: bytes) -> int:
-    """Return how much of the beginning has few enough lines to be parsed at once."""
     stop = len(data)
     while data.count(b"\n", 0, stop) > _LINES:
         stop //= 2

@@ -1,8 +1,5 @@
-"""Owns the bounds on the head of an answer: a parser gets its short lines whole, and what is long
-goes past it, or all of it is refused.
-
-h11 takes a second for half a megabyte of tiny lines or 80 MB of a long one, in which nothing else
-runs.
+"""Bounds on the head of a response. Long headers bypass h11, which blocks the loop for a second
+for 0.5 MB of tiny lines, or one line of 80 MB.
 """
 
 import io
@@ -12,22 +9,18 @@ from dataclasses import dataclass
 import h11
 
 LINES_LIMIT = 250
-"""Lines of an answer's head; deployed portals send some thirty. A line may be as long as it likes,
-up to the bound on all of them.
-"""
+"""Lines of a head; deployed portals send some thirty."""
 
 SMALL_LIMIT = 128 << 10
-"""Bytes of a head in which nothing long is expected, and of any head that a parser gets: with all
-the lines that there may be, three milliseconds of its time.
-"""
+"""Bytes of a head that h11 parses, in 3 ms; and of any head where no metadata is expected."""
 
-_LONG = 16 << 10  # bytes of a line that is kept from the parser; only metadata are as long
+_LONG = 16 << 10  # bytes of a line that bypasses h11; only metadata are as long
 _BLANK = re.compile(rb"\n\r?\n")
-_FIRST = 0x21  # no head begins with anything below, and one that does may never end
+_FIRST = 0x21  # the lowest byte that a head can begin with
 _NAME = re.compile(rb"[-!#$%&'*+.^_`|~0-9A-Za-z]{1,100}")
 _FRAMING = (b"connection", b"content-length", b"transfer-encoding")  # h11 must see these
-_ODD = b"\0\v\f\r"  # no value has these (RFC 9110, 5.5); that has no line feeds is certain
-_TAIL = 256  # bytes at the end of a value that are looked at for white space
+_ODD = b"\0\v\f\r"  # no value has these (RFC 9110, 5.5)
+_TAIL = 256  # bytes at the end of a value in which white space is stripped
 
 
 class TooLongError(h11.RemoteProtocolError):
@@ -36,18 +29,16 @@ class TooLongError(h11.RemoteProtocolError):
 
 @dataclass(frozen=True, slots=True)
 class RawHead:
-    """A head that is complete."""
+    """A complete head."""
 
     lines: bytes
-    """What is for the parser, with the blank line."""
+    """For h11, with the blank line."""
     long: tuple[tuple[bytes, bytes], ...]
-    """Names and values of the headers that are not."""
+    """Names and values of the long headers."""
 
 
 class _LongHeader:
-    """A header whose value is collected as it comes, and copied only then: to copy megabytes again
-    and again would hold up everything else.
-    """
+    """A header whose value is collected as it comes, and copied once."""
 
     def __init__(self, beginning: bytes) -> None:
         self.name, colon, value = beginning.partition(b":")
@@ -58,12 +49,11 @@ class _LongHeader:
         self.add(value.lstrip(b" \t"))
 
     def add(self, part: bytes) -> None:
-        """Append what has come of it."""
         self._odd += len(part) - len(part.translate(None, _ODD))
         self._value.write(part)
 
     def value(self) -> bytes:
-        """Return the value of a line that is complete; RemoteProtocolError if it can be none."""
+        """Return the value of a complete line; RemoteProtocolError if it is malformed."""
         end = self._value.tell()
         self._value.seek(max(0, end - _TAIL))
         tail = self._value.read()
@@ -74,16 +64,15 @@ class _LongHeader:
 
 
 class HeadBuffer:
-    """Collects what comes until a head is complete. The bounds are those of all heads together:
-    any number of them may go before the answer's own (100 Continue).
+    """Collects bytes until a head is complete, in time linear in what is added.
 
-    Each step takes time for what was added, never for what was there.
+    The bounds hold for all heads together, informational ones (100 Continue) included.
     """
 
     def __init__(self, limit: int) -> None:
         """`limit` is in bytes."""
         self.rest = b""
-        """What has come beyond the heads that were taken."""
+        """The bytes after the heads that were taken."""
         self._limit = limit
         self._size = 0
         self._count = 0
@@ -94,14 +83,14 @@ class HeadBuffer:
         self._found: list[tuple[bytes, bytes]] = []
 
     def add(self, data: bytes) -> None:
-        """Append what has come."""
+        """Append received bytes."""
         self.rest += data
 
     def take(self) -> RawHead | None:
-        """Return the next head, None while it is not complete.
+        """Return the next head, None while it is incomplete.
 
-        TooLongError for one of too many lines or bytes, and RemoteProtocolError of h11 for what can
-        be no head, whether it is complete or not.
+        TooLongError for too many lines or bytes, and RemoteProtocolError of h11 for what cannot be
+        a head.
         """
         if not (self._lines or self._line or self._long):
             found = _BLANK.search(self.rest, 0, _LONG)
@@ -123,7 +112,6 @@ class HeadBuffer:
         return None
 
     def _take_short(self, stop: int) -> RawHead:
-        """Take a head that is here as a whole and has no long line."""
         head, self.rest = self.rest[:stop], self.rest[stop:]
         self._check_first(head)
         self._note_size(len(head))
@@ -132,7 +120,6 @@ class HeadBuffer:
         return RawHead(head, ())
 
     def _extend(self, part: bytes) -> None:
-        """Append to the line that has begun."""
         if not (self._lines or self._line or self._long):
             self._check_first(part)
         self._note_size(len(part))
@@ -145,7 +132,7 @@ class HeadBuffer:
             self._line.clear()
 
     def _end_line(self) -> bool:
-        """Put the line that is complete where it belongs; return whether it is the blank one."""
+        """Store a complete line; return whether it is the blank one."""
         is_blank = bytes(self._line[:3]) in (b"\n", b"\r\n")
         self._note_lines(1, is_blank=is_blank)
         if self._long is not None:
@@ -160,7 +147,6 @@ class HeadBuffer:
         return is_blank
 
     def _check_first(self, data: bytes) -> None:
-        """RemoteProtocolError for the beginning of what can be no head."""
         if data[0] < _FIRST:
             raise h11.RemoteProtocolError("no response line received")
 
@@ -170,7 +156,6 @@ class HeadBuffer:
             raise TooLongError(f"more than {self._limit} bytes of headers")
 
     def _note_lines(self, lines: int, *, is_blank: bool) -> None:
-        """Count lines, of which the last is no header if it is blank."""
         self._count += lines
         if self._count - is_blank > LINES_LIMIT:
             raise TooLongError(f"more than {LINES_LIMIT} header lines")

@@ -68,10 +68,7 @@ async def open_stream(
     timeout: float | None,
     check: CheckAddress | None = None,
 ) -> "SocketStream":
-    """Connect, with TLS if there is a context, to whichever address answers first.
-
-    Nothing is sent to an address that does not pass the check.
-    """
+    """Connect to whichever address answers first. Nothing is sent to one that `check` refuses."""
     with trio.move_on_after(_seconds(timeout)):
         try:
             if check is not None:
@@ -105,16 +102,12 @@ class SocketStream:
     """
 
     def __init__(self, connected: socket.socket, gathering: float = _GATHERING) -> None:
-        """Take over a connected socket; httpx.ConnectError if it has ended already.
-
-        `gathering` is how many seconds much may take to come.
-        """
+        """Take over a connected socket; httpx.ConnectError if it has ended already."""
         self._gathering = gathering
         self._socket = connected
         self._socket.setblocking(False)
         try:
             self.peer: str = connected.getpeername()[0]
-            """The numeric address of the other end."""
         except OSError as error:
             connected.close()
             raise httpx.ConnectError(str(error)) from error
@@ -145,11 +138,9 @@ class SocketStream:
 
     @property
     def is_closed(self) -> bool:
-        """Whether `close` was called."""
         return self._socket.fileno() < 0
 
     def close(self) -> None:
-        """Close it at once."""
         if not self.is_closed:
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
@@ -166,7 +157,6 @@ class SocketStream:
         return not poll.poll(0)
 
     async def send(self, data: bytes, timeout: float | None) -> None:
-        """Send all of some bytes."""
         rest = memoryview(data)
         try:
             while rest:
@@ -192,7 +182,8 @@ class SocketStream:
             await self._gather(min(len(view), _GATHERED))
         receive = partial(self._read_into, view)
         received = await self._received(receive, timeout, has_waited=is_waiting)
-        self._is_emptied = received < min(len(view), _DECRYPTED)
+        most = len(view) if self._tls is None else min(len(view), _DECRYPTED)
+        self._is_emptied = received < most
         self._is_fast = self._is_fast or received >= _GATHERED
         return received
 

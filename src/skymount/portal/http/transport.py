@@ -43,15 +43,12 @@ class HTTPTransport(httpx.AsyncBaseTransport):
 
     @property
     def closings(self) -> int:
-        """How often it was closed."""
         return self._pool.closings
 
     async def aclose(self) -> None:
-        """Close every connection."""
         await self._pool.aclose()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request; whoever gets the response closes it."""
         route = self._route(request.url)
         limit = request.extensions["timeout"]["pool"]
         speculative = request.extensions.get("speculative", False)

@@ -27,6 +27,7 @@ from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.registry.cached_resolution import CachedResolution, Resolution
 from skymount.portal.registry.entry_reader import EntryReader
 from skymount.portal.registry.entry_state import EntryState
+from skymount.portal.verify_policy import VerifyPolicy
 from skymount.wire.hns import DomainRecord, RegistryRecord
 from skymount.wire.registry_entry import SignedEntry, entry_link, linked_skylink
 from skymount.wire.registry_proof import HOPS, verified_hops
@@ -44,8 +45,8 @@ class NameResolverConfig:
     """How names are resolved."""
 
     ttl: float = 60.0
-    check: bool = True  # whether proofs are checked, and looked for where a portal sends none
-    require: bool = False  # whether a v2 skylink that nobody proves is refused, and every domain
+    verify: VerifyPolicy = VerifyPolicy.AVAILABLE
+    """OFF: proofs are not checked. REQUIRE: every domain and unproven v2 skylink is refused."""
 
 
 @dataclass(slots=True)
@@ -141,7 +142,7 @@ class NameResolver:
     async def _find(self, name: ResolvableName, path: ResolutionPath) -> Resolution:
         if isinstance(name, Skylink):
             return await self._follow(name, path)
-        if self._config.require:
+        if self._config.verify is VerifyPolicy.REQUIRE:
             raise BadContentError(f"{name}: what a domain leads to is not verified")
         record = await self._portals.first(partial(self._record, domain=name))
         self.learn_key(record)
@@ -186,7 +187,7 @@ class NameResolver:
         """Let a portal resolve a v2 skylink; one that proves its answer is preferred."""
         path[link] = None
         ask = partial(self._head, link=link, path=path)
-        if not self._config.check:
+        if self._config.verify is VerifyPolicy.OFF:
             return await self._portals.first(ask)
         found, failed = await self._portals.best(ask, lambda resolution: resolution.verified)
         if not failed:
@@ -201,7 +202,7 @@ class NameResolver:
         if head.skylink is None or head.skylink.version != 1:
             raise BadContentError("the portal does not say what it resolved to", url=client.url)
         is_proven = False
-        if self._config.check and head.proof is not None:
+        if self._config.verify is not VerifyPolicy.OFF and head.proof is not None:
             try:
                 hops = verified_hops(link, head.skylink, head.proof)
                 path.update((hop.link, linked_skylink(hop.entry.data)) for hop in hops)
@@ -209,7 +210,7 @@ class NameResolver:
             except MalformedError as error:
                 raise BadContentError(f"{link}: {error}", url=client.url) from None
             is_proven = True
-        if self._config.require and not is_proven:
+        if self._config.verify is VerifyPolicy.REQUIRE and not is_proven:
             raise BadContentError(f"{link}: where it leads is not verified", url=client.url)
         if not is_proven:
             path[link] = head.skylink
