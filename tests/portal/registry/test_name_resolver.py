@@ -470,8 +470,8 @@ async def test_key_that_the_ledger_knows(tmp_path: Path):
     """
     ledger = Ledger.open(tmp_path / "ledger.sqlite3")
     for n in range(20):
-        ledger.list_entry(bytes([n]) * 32, bytes(32), None)
-    ledger.list_entry(OWNER.public_key, hash_data_key("key"), "key")
+        ledger.record_seen(SignedEntry(bytes([n]) * 32, Entry(bytes(32), b"", 0), bytes(64)), None)
+    ledger.record_seen(to(SITE), "key")
     ledger.close()
     async with open_rig(ledger=tmp_path, verify=VerifyPolicy.REQUIRE) as rig:
         rig.registry.proves = False
