@@ -40,7 +40,7 @@ class SkykeyEndpoints:
         except MalformedError as error:
             raise HttpError(500, str(error)) from None
         try:
-            return _record(await self.skykeys.create(name, parsed))
+            return _secret((await self.skykeys.create(name, parsed)).encode_record())
         except MalformedError as error:
             raise HttpError(500, f"failed to create skykey: {error}") from None
 
@@ -58,7 +58,7 @@ class SkykeyEndpoints:
     async def get(self, request: Request) -> Response:
         name, key_id = await self._name_and_id(request, 500)
         try:
-            return _record(self.skykeys.find(name=name, key_id=key_id))
+            return _secret(self.skykeys.find(name=name, key_id=key_id).encode_record())
         except MalformedError as error:
             raise HttpError(500, f"failed to retrieve skykey: {error}") from None
 
@@ -88,10 +88,6 @@ class SkykeyEndpoints:
     async def _params(self, request: Request) -> Params:
         body = await read_body(request, _BODY_LIMIT, self.config.body_timeout)
         return form_params(request, body)
-
-
-def _record(skykey: Skykey) -> Response:
-    return _secret(skykey.encode_record())
 
 
 def _secret(body: bytes) -> Response:

@@ -42,7 +42,6 @@ class RequestHost:
 
     @property
     def authority(self) -> str:
-        """The portal's own ``name[:port]``."""
         return f"{self.name}:{self.port}" if self.port else self.name
 
 
