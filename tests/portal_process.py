@@ -89,3 +89,19 @@ def running_portal(tmp_path: Path, *extra_args: str) -> Iterator[str]:
     """Run a portal that keeps its content below `tmp_path`; yields its URL."""
     with portal_process(tmp_path / "portal-data", *extra_args) as portal:
         yield portal.url
+
+
+def failing_start(*args: str) -> str:
+    """Run a portal that cannot start; return its one line."""
+    done = subprocess.run(
+        portal_command("serve", *args),
+        capture_output=True,
+        text=True,
+        env=portal_environment(),
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    return done.stderr

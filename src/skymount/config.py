@@ -85,7 +85,6 @@ def _path(value: object, key: str) -> str:
 
 
 def _headers(value: object, key: str) -> tuple[tuple[str, str], ...]:
-    """Parse a table of headers, or lines like ``Name: value``; no error shows a value."""
     table: Any = value
     if isinstance(value, str):
         lines = [line.partition(":") for line in value.splitlines() if line.strip()]
@@ -130,10 +129,8 @@ class Config:
     portals: tuple[str, ...] = ()
     dialect: str = "svc"
     api_key: str = field(default="", repr=False)
-    user_agent: str = ""
-    """Empty: that of the dialect."""
+    user_agent: str = ""  # empty: that of the dialect
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """(name, value) of headers of each request; they may hold secrets."""
     node_url: str = ""
     ca_file: str = ""
     connections: int = CONNECTIONS
@@ -142,8 +139,7 @@ class Config:
     allow_other: bool = False
     verify: VerifyPolicy = VerifyPolicy.AVAILABLE
     memory_cache: int = 128 << 20
-    disk_cache: int = 2 << 30
-    """0: nothing is kept on disk."""
+    disk_cache: int = 2 << 30  # 0: nothing is kept on disk
     read_ahead: bool = True
     lookup_grace: float = 0.5
     registry_ttl: float = 2.0
@@ -154,12 +150,10 @@ class Config:
 
     @property
     def portal_urls(self) -> tuple[str, ...]:
-        """The portals to use, the default one if none is named."""
         return self.portals or (DEFAULT_SVC_PORTAL_URL,)
 
     @property
     def client_options(self) -> PortalSettings:
-        """The options that every client is made with."""
         return {
             "dialect": self.dialect,
             "api_key": self.api_key,
@@ -174,8 +168,7 @@ class Config:
 
 _SECRETS = ("api_key", "headers")
 _SINGLE_PORTAL_KEYS = (*_SECRETS, "redirect_hosts")
-_PORTAL_KEYS = frozenset({*_SINGLE_PORTAL_KEYS, "node_url"})
-"""Keys that belong to the portals that they were set for, and are never used with others."""
+_PORTAL_KEYS = frozenset({*_SINGLE_PORTAL_KEYS, "node_url"})  # never used with other portals
 
 _PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "portals": lambda value, key: tuple(map(parse_portal_url, _list(value, key))),
@@ -306,10 +299,7 @@ def load(
 
 
 def _without_foreign(config: Config, owners: Mapping[str, tuple[str, ...]]) -> Config:
-    """Return the configuration without what belongs to portals that it does not use.
-
-    `owners` has the portals of each key that was set; none means any portal.
-    """
+    """Drop keys that belong to other portals than those used; `owners` has the portals of each."""
     used = set(config.portal_urls)
     foreign = [key for key, portals in owners.items() if portals and used - set(portals)]
     config = replace(config, **{key: getattr(Config(), key) for key in foreign})

@@ -1,31 +1,7 @@
-"""The exceptions of skymount.
+"""The exceptions of skymount; docs/library.md lists those of the library.
 
-Exceptions of libraries (httpx, OSError, pyfuse3, msgspec) are translated once, in the module that
-imports the library. ``fs.fuse`` maps this tree to errno values, ``cli`` maps it to exit codes.
-
-    SkymountError
-    ├── MalformedError            input cannot be parsed, or a value is out of range
-    │   ├── BadSignatureError         a signature is wrong
-    │   ├── RevisionError             a registry entry may not replace the present one
-    │   └── FrozenEntryError          a registry entry has the last revision there is
-    ├── WrongTypeError            an argument is of a wrong type
-    ├── ConfigError               the configuration cannot be used
-    ├── MountError                the file system cannot be mounted or unmounted
-    ├── CacheError                the cache on disk cannot be used
-    ├── StorageError              a database or store on disk cannot be used
-    ├── KeyringError              the keyring cannot be read, or lacks the key
-    └── PortalError               a portal failed, or sent something wrong
-        ├── NotFoundError         it says that the content does not exist
-        ├── AccessDeniedError     it refuses: credentials, payment, a blocklist
-        ├── RequestRefusedError   it rejects the request (other 4xx)
-        │   └── RevisionConflictError its registry has the same or a higher revision
-        │       └── StaleEntryError       somebody else changed the entry meanwhile
-        ├── UnavailableError      it cannot be reached, or fails (5xx, 429)
-        │   └── PortalTimeoutError    it did not answer in time
-        └── BadContentError       its answer is not the content that was asked for
-            ├── HeadTooLongError      the headers of its answer are too long
-            ├── RolledBackError       a registry entry is older than one that was seen before
-            └── NoDocumentError       a registry entry does not lead to a JSON document
+Exceptions of other libraries are translated once, in the module that imports the library.
+``fs.fuse`` maps these to errno values, ``cli`` maps them to exit codes.
 """
 
 

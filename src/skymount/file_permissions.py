@@ -1,7 +1,6 @@
-"""Files and directories that only one user may use: how to make them, and whether one that exists
-is safe to use.
+"""Files and directories that only one user may use: how to make them, and whether one is safe.
 
-All of this holds whatever the umask is: it can only remove permissions, never add any.
+All of this holds whatever the umask is: it can only remove permissions.
 """
 
 import os
@@ -22,10 +21,7 @@ _OPEN = os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def make_directory(path: "Path") -> None:
-    """Make a directory and its missing parents, for this user alone.
-
-    If something other than a directory is in the way, using the directory fails later.
-    """
+    """Make a directory and its missing parents for this user alone; a file in the way stays."""
     for each in (*reversed(path.parents), path):
         if not each.is_dir():
             with suppress(FileExistsError):
@@ -40,10 +36,7 @@ def restrict_directory(path: "Path") -> None:
 
 
 def create_file(path: "str | Path", within: int | None = None) -> int:
-    """Create a file of mode 600; return its descriptor, open for writing.
-
-    `within` is the descriptor of the directory that a relative path starts at.
-    """
+    """Create a file of mode 600, open for writing; `within` is the directory's descriptor."""
     return os.open(path, _OPEN | os.O_EXCL | os.O_WRONLY, 0o600, dir_fd=within)
 
 
@@ -55,7 +48,7 @@ def open_or_create_file(path: "str | Path", within: int | None = None) -> int:
 def permission_problem(path: "str | Path", found: os.stat_result, others: int = ANY_ACCESS) -> str:
     """Return why a file or directory is not safe to use, or an empty string.
 
-    It is not if another user owns it, or if group or others have a permission in `others`.
+    `others` are the permissions that group and others may not have.
     """
     if found.st_uid != os.geteuid():
         return f"it belongs to another user (uid {found.st_uid})"
@@ -74,9 +67,8 @@ def permission_problem(path: "str | Path", found: os.stat_result, others: int = 
 def path_problem(path: "Path") -> str:
     """Return how another user could replace what is at a path, or an empty string.
 
-    Every directory and link on the path is checked, and so is every path that a link leads to. Each
-    must belong to this user or root, and be writable only by its owner. Directories with the
-    sticky bit, such as /tmp, may be writable by all.
+    All directories and links on the path and behind links must belong to this user or root, and be
+    writable only by their owner. Directories with the sticky bit, such as /tmp, are an exception.
     """
     paths = [path.absolute()]
     for checked in paths:  # grows while links are found

@@ -1,7 +1,4 @@
-"""Private keys on disk: one file each, for its owner only (docs/keys.md).
-
-Everything here is synchronous; async callers use threads.
-"""
+"""Private keys on disk: one file each, for its owner only (docs/keys.md). Synchronous."""
 
 import errno
 import fcntl
@@ -28,12 +25,8 @@ if TYPE_CHECKING:  # PyNaCl is loaded when there is a key to read
 
 VERSION = 1
 
-FILE_LIMIT = 4 << 10
-"""Bytes of a key file; ours have about 300."""
-
-KEYS_LIMIT = 10_000
-"""Files in the directory; finding a public key reads them all."""
-
+FILE_LIMIT = 4 << 10  # bytes of a key file; ours have about 300
+KEYS_LIMIT = 10_000  # files in the directory; finding a public key reads them all
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 _PUBLIC_KEY = re.compile(r"[0-9A-Fa-f]{64}")
 _NEW = ".new"  # a key file that is being written, by whoever holds the lock
@@ -98,8 +91,8 @@ def gen_key_pair_and_seed() -> "tuple[SigningKeyPair, str]":
 class Keyring:
     """The keys in one directory, which is created when the first is added.
 
-    Each method raises KeyringError when the directory or a file cannot be used, and MalformedError
-    for an invalid name. Nothing is cached.
+    Methods raise KeyringError when the directory or a file cannot be used, and MalformedError for
+    an invalid name. Nothing is cached.
     """
 
     def __init__(self, path: Path) -> None:
@@ -116,7 +109,6 @@ class Keyring:
             return tuple(self._read_all(directory))
 
     def public_keys(self) -> dict[str, bytes]:
-        """Return the public keys by name, without damaged ones."""
         keys = (key for key in self.read_all() if isinstance(key, StoredKey))
         return {key.name: key.pair.public_key for key in keys}
 
@@ -131,7 +123,6 @@ class Keyring:
         return self.read(name).pair
 
     def by_public_key(self, public_key: bytes) -> "SigningKeyPair | None":
-        """Return the key pair with that public key; None when no usable key has it."""
         with self._reading() as directory:
             for key in self._read_all(directory):
                 if isinstance(key, StoredKey) and key.pair.public_key == public_key:
@@ -139,10 +130,7 @@ class Keyring:
         return None
 
     def add(self, name: str, pair: "SigningKeyPair", *, replace: bool = False) -> StoredKey:
-        """Store a key pair; an existing name is refused unless to `replace` it.
-
-        The file appears atomically, and is on disk when this returns.
-        """
+        """Store a key pair durably; an existing name is refused unless to `replace` it."""
         key = StoredKey(check_name(name), pair, datetime.now(UTC).replace(microsecond=0))
         with self._writing() as directory:
             taken = self._files(directory)
@@ -156,7 +144,6 @@ class Keyring:
         return key
 
     def remove(self, name: str) -> None:
-        """Remove a key, which may be damaged."""
         check_name(name)
         if name not in self.names():  # which also keeps a directory from being made for this
             raise self._unknown(name)
@@ -259,7 +246,6 @@ def _check_private(status: os.stat_result, path: Path) -> None:
 
 
 def _read_private(directory: int, name: str, path: Path) -> bytes:
-    """Return the bytes of a key file, at most one more than the limit."""
     # O_NONBLOCK: opening a pipe must not wait; it is refused below
     file = os.open(name, os.O_RDONLY | os.O_NONBLOCK | _OPEN, dir_fd=directory)
     try:
@@ -279,7 +265,7 @@ def _encode(key: StoredKey) -> bytes:
 
 
 def _parse(name: str, body: bytes) -> StoredKey:
-    """Read a key file. A MalformedError repeats nothing of it."""
+    """A MalformedError repeats nothing of the file."""
     from skymount.wire.key_pair import SigningKeyPair
 
     if len(body) > FILE_LIMIT:

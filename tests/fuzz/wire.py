@@ -43,7 +43,7 @@ from skymount.wire.registry_entry import (
     parse_public_key,
     parse_tweak,
 )
-from skymount.wire.registry_proof import HOPS, check_proof, encode_proof, parse_proof
+from skymount.wire.registry_proof import HOPS, check_proof, encode_proof
 from skymount.wire.requests import quote_path
 from skymount.wire.responses import (
     UploadResult,
@@ -443,10 +443,10 @@ _SECOND = Entry(hash_data_key("b"), bytes(V2), 1).sign(PAIR.private_key)
 @target(_HOP, encode_proof([_SECOND, SIGNED]), b"null", b"[]", tokens=(*ENTRY_TOKENS, _HOP[1:-1]))
 def registry_proof(data: bytes) -> None:
     """A proof shows nothing but what its entries' owners signed, in that order."""
-    hops = attempt(parse_proof, data)
+    hops = attempt(SignedEntry.parse_hops, data)
     if hops is None:
         return
-    assert parse_proof(encode_proof(hops)) == hops
+    assert SignedEntry.parse_hops(encode_proof(hops)) == hops
     for requested in (V2, _SECOND.link):
         if refusal_of(check_proof, requested, LINK, hops) is None:
             assert len(hops) <= HOPS

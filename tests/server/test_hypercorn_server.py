@@ -10,10 +10,10 @@ import httpx
 import pytest
 import trio
 
-import skymount.server
 from skymount.errors import ConfigError, StorageError
-from skymount.server import PortalConfig, serve
+from skymount.server.config import PortalConfig
 from skymount.server.http.framing import StrictConnection
+from skymount.server.hypercorn_server import serve
 from tests.server.http_client import message_of
 
 _RAW = {"Content-Type": "application/octet-stream"}
@@ -245,20 +245,3 @@ async def test_errors_at_the_start_are_ours(config: PortalConfig) -> None:
     async with _serving(config):
         with pytest.raises(StorageError, match="another portal"):
             await serve(config, on_listening=unexpected)
-
-
-def test_the_package_loads_its_libraries_late() -> None:
-    """Importing skymount.server alone imports no HTTP library."""
-    import subprocess
-    import sys
-
-    from tests.portal_process import portal_environment
-
-    code = (
-        "import sys, skymount.server as s; s.PortalConfig;"
-        "sys.exit(any(name in sys.modules for name in ('starlette', 'hypercorn', 'trio')))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], env=portal_environment(), check=False)
-    assert done.returncode == 0
-    with pytest.raises(AttributeError):
-        _ = skymount.server.nothing

@@ -6,8 +6,8 @@ import zipfile
 import httpx
 import pytest
 
-from skymount.wire.registry_entry import DELETED
-from skymount.wire.registry_proof import check_proof, parse_proof
+from skymount.wire.registry_entry import DELETED, SignedEntry
+from skymount.wire.registry_proof import check_proof
 from skymount.wire.skylink import Skylink
 from tests.server.http_client import Client, message_of
 from tests.server.registry_entries import link_of, put, signed
@@ -28,7 +28,7 @@ def _check_headers(answer: httpx.Response, requested: Skylink, resolved: str) ->
     for prefix, _ in _HEADERS:
         assert answer.headers[f"{prefix}-skylink"] == resolved
         assert answer.headers[f"{prefix}-requested-skylink"] == str(requested)
-        proof = parse_proof(answer.headers[f"{prefix}-proof"].encode())
+        proof = SignedEntry.parse_hops(answer.headers[f"{prefix}-proof"].encode())
         check_proof(requested, Skylink.parse(resolved), proof)
         hops = len(proof)
     return hops

@@ -17,7 +17,7 @@ from skymount.wire.registry_entry import (
     SignedEntry,
     hash_data_key,
 )
-from skymount.wire.registry_proof import HOPS, check_proof, encode_proof, parse_proof
+from skymount.wire.registry_proof import HOPS, check_proof, encode_proof
 from skymount.wire.skylink import Skylink
 from tests.wire.vectors import cases
 
@@ -25,7 +25,7 @@ from tests.wire.vectors import cases
 def proven(requested: Skylink, resolved: Skylink, text: bytes) -> bool:
     """Whether a header's text proves the resolution."""
     try:
-        check_proof(requested, resolved, parse_proof(text))
+        check_proof(requested, resolved, SignedEntry.parse_hops(text))
     except MalformedError:
         return False
     return True
@@ -63,7 +63,7 @@ def test_known_proof(case):
         bytes.fromhex(case.signature),
     )
     asked, found = Skylink.parse(case.resolver), Skylink.parse(case.skylink)
-    check_proof(asked, found, parse_proof(encode_proof([signed])))
+    check_proof(asked, found, SignedEntry.parse_hops(encode_proof([signed])))
     assert proven(asked, found, encode_proof([signed]))
     assert not proven(asked, CONTENT, encode_proof([signed]))
 
@@ -160,12 +160,12 @@ def test_second_kind_proves_nothing():
 @given(st.lists(st.sampled_from([FIRST, LAST, hop(b""), hop(b"\xff" * 113)]), max_size=4))
 def test_proof_reads_back(hops):
     """What is written is read, entry by entry, in order."""
-    assert parse_proof(encode_proof(hops)) == tuple(hops)
+    assert SignedEntry.parse_hops(encode_proof(hops)) == tuple(hops)
 
 
 def test_null_is_an_empty_proof():
     """A portal written in Go says null where it has no hops."""
-    assert parse_proof(b"null") == parse_proof(b"[]") == ()
+    assert SignedEntry.parse_hops(b"null") == SignedEntry.parse_hops(b"[]") == ()
 
 
 def element(**members: object) -> bytes:
@@ -211,7 +211,7 @@ def element(**members: object) -> bytes:
 def test_bad_proof(text):
     """A proof of another form, or beyond a limit, is refused and proves nothing."""
     with pytest.raises(MalformedError) as caught:
-        parse_proof(text)
+        SignedEntry.parse_hops(text)
     assert len(str(caught.value)) < 300
     assert not proven(LAST.link, CONTENT, text)
 
@@ -229,7 +229,7 @@ PIECES = [b"[", b"]", b"{", b"}", b",", b":", b"null", b'"data"', b'""', b"1", e
 def test_any_text_parses_or_is_malformed(text):
     """No bytes make the reader fail in another way, nor prove what was not signed."""
     try:
-        parse_proof(text)
+        SignedEntry.parse_hops(text)
     except MalformedError:
         pass
     assert not proven(LAST.link, ELSEWHERE, text)

@@ -1,7 +1,4 @@
-"""The command line: finds the command, runs it, and turns errors into messages and exit codes.
-
-Each group of commands is a module that is imported when used.
-"""
+"""Finds the command, imports its module, runs it, and turns errors into messages and exit codes."""
 
 import importlib
 import os
@@ -27,15 +24,14 @@ COMMANDS = (
     *("registry", "db", "key", "skykey", "skylink", "cache", "portal"),
 )
 
+# Modules of `commands` that are not named after the command.
 _MODULES = {"umount": "mount", "ls": "content", "cat": "content", "metadata": "content"}
-"""Modules of ``commands`` that are not named after the command."""
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_NOT_FOUND = 3
 EXIT_INTERRUPTED = 130
-EXIT_NO_READER = 141
-"""The reader of our output is gone: what a shell shows after SIGPIPE."""
+EXIT_NO_READER = 141  # of our output; what a shell shows after SIGPIPE
 
 _COMMAND_OPTIONS = frozenset(
     {"--json", "--portal", "--dialect", "--timeout", "--user-agent", "--config", "--verify"}
@@ -120,7 +116,6 @@ def _run() -> None:
 
 
 def _refuse(error: click.UsageError) -> NoReturn:
-    """Print in one line what is wrong with a command line."""
     text = error.format_message()
     if "\n" in text:  # a group without a command: this is its whole help
         error.show()

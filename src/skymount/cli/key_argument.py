@@ -1,10 +1,7 @@
-"""The arguments KEY and DATAKEY, which name a registry entry, and this user's keyring and ledger.
+"""The arguments KEY and DATAKEY, which name a registry entry, and this user's keyring."""
 
-KEY is the name of a key in the keyring, or a public key of 64 hex digits.
-"""
-
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -12,11 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from skymount.cli import EXIT_NOT_FOUND
-from skymount.errors import KeyringError, MalformedError, PortalError, RevisionConflictError
+from skymount.errors import KeyringError, MalformedError
 
 if TYPE_CHECKING:
     from skymount.keyring import Keyring
-    from skymount.portal.client.client import PortalClient
     from skymount.portal.ledger.ledger import Ledger
     from skymount.portal.ledger.revision_marks import EntryId
     from skymount.wire.key_pair import SigningKeyPair
@@ -45,23 +41,19 @@ class EntryArgument:
 
     @property
     def public_key(self) -> bytes:
-        """The key of the owner; NoSuchKeyError without one of that name."""
         return _parsed(self.owner) or keyring_with(self.owner).get(self.owner).public_key
 
     def key_pair(self) -> "SigningKeyPair":
-        """Return the key that signs; NoSuchKeyError or KeyringError without one."""
         return key_pair(self.owner)
 
     @property
     def tweak(self) -> bytes:
-        """The 32 bytes that the data key stands for on the wire."""
         from skymount.wire.registry_entry import hash_data_key, parse_tweak
 
         return parse_tweak(self.data_key) if self.hashed else hash_data_key(self.data_key)
 
     @property
     def id(self) -> "EntryId":
-        """The id of the entry."""
         from skymount.portal.ledger.revision_marks import EntryId
 
         return EntryId(self.public_key, self.tweak, None if self.hashed else self.data_key)
@@ -127,28 +119,3 @@ def open_ledger() -> "Iterator[Ledger]":
     with closing(Ledger.of_user()) as ledger:
         ledger.prepare()
         yield ledger
-
-
-@asynccontextmanager
-async def explaining_conflicts(
-    client: "PortalClient", entry: EntryArgument, pair: "SigningKeyPair", revision: int
-) -> AsyncIterator[None]:
-    """Say which revision the registry has when it refuses the one that the user chose."""
-    try:
-        yield
-    except RevisionConflictError as error:
-        try:
-            found = await client.registry.get_entry(
-                pair.public_hex, entry.data_key, hashed_data_key_hex=entry.hashed
-            )
-        except PortalError:
-            raise error from None
-        if found.entry is None:
-            raise
-        raise RevisionConflictError(
-            f"{entry.data_key!r}: the registry has revision {found.entry.revision}, and refuses "
-            f"{revision}; without --revision the entry gets the next one",
-            status=error.status,
-            method=error.method,
-            url=error.url,
-        ) from None

@@ -1,6 +1,4 @@
-"""The argument LINK: a skylink or a domain, with a path to a file or directory in the tree that a
-mount would show of it.
-"""
+"""The argument LINK: a skylink or a domain, with a path in the tree that a mount shows of it."""
 
 import re
 import unicodedata
@@ -27,10 +25,8 @@ if TYPE_CHECKING:
 
 HNS = "hns://"
 
+# Unicode: control characters, invisible ones, line breaks, and surrogates (bytes, not UTF-8).
 _UNSAFE_CATEGORIES = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
-"""Unicode categories of control characters, invisible ones, line breaks, and of the surrogates that
-stand for bytes that are not UTF-8.
-"""
 
 _HIDDEN_LIMIT = 20  # lines of what cannot be shown; --json has all of it
 
@@ -46,15 +42,11 @@ class ParsedLink:
     """A link from the command line."""
 
     text: str
-    """As the user wrote it."""
-    root: Skylink | str
-    """A skylink, or a domain in canonical form."""
-    path: bytes
-    """Without slashes at its ends."""
+    root: Skylink | str  # a domain in canonical form
+    path: bytes  # without slashes at its ends
 
     @property
     def is_domain(self) -> bool:
-        """Whether it names a domain, not a skylink."""
         return isinstance(self.root, str)
 
     @classmethod
@@ -70,7 +62,6 @@ class ParsedLink:
         return cls(text, parse_domain(domain), _decoded(path))
 
     async def resolve_domain(self, client: PortalReader) -> "DomainRecord":
-        """Ask a portal for the record of the domain."""
         from skymount.portal.client import hns
 
         domain = str(self.root)
@@ -84,18 +75,13 @@ class ParsedLink:
 class ResolvedLink:
     """The content that a link leads to now."""
 
-    skylink: Skylink
-    """A v1 skylink."""
+    skylink: Skylink  # a v1 skylink
     path: bytes
-    verified: bool
-    """Whether the registry entries on the way were verified."""
+    verified: bool  # of the registry entries on the way
 
 
 async def resolve_link(session: "ContentSession", link: ParsedLink) -> ResolvedLink:
-    """Follow a link to content, through domains and registry entries as a mount does.
-
-    The path in a domain's record applies to a link without one (docs/portal.md).
-    """
+    """Follow a link; the path of a domain's record applies to a link without one."""
     skylink, path, record = link.root, link.path, None
     if isinstance(skylink, str):
         from skymount.wire.hns import SkylinkRecord
@@ -115,7 +101,6 @@ async def resolve_link(session: "ContentSession", link: ParsedLink) -> ResolvedL
 
 
 def _decoded(path: str) -> bytes:
-    """Undo percent-encoding; drop repeated slashes and those at the ends."""
     raw = unquote_to_bytes(path.encode("utf-8", "surrogateescape"))
     return b"/".join(filter(None, raw.split(b"/")))
 
@@ -127,12 +112,10 @@ class LinkTarget:
     link: ParsedLink
     tree: Tree
     index: int
-    path: bytes
-    """From the root of the tree; empty for the root itself."""
+    path: bytes  # from the root of the tree; empty for the root itself
 
     @property
     def node(self) -> TreeNode:
-        """The file or directory."""
         return self.tree.node(self.index)
 
     @property
@@ -159,10 +142,7 @@ class LinkTarget:
         return Verified.NO if self.link.is_domain else self.tree.skyfile.verified
 
     def single_file(self) -> TreeFile | None:
-        """Return the file that this is; the root is one unless a directory was uploaded.
-
-        The root's name may be one that no tree can show: its content can be read all the same.
-        """
+        """Return the file that this is; the root is one unless a directory was uploaded."""
         if isinstance(self.node, TreeFile):
             return self.node
         listing, total = self.tree.skyfile.listing, self.tree.skyfile.size
@@ -176,10 +156,7 @@ class LinkTarget:
         return TreeFile(*only[:2], 0o444, "")
 
     def mode_of(self, path: bytes) -> int:
-        """Return the permission bits that the metadata has for a path, 0 for none.
-
-        The empty path stands for a root that is a file.
-        """
+        """Return the permission bits of a path, 0 without any; b"" is a root that is a file."""
         listing = self.tree.skyfile.listing
         found = listing.record(path.decode() or listing.filename)
         return (listing.mode if found is None else found[2]) & 0o777
@@ -191,13 +168,11 @@ class LinkTarget:
             yield self.tree.listing.path(index)[skipped:], self.tree.node(index)
 
     def children(self) -> Iterator[tuple[bytes, TreeNode]]:
-        """Yield (name, node) of what is directly below."""
         if isinstance(self.node, TreeDirectory):
             for index in self.tree.listing.children(self.index):
                 yield self.tree.listing.names[index], self.tree.node(index)
 
     def files(self) -> Iterator[tuple[bytes, TreeFile]]:
-        """Yield (path from here, file) of all files below."""
         for path, node in self.walk():
             if isinstance(node, TreeFile):
                 yield path, node
@@ -224,9 +199,7 @@ class LinkTarget:
 
 
 def safe_name(name: str, instead: str) -> str:
-    """Return a file name, or `instead` for one with a leading dash, control characters or invisible
-    ones.
-    """
+    """Return a name, or `instead` for one with a leading dash, control or invisible characters."""
     is_safe = _UNSAFE_CATEGORIES.isdisjoint(map(unicodedata.category, name))
     return name if is_safe and not name.startswith("-") else instead
 

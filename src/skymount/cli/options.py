@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-
 _FLAGS = ("portals", "dialect", "timeout", "user_agent", "config_file", "verify")
 
 

@@ -9,15 +9,12 @@ from contextlib import contextmanager
 
 import click
 
-Progress = Callable[[int, int | None], None]
-"""Called with (bytes done, bytes in all or None when that is not known)."""
+Progress = Callable[[int, int | None], None]  # (bytes done, bytes in all or None if not known)
 
 # Control characters, what turns the direction of text, and bytes that are not UTF-8.
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-
-
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 

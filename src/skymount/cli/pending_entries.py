@@ -65,7 +65,6 @@ def _entry(each: "PendingWrite", names: dict[bytes, str]) -> str:
 
 
 def _shown(each: "PendingWrite", limit: int | None = None) -> str:
-    """Return the data for a line: text in quotes, a skylink, or hex digits."""
     from skymount.wire.registry_entry import DELETED, linked_skylink
 
     if each.data == DELETED:

@@ -1,6 +1,4 @@
-"""Reads secrets from a terminal without echo, or from standard input; never from the command line,
-which other users can see.
-"""
+"""Reads secrets from a terminal or standard input, never from the command line: others see that."""
 
 import os
 
@@ -11,9 +9,8 @@ from skymount.errors import MalformedError
 _SECRET_LIMIT = 64 << 10  # bytes of a seed or pass-phrase
 _TYPED_LIMIT = 4094  # bytes of a line; a terminal drops what is typed beyond (N_TTY_BUF_SIZE)
 
+# For commands that read a secret. It may be a surplus argument, which click would print.
 SURPLUS = {"allow_extra_args": True}
-"""Context settings of a command that reads a secret. A surplus argument may be the secret: it goes
-to `refuse_surplus`, because click would print it."""
 
 
 def refuse_surplus(ctx: click.Context, expected: str) -> None:

@@ -1,9 +1,4 @@
-"""Opens what a command asks portals with, and runs the command to its end.
-
-    result = run_with_client(settings, lambda client: client.resolve_hns(domain))
-
-Errors leave these functions bare, never in an exception group.
-"""
+"""Opens portals, caches and the ledger for a command, and runs it. Errors are in no group."""
 
 import logging
 import signal
@@ -21,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
-from skymount.cli.key_argument import open_ledger
+from skymount.cli.key_argument import EntryArgument, open_ledger
 from skymount.cli.output import warn
 from skymount.config import Config
 from skymount.errors import (
@@ -29,6 +24,7 @@ from skymount.errors import (
     CacheError,
     FrozenEntryError,
     PortalError,
+    RevisionConflictError,
     RolledBackError,
     StorageError,
     UnavailableError,
@@ -72,10 +68,7 @@ class LazyRegistry:
         self._is_open = self._is_without_ledger = False
 
     async def open(self) -> "VerifiedRegistry":
-        """Return the registry, which compares entries with what was seen before.
-
-        An unusable ledger gives a warning; StorageError where verification is required.
-        """
+        """Return the registry; warn of an unusable ledger, or fail if verification is required."""
         if not self._is_open:
             try:
                 await self._registry.marks.in_thread(self._ledger.prepare)
@@ -96,14 +89,10 @@ class LazyRegistry:
             marks.ledger = None  # not even readable
 
     async def name_resolver(self) -> "NameResolver":
-        """Return what follows v2 skylinks."""
         from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig
 
-        config = NameResolverConfig(
-            check=self._policy is not VerifyPolicy.OFF, require=self._policy is VerifyPolicy.REQUIRE
-        )
         registry = await self.open()
-        return NameResolver(registry.portals, registry, config)
+        return NameResolver(registry.portals, registry, NameResolverConfig(verify=self._policy))
 
     def close(self) -> None:
         """Close the ledger; warn if it could not store something."""
@@ -133,7 +122,6 @@ class WriteSession:
 
     @property
     def dialect(self) -> Dialect:
-        """The names that the portals use."""
         return self.portals.clients[0].dialect
 
     async def upload(self, body: "UploadBody") -> Skylink:
@@ -148,7 +136,6 @@ class WriteSession:
             return await self.registry.write(entry, pair, data, None)
 
     async def delete(self, entry: "EntryId", pair: "SigningKeyPair") -> "EntryState":
-        """Delete an entry; errors as of `set`."""
         with self._explaining_spool(entry):
             return await self.registry.delete(entry, pair)
 
@@ -187,12 +174,34 @@ def run_with_client(
     return _run(settings, main)
 
 
-def run_with_signing_client(
-    settings: Config, function: Callable[[PortalClient], Awaitable[T]]
+def run_with_revision(
+    settings: Config,
+    entry: EntryArgument,
+    revision: int,
+    function: Callable[[PortalClient], Awaitable[T]],
 ) -> T:
-    """Run a function as `run_with_client` does, with the ledger, which signing needs."""
+    """Run a function that sets an entry to exactly that revision; explain a refusal."""
+
+    async def main(client: PortalClient) -> T:
+        try:
+            return await function(client)
+        except RevisionConflictError as error:
+            try:
+                found = await client.registry.get_entry(
+                    entry.public_key.hex(), entry.data_key, hashed_data_key_hex=entry.hashed
+                )
+            except PortalError:
+                raise error from None
+            if found.entry is None:
+                raise
+            error.message = (
+                f"{entry.data_key!r}: the registry has revision {found.entry.revision}, and "
+                f"refuses {revision}; without --revision the entry gets the next one"
+            )
+            raise
+
     with open_ledger() as ledger:
-        return run_with_client(settings, function, ledger)
+        return run_with_client(settings, main, ledger)
 
 
 def run_with_content(
@@ -200,10 +209,7 @@ def run_with_content(
     function: Callable[[ContentSession], Awaitable[T]],
     registry_timeout: float | None = None,
 ) -> T:
-    """Run a function that reads content from all portals as a mount does; return its result.
-
-    `registry_timeout` is the seconds that a portal may look for a registry entry.
-    """
+    """Run a function that reads content. `registry_timeout` limits the search for an entry."""
     from skymount.content.cache.memory_cache import MemoryCache
     from skymount.content.fetch.reader import open_reader
     from skymount.content.fetch.skyfile_loader import SkyfileLoader
@@ -235,10 +241,7 @@ def run_with_registry(
 
 
 def run_with_writes(settings: Config, function: Callable[[WriteSession], Awaitable[T]]) -> T:
-    """Run a function that changes entries as a mount does; return its result.
-
-    StorageError when the ledger cannot be used.
-    """
+    """Run a function that changes entries; StorageError when the ledger cannot be used."""
     from skymount.cli.pending_entries import warn_of_dropped
     from skymount.portal.registry.verified_registry import VerifiedRegistry
 
@@ -260,10 +263,7 @@ def _open_portals(settings: Config) -> "AbstractAsyncContextManager[Portals]":
 
 @asynccontextmanager
 async def _open_disk_cache(settings: Config) -> "AsyncIterator[DiskCache | None]":
-    """Open what mounts keep on disk, for reading only; None when there is none.
-
-    An unusable cache is ignored: `skymount cache info` says what is wrong with it.
-    """
+    """Open what mounts keep on disk, for reading only; None when it cannot be used."""
     from skymount.content.cache.block_store import BlockStore, default_path
     from skymount.content.cache.disk_cache import DiskCache
     from skymount.content.cache.write_behind import open_write_behind
@@ -329,9 +329,7 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def _with_advice(settings: Config, error: BaseException) -> BaseException:
-    """Add advice: on the password, on an entry that was rolled back, or on how to find a portal
-    when none was named and the default one is away.
-    """
+    """Add advice that the user needs to the message of an error."""
     if isinstance(error, AccessDeniedError) and error.status == HTTPStatus.UNAUTHORIZED:
         advice = (
             "the api_key is wrong"

@@ -20,28 +20,25 @@ from skymount.content.fetch.reader import ContentReader
 from skymount.content.model.skyfile import Skyfile
 from skymount.storage.atomic_file import write_all
 
-PIECE_SIZE = 4 << 20
-"""Bytes that are read and written at a time."""
-
+PIECE_SIZE = 4 << 20  # bytes that are read and written at a time
 _BATCH = 1000  # small files that one call in a thread writes
 
 _TREE = b"tree"
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
+# What file systems without hard links answer.
 _NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
-"""What file systems without hard links answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """A file to be made: its path, its offset and size in the payload in bytes, its mode."""
+    """A file to be made: its path, its bytes in the payload, its mode (0: none is known)."""
 
     path: bytes
     offset: int
     size: int
     mode: int = 0
-    """Permission bits; 0 if the metadata has none."""
 
     @property
     def permissions(self) -> int:
@@ -63,10 +60,7 @@ def pieces(skyfile: Skyfile, offset: int, size: int) -> Iterator[tuple[int, int]
 
 
 class StagingDirectory:
-    """A temporary directory inside `parent`, removed on exit; a context manager.
-
-    An OSError names the destination, not the temporary path.
-    """
+    """A temporary directory inside `parent`; an OSError names the destination, not this one."""
 
     def __init__(self, parent: str) -> None:
         self._parent = parent
@@ -115,7 +109,6 @@ class StagingDirectory:
             os.close(descriptor)
 
     def make_directories(self, paths: Iterable[bytes]) -> None:
-        """Make directories; each comes after its parent."""
         for path in paths:
             with self._naming(path):
                 os.mkdir(path, 0o777, dir_fd=self._tree)
@@ -128,10 +121,7 @@ class StagingDirectory:
         files: Sequence[StagedFile],
         report: Callable[[int, int | None], None] | None,
     ) -> None:
-        """Make the files, in the order of the payload, so that each unit is fetched once.
-
-        A single file is synced to disk.
-        """
+        """Make the files in the order of the payload, so that each unit is fetched once."""
         total = sum(file.size for file in files)
         done = held = 0
         batch: list[tuple[StagedFile, bytes, bool]] = []
@@ -171,7 +161,6 @@ class StagingDirectory:
             self._made = []
 
     def merge(self, files: Iterable[StagedFile], *, force: bool) -> None:
-        """Move each file to its path below `parent`."""
         with closing(self._destinations(files, make=True)) as destinations:
             for path, name, directory in destinations:
                 with self._naming(path):
@@ -227,7 +216,6 @@ class StagingDirectory:
 
     @contextmanager
     def _naming(self, path: str | bytes = "") -> Iterator[None]:
-        """Make an OSError name the destination."""
         try:
             yield
         except OSError as error:

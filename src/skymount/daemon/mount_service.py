@@ -20,7 +20,6 @@ from skymount.content.cache.memory_cache import MemoryCache
 from skymount.content.cache.write_behind import open_write_behind
 from skymount.content.fetch.reader import ContentReader, open_reader
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
-from skymount.content.model.skyfile import VerifyPolicy
 from skymount.content.skydb.documents import Document, Documents
 from skymount.daemon.embedded_portal import EmbeddedPortal, is_reachable
 from skymount.daemon.readiness import Report, announce, notify_systemd
@@ -184,15 +183,8 @@ def _content_trees(
     status: MountStatus,
 ) -> tuple[SkylinksDirectory, SkylinksDirectory]:
     """Build ``/skylinks`` and ``/hns``."""
-    resolver = NameResolver(
-        registry.portals,
-        registry,
-        NameResolverConfig(
-            ttl=config.hns_ttl,
-            check=config.verify is not VerifyPolicy.OFF,
-            require=config.verify is VerifyPolicy.REQUIRE,
-        ),
-    )
+    resolving = NameResolverConfig(config.hns_ttl, config.verify)
+    resolver = NameResolver(registry.portals, registry, resolving)
     skylinks = NameTable(reader.load, nursery, resolver, parse_name, InodeSpace.SKYLINKS)
     domains = NameTable(reader.load, nursery, resolver, hns.parse_name, InodeSpace.HNS)
     status.skylinks, status.domains = skylinks, domains

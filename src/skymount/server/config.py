@@ -1,4 +1,4 @@
-"""The settings of the embedded portal, and the reasons for their defaults."""
+"""The settings of the embedded portal."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,14 +13,12 @@ class PortalConfig:
     data: Path
     """Directory of everything that it stores; created when absent."""
     host: str = "127.0.0.1"
-    port: int = 4280
-    """0 picks a free one."""
+    port: int = 4280  # 0 picks a free one
     header_limit: int = 8 * MIB
     """Longer metadata is left out of the response header; the metadata endpoint has it."""
     max_upload: int = 5000 * MIB
     """The body cap of a deployed portal (wire notes 3.4)."""
     max_parts: int = 1_000_000
-    """Files in one upload."""
     metadata_limit: int = 128 * MIB
     """Metadata of one upload; a million files of ordinary names take about 120 MB."""
     body_timeout: float = 60.0
@@ -32,12 +30,9 @@ class PortalConfig:
     grace: float = 1.0
     """How long running requests may take after the portal is told to stop."""
     password: bytes = field(default=b"", repr=False)
-    """The API password (contract «Authentication»); empty for none."""
     insecure: bool = False
-    """Allow an address that is not loopback without a password."""
     require_agent: bool = False
     """Require the agent token in the User-Agent header, which keeps browsers out."""
     allow_hosts: tuple[str, ...] = ()
     """Names and addresses of the portal, in addition to those of loopback and `host`."""
-    allow_origins: tuple[str, ...] = ()
-    """Origins of web pages that may do everything; ``*`` for all pages."""
+    allow_origins: tuple[str, ...] = ()  # of web pages that may do everything; * for all

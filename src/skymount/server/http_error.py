@@ -1,13 +1,13 @@
-"""The exception that ends a request with an error response.
+"""The exception that ends a request with an error response; `http.responses` makes that."""
 
-Code that decides raises it without an HTTP library; `http.responses` makes the response.
-"""
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from skymount.errors import SkymountError
+from skymount.errors import MalformedError, SkymountError
 
 
 class HttpError(SkymountError):
-    """The request is answered with this status and message."""
+    """The request is answered with this status and message, as JSON unless `plain_text`."""
 
     def __init__(
         self,
@@ -22,4 +22,12 @@ class HttpError(SkymountError):
         self.message = message
         self.headers = headers
         self.plain_text = plain_text
-        """Answer with the bare message instead of JSON."""
+
+
+@contextmanager
+def refuse_malformed(status: int, prefix: str = "") -> Iterator[None]:
+    """Turn a MalformedError into an HttpError whose message begins with `prefix`."""
+    try:
+        yield
+    except MalformedError as error:
+        raise HttpError(status, f"{prefix}{error}") from None

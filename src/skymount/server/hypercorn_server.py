@@ -132,10 +132,7 @@ class _Http1(H11Protocol):
 
 
 class _Connection(TCPServer):
-    """hypercorn's connection, HTTP/1.1 only, which ends as soon as the client has closed it.
-
-    hypercorn's own keeps the socket open until its idle timer ends.
-    """
+    """hypercorn's connection, HTTP/1.1 only, which ends at once when the client has closed it."""
 
     _has_ended = False
 
@@ -170,10 +167,7 @@ async def _run(
     on_listening: Callable[[str], None],
     shutdown: trio.Event,
 ) -> None:
-    """Accept connections until `shutdown`, then give running requests a moment to finish.
-
-    hypercorn shields its sends: only closing the stream ends one to a client that does not read.
-    """
+    """Accept connections. At `shutdown` running requests get `grace`; then streams are closed."""
     wrapped = wrap_app(cast(ASGIFramework, app), 0, "asgi")
     settings, context = _hypercorn_config(config), WorkerContext(None)
     streams: set[trio.SocketStream] = set()

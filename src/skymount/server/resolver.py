@@ -1,13 +1,9 @@
-"""Resolves the skylink of a URL to the v1 skylink of content (wire notes 1.4).
-
-A v2 skylink names a registry entry, which names the next skylink.
-"""
+"""Resolves the skylink of a URL to the v1 skylink of content (wire notes 1.4)."""
 
 from dataclasses import dataclass
 
-from skymount.errors import MalformedError
 from skymount.server.http import responses
-from skymount.server.http_error import HttpError
+from skymount.server.http_error import HttpError, refuse_malformed
 from skymount.server.storage.entry_store import EntryStore
 from skymount.wire.dialect import PRESETS
 from skymount.wire.registry_entry import SignedEntry, linked_skylink
@@ -23,9 +19,7 @@ class ResolvedSkylink:
 
     requested: Skylink
     skylink: Skylink
-    """A v1 skylink; `requested` itself, if that is one."""
-    entries: tuple[SignedEntry, ...]
-    """The registry entries that were followed; none for a v1 skylink."""
+    entries: tuple[SignedEntry, ...]  # those that were followed; none for a v1 skylink
 
     def headers(self) -> responses.HeaderList:
         """Name the v1 skylink; for a v2 one also name that and give the proof."""
@@ -39,7 +33,6 @@ class ResolvedSkylink:
 
 
 def _next_skylink(signed: SignedEntry) -> Skylink:
-    """Return the skylink that an entry names; HttpError when it names none."""
     entry = signed.entry
     if entry.is_deleted:
         raise HttpError(404, f"{_FAILED}root not found")
@@ -60,15 +53,9 @@ class SkylinkResolver:
     entry_store: EntryStore
 
     async def resolve(self, link: str) -> ResolvedSkylink:
-        """Parse the skylink of a URL and follow it.
-
-        HttpError 400 when it is malformed or leads to something else, 404 when an entry is absent
-        or deleted, 500 when one is empty or there are more than `HOPS` of them.
-        """
-        try:
+        """Parse the skylink of a URL and follow it; HttpError 400, 404 or 500."""
+        with refuse_malformed(400, "error parsing skylink: "):
             requested = Skylink.parse(link)
-        except MalformedError as error:
-            raise HttpError(400, f"error parsing skylink: {error}") from None
         skylink, entries = requested, list[SignedEntry]()
         while skylink.version == 2:
             if len(entries) == HOPS:

@@ -11,7 +11,7 @@ from functools import partial
 
 import trio
 from starlette.applications import Starlette
-from starlette.convertors import Convertor, register_url_convertor
+from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -45,16 +45,10 @@ _log = logging.getLogger(__name__)
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-class _SkylinkConvertor(Convertor[str]):
+class _SkylinkConvertor(StringConvertor):
     """A path segment that has the length of a skylink (wire notes 4.1)."""
 
     regex = "[A-Za-z0-9_-]{46}|[A-Za-z0-9]{55}"
-
-    def convert(self, value: str) -> str:
-        return value
-
-    def to_string(self, value: str) -> str:
-        return value
 
 
 register_url_convertor("skylink", _SkylinkConvertor())

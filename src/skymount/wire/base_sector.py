@@ -1,7 +1,6 @@
-"""The base sector of a skyfile: layout, fan-out, metadata and payload.
+"""The base sector of a skyfile: layout, fan-out, metadata and payload (wire notes 2.1 to 2.3).
 
-Rules: wire notes 2.1 (order and layout), 2.2 (small or large), 2.3 (fan-out). Fan-out and metadata
-that do not fit are spilled, as by later servers: they are cut into sectors, and the base sector
+Fan-out and metadata that do not fit are spilled: they are cut into sectors, and the base sector
 holds the Merkle roots of these, again spilled until they fit.
 """
 
@@ -19,16 +18,12 @@ Body = TypeVar("Body", bytes, memoryview)
 
 LAYOUT_SIZE = 99
 CIPHER_PLAIN = b"\0\0\0\0\0\0\0\1"
-CIPHER_LEGACY_PLAIN = bytes(8)
-"""Uploads before April 2020 have this; they are plain too (wire notes 2.1)."""
+CIPHER_LEGACY_PLAIN = bytes(8)  # in uploads before April 2020 (wire notes 2.1)
 
 KEY_DATA_SIZE = 64
 
-FANOUT_LIMIT = 64 << 20
-"""Bytes of fan-out; the roots of 8 TiB of content."""
-
-CHUNK_LIMIT = 64 << 20
-"""Bytes of a chunk; verifying any of them takes all. Real portals need 40 MiB (wire notes 2.3)."""
+FANOUT_LIMIT = 64 << 20  # bytes of fan-out; the roots of 8 TiB of content
+CHUNK_LIMIT = 64 << 20  # bytes of a chunk; real portals need 40 MiB (wire notes 2.3)
 
 _PARTS = 4  # of a chunk, each hashed in a thread while the next ones arrive
 
@@ -50,7 +45,6 @@ class Layout:
 
     @classmethod
     def parse(cls, data: bytes) -> Self:
-        """Read the layout at the start of `data`; MalformedError for any but version 1."""
         if len(data) < LAYOUT_SIZE:
             raise MalformedError(f"a layout has {LAYOUT_SIZE} bytes, not {len(data)}")
         version, filesize, metadata, fanout, data_p, parity_p, cipher, key = _LAYOUT.unpack_from(
@@ -82,22 +76,18 @@ class Layout:
 
     @property
     def is_extended(self) -> bool:
-        """Whether fan-out and metadata were spilled into sectors of their own."""
         return LAYOUT_SIZE + self.body_size > SECTOR_SIZE
 
     @property
     def is_inline(self) -> bool:
-        """Whether the payload is in the base sector."""
         return self.fanout_size == 0 and not self.is_extended
 
     @property
     def chunk_size(self) -> int:
-        """Bytes of payload in one chunk of the fan-out."""
         return max(1, self.data_pieces) * SECTOR_SIZE
 
     @property
     def is_verifiable(self) -> bool:
-        """Whether content can be verified chunk by chunk within the limits of memory."""
         return self.is_inline or self.chunk_size <= CHUNK_LIMIT
 
     @property
@@ -116,12 +106,10 @@ class BaseSector:
     """The parsed parts of a base sector."""
 
     layout: Layout
-    roots: bytes
-    """Joined Merkle roots of the top level that was spilled; empty unless extended."""
+    roots: bytes  # joined Merkle roots of the top level that was spilled; empty unless extended
     fanout: bytes
     metadata: bytes
-    payload: bytes | None
-    """The content of a small file; None for a large one."""
+    payload: bytes | None  # the content of a small file; None for a large one
 
 
 def fits_inline(metadata_size: int, payload_size: int) -> bool:
@@ -148,8 +136,7 @@ def is_inline(root: bytes, metadata: bytes, payload: bytes) -> bool:
 def build_fanned_out(filesize: int, fanout: bytes, metadata: bytes) -> tuple[bytes, list[bytes]]:
     """Return (base sector's used bytes, spilled sectors) of a large file of 1-of-n chunks.
 
-    `fanout` holds the joined Merkle roots of the payload's 4 MiB chunks. There are no spilled
-    sectors if everything fits the base sector.
+    `fanout` holds the joined Merkle roots of the payload's 4 MiB chunks.
     """
     layout = Layout(filesize, len(metadata), len(fanout), data_pieces=1)
     body = fanout + metadata
@@ -162,10 +149,7 @@ def build_fanned_out(filesize: int, fanout: bytes, metadata: bytes) -> tuple[byt
 
 
 def spill_sizes(body_size: int) -> list[int]:
-    """Return the bytes of each level that was spilled, from the base sector's roots down.
-
-    The last one is `body_size` itself, and the only one if the body fits the base sector.
-    """
+    """Return the bytes of each level, from the base sector's roots down to `body_size` itself."""
     sizes = [body_size]
     while LAYOUT_SIZE + sizes[0] > SECTOR_SIZE:
         sizes.insert(0, -(-sizes[0] // SECTOR_SIZE) * ROOT_SIZE)
@@ -173,10 +157,7 @@ def spill_sizes(body_size: int) -> list[int]:
 
 
 def spilled_level_sizes(layout: Layout) -> list[int]:
-    """Return the bytes of each level below the base sector; the last is fan-out and metadata.
-
-    MalformedError when one of the two is over its limit.
-    """
+    """Return the bytes of each level below the base sector; MalformedError when over a limit."""
     if layout.metadata_size > METADATA_LIMIT or layout.fanout_size > FANOUT_LIMIT:
         raise MalformedError("the metadata or the fan-out is over its limit")
     return spill_sizes(layout.body_size)[1:]
@@ -198,10 +179,7 @@ def split_body(layout: Layout, body: Body) -> tuple[Body, Body]:
 
 
 def parse_base_sector(data: bytes) -> BaseSector:
-    """Read a base sector; `data` may be followed by padding. Nothing is decrypted.
-
-    MalformedError when the data is larger than a sector, or shorter than the layout says.
-    """
+    """Read a base sector, which padding may follow. Nothing is decrypted."""
     layout = Layout.parse(data)
     if len(data) > SECTOR_SIZE:
         raise MalformedError("a base sector cannot be larger than a sector")
@@ -245,8 +223,8 @@ def is_authentic(
 ) -> bool:
     """Whether parts, hashed by `hash_part`, are the chunk of that index according to the fan-out.
 
-    The caller checks the length: zeros may be missing at the end, because the last chunk comes
-    without its padding. ValueError when the parts are more than a chunk.
+    The caller checks the length, because the last chunk comes without its padding. ValueError when
+    the parts are more than a chunk.
     """
     if layout.data_pieces < 1:
         return False

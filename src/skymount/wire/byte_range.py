@@ -6,9 +6,7 @@ from typing import Self
 
 from skymount.errors import MalformedError
 
-RANGES_LIMIT = 64
-"""The most ranges honoured in one request (RFC 9110 14.2)."""
-
+RANGES_LIMIT = 64  # the most ranges honoured in one request (RFC 9110 14.2)
 _DIGITS = 19  # of a position; more cannot be an offset of a file
 _MAX = (1 << 63) - 1  # bytes, the largest file offset
 _SPEC = re.compile(r"([0-9]*)-([0-9]*)")
@@ -37,7 +35,7 @@ class ByteRange:
 
     @classmethod
     def parse_content_range(cls, text: str) -> tuple[Self, int | None]:
-        """Read a Content-Range header; return (range, total size or None when unknown)."""
+        """Return (range, total size or None when unknown)."""
         match = _CONTENT_RANGE.fullmatch(text.strip())
         if match is None:
             raise MalformedError(f"bad Content-Range {text[:80]!r}")
@@ -49,12 +47,10 @@ class ByteRange:
 
 
 def parse_range(text: str, size: int) -> list[ByteRange] | None:
-    """Read a Range header for content of `size` bytes.
+    """Return the satisfiable ranges of a Range header; an empty list means status 416.
 
-    Returns the satisfiable ranges in their order; an empty list (status 416) when there is none;
     None when the header is to be ignored: another unit, too many ranges, or together more than the
-    whole content. MalformedError (also 416) when it does not parse. As Go's file server does it
-    (wire notes 4.4).
+    whole content. MalformedError (also 416) when it does not parse. As in Go (wire notes 4.4).
     """
     unit, equals, specs = text.partition("=")
     if not equals or unit.strip().lower() != "bytes":

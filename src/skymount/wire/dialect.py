@@ -1,11 +1,18 @@
-"""The names that differ between families of portals: path prefix, headers, URI schemes, agent.
-
-The contract writes ``svc`` where deployed portals have their own word.
-"""
+"""The names that differ between families of portals. The contract writes ``svc`` for them."""
 
 from dataclasses import dataclass
 
 from skymount.errors import MalformedError
+
+
+class _Header:
+    """A header whose name begins with the dialect's prefix."""
+
+    def __init__(self, suffix: str) -> None:
+        self._suffix = suffix
+
+    def __get__(self, dialect: "Dialect", owner: type) -> str:
+        return f"{dialect.header_prefix}-{self._suffix}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,43 +20,20 @@ class Dialect:
     """The names that one family of portals uses. Header names compare case-insensitively."""
 
     name: str
-    prefix: str
-    """First segment of the service's own paths: ``/<prefix>/skyfile``."""
-    scheme: str
-    """URI scheme of content links: ``<scheme>://<skylink>``."""
-    entry_scheme: str
-    """URI scheme of a TXT record that names a registry entry (wire notes 8)."""
-    agent: str
-    """What a portal may demand to find in the User-Agent header."""
-    metadata_header: str
-    """Carries the metadata JSON of a download."""
-    header_prefix: str
-    """Starts the other headers of the service, as in ``<header_prefix>-Skylink``."""
+    prefix: str  # first segment of the service's own paths: ``/<prefix>/skyfile``
+    scheme: str  # URI scheme of content links: ``<scheme>://<skylink>``
+    entry_scheme: str  # URI scheme of a TXT record that names a registry entry (wire notes 8)
+    agent: str  # what a portal may demand to find in the User-Agent header
+    metadata_header: str  # carries the metadata JSON of a download
+    header_prefix: str  # starts the other headers of the service, as in ``<header_prefix>-Skylink``
 
-    @property
-    def skylink_header(self) -> str:
-        """The v1 skylink of what was served or stored."""
-        return f"{self.header_prefix}-Skylink"
-
-    @property
-    def requested_skylink_header(self) -> str:
-        """The v2 skylink that was asked for."""
-        return f"{self.header_prefix}-Requested-Skylink"
-
-    @property
-    def proof_header(self) -> str:
-        """The registry entries that lead from the v2 skylink to the v1 one."""
-        return f"{self.header_prefix}-Proof"
-
-    @property
-    def portal_api_header(self) -> str:
-        """The address at which the portal was reached; in every response."""
-        return f"{self.header_prefix}-Portal-Api"
-
-    @property
-    def server_api_header(self) -> str:
-        """The address of the portal's server that answered; in every response."""
-        return f"{self.header_prefix}-Server-Api"
+    skylink_header = _Header("Skylink")  # the v1 skylink of what was served or stored
+    requested_skylink_header = _Header("Requested-Skylink")  # the v2 skylink that was asked for
+    proof_header = _Header("Proof")  # the registry entries that lead from the v2 to the v1 skylink
+    layout_header = _Header("File-Layout")  # the base sector's layout as 198 hex digits, on request
+    portal_api_header = _Header("Portal-Api")  # the address at which the portal was reached
+    server_api_header = _Header("Server-Api")  # the address of the portal's server that answered
+    disable_force_header = _Header("Disable-Force")  # refuse the ``force`` parameter of an upload
 
     @property
     def answer_headers(self) -> tuple[str, ...]:
@@ -63,18 +47,7 @@ class Dialect:
             self.server_api_header,
         )
 
-    @property
-    def layout_header(self) -> str:
-        """The base sector's layout as 198 hex digits, on request."""
-        return f"{self.header_prefix}-File-Layout"
-
-    @property
-    def disable_force_header(self) -> str:
-        """Asks the portal to refuse the ``force`` parameter of an upload."""
-        return f"{self.header_prefix}-Disable-Force"
-
     def path(self, *segments: str) -> str:
-        """Return the path of an endpoint; the segments must be encoded already."""
         return "/" + "/".join((self.prefix, *segments))
 
     def link(self, skylink: object) -> str:
@@ -100,9 +73,7 @@ SKYNET = Dialect(
     header_prefix="Skynet",
 )
 
-REALM = "SiaAPI"
-"""The realm of a portal's password, in every dialect."""
-
+REALM = "SiaAPI"  # the realm of a portal's password, in every dialect
 PRESETS: dict[str, Dialect] = {dialect.name: dialect for dialect in (SVC, SKYNET)}
 
 

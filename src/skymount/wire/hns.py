@@ -1,6 +1,4 @@
-"""Handshake names: domains, their TXT records, and the JSON of a resolution (contract 12, wire
-notes 8).
-"""
+"""Handshake names: domains, TXT records and the JSON of a resolution (contract 12, notes 8)."""
 
 import re
 import unicodedata
@@ -22,9 +20,7 @@ from skymount.wire.registry_entry import (
 )
 from skymount.wire.skylink import BASE64_LENGTH, Skylink
 
-TXT_LIMIT = 4096
-"""Characters of a TXT record that are looked at."""
-
+TXT_LIMIT = 4096  # characters of a TXT record that are looked at
 _DOMAIN_LIMIT = 253  # characters in all and in a label: RFC 1035, 2.3.4
 _LABEL_LIMIT = 63
 _INPUT_LIMIT = 1024  # characters before anything is done with them
@@ -40,10 +36,9 @@ _ENTRY = re.compile(rf"(?:{_ENTRY_SCHEMES})://([^/]+)/([^/]+)/?")
 
 
 def parse_domain(text: str) -> str:
-    """Return a domain as it is looked up: lower case, punycode, without a dot at its end.
+    """Return a domain as it is looked up: in lower case and punycode, without ``hns://``.
 
-    A prefix ``hns://`` is dropped, as the SDKs do. Invisible characters are refused; punycode can
-    still write them.
+    Invisible characters are refused; punycode can still write them.
     """
     if len(text) > _INPUT_LIMIT:
         raise MalformedError(f"a domain has at most {_DOMAIN_LIMIT} characters")
@@ -74,7 +69,6 @@ def _label(label: str) -> str:
 
 
 def _is_punycode(text: str) -> bool:
-    """Whether the text needs punycode, and is its only spelling."""
     try:
         decoded = text.encode("ascii").decode("punycode")
         decoded.encode()
@@ -87,11 +81,9 @@ def _is_punycode(text: str) -> bool:
 class SkylinkRecord:
     """A record that names content."""
 
-    link: str
-    """The text of the record, such as ``<scheme>://<skylink>/<path>``."""
+    link: str  # the text of the record, such as ``<scheme>://<skylink>/<path>``
     skylink: Skylink
-    path: str = ""
-    """Empty, or begins with ``/``."""
+    path: str = ""  # empty, or begins with ``/``
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +98,6 @@ class RegistryRecord:
         return entry_link(self.public_key, self.tweak)
 
     def text(self, scheme: str) -> str:
-        """Write it as a TXT record, with a dialect's scheme for entries."""
         key = quote(f"{ALGORITHM}:{self.public_key.hex()}", safe="")
         return f"{scheme}://{key}/{self.tweak.hex()}"
 

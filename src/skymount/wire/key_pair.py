@@ -6,12 +6,10 @@ from hashlib import pbkdf2_hmac
 from typing import Self
 
 from skymount.errors import MalformedError
-from skymount.wire.hashing import blake2b_256, length_prefixed
+from skymount.wire.hashing import blake2b_256, encode_text, length_prefixed
 from skymount.wire.registry_entry import KEY_SIZE, PRIVATE_KEY_SIZE
 
-SEED_ENTROPY = 64
-"""Random bytes of a generated seed, which is their hex digits."""
-
+SEED_ENTROPY = 64  # random bytes of a generated seed, which is their hex digits
 _HEX64 = re.compile(r"[0-9a-fA-F]{128}")
 _ROUNDS = 1000  # of PBKDF2, as the SDKs have it: too few to protect weak seeds
 
@@ -20,10 +18,8 @@ _ROUNDS = 1000  # of PBKDF2, as the SDKs have it: too few to protect weak seeds
 class SigningKeyPair:
     """An ed25519 key pair. The public key names an owner of registry entries."""
 
-    public_key: bytes
-    """32 bytes."""
-    private_key: bytes = field(repr=False)
-    """64 bytes: the ed25519 seed, then the public key."""
+    public_key: bytes  # 32 bytes
+    private_key: bytes = field(repr=False)  # 64 bytes: the ed25519 seed, then the public key
 
     def __post_init__(self) -> None:
         if len(self.public_key) != KEY_SIZE or len(self.private_key) != PRIVATE_KEY_SIZE:
@@ -41,11 +37,8 @@ class SigningKeyPair:
 
     @classmethod
     def from_seed(cls, seed: str) -> Self:
-        """Derive from a seed or pass-phrase of any length; the same one gives the same pair."""
-        try:
-            password = seed.encode()
-        except UnicodeEncodeError:
-            raise MalformedError("a seed must be valid Unicode text") from None
+        """Derive from a seed or pass-phrase of any length."""
+        password = encode_text(seed, "a seed")
         from nacl.bindings import crypto_sign_seed_keypair
 
         derived = pbkdf2_hmac("sha256", password, b"", _ROUNDS, KEY_SIZE)
@@ -53,7 +46,7 @@ class SigningKeyPair:
 
     @classmethod
     def from_private_key(cls, private_key: bytes) -> Self:
-        """Check a private key of 64 bytes: its second half must be the public key of its first."""
+        """MalformedError unless the second half is the public key of the first."""
         if len(private_key) != PRIVATE_KEY_SIZE:
             raise MalformedError(f"a private key has {2 * PRIVATE_KEY_SIZE} hex digits")
         from nacl.bindings import crypto_sign_seed_keypair
@@ -65,7 +58,6 @@ class SigningKeyPair:
 
     @classmethod
     def from_private_hex(cls, text: str) -> Self:
-        """Read a private key of 128 hex digits."""
         if not _HEX64.fullmatch(text):
             raise MalformedError(f"a private key has {2 * PRIVATE_KEY_SIZE} hex digits")
         return cls.from_private_key(bytes.fromhex(text))
@@ -73,8 +65,5 @@ class SigningKeyPair:
 
 def derive_child_seed(master_seed: str, seed: str) -> str:
     """Combine a master seed with a sub-seed, such as an application's name; 64 hex digits."""
-    try:
-        texts = (master_seed.encode(), seed.encode())
-    except UnicodeEncodeError:
-        raise MalformedError("a seed must be valid Unicode text") from None
+    texts = (encode_text(text, "a seed") for text in (master_seed, seed))
     return blake2b_256(*map(length_prefixed, texts)).hex()

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def decode_json(body: bytes, form: type[T], what: str, limit: int) -> T:
-    """Read JSON of a form that msgspec knows. MalformedError, which names `what`, if it differs."""
+    """Read JSON of a type that msgspec knows; a MalformedError names `what`."""
     if len(body) > limit:
         raise MalformedError(f"{what} is too long")
     try:

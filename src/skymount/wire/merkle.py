@@ -1,8 +1,7 @@
-"""The Merkle root of a sector: blake2b-256 over a perfect tree of 65,536 leaves of 64 bytes (wire
-notes 2.4).
+"""The Merkle root of a sector: blake2b-256 over 65,536 leaves of 64 bytes (wire notes 2.4).
 
-The compiled form (_merkle.c) is ten to thirty times faster and releases the interpreter lock; the
-plain form here is the fallback. Both know the roots of all-zero subtrees, so short data is cheap.
+The compiled form (_merkle.c) is ten to thirty times faster and releases the interpreter lock.
+Both know the roots of all-zero subtrees, so short data is cheap.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,8 +13,7 @@ LEAF_SIZE = 64
 DEPTH = (SECTOR_SIZE // LEAF_SIZE).bit_length() - 1
 
 _STEP = 8
-GROUP = 1 << _STEP
-"""Leaves that are hashed together; the root of a sector is computed from the roots of groups."""
+GROUP = 1 << _STEP  # leaves that are hashed together
 
 Data = bytes | bytearray | memoryview
 
@@ -79,15 +77,11 @@ def _fastest() -> tuple[Callable[[Data, int, int], bytes], Callable[[Data], byte
 
 _groups, _join = _fastest()
 
-COMPILED = _join is not plain_join
-"""Whether the compiled form is in use."""
+COMPILED = _join is not plain_join  # whether the compiled form is in use
 
 
 def sector_root(data: Data) -> bytes:
-    """Return the 32-byte Merkle root of `data` padded with zeros to a full sector.
-
-    ValueError when the data is larger than a sector.
-    """
+    """Return the Merkle root of `data` padded with zeros; ValueError when larger than a sector."""
     return joined_root([piece_groups(data, 0, 1)])
 
 
@@ -107,10 +101,7 @@ def piece_groups(part: Data, piece: int, pieces: int) -> bytes:
 
 
 def joined_root(parts: Iterable[bytes]) -> bytes:
-    """Return the root of a data piece from the `piece_groups` of its parts, in order.
-
-    Zeros follow. ValueError when they are more than a sector.
-    """
+    """Return the root of a data piece from the `piece_groups` of its parts; zeros follow."""
     roots = b"".join(parts)
     if len(roots) > SECTOR_SIZE // LEAF_SIZE // GROUP * ROOT_SIZE:
         raise ValueError("more groups than a sector has")

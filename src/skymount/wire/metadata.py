@@ -1,12 +1,11 @@
 """The metadata JSON of a skyfile: read leniently, written as the exact bytes that portals store.
 
 Rules: the contract's «Metadata», wire notes 2.5 (bytes), 3.3 (path rules), 4.5 (sub-paths).
-A broken subfile does not hide the others: `Metadata.rejected` lists it with the reason.
 """
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -14,15 +13,9 @@ import msgspec
 
 from skymount.errors import MalformedError
 
-METADATA_LIMIT = 256 << 20
-"""Bytes of metadata JSON; a million subfiles take about 120 MB."""
-
-SUBFILES_LIMIT = 2 << 20
-"""Subfiles in metadata; each takes about 300 bytes of memory once parsed."""
-
-INTEGER_LIMIT = 1 << 63
-"""Offsets and lengths are below this, as the kernel's file offsets are."""
-
+METADATA_LIMIT = 256 << 20  # bytes of metadata JSON; a million subfiles take about 120 MB
+SUBFILES_LIMIT = 2 << 20  # subfiles in metadata; each takes about 300 bytes of memory once parsed
+INTEGER_LIMIT = 1 << 63  # offsets and lengths are below this, as the kernel's file offsets are
 _LENIENT_LIMIT = 128 << 20  # bytes of JSON that is read without type information
 _LENIENT_LISTS = 1 << 20  # lists in it; in memory each is ten times as large as its JSON
 _MODE_BITS = 0o7777
@@ -43,8 +36,7 @@ class Subfile(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 class Metadata(msgspec.Struct, frozen=True, gc=False):
     """A skyfile's metadata. `mode` holds Unix permission bits, 0 when there are none.
 
-    `length` is None where the JSON has none (uploads before July 2020). `subfiles` maps paths as
-    sent to records; it is empty for raw uploads.
+    `length` is None in uploads before July 2020. `subfiles` maps paths as sent to records.
     """
 
     filename: str = ""
@@ -55,8 +47,7 @@ class Metadata(msgspec.Struct, frozen=True, gc=False):
     disabledefaultpath: bool = False
     tryfiles: tuple[str, ...] = ()
     errorpages: dict[str, str] = {}
-    rejected: tuple[tuple[str, str], ...] = ()
-    """(path, reason) of each broken subfile."""
+    rejected: tuple[tuple[str, str], ...] = ()  # (path, reason) of each broken subfile
 
     @property
     def payload_size(self) -> int | None:
@@ -85,12 +76,11 @@ class Outline(NamedTuple):
     filename: str
     length: int | None
     mode: int
-    files: Iterator[tuple[str, Subfile | str]]
-    """Path and record of each subfile, or why it is broken. Read once, to free memory early."""
+    files: Iterator[tuple[str, Subfile | str]]  # path and record, or why it is broken; read once
 
 
 class _Outline(msgspec.Struct, gc=False):
-    """The same as decoded. Records are decoded one by one, which takes a fifth of the memory."""
+    """Records are decoded later one by one, which takes a fifth of the memory."""
 
     filename: str = ""
     length: int | None = None
@@ -99,8 +89,6 @@ class _Outline(msgspec.Struct, gc=False):
 
 
 class _SubfileRecord(msgspec.Struct, gc=False):
-    """The part of a subfile that a listing needs."""
-
     mode: int = 0
     contenttype: str = ""
     offset: int = 0
@@ -153,16 +141,12 @@ def outline_metadata(raw: bytes | memoryview) -> Outline:
     try:
         found = _decode_outline(raw)
     except _REFUSED:
-        return outline_of(_parse_leniently(bytes(raw)))
+        metadata = _parse_leniently(bytes(raw))
+        files: Iterator[tuple[str, Subfile | str]]
+        files = chain(metadata.rejected, metadata.subfiles.items())
+        return Outline(metadata.filename, metadata.length, metadata.mode, files)
     length, mode = _size_or_none(found.length), _mode(found.mode)
     return Outline(found.filename, length, mode, _records(found.subfiles or {}))
-
-
-def outline_of(metadata: Metadata) -> Outline:
-    """Return the outline of parsed metadata."""
-    files: Iterator[tuple[str, Subfile | str]]
-    files = chain(metadata.rejected, metadata.subfiles.items())
-    return Outline(metadata.filename, metadata.length, metadata.mode, files)
 
 
 def _records(found: dict[str, msgspec.Raw]) -> Iterator[tuple[str, Subfile | str]]:
@@ -203,7 +187,6 @@ def _is_sound(sub: Subfile) -> bool:
 
 
 def _parse_leniently(raw: bytes) -> Metadata:
-    """Read metadata that the typed decoder refuses, member by member."""
     found = _load_leniently(raw)
     if not isinstance(found, dict):
         raise MalformedError("metadata is not a JSON object")
@@ -278,30 +261,29 @@ def _size_or_none(value: Any) -> int | None:
     return value if type(value) is int and 0 <= value < INTEGER_LIMIT else None
 
 
-# Go's encoding/json: control characters as \u00xx except \n \r \t, and these five (notes 2.5).
-_ESCAPES = {code: f"\\u{code:04x}" for code in (*range(0x20), 0x26, 0x3C, 0x3E, 0x2028, 0x2029)}
-_ESCAPES |= {0x0A: "\\n", 0x0D: "\\r", 0x09: "\\t", 0x22: '\\"', 0x5C: "\\\\"}
+class _Stored(msgspec.Struct, omit_defaults=True):
+    """Metadata as portals store it: members in this order, empty ones left out."""
+
+    filename: str
+    length: int
+    mode: int = 0
+    subfiles: dict[str, Subfile] = {}
+    defaultpath: str = ""
+    disabledefaultpath: bool = False
+    tryfiles: tuple[str, ...] = ()
+    errorpages: dict[str, str] = {}
 
 
-def _quote(text: str) -> str:
-    return f'"{text.translate(_ESCAPES)}"'
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+# What Go's encoding/json writes in another way (wire notes 2.5). An escaped backslash is matched to
+# skip it.
+_GO_ESCAPED = re.compile(r"\\[\\bf]|[&<>\u2028\u2029]")
+_GO_ESCAPES = {"\\b": "\\u0008", "\\f": "\\u000c", "\\\\": "\\\\"}
 
 
-def _encode_subfile(sub: Subfile) -> str:
-    members = [
-        f'"mode":{sub.mode}' if sub.mode else "",
-        f'"filename":{_quote(sub.filename)}' if sub.filename else "",
-        f'"contenttype":{_quote(sub.contenttype)}' if sub.contenttype else "",
-        f'"offset":{sub.offset}' if sub.offset else "",
-        f'"len":{sub.len}' if sub.len else "",
-    ]
-    return "{" + ",".join(filter(None, members)) + "}"
-
-
-def _encode_map(items: Iterable[tuple[str, str]]) -> str:
-    """Write a JSON object of encoded values, sorted by the bytes of their keys."""
-    ordered = sorted(items, key=lambda item: item[0].encode())
-    return "{" + ",".join(f"{_quote(key)}:{value}" for key, value in ordered) + "}"
+def _go_escape(match: re.Match[str]) -> str:
+    return _GO_ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04x}"
 
 
 def encode_metadata(metadata: Metadata) -> bytes:
@@ -310,25 +292,17 @@ def encode_metadata(metadata: Metadata) -> bytes:
     `filename` and `length` are always written, `rejected` never. UnicodeEncodeError for text that
     is not valid Unicode.
     """
-    members = [
-        f'"filename":{_quote(metadata.filename)}',
-        f'"length":{metadata.length or 0}',
-    ]
-    if metadata.mode:
-        members.append(f'"mode":{metadata.mode}')
-    if metadata.subfiles:
-        encoded = ((path, _encode_subfile(sub)) for path, sub in metadata.subfiles.items())
-        members.append(f'"subfiles":{_encode_map(encoded)}')
-    if metadata.defaultpath:
-        members.append(f'"defaultpath":{_quote(metadata.defaultpath)}')
-    if metadata.disabledefaultpath:
-        members.append('"disabledefaultpath":true')
-    if metadata.tryfiles:
-        members.append(f'"tryfiles":[{",".join(map(_quote, metadata.tryfiles))}]')
-    if metadata.errorpages:
-        pages = ((code, _quote(path)) for code, path in metadata.errorpages.items())
-        members.append(f'"errorpages":{_encode_map(pages)}')
-    return ("{" + ",".join(members) + "}").encode()
+    stored = _Stored(
+        metadata.filename,
+        metadata.length or 0,
+        metadata.mode,
+        metadata.subfiles,
+        metadata.defaultpath,
+        metadata.disabledefaultpath,
+        metadata.tryfiles,
+        metadata.errorpages,
+    )
+    return _GO_ESCAPED.sub(_go_escape, _encode(stored).decode()).encode()
 
 
 def check_path(path: str) -> None:
@@ -347,10 +321,7 @@ def check_path(path: str) -> None:
 
 
 def select(metadata: Metadata, path: str) -> dict[str, Subfile]:
-    """Return the subfiles at or below `path`, which has no leading slash; all for ``""``.
-
-    An exact name wins over a directory of that name (wire notes 4.3).
-    """
+    """Return the subfiles at or below `path`; an exact name wins (wire notes 4.3)."""
     if not path:
         return metadata.subfiles
     if path in metadata.subfiles:
@@ -360,10 +331,7 @@ def select(metadata: Metadata, path: str) -> dict[str, Subfile]:
 
 
 def subpath_metadata(path: str, selected: Mapping[str, Subfile]) -> Metadata:
-    """Return the metadata that a download of `path` carries (wire notes 4.5).
-
-    `filename` gets a leading slash, and offsets begin at 0. `selected` is not empty.
-    """
+    """Return the metadata of a download of `path` (wire notes 4.5); `selected` is not empty."""
     base = min(sub.offset for sub in selected.values())
     return Metadata(
         filename=f"/{path.strip('/')}",

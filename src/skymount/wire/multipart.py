@@ -8,9 +8,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from skymount.errors import MalformedError
 
-PART_HEADER_LIMIT = 64 << 10
-"""Bytes of the header of one part."""
-
+PART_HEADER_LIMIT = 64 << 10  # bytes of the header of one part
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _PARAMETER = re.compile(
     r';[ \t]*([A-Za-z0-9*_-]+)[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^;"]*))[ \t]*', re.DOTALL
@@ -24,14 +22,10 @@ class PartHeader:
     field: str
     filename: str
     contenttype: str = ""
-    mode: int = 0
-    """Permission bits, 0 when not given."""
+    mode: int = 0  # permission bits, 0 when not given
 
     def encode(self) -> bytes:
-        """Write the header lines, without the empty line after them.
-
-        A name with control characters is written in the extended form of RFC 5987.
-        """
+        """Write the header lines; control characters need the extended form of RFC 5987."""
         field = _backslashed(_CONTROL.sub("", self.field))
         if _CONTROL.search(self.filename):
             name = f"filename*=UTF-8''{quote(self.filename, safe='')}"
@@ -46,11 +40,7 @@ class PartHeader:
 
     @classmethod
     def parse(cls, headers: Iterable[tuple[bytes, bytes]]) -> Self:
-        """Read a part's (name, value) headers.
-
-        The file name keeps its directories (wire notes 3.3). MalformedError when the disposition
-        or the mode does not parse, or the name is not UTF-8.
-        """
+        """Read (name, value) headers; the file name keeps its directories (wire notes 3.3)."""
         found = {name.lower(): value for name, value in headers}
         if sum(len(name) + len(value) for name, value in found.items()) > PART_HEADER_LIMIT:
             raise MalformedError("multipart: the header of a part is too long")
@@ -76,7 +66,6 @@ def _backslashed(text: str) -> str:
 
 
 def _parameters(disposition: str) -> dict[str, str]:
-    """Read the parameters of a Content-Disposition value, the first of each name."""
     kind, at = re.match(r"[^;]*", disposition), 0
     if kind is None or kind[0].strip().lower() != "form-data":
         raise MalformedError("multipart: a part is not form-data")

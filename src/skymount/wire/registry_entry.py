@@ -1,5 +1,4 @@
-"""Registry entries: bytes, hashes, signatures, JSON forms, and which one replaces which (wire
-notes 6).
+"""Registry entries: bytes, hashes, signatures, JSON, and which one replaces which (wire notes 6).
 
 PyNaCl takes 30 ms and 3 MB, so it is imported when the first entry is signed or verified.
 """
@@ -11,29 +10,21 @@ from typing import Any, Self
 import msgspec
 
 from skymount.errors import BadSignatureError, MalformedError, RevisionError
-from skymount.wire.hashing import blake2b_256, length_prefixed
+from skymount.wire.hashing import blake2b_256, encode_text, length_prefixed
 from skymount.wire.limited_json import decode_json
 from skymount.wire.skylink import BASE64_LENGTH, RAW_SIZE, Skylink
 
 ALGORITHM = "ed25519"
 
-DATA_LIMIT = 113
-"""Bytes of data in an entry."""
-
-MAX_REVISION = (1 << 64) - 1
-"""An entry of this revision is frozen: nothing replaces it."""
-
-DELETED = bytes(RAW_SIZE)
-"""Data of an entry that its owner deleted (wire notes 6.6)."""
-
+DATA_LIMIT = 113  # bytes of data in an entry
+MAX_REVISION = (1 << 64) - 1  # an entry of this revision is frozen: nothing replaces it
+DELETED = bytes(RAW_SIZE)  # data of an entry that its owner deleted (wire notes 6.6)
 KEY_SIZE = 32
 PRIVATE_KEY_SIZE = 64
 SIGNATURE_SIZE = 64
 TWEAK_SIZE = 32
 
-UPDATE_LIMIT = 16 << 10
-"""Bytes of JSON of an entry; the longest form takes under 1.5 KiB."""
-
+UPDATE_LIMIT = 16 << 10  # bytes of JSON of an entry; the longest form takes under 1.5 KiB
 _HOST_KEY_HASH = 20  # bytes at the start of an entry of kind 2 that do not count as work
 
 _HEX = re.compile(r"(?:[0-9a-fA-F]{2})*")
@@ -42,16 +33,13 @@ _HEX32 = re.compile(r"[0-9a-fA-F]{64}")
 
 def hash_data_key(text: str) -> bytes:
     """Return the 32-byte tweak that a data key stands for on the wire (wire notes 6.5)."""
-    try:
-        return blake2b_256(length_prefixed(text.encode()))
-    except UnicodeEncodeError:
-        raise MalformedError("a data key must be valid Unicode text") from None
+    return blake2b_256(length_prefixed(encode_text(text, "a data key")))
 
 
 def parse_public_key(text: str) -> bytes:
     """Read ``ed25519:<64 hex digits>`` or the digits alone.
 
-    MalformedError never repeats the text, which may be a private key by mistake.
+    A MalformedError never repeats the text, which may be a private key by mistake.
     """
     algorithm, colon, digits = text.rpartition(":")
     if colon and algorithm != ALGORITHM:
@@ -79,10 +67,7 @@ def entry_link(public_key: bytes, tweak: bytes) -> Skylink:
 
 
 def linked_skylink(data: bytes) -> Skylink | None:
-    """Return the skylink in an entry's data: 34 raw bytes, or the older 46 characters.
-
-    None when the data is anything else, or the entry is deleted.
-    """
+    """Return the skylink in an entry's data, 34 bytes or 46 characters; None if there is none."""
     try:
         if len(data) == RAW_SIZE and data != DELETED:
             return Skylink.from_bytes(data)
@@ -103,14 +88,10 @@ def _sized(data: bytes, size: int, what: str) -> bytes:
 class Entry:
     """One revision of an entry, whoever owns it."""
 
-    tweak: bytes
-    """The hashed data key, 32 bytes."""
-    data: bytes
-    """At most `DATA_LIMIT` bytes."""
-    revision: int
-    """0 to `MAX_REVISION`."""
-    kind: int = 1
-    """1, or 2: data that begins with the hash of a host's key (later portals)."""
+    tweak: bytes  # the hashed data key, 32 bytes
+    data: bytes  # at most `DATA_LIMIT` bytes
+    revision: int  # 0 to `MAX_REVISION`
+    kind: int = 1  # 1, or 2: data that begins with the hash of a host's key (later portals)
 
     def __post_init__(self) -> None:
         _sized(self.tweak, TWEAK_SIZE, "a hashed data key")
@@ -137,14 +118,10 @@ class Entry:
 
     @property
     def work(self) -> bytes:
-        """The proof of work: of two entries of one revision the lower work wins.
-
-        It leaves out the kind and the host's key, so both kinds of an entry have the same work.
-        """
+        """The proof of work, without kind and host key: of one revision the lowest wins."""
         return self._hash(self.data[_HOST_KEY_HASH:] if self.kind == 2 else self.data)
 
     def sign(self, private_key: bytes) -> "SignedEntry":
-        """Sign with a private key of 64 bytes, whose second half is the public key."""
         from nacl.bindings import crypto_sign
 
         _sized(private_key, PRIVATE_KEY_SIZE, "a private key")
@@ -153,10 +130,7 @@ class Entry:
 
 
 def check_update(stored: Entry | None, new: Entry) -> None:
-    """RevisionError unless `new` may replace `stored` (wire notes 6.3); signatures are not checked.
-
-    At the same revision the lower work wins, except at the last revision, which is frozen.
-    """
+    """RevisionError unless `new` may replace `stored` (wire notes 6.3), signatures aside."""
     if stored is None or new.revision > stored.revision:
         return
     if new.revision < stored.revision:
@@ -191,8 +165,6 @@ class _Answer(msgspec.Struct):
 
 
 class _Hop(_Answer, kw_only=True):
-    """One element of a proof."""
-
     datakey: str
     publickey: _Key | str
 
@@ -225,11 +197,9 @@ def _key_of(value: _Key | str) -> bytes:
 class SignedEntry:
     """An entry with its owner's signature. Only `verify` checks that."""
 
-    public_key: bytes
-    """32 bytes."""
+    public_key: bytes  # 32 bytes
     entry: Entry
-    signature: bytes = field(repr=False)
-    """64 bytes."""
+    signature: bytes = field(repr=False)  # 64 bytes
 
     def __post_init__(self) -> None:
         _sized(self.public_key, KEY_SIZE, "a public key")
@@ -237,7 +207,6 @@ class SignedEntry:
 
     @property
     def id(self) -> bytes:
-        """The entry's id, 32 bytes: the same for every revision."""
         return entry_id(self.public_key, self.entry.tweak)
 
     @property
@@ -245,10 +214,7 @@ class SignedEntry:
         return Skylink.v2(self.id)
 
     def verify(self) -> Self:
-        """Return self; BadSignatureError when the owner did not sign this.
-
-        MalformedError when an entry of kind 2 is too short for the hash of a host's key.
-        """
+        """Return self; BadSignatureError or MalformedError when it is not sound."""
         from nacl.bindings import crypto_sign_open
         from nacl.exceptions import BadSignatureError as NaclBadSignature
 
@@ -264,7 +230,7 @@ class SignedEntry:
         return self
 
     def as_json(self) -> dict[str, object]:
-        """Return the element of a proof that this entry makes, for a JSON encoder."""
+        """Return the element of a proof, for a JSON encoder."""
         return {
             "data": self.entry.data.hex(),
             "revision": self.entry.revision,
@@ -275,14 +241,14 @@ class SignedEntry:
         }
 
     def encode_answer(self) -> bytes:
-        """Write the JSON of endpoint 5: data, revision, signature, then what later portals add."""
+        """Write the JSON of endpoint 5: later portals added the members after the signature."""
         found = self.as_json()
         order = ("data", "revision", "signature", "datakey", "publickey", "type")
         return msgspec.json.encode({name: found[name] for name in order}) + b"\n"
 
     @classmethod
     def parse_answer(cls, body: bytes, public_key: bytes, tweak: bytes) -> Self:
-        """Read the JSON of endpoint 5 for the entry that was asked for. `verify` it then."""
+        """Read the JSON of endpoint 5; nothing is verified yet."""
         answer = decode_json(body, _Answer, "registry answer", UPDATE_LIMIT)
         return cls._of_answer(answer, public_key, tweak)
 
@@ -293,7 +259,7 @@ class SignedEntry:
         return cls(public_key, entry, _from_hex(answer.signature, "signature"))
 
     def encode_update(self) -> bytes:
-        """Write the JSON that endpoint 6 takes, with arrays of byte values (contract)."""
+        """Write the JSON that endpoint 6 takes."""
         update: dict[str, object] = {
             "publickey": {"algorithm": ALGORITHM, "key": list(self.public_key)},
             "datakey": self.entry.tweak.hex(),
@@ -307,10 +273,7 @@ class SignedEntry:
 
     @classmethod
     def parse_update(cls, body: bytes) -> Self:
-        """Read the JSON that endpoint 6 takes, in any form of wire notes 6.2.
-
-        Bytes are base64 or arrays, missing data is empty, unknown members are ignored.
-        """
+        """Read the JSON that endpoint 6 takes, in any form of wire notes 6.2."""
         update = decode_json(body, _Update, "request", UPDATE_LIMIT)
         entry = Entry(
             parse_tweak(update.datakey),
@@ -323,7 +286,7 @@ class SignedEntry:
 
     @classmethod
     def parse_hops(cls, text: bytes) -> tuple[Self, ...]:
-        """Read the elements of a proof; an empty array or ``null`` gives none."""
+        """Read the elements of a proof; nothing is verified yet."""
         hops: list[_Hop] = decode_json(text, _Hops, "registry proof", UPDATE_LIMIT) or []
         return tuple(
             cls._of_answer(hop, _key_of(hop.publickey), parse_tweak(hop.datakey)) for hop in hops

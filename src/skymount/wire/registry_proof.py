@@ -8,9 +8,7 @@ from skymount.errors import BadSignatureError, MalformedError
 from skymount.wire.registry_entry import SignedEntry, linked_skylink
 from skymount.wire.skylink import Skylink
 
-HOPS = 2
-"""The most registry entries on the path from a v2 skylink to content."""
-
+HOPS = 2  # the most registry entries on the path from a v2 skylink to content
 _LIMIT = 16 << 10  # bytes of a proof; the longest honest one has less than 2 KiB
 
 
@@ -19,15 +17,10 @@ def encode_proof(hops: Sequence[SignedEntry]) -> bytes:
     return msgspec.json.encode([hop.as_json() for hop in hops])
 
 
-def parse_proof(text: bytes) -> tuple[SignedEntry, ...]:
-    """Read the header's JSON array; nothing is verified yet."""
-    return SignedEntry.parse_hops(text)
-
-
 def check_proof(requested: Skylink, resolved: Skylink, hops: Sequence[SignedEntry]) -> None:
     """BadSignatureError unless signed entries lead from one skylink to the other.
 
-    A proof shows that the owners signed these entries, not that they are the latest ones.
+    A proof does not show that these entries are the latest ones.
     """
     if not hops:
         raise BadSignatureError("Expected registry proof not to be empty")
@@ -47,10 +40,10 @@ def check_proof(requested: Skylink, resolved: Skylink, hops: Sequence[SignedEntr
 
 
 def verified_hops(requested: Skylink, resolved: Skylink, text: bytes) -> tuple[SignedEntry, ...]:
-    """Read a proof and check it; return its entries. MalformedError when it does not hold."""
+    """Read a proof and check it; MalformedError when it does not hold."""
     if len(text) > _LIMIT:
         raise MalformedError(f"a proof has at most {_LIMIT} bytes")
-    hops = parse_proof(text)
+    hops = SignedEntry.parse_hops(text)
     if len(hops) > HOPS:
         raise MalformedError(f"a proof has at most {HOPS} registry entries")
     check_proof(requested, resolved, hops)

@@ -18,15 +18,11 @@ class Request:
     """A request line and its headers, without a portal address or a body."""
 
     method: str
-    target: str
-    """Path and query, percent-encoded, beginning with ``/``."""
+    target: str  # path and query, percent-encoded, beginning with ``/``
     headers: tuple[tuple[str, str], ...] = ()
-    repeatable: bool = False
-    """Whether it is idempotent although its method is not."""
-    is_answered: bool = False
-    """Whether success shows in the content of the response, not only in its status."""
-    may_tell_metadata: bool = False
-    """Whether a response header may hold all metadata of a skylink, megabytes long."""
+    repeatable: bool = False  # whether it is idempotent although its method is not
+    is_answered: bool = False  # whether success shows in the content of the response
+    may_tell_metadata: bool = False  # whether a response header may have megabytes of metadata
 
     @property
     def is_safe(self) -> bool:
@@ -35,10 +31,7 @@ class Request:
 
 
 def quote_path(path: str) -> str:
-    """Percent-encode a path inside a skylink.
-
-    ``+`` is encoded too, because portals decode paths as they do queries (wire notes 4.1).
-    """
+    """Percent-encode a path, with ``+``, because portals decode it as a query (wire notes 4.1)."""
     return quote(path, safe="/", errors="surrogatepass")
 
 
@@ -65,8 +58,7 @@ def download(
     """Ask for content: endpoint 3, or 4 with method HEAD.
 
     `path` selects a file or directory; `archive` is a value of the ``format`` parameter; `timeout`
-    is whole seconds that the portal may search. Without `with_metadata` a portal may leave out the
-    metadata header. MalformedError when both a skykey's name and its id are given.
+    is whole seconds that the portal may search.
     """
     query: list[tuple[str, str]] = []
     if archive:
@@ -114,9 +106,8 @@ def upload(
 ) -> Request:
     """Send content: endpoint 1, and 2 when `filename` names the directory.
 
-    The path begins with ``skyfile`` for both, because deployed portals know no other (wire notes
-    3.1). `file_path` is where a storage node keeps it; portals ignore it, nodes refuse an empty or
-    a used one.
+    Both begin with ``skyfile``, because deployed portals know no other path (wire notes 3.1).
+    Storage nodes store it at `file_path`, and refuse an empty or used one; portals ignore it.
     """
     named = [("filename", filename)] if filename else []
     path = dialect.path("skyfile", *([quote_path(file_path)] if file_path else []))

@@ -1,7 +1,4 @@
-"""Bodies of responses, as portals write and clients read them, and the entity tag of a download.
-
-Rules: contract 1, 2, wire notes 4.4 (entity tags), 4.6 (errors), 4.7 (resolved skylinks).
-"""
+"""Bodies of responses, and entity tags of downloads (contract 1, 2, wire notes 4.4, 4.6, 4.7)."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -14,8 +11,7 @@ from skymount.wire.hashing import blake2b_256, length_prefixed
 from skymount.wire.limited_json import decode_json
 from skymount.wire.skylink import Skylink
 
-RESPONSE_LIMIT = 64 << 10
-"""Bytes that are read of a JSON response or an error body."""
+RESPONSE_LIMIT = 64 << 10  # bytes that are read of a JSON response or an error body
 
 
 def parse_resolved(body: bytes) -> Skylink:
@@ -100,8 +96,7 @@ def parse_error(body: bytes) -> str:
 def etag(skylink: Skylink, path: str, archive: str) -> str:
     """Return the entity tag of a download, quotes included: the same for GET and HEAD.
 
-    Hashed as by later servers (wire notes 4.4): skylink, path, format and the constant "1", each
-    after its length. Early servers hash the method too; but HEAD must answer as GET does.
+    Hashed as by later servers (wire notes 4.4); early ones hash the method too.
     """
     texts = (text.encode("utf-8", "surrogateescape") for text in (str(skylink), path, archive, "1"))
     return f'"{blake2b_256(*map(length_prefixed, texts)).hex()}"'

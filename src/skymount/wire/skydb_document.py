@@ -1,24 +1,16 @@
-"""The JSON document of SkyDB as it is uploaded (wire notes 10).
-
-Threads do not help here: `json` holds the interpreter lock.
-"""
+"""The JSON document of SkyDB as it is uploaded (wire notes 10).."""
 
 import json
 from typing import Any, NoReturn
 
 from skymount.errors import MalformedError, WrongTypeError
 
-DOCUMENT_LIMIT = 64 << 20
-"""Bytes of one document as JSON."""
-
+DOCUMENT_LIMIT = 64 << 20  # bytes of one document as JSON
 _VERSION = 2  # of the object in which the SDKs wrap a document
 
 
 def encode_document(document: object) -> bytes:
-    """Write the JSON that is uploaded: the document, wrapped as the SDKs do.
-
-    WrongTypeError for what JSON cannot hold, MalformedError when it is too long.
-    """
+    """Write the document, wrapped as the SDKs do; WrongTypeError for what JSON cannot hold."""
     if not isinstance(document, dict | list):
         raise WrongTypeError(f"json must be a dict or a list, not {type(document).__name__}")
     wrapped = {"_data": document, "_v": _VERSION}
@@ -52,7 +44,7 @@ def decode_document(body: bytes) -> Any:
 
 
 def _is_truthy(value: Any) -> bool:
-    """Whether a value is true in JavaScript, as empty objects and arrays are (wire notes 10)."""
+    """Whether JavaScript takes it for true, as it does empty objects and arrays."""
     return value not in (None, False, 0, "")
 
 

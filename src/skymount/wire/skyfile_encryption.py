@@ -1,9 +1,7 @@
 """Encryption of skyfiles with skykeys: which key and nonce encrypts which bytes (wire notes 2.7).
 
-The cipher is XChaCha20 without authentication. Each skyfile has a random nonce of 24 bytes; the
-nonces for its identifier, its base sector and each piece of large content are derived from it. The
-base sector is encrypted with its padding, except for what tells readers which skykey it was.
-``cryptography`` is imported when the first byte is encrypted.
+The cipher is XChaCha20 without authentication. The nonces for the identifier, the base sector and
+each piece are derived from a random nonce of 24 bytes. ``cryptography`` is imported on first use.
 """
 
 import base64
@@ -13,17 +11,14 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from skymount.errors import MalformedError
-from skymount.wire.base_sector import LAYOUT_SIZE, Layout, fits_inline
+from skymount.wire.base_sector import LAYOUT_SIZE, Layout, build_inline
 from skymount.wire.hashing import blake2b_256, length_prefixed
 from skymount.wire.skykey import ID_SIZE, NONCE_SIZE, Kind, Skykey
 from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE
 
-CIPHER_XCHACHA20 = b"\0\0\0\0\0\0\0\4"
-"""The cipher type in the layout of an encrypted skyfile (wire notes 2.1)."""
-
+CIPHER_XCHACHA20 = b"\0\0\0\0\0\0\0\4"  # in the layout of encrypted skyfiles (wire notes 2.1)
+# Deployed readers require parity of large content. A root of zeros stands for a missing piece.
 DATA_PIECES, PARITY_PIECES = 1, 1
-"""How large content is spread. Deployed readers require parity; a root of zeros says that the piece
-is missing, so parity costs nothing."""
 
 _BASE_SECTOR = b"BaseSectorNonce".ljust(16, b"\0")
 _FANOUT = b"FanoutNonce".ljust(16, b"\0")
@@ -49,8 +44,8 @@ def _key_stream(key: bytes, start: bytes, data: bytes | memoryview) -> bytes:
 def _hchacha20(key: bytes, nonce: bytes) -> bytes:
     """Return the key that XChaCha20 uses in place of `key` for the first 16 bytes of a nonce.
 
-    A block of ChaCha20 is the state after its rounds, plus the state before. HChaCha20 is the
-    former only, without the words that hold the key.
+    A block of ChaCha20 is the state after its rounds plus the state before. HChaCha20 is only the
+    former, without the words that hold the key.
     """
     mixed = struct.unpack("<16I", _key_stream(key, nonce, bytes(_BLOCK)))
     state = (*_CONSTANTS, *struct.unpack("<4I", nonce))
@@ -76,7 +71,6 @@ class StreamKey:
         return replace(self, nonce=blake2b_256(self.nonce, index)[:NONCE_SIZE])
 
     def apply(self, data: bytes | memoryview, at: int = 0) -> bytes:
-        """Encrypt or decrypt bytes that begin `at` bytes into the stream."""
         block, skipped = divmod(at, _BLOCK)
         start = block.to_bytes(8, "little") + self.nonce[16:]
         key = _hchacha20(self.key, self.nonce[:16])
@@ -86,7 +80,7 @@ class StreamKey:
 
 
 def is_encrypted(layout: Layout) -> bool:
-    """Whether a stored layout is encrypted: all of it but the cipher and the key data."""
+    """Whether a stored layout is encrypted, except for the cipher and the key data."""
     return layout.cipher == CIPHER_XCHACHA20
 
 
@@ -94,8 +88,7 @@ def is_encrypted(layout: Layout) -> bool:
 class SkyfileKey:
     """The keys of one skyfile, derived from a skykey and the skyfile's nonce."""
 
-    identifier: bytes
-    """16 bytes by which the holder of the skykey recognises the skyfile."""
+    identifier: bytes  # 16 bytes by which the holder of the skykey recognises the skyfile
     main: StreamKey
     base: StreamKey
     fanout: StreamKey
@@ -132,17 +125,12 @@ class SkyfileKey:
         return layout
 
     def build_inline(self, metadata: bytes, payload: bytes) -> bytes:
-        """Return the whole base sector of a small file; ValueError when it does not fit."""
-        if not fits_inline(len(metadata), len(payload)):
-            raise ValueError("metadata and payload do not fit one sector")
-        layout = Layout(len(payload), len(metadata), cipher=CIPHER_XCHACHA20)
-        return self.seal_base(bytes(layout) + metadata + payload)
+        return self.seal_base(build_inline(metadata, payload, CIPHER_XCHACHA20))
 
     def build_fanned_out(self, filesize: int, roots: bytes, metadata: bytes) -> tuple[bytes, int]:
-        """Return (base sector, bytes used of it) of a large file.
+        """Return (base sector, bytes used of it) of a large file with encrypted sectors.
 
-        `roots` are the joined Merkle roots of its encrypted sectors. MalformedError when they and
-        the metadata do not fit: servers do not encrypt what is spilled.
+        MalformedError when it does not fit: servers do not encrypt what is spilled.
         """
         fanout = b"".join(
             roots[at : at + ROOT_SIZE] + _NO_ROOT * PARITY_PIECES
@@ -164,7 +152,6 @@ class SkyfileKey:
         return self.fanout.of_piece(index, 0).apply(content.ljust(SECTOR_SIZE, b"\0"))
 
     def open_payload(self, data: bytes, at: int) -> bytes:
-        """Decrypt bytes of large content that begin `at` bytes into it."""
         opened, view = [], memoryview(data)
         while view:
             index, offset = divmod(at, SECTOR_SIZE)

@@ -11,20 +11,15 @@ from urllib.parse import quote, unquote_to_bytes
 import msgspec
 
 from skymount.errors import MalformedError
-from skymount.wire.hashing import blake2b_256, length_prefixed
+from skymount.wire.hashing import blake2b_256, encode_text, length_prefixed
 from skymount.wire.limited_json import decode_json
 
-NAME_LIMIT = 128
-"""Bytes of a skykey's name."""
-
-LIST_LIMIT = 16 << 20
-"""Bytes of JSON of a list of about 60,000 skykeys."""
-
+NAME_LIMIT = 128  # bytes of a skykey's name
+LIST_LIMIT = 16 << 20  # bytes of JSON of a list of about 60,000 skykeys
 SCHEME = "skykey"
 KEY_SIZE = 32
 NONCE_SIZE = 24
 ID_SIZE = 16
-ID_LENGTH = 24  # characters
 
 _TEXT_LIMIT = 4096  # characters; a name takes up to nine for each byte
 _ENCODED = re.compile(r"[A-Za-z0-9_-]{76}")  # the 57 bytes of type, key and nonce
@@ -35,10 +30,8 @@ _NAME_QUERY = re.compile(r"name=((?:[^%&]|%[0-9A-Fa-f]{2})*)", re.DOTALL)
 class Kind(Enum):
     """What encrypted content reveals about its skykey."""
 
-    PUBLIC = "public-id"
-    """Its id, to everybody."""
-    PRIVATE = "private-id"
-    """Nothing; the recommended kind."""
+    PUBLIC = "public-id"  # its id, to everybody
+    PRIVATE = "private-id"  # nothing; the recommended kind
 
     @classmethod
     def parse(cls, text: str) -> "Kind":
@@ -53,12 +46,8 @@ class Kind(Enum):
 
 
 def check_name(name: str) -> str:
-    """Return a name that a skykey may have; MalformedError says why it may not."""
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError:
-        raise MalformedError("a skykey's name must be valid Unicode text") from None
-    if size > NAME_LIMIT:
+    """Return the name; MalformedError says why a skykey may not have it."""
+    if len(encode_text(name, "a skykey's name")) > NAME_LIMIT:
         raise MalformedError(f"skykey name exceeds max length of {NAME_LIMIT} bytes")
     if not name.isprintable():
         raise MalformedError("a skykey's name must be printable")
@@ -88,10 +77,8 @@ class Skykey:
     """A named encryption key."""
 
     kind: Kind
-    key: bytes = field(repr=False)
-    """32 bytes."""
-    nonce: bytes = field(repr=False)
-    """24 bytes."""
+    key: bytes = field(repr=False)  # 32 bytes
+    nonce: bytes = field(repr=False)  # 24 bytes
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -123,7 +110,7 @@ class Skykey:
 
     @property
     def text(self) -> str:
-        """The key as text. Whoever has it can decrypt."""
+        """Whoever has it can decrypt."""
         raw = bytes([self.kind.number]) + self.key + self.nonce
         encoded = base64.urlsafe_b64encode(raw).decode()
         name = f"?name={quote(self.name, safe='')}" if self.name else ""
@@ -131,7 +118,7 @@ class Skykey:
 
     @property
     def id(self) -> str:
-        """The id, 24 characters of base64 (wire notes 7)."""
+        """24 characters of base64 (wire notes 7)."""
         kind = self.kind.number.to_bytes(8, "little")
         hashed = blake2b_256(b"Skykey".ljust(16, b"\0"), kind, length_prefixed(self.key))
         return base64.urlsafe_b64encode(hashed[:ID_SIZE]).decode()
@@ -140,12 +127,12 @@ class Skykey:
         return {"skykey": self.text, "name": self.name, "id": self.id, "type": self.kind.value}
 
     def encode_record(self) -> bytes:
-        """Write the JSON record of endpoints 7 and 9."""
+        """Write the JSON of endpoints 7 and 9."""
         return msgspec.json.encode(self._record()) + b"\n"
 
     @classmethod
     def parse_record(cls, body: bytes) -> Self:
-        """Read the JSON record of endpoints 7 and 9; MalformedError when it contradicts itself."""
+        """Read the JSON of endpoints 7 and 9; MalformedError when it contradicts itself."""
         return cls._from_record(decode_json(body, _SkykeyRecord, "skykey answer", LIST_LIMIT))
 
     @classmethod

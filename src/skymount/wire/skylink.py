@@ -1,7 +1,4 @@
-"""Skylinks: 34 bytes, two text forms, and the bitfield.
-
-Rules: the contract's «Skylink», and wire notes 1.1 (text forms), 1.2 (versions), 1.3 (bitfield).
-"""
+"""Skylinks: 34 bytes, two text forms (wire notes 1.1) and the bitfield (1.3)."""
 
 import base64
 import re
@@ -13,9 +10,7 @@ from urllib.parse import urlsplit
 from skymount.errors import MalformedError
 from skymount.wire.dialect import PRESETS, Dialect
 
-SECTOR_SIZE = 4 << 20
-"""Bytes in a sector, the unit of storage and of Merkle roots (wire notes 2.1)."""
-
+SECTOR_SIZE = 4 << 20  # bytes in a sector, the unit of storage and of Merkle roots (wire notes 2.1)
 ROOT_SIZE = 32
 RAW_SIZE = 2 + ROOT_SIZE
 BASE64_LENGTH = 46
@@ -51,7 +46,7 @@ def decode_bitfield(bitfield: int) -> tuple[int, int]:
 def encode_bitfield(offset: int, length: int) -> int:
     """Return the v1 bitfield that fetches at least `length` bytes at `offset` of a sector.
 
-    MalformedError when the range leaves the sector, or the offset is not aligned for that length.
+    MalformedError outside the sector, or when the offset is not aligned for that length.
     """
     if offset < 0 or length < 0 or offset + max(length, 1) > SECTOR_SIZE:
         raise MalformedError(f"{length} bytes at {offset} do not lie in a sector")
@@ -71,8 +66,7 @@ class Skylink:
     """A legal skylink. ``str()`` gives the 46-character form."""
 
     bitfield: int
-    root: bytes
-    """32 bytes: Merkle root of the base sector's sector (v1), registry entry id (v2)."""
+    root: bytes  # 32 bytes: Merkle root of the base sector's sector (v1), registry entry id (v2)
 
     def __post_init__(self) -> None:
         if len(self.root) != ROOT_SIZE:
@@ -82,7 +76,6 @@ class Skylink:
 
     @classmethod
     def v1(cls, root: bytes, length: int, offset: int = 0) -> Self:
-        """Name the `length` bytes at `offset` of the sector with that Merkle root."""
         return cls(encode_bitfield(offset, length), root)
 
     @classmethod
@@ -92,7 +85,7 @@ class Skylink:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
-        """Build from the 34 raw bytes: little-endian bitfield, then the hash."""
+        """Read a little-endian bitfield, then the hash."""
         if len(raw) != RAW_SIZE:
             raise MalformedError(f"a raw skylink has {RAW_SIZE} bytes, not {len(raw)}")
         return cls(int.from_bytes(raw[:2], "little"), bytes(raw[2:]))
@@ -101,8 +94,7 @@ class Skylink:
     def parse(cls, text: str) -> Self:
         """Parse the bare 46-character base64 or 55-character base32 form.
 
-        As in the reference, base32 may be of any case, and the unused bits of the last base64
-        character are ignored.
+        As in the reference, base32 may be of any case, and unused bits at the end are ignored.
         """
         if len(text) == BASE64_LENGTH and _BASE64.fullmatch(text):
             return cls.from_bytes(base64.urlsafe_b64decode(text + "=="))
@@ -117,17 +109,16 @@ class Skylink:
 
     @property
     def offset(self) -> int:
-        """Offset of the base sector in its sector, in bytes; 0 unless packed. v1 only."""
+        """In bytes; 0 unless packed. v1 only."""
         return decode_bitfield(self.bitfield)[0]
 
     @property
     def fetch_size(self) -> int:
-        """Bytes of the sector to fetch. v1 only."""
         return decode_bitfield(self.bitfield)[1]
 
     @property
     def base32(self) -> str:
-        """The 55-character form, lower case, fit for a host name."""
+        """Fit for a host name."""
         return base64.b32hexencode(bytes(self)).decode().rstrip("=").lower()
 
     def __bytes__(self) -> bytes:
@@ -141,9 +132,8 @@ def split_link(text: str, dialects: Iterable[Dialect] = PRESETS.values()) -> tup
     """Read a link in any form that ``parseSkylink`` accepts; return (skylink, path).
 
     The forms: bare, ``<scheme>:``, ``<scheme>://``, and a portal URL that has the skylink as the
-    first element of its path, (base32) as the first label of its host, or at its end. Schemes may
-    have any case. The path begins with ``/`` or is empty, and is not decoded. Query and fragment
-    are dropped.
+    first element of its path, (base32) as the first label of its host, or at its end. Query and
+    fragment are dropped. The path begins with ``/`` or is empty, and is not decoded.
     """
     if len(text) > _LINK_LIMIT:
         raise MalformedError("a link of that length is not a skylink")
@@ -175,5 +165,5 @@ def split_link(text: str, dialects: Iterable[Dialect] = PRESETS.values()) -> tup
 
 
 def parse_skylink(text: str, dialects: Iterable[Dialect] = PRESETS.values()) -> Skylink:
-    """Return the bare skylink of a link in any form of `split_link`."""
+    """Return the skylink of a link in any form of `split_link`."""
     return split_link(text, dialects)[0]

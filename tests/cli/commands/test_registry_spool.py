@@ -240,7 +240,7 @@ def test_forget(box: Sandbox, pair: SigningKeyPair) -> None:
     box.succeed("registry", "forget", "home", "greeting")
     with ledger_of(box) as ledger:
         assert ledger.listed_entries(pair.public_key) == []
-        ledger.list_entry(pair.public_key, TWEAK, None)
+        ledger.record_seen(entry(pair, b"x", 5), None)
     box.succeed("registry", "forget", "--hashed", pair.public_hex, TWEAK.hex())
     with ledger_of(box) as ledger:
         assert ledger.listed_entries(pair.public_key) == []

@@ -117,11 +117,11 @@ def test_names_are_listed_until_forgotten(ledger: Ledger):
     """G6: a listing shows what is known on this machine; forgetting keeps the mark."""
     ledger.record_seen(signed(), None)
     assert ledger.listed_entries(KEY) == [ListedEntry(None, TWEAK)]
-    ledger.list_entry(KEY, TWEAK, "a")
+    ledger.record_seen(signed(), "a")
     assert ledger.listed_entries(KEY) == [ListedEntry("a", TWEAK)]
     ledger.record_seen(signed(revision=1), None)
     assert ledger.listed_entries(KEY) == [ListedEntry("a", TWEAK)]
-    ledger.list_entry(OTHER.public_key, TWEAK, "a")
+    ledger.record_seen(Entry(TWEAK, b"", 0).sign(OTHER.private_key), "a")
     assert ledger.public_keys() == sorted([KEY, OTHER.public_key])
     assert ledger.forget(KEY, TWEAK)
     assert not ledger.forget(KEY, TWEAK)
@@ -195,7 +195,7 @@ def test_every_field_comes_back(
 def test_data_key_must_be_text(ledger: Ledger):
     """A name that cannot be UTF-8 is the caller's mistake."""
     with pytest.raises(MalformedError):
-        ledger.list_entry(KEY, TWEAK, "\ud800")
+        ledger.record_seen(signed(), "\ud800")
 
 
 # the spool
@@ -572,7 +572,7 @@ def test_nobody_else_may_look(path: Path):
     before = os.umask(0)
     try:
         ledger = Ledger.open(path)
-        ledger.list_entry(KEY, TWEAK, "a")
+        ledger.record_seen(signed(), "a")
         assert path.parent.stat().st_mode & 0o777 == 0o700
         assert {file.name for file in path.parent.iterdir()} == {
             *(path.name, f"{path.name}-wal", f"{path.name}-shm")

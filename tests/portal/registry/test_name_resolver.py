@@ -15,6 +15,7 @@ from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.options import PortalOptions
 from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig, ResolvableName
 from skymount.portal.registry.verified_registry import EntryId, VerifiedRegistry
+from skymount.portal.verify_policy import VerifyPolicy
 from skymount.wire.hns import RegistryRecord, encode_resolution
 from skymount.wire.registry_entry import DELETED, Entry, SignedEntry, hash_data_key
 from skymount.wire.registry_proof import encode_proof
@@ -118,7 +119,7 @@ async def test_domain_where_verification_is_required():
 
     What a domain leads to is the portal's word.
     """
-    async with open_rig(require=True) as rig:
+    async with open_rig(verify=VerifyPolicy.REQUIRE) as rig:
         rig.registry.lead("example", SITE.skylink)
         with pytest.raises(BadContentError, match="not verified"):
             await rig.resolve("example")
@@ -268,11 +269,11 @@ async def test_proof():
 
 async def test_without_proof():
     """H4: else it is served only with `verify` below `require`."""
-    for require in (False, True):
-        async with open_rig(require=require) as rig:
+    for verify in (VerifyPolicy.AVAILABLE, VerifyPolicy.REQUIRE):
+        async with open_rig(verify=verify) as rig:
             rig.registry.set(to(SITE))
             rig.registry.proves = False
-            if require:
+            if verify is VerifyPolicy.REQUIRE:
                 with pytest.raises(BadContentError, match="not verified"):
                     await rig.resolve(V2)
             else:
@@ -283,8 +284,8 @@ async def test_the_one_who_proves_is_preferred():
     """T3: A portal whose answer cannot be checked is believed only when no other portal gives one
     that can be.
     """
-    for require in (False, True):
-        async with open_rig(3, require=require) as rig:
+    for verify in (VerifyPolicy.AVAILABLE, VerifyPolicy.REQUIRE):
+        async with open_rig(3, verify=verify) as rig:
             for registry, skyfile in zip(rig.registries, (SITE, OTHER, OTHER), strict=True):
                 registry.set(to(skyfile))
                 registry.proves = registry is rig.registries[2]
@@ -330,7 +331,7 @@ async def test_headers_that_cannot_be_had(proves: bool):
 
 async def test_nothing_is_checked():
     """T5: `"off"` checks nothing."""
-    async with open_rig(2, check=False) as rig:
+    async with open_rig(2, verify=VerifyPolicy.OFF) as rig:
         for registry in rig.registries:
             registry.set(to(SITE))
         rig.registry.portal._rules.clear()
@@ -370,16 +371,16 @@ FORGERIES = {
 
 
 @pytest.mark.parametrize("what", FORGERIES)
-@pytest.mark.parametrize("require", [False, True])
-async def test_forged_proof(what: str, require: bool):
+@pytest.mark.parametrize("verify", [VerifyPolicy.AVAILABLE, VerifyPolicy.REQUIRE])
+async def test_forged_proof(what: str, verify: VerifyPolicy):
     """T3: A portal whose answer fails the check is not believed: the next portal is asked."""
-    async with open_rig(2, require=require) as rig:
+    async with open_rig(2, verify=verify) as rig:
         rig.registry.portal._rules.clear()
         rig.registry.portal.fault(_forged(FORGERIES[what]))
         rig.registries[1].set(to(OTHER))
         assert await rig.resolve(V2) == (OTHER.skylink, True)
         rig.registries[1].entries.clear()
-    async with open_rig(require=require) as rig:
+    async with open_rig(verify=verify) as rig:
         rig.registry.portal._rules.clear()
         rig.registry.portal.fault(_forged(FORGERIES[what]))
         with pytest.raises(BadContentError):
@@ -452,7 +453,7 @@ async def test_key_that_a_proof_told(tmp_path: Path):
 
     Whose public key is known from an earlier proof needs no other one.
     """
-    async with open_rig(ledger=tmp_path, ttl=0.01, require=True) as rig:
+    async with open_rig(ledger=tmp_path, ttl=0.01, verify=VerifyPolicy.REQUIRE) as rig:
         rig.registry.set(to(SITE))
         await rig.resolve(V2)
         rig.registry.proves = False
@@ -469,10 +470,10 @@ async def test_key_that_the_ledger_knows(tmp_path: Path):
     """
     ledger = Ledger.open(tmp_path / "ledger.sqlite3")
     for n in range(20):
-        ledger.list_entry(bytes([n]) * 32, bytes(32), None)
-    ledger.list_entry(OWNER.public_key, hash_data_key("key"), "key")
+        ledger.record_seen(SignedEntry(bytes([n]) * 32, Entry(bytes(32), b"", 0), bytes(64)), None)
+    ledger.record_seen(to(SITE), "key")
     ledger.close()
-    async with open_rig(ledger=tmp_path, require=True) as rig:
+    async with open_rig(ledger=tmp_path, verify=VerifyPolicy.REQUIRE) as rig:
         rig.registry.proves = False
         rig.registry.set(to(SITE))
         assert await rig.resolve(V2) == (SITE.skylink, True)

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
 import pytest
@@ -194,8 +193,7 @@ async def test_two_mounts_post_once(
     ledger: Ledger, one: FakeRegistry, autojump_clock: object
 ) -> None:
     """G12: by one of the mounts. Here the ledger takes both for processes of their own."""
-    other = Ledger.open(ledger.path)
-    other._poster = f"1 {Path('/proc/1/stat').read_text().rpartition(')')[2].split()[19]}"
+    other = Ledger(ledger.path, process=1)
     for number in range(5):
         held(ledger, b"x", str(number))
     one.faults = [0.5] * 100

@@ -593,8 +593,7 @@ async def test_what_another_process_writes_later_is_not_overwritten(
     alone: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, when: str, autojump_clock: object
 ):
     """G12: of each entry only what was written last. Here the ledger takes both for processes."""
-    other = Ledger.open(ledger.path)
-    other._poster = f"1 {Path('/proc/1/stat').read_text().rpartition(')')[2].split()[19]}"
+    other = Ledger(ledger.path, process=1)
     one.set(signed(b"old", 0))
     await alone.read(ref())
     kept = await held(alone, one, ledger, b"kept")
@@ -655,14 +654,14 @@ async def test_without_a_ledger(one: FakeRegistry, two: FakeRegistry, autojump_c
     one.set(signed(b"old", 3))
     two.set(signed(b"old", 3))
     two.set(signed(b"new", 4))
-    assert await entries.find_entry(signed(b"", 0).link) is None
+    assert await entries.marks.find_entry(signed(b"", 0).link) is None
     assert (await entries.read(ref())).data == b"old"
     one.always = "down"
     assert (await entries.read(ref())).data == b"new"
     one.always, two.always = "", "down"
     with pytest.raises(RolledBackError, match="revision 3 is behind revision 4"):
         await entries.read(ref())
-    assert await entries.find_entry(signed(b"", 0).link) == ref()
+    assert await entries.marks.find_entry(signed(b"", 0).link) == ref()
     with pytest.raises(StorageError):
         await entries.write(ref(), PAIR, b"x", None)
 
@@ -711,19 +710,16 @@ async def test_held_content_that_is_there_is_done(
 
 
 class FullLedger(Ledger):
-    """A ledger on a disk that is full while `full` is set."""
-
-    full = False
+    """A ledger on a disk that may be full."""
 
     def fill(self, full: bool = True) -> None:
         """Fill the disk, or empty it: SQLite's own limit stands for it."""
-        writer = self._database._writer
 
         def limit(database: sqlite3.Connection) -> None:
             (pages,) = database.execute("PRAGMA page_count").fetchone()
             database.execute(f"PRAGMA max_page_count = {pages if full else 1 << 30}")
 
-        limit(writer)
+        self._database.write(limit)
 
 
 async def test_full_disk_stops_writing_and_not_reading(

@@ -2,7 +2,6 @@
 
 import base64
 import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -19,8 +18,7 @@ from skymount.wire.dialect import PRESETS
 from skymount.wire.skylink import Skylink
 from tests.portal_process import (
     PortalProcess,
-    portal_command,
-    portal_environment,
+    failing_start,
     portal_process,
 )
 from tests.server.http_client import Client, message_of
@@ -407,25 +405,10 @@ def test_options_without_a_page(client: Client) -> None:
     assert (answer.status_code, answer.content) == (204, b"")
 
 
-def _fails(*args: str) -> str:
-    """Run a portal that cannot start; return its one line."""
-    done = subprocess.run(
-        portal_command("serve", *args),
-        capture_output=True,
-        text=True,
-        env=portal_environment(),
-        timeout=30,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (1, "")
-    assert len(done.stderr.splitlines()) == 1
-    return done.stderr
-
-
 def test_it_does_not_listen_in_public_without_a_password(tmp_path: Path) -> None:
     """The error says what to do; a password or ``--insecure`` is what it takes."""
     for address in ("0.0.0.0:0", "[::]:0"):
-        said = _fails("--listen", address, "--data", str(tmp_path))
+        said = failing_start("--listen", address, "--data", str(tmp_path))
         assert "--password-file" in said
         assert "--insecure" in said
 
@@ -477,9 +460,9 @@ def test_the_name_to_listen_at_is_the_portals(tmp_path: Path) -> None:
 def test_unusable_flags_are_told(tmp_path: Path) -> None:
     """One line, exit code 1."""
     common = ["--listen", "127.0.0.1:0", "--data", str(tmp_path)]
-    assert "not an origin" in _fails(*common, "--allow-origin", "example.org")
-    assert "not a host name" in _fails(*common, "--allow-host", "example.org:80")
-    assert "cannot be read" in _fails(*common, "--password-file", str(tmp_path / "none"))
+    assert "not an origin" in failing_start(*common, "--allow-origin", "example.org")
+    assert "not a host name" in failing_start(*common, "--allow-host", "example.org:80")
+    assert "cannot be read" in failing_start(*common, "--password-file", str(tmp_path / "none"))
 
 
 def test_a_request_without_a_host(portal: PortalProcess) -> None:

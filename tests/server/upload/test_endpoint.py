@@ -1,11 +1,8 @@
 """Uploads that break off, are refused, are killed, or come all at once."""
 
 import signal
-import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -16,41 +13,9 @@ from tests.portal_process import (
     portal_process,
 )
 from tests.server.http_client import FORM_TYPE, Client, form, message_of, stored_files
+from tests.server.raw_connection import PATIENCE, begin_upload, eventually, incoming_uploads
 
 _RAW = {"Content-Type": "application/octet-stream"}
-
-
-_PATIENCE = 10.0  # seconds for something that takes milliseconds
-
-
-def _eventually(condition: Callable[[], bool]) -> None:
-    """Wait until it holds."""
-    deadline = time.monotonic() + _PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
-
-
-def _connect(url: str) -> socket.socket:
-    parts = urlsplit(url)
-    return socket.create_connection((parts.hostname, parts.port), timeout=_PATIENCE)
-
-
-def _begin_upload(url: str, size: int, announced: int) -> socket.socket:
-    """Send the beginning of an upload of `announced` bytes."""
-    connection = _connect(url)
-    head = (
-        "POST /svc/skyfile?filename=a HTTP/1.1\r\nHost: localhost\r\n"
-        f"Content-Length: {announced}\r\n"
-        "Content-Type: application/octet-stream\r\n\r\n"
-    )
-    connection.sendall(head.encode())
-    connection.sendall(b"\x01" * size)
-    return connection
-
-
-def _incoming(data: Path) -> list[Path]:
-    return list((data / "v1" / "incoming").iterdir())
 
 
 _KILLER = """
@@ -93,7 +58,7 @@ def test_killed_at_any_moment_an_upload_is_whole_or_absent(
             try:
                 assert client.post(upload, content=content, headers=_RAW).status_code == 200
             except httpx.TransportError:
-                assert portal.process.wait(_PATIENCE) == -signal.SIGKILL
+                assert portal.process.wait(PATIENCE) == -signal.SIGKILL
             else:
                 break
     assert len(found) > 5
@@ -104,15 +69,15 @@ def test_killed_at_any_moment_an_upload_is_whole_or_absent(
 def test_a_broken_off_upload_leaves_nothing(client: Client, portal: PortalProcess) -> None:
     """The client goes away in the middle, raw or in a form."""
     before = stored_files(portal.data)
-    connection = _begin_upload(portal.url, 9 << 20, 20 << 20)
-    _eventually(lambda: bool(_incoming(portal.data)))
+    connection = begin_upload(portal.url, 9 << 20, 20 << 20)
+    eventually(lambda: bool(incoming_uploads(portal.data)))
     connection.close()
-    _eventually(lambda: not _incoming(portal.data))
+    eventually(lambda: not incoming_uploads(portal.data))
     body = form((PartHeader("file", "a"), b"x" * (9 << 20)))[:-10]
     answer = client.post("/svc/skyfile", content=body, headers={"Content-Type": FORM_TYPE})
     assert answer.status_code == 400
     assert "unexpected EOF" in message_of(answer)
-    assert not _incoming(portal.data)
+    assert not incoming_uploads(portal.data)
     assert stored_files(portal.data) == before
 
 
@@ -125,7 +90,7 @@ def test_a_refused_upload_leaves_nothing(client: Client, portal: PortalProcess) 
     ]
     assert client.post_form(parts, {"filename": "d"}).status_code == 400
     assert stored_files(portal.data) == before
-    assert not _incoming(portal.data)
+    assert not incoming_uploads(portal.data)
 
 
 def test_the_size_of_an_upload_is_limited(tmp_path: Path) -> None:
@@ -144,7 +109,7 @@ def test_the_size_of_an_upload_is_limited(tmp_path: Path) -> None:
             assert answer.status_code == 413
             assert "over the limit of 1000000 bytes" in message_of(answer)
         assert client.upload_file("a", b"x" * 900_000)
-    assert not _incoming(tmp_path)
+    assert not incoming_uploads(tmp_path)
 
 
 def test_uploads_at_the_same_time(tmp_path: Path) -> None:
@@ -169,4 +134,4 @@ def test_uploads_at_the_same_time(tmp_path: Path) -> None:
 
     with portal_process(tmp_path) as portal:
         trio.run(main, portal.url)
-    assert not _incoming(tmp_path)
+    assert not incoming_uploads(tmp_path)

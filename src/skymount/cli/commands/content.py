@@ -1,8 +1,4 @@
-"""``skymount ls``, ``cat`` and ``metadata``: content without a mount.
-
-``ls`` and ``cat`` verify content as a mount does, and see the same tree under the same names. All
-three warn of what could not be verified.
-"""
+"""``skymount ls``, ``cat`` and ``metadata``: content without a mount, verified as by one."""
 
 import json
 import stat

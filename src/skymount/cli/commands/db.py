@@ -22,8 +22,6 @@ from skymount.wire.skydb_document import (
 if TYPE_CHECKING:
     from skymount.cli.session import ContentSession, WriteSession
     from skymount.config import Config
-    from skymount.portal.client.client import PortalClient
-    from skymount.portal.client.skydb import JSONResult
     from skymount.wire.key_pair import SigningKeyPair
 
 _READ_SIZE = 1 << 20  # bytes of a document that are read at once
@@ -92,7 +90,6 @@ def get(entry: EntryArgument, pretty: bool, wait: float, settings: "Config", as_
 
 
 async def _read(session: "ContentSession", entry: EntryArgument) -> dict[str, Any]:
-    """Read a document; return the object that --json prints."""
     from skymount.wire.registry_entry import linked_skylink
 
     registry = await session.registry.open()
@@ -180,21 +177,21 @@ def _set_next(
 def _set_revision(
     settings: "Config", entry: EntryArgument, pair: "SigningKeyPair", document: Any, revision: int
 ) -> str:
-    """Store a document with exactly that revision, at the first portal; return its link."""
-    from skymount.cli.key_argument import explaining_conflicts
-    from skymount.cli.session import run_with_signing_client
+    from skymount.cli.session import run_with_revision
 
-    async def store(client: "PortalClient") -> "JSONResult":
-        async with explaining_conflicts(client, entry, pair, revision):
-            return await client.db.set_json(
-                pair.private_hex,
-                entry.data_key,
-                document,
-                revision=revision,
-                hashed_data_key_hex=entry.hashed,
-            )
-
-    return str(run_with_signing_client(settings, store).data_link)
+    result = run_with_revision(
+        settings,
+        entry,
+        revision,
+        lambda client: client.db.set_json(
+            pair.private_hex,
+            entry.data_key,
+            document,
+            revision=revision,
+            hashed_data_key_hex=entry.hashed,
+        ),
+    )
+    return str(result.data_link)
 
 
 def _document(file: Path) -> Any:

@@ -1,6 +1,4 @@
-"""``skymount download``: saves content to disk. It is verified as by a mount, except for archives,
-which a portal makes.
-"""
+"""``skymount download``: saves verified content, or an archive that a portal makes."""
 
 import os
 from contextlib import aclosing
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from skymount.wire.requests import Request
 
 _ARCHIVES = {"zip": ".zip", "tar": ".tar", "targz": ".tar.gz"}
-"""Values of the ``format`` parameter (wire notes 4.2), and their file extensions."""
 
 
 @click.command()
@@ -103,11 +100,9 @@ def check_destination(destination: str | None, as_json: bool) -> None:
 class DownloadSummary:
     """What a download saved."""
 
-    files: list[tuple[str, int]]
-    """(path, size in bytes) of each."""
+    files: list[tuple[str, int]]  # (path, size in bytes)
     verified: "Verified"
-    left_out: int = 0
-    """Number of files that could not be saved."""
+    left_out: int = 0  # files that could not be saved
 
 
 async def _save(
@@ -118,7 +113,6 @@ async def _save(
     force: bool,
     report: Progress | None,
 ) -> DownloadSummary:
-    """Save what a link leads to, verified."""
     from skymount.cli.commands.content import write_out
     from skymount.cli.link_target import open_target, warn_of_unverified
     from skymount.cli.staging import StagedFile, StagingDirectory
@@ -140,17 +134,13 @@ async def _save(
 
 
 def _is_file_name(destination: str | None) -> bool:
-    """Whether DEST names a file, not only the directory for it."""
     return destination is not None and not os.path.isdir(destination)
 
 
 def file_destination(
     destination: str | None, own: str, *, chosen: bool, force: bool
 ) -> tuple[str, str]:
-    """Return (directory, name) for a file; ClickException when it cannot be saved there.
-
-    An existing file is replaced only if the user has `chosen` the name.
-    """
+    """Return (directory, name); a file is replaced only if the user has `chosen` its name."""
     from skymount.cli.staging import DestinationError, check_free
 
     if destination is None:
@@ -214,9 +204,7 @@ async def _save_tree(
 
 
 def _is_directory(path: str, *, chosen: bool) -> bool:
-    """Whether a directory exists there. ClickException for anything else, and for any directory
-    unless the user has `chosen` the path.
-    """
+    """Whether a directory exists there; ClickException for anything that is in the way."""
     if not os.path.lexists(path):
         return False
     if not chosen:
@@ -237,7 +225,6 @@ async def _archive(
     force: bool,
     report: Progress | None,
 ) -> DownloadSummary:
-    """Save an archive that a portal makes of a directory. It cannot be verified."""
     from skymount.cli.link_target import (
         naming_absent_content,
         resolve_link,

@@ -122,9 +122,5 @@ def _named(name: str) -> Iterator[None]:
     try:
         yield
     except NotFoundError as error:
-        raise NotFoundError(
-            f"{name}: the portal knows no such name: {error.message}",
-            status=error.status,
-            method=error.method,
-            url=error.url,
-        ) from None
+        error.message = f"{name}: the portal knows no such name: {error.message}"
+        raise

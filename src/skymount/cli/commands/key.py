@@ -1,6 +1,4 @@
-"""``skymount key``: the keyring. Secrets never come from the command line, which other users can
-see, and are printed only when asked for.
-"""
+"""``skymount key``: the keyring. Secrets are printed only when asked for."""
 
 import os
 from typing import TYPE_CHECKING

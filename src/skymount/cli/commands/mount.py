@@ -83,10 +83,7 @@ def mount(mountpoint: str | None, name: str | None, foreground: bool, **flags: A
 
 
 def _writable(path: str, *, is_default: bool) -> str:
-    """Create the log file if missing; return its absolute path. MountError when it cannot be made.
-
-    Only the default directory is created: elsewhere a missing one is more likely a typing error.
-    """
+    """Create the log file, and its directory if that is the default; return the absolute path."""
     path = os.path.abspath(os.path.expanduser(path))
     try:
         if is_default:
@@ -161,9 +158,6 @@ def _has_ended(process: int, limit: float) -> bool:
 
 
 def _daemon_of(path: str, mounted: "MountInfo") -> int | None:
-    """Return a pidfd of the daemon of a mount; None when the mount does not answer, or names a
-    process that is not its daemon.
-    """
     from skymount.fs.mountpoint import is_served_by
 
     pid = _pid_named_by(path)
@@ -184,7 +178,6 @@ def _daemon_of(path: str, mounted: "MountInfo") -> int | None:
 
 
 def _pid_named_by(path: str) -> int | None:
-    """Return the process id that a mount names; None when it does not answer."""
     answer: list[int] = []
 
     def ask() -> None:

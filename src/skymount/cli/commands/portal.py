@@ -110,7 +110,7 @@ def serve(
       skymount portal serve --listen 127.0.0.1:0 --data ./portal-data
       skymount portal serve --listen 0.0.0.0:4280 --password-file ./password
     """
-    from skymount.server import PortalConfig
+    from skymount.server.config import PortalConfig
     from skymount.server.http.basic_auth import read_password
     from skymount.server.main import run
 

@@ -18,7 +18,6 @@ from skymount.wire.skylink import split_link
 
 if TYPE_CHECKING:
     from skymount.config import Config
-    from skymount.portal.client.client import PortalClient
     from skymount.wire.key_pair import SigningKeyPair
 
 _INPUT_LIMIT = 1 << 10  # bytes read from standard input; an entry holds 113
@@ -82,7 +81,6 @@ def get(entry: EntryArgument, raw: bool, wait: float, settings: "Config", as_jso
 
 
 def _lines(facts: Mapping[str, Any]) -> list[str]:
-    """Return the data as text, as a link, or else in hex digits."""
     lines = (facts["text"] or "").removesuffix("\n").split("\n")
     if facts["text"] and all(line.replace("\t", "").isprintable() for line in lines):
         return lines
@@ -156,20 +154,18 @@ def set_(
 def _set_revision(
     settings: "Config", entry: EntryArgument, pair: "SigningKeyPair", data: bytes, revision: int
 ) -> None:
-    """Set an entry with exactly that revision, at the first portal."""
-    from skymount.cli.key_argument import explaining_conflicts
-    from skymount.cli.session import run_with_signing_client
+    from skymount.cli.session import run_with_revision
     from skymount.portal.client.registry import RegistryEntry
 
-    async def store(client: "PortalClient") -> None:
-        async with explaining_conflicts(client, entry, pair, revision):
-            await client.registry.set_entry(
-                pair.private_hex,
-                RegistryEntry(entry.data_key, data, revision),
-                hashed_data_key_hex=entry.hashed,
-            )
-
-    run_with_signing_client(settings, store)
+    new = RegistryEntry(entry.data_key, data, revision)
+    run_with_revision(
+        settings,
+        entry,
+        revision,
+        lambda client: client.registry.set_entry(
+            pair.private_hex, new, hashed_data_key_hex=entry.hashed
+        ),
+    )
 
 
 def _content(data: str | None, *, is_hex: bool, is_skylink: bool) -> bytes:

@@ -1,6 +1,4 @@
-"""``skymount registry pending``, ``retry``, ``drop`` and ``forget``: what the ledger keeps of
-registry entries.
-"""
+"""``skymount registry pending``, ``retry``, ``drop`` and ``forget``, which use the ledger."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -95,10 +93,7 @@ async def _send_all(
     *,
     overwrite: bool,
 ) -> list[dict[str, Any]]:
-    """Post changes one after another; warn of failures, and drop what is superseded.
-
-    A change that only this loop's own earlier post has superseded is posted over it.
-    """
+    """Post changes in order, also over an earlier one of this loop that superseded them."""
     import trio
 
     from skymount.portal.ledger.pending_write import PendingStatus
@@ -183,7 +178,6 @@ def _chosen(pending: "Sequence[PendingWrite]", numbers: Sequence[int]) -> "list[
 
 
 def _pair(public_key: bytes) -> "SigningKeyPair | None":
-    """Return the key that signs, None without one: signed changes need none."""
     try:
         return key_pair(public_key.hex())
     except KeyringError:

@@ -58,7 +58,6 @@ def inspect(link: str, dialect: str | None, config_file: str | None, as_json: bo
 
 
 def _facts(found: "Skylink", path: str, dialect: "Dialect") -> dict[str, str | int]:
-    """Return the parts of a skylink; `bitfield` and `merkleroot` are the names of an upload."""
     facts: dict[str, str | int] = {
         "skylink": str(found),
         "base32": found.base32,

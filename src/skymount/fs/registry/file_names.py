@@ -41,7 +41,7 @@ VIM_PROBE = b"4913"
 class KeyName:
     """The data key that a file name stands for."""
 
-    data_key: str | None  # none when only its hash is known
+    data_key: str | None  # None when only its hash is known
     tweak: bytes  # 32 bytes
 
 

@@ -1,10 +1,7 @@
 """What this machine knows of registry entries, on disk: revision marks, names, claimed revisions,
-and the spool of pending writes.
+and the spool of pending writes. All mounts and commands of a user share it.
 
-    $XDG_STATE_HOME/skymount/ledger.sqlite3      shared by all mounts and commands of a user
-
-Everything here is synchronous; async callers use threads, and any thread may call. What is read
-from portals, believed and posted is decided in `entry_reader` and `verified_registry`.
+Everything here is synchronous, and any thread may call.
 """
 
 from __future__ import annotations
@@ -39,8 +36,7 @@ _INTERRUPTED = "interrupted while it was posted"
 class ListedEntry:
     """An entry that was used here."""
 
-    data_key: str | None
-    """None when only its hash is known."""
+    data_key: str | None  # None when only its hash is known
     tweak: bytes
 
 
@@ -58,22 +54,23 @@ class Ledger:
     two contents, and that portals roll entries back.
     """
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
-        """Select a ledger; its first use opens it. `clock` gives the time of day."""
+    def __init__(
+        self, path: Path, clock: Callable[[], float] = time.time, process: int | None = None
+    ) -> None:
+        """Select a ledger; its first use opens it. `process` posts, by default this one."""
         self.path = path
         self._clock = clock
-        self._poster = _this_process()
+        self._poster = _name_of(process or os.getpid())
         self._opening = threading.Lock()
         self._opened: Database | None = None
 
     @classmethod
     def of_user(cls) -> Self:
-        """Select the ledger that the mounts and commands of this user share."""
         return cls(default_path())
 
     @classmethod
     def open(cls, path: Path, clock: Callable[[], float] = time.time) -> Self:
-        """Open a ledger now. It and its directory are created if they are missing."""
+        """Open a ledger now, creating it and its directory if they are missing."""
         ledger = cls(path, clock)
         ledger.prepare()
         return ledger
@@ -88,10 +85,7 @@ class Ledger:
             return self._opened
 
     def _read(self, action: Callable[[sqlite3.Connection], T], default: T) -> T:
-        """Call a function that reads; return `default` if there is no ledger.
-
-        Works also where the disk is full or read-only.
-        """
+        """Return `default` if there is no ledger. Works where the disk is full or read-only."""
         try:
             database = self._database
         except StorageError:
@@ -127,14 +121,13 @@ class Ledger:
         """Raise the mark to an entry whose signature was verified; return the mark then.
 
         The mark is never lowered: `is_rolled_back` tells whether the entry is behind it. If `named`
-        the entry is listed from now on, or no longer if it is deleted. A pending write that turns
-        out to be posted leaves the spool.
+        the entry is listed, or no longer if it is deleted. A pending write that turns out to be
+        posted leaves the spool.
         """
         key = (signed.public_key, signed.entry.tweak)
         encoded = encode_data_key(data_key)
 
         def known_mark(db: sqlite3.Connection) -> RevisionMark | None:
-            """Return the mark if there is nothing to write."""
             mark = schema.read_mark(db, key)
             if mark is None or raised(mark, signed.entry, 0.0) is not mark:
                 return None
@@ -173,26 +166,13 @@ class Ledger:
     # --- listed entries
 
     def public_keys(self) -> list[bytes]:
-        """Return the public keys that have listed entries, sorted."""
         return [key for (key,) in self._rows(schema.LISTED_PUBLIC_KEYS)]
 
     def listed_entries(self, public_key: bytes) -> list[ListedEntry]:
         rows = self._rows(schema.LISTED_ENTRIES, (public_key,))
         return [ListedEntry(schema.decode_data_key(key), tweak) for key, tweak in rows]
 
-    def list_entry(self, public_key: bytes, tweak: bytes, data_key: str | None) -> None:
-        """List an entry from now on."""
-        key, encoded = (public_key, tweak), encode_data_key(data_key)
-
-        def write(db: sqlite3.Connection) -> None:
-            db.execute(schema.ENSURE_ENTRY, key)
-            db.execute(schema.LIST_ENTRY, (1, encoded, *key))
-
-        self._database.write(write, durable=False)
-
     def find_entry(self, link: Skylink) -> tuple[bytes, bytes] | None:
-        """Return the public key and tweak of the entry that a v2 skylink names, if it is known."""
-
         def find(db: sqlite3.Connection) -> tuple[bytes, bytes] | None:
             keys = db.execute(schema.ALL_KEYS)
             return next((key for key in keys if entry_link(*key) == link), None)
@@ -202,8 +182,8 @@ class Ledger:
     def forget(self, public_key: bytes, tweak: bytes, *, seen: bool = False) -> bool:
         """No longer list an entry; return whether there was something to forget.
 
-        Its mark stays, unless what was `seen` is to be forgotten too: then an older entry is
-        believed again. Even so no revision up to the mark is ever signed here.
+        The mark stays unless `seen`; without it an older entry is believed again. No revision up to
+        the mark is ever signed here.
         """
         key = (public_key, tweak)
 
@@ -222,12 +202,11 @@ class Ledger:
         replaces: int | None = None,
         portals: Sequence[str] = (),
     ) -> int:
-        """Claim the entry's revision for its content and spool it, before it is posted.
+        """Claim the entry's revision and spool it before it is posted; return the write's id.
 
-        Returns the id of the pending write. It is on disk when this returns, WAITING for the
-        `portals`. RevisionError when that revision, or a higher one, was seen or claimed. It takes
-        the place of the pending write that it `replaces`; a pending write of the same content
-        leaves the spool.
+        It is on disk when this returns, WAITING for the `portals`. RevisionError when that
+        revision, or a higher one, was seen or claimed. It takes the place of the pending write that
+        it `replaces`; a pending write of the same content leaves the spool.
         """
         entry = signed.entry
         key = (signed.public_key, entry.tweak)
@@ -263,8 +242,8 @@ class Ledger:
     ) -> int:
         """Spool content for which no revision was claimed; return the id of the pending write.
 
-        `base` is the revision that it was made from, by default the highest that was seen. A
-        pending write of the same content leaves the spool.
+        `base` is the revision that it was made from, by default the highest seen. A pending write
+        of the same content leaves the spool.
         """
         key, encoded = (public_key, tweak), encode_data_key(data_key)
 
@@ -282,8 +261,7 @@ class Ledger:
     def begin_retry(self, number: int) -> bool:
         """Mark a pending write as being posted by this process.
 
-        False when it is gone, or when another running process is posting it or a later write to
-        the same entry.
+        False when it is gone, or another process is posting it or a later write to the entry.
         """
         posters = f"SELECT poster FROM spool WHERE {OF_KEY} AND id >= ?"
         query = "UPDATE spool SET poster = ?, reason = ? WHERE id = ?"
@@ -327,10 +305,7 @@ class Ledger:
         self._database.write(lambda db: db.execute(query, values))
 
     def remove_superseded(self, public_key: bytes, tweak: bytes, number: int) -> list[PendingWrite]:
-        """Remove the writes to an entry that are older than write `number`; return them.
-
-        A CONFLICT stays, and so does what is being posted.
-        """
+        """Remove and return older writes to an entry, except a CONFLICT or one being posted."""
         query = f"{schema.PENDING} WHERE {OF_KEY} AND id < ? AND fate != ?"
         values = (public_key, tweak, number, PendingStatus.CONFLICT.value)
         if not self._rows(query, values):
@@ -348,7 +323,6 @@ class Ledger:
         return bool(self._rows(query, (public_key, tweak, PendingStatus.CONFLICT.value)))
 
     def pending(self) -> list[PendingWrite]:
-        """Return the pending writes, the oldest first."""
         return [self._parse(row) for row in self._rows(f"{schema.PENDING} ORDER BY id")]
 
     def get(self, number: int) -> PendingWrite | None:
@@ -389,15 +363,12 @@ def _remove(db: sqlite3.Connection, number: int) -> bool:
     return db.execute(schema.REMOVE_PENDING, (number,)).rowcount > 0
 
 
-def _this_process() -> str:
-    return f"{os.getpid()} {_start_of(os.getpid())}"
+def _name_of(process: int) -> str:
+    return f"{process} {_start_of(process)}"
 
 
 def _start_of(process: int) -> str:
-    """Return when a process started, which tells it from a later one with the same id.
-
-    Empty when there is none, or only a zombie.
-    """
+    """Return when a process started, as ids are used again; empty if it is gone."""
     try:
         fields = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
         return "" if fields[0] in (b"Z", b"X") else fields[19].decode()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from skymount.errors import MalformedError
 from skymount.portal.ledger.pending_write import PendingStatus, PendingWrite
 from skymount.portal.ledger.rollback import RevisionMark
+from skymount.wire.hashing import encode_text
 from skymount.wire.registry_entry import Entry, SignedEntry
 
 if TYPE_CHECKING:
@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
     from skymount.storage.sqlite import Format
 
-Key = tuple[bytes, bytes]
-"""Public key and tweak of an entry."""
-
+Key = tuple[bytes, bytes]  # public key and tweak of an entry
 _REASON_LIMIT = 500  # characters of a reason that are kept
 _APPLICATION = 0x736B796C  # "skyl"
 _VERSION = 2
@@ -159,10 +157,7 @@ def decode_revision(value: bytes | None) -> int | None:
 
 def encode_data_key(data_key: str | None) -> bytes | None:
     """Write a data key; MalformedError when it is not valid Unicode."""
-    try:
-        return None if data_key is None else data_key.encode()
-    except UnicodeEncodeError:
-        raise MalformedError("a data key must be valid Unicode text") from None
+    return None if data_key is None else encode_text(data_key, "a data key")
 
 
 def decode_data_key(data_key: bytes | None) -> str | None:

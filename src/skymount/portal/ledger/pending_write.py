@@ -12,12 +12,9 @@ from skymount.wire.registry_entry import SignedEntry
 class PendingStatus(Enum):
     """Who retries a pending write."""
 
-    WAITING = "waiting"
-    """It is retried automatically once a portal answers."""
-    FAILED = "failed"
-    """It is retried on request only."""
-    CONFLICT = "conflict"
-    """As FAILED: somebody else had changed the entry that it was made from."""
+    WAITING = "waiting"  # it is retried automatically once a portal answers
+    FAILED = "failed"  # it is retried on request only
+    CONFLICT = "conflict"  # as FAILED: somebody else had changed the entry that it was made from
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,24 +26,19 @@ class PendingWrite:
     tweak: bytes
     data_key: str | None
     data: bytes
-    signed: SignedEntry | None
-    """None when no revision was claimed for it."""
-    base: int | None
-    """The revision that it was made from; -1: the entry was absent; None when it is signed."""
+    signed: SignedEntry | None  # None when no revision was claimed for it
+    base: int | None  # revision that it was made from, -1 of an absent entry; None if signed
     reason: str
-    created: float
-    """Seconds since 1970."""
-    is_posting: bool
-    """Whether a running process is posting it now."""
-    portals: tuple[str, ...] = ()
-    """The addresses of the portals it was written for; empty when that is not known."""
+    created: float  # seconds since 1970
+    is_posting: bool  # whether a running process is posting it now
+    portals: tuple[str, ...] = ()  # addresses that it was written for; empty when unknown
     status: PendingStatus = PendingStatus.FAILED
 
 
 def due(pending: Sequence[PendingWrite]) -> list[PendingWrite]:
     """Return the writes to retry automatically: the last one of each entry, if it is WAITING.
 
-    `pending` is sorted by age. Earlier writes to an entry are superseded by its last one.
+    `pending` is sorted by age.
     """
     latest = {(write.public_key, write.tweak): write for write in pending}
     return [

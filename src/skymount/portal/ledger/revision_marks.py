@@ -1,7 +1,7 @@
 """Whether a registry entry from a portal is believed, for everything that reads entries.
 
-The owner must have signed it, and nothing newer may have been seen before: on this machine or,
-without a ledger, by this client. What is believed is recorded for the next time.
+The owner must have signed it, and nothing newer may have been seen before. What is believed is
+recorded for the next time.
 """
 
 import logging
@@ -41,8 +41,7 @@ class EntryId:
 
     public_key: bytes
     tweak: bytes
-    data_key: str | None = field(default=None, compare=False)
-    """None when only its hash is known."""
+    data_key: str | None = field(default=None, compare=False)  # None when only its hash is known
 
     def __str__(self) -> str:
         name = self.tweak.hex() if self.data_key is None else ascii(self.data_key)
@@ -55,14 +54,11 @@ class VerifiedEntry:
 
     signed: SignedEntry
     mark: RevisionMark
-    requested_at: float
-    """When the request for it began, by trio's clock."""
+    requested_at: float  # when the request for it began, by trio's clock
 
 
 @dataclass(frozen=True, slots=True)
 class _UnsavedMark:
-    """A mark that is in memory only, and what the ledger needs to record it later."""
-
     mark: RevisionMark
     signed: SignedEntry
     data_key: str | None
@@ -70,25 +66,22 @@ class _UnsavedMark:
 
 
 class RevisionMarks:
-    """The highest revision seen of each entry.
+    """The highest revision seen of each entry: on disk with a ledger, else in memory.
 
-    With a ledger the marks are on disk. A mark that cannot be written is kept in memory until it
-    can. Every method raises StorageError when an existing ledger cannot be read.
+    A mark that cannot be written is kept in memory until it can. Every method raises StorageError
+    when an existing ledger cannot be read.
     """
 
     def __init__(
         self, ledger: Ledger | None = None, clock: Callable[[], float] = time.time
     ) -> None:
-        """`clock` is the ledger's."""
         self.ledger = ledger
         self._clock = clock
         self._unsaved: LRUCache[EntryId, _UnsavedMark] = LRUCache(_UNSAVED_LIMIT)
         self._threads = trio.CapacityLimiter(_LEDGER_THREADS)
-        self.failure: StorageError | None = None
-        """Why the ledger could not be written, while marks are in memory because of that."""
+        self.failure: StorageError | None = None  # why the ledger could not be written
 
     async def in_thread(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
-        """Call a function that uses the ledger, in a thread."""
         return await trio.to_thread.run_sync(function, *args, limiter=self._threads)
 
     async def find(self, ref: EntryId) -> RevisionMark | None:
@@ -105,10 +98,7 @@ class RevisionMarks:
     async def record(
         self, ref: EntryId, signed: SignedEntry, *, named: bool = True
     ) -> RevisionMark:
-        """Raise the mark to an entry whose signature was verified; return the mark then.
-
-        The mark is never lowered: `is_rolled_back` tells whether the entry is behind it.
-        """
+        """Raise the mark as `Ledger.record_seen` does; return the mark then."""
         if self.ledger is not None:
             record = partial(self.ledger.record_seen, signed, ref.data_key, named=named)
             unsaved = self._unsaved.get(ref)
@@ -146,7 +136,6 @@ class RevisionMarks:
             self.failure = None
 
     async def find_entry(self, link: Skylink) -> EntryId | None:
-        """Return the entry that a v2 skylink names, if this machine knows it."""
         if self.ledger is None:
             unsaved = self._unsaved.items()
             return next((ref for ref, each in unsaved if each.signed.link == link), None)
@@ -158,10 +147,9 @@ class RevisionMarks:
     async def check(
         self, ref: EntryId, signed: SignedEntry, portal: str, *, named: bool
     ) -> RevisionMark:
-        """Verify and record an entry that came with something else, such as in a proof.
+        """Verify and record an entry that came with something else, such as a proof.
 
-        Returns the mark. BadContentError when its owner did not sign it, RolledBackError when it is
-        rolled back.
+        BadContentError when its owner did not sign it, RolledBackError when it is rolled back.
         """
         try:
             signed.verify()
@@ -180,11 +168,10 @@ class RevisionMarks:
         *,
         named: bool = True,
     ) -> VerifiedEntry | None:
-        """Ask one portal for an entry; None when it has none.
+        """Ask one portal for an entry with `fetch`, which verifies it; None when it has none.
 
-        `fetch` sends the request and verifies the signature. A change that this machine makes at
-        the same time can make the answer look old; then the portal is asked again. RolledBackError
-        when the answer is rolled back.
+        A change that this machine makes at the same time can make the answer look old; then the
+        portal is asked again. RolledBackError when the answer is rolled back.
         """
         for attempt in range(1, _ATTEMPTS + 1):
             begun, requested_at = self._clock(), trio.current_time()

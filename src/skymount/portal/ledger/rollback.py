@@ -12,10 +12,8 @@ class RevisionMark:
     """The highest revision seen of an entry: nothing below it is believed any more."""
 
     revision: int
-    work: bytes
-    """`Entry.work`, 32 bytes. Of two entries of one revision the lower work wins."""
-    seen_at: float
-    """When this machine first saw it, in seconds since 1970."""
+    work: bytes  # `Entry.work`, 32 bytes. Of two entries of one revision the lower work wins
+    seen_at: float  # when this machine first saw it, in seconds since 1970
 
 
 def is_rolled_back(mark: RevisionMark | None, entry: Entry) -> bool:

@@ -5,9 +5,7 @@ from dataclasses import dataclass, replace
 from skymount.errors import NotFoundError
 from skymount.wire.skylink import Skylink
 
-NEGATIVE_TTL = 5.0
-"""Seconds for which «not found» holds: somebody may register the name any moment."""
-
+NEGATIVE_TTL = 5.0  # seconds for which «not found» holds: somebody may register the name any moment
 _FIRST_BACK_OFF = 2.0  # seconds; doubled for each further failure in a row, up to the TTL
 _MOST_DOUBLINGS = 32
 
@@ -18,31 +16,22 @@ _PROVISIONAL_TTL = 5.0  # seconds
 class Resolution:
     """What a name leads to."""
 
-    skylink: Skylink
-    """A v1 skylink."""
-    verified: bool
-    """Whether each registry entry on the path was verified. Never of a domain, because only the
-    portal says what its record is."""
-    requested_at: float = 0.0
-    """When it was asked for, by trio's clock."""
-    provisional: bool = False
-    """Whether nobody proved it, and a portal that failed might have proved something else."""
+    skylink: Skylink  # a v1 skylink
+    verified: bool  # whether each registry entry on the path was; never of a domain
+    requested_at: float = 0.0  # when it was asked for, by trio's clock
+    provisional: bool = False  # whether nobody proved it, and a portal failed
 
 
 @dataclass(frozen=True, slots=True)
 class CachedResolution:
     """What is known of a name. Times are seconds of one clock."""
 
-    found: Resolution | None = None
-    """The last good answer."""
-    absent: bool = False
-    """Whether the last answer was that there is no such name."""
+    found: Resolution | None = None  # the last good answer
+    absent: bool = False  # whether the last answer was that there is no such name
     requested_at: float = 0.0
-    failures: int = 0
-    """In a row, since that answer."""
+    failures: int = 0  # in a row, since that answer
     failed_at: float = 0.0
-    outdated: bool = False
-    """Whether it is known to have changed since."""
+    outdated: bool = False  # whether it is known to have changed since
 
     @property
     def stale(self) -> bool:
@@ -66,10 +55,7 @@ class CachedResolution:
         return max(0.0, until - now)
 
     def answer(self, now: float, ttl: float) -> Resolution | None:
-        """Return what holds without asking, None if the portals are to be asked.
-
-        NotFoundError when what holds is that there is no such name.
-        """
+        """Return what holds (NotFoundError if that does); None if the portals are to be asked."""
         if not self.revalidate_in(now, ttl):
             return None
         if self.absent:
@@ -77,6 +63,5 @@ class CachedResolution:
         return self.found
 
     def after_failure(self, now: float) -> "CachedResolution":
-        """Return what is known after a failure: «not found» no longer holds."""
         failures = self.failures + 1
         return replace(self, absent=False, failures=failures, failed_at=now, outdated=False)

@@ -25,7 +25,6 @@ from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.revision_marks import EntryId, RevisionMarks
 from skymount.portal.registry.entry_state import EntryState, is_news, is_same
 from skymount.wire.registry_entry import SignedEntry
-from skymount.wire.skylink import Skylink
 
 _CACHED_ENTRIES = 10_000  # about a KiB each
 _LOGGED_ONCE = 1_000  # rejections that are logged only once
@@ -45,8 +44,8 @@ class _SharedRequest:
 class EntryReader:
     """The registry as all portals together show it, verified and never rolled back.
 
-    Without a ledger marks are kept as long as this object. Every method raises PortalError for what
-    portals do, and StorageError when the ledger cannot be read.
+    Without a ledger marks are kept as long as this object. Every method raises PortalError, and
+    StorageError when the ledger cannot be read.
     """
 
     def __init__(
@@ -87,7 +86,6 @@ class EntryReader:
         self._watchers.append(changed)
 
     async def public_keys(self) -> list[bytes]:
-        """Return the keys of which entries were used here, sorted."""
         return await self.marks.in_thread(self._ledger.public_keys)
 
     async def names(self, public_key: bytes) -> list[EntryId]:
@@ -100,13 +98,12 @@ class EntryReader:
         return await self.marks.in_thread(read)
 
     def recall(self, ref: EntryId) -> EntryState | None:
-        """Return the cached state, of any age. No IO."""
         return self._cache.get(ref)
 
     async def read(self, ref: EntryId, max_age: float = 0.0, *, named: bool = True) -> EntryState:
         """Return what the registry holds, or held at most `max_age` seconds ago.
 
-        Absent and deleted entries are states too. With 0 a new request is sent. Otherwise those
+        Absent and deleted entries are states too. With 0 a new request is sent; otherwise those
         that ask at the same time share an answer. If `named` an existing entry is listed by
         `names`.
         """
@@ -132,10 +129,9 @@ class EntryReader:
         return state if state is not None and state.requested_at >= since else None
 
     async def accept(self, signed: SignedEntry, requested_at: float, portal: str = "") -> None:
-        """Verify and cache an entry that came in another way, such as in a proof.
+        """Verify and cache an entry that `portal` sent with something else, such as a proof.
 
-        `requested_at` is when it was asked for, by trio's clock, and `portal` the URL of its
-        sender. BadContentError when its owner did not sign it, or it is rolled back.
+        `requested_at` is by trio's clock. BadContentError if it is forged or rolled back.
         """
         ref = EntryId(signed.public_key, signed.entry.tweak)
         try:
@@ -146,7 +142,6 @@ class EntryReader:
         self._store(ref, EntryState(signed, requested_at, mark.seen_at))
 
     async def _ask(self, ref: EntryId, named: bool = True) -> EntryState:
-        """Ask the portals, with a new request."""
         begun = trio.current_time()
         try:
             state = await self.portals.first(lambda portal: self._ask_one(portal, ref, named))
@@ -157,7 +152,6 @@ class EntryReader:
         return self._store(ref, state)
 
     async def _ask_one(self, portal: PortalReader, ref: EntryId, named: bool) -> EntryState:
-        """Ask one portal: NotFoundError when it has no such entry, BadContentError when it lies."""
         registry = Registry(portal.transport, self.marks)
         options = portal.transport.options
         try:
@@ -172,8 +166,8 @@ class EntryReader:
     async def _ask_to_replace(self, ref: EntryId) -> EntryState:
         """Ask on behalf of a write that replaces the entry: a rolled back entry counts as absent.
 
-        A portal may have lost the entry and restored an old one; its owner can correct that. Other
-        portals may have something newer, so they must have answered too.
+        A portal may have lost the entry and restored an old one; its owner can correct that. The
+        other portals must have answered too, because they may have something newer.
         """
         begun = trio.current_time()
 
@@ -200,12 +194,7 @@ class EntryReader:
         return state
 
     def _log_rejected(self, ref: EntryId, error: BadContentError) -> None:
-        """Log, once, why a portal's entry is not believed."""
         values = (error.url, ref, error.message)
         if values not in self._logged:
             self._logged[values] = None
             _log.warning("%s: registry entry %s is not believed: %s", *values)
-
-    async def find_entry(self, link: Skylink) -> EntryId | None:
-        """Return the entry that a v2 skylink names, if it is known here."""
-        return await self.marks.find_entry(link)

@@ -14,23 +14,20 @@ from skymount.wire.registry_entry import MAX_REVISION, SignedEntry
 class EntryState:
     """What the registry held at some time."""
 
-    signed: SignedEntry | None
-    """Verified; None when there was no such entry."""
-    requested_at: float
-    """When the request for this began, by trio's clock."""
-    seen_at: float
-    """When this machine first saw this revision, in seconds since 1970."""
+    signed: SignedEntry | None  # verified; None when there was no such entry
+    requested_at: float  # when the request for this began, by trio's clock
+    seen_at: float  # when this machine first saw this revision, in seconds since 1970
 
     @property
     def data(self) -> bytes | None:
-        """The content; None when the entry is absent or deleted."""
+        """None when the entry is absent or deleted."""
         if self.signed is None or self.signed.entry.is_deleted:
             return None
         return self.signed.entry.data
 
     @property
     def revision(self) -> int:
-        """The revision, -1 when the entry is absent."""
+        """-1 when the entry is absent."""
         return -1 if self.signed is None else self.signed.entry.revision
 
     @property
@@ -55,10 +52,7 @@ def is_news(old: EntryState | None, new: EntryState) -> bool:
 
 
 def next_revision(current: int, claimed: int | None) -> int:
-    """Return the revision of a change: above the portal's and above all that were ever signed.
-
-    FrozenEntryError when there is none left.
-    """
+    """Return a revision above `current` and all that were signed, or raise FrozenEntryError."""
     highest = max(current, -1 if claimed is None else claimed)
     if highest >= MAX_REVISION:
         raise FrozenEntryError("the entry has the last revision there is, and cannot be changed")
@@ -68,8 +62,7 @@ def next_revision(current: int, claimed: int | None) -> int:
 def needs_post(base: EntryState | None, current: EntryState, wanted: bytes) -> bool:
     """Whether a change is still to be posted: not if the registry has this content already.
 
-    The change was made from `base`, or is a whole rewrite if that is None. StaleEntryError when
-    somebody else changed the entry.
+    `base` is None for a whole rewrite. StaleEntryError when somebody else changed the entry.
     """
     if base is None or is_same(base, current):
         return True
@@ -82,11 +75,7 @@ def needs_post(base: EntryState | None, current: EntryState, wanted: bytes) -> b
 
 
 def status_after(error: BaseException, base: EntryState | None) -> PendingStatus:
-    """Return the status of a write whose posting failed.
-
-    It is retried automatically if no portal answered or the mount ended, not if the write was
-    refused.
-    """
+    """Return the status of a write whose posting failed: WAITING unless it was refused."""
     if isinstance(error, UnavailableError | StorageError | trio.Cancelled):
         return PendingStatus.WAITING
     is_conflict = isinstance(error, StaleEntryError) and base is not None

@@ -1,7 +1,7 @@
 """Resolves names that can change, domains and v2 skylinks, to v1 skylinks.
 
-`CachedResolution` decides how long an answer holds. All callers of a name share one request. An
-answer ends early when a registry entry on its path turns out to lead elsewhere.
+All callers of a name share one request. An answer ends early when a registry entry on its path
+turns out to lead elsewhere.
 """
 
 import logging
@@ -27,6 +27,7 @@ from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.registry.cached_resolution import CachedResolution, Resolution
 from skymount.portal.registry.entry_reader import EntryReader
 from skymount.portal.registry.entry_state import EntryState
+from skymount.portal.verify_policy import VerifyPolicy
 from skymount.wire.hns import DomainRecord, RegistryRecord
 from skymount.wire.registry_entry import SignedEntry, entry_link, linked_skylink
 from skymount.wire.registry_proof import HOPS, verified_hops
@@ -34,12 +35,8 @@ from skymount.wire.skylink import Skylink
 
 log = logging.getLogger(__name__)
 
-ResolvableName = Skylink | str
-"""A v2 skylink, or a domain in the form of `wire.hns.parse_domain`."""
-
-ResolutionPath = dict[Skylink, Skylink | None]
-"""The registry entries that an answer depends on, as v2 skylinks, and where each one led."""
-
+ResolvableName = Skylink | str  # a v2 skylink, or a domain in the form of `wire.hns.parse_domain`
+ResolutionPath = dict[Skylink, Skylink | None]  # entries on the path, and where each one led
 _CACHED_NAMES = 4096  # names, and keys; the least recently used go first
 
 
@@ -48,21 +45,15 @@ class NameResolverConfig:
     """How names are resolved."""
 
     ttl: float = 60.0
-    check: bool = True
-    """Whether proofs are checked, and looked for where a portal sends none."""
-    require: bool = False
-    """Whether a v2 skylink that nobody proves is refused, and every domain."""
+    verify: VerifyPolicy = VerifyPolicy.AVAILABLE
+    """OFF: proofs are not checked. REQUIRE: every domain and unproven v2 skylink is refused."""
 
 
 @dataclass(slots=True)
 class _NameState:
-    """What is known of a name, and the lock of who asks for it."""
-
     cached: CachedResolution = field(default_factory=CachedResolution)
-    path: ResolutionPath = field(default_factory=dict)
-    """Of the last good answer, or of the request in flight as far as it has come."""
-    outdated: bool = False
-    """Whether an entry on the path has changed since."""
+    path: ResolutionPath = field(default_factory=dict)  # of the last good answer, or in flight
+    outdated: bool = False  # whether an entry on the path has changed since
     asking: trio.Lock = field(default_factory=trio.Lock)
 
     def outdate(self) -> None:
@@ -74,8 +65,8 @@ class _NameState:
 class NameResolver:
     """Resolves domains and v2 skylinks, through all portals.
 
-    A registry entry whose public key is known is read with `entries`. Where other v2 skylinks lead
-    has to be proved by the portals; `entries` tells whether such a proof was rolled back.
+    A registry entry whose public key is known is read with `entries`. Other v2 skylinks have to be
+    proved by the portals; `entries` tells whether such a proof was rolled back.
     """
 
     def __init__(
@@ -89,7 +80,6 @@ class NameResolver:
         entries.watch(self._entry_changed)
 
     def _entry_changed(self, ref: EntryId, state: EntryState) -> None:
-        """Outdate the names whose path has this entry, if it led elsewhere."""
         link = entry_link(ref.public_key, ref.tweak)
         leads_to = None if state.data is None else linked_skylink(state.data)
         for each in self._names.values():
@@ -101,11 +91,9 @@ class NameResolver:
         return CachedResolution() if state is None else state.cached
 
     def revalidate_in(self, name: ResolvableName) -> float:
-        """Return the seconds until a name is to be asked for again; 0: now."""
         return self.cached(name).revalidate_in(trio.current_time(), self._config.ttl)
 
     def learn_key(self, record: DomainRecord) -> None:
-        """Remember the public key that a domain's record names."""
         if isinstance(record, RegistryRecord):
             self._refs[record.skylink] = EntryId(record.public_key, record.tweak)
 
@@ -117,8 +105,8 @@ class NameResolver:
     async def resolve(self, name: ResolvableName) -> Resolution:
         """Return what a name leads to, from memory as long as that holds.
 
-        If asking fails the last good answer is returned; without one the PortalError is raised.
-        NotFoundError only when every portal says so.
+        If asking fails the last good answer is returned. NotFoundError only when every portal says
+        so.
         """
         state = self._state(name)
         async with state.asking:
@@ -154,7 +142,7 @@ class NameResolver:
     async def _find(self, name: ResolvableName, path: ResolutionPath) -> Resolution:
         if isinstance(name, Skylink):
             return await self._follow(name, path)
-        if self._config.require:
+        if self._config.verify is VerifyPolicy.REQUIRE:
             raise BadContentError(f"{name}: what a domain leads to is not verified")
         record = await self._portals.first(partial(self._record, domain=name))
         self.learn_key(record)
@@ -165,7 +153,6 @@ class NameResolver:
         return (await hns.resolve(client.transport, domain, client.options)).record
 
     async def _follow(self, link: Skylink, path: ResolutionPath) -> Resolution:
-        """Follow a skylink of any version to a v1 skylink; add the entries passed to `path`."""
         for _ in range(HOPS + 1):
             if link.version == 1:
                 return Resolution(link, verified=True)
@@ -180,7 +167,7 @@ class NameResolver:
 
         A forged or rolled back entry is an error: that portal's word would be no better.
         """
-        ref = self._refs.get(link) or await self._entries.find_entry(link)
+        ref = self._refs.get(link) or await self._entries.marks.find_entry(link)
         if ref is None:
             return None
         self._refs[link] = ref
@@ -200,7 +187,7 @@ class NameResolver:
         """Let a portal resolve a v2 skylink; one that proves its answer is preferred."""
         path[link] = None
         ask = partial(self._head, link=link, path=path)
-        if not self._config.check:
+        if self._config.verify is VerifyPolicy.OFF:
             return await self._portals.first(ask)
         found, failed = await self._portals.best(ask, lambda resolution: resolution.verified)
         if not failed:
@@ -215,7 +202,7 @@ class NameResolver:
         if head.skylink is None or head.skylink.version != 1:
             raise BadContentError("the portal does not say what it resolved to", url=client.url)
         is_proven = False
-        if self._config.check and head.proof is not None:
+        if self._config.verify is not VerifyPolicy.OFF and head.proof is not None:
             try:
                 hops = verified_hops(link, head.skylink, head.proof)
                 path.update((hop.link, linked_skylink(hop.entry.data)) for hop in hops)
@@ -223,14 +210,13 @@ class NameResolver:
             except MalformedError as error:
                 raise BadContentError(f"{link}: {error}", url=client.url) from None
             is_proven = True
-        if self._config.require and not is_proven:
+        if self._config.verify is VerifyPolicy.REQUIRE and not is_proven:
             raise BadContentError(f"{link}: where it leads is not verified", url=client.url)
         if not is_proven:
             path[link] = head.skylink
         return Resolution(head.skylink, is_proven)
 
     async def _accept(self, hops: Sequence[SignedEntry], requested_at: float, portal: str) -> None:
-        """Record the entries of a proof; BadContentError when one was rolled back."""
         for hop in hops:
             await self._entries.accept(hop, requested_at, portal)
         for hop in hops:

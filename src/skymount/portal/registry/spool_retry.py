@@ -1,7 +1,6 @@
 """Automatic retry of pending writes while a mount runs.
 
-A write goes to the portals that it was written for once one of them answers, and never replaces
-what somebody else has changed meanwhile.
+A write goes only to the portals that it was written for, and never replaces later changes.
 """
 
 import logging
@@ -16,11 +15,8 @@ from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.key_pair import SigningKeyPair
 
-FIRST_PAUSE = 1.0
-"""Seconds until the first retry; doubled while no portal answers (exponential back-off)."""
-
-LAST_PAUSE = 30.0
-"""The longest back-off, and seconds between two looks at what other processes have spooled."""
+FIRST_PAUSE = 1.0  # seconds until the first retry; doubled while no portal answers
+LAST_PAUSE = 30.0  # seconds of the longest back-off, and between looks for others' writes
 
 _ATTEMPT_LIMIT = 10.0  # seconds; other writers of the entry wait for the end of an attempt
 
@@ -37,34 +33,26 @@ class SpoolRetry:
         pair_of: Callable[[bytes], Awaitable[SigningKeyPair | None]],
         *,
         sends: bool = True,
-        first_pause: float = FIRST_PAUSE,
-        last_pause: float = LAST_PAUSE,
     ) -> None:
-        """`pair_of` returns the key that signs for a public key, None if there is none.
-
-        Unless it `sends` it only logs what is pending. For the pauses see `FIRST_PAUSE`.
-        """
+        """`pair_of` returns the key that signs for a public key. Unless it `sends` it only logs."""
         self._sends = sends
         self._entries = entries
         self._ledger = ledger
         self._pair_of = pair_of
-        self._first_pause = first_pause
-        self._last_pause = last_pause
         self._last_summary = ""
 
     async def run(self) -> None:
-        """Retry what is due, until cancelled."""
-        pause = self._first_pause
+        pause = FIRST_PAUSE
         while True:
             self._entries.spool_changed = changed = trio.Event()
             if not await self._due():
-                pause = self._first_pause
-                with trio.move_on_after(self._last_pause):
+                pause = FIRST_PAUSE
+                with trio.move_on_after(LAST_PAUSE):
                     await changed.wait()
                 continue
             await trio.sleep(pause)
             is_sent = await self._send(await self._due())
-            pause = self._first_pause if is_sent else min(2 * pause, self._last_pause)
+            pause = FIRST_PAUSE if is_sent else min(2 * pause, LAST_PAUSE)
 
     async def say_what_is_pending(self) -> None:
         text = summary(await self._pending())

@@ -39,12 +39,8 @@ from skymount.portal.registry.entry_state import (
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import DATA_LIMIT, DELETED, Entry, SignedEntry
 
-CONFLICTS = 5
-"""How often a rewrite takes another revision because somebody else was faster."""
-
-FRESH = 2.0
-"""Seconds of `fresh`, unless told otherwise."""
-
+CONFLICTS = 5  # how often a rewrite takes another revision because somebody else was faster
+FRESH = 2.0  # seconds of `fresh`, unless told otherwise
 _BACK_OFF = 0.05  # seconds before a rewrite is retried, times the number of attempts so far
 
 _log = logging.getLogger(__name__)
@@ -62,8 +58,7 @@ class VerifiedRegistry(EntryReader):
     Nothing can be changed without a ledger, or when it cannot be written; reading still works.
     """
 
-    limit = DATA_LIMIT
-    """Bytes of content."""
+    limit = DATA_LIMIT  # bytes of content
 
     def __init__(
         self,
@@ -78,16 +73,14 @@ class VerifiedRegistry(EntryReader):
         """`look` is seconds that a portal may look for an entry, `clock` the ledger's.
 
         `fresh` is seconds for which a cached revision serves as the one that a rewrite follows.
-        `gave_up` is called, from the event loop, with each pending write that a posted one
-        superseded; by default that is logged.
+        `gave_up` is called with each pending write that a posted one superseded, instead of a log
+        line.
         """
         super().__init__(portals, ledger, look=look, clock=clock)
         self._gave_up = gave_up or _log_superseded
         self._fresh_for = fresh
-        self.spool_changed = trio.Event()
-        """Set when a write was spooled; who waits for the next one puts a new event here."""
-        self._unsaved_failures: dict[int, tuple[str, PendingStatus]] = {}
-        """By id: failures of pending writes that the ledger could not record."""
+        self.spool_changed = trio.Event()  # who waits for the next change replaces it
+        self._unsaved_failures: dict[int, tuple[str, PendingStatus]] = {}  # by id
         self._write_locks: WeakValueDictionary[EntryId, trio.Lock] = WeakValueDictionary()
 
     async def write(
@@ -100,8 +93,8 @@ class VerifiedRegistry(EntryReader):
         """Sign and post new content, even if the entry has it already; return the state then.
 
         With a `base` the content is a change of that state: StaleEntryError when the portal has
-        another one. Without, it replaces whatever is there. FrozenEntryError when no revision is
-        left. On any error but a StorageError the content stays in the spool.
+        another one. Without, it replaces whatever is there. On any error but a StorageError the
+        content stays in the spool.
         """
         data = bytes(content)
         Entry(ref.tweak, data, 0)  # MalformedError for too much data
@@ -112,10 +105,7 @@ class VerifiedRegistry(EntryReader):
         """Accept content made from any state: its owner has signed that state before."""
 
     async def delete(self, ref: EntryId, pair: SigningKeyPair) -> EntryState:
-        """Post the deletion of an entry.
-
-        Nothing is posted when it is absent or deleted already, unless a write to it is pending.
-        """
+        """Post the deletion of an entry, unless it is absent and no write to it is pending."""
         async with self._write_lock(ref, pair):
             is_pending = await self.has_pending(ref)
             try:
@@ -129,8 +119,7 @@ class VerifiedRegistry(EntryReader):
     async def has_pending(self, ref: EntryId) -> bool:
         """Whether the spool has a write to an entry that a post would supersede.
 
-        Before leaving out a post because the portal has the content, ask this first and the portal
-        second: another process may be posting what is pending.
+        Ask this before asking the portal: another process may be posting what is pending.
         """
         return await self.marks.in_thread(self._ledger.has_pending, ref.public_key, ref.tweak)
 
@@ -140,8 +129,8 @@ class VerifiedRegistry(EntryReader):
         """Post a pending write: the very same bytes if they are signed.
 
         StaleEntryError when the entry was changed since, unless to `overwrite`: then it gets the
-        next revision. `pair` is the key that signs, where that is needed. On any error the write
-        stays in the spool. StorageError when it is not there, or another process is posting it.
+        next revision, signed with `pair`. On any error the write stays in the spool. StorageError
+        when it is not there, or another process is posting it.
         """
         ref = EntryId(pending.public_key, pending.tweak, pending.data_key)
         async with self._write_lock(ref, pair):
@@ -161,7 +150,6 @@ class VerifiedRegistry(EntryReader):
                 raise
 
     async def _send_again(self, ref: EntryId, number: int, signed: SignedEntry) -> EntryState:
-        """Post a signed entry again, unless something later was seen, or is there."""
         mark = await self.marks.find(ref)
         if is_rolled_back(mark, signed.entry):
             reason = rollback_reason(mark, signed.entry)
@@ -185,10 +173,7 @@ class VerifiedRegistry(EntryReader):
         overwrite: bool,
         highest: int | None,
     ) -> EntryState:
-        """Post a pending write, signed with the next revision.
-
-        Unless to `overwrite`, not if a revision above `highest` was claimed meanwhile.
-        """
+        """Post with the next revision; not over revisions above `highest` unless to `overwrite`."""
         current = await (self._ask_to_replace(ref) if overwrite else self._ask(ref))
         if current.signed is not None and current.signed.entry.data == pending.data:
             await self._drop(ref, pending.id)
@@ -206,7 +191,6 @@ class VerifiedRegistry(EntryReader):
         )
 
     async def save(self) -> None:
-        """Write to the ledger what it could not take before."""
         await self.marks.save()
         for number, (reason, status) in list(self._unsaved_failures.items()):
             with suppress(StorageError):
@@ -232,7 +216,6 @@ class VerifiedRegistry(EntryReader):
         """Post new content. `known` is what the portals just said; `replaces` a pending write.
 
         If a revision above the `limit` was claimed before, something else was written: it is stale.
-
         A rewrite does not ask first if the cached state is fresh: if that is outdated, the portal
         refuses. A change of `base` does, since two changes may have one revision (wire notes 6.3).
         """
@@ -320,10 +303,7 @@ class VerifiedRegistry(EntryReader):
         error: BaseException,
         before: PendingStatus = PendingStatus.FAILED,
     ) -> None:
-        """Make sure that content that was not posted is in the spool, with the reason.
-
-        A write that was a CONFLICT `before` stays one.
-        """
+        """Spool content that was not posted, with the reason. A CONFLICT `before` stays one."""
         reason = str(error) if isinstance(error, SkymountError) else "interrupted"
         made_from = None if base is None else base.revision
         is_conflict = before is PendingStatus.CONFLICT
@@ -349,7 +329,6 @@ class VerifiedRegistry(EntryReader):
                 raise StorageError(f"{reason}; the content is lost: {failure}") from error
 
     async def _mark_posted(self, ref: EntryId, number: int, signed: SignedEntry) -> RevisionMark:
-        """Remove a posted write from the spool, with those it supersedes, and raise the mark."""
         mark = None
         try:
             mark = await self.marks.in_thread(self._ledger.mark_posted, number)
@@ -360,12 +339,10 @@ class VerifiedRegistry(EntryReader):
         return mark or await self.marks.record(ref, signed)
 
     async def _drop(self, ref: EntryId, number: int) -> None:
-        """Remove a pending write whose content the portal has, with those it supersedes."""
         await self.marks.in_thread(self._ledger.drop, number)
         await self._remove_superseded(ref, number)
 
     async def _remove_superseded(self, ref: EntryId, number: int) -> None:
-        """Remove the pending writes to an entry that are older than write `number`."""
         gone = await self.marks.in_thread(
             self._ledger.remove_superseded, ref.public_key, ref.tweak, number
         )

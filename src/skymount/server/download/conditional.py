@@ -1,7 +1,4 @@
-"""Conditional requests, ETag comparison and ranges: Range, If-Range, If-Match, If-None-Match.
-
-RFC 9110 13 and 14, decided without IO. HEAD is treated like GET: the contract wants equal headers.
-"""
+"""Conditional requests and ranges (RFC 9110, 13 and 14). HEAD is treated like GET."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,8 +7,7 @@ from skymount.errors import MalformedError
 from skymount.server.http_error import HttpError
 from skymount.wire.byte_range import ByteRange, parse_range
 
-BodySegment = bytes | ByteRange
-"""A part of a body: literal bytes, or a range of the content."""
+BodySegment = bytes | ByteRange  # literal bytes, or a range of the content
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,4 @@
-"""The download endpoints (contract 3 and 4).
-
-`path_selection` decides which content a URL serves, `conditional` which bytes of it are sent.
-"""
+"""The download endpoints (contract 3 and 4)."""
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -64,7 +61,6 @@ class DownloadEndpoint:
 
 
 def _redirect(url: str, query: bytes) -> Response:
-    """Redirect to the same URL with a slash, by a relative link."""
     last = url.rpartition("/")[2]
     target = f"./{last}/" if ":" in last else f"{last}/"
     if query:
@@ -139,7 +135,6 @@ def _body_chunks(
     extents: tuple[tuple[int, int], ...],
     segments: Iterable[conditional.BodySegment],
 ) -> Generator[bytes]:
-    """Yield literal bytes, and ranges of the content that the extents make up."""
     for segment in segments:
         if isinstance(segment, bytes):
             yield segment

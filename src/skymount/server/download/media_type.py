@@ -1,14 +1,10 @@
-"""Content-Type and Content-Disposition of downloads. Decides without IO.
-
-The type is the stored one; else, as in Go, that of the file's extension; else by its first bytes.
-"""
+"""Content-Type, by Go's order: stored, by extension, by first bytes; and Content-Disposition."""
 
 import mimetypes
 import re
 from urllib.parse import quote
 
-SNIFF_SIZE = 512
-"""Bytes that `sniff` looks at."""
+SNIFF_SIZE = 512  # bytes that `sniff` looks at
 
 _BY_EXTENSION = mimetypes.MimeTypes()  # only the built-in table: the same on every machine
 _SIGNATURES = (
@@ -58,10 +54,7 @@ def sniff(start: bytes) -> str:
 
 
 def disposition(name: str, *, attachment: bool) -> str:
-    """Return the value of a Content-Disposition header.
-
-    A name beyond printable ASCII is given twice: with placeholders, and in the form of RFC 6266.
-    """
+    """Return the header's value; a name beyond printable ASCII is given twice (RFC 6266)."""
     kind = "attachment" if attachment else "inline"
     plain = "".join(char if " " <= char <= "~" else "_" for char in name)
     quoted = plain.replace("\\", "\\\\").replace('"', '\\"')

@@ -1,7 +1,4 @@
-"""What a download serves: which bytes, and under which name, type and metadata.
-
-Decided without IO, by wire notes 4.2 (parameters), 4.3 (default path, try files, ...) and 4.5.
-"""
+"""What a download serves, by wire notes 4.2 (parameters), 4.3 (default path, ...) and 4.5."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,13 +30,11 @@ _FORMATS = ("concat", *ARCHIVE_TYPES)
 class DownloadQuery:
     """The parameters of a download."""
 
-    archive: str
-    """The ``format`` parameter, empty when absent."""
+    archive: str  # the format parameter
     attachment: bool
     with_metadata: bool
     with_layout: bool
-    range_header: str
-    """The range of ``start`` and ``end`` as a Range header."""
+    range_header: str  # of start and end
 
     @classmethod
     def parse(cls, params: Params, *, has_range: bool) -> Self:
@@ -88,13 +83,9 @@ class SelectedContent:
     """What is served."""
 
     name: str
-    """File name for the Content-Disposition header."""
-    content_type: str
-    """As stored; empty when it has to be guessed."""
+    content_type: str  # as stored; empty when it has to be guessed, by this file name:
     guess_by: str
-    """The file name by which the type is guessed."""
-    extents: tuple[tuple[int, int], ...]
-    """(offset, length) in the payload, in the order served."""
+    extents: tuple[tuple[int, int], ...]  # (offset, length) in the payload, in the order served
     metadata_header: bytes | None
     archive: str = ""
     members: tuple[ArchiveMember, ...] = ()
@@ -102,7 +93,6 @@ class SelectedContent:
 
     @property
     def size(self) -> int:
-        """Bytes served, unless it is an archive."""
         return sum(length for _, length in self.extents)
 
 
@@ -125,10 +115,7 @@ class DownloadRequest:
 def select_content(
     skyfile: ParsedSkyfile, download: DownloadRequest, header_limit: int
 ) -> SelectedContent | RedirectToSlash:
-    """Decide what a path of a skyfile serves.
-
-    HttpError 404 or 400, unless the skyfile has an error page for that status.
-    """
+    """Decide what a path serves; HttpError 404 or 400 without an error page for that status."""
     try:
         return _select(skyfile, download, header_limit)
     except HttpError as error:
@@ -173,7 +160,6 @@ def _index_of(metadata: Metadata, path: str) -> str:
 
 
 def _default_path(metadata: Metadata) -> str:
-    """Return the index file of the skylink itself, empty when there is none."""
     if metadata.defaultpath and not metadata.subfiles:
         raise HttpError(400, "defaultpath is not allowed on single files, please specify a format")
     if metadata.defaultpath and metadata.disabledefaultpath:
@@ -215,7 +201,6 @@ def _whole(skyfile: ParsedSkyfile, archive: str) -> SelectedContent:
 def _selected(
     name: str, selected: Mapping[str, Subfile], archive: str, header: bytes | None
 ) -> SelectedContent:
-    """Serve a single subfile as it is, several as an archive."""
     if len(selected) == 1 and archive not in ARCHIVE_TYPES:
         return _file(name, next(iter(selected.values())), header)
     ordered = sorted(selected.items(), key=lambda item: (item[1].offset, item[0]))

@@ -27,7 +27,6 @@ class HnsEndpoints:
 
     zone: ZoneFile
     download: Callable[[Request], Awaitable[Response]]
-    """Answers a request for a skylink."""
 
     async def resolve(self, request: Request) -> Response:
         return responses.json_body(encode_resolution(await self._find(request)))
@@ -43,7 +42,6 @@ class HnsEndpoints:
         return await self.download(Request(scope, request.receive))
 
     async def _find(self, request: Request) -> DomainRecord:
-        """Return the record of the domain in the URL; HttpError, as plain text."""
         try:
             domain = parse_domain(unquote(request.path_params["domain"], errors="strict"))
         except (MalformedError, UnicodeDecodeError) as error:

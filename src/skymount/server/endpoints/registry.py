@@ -10,7 +10,7 @@ from skymount.server.config import PortalConfig
 from skymount.server.http import responses
 from skymount.server.http.query_params import Params, form_params, number
 from skymount.server.http.request_body import read_body
-from skymount.server.http_error import HttpError
+from skymount.server.http_error import HttpError, refuse_malformed
 from skymount.server.resolver import SkylinkResolver
 from skymount.server.storage.entry_store import EntryStore
 from skymount.wire.registry_entry import (
@@ -36,10 +36,7 @@ class RegistryEndpoints:
     resolver: SkylinkResolver
 
     async def get(self, request: Request) -> Response:
-        """Answer with the signed entry of a public key and a hashed data key.
-
-        The ``timeout`` has no effect: no other server is asked.
-        """
+        """Answer with a signed entry. ``timeout`` has no effect: no other server is asked."""
         body = await read_body(request, UPDATE_LIMIT, self.config.body_timeout)
         public_key, tweak = parse_entry_key(form_params(request, body))
         found = await self.entries.find(entry_id(public_key, tweak))
@@ -48,7 +45,6 @@ class RegistryEndpoints:
         return responses.json_body(found.encode_answer())
 
     async def post(self, request: Request) -> Response:
-        """Store a signed entry. After the 204 it survives a crash."""
         body = await read_body(request, UPDATE_LIMIT, self.config.body_timeout)
         try:
             signed = SignedEntry.parse_update(body)
@@ -76,14 +72,10 @@ class RegistryEndpoints:
 
 def parse_entry_key(params: Params) -> tuple[bytes, bytes]:
     """Parse public key and hashed data key; HttpError 400."""
-    try:
+    with refuse_malformed(400, "Unable to parse publickey param: "):
         public_key = parse_public_key(params.get("publickey", ""))
-    except MalformedError as error:
-        raise HttpError(400, f"Unable to parse publickey param: {error}") from None
-    try:
+    with refuse_malformed(400, "Unable to decode dataKey param: "):
         tweak = parse_tweak(params.get("datakey", ""))
-    except MalformedError as error:
-        raise HttpError(400, f"Unable to decode dataKey param: {error}") from None
     timeout = number(params, "timeout")
     if timeout is not None and not 1 <= timeout <= _TIMEOUT_LIMIT:
         raise HttpError(

@@ -1,7 +1,4 @@
-"""The endpoints that show how content is stored: metadata, base sector, sectors by Merkle root.
-
-Clients verify content with them (wire notes 4.7).
-"""
+"""The endpoints that clients verify content with (wire notes 4.7)."""
 
 from dataclasses import dataclass, replace
 
@@ -28,7 +25,6 @@ class SectorEndpoints:
     resolver: SkylinkResolver
 
     async def metadata(self, request: Request) -> Response:
-        """Answer with the stored metadata, byte by byte; decrypted if need be."""
         resolved = await self.resolver.resolve(request.path_params["link"])
         skyfile = await self.index.find(resolved.skylink)
         if skyfile.is_encrypted:
@@ -49,7 +45,6 @@ class SectorEndpoints:
         return responses.BytesResponse(200, headers, base.ljust(size, b"\0"))
 
     async def root(self, request: Request) -> Response:
-        """Answer with bytes of a sector, zeros where it was padded."""
         params = parse_query(request.scope["query_string"])
         check_timeout(params)
         try:

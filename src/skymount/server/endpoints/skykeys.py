@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from skymount.errors import MalformedError
 from skymount.server.config import PortalConfig
 from skymount.server.http import responses
 from skymount.server.http.query_params import Params, form_params
 from skymount.server.http.request_body import read_body
-from skymount.server.http_error import HttpError
+from skymount.server.http_error import HttpError, refuse_malformed
 from skymount.server.storage.skykey_store import SkykeyStore
 from skymount.wire.skykey import Kind, Skykey, check_id, check_name, encode_list
 
@@ -28,57 +27,42 @@ class SkykeyEndpoints:
     skykeys: SkykeyStore
 
     async def create(self, request: Request) -> Response:
-        """Make a key of the given name and type, and answer with it (contract 7)."""
         params = await self._params(request)
         name, kind = params.get("name", ""), params.get("type", "")
         if not name:
             raise HttpError(500, "you must specify the name of the skykey")
         if not kind:
             raise HttpError(500, "you must specify the type of the skykey")
-        try:
+        with refuse_malformed(500):
             parsed = Kind.parse(kind)
-        except MalformedError as error:
-            raise HttpError(500, str(error)) from None
-        try:
+        with refuse_malformed(500, "failed to create skykey: "):
             return _secret((await self.skykeys.create(name, parsed)).encode_record())
-        except MalformedError as error:
-            raise HttpError(500, f"failed to create skykey: {error}") from None
 
     async def add(self, request: Request) -> Response:
-        """Store a key that was made elsewhere (contract 8)."""
         text = (await self._params(request)).get("skykey", "")
         if not text:
             raise HttpError(500, "you must specify the skykey")
-        try:
+        with refuse_malformed(500, "failed to add skykey: "):
             await self.skykeys.add(Skykey.parse(text))
-        except MalformedError as error:
-            raise HttpError(500, f"failed to add skykey: {error}") from None
         return Response(status_code=204)
 
     async def get(self, request: Request) -> Response:
         name, key_id = await self._name_and_id(request, 500)
-        try:
+        with refuse_malformed(500, "failed to retrieve skykey: "):
             return _secret(self.skykeys.find(name=name, key_id=key_id).encode_record())
-        except MalformedError as error:
-            raise HttpError(500, f"failed to retrieve skykey: {error}") from None
 
     async def list(self, request: Request) -> Response:
         return _secret(encode_list(self.skykeys.all()))
 
     async def delete(self, request: Request) -> Response:
         name, key_id = await self._name_and_id(request, 400)
-        try:
+        with refuse_malformed(400):
             check_id(key_id) if key_id else check_name(name)
-        except MalformedError as error:
-            raise HttpError(400, str(error)) from None
-        try:
+        with refuse_malformed(500, "failed to delete skykey: "):
             await self.skykeys.delete(name=name, key_id=key_id)
-        except MalformedError as error:
-            raise HttpError(500, f"failed to delete skykey: {error}") from None
         return Response(status_code=204)
 
     async def _name_and_id(self, request: Request, status: int) -> tuple[str, str]:
-        """Return name and id, of which one is empty; HttpError with that status otherwise."""
         params = await self._params(request)
         name, key_id = params.get("name", ""), params.get("id", "")
         if bool(name) == bool(key_id):

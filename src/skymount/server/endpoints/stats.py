@@ -17,14 +17,10 @@ from skymount.server.storage.skyfile_index import SkyfileIndex
 
 class _Stats(msgspec.Struct):
     version: str
-    uptime: int
-    """Seconds."""
-    numfiles: int
-    """Skyfiles, each of which may be a directory."""
-    totalsize: int
-    """Bytes of their content."""
-    numentries: int
-    """Registry entries, deleted ones included."""
+    uptime: int  # seconds
+    numfiles: int  # skyfiles, each of which may be a directory
+    totalsize: int  # bytes of their content
+    numentries: int  # of the registry, deleted ones included
 
 
 @dataclass(frozen=True, slots=True)

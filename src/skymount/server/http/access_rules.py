@@ -1,7 +1,4 @@
-"""Who may use the portal: Host header, user agent, basic auth, and the origin of web pages.
-
-The rules hold for every endpoint (contract «Authentication», wire notes 9).
-"""
+"""Who may use the portal (contract «Authentication», wire notes 9)."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,7 +15,7 @@ from skymount.server.http import responses
 from skymount.server.http.basic_auth import has_password
 from skymount.server.http.cors import PageOrigin, page_origin, parse_origin
 from skymount.server.http.host_header import RequestHost, is_address, parse_name
-from skymount.server.http_error import HttpError
+from skymount.server.http_error import HttpError, refuse_malformed
 from skymount.wire.dialect import PRESETS, REALM
 from skymount.wire.host import is_loopback
 from skymount.wire.skylink import BASE32_LENGTH, BASE64_LENGTH
@@ -37,10 +34,7 @@ _WRONG_AGENT = (
 
 
 def needs_password(method: str, path: str) -> bool:
-    """Whether a request needs the API password, if the portal has one (wire notes 9).
-
-    That is every write below a service prefix, and every use of skykeys.
-    """
+    """Whether a request needs the API password: writes and uses of skykeys do (wire notes 9)."""
     first, below = _first_segment(path)
     if first not in _PREFIXES:
         return False
@@ -69,15 +63,12 @@ class AccessRules:
     """What one portal demands of requests."""
 
     password: bytes = field(repr=False)
-    """Empty for none."""
     require_agent: bool
     any_address: bool
     """Accept every IP address as Host header. No web page can make one its own host name."""
     any_name: bool
     names: frozenset[str]
-    """Host names of the portal, in addition to the loopback ones."""
     origins: frozenset[str]
-    """Origins of the pages that may do everything."""
 
     @classmethod
     def of(cls, config: PortalConfig, *, on_loopback: bool) -> Self:
@@ -100,15 +91,9 @@ class AccessRules:
         )
 
     def host(self, headers: Mapping[str, str]) -> RequestHost:
-        """Parse the Host header; HttpError 400, or 421 when it does not name this portal.
-
-        This stops DNS rebinding: a page whose own host name resolves to this portal would be of
-        the same origin.
-        """
-        try:
+        """Parse the Host header; HttpError 421 for another host, against DNS rebinding; or 400."""
+        with refuse_malformed(400):
             host = RequestHost.parse(headers.get("host", ""), self.names)
-        except MalformedError as error:
-            raise HttpError(400, str(error)) from None
         if self.any_name or host.name in self.names or is_loopback(host.name):
             return host
         if self.any_address and is_address(host.name):
@@ -138,10 +123,7 @@ class AccessRules:
 
 
 def _check_service_worker(host: RequestHost, headers: Mapping[str, str]) -> None:
-    """Refuse the script of a Service Worker under the portal's own host.
-
-    The script is an upload by anybody, and could intercept requests for every other upload.
-    """
+    """Refuse Service Workers under the portal's own host: they could intercept its requests."""
     if _SERVICE_WORKER in headers and not host.content:
         raise HttpError(
             403, "a Service Worker is only served under a host that selects its content"
@@ -156,10 +138,7 @@ def _challenge(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 class AccessMiddleware:
-    """ASGI middleware that checks `AccessRules` and adds the CORS and portal address headers.
-
-    A host that selects content is rewritten to the path of that content.
-    """
+    """ASGI middleware that checks the rules, adds CORS headers, and maps hosts to content."""
 
     def __init__(self, app: ASGIApp, rules: AccessRules) -> None:
         self._app = app

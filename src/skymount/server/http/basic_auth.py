@@ -17,11 +17,7 @@ _CREDENTIALS_LIMIT = 16 << 10  # characters: user and password in base64, with r
 
 
 def read_password(file: Path | None, environment: Mapping[bytes, bytes]) -> bytes:
-    """Return the password from the file, else from the environment; empty when there is none.
-
-    One line feed at the end of the file does not count. ConfigError when the file cannot be read,
-    is empty or too long, or when other users may read it.
-    """
+    """Return the password, empty for none; ConfigError for a file that cannot be used."""
     if file is None:
         password = environment.get(ENVIRONMENT, b"")
         source = ENVIRONMENT.decode()
@@ -36,7 +32,6 @@ def read_password(file: Path | None, environment: Mapping[bytes, bytes]) -> byte
 
 
 def _read_private(file: Path) -> bytes:
-    """Read a file that only its owner may use, up to a little over the limit."""
     try:
         with file.open("rb") as opened:
             if problem := file_permissions.permission_problem(file, os.fstat(opened.fileno())):
@@ -48,10 +43,7 @@ def _read_private(file: Path) -> bytes:
 
 
 def has_password(credentials: str, password: bytes) -> bool:
-    """Whether an Authorization header is Basic with this password; any user name will do.
-
-    Compares in constant time.
-    """
+    """Whether an Authorization header is Basic with this password, in constant time."""
     scheme, _, encoded = credentials.partition(" ")
     if scheme.lower() != "basic" or len(encoded) > _CREDENTIALS_LIMIT:
         return False

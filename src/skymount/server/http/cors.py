@@ -1,7 +1,4 @@
-"""CORS: which web pages may use the portal, and what a response tells their browser.
-
-A page is known by its origin, ``scheme://host[:port]``, which pages cannot forge.
-"""
+"""CORS: which web pages, known by their origin, may use the portal."""
 
 import re
 from collections.abc import Mapping, Set
@@ -12,8 +9,7 @@ from skymount.server.http.host_header import RequestHost
 from skymount.server.http.responses import HeaderList
 from skymount.wire.dialect import PRESETS
 
-ANY = "*"
-"""As an allowed origin: every page."""
+ANY = "*"  # as an allowed origin: every page
 
 _ALL_METHODS = "GET, POST, HEAD, OPTIONS, PUT, PATCH, DELETE"  # wire notes 9
 _READ_METHODS = "GET, HEAD"
@@ -45,18 +41,12 @@ def parse_origin(text: str) -> str:
 class PageOrigin:
     """The origin of the web page that sends a request."""
 
-    origin: str
-    """Empty when the browser does not tell it."""
+    origin: str  # empty when the browser does not tell it
     is_allowed: bool
-    """The page may do everything that a program on this machine may do."""
-    is_content: bool
-    """The page is content of this portal, under a host name of its own."""
+    is_content: bool  # of this portal, under a host name of its own
 
     def cors(self, *, reading: bool) -> HeaderList:
-        """Return the headers that let the page see a response; none if it may not.
-
-        Content of the portal may see what it reads from the portal, and nothing else.
-        """
+        """Return the headers that let the page see a response; none if it may not."""
         if not self.origin or not (self.is_allowed or (self.is_content and reading)):
             return []
         return [
@@ -66,7 +56,6 @@ class PageOrigin:
         ]
 
     def preflight(self, headers: Mapping[str, str]) -> HeaderList:
-        """Return what the response to a permitted preflight request says besides `cors`."""
         methods = _ALL_METHODS if self.is_allowed else _READ_METHODS
         added: HeaderList = [("Access-Control-Allow-Methods", methods)]
         requested = headers.get("access-control-request-headers", "")
@@ -80,11 +69,8 @@ class PageOrigin:
 def page_origin(
     headers: Mapping[str, str], own_origin: str, allowed: Set[str]
 ) -> PageOrigin | None:
-    """Return the origin of the page that sends a request; None when no page does.
-
-    Browsers send no Origin header with reads within one origin. Sec-Fetch-Site then tells that a
-    page makes them, and is ``none`` when the user does.
-    """
+    """Return the origin of the page that sends a request; None when no page does."""
+    # Reads within one origin have no Origin header; Sec-Fetch-Site is "none" when the user reads.
     origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
     if origin is None:
         if site == "none":
@@ -95,7 +81,6 @@ def page_origin(
 
 
 def _is_content(origin: str, own_origin: str) -> bool:
-    """Whether it is the origin of content under a host name below that of the portal."""
     scheme, _, authority = origin.partition("://")
     try:
         host = RequestHost.parse(authority)

@@ -13,13 +13,9 @@ _BAD_REQUEST = 400
 
 
 class StrictConnection(h11.Connection):
-    """The server's side of a connection; RemoteProtocolError with status 400 for ambiguous bytes.
+    """The server's side; RemoteProtocolError 400 for ambiguous bytes that are not content."""
 
-    It looks at every byte but those of content.
-    """
-
-    _half_line_end = b""
-    """A carriage return whose line feed is yet to come."""
+    _half_line_end = b""  # a carriage return whose line feed is yet to come
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
         before = self.trailing_data[0]

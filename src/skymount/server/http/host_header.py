@@ -21,16 +21,12 @@ class RequestHost:
     name: str
     """The portal's own name: lower case, without what selects content; IPv6 in brackets."""
     port: str
-    """Decimal digits, or empty."""
     content: str = ""
     """Path of the selected content, ``/<skylink>`` or ``/hns/<domain>``; empty for none."""
 
     @classmethod
     def parse(cls, text: str, own_names: Set[str] = frozenset()) -> Self:
-        """Parse ``name[:port]``; MalformedError when it is not a host.
-
-        A name in `own_names` never selects content.
-        """
+        """Parse ``name[:port]``, or raise MalformedError. `own_names` never select content."""
         name, port = _split(text)
         if name in own_names:
             return cls(name, port)

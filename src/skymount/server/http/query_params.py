@@ -1,7 +1,4 @@
-"""Parameters of a query or a form, by Go's rules for booleans and numbers and with its messages.
-
-Which parameters there are is decided in `upload.rules`, `download.path_selection` and `endpoints`.
-"""
+"""Parameters of a query or a form, by Go's rules for booleans and numbers and with its messages."""
 
 from collections.abc import Mapping
 from urllib.parse import parse_qsl, unquote_to_bytes
@@ -35,11 +32,7 @@ def parse_query(raw: bytes) -> dict[str, str]:
 
 
 def form_params(request: Request, body: bytes) -> dict[str, str]:
-    """Merge the query with an urlencoded body, which wins (wire notes 7).
-
-    A body without a Content-Type counts as urlencoded; one of another type is ignored, as in Go.
-    The size of `body` must be limited already (`request_body.read_body`).
-    """
+    """Merge the query with an urlencoded body, which wins; other bodies are ignored (notes 7)."""
     params = parse_query(request.scope["query_string"])
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type in ("", _FORM_TYPE):

@@ -44,10 +44,7 @@ class BytesResponse(Response):
 
 
 class StreamedResponse(Response):
-    """A response whose body is read from the disk while it is sent.
-
-    Each step of the `chunks` generator runs in a thread. `length` is None when unknown.
-    """
+    """A response whose body is read from the disk, in threads, while it is sent."""
 
     def __init__(
         self,

@@ -86,8 +86,7 @@ def _write(connection: sqlite3.Connection, signed: SignedEntry) -> bool:
 class _Batch:
     def __init__(self) -> None:
         self.updates: list[SignedEntry] = []
-        self.errors: list[RevisionError | StorageError | None] = []
-        """For each update why it was not stored, or None; set before `done`."""
+        self.errors: list[RevisionError | StorageError | None] = []  # set before `done`
         self.done = trio.Event()
 
 
@@ -109,10 +108,7 @@ class EntryStore:
 
     @classmethod
     def open(cls, root: Path) -> "EntryStore":
-        """Open the database in a data directory that is locked already, or create it. Blocks.
-
-        StorageError when it cannot be used.
-        """
+        """Open or create the database in a locked data directory; StorageError. Blocks."""
         path = root / ENTRIES_FILE
         with disk_errors(f"use the registry {path}"):
             fd = file_permissions.open_or_create_file(path)  # -wal and -shm get the same mode

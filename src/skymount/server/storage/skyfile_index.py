@@ -1,7 +1,4 @@
-"""Finds what is stored: skyfiles by skylink, with their metadata cached, and sectors by root.
-
-It alone decides which skylinks this portal can serve.
-"""
+"""Finds what is stored: skyfiles by skylink, with their metadata cached, and sectors by root."""
 
 import logging
 from dataclasses import dataclass
@@ -42,8 +39,7 @@ class ParsedSkyfile:
     stored: StoredSkyfile
     raw: bytes
     metadata: Metadata
-    header: bytes | None
-    """The metadata as the value of the metadata header; None when it does not fit one."""
+    header: bytes | None  # the metadata, if it fits a header
 
 
 class SkyfileIndex:

@@ -38,22 +38,17 @@ BASE, PAYLOAD, EXTENSION, ROOTS = "base", "payload", "extension", "roots"
 
 @dataclass(frozen=True, slots=True)
 class StoredSkyfile:
-    """Where the parts of one skyfile are stored.
-
-    Of an encrypted one only the base is known before `decrypt_layout`; the other ranges are empty.
-    """
+    """Where the parts of a skyfile are; of an encrypted one only `base` before `decrypt_layout`."""
 
     skylink: Skylink
     layout: Layout
     base: StoredRange
-    """The used bytes of the base sector."""
     metadata: StoredRange
     fanout: StoredRange
     payload: StoredRange
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether it is stored encrypted; its layout may be decrypted already."""
         return is_encrypted(self.layout)
 
 
@@ -75,10 +70,7 @@ class SkyfileStore:
 
     @classmethod
     def open(cls, root: Path) -> "SkyfileStore":
-        """Lock the directory, made when absent, and remove interrupted uploads.
-
-        StorageError when it cannot be used, others could change it, or another portal runs on it.
-        """
+        """Lock the directory, create what is missing, remove interrupted uploads; StorageError."""
         with disk_errors(f"use the data directory {root}"):
             file_permissions.make_directory(root)
             _check_own(root)
@@ -221,8 +213,7 @@ def decrypt_layout(skyfile: StoredSkyfile, key: SkyfileKey) -> StoredSkyfile:
     return _with_ranges(skyfile, layout, key)
 
 
-Sector = tuple[bytes, StoredRange]
-"""The Merkle root of a sector, and its bytes up to the zeros that pad it."""
+Sector = tuple[bytes, StoredRange]  # its Merkle root, and its bytes without padding
 
 
 def list_sectors(skyfile: StoredSkyfile) -> Iterator[Sector]:

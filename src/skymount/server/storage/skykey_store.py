@@ -1,11 +1,7 @@
-"""The skykeys of the portal, and the file that they are stored in.
-
-No key is ever logged or put into a message.
-"""
+"""The skykeys of the portal, in a file. No key is ever logged or put into a message."""
 
 import os
 import secrets
-from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
@@ -19,10 +15,7 @@ from skymount.storage import atomic_file
 from skymount.wire.skykey import KEY_SIZE, NONCE_SIZE, Kind, Skykey, check_id
 
 SKYKEYS_FILE = "skykeys.json"
-"""Name of the file in the portal's data directory."""
-
-SKYKEYS_LIMIT = 1000
-"""Skykeys of one portal. A download that does not name its key tries all of them."""
+SKYKEYS_LIMIT = 1000  # a download that does not name its key tries all of them
 
 _FORMAT = 1
 _SKYKEYS_FILE_LIMIT = 1 << 20  # bytes; 1000 keys of the longest names take less than half of it
@@ -64,28 +57,6 @@ def _save(path: Path, keys: tuple[Skykey, ...]) -> None:
         atomic_file.replace(path, raw + b"\n")
 
 
-def check_addition(keys: tuple[Skykey, ...], new: Skykey) -> None:
-    """MalformedError for a skykey whose name or id is taken; many may have no name."""
-    if new.name and any(key.name == new.name for key in keys):
-        raise MalformedError("Skykey name already used by another key")
-    if any(key.id == new.id for key in keys):
-        raise MalformedError("Skykey ID already exists")
-    if len(keys) >= SKYKEYS_LIMIT:
-        raise MalformedError(f"there are {SKYKEYS_LIMIT} skykeys already")
-
-
-def find_key(keys: tuple[Skykey, ...], name: str, key_id: str) -> Skykey:
-    """Return the key of that name or id, of which one is empty; MalformedError if there is none."""
-    if key_id:
-        key_id = check_id(key_id)
-    for key in keys:
-        if key.id == key_id if key_id else key.name == name:
-            return key
-    raise MalformedError(
-        "No Skykey is associated with that ID" if key_id else "No Skykey with that name"
-    )
-
-
 class SkykeyStore:
     """The skykeys of one portal. Only one may be open for a data directory."""
 
@@ -96,10 +67,7 @@ class SkykeyStore:
 
     @classmethod
     def open(cls, data: Path) -> Self:
-        """Read the keys in a portal's data directory. Blocks on the disk.
-
-        StorageError when they cannot be read, are damaged, or others may read them.
-        """
+        """Read the keys; StorageError when they are damaged or others may read them. Blocks."""
         path = data / SKYKEYS_FILE
         with disk_errors(f"read {path}"):
             raw = _read_file(path)
@@ -109,12 +77,18 @@ class SkykeyStore:
             raise StorageError(f"{path} is damaged: {error}") from None
 
     def all(self) -> tuple[Skykey, ...]:
-        """Return every key, the oldest first."""
         return self._keys
 
     def find(self, *, name: str = "", key_id: str = "") -> Skykey:
-        """Return the key of that name or of that id; MalformedError when there is none."""
-        return find_key(self._keys, name, key_id)
+        """Return the key of that id, or else of that name; MalformedError when there is none."""
+        if key_id:
+            key_id = check_id(key_id)
+        for key in self._keys:
+            if key.id == key_id if key_id else key.name == name:
+                return key
+        raise MalformedError(
+            "No Skykey is associated with that ID" if key_id else "No Skykey with that name"
+        )
 
     async def create(self, name: str, kind: Kind) -> Skykey:
         """Make a new key and store it; MalformedError for a bad name or one that is taken."""
@@ -123,26 +97,21 @@ class SkykeyStore:
         return key
 
     async def add(self, skykey: Skykey) -> None:
-        """Store a key; MalformedError when its name or id is taken."""
-
-        def added(keys: tuple[Skykey, ...]) -> tuple[Skykey, ...]:
-            check_addition(keys, skykey)
-            return (*keys, skykey)
-
-        await self._change(added)
+        """Store a key; MalformedError when its name or id is taken. Many may have no name."""
+        async with self._write_lock:
+            if skykey.name and any(key.name == skykey.name for key in self._keys):
+                raise MalformedError("Skykey name already used by another key")
+            if any(key.id == skykey.id for key in self._keys):
+                raise MalformedError("Skykey ID already exists")
+            if len(self._keys) >= SKYKEYS_LIMIT:
+                raise MalformedError(f"there are {SKYKEYS_LIMIT} skykeys already")
+            await self._replace((*self._keys, skykey))
 
     async def delete(self, *, name: str = "", key_id: str = "") -> None:
-        """Delete a key for good; MalformedError when there is none."""
-
-        def without(keys: tuple[Skykey, ...]) -> tuple[Skykey, ...]:
-            deleted = find_key(keys, name, key_id)
-            return tuple(key for key in keys if key is not deleted)
-
-        await self._change(without)
-
-    async def _change(self, change: Callable[[tuple[Skykey, ...]], tuple[Skykey, ...]]) -> None:
-        """Replace the keys, first on disk."""
         async with self._write_lock:
-            keys = change(self._keys)
-            await trio.to_thread.run_sync(_save, self._path, keys)
-            self._keys = keys
+            deleted = self.find(name=name, key_id=key_id)
+            await self._replace(tuple(key for key in self._keys if key is not deleted))
+
+    async def _replace(self, keys: tuple[Skykey, ...]) -> None:
+        await trio.to_thread.run_sync(_save, self._path, keys)
+        self._keys = keys

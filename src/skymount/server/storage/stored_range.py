@@ -14,8 +14,7 @@ from skymount.server.storage.disk_errors import disk_errors
 STREAM_CHUNK_SIZE = 1 << 20
 """Bytes read and sent at once; hypercorn is several times slower with the usual 64 KiB."""
 
-Decrypt = Callable[[bytes, int], bytes]
-"""Turns stored bytes and their offset in the file into content."""
+Decrypt = Callable[[bytes, int], bytes]  # of stored bytes and their offset in the file
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +25,6 @@ class StoredRange:
     offset: int
     length: int
     decrypt: Decrypt | None = None
-    """None when they are stored in the clear."""
 
 
 def read_range(stored: StoredRange) -> bytes:
@@ -38,10 +36,7 @@ def read_range(stored: StoredRange) -> bytes:
 def read_chunks(
     stored: StoredRange, parts: Iterable[tuple[int, int]] | None = None
 ) -> Generator[bytes]:
-    """Yield a range in chunks; with `parts` only these (offset, length) within it, in their order.
-
-    StorageError when the file is shorter than recorded, OSError when it cannot be read.
-    """
+    """Yield a range, or only these parts, (offset, length), in chunks; StorageError, OSError."""
     fd = os.open(stored.file, os.O_RDONLY | os.O_CLOEXEC)
     try:
         for start, length in ((0, stored.length),) if parts is None else parts:

@@ -30,16 +30,10 @@ from skymount.wire.registry_entry import parse_public_key, parse_tweak
 from skymount.wire.skylink import split_link
 
 ZONE_FILE = "hns.zone"
-"""Name of the file in the portal's data directory."""
-
-SIZE_LIMIT = 1 << 20
-"""Bytes of the file, without a line feed at its end."""
-
+SIZE_LIMIT = 1 << 20  # bytes of the file, without a line feed at its end
 RECORDS_LIMIT = 10_000
-"""Lines with a record."""
 
 _COMMENT = re.compile(r"(?:^|\s)#")
-
 _BAD_VALUE = "the value is neither a skylink nor a registry entry"
 
 _log = logging.getLogger(__name__)
@@ -48,8 +42,7 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class _Line:
     text: str
-    domain: str = ""
-    """In the form of `parse_domain`; empty for a line without a record."""
+    domain: str = ""  # empty for a line without a record
     value: str = ""
     comment: str = ""
     problem: str = ""
@@ -101,7 +94,6 @@ class Zone:
 
     @property
     def domains(self) -> tuple[str, ...]:
-        """Every domain with a record, good or bad, in the order of the file."""
         return tuple(self._values)
 
     def value(self, domain: str) -> str:
@@ -110,10 +102,7 @@ class Zone:
         return next((value for value in reversed(values) if parse_txt(value)), values[-1])
 
     def find(self, domain: str) -> DomainRecord | None:
-        """Return the record of a domain in the form of `parse_domain`; None when there is none.
-
-        MalformedError when none of its values is valid.
-        """
+        """Return the record of a domain, or None; MalformedError when no value is valid."""
         values = self._values.get(domain)
         if values is None:
             return None
@@ -128,10 +117,7 @@ class Zone:
                 yield f"line {number}: {line.problem}"
 
     def with_record(self, domain: str, value: str) -> "Zone":
-        """Return the zone with this value as the only one of a domain.
-
-        It replaces the last line of the domain, and keeps its comment.
-        """
+        """Return the zone with this value alone for a domain, in the domain's last line."""
         if parse_txt(value) is None or _COMMENT.search(value) or value != " ".join(value.split()):
             raise MalformedError(f"not the value of a record: {value[:80]!r}")
         indexes = [index for index, line in enumerate(self._lines) if line.domain == domain]
@@ -152,11 +138,7 @@ def _check_size(raw: bytes) -> None:
 
 
 def parse_value(text: str, dialect: Dialect) -> str:
-    """Return the value of a record for what a user writes; MalformedError when it is malformed.
-
-    That is a skylink in any form of `split_link`, a registry entry as ``<public key>/<data key>``,
-    or either in the form of a record. Without a scheme it gets that of the dialect.
-    """
+    """Return a record's text for a skylink, a key and data key, or a record; MalformedError."""
     text = text.strip()
     entry = _parse_entry(text, dialect)
     if entry is not None:
@@ -186,7 +168,6 @@ def _parse_entry(text: str, dialect: Dialect) -> str | None:
 
 
 def _read(path: Path) -> tuple[bytes, os.stat_result | None]:
-    """Return the content of a file, up to a little over the limit, and its state before."""
     with disk_errors(f"read {path}"), suppress(FileNotFoundError), open(path, "rb") as file:
         state = os.fstat(file.fileno())
         return file.read(SIZE_LIMIT + 2), state
@@ -194,10 +175,7 @@ def _read(path: Path) -> tuple[bytes, os.stat_result | None]:
 
 
 def load(data: Path) -> Zone:
-    """Return the zone of a portal's data directory; an empty one when there is no file.
-
-    StorageError when it cannot be read or is too large.
-    """
+    """Return the zone, an empty one without a file; StorageError when it cannot be used."""
     return _parse(data / ZONE_FILE, _read(data / ZONE_FILE)[0])
 
 

@@ -1,15 +1,7 @@
-"""The upload endpoint (contract 1 and 2): the one way of an upload through the portal.
+"""The upload endpoint (contract 1 and 2).
 
-http.query_params     parses the query
-upload.rules          UploadQuery: checks the parameters, before any of the body is read
-http.request_body     yields the body as it arrives, within limits of size and time
-upload.multipart_reader    of a form: takes the parts out, keeps their headers, yields content
-upload.sector_writer  cuts the content into sectors; hashes, encrypts and writes them
-upload.rules          encode_upload_metadata: after the last byte, from query and parts
-upload.sector_writer  finish: builds the base sector and its skylink
-storage.skyfile_store      commit: publishes all of it in one step
-storage.skyfile_index      learns of the new skyfile
-http.responses        answers with the skylink
+The body is cut into sectors, hashed and written as it arrives. Its metadata and base sector
+follow after the last byte; then all of it is published in one step.
 """
 
 import secrets
@@ -24,7 +16,7 @@ from skymount.server.config import PortalConfig
 from skymount.server.http import responses
 from skymount.server.http.query_params import parse_query
 from skymount.server.http.request_body import stream_body
-from skymount.server.http_error import HttpError
+from skymount.server.http_error import HttpError, refuse_malformed
 from skymount.server.storage.skyfile_index import SkyfileIndex
 from skymount.server.storage.skyfile_store import SkyfileStore
 from skymount.server.storage.skykey_store import SkykeyStore
@@ -48,14 +40,13 @@ class UploadEndpoint:
     store: SkyfileStore
     index: SkyfileIndex
     skykeys: SkykeyStore
-    hashing: trio.CapacityLimiter
-    """Bounds the threads that hash, over all uploads."""
+    hashing: trio.CapacityLimiter  # threads, over all uploads
 
     async def post(self, request: Request) -> Response:
         content_type = dict(request.scope["headers"]).get(b"content-type", b"").strip()
         if not content_type:
             raise HttpError(400, "failed parsing 'Content-Type' header")
-        try:
+        with refuse_malformed(400, _FAILED):
             query = UploadQuery.parse(
                 parse_query(request.scope["query_string"]),
                 content_type=content_type,
@@ -65,8 +56,6 @@ class UploadEndpoint:
                 ),
             )
             skylink = await self._receive(request, query, content_type)
-        except MalformedError as error:
-            raise HttpError(400, f"{_FAILED}{error}") from None
         if not query.dryrun:
             await self.index.add(skylink)
         return responses.json_body(
@@ -96,7 +85,6 @@ class UploadEndpoint:
             return await writer.finish(metadata)
 
     def _key(self, query: UploadQuery) -> SkyfileKey | None:
-        """Return a new key for one skyfile, derived from the skykey that the query names."""
         if not query.is_encrypted:
             return None
         try:

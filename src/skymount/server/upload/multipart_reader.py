@@ -1,7 +1,4 @@
-"""Reads a multipart/form-data body as it arrives; the only importer of python-multipart.
-
-It yields the content of the parts, one after the other, and hands their headers to a `PartList`.
-"""
+"""Reads a multipart/form-data body as it arrives; the only importer of python-multipart."""
 
 import logging
 import re
@@ -57,10 +54,7 @@ class FormReader:
         )
 
     def content(self, data: bytes) -> Iterator[bytes]:
-        """Parse the next bytes of the body, and yield the content in them slice by slice.
-
-        MalformedError when they are not part of a form.
-        """
+        """Yield the content in the next bytes of the body; MalformedError if they are no form."""
         start = 0
         while start < len(data):
             size, self._events, self._content = self._slice, 0, []

@@ -1,7 +1,4 @@
-"""The rules of an upload: its parameters, the names of its files, and its metadata.
-
-Decides without IO. Rules: wire notes 3.2, 3.3, 2.5.
-"""
+"""The rules of an upload (wire notes 3.2, 3.3, 2.5), decided without IO."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +9,7 @@ import msgspec
 from skymount.errors import MalformedError
 from skymount.server.config import PortalConfig
 from skymount.server.http.query_params import Params, boolean, number
-from skymount.server.http_error import HttpError
+from skymount.server.http_error import HttpError, refuse_malformed
 from skymount.wire.metadata import Metadata, Subfile, check_path, encode_metadata
 from skymount.wire.multipart import PartHeader
 from skymount.wire.skykey import check_id
@@ -31,26 +28,20 @@ _SUBFILE_OVERHEAD = 80  # bytes of its JSON besides the name (twice) and the con
 class UploadQuery:
     """The parameters of an upload, which are valid together."""
 
-    is_form: bool
-    """Whether the body is a form; else it is the file itself."""
+    is_form: bool  # else the body is the file itself
     filename: str
     mode: int
     dryrun: bool
     defaultpath: str
     disabledefaultpath: bool
-    tryfiles: tuple[str, ...] | None
-    """None when the parameter is absent."""
+    tryfiles: tuple[str, ...] | None  # None when the parameter is absent
     errorpages: Mapping[str, str]
     skykey_name: str
     skykey_id: str
-    """At most one of the two is given. Both are empty for content that is not encrypted."""
 
     @classmethod
     def parse(cls, params: Params, *, content_type: bytes, force_disabled: bool) -> Self:
-        """Parse the query; HttpError 400 with the message that portals give.
-
-        MalformedError for the names of a raw upload. Those of a form are checked at its end.
-        """
+        """Parse the query; HttpError, or MalformedError for the names of a raw upload."""
         is_form = content_type.lower().lstrip().startswith(b"multipart/form-data")
         force, dryrun = boolean(params, "force"), boolean(params, "dryrun")
         boolean(params, "root")
@@ -81,7 +72,9 @@ class UploadQuery:
                 400, "defaultpath and disabledefaultpath are not compatible with tryfiles"
             )
         filename, errorpages = params.get("filename", ""), _parse_errorpages(params)
-        skykey_id = _parse_skykey_id(params)
+        skykey_id = params.get("skykeyid", "")
+        with refuse_malformed(400, "unable to parse 'skykeyid' parameter: "):
+            skykey_id = skykey_id and check_id(skykey_id)
         if not is_form:
             _check_name(filename)
             _check_errorpages(errorpages, {})
@@ -110,14 +103,6 @@ def _refuse_unsupported(params: Params) -> None:
         raise HttpError(400, "'convertpath' is not supported by this portal")
     if params.get("skykeyname") and params.get("skykeyid"):
         raise HttpError(400, "cannot set both a 'skykeyname' and 'skykeyid'")
-
-
-def _parse_skykey_id(params: Params) -> str:
-    text = params.get("skykeyid", "")
-    try:
-        return check_id(text) if text else ""
-    except MalformedError as error:
-        raise HttpError(400, f"unable to parse 'skykeyid' parameter: {error}") from None
 
 
 def _parse_tryfiles(params: Params) -> tuple[str, ...] | None:

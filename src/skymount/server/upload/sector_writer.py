@@ -1,7 +1,4 @@
-"""Cuts the content of an upload into sectors; encrypts, hashes and writes them as they fill.
-
-Memory stays at a few sectors whatever the size of the upload.
-"""
+"""Cuts an upload into sectors; encrypts, hashes and writes them as they fill."""
 
 import os
 from collections.abc import AsyncIterator, Callable
@@ -60,7 +57,6 @@ class SectorWriter:
             await self._start_sector(sector)
 
     async def _start_sector(self, sector: bytes) -> None:
-        """Hash and write a sector in a thread while the next one arrives."""
         index = len(self._roots)
         self._roots.append(b"")
         await self._in_flight.acquire()
@@ -75,7 +71,6 @@ class SectorWriter:
             self._in_flight.release()
 
     async def _in_thread(self, work: Callable[[*_Args], _Result], *args: *_Args) -> _Result:
-        """Call a function that hashes in a thread; all uploads share the limit of threads."""
         return await trio.to_thread.run_sync(work, *args, limiter=self._hashing)
 
     def _write_and_hash(self, index: int, sector: bytes) -> bytes:
