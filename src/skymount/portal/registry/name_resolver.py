@@ -123,7 +123,7 @@ class NameResolver:
         now = trio.current_time()
         old_path, state.path, state.outdated = state.path, {}, False
         try:
-            found = replace(await self._find(name, state.path), requested_at=now)
+            found = replace(await self.find(name, state.path), requested_at=now)
         except NotFoundError:
             state.cached = CachedResolution(absent=True, requested_at=now, outdated=state.outdated)
             raise
@@ -139,7 +139,8 @@ class NameResolver:
         state.cached = CachedResolution(found, requested_at=now, outdated=state.outdated)
         return found
 
-    async def _find(self, name: ResolvableName, path: ResolutionPath) -> Resolution:
+    async def find(self, name: ResolvableName, path: ResolutionPath) -> Resolution:
+        """Ask what a name leads to, whatever is cached; add the entries passed to `path`."""
         if isinstance(name, Skylink):
             return await self._follow(name, path)
         if self._config.verify is VerifyPolicy.REQUIRE:
