@@ -45,8 +45,8 @@ class NameResolverConfig:
     """How names are resolved."""
 
     ttl: float = 60.0
+    # OFF: proofs are not checked. REQUIRE: every domain and unproven v2 skylink is refused.
     verify: VerifyPolicy = VerifyPolicy.AVAILABLE
-    """OFF: proofs are not checked. REQUIRE: every domain and unproven v2 skylink is refused."""
 
 
 @dataclass(slots=True)
@@ -105,8 +105,7 @@ class NameResolver:
     async def resolve(self, name: ResolvableName) -> Resolution:
         """Return what a name leads to, from memory as long as that holds.
 
-        If asking fails the last good answer is returned. NotFoundError only when every portal says
-        so.
+        If asking fails it is the last good answer. NotFoundError only when every portal says so.
         """
         state = self._state(name)
         async with state.asking:
