@@ -14,9 +14,8 @@ from skymount.content.model.skyfile import Skyfile, Verified
 from skymount.errors import NotFoundError
 from skymount.fs.dispatcher import FileSystem
 from skymount.fs.inode_space import InodeSpace, first_tree_number
-from skymount.fs.skylinks import hns
-from skymount.fs.skylinks.directory import SkylinksDirectory, TreeConfig
-from skymount.fs.skylinks.name_table import NameTable, parse_name
+from skymount.fs.skylinks.directory import SkylinksDirectory
+from skymount.fs.skylinks.name_table import NameTable, parse_domain_name, parse_skylink_name
 from skymount.fs.static_tree import StaticTree
 from skymount.fs.subtree import DirectoryEntry, InodeAttributes
 from skymount.portal.failover import Portals
@@ -247,6 +246,12 @@ class InMemoryMount:
     names: FakeNames
 
 
+def push_out(table: NameTable) -> None:
+    """Use so many names that those which nothing refers to are dropped."""
+    for number in range(130):
+        table.get_or_add(str(Skylink.v1(number.to_bytes(32, "big"), 1)))
+
+
 @asynccontextmanager
 async def open_in_memory_mount(
     *,
@@ -264,15 +269,19 @@ async def open_in_memory_mount(
         table, domains = (
             NameTable(reader.load, nursery, names, parse, space, tree_number)
             for parse, space in (
-                (parse_name, InodeSpace.SKYLINKS),
-                (hns.parse_name, InodeSpace.HNS),
+                (parse_skylink_name, InodeSpace.SKYLINKS),
+                (parse_domain_name, InodeSpace.HNS),
             )
         )
-        config = TreeConfig(lookup_grace, deadline)
         files = FileSystem(
             StaticTree(lambda: b'{"pid": 1}'),
             {
-                each.space: SkylinksDirectory(reader, each, config)  # type: ignore[arg-type]
+                each.space: SkylinksDirectory(
+                    reader,  # type: ignore[arg-type]
+                    each,
+                    lookup_grace=lookup_grace,
+                    deadline=deadline,
+                )
                 for each in (table, domains)
             },
             table.usage,
