@@ -1,4 +1,4 @@
-"""Runs a mount as a daemon: forks, leaves the terminal, and reports to the starting process."""
+"""Runs a mount as a daemon, which reports to the starting process."""
 
 import contextlib
 import logging
@@ -39,10 +39,7 @@ def run_in_background(config: Config, log_to: Callable[[], None]) -> list[str]:
 
 
 def _become_daemon(config: Config, log_to: Callable[[], None], pipe: int) -> None:
-    """Leave the terminal, run the mount, and never return.
-
-    Each line in the pipe is R for ready, or W or E with a warning or an error.
-    """
+    """Run the mount. A line in the pipe is R for ready, or W or E with a warning or an error."""
     is_open = True
 
     def tell(kind: str, text: str = "") -> None:

@@ -1,4 +1,4 @@
-"""The embedded portal as a child process of a mount, and whether a portal can be reached."""
+"""The embedded portal as a child process of a mount."""
 
 import logging
 import socket
@@ -16,9 +16,7 @@ from skymount.portal.options import DEFAULT_SVC_PORTAL_URL
 
 log = logging.getLogger(__name__)
 
-PROBE_TIMEOUT = 0.3
-"""Seconds for a connection to a portal; only a warning depends on it."""
-
+PROBE_TIMEOUT = 0.3  # seconds for a connection to a portal; only a warning depends on it
 _START_TIMEOUT = 15.0  # seconds that the embedded portal may take to listen
 _CHECK_INTERVAL = 2.0  # seconds between checks of the default address
 _MAX_BACKOFF = 60.0  # seconds between attempts to start a portal that does not start
@@ -45,26 +43,21 @@ class EmbeddedPortal:
 
     @property
     def is_running(self) -> bool:
-        """Whether the child runs now."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def was_started(self) -> bool:
-        """Whether a child was started."""
         return self._process is not None
 
     def start(self) -> None:
-        """Start it at the default address; MountError when it cannot be started.
-
-        It ends when its standard input does.
-        """
+        """Start it at the default address; MountError when it cannot be started."""
         self.stop()
         address = urlsplit(DEFAULT_SVC_PORTAL_URL).netloc
         command = [sys.executable, "-P", "-m", "skymount", "portal", "serve", "--listen", address]
         try:
             self._process = subprocess.Popen(
                 [*command, "--until-eof"],
-                stdin=subprocess.PIPE,
+                stdin=subprocess.PIPE,  # it ends when this does
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,  # not our log file, which rotates
                 start_new_session=True,  # it gets no Ctrl-C from our terminal
@@ -92,10 +85,7 @@ class EmbeddedPortal:
         return False
 
     async def keep_running(self) -> None:
-        """Start one whenever the default address cannot be reached.
-
-        The portal there may belong to another mount, and end with it.
-        """
+        """Start one when the default address cannot be reached: another mount's may have ended."""
         pause = _CHECK_INTERVAL
         while True:
             await trio.sleep(pause)
@@ -113,7 +103,6 @@ class EmbeddedPortal:
             pause = _CHECK_INTERVAL if started else min(pause * 2, _MAX_BACKOFF)
 
     def stop(self) -> None:
-        """End it, if it runs, and wait until it has ended."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -129,7 +118,6 @@ class EmbeddedPortal:
 
 
 def _log_lines(stderr: IO[bytes]) -> None:
-    """Log what a process writes to standard error, until it ends."""
     with stderr:
         for line in iter(partial(stderr.readline, _MAX_LINE), b""):
             log.warning("portal: %s", line.decode("utf-8", "backslashreplace").rstrip())

@@ -1,22 +1,18 @@
-"""The log file of a daemon in the background. It is bounded, and takes all that is printed too."""
+"""The log file of a daemon in the background, which takes all that is printed too."""
 
 import logging
 import os
 from logging.handlers import RotatingFileHandler
 
-MAX_SIZE = 1 << 20
-"""Bytes after which a new log is begun; the one before is kept beside it."""
+MAX_SIZE = 1 << 20  # bytes after which a new log is begun; the one before is kept beside it
 
 
 class _LogFile(RotatingFileHandler):
-    """The log; standard error is redirected to it, and to the new file after a rotation."""
-
     def __init__(self, path: str) -> None:
         super().__init__(path, maxBytes=MAX_SIZE, backupCount=1)
         self._redirect_stderr()
 
     def doRollover(self) -> None:  # noqa: N802  # the library's name
-        """Begin a new file."""
         super().doRollover()
         self._redirect_stderr()
 

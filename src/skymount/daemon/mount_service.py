@@ -28,11 +28,11 @@ from skymount.errors import CacheError, MountError
 from skymount.fs import fuse, mountpoint
 from skymount.fs.dispatcher import FileSystem
 from skymount.fs.inode_space import InodeSpace
-from skymount.fs.registry.directory import RegistryDirectory, RegistryDirectoryConfig
+from skymount.fs.registry.directory import RegistryDirectory
 from skymount.fs.registry.keyring_cache import KeyringCache
-from skymount.fs.skylinks import hns
-from skymount.fs.skylinks.directory import SkylinksDirectory, TreeConfig
-from skymount.fs.skylinks.name_table import NameTable, parse_name
+from skymount.fs.registry.lookup import RegistryDirectoryConfig
+from skymount.fs.skylinks.directory import SkylinksDirectory
+from skymount.fs.skylinks.name_table import NameTable, parse_domain_name, parse_skylink_name
 from skymount.fs.skylinks.xattrs import entry_attributes
 from skymount.fs.static_tree import StaticTree
 from skymount.fs.subtree import Subtree
@@ -47,19 +47,11 @@ from skymount.portal.registry.verified_registry import VerifiedRegistry
 
 log = logging.getLogger(__name__)
 
-STOP_GRACE = 2.0
-"""Seconds that operations may take to finish after a signal to stop."""
+STOP_GRACE = 2.0  # seconds that operations may take to finish after a signal to stop
 
-_SILENT_PORTALS = 3
-"""Portals that may be silent one after another within the time limit of one operation."""
-
-_SWITCH_INTERVAL = 0.0005
-"""Seconds after which a hashing thread yields the interpreter to the event loop."""
-
-_GC_THRESHOLDS = (2_000, 4, 25)
-"""Thresholds of the garbage collector: few new objects at a time, since the event loop stands still
-meanwhile, 2 ms for 10,000 objects.
-"""
+_SILENT_PORTALS = 3  # that one operation has the time to try one after another
+_SWITCH_INTERVAL = 0.0005  # seconds after which a hashing thread yields to the event loop
+_GC_THRESHOLDS = (2_000, 4, 25)  # collect often: 10,000 new objects stop the event loop for 2 ms
 
 
 def run(config: Config, report: Report, *, stop_grace: float = STOP_GRACE) -> None:
@@ -84,7 +76,6 @@ def run(config: Config, report: Report, *, stop_grace: float = STOP_GRACE) -> No
 
 
 def _single_cause(error: BaseException) -> BaseException:
-    """Unwrap the exception groups of nurseries around a single exception."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
@@ -93,7 +84,6 @@ def _single_cause(error: BaseException) -> BaseException:
 async def _serve(
     config: Config, report: Report, embedded: EmbeddedPortal, stop_grace: float
 ) -> None:
-    """Build all parts, mount, and answer the kernel until the end."""
     status = MountStatus(config, embedded)
     async with AsyncExitStack() as stack:
         portals = await stack.enter_async_context(
@@ -144,7 +134,6 @@ async def _serve(
 async def _open_reader(
     stack: AsyncExitStack, config: Config, portals: Portals, status: MountStatus, report: Report
 ) -> ContentReader:
-    """Build what reads content: both caches and the loader of metadata."""
     cache = status.memory_cache = MemoryCache(config.memory_cache)
     loader = SkyfileLoader(portals, config.verify)
     disk_cache = None
@@ -182,20 +171,20 @@ def _content_trees(
     nursery: trio.Nursery,
     status: MountStatus,
 ) -> tuple[SkylinksDirectory, SkylinksDirectory]:
-    """Build ``/skylinks`` and ``/hns``."""
     resolving = NameResolverConfig(config.hns_ttl, config.verify)
     resolver = NameResolver(registry.portals, registry, resolving)
-    skylinks = NameTable(reader.load, nursery, resolver, parse_name, InodeSpace.SKYLINKS)
-    domains = NameTable(reader.load, nursery, resolver, hns.parse_name, InodeSpace.HNS)
+    skylinks = NameTable(reader.load, nursery, resolver, parse_skylink_name, InodeSpace.SKYLINKS)
+    domains = NameTable(reader.load, nursery, resolver, parse_domain_name, InodeSpace.HNS)
     status.skylinks, status.domains = skylinks, domains
-    tree = TreeConfig(config.lookup_grace, config.timeout)
-    return SkylinksDirectory(reader, skylinks, tree), SkylinksDirectory(reader, domains, tree)
+    of_names = partial(
+        SkylinksDirectory, reader, lookup_grace=config.lookup_grace, deadline=config.timeout
+    )
+    return of_names(skylinks), of_names(domains)
 
 
 def _key_trees(
     config: Config, keys: KeyringCache, registry: VerifiedRegistry, documents: Documents
 ) -> tuple[RegistryDirectory[EntryState], RegistryDirectory[Document]]:
-    """Build ``/registry`` and ``/skydb``."""
     ttl, grace = config.registry_ttl, config.lookup_grace
 
     def attributes(state: EntryState) -> Mapping[str, str]:

@@ -12,9 +12,14 @@ import trio
 
 from skymount.config import Config
 from skymount.daemon.embedded_portal import PROBE_TIMEOUT, EmbeddedPortal, is_reachable
-from skymount.fs import kernel_settings
 
 log = logging.getLogger(__name__)
+
+# With the kernel's defaults (128 KiB, 12 requests) a file is read at half the speed, and sixteen
+# readers do a quarter fewer random reads at 50 ms each.
+_READ_AHEAD = 1024  # KiB for each read, the size of pyfuse3's buffers
+_MAX_BACKGROUND = 64  # reads in flight
+_CONGESTION_THRESHOLD = 48  # reads in flight beyond which the kernel reads nothing ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +31,12 @@ class Report:
 
 
 async def announce(config: Config, report: Report, embedded: EmbeddedPortal) -> None:
-    """Report that the mount is ready, once a stat through the kernel succeeds.
-
-    Then keep an embedded portal running, if the mount depends on one.
-    """
+    """Report that the mount is ready, once it answers; then keep an embedded portal running."""
     warning = await _portal_warning(config, embedded)
     if warning:
         log.warning(warning)
         report.warning(warning)
-    tune = partial(kernel_settings.tune, config.mountpoint, read_ahead=config.read_ahead)
+    tune = partial(_tune_kernel, config.mountpoint, read_ahead=config.read_ahead)
     await trio.to_thread.run_sync(tune, abandon_on_cancel=True)
     log.info("%s: mounted, portals: %s", config.mountpoint, " ".join(config.portal_urls))
     notify_systemd(f"READY=1\nSTATUS=mounted at {config.mountpoint}")
@@ -43,8 +45,26 @@ async def announce(config: Config, report: Report, embedded: EmbeddedPortal) -> 
         await embedded.keep_running()
 
 
+def _tune_kernel(mountpoint: str, *, read_ahead: bool) -> None:
+    """Set what this process may set; only root may set `read_ahead`. Waits for a stat."""
+    device = os.stat(mountpoint).st_dev
+    connection = f"/sys/fs/fuse/connections/{device}"
+    settings = {
+        f"{connection}/max_background": _MAX_BACKGROUND,
+        f"{connection}/congestion_threshold": _CONGESTION_THRESHOLD,
+    }
+    if read_ahead:
+        name = f"{os.major(device)}:{os.minor(device)}"
+        settings[f"/sys/class/bdi/{name}/read_ahead_kb"] = _READ_AHEAD
+    for path, value in settings.items():
+        try:
+            with open(path, "w") as file:
+                file.write(str(value))
+        except OSError as error:
+            log.debug("%s: %s", path, error.strerror)
+
+
 async def _portal_warning(config: Config, embedded: EmbeddedPortal) -> str:
-    """Return a warning about portals that cannot be reached, empty if there are none."""
     started = embedded.was_started
     if started and await embedded.is_listening():
         return ""

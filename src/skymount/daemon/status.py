@@ -26,12 +26,10 @@ class MountStatus:
     reader: ContentReader = field(init=False)
     skylinks: NameTable = field(init=False)
     domains: NameTable = field(init=False)
-    operations: Mapping[str, int] = field(init=False)
-    """How often the kernel has asked for each operation."""
+    operations: Mapping[str, int] = field(init=False)  # requests of the kernel by kind
     _started: float = field(init=False, default_factory=time.time)
 
     def to_json(self) -> bytes:
-        """Return the content of ``status.json``."""
         cache = self.memory_cache
         found = {
             "version": __version__,
@@ -61,6 +59,5 @@ class MountStatus:
         }
 
     def usage(self) -> tuple[int, int]:
-        """Return (bytes, files) of all trees that are shown."""
         (size, files), (more_size, more_files) = self.skylinks.usage(), self.domains.usage()
         return size + more_size, files + more_files

@@ -24,16 +24,13 @@ class FileSystem:
         self._handles = count(1)
 
     def subtree(self, inode: int) -> Subtree:
-        """Return the subtree of an inode."""
         space = space_of(inode)
         return self._static if space is None else self._subtrees.get(space, self._static)
 
     def add_file(self, opened: OpenFile) -> int:
-        """Return a handle for an open file."""
         self.open_files[handle := next(self._handles)] = opened
         return handle
 
     def add_directory(self, opened: OpenDirectory) -> int:
-        """Return a handle for an open directory."""
         self.open_directories[handle := next(self._handles)] = opened
         return handle

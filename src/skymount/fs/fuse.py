@@ -30,30 +30,19 @@ from skymount.errors import (
 )
 from skymount.fs.dispatcher import FileSystem
 from skymount.fs.inode_space import merge_forgets
-from skymount.fs.subtree import (
-    IMMUTABLE,
-    NAME_MAX,
-    InodeAttributes,
-    OpenFile,
-    Subtree,
-    refuse,
-)
+from skymount.fs.subtree import IMMUTABLE, NAME_MAX, InodeAttributes, OpenFile, Subtree, refuse
 
 log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-SUBTYPE = "skymount"
-"""The mount's type is ``fuse.skymount``, which indexers can be told to skip (PRUNEFS)."""
-
-_MAX_TASKS = 1000
-"""Requests handled at once. With pyfuse3's default of 99, slow reads block a stat from memory."""
-
+_MAX_TASKS = 1000  # at once; with pyfuse3's default of 99, slow reads block a stat from memory
 _BLOCK_SIZE = 4096  # bytes; statfs: df expects f_bsize and f_frsize to be equal
 _SECTOR = 512  # bytes, the unit of st_blocks
 _PREFERRED_IO = 128 << 10  # bytes, st_blksize
 
+# The errno of each error; the first match counts.
 ERRNO: Sequence[tuple[type[SkymountError], int]] = (
     (NotFoundError, errno.ENOENT),  # every portal said so; a failure never counts as that
     (AccessDeniedError, errno.EACCES),  # credentials, payment or a blocklist
@@ -63,7 +52,6 @@ ERRNO: Sequence[tuple[type[SkymountError], int]] = (
     (InvalidDocumentError, errno.EINVAL),  # what was written to a file of skydb is no JSON
     (SkymountError, errno.EIO),
 )
-"""The errno of each error; the first match counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +89,6 @@ def _handler(
 
 
 def _fuse_error(operation: str, error: Exception) -> pyfuse3.FUSEError:
-    """Return the kernel's form of an exception, and log what a user may want to know."""
     if isinstance(error, pyfuse3.FUSEError):
         return error
     number = errno_of(error)
@@ -118,10 +105,7 @@ def _check_length(name: bytes) -> None:
 
 
 def _never_possible(name: str, parent: int = 0) -> Any:
-    """Return a handler that refuses what no subtree can make or remove.
-
-    `parent` is the position of the directory's inode number among the arguments.
-    """
+    """Refuse a request; `parent` is the position of the directory's inode among its arguments."""
 
     async def refuse_it(self: "FuseAdapter", *args: Any) -> NoReturn:
         refuse(self._files.subtree(args[parent]).refusal)
@@ -156,10 +140,9 @@ class FuseAdapter(pyfuse3.Operations):
     def _new_attributes(
         self, entry_timeout: float, attr_timeout: float, mtime_ns: int
     ) -> pyfuse3.EntryAttributes:
-        """Return attributes without inode, mode and size, to be used for many names of a listing.
+        """Return attributes without inode, mode and size, which a listing reuses for many names.
 
-        st_nlink stays 1, for a directory too: find takes that as "not counted" and looks at each
-        child.
+        st_nlink stays 1, for a directory too, so that find looks at each child.
         """
         attributes = pyfuse3.EntryAttributes()
         attributes.st_uid, attributes.st_gid = self._uid, self._gid
@@ -266,12 +249,7 @@ class FuseAdapter(pyfuse3.Operations):
 
     @_handler
     async def create(
-        self,
-        parent_inode: int,
-        name: bytes,
-        mode: int,
-        flags: int,
-        ctx: pyfuse3.RequestContext,
+        self, parent_inode: int, name: bytes, mode: int, flags: int, ctx: pyfuse3.RequestContext
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
         self._check_owner(ctx, parent_inode)
         _check_length(name)
@@ -353,18 +331,14 @@ class FuseAdapter(pyfuse3.Operations):
             self._check_owner(ctx, inode)
         with self._limit(subtree):
             if not is_writing and not self._may_write(ctx, inode):
-                await self._check_readable(subtree, inode)
+                mode = (await subtree.getattr(inode)).mode
+                if not mode & stat.S_IROTH:  # one of the owner's scratch files
+                    refuse(errno.EACCES)
             opened = await subtree.open(inode, flags)
         if content := opened.preload():
             with suppress(OSError):  # then the kernel will ask for it
                 pyfuse3.notify_store(inode, 0, content)  # type: ignore[arg-type]  # any buffer
         return self._file_info(opened)
-
-    @staticmethod
-    async def _check_readable(subtree: Subtree, inode: int) -> None:
-        """EACCES for another user who opens one of the owner's scratch files."""
-        if not (await subtree.getattr(inode)).mode & stat.S_IROTH:
-            refuse(errno.EACCES)
 
     def _file_info(self, opened: OpenFile) -> pyfuse3.FileInfo:
         keep = opened.keep_cache
@@ -409,17 +383,15 @@ class FuseAdapter(pyfuse3.Operations):
         found = pyfuse3.StatvfsData()
         found.f_bsize = found.f_frsize = _BLOCK_SIZE
         found.f_blocks = max(1, -(-size // _BLOCK_SIZE))  # df leaves out a file system of size 0
-        found.f_bfree = found.f_bavail = 0
         found.f_files = max(1, files)
-        found.f_ffree = found.f_favail = 0
-        found.f_namemax = 255
+        found.f_namemax = NAME_MAX
         return found
 
 
 def attach(adapter: FuseAdapter, config: FuseConfig) -> None:
     """Mount; the kernel's requests wait until `run`. MountError when the mount is refused."""
     options = set(pyfuse3.default_options)
-    options |= {"fsname=skymount", f"subtype={SUBTYPE}", "nosuid", "nodev", "noatime"}
+    options |= {"fsname=skymount", "subtype=skymount", "nosuid", "nodev", "noatime"}
     options.discard("default_permissions")  # so that a write is EROFS for every user
     if config.allow_other:
         options.add("allow_other")

@@ -9,15 +9,15 @@
     | 0|space| hash of public key and file name              |  registry (2) and skydb (3)
     +--+-----+-----------------------------------------------+
 
-In `skylinks` and `hns`, bits 24 to 61 are the *tree number* of one version of a name's tree; the
-index is the node's place in that tree. A hash makes the numbers the same after a remount, without a
-table of them. Two tree numbers that collide are told apart by counting up.
+In `skylinks` and `hns`, bits 24 to 61 are the *tree number* of one version of a name's tree. Hashes
+are the same after a remount. A tree number that is taken is counted up.
 """
 
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from hashlib import blake2b
 
+# Inode numbers of the static tree.
 ROOT = 1
 SKYLINKS = 2
 CONTROL = 3
@@ -26,7 +26,6 @@ STATUS = 5
 HNS = 6
 REGISTRY = 7
 SKYDB = 8
-"""Inode numbers of the static tree."""
 
 _STATIC_LIMIT = 1 << 24
 _SPACE_SHIFT = 61
@@ -45,13 +44,13 @@ class InodeSpace(IntEnum):
     SKYDB = 3
 
 
+# The directory in the root of each subtree, whose number is one of the static tree's.
 DIRECTORY_INODES: Mapping[InodeSpace, int] = {
     InodeSpace.SKYLINKS: SKYLINKS,
     InodeSpace.HNS: HNS,
     InodeSpace.REGISTRY: REGISTRY,
     InodeSpace.SKYDB: SKYDB,
 }
-"""The directory in the root of each subtree, whose number is one of the static tree's."""
 
 _SPACES = tuple(InodeSpace)
 _SPACE_OF_DIRECTORY = {inode: space for space, inode in DIRECTORY_INODES.items()}
@@ -62,9 +61,6 @@ def space_of(inode: int) -> InodeSpace | None:
     if inode < _STATIC_LIMIT:
         return _SPACE_OF_DIRECTORY.get(inode)
     return _SPACES[inode >> _SPACE_SHIFT & len(_SPACES) - 1]
-
-
-# skylinks and hns
 
 
 def first_tree_number(space: InodeSpace, text: str) -> int:
@@ -103,9 +99,6 @@ def merge_forgets(inodes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
             found.append((inode, count))
     found.extend((number << _INDEX_BITS, count) for number, count in counts.items())
     return found
-
-
-# registry and skydb
 
 
 def entry_inode(space: InodeSpace, *parts: bytes) -> int:

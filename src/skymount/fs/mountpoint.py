@@ -1,6 +1,4 @@
-"""Checks a mount point, finds out what is mounted there, and unmounts. Synchronous: it runs before
-the event loop, or in commands.
-"""
+"""Checks a mount point, finds out what is mounted there, and unmounts. Blocks."""
 
 import errno
 import os
@@ -15,7 +13,7 @@ from skymount.errors import MountError
 
 FUSE_DEVICE = "/dev/fuse"
 FUSERMOUNT = "fusermount3"
-FUSE_TYPE = "fuse.skymount"
+FUSE_TYPE = "fuse.skymount"  # which indexers can be told to skip (PRUNEFS)
 
 _STATFS_TIMEOUT = 2.0  # seconds that a daemon may take to answer
 _MAX_SYMLINKS = 40  # the kernel's limit
@@ -34,8 +32,7 @@ class MountInfo:
     kind: str
     source: str
     user_id: int | None = None  # known for FUSE mounts
-    connection: str = field(default="", compare=False)
-    """The number of its FUSE connection: its device number."""
+    connection: str = field(default="", compare=False)  # its number, which is the device number
 
     @property
     def is_ours(self) -> bool:

@@ -1,12 +1,11 @@
-"""The part of the mounted tree that is always there: the root, the directories of the other
-subtrees, and ``.skymount`` with the daemon's own files.
-"""
+"""The root of the mount, the directories of the other subtrees, and ``.skymount``."""
 
 import errno
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from skymount.fs.inode_space import CONTROL, HELP, HNS, REGISTRY, ROOT, SKYDB, SKYLINKS, STATUS
 from skymount.fs.subtree import (
@@ -45,19 +44,12 @@ Where a file came from:               getfattr -d -m user.skymount FILE
 
 
 @dataclass(frozen=True, slots=True)
-class _StaticDirectory:
-    children: Mapping[bytes, int] = field(default_factory=dict)
-    mode: int = stat.S_IFDIR | 0o555
-
-
-@dataclass(frozen=True, slots=True)
 class _StaticFile:
     content: Callable[[], bytes]  # makes the content, at each open
     is_constant: bool
-    mode: int = stat.S_IFREG | 0o444
 
 
-_StaticNode = _StaticDirectory | _StaticFile
+_StaticDirectory: TypeAlias = Mapping[bytes, int]
 
 
 class StaticTree(Subtree):
@@ -69,16 +61,16 @@ class StaticTree(Subtree):
     has_own_deadline = True  # nothing here waits
 
     def __init__(self, status: Callable[[], bytes]) -> None:
-        self._nodes: Mapping[int, _StaticNode] = {
-            ROOT: _StaticDirectory({b".skymount": CONTROL, **_SUBTREES}),
-            **{inode: _StaticDirectory() for inode in _SUBTREES.values()},
-            CONTROL: _StaticDirectory({b"help.txt": HELP, b"status.json": STATUS}),
+        self._nodes: Mapping[int, _StaticDirectory | _StaticFile] = {
+            ROOT: {b".skymount": CONTROL, **_SUBTREES},
+            **{inode: {} for inode in _SUBTREES.values()},
+            CONTROL: {b"help.txt": HELP, b"status.json": STATUS},
             HELP: _StaticFile(lambda: _HELP_TEXT, is_constant=True),
             STATUS: _StaticFile(status, is_constant=False),
         }
 
     async def lookup(self, parent: int, name: bytes) -> InodeAttributes:
-        child = self._directory(parent).children.get(name)
+        child = self._directory(parent).get(name)
         return NO_ENTRY if child is None else self.attributes(child)
 
     async def getattr(self, inode: int) -> InodeAttributes:
@@ -86,13 +78,13 @@ class StaticTree(Subtree):
 
     def attributes(self, inode: int) -> InodeAttributes:
         node = self._node(inode)
-        if isinstance(node, _StaticDirectory):
-            return InodeAttributes(inode, node.mode)
-        timeout = IMMUTABLE_TIMEOUT if node.is_constant else 0.0
-        return InodeAttributes(inode, node.mode, len(node.content()), attr_timeout=timeout)
+        if not isinstance(node, _StaticFile):
+            return InodeAttributes(inode, stat.S_IFDIR | 0o555)
+        mode, timeout = stat.S_IFREG | 0o444, IMMUTABLE_TIMEOUT if node.is_constant else 0.0
+        return InodeAttributes(inode, mode, len(node.content()), attr_timeout=timeout)
 
     async def opendir(self, inode: int) -> OpenDirectory:
-        return _StaticListing(self, self._directory(inode).children)
+        return _StaticListing(self, self._directory(inode))
 
     async def open(self, inode: int, flags: int) -> OpenFile:
         if flags & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC):
@@ -106,12 +98,12 @@ class StaticTree(Subtree):
         self._node(inode)
         return {b"user.skymount.pid": str(os.getpid()).encode()} if inode == ROOT else {}
 
-    def _node(self, inode: int) -> _StaticNode:
-        return self._nodes.get(inode) or refuse(errno.ESTALE)
+    def _node(self, inode: int) -> _StaticDirectory | _StaticFile:
+        return self._nodes[inode] if inode in self._nodes else refuse(errno.ESTALE)
 
     def _directory(self, inode: int) -> _StaticDirectory:
         node = self._node(inode)
-        return node if isinstance(node, _StaticDirectory) else refuse(errno.ENOTDIR)
+        return refuse(errno.ENOTDIR) if isinstance(node, _StaticFile) else node
 
 
 class _StaticListing(OpenDirectory):

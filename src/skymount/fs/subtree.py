@@ -9,24 +9,16 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, NoReturn, TypeAlias
 
-IMMUTABLE_TIMEOUT = 365 * 86400.0
-"""Seconds, the entry_timeout and attr_timeout of what can never change."""
+NAME_MAX = 255  # bytes of a file name
+MTIME_NS = 1577836800 * 10**9  # 2020-01-01: a skylink has no time, and tools expect a sane one
+IMMUTABLE_TIMEOUT = 365 * 86400.0  # seconds, the time-outs of what can never change
 
 MUTABLE_TIMEOUT = 1.0
 """Seconds, the longest entry_timeout and attr_timeout of what may change.
 
-The daemon may know it for longer, and then answers the kernel's next request from memory. So what
-it learns earlier is seen within a second. It never tells the kernel to drop a name: that call waits
-for the lock of the directory, which a lookup holds until it is answered, and nothing ends the wait.
-A daemon killed at that moment would never exit, nor would the process that made the lookup.
+The daemon never tells the kernel to drop a name: that call waits for the lock of the directory,
+which a lookup holds until it is answered. A daemon killed meanwhile would never exit.
 """
-
-MTIME_NS = 1577836800 * 10**9
-"""Nanoseconds since the epoch, 2020-01-01: a skylink has no time, and tools expect a sane one."""
-
-
-NAME_MAX = 255
-"""Bytes of a file name."""
 
 
 class InodeAttributes(NamedTuple):
@@ -46,22 +38,11 @@ class InodeAttributes(NamedTuple):
         return not mode & os.X_OK or bool(self.mode & 0o111)
 
 
-NO_ENTRY = InodeAttributes(0)
-"""There is no such name, and there never will be."""
+NO_ENTRY = InodeAttributes(0)  # there is no such name, and there never will be
+UNCACHED_NO_ENTRY = InodeAttributes(0, entry_timeout=0.0)  # there is no such name at present
 
-UNCACHED_NO_ENTRY = InodeAttributes(0, entry_timeout=0.0)
-"""There is no such name at present."""
-
-
-class Validity(NamedTuple):
-    """How long attributes hold, in seconds, and their time."""
-
-    entry_timeout: float = IMMUTABLE_TIMEOUT
-    attr_timeout: float = IMMUTABLE_TIMEOUT
-    mtime_ns: int = MTIME_NS
-
-
-IMMUTABLE = Validity()
+Validity: TypeAlias = tuple[float, float, int]  # (entry_timeout, attr_timeout, mtime_ns)
+IMMUTABLE: Validity = (IMMUTABLE_TIMEOUT, IMMUTABLE_TIMEOUT, MTIME_NS)
 
 DirectoryEntry: TypeAlias = tuple[bytes, int, int, int, int, Validity]
 """A name in a directory listing: (name, inode, mode, size, position, validity).
@@ -72,8 +53,7 @@ The position continues the listing behind it. A bare tuple, as a listing may hav
 
 def directory_entry(name: bytes, found: InodeAttributes, position: int) -> DirectoryEntry:
     """Put a name into a listing."""
-    validity = Validity(found.entry_timeout, found.attr_timeout, found.mtime_ns)
-    return name, found.inode, found.mode, found.size, position, validity
+    return name, found.inode, found.mode, found.size, position, found[3:]
 
 
 def os_error(number: int) -> OSError:
@@ -104,13 +84,12 @@ class OpenFile:
 
     keep_cache = False  # whether the kernel may keep its pages after it is closed
 
-    has_own_deadline = False  # as `Subtree.has_own_deadline`
+    has_own_deadline = False  # as in `Subtree`
 
     def preload(self) -> bytes | memoryview | None:
         """Return the whole content if the kernel is to have it before it reads; asked once.
 
-        None if anyone else has the file open: to store a page that the kernel is waiting for would
-        wait for the reply to that read.
+        None if anyone else has the file open: the kernel may be waiting for a page of it.
         """
 
     async def read(self, offset: int, length: int) -> bytes | memoryview:
@@ -124,7 +103,7 @@ class OpenFile:
         """Do what must be done before close(2) returns; called for each duplicate."""
 
     async def fsync(self) -> None:
-        """Do what must be done before the data counts as stored."""
+        """Store the data."""
 
     async def release(self) -> None:
         """Close it. No program sees an error."""
@@ -133,21 +112,16 @@ class OpenFile:
 class Subtree:
     """A part of the mounted tree.
 
-    Takes inode numbers and names; returns attributes and open files; raises OSError for what POSIX
-    has an errno for, and a SkymountError for what else went wrong.
+    It raises OSError for what POSIX has an errno for, and a SkymountError for what else went wrong.
     """
 
-    writable = False
-    """Whether anything in it can be written. If so, only the mount's owner may."""
-
-    refusal = errno.EROFS
-    """The errno of an attempt to change something here, or to make a directory, link or device."""
+    writable = False  # whether anything in it can be written; if so, by the mount's owner only
+    refusal = errno.EROFS  # for a change, or for making a directory, link or device
 
     has_own_deadline = False
     """Whether it sets a deadline wherever it waits, so that the caller need not.
 
-    A deadline costs as much as the rest of a small request. For subtrees that mostly answer from
-    memory: with a deadline for every request, tar of small files takes a third longer.
+    With a deadline for every request, tar of small files takes a third longer.
     """
 
     async def lookup(self, parent: int, name: bytes) -> InodeAttributes:
@@ -161,15 +135,13 @@ class Subtree:
         """Take back `count` references of the kernel."""
 
     async def opendir(self, inode: int) -> OpenDirectory:
-        """Open a directory as it is now."""
         raise NotImplementedError
 
     async def open(self, inode: int, flags: int) -> OpenFile:
         raise NotImplementedError
 
     async def xattrs(self, inode: int) -> Mapping[bytes, bytes]:
-        """Return the extended attributes of an inode by their full names."""
-        return {}
+        return {}  # by their full names
 
     async def readlink(self, inode: int) -> bytes:
         refuse(errno.EINVAL)
@@ -182,10 +154,7 @@ class Subtree:
     async def setattr(
         self, inode: int, size: int | None, opened: OpenFile | None
     ) -> InodeAttributes:
-        """Truncate or extend, unless `size` is None; through an open file where there is one.
-
-        Owner, permissions and times cannot be changed; a wish to do so arrives with no size.
-        """
+        """Truncate or extend; a `size` of None asks for another owner, mode or time."""
         refuse(self.refusal)
 
     async def create(

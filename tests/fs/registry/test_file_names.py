@@ -13,7 +13,6 @@ from skymount.fs.registry.file_names import (
     KeyFileNames,
     KeyName,
     is_scratch,
-    parse_name,
 )
 from skymount.fs.subtree import NAME_MAX
 from skymount.wire.registry_entry import hash_data_key
@@ -124,9 +123,9 @@ def test_no_unicode():
 def test_hashed():
     """G2: A name of 64 hex digits in it is a hashed data key; in upper case it is a text."""
     tweak = hash_data_key("note")
-    assert parse_name(tweak.hex().encode()) == KeyName(None, tweak)
+    assert PLAIN.parse(tweak.hex().encode()) == KeyName(None, tweak)
     upper = "AB" * 32
-    assert parse_name(upper.encode()) == KeyName(upper, hash_data_key(upper))
+    assert PLAIN.parse(upper.encode()) == KeyName(upper, hash_data_key(upper))
     assert JSON.parse(tweak.hex().encode() + b".json") == KeyName(None, tweak)
 
 
@@ -148,14 +147,14 @@ def test_hashed():
 )
 def test_escapes(name: bytes, data_key: str):
     """G2: so `%2F` is a slash; `%` alone is the empty data key; other `%` are themselves."""
-    assert parse_name(name) == KeyName(data_key, hash_data_key(data_key))
+    assert PLAIN.parse(name) == KeyName(data_key, hash_data_key(data_key))
 
 
 @pytest.mark.parametrize("name", [b"\xff", b"a\xc3", b"%FF", b"%C3", b"\xed\xa0\x80"])
 def test_invalid_utf8(name: bytes):
     """G2: KeyFileNames that are not valid UTF-8 are ENOENT: they stand for nothing."""
     with pytest.raises(MalformedError):
-        parse_name(name)
+        PLAIN.parse(name)
     assert not stands_for_a_key(PLAIN, name)
 
 

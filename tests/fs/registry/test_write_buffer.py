@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skymount.fs.registry.write_buffer import PostDue, WriteBuffer
+from skymount.fs.registry.write_buffer import WriteBuffer
 
 
 def opened(content: bytes | None = b"old", *, limit: int = 10) -> WriteBuffer[str]:
@@ -22,6 +22,13 @@ def truncated(content: bytes | None = b"old") -> WriteBuffer[str]:
     return buffer
 
 
+def due(buffer: WriteBuffer[str]) -> str:
+    """Return when the content has to be posted."""
+    if buffer.is_due():
+        return "now"
+    return "at release" if buffer.is_due(at_release=True) else "nothing"
+
+
 def refused(number: int, *call: object) -> None:
     """Expect an OSError of that number from calling the first with the others."""
     function, *args = call
@@ -32,30 +39,30 @@ def refused(number: int, *call: object) -> None:
 
 def test_nothing_is_due_of_what_was_only_opened():
     """G8: Nothing is posted when nothing has changed."""
-    assert opened().due is PostDue.NOTHING
-    assert opened(None).due is PostDue.NOTHING
+    assert due(opened()) == "nothing"
+    assert due(opened(None)) == "nothing"
 
 
 def test_written_bytes_are_due_at_once():
     """Any close posts what differs from what is stored."""
     buffer = opened()
     assert buffer.write(1, b"LD") == 2
-    assert (bytes(buffer.data), buffer.due, buffer.base) == (b"oLD", PostDue.NOW, "base")
+    assert (bytes(buffer.data), due(buffer), buffer.base) == (b"oLD", "now", "base")
 
 
 def test_the_same_bytes_written_over_themselves():
     """They are due, as a change of what is there: something else may be pending (G12)."""
     buffer = opened()
     buffer.write(0, b"old")
-    assert (buffer.due, buffer.base) == (PostDue.NOW, "base")
+    assert (due(buffer), buffer.base) == ("now", "base")
 
 
 def test_truncation_waits_for_the_last_close():
     """A shell flushes a duplicate of `>` before anything is written."""
     buffer = truncated()
-    assert (buffer.due, bytes(buffer.data)) == (PostDue.AT_RELEASE, b"")
+    assert (due(buffer), bytes(buffer.data)) == ("at release", b"")
     buffer.write(0, b"new")
-    assert buffer.due is PostDue.NOW
+    assert due(buffer) == "now"
 
 
 def test_rewrite_is_based_on_nothing():
@@ -65,7 +72,7 @@ def test_rewrite_is_based_on_nothing():
     """
     buffer = truncated()
     buffer.write(0, b"old")
-    assert (buffer.due, buffer.base) == (PostDue.NOW, None)
+    assert (due(buffer), buffer.base) == ("now", None)
 
 
 def test_truncation_after_writing():
@@ -73,7 +80,7 @@ def test_truncation_after_writing():
     buffer = opened()
     buffer.write(0, b"new")
     buffer.resize(0)
-    assert buffer.due is PostDue.AT_RELEASE
+    assert due(buffer) == "at release"
 
 
 @pytest.mark.parametrize("size", [1, 5])
@@ -81,9 +88,9 @@ def test_other_sizes_are_changes(size: int):
     """Cutting and extending are partial edits; to the size that it has is none."""
     buffer = opened()
     buffer.resize(3)
-    assert buffer.due is PostDue.NOTHING
+    assert due(buffer) == "nothing"
     buffer.resize(size)
-    assert (buffer.due, buffer.base) == (PostDue.NOW, "base")
+    assert (due(buffer), buffer.base) == ("now", "base")
     assert bytes(buffer.data) == b"old\0\0"[:size]
 
 
@@ -102,22 +109,22 @@ def test_limit():
     buffer = opened(limit=10)
     buffer.write(0, b"x" * 10)
     refused(errno.EFBIG, buffer.write, 10, b"y")
-    assert (len(buffer.data), buffer.due) == (10, PostDue.NOTHING)
+    assert (len(buffer.data), due(buffer)) == (10, "nothing")
     refused(errno.EFBIG, buffer.write, 0, b"y")
     buffer.resize(5)
-    assert buffer.due is PostDue.NOTHING
+    assert due(buffer) == "nothing"
     buffer.resize(0)
     buffer.write(0, b"y")
-    assert (bytes(buffer.data), buffer.due) == (b"y", PostDue.NOW)
+    assert (bytes(buffer.data), due(buffer)) == (b"y", "now")
 
 
 def test_size_beyond_the_limit():
     """A truncation to too much changes nothing."""
     buffer = opened(limit=10)
     refused(errno.EFBIG, buffer.resize, 11)
-    assert (bytes(buffer.data), buffer.due) == (b"old", PostDue.NOTHING)
+    assert (bytes(buffer.data), due(buffer)) == (b"old", "nothing")
     buffer.write(3, b"x")
-    assert buffer.due is PostDue.NOW
+    assert due(buffer) == "now"
 
 
 def test_posted():
@@ -125,11 +132,11 @@ def test_posted():
     buffer = truncated()
     buffer.write(0, b"new")
     buffer.posted("next", buffer.take())
-    assert (buffer.due, buffer.base) == (PostDue.NOTHING, "next")
+    assert (due(buffer), buffer.base) == ("nothing", "next")
     buffer.write(3, b"er")
-    assert (buffer.due, buffer.base) == (PostDue.NOW, "next")
+    assert (due(buffer), buffer.base) == ("now", "next")
     buffer.resize(3)
-    assert (bytes(buffer.data), buffer.due, buffer.base) == (b"new", PostDue.NOW, "next")
+    assert (bytes(buffer.data), due(buffer), buffer.base) == (b"new", "now", "next")
 
 
 def test_written_while_it_is_posted():
@@ -143,7 +150,7 @@ def test_written_while_it_is_posted():
             buffer.posted("next", data)
         else:
             buffer.failed(OSError(), b"")
-        assert (data, buffer.due, buffer.error) == (b"new", PostDue.NOW, None)
+        assert (data, due(buffer), buffer.error) == (b"new", "now", None)
 
 
 def test_failed():
@@ -154,12 +161,12 @@ def test_failed():
         buffer.write(0, b"new")
         buffer.take()
         buffer.failed(error, b"")
-        assert (buffer.error, buffer.due) == (error, PostDue.NOTHING)
+        assert (buffer.error, due(buffer)) == (error, "nothing")
         if change == "write":
             buffer.write(0, b"more")
         else:
             buffer.resize(1)
-        assert (buffer.error, buffer.due) == (None, PostDue.NOW)
+        assert (buffer.error, due(buffer)) == (None, "now")
 
 
 def test_cut_off():
@@ -167,7 +174,7 @@ def test_cut_off():
     buffer = opened()
     buffer.write(0, b"new")
     buffer.is_cut_off = True
-    assert buffer.due is PostDue.NOTHING
+    assert due(buffer) == "nothing"
     refused(errno.ESTALE, buffer.write, 0, b"x")
     refused(errno.ESTALE, buffer.resize, 0)
 

@@ -44,16 +44,24 @@ _BAD_ELEMENT = re.compile(rb"(?:\A|/)\.{0,2}(?:/|\Z)")
 _LOST = "there is a directory of the same name"
 
 
-def tabulate(raw: bytes, size: int | None = None, default_size: int | None = None) -> bytes:
+def tabulate(
+    raw: bytes,
+    size: int | None = None,
+    default_size: int | None = None,
+    rows_limit: int = ROWS_LIMIT,
+) -> bytes:
     """Return the packed listing of metadata JSON; MalformedError when none can be made.
 
     `size` is that of the payload, if known. `default_size` is used where the metadata has none.
     """
-    return b"".join(_packed(lambda: raw, size, default_size))
+    return b"".join(_packed(lambda: raw, size, default_size, rows_limit))
 
 
 def _packed(
-    read: Callable[[], bytes | memoryview], size: int | None, default_size: int | None
+    read: Callable[[], bytes | memoryview],
+    size: int | None,
+    default_size: int | None,
+    rows_limit: int,
 ) -> list[Column]:
     """Return it in parts. The metadata is freed early, so the caller must not hold it."""
     outline = outline_metadata(read())
@@ -66,11 +74,11 @@ def _packed(
         raise MalformedError("neither the metadata nor the answer tells the size")
     if size >= INTEGER_LIMIT:
         raise MalformedError("a size that no file can have")
-    return _listed(outline, files, size)
+    return _listed(outline, files, size, rows_limit)
 
 
-def _listed(outline: Outline, files: "_Files", size: int) -> list[Column]:
-    rows = _Rows(size, files.type_names)
+def _listed(outline: Outline, files: "_Files", size: int, rows_limit: int) -> list[Column]:
+    rows = _Rows(size, rows_limit, files.type_names)
     records = len(files.paths) + len(files.odd) + len(files.rejected)
     for path, reason in files.rejected:
         rows.hide(encode(path), reason)
@@ -138,8 +146,9 @@ def _objection(path: bytes) -> str | None:
 class _Rows:
     """Collects the rows. Files must come sorted by the elements of their paths."""
 
-    def __init__(self, size: int, type_names: DistinctTexts) -> None:
+    def __init__(self, size: int, limit: int, type_names: DistinctTexts) -> None:
         self._size = size
+        self._limit = limit
         self._names = TextColumn()
         self._parents: Numbers = array("I")
         self._ends: Numbers = array("I")
@@ -179,9 +188,9 @@ class _Rows:
         reason = "it reaches beyond the content" if offset + size > self._size else None
         reason = reason or _objection(path)
         parent, _, name = path.rpartition(b"/")
-        is_full = len(self._parents) >= ROWS_LIMIT
+        is_full = len(self._parents) >= self._limit
         if reason is None and (is_full or (parent != self._parent and not self._enter(parent))):
-            reason = f"the tree has more than {ROWS_LIMIT} files and directories"
+            reason = f"the tree has more than {self._limit} files and directories"
         if reason is not None:
             self.hide(path, reason, offset, size, mode)
             return
@@ -211,7 +220,7 @@ class _Rows:
             if names[row] != element:
                 break
             shared += 1
-        if len(self._parents) + len(elements) - shared >= ROWS_LIMIT:
+        if len(self._parents) + len(elements) - shared >= self._limit:
             return False
         self._close(shared + 1)
         for element in elements[shared:]:

@@ -1,7 +1,6 @@
 """`/registry` and `/skydb`: a directory for each public key, a file for each data key.
 
-The store reads, verifies and posts the files. Requests are answered in `lookup`, `edit` and
-`rename`; here directories are listed. Promises: docs/semantics.md, Registry and SkyDB.
+Here they are listed; `lookup`, `edit` and `rename` do the rest. Promises: docs/semantics.md.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,14 +12,11 @@ import trio
 from skymount.concurrency import in_order, in_turns
 from skymount.errors import SkymountError
 from skymount.fs.registry.file_names import is_scratch
-from skymount.fs.registry.lookup import RegistryDirectoryConfig
 from skymount.fs.registry.nodes import EntryFile, KeyDirectory, KeyNode
 from skymount.fs.registry.rename import KeyTreeRename
 from skymount.fs.registry.store import S
 from skymount.fs.registry.write_buffer import WriteBuffer
 from skymount.fs.subtree import DirectoryEntry, InodeAttributes, OpenDirectory, directory_entry
-
-__all__ = ["RegistryDirectory", "RegistryDirectoryConfig"]
 
 _LISTED_AT_ONCE = 128  # names: making their nodes takes 2 ms
 
@@ -62,10 +58,7 @@ class RegistryDirectory(KeyTreeRename[S]):
         return self.nodes.entry_file(directory, name)
 
     async def close(self) -> None:
-        """Post what is still unwritten, at the end of the mount.
-
-        All at once: if that takes too long and is cancelled, each of them is in the spool.
-        """
+        """Post what is still unwritten, all at once: what is cancelled is then in the spool."""
 
         async def post(node: EntryFile, buffer: WriteBuffer[S]) -> None:
             with suppress(OSError, SkymountError):
@@ -78,7 +71,7 @@ class RegistryDirectory(KeyTreeRename[S]):
 
 
 class _KeyListing(OpenDirectory):
-    """A listing of names, of which there may be very many: each gets its node when it is read."""
+    """A listing that may be very long: each name gets its node when it is read."""
 
     def __init__(
         self,
@@ -91,8 +84,7 @@ class _KeyListing(OpenDirectory):
         self._node_of = node_of
         self._refer = refer
         self._forget = forget
-        self._held: dict[int, KeyNode] = {}
-        """The nodes read last, by position: held until the kernel has its references."""
+        self._held: dict[int, KeyNode] = {}  # by position, until the kernel has its references
 
     def readdir(self, position: int) -> Iterator[DirectoryEntry]:
         self.release()

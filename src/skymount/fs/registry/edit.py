@@ -11,35 +11,24 @@ from skymount.errors import FrozenEntryError, RolledBackError
 from skymount.fs.registry.file_names import VIM_PROBE, is_scratch
 from skymount.fs.registry.handles import ReadHandle, ScratchHandle, WriteHandle
 from skymount.fs.registry.lookup import KeyTreeLookup
-from skymount.fs.registry.nodes import (
-    EntryFile,
-    KeyDirectory,
-    KeyNode,
-    ScratchFile,
-)
+from skymount.fs.registry.nodes import EntryFile, KeyDirectory, KeyNode, ScratchFile
 from skymount.fs.registry.store import S, changed_ns
 from skymount.fs.registry.write_buffer import WriteBuffer
 from skymount.fs.subtree import InodeAttributes, OpenFile, refuse
 from skymount.wire.registry_entry import MAX_REVISION
 
-_MIN_SCRATCH_LIMIT = 1 << 20  # bytes
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
 
 
 class KeyTreeEdit(KeyTreeLookup[S]):
     """Opens files, and changes them for those who have the private key."""
 
-    @property
-    def _scratch_limit(self) -> int:
-        """Bytes of a scratch file, which can become an entry, or be a copy of one."""
-        return max(_MIN_SCRATCH_LIMIT, self._store.limit)
-
     async def open(self, inode: int, flags: int) -> OpenFile:
         node = self._node(inode, errno.EISDIR)
         if isinstance(node, ScratchFile):
             if flags & os.O_TRUNC:
-                node.resize(0, self._scratch_limit)
-            return ScratchHandle(self.nodes, node, self._scratch_limit)
+                node.resize(0)
+            return ScratchHandle(self.nodes, node)
         if not isinstance(node, EntryFile):
             refuse(errno.EISDIR)
         if flags & _WRITING:
@@ -49,7 +38,6 @@ class KeyTreeEdit(KeyTreeLookup[S]):
         return ReadHandle(data, partial(self._latest, node))
 
     async def _open_for_writing(self, node: EntryFile, flags: int) -> WriteHandle:
-        """Open an entry for writing; FrozenEntryError when it cannot change any more."""
         truncates = bool(flags & os.O_TRUNC)
         buffer = node.buffer
         if buffer is None:
@@ -86,8 +74,7 @@ class KeyTreeEdit(KeyTreeLookup[S]):
             refuse(errno.EPERM)
         if is_scratch(name):
             scratch = directory.scratch.get(name) or self.nodes.scratch_file(directory, name)
-            opened = ScratchHandle(self.nodes, scratch, self._scratch_limit)
-            return self.referred(scratch), opened
+            return self.referred(scratch), ScratchHandle(self.nodes, scratch)
         with self._entry_file(directory, name, errno.EINVAL) as node:
             was_hidden = name in directory.hidden
             buffer = node.buffer
@@ -113,7 +100,7 @@ class KeyTreeEdit(KeyTreeLookup[S]):
 
     async def _resize(self, node: KeyNode, size: int, opened: OpenFile | None) -> None:
         if isinstance(node, ScratchFile):
-            node.resize(size, self._scratch_limit)
+            node.resize(size)
         elif not isinstance(node, EntryFile):
             refuse(errno.EISDIR)
         elif isinstance(opened, WriteHandle):
@@ -145,7 +132,7 @@ class KeyTreeEdit(KeyTreeLookup[S]):
                 node.cut_off()
 
     def _remove_scratch(self, directory: KeyDirectory, scratch: ScratchFile) -> None:
-        """Remove a scratch file. With the last one, entries that were renamed to one show again."""
+        """Remove it; with the last one, entries that were renamed to one show again."""
         directory.scratch.pop(scratch.name, None)
         scratch.is_removed = True
         if not directory.scratch:

@@ -1,5 +1,4 @@
-"""File names in `/registry` and `/skydb`: which data key one stands for, and which ones are scratch
-files of editors. Does no IO.
+"""File names in `/registry` and `/skydb`: data keys, and scratch files of editors.
 
 ``%`` and two hex digits stand for a byte, so `%2F` for a slash; a lone `%` is the empty data key.
 A name of 64 hex digits is a hashed data key.
@@ -33,8 +32,7 @@ SCRATCH_PATTERNS = (
 
 _SCRATCH = re.compile("|".join(translate(pattern) for pattern in SCRATCH_PATTERNS).encode())
 
-VIM_PROBE = b"4913"
-"""The file that vim creates to test a directory; refused, so that it saves in place."""
+VIM_PROBE = b"4913"  # vim creates it to test a directory; refused, so that it saves in place
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,7 @@ class KeyName:
 
 
 def is_scratch(name: bytes) -> bool:
-    """Whether a name is that of an editor's scratch file."""
+    """Whether it is the name of an editor's scratch file."""
     return _SCRATCH.fullmatch(name) is not None
 
 
@@ -57,15 +55,22 @@ class KeyFileNames:
     suffix: bytes = b""  # ends every file name, and is no part of the data key
 
     def parse(self, name: bytes) -> KeyName:
+        """Read a file name; MalformedError when it stands for no data key."""
         if not name.endswith(self.suffix):
             raise MalformedError(f"a name must end in {self.suffix.decode()}")
-        return parse_name(name.removesuffix(self.suffix))
+        name = name.removesuffix(self.suffix)
+        try:
+            text = name.decode()
+            if _HASHED.fullmatch(text):
+                return KeyName(None, parse_tweak(text))
+            unescaped = _ESCAPE.sub(lambda match: bytes.fromhex(match[1].decode()), name)
+            data_key = "" if text == "%" else unescaped.decode()
+        except UnicodeDecodeError:
+            raise MalformedError("a data key must be valid UTF-8") from None
+        return KeyName(data_key, hash_data_key(data_key))
 
     def of(self, data_key: str | None, tweak: bytes) -> bytes:
-        """Return the file name of a data key, which `parse` reads back.
-
-        It is the hash if the name would be longer than `NAME_MAX`, or is no valid Unicode.
-        """
+        """Return the file name of a data key: its hash if that is too long or no valid Unicode."""
         with suppress(UnicodeEncodeError):
             name = b"" if data_key is None else _escape(data_key, self.suffix)
             if 0 < len(name) <= NAME_MAX:
@@ -73,28 +78,7 @@ class KeyFileNames:
         return tweak.hex().encode() + self.suffix
 
 
-def parse_name(name: bytes) -> KeyName:
-    """Read a data key's part of a file name; MalformedError when it stands for no data key."""
-    try:
-        text = name.decode()
-    except UnicodeDecodeError:
-        raise MalformedError("a data key must be valid UTF-8") from None
-    if _HASHED.fullmatch(text):
-        return KeyName(None, parse_tweak(text))
-    data_key = "" if text == "%" else unescape(name)
-    return KeyName(data_key, hash_data_key(data_key))
-
-
-def unescape(name: bytes) -> str:
-    """Replace ``%`` and two hex digits by their byte; any other ``%`` stands for itself."""
-    try:
-        return _ESCAPE.sub(lambda match: bytes.fromhex(match[1].decode()), name).decode()
-    except UnicodeDecodeError:
-        raise MalformedError("a data key must be valid UTF-8") from None
-
-
 def _escape(data_key: str, suffix: bytes) -> bytes:
-    """Return a data key as a file name that stands for nothing else."""
     name = _UNSAFE.sub(lambda match: f"%{ord(match[0]):02X}", data_key).encode() or b"%"
     can_begin_so = name[:1].isascii() and name[:1] != b"%"  # no pattern begins with anything else
     if can_begin_so and (_HASHED.fullmatch(data_key) or _is_reserved(name + suffix)):

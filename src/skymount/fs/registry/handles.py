@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 class ReadHandle(OpenFile):
     """A file open for reading, with the content that the portal had at open.
 
-    A read at the start sees the latest known content, and so does one behind the end if content
-    was only appended, as `tail` does. No reader gets parts of two contents.
+    A read at the start sees the latest known content; so does `tail`, which reads behind the end,
+    if content was appended. No reader gets parts of two contents.
     """
 
     def __init__(self, data: FileData, latest: Callable[[], FileData | None]) -> None:
@@ -29,9 +29,9 @@ class ReadHandle(OpenFile):
     async def read(self, offset: int, length: int) -> bytes:
         if offset == 0 or offset >= len(self._data):
             latest = self._latest()
-            if latest is self._data:  # mostly, and comparing a long document takes time
-                pass
-            elif latest is not None and (offset == 0 or latest.startswith(self._data)):
+            if latest is None or latest is self._data:
+                pass  # mostly, and comparing a long document takes time
+            elif offset == 0 or latest.startswith(self._data):
                 self._data = latest
         return bytes(self._data[offset : offset + length])
 
@@ -88,17 +88,16 @@ class WriteHandle(OpenFile):
 class ScratchHandle(OpenFile):
     """An open scratch file."""
 
-    def __init__(self, nodes: NodeTable, node: ScratchFile, limit: int) -> None:
+    def __init__(self, nodes: NodeTable, node: ScratchFile) -> None:
         self._nodes = nodes
         self._node = node
-        self._limit = limit
         node.references += 1
 
     async def read(self, offset: int, length: int) -> bytes:
         return bytes(self._node.data[offset : offset + length])
 
     def write(self, offset: int, data: bytes) -> int:
-        self._node.write(offset, data, self._limit)
+        self._node.write(offset, data)
         return len(data)
 
     async def release(self) -> None:

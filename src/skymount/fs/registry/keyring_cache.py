@@ -25,7 +25,6 @@ class KeyringCache:
         self._reading = trio.Lock()
 
     async def refresh(self) -> None:
-        """Read the keyring unless that was done a moment ago."""
         if trio.current_time() < self._read_at + _MAX_AGE:
             return
         async with self._reading:

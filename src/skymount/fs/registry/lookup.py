@@ -29,8 +29,8 @@ from skymount.fs.registry.store import KeyFileStore, S, changed_ns
 from skymount.fs.registry.write_buffer import FileData
 from skymount.fs.subtree import MUTABLE_TIMEOUT, UNCACHED_NO_ENTRY, InodeAttributes, Subtree, refuse
 
-_LEAST_WAIT = 0.1
-"""Part of the grace. A lookup that could wait for less does not ask a portal."""
+_LEAST_WAIT = 0.1  # part of the grace; a lookup that could wait for less does not ask a portal
+_MIN_SCRATCH_LIMIT = 1 << 20  # bytes
 
 _PUBLIC_KEY = re.compile(rb"[0-9a-f]{64}")
 
@@ -48,15 +48,11 @@ class RegistryDirectoryConfig:
     space: InodeSpace
     suffix: bytes = b""  # ends the names of its files
     ttl: float = 2.0  # how old what stat says may be
-    grace: float = 0.5
-    """How long lookups in one directory may wait for a portal without a pause between them."""
+    grace: float = 0.5  # how long lookups in a directory may wait for a portal without a pause
 
 
 class KeyTreeLookup(Subtree, Generic[S]):
-    """Names and attributes. Asks the store where too little is known.
-
-    `xattrs` returns extended attributes of a file, without the prefix ``user.skymount``.
-    """
+    """Names and attributes; `xattrs` returns extended ones, without the prefix."""
 
     writable = True
     refusal = errno.EPERM
@@ -74,13 +70,13 @@ class KeyTreeLookup(Subtree, Generic[S]):
         self._keys = keys
         self._xattrs = xattrs
         self._names = KeyFileNames(config.suffix)
-        self.nodes = NodeTable(config.space, self._names)
+        # a scratch file can become an entry, or be a copy of one
+        scratch_limit = max(_MIN_SCRATCH_LIMIT, store.limit)
+        self.nodes = NodeTable(config.space, self._names, scratch_limit)
         self._poster = EntryPoster(store, keys)
 
     def forget(self, inode: int, count: int) -> None:
         self.nodes.forget(inode, count)
-
-    # Names and attributes
 
     async def lookup(self, parent: int, name: bytes) -> InodeAttributes:
         await self._keys.refresh()
@@ -106,8 +102,13 @@ class KeyTreeLookup(Subtree, Generic[S]):
             return InodeAttributes(inode, _DIRECTORY)
         await self._keys.refresh()
         node = self.nodes.get(inode)
-        if isinstance(node, EntryFile) and node.buffer is None:
-            await self._check_present(node)
+        ttl = self._config.ttl
+        if (
+            isinstance(node, EntryFile)
+            and node.buffer is None
+            and not await self._is_local(node, ttl)
+        ):
+            await self._present(node, ttl)
         return self.attributes(node)
 
     async def access(self, inode: int, mode: int) -> bool:
@@ -132,11 +133,9 @@ class KeyTreeLookup(Subtree, Generic[S]):
         }
 
     def _node(self, inode: int, at_root: int) -> KeyNode:
-        """Return a node; OSError of `at_root` for the root, which is none."""
         return refuse(at_root) if inode == self._root else self.nodes.get(inode)
 
     def _directory(self, inode: int) -> KeyDirectory:
-        """Return a key's directory, in which something is to be made or removed."""
         return refuse(errno.EPERM) if inode == self._root else self.nodes.directory(inode)
 
     async def _check_key(self, node: KeyNode) -> None:
@@ -159,10 +158,7 @@ class KeyTreeLookup(Subtree, Generic[S]):
         finally:
             self.nodes.forget(node.inode, 1)
 
-    # Attributes
-
     def attributes(self, node: KeyNode) -> InodeAttributes:
-        """Return the attributes of a node, as far as they are known without asking."""
         match node:
             case KeyLink():
                 size = len(node.target)
@@ -199,17 +195,10 @@ class KeyTreeLookup(Subtree, Generic[S]):
     def _time_left(self, state: S) -> float:
         return max(0.0, state.requested_at + self._config.ttl - trio.current_time())
 
-    # Presence
-
     async def _present(self, node: EntryFile, max_age: float = 0.0) -> S:
         """Return an entry's state, at most `max_age` seconds old; ENOENT when it is absent."""
         state = await self._store.read(node.entry_id, max_age)
         return state if state.data is not None else refuse(errno.ENOENT)
-
-    async def _check_present(self, node: EntryFile) -> None:
-        """ENOENT for an entry that is absent, unless it is a new file of this mount."""
-        if not await self._is_local(node, self._config.ttl):
-            await self._present(node, self._config.ttl)
 
     async def _is_local(self, node: EntryFile, max_age: float = 0.0) -> bool:
         """Whether a file is new and known to this mount only; asks if anyone else made it since."""
@@ -231,8 +220,7 @@ class KeyTreeLookup(Subtree, Generic[S]):
     async def _is_absent(self, node: EntryFile) -> bool:
         """Whether an entry is known not to be there; asks when nothing is known, but not for long.
 
-        What could not be asked in time counts as present, with an attr_timeout of 0: what is then
-        done with it finds out, and also reports a failure. So lookups do not queue for the portal.
+        What could not be asked in time counts as present: the next request for it finds out.
         """
         if node.buffer is not None or node.is_new:
             return False
@@ -242,7 +230,7 @@ class KeyTreeLookup(Subtree, Generic[S]):
         return state is not None and state.data is None
 
     async def _ask_briefly(self, node: EntryFile) -> S | None:
-        """Ask for an entry within the time that the lookups in a directory may still wait.
+        """Ask within the time that lookups in the directory may still wait.
 
         The kernel makes one lookup after the other where files are created. Together they wait for
         `grace` seconds; the time that passes between two of them is added again.
@@ -258,17 +246,14 @@ class KeyTreeLookup(Subtree, Generic[S]):
         directory.wait_left = left - (directory.waited_at - begun)
         return found
 
-    # Content
-
     def _latest(self, node: EntryFile) -> FileData | None:
-        """Return the content as far as is known without asking; None when there is none."""
         if node.buffer is not None:
             return node.buffer.lend()
         state = self._store.recall(node.entry_id)
         return None if state is None else state.data
 
     async def _content(self, node: EntryFile) -> tuple[FileData, S | None]:
-        """Return (content, the state that it was made from); ENOENT when the entry is absent."""
+        """Return (content, its state); ENOENT when the entry is absent."""
         if node.buffer is not None:
             return node.buffer.lend(), node.buffer.base
         if await self._is_local(node):

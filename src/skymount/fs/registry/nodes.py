@@ -1,6 +1,4 @@
-"""The nodes of `/registry` and `/skydb` that the kernel knows or that hold something: directories,
-entries, links and scratch files, by inode number.
-"""
+"""The files, directories and links of `/registry` and `/skydb`, by inode number."""
 
 import errno
 import math
@@ -20,11 +18,8 @@ from skymount.fs.registry.write_buffer import FileData, WriteBuffer
 from skymount.fs.subtree import refuse
 from skymount.portal.ledger.revision_marks import EntryId
 
-SCRATCH_LIMIT = 256
-"""ScratchFile files in one key's directory."""
-
-_SCRATCH_TOTAL = 4
-"""All scratch files in one key's directory may have this many times the bytes of the largest."""
+SCRATCH_LIMIT = 256  # scratch files in one key's directory
+_SCRATCH_TOTAL = 4  # the largest scratch files that a key's directory has room for
 
 SCRATCH_MODE = stat.S_IFREG | 0o600
 
@@ -50,30 +45,30 @@ class ScratchFile(KeyNode):
     """An editor's file in memory, never posted under its own name."""
 
     directory: "KeyDirectory" = field(kw_only=True)
+    limit: int = field(kw_only=True)  # bytes
     data: bytearray = field(default_factory=bytearray)
     changed_ns: int = 0
     is_removed: bool = False
     is_publishing: bool = False  # whether its content is being posted, to become an entry
 
-    def write(self, offset: int, data: FileData, limit: int) -> None:
+    def write(self, offset: int, data: FileData) -> None:
         self._check_writable()
         if offset + len(data) > len(self.data):
-            self.resize(offset + len(data), limit)
+            self.resize(offset + len(data))
         self.data[offset : offset + len(data)] = data
         self.changed_ns = time.time_ns()
 
     def _check_writable(self) -> None:
-        """ESTALE when what is written now would be lost."""
-        if self.is_removed or self.is_publishing:
+        if self.is_removed or self.is_publishing:  # what is written now would be lost
             refuse(errno.ESTALE)
 
-    def resize(self, size: int, limit: int) -> None:
-        """Cut or extend with zeros; EFBIG beyond the limit, ENOSPC when all are too large."""
+    def resize(self, size: int) -> None:
+        """Cut or extend with zeros; ENOSPC when all scratch files together are too large."""
         self._check_writable()
-        if size > limit:
+        if size > self.limit:
             refuse(errno.EFBIG)
         others = sum(len(each.data) for each in self.directory.scratch.values() if each is not self)
-        if size > len(self.data) and others + size > _SCRATCH_TOTAL * limit:
+        if size > len(self.data) and others + size > _SCRATCH_TOTAL * self.limit:
             refuse(errno.ENOSPC)
         del self.data[size:]
         self.data.extend(bytes(size - len(self.data)))
@@ -82,50 +77,38 @@ class ScratchFile(KeyNode):
 
 @dataclass(eq=False, slots=True)
 class EntryFile(KeyNode):
-    """The file of an entry. Owns the buffer that all who have it open for writing share."""
+    """The file of an entry."""
 
     directory: "KeyDirectory" = field(kw_only=True)
     entry_id: EntryId = field(kw_only=True)
     is_new: bool = False  # whether it was made here and nothing of it is known to be stored
-    _buffer: WriteBuffer[Any] | None = None
-    _lock: trio.Lock | None = None
-
-    @property
-    def lock(self) -> trio.Lock:
-        """Held while its content is posted. Made on demand: most entries never need it."""
-        if self._lock is None:
-            self._lock = trio.Lock()
-        return self._lock
-
-    @property
-    def buffer(self) -> WriteBuffer[Any] | None:
-        """What is written to it; None when it is not open for writing."""
-        return self._buffer
+    buffer: WriteBuffer[Any] | None = None  # none when it is not open for writing
+    lock: trio.Lock = field(default_factory=trio.Lock)  # held while its content is posted
 
     def share_buffer(self, buffer: WriteBuffer[Any]) -> WriteBuffer[Any]:
         """Set the buffer; return the one to use, which is another if there was one already."""
-        if self._buffer is None:
-            self._buffer = buffer
-        return self._buffer
+        if self.buffer is None:
+            self.buffer = buffer
+        return self.buffer
 
     def remove_writer(self, buffer: WriteBuffer[Any]) -> None:
         """Count off a handle. With the last goes the buffer, and a new file that was not posted."""
         buffer.writers -= 1
-        if self._buffer is buffer and not buffer.writers:
-            self._buffer = None
+        if self.buffer is buffer and not buffer.writers:
+            self.buffer = None
             self.is_new = self.is_new and buffer.error is None
 
     def cut_off(self) -> None:
         """Part open handles from the entry: it was removed or renamed."""
         self.is_new = False
-        if self._buffer is not None:
-            self._buffer.is_cut_off = True
-            self._buffer = None
+        if self.buffer is not None:
+            self.buffer.is_cut_off = True
+            self.buffer = None
 
     @contextmanager
     def writes_refused(self) -> Iterator[None]:
         """Refuse writes while the content gets another name: they would be lost."""
-        buffer = self._buffer
+        buffer = self.buffer
         if buffer is None:
             yield
             return
@@ -142,11 +125,9 @@ class KeyDirectory(KeyNode):
     """The directory of a public key."""
 
     public_key: bytes = b""
-    files: dict[bytes, EntryFile] = field(default_factory=dict)
-    """Entries that something refers to, or that are new."""
+    files: dict[bytes, EntryFile] = field(default_factory=dict)  # referred to, or new
     scratch: dict[bytes, ScratchFile] = field(default_factory=dict)
-    hidden: set[bytes] = field(default_factory=set)
-    """Entries that were renamed to scratch files: this mount does not show them."""
+    hidden: set[bytes] = field(default_factory=set)  # entries that were renamed to scratch files
     waited_at: float = -math.inf  # when a lookup in it last waited for a portal, by trio's clock
     wait_left: float = 0.0  # seconds for which lookups in it could still wait then
 
@@ -154,8 +135,9 @@ class KeyDirectory(KeyNode):
 class NodeTable:
     """The nodes of one subtree, and when they can be dropped."""
 
-    def __init__(self, space: InodeSpace, names: KeyFileNames) -> None:
+    def __init__(self, space: InodeSpace, names: KeyFileNames, scratch_limit: int) -> None:
         self._space = space
+        self._scratch_limit = scratch_limit
         self._names = names
         self._nodes: dict[int, KeyNode] = {}
         self._directories: dict[bytes, KeyDirectory] = {}
@@ -205,14 +187,15 @@ class NodeTable:
         return found
 
     def scratch_file(self, directory: KeyDirectory, name: bytes) -> ScratchFile:
-        """Make a scratch file; ENOSPC when there are too many."""
         if len(directory.scratch) >= SCRATCH_LIMIT:
             refuse(errno.ENOSPC)
         self._scratch_number += 1
         inode = entry_inode(
             self._space, b"scratch", directory.public_key, b"%d" % self._scratch_number
         )
-        made = ScratchFile(inode, name, directory=directory, changed_ns=time.time_ns())
+        made = ScratchFile(
+            inode, name, directory=directory, limit=self._scratch_limit, changed_ns=time.time_ns()
+        )
         directory.scratch[name] = self._nodes[inode] = made
         return made
 
@@ -223,7 +206,6 @@ class NodeTable:
             self.drop_if_unused(node)
 
     def drop_if_unused(self, node: KeyNode) -> None:
-        """Drop a node that nobody refers to and that holds nothing."""
         if node.references:
             return
         match node:

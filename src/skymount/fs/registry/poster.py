@@ -10,7 +10,7 @@ from skymount.errors import PortalError
 from skymount.fs.registry.keyring_cache import KeyringCache
 from skymount.fs.registry.nodes import EntryFile
 from skymount.fs.registry.store import KeyFileStore, S, changed_ns
-from skymount.fs.registry.write_buffer import FileData, PostDue, WriteBuffer
+from skymount.fs.registry.write_buffer import FileData, WriteBuffer
 from skymount.fs.subtree import os_error, refuse
 from skymount.portal.ledger.revision_marks import EntryId
 from skymount.wire.key_pair import SigningKeyPair
@@ -37,8 +37,7 @@ class EntryPoster(Generic[S]):
         async with node.lock:
             if buffer.error is not None:
                 raise buffer.error
-            due = buffer.due
-            if due is PostDue.NOTHING or (due is PostDue.AT_RELEASE and not at_release):
+            if not buffer.is_due(at_release=at_release):
                 return
             if node.is_new and not buffer.data and not await self._store.has_pending(node.entry_id):
                 return  # it never got any content
@@ -57,14 +56,14 @@ class EntryPoster(Generic[S]):
             buffer.changed_ns = changed_ns(state)
 
     async def _catch_up(self, entry_id: EntryId, buffer: WriteBuffer[S]) -> None:
-        """If content whose posting failed was sent from the spool since, go on from that."""
+        """Go on from content that was sent from the spool after its posting failed."""
         if buffer.base is not None and buffer.unposted is not None:
             state = await self._store.read(entry_id)
             if state.data == buffer.unposted:
                 buffer.posted(state, buffer.unposted)
 
     async def replace(self, node: EntryFile, data: FileData) -> None:
-        """Give an entry this content, whatever it has now; its open handles see the new content."""
+        """Give an entry this content, which its open handles see too."""
         async with node.lock:
             pair = self.pair(node.entry_id.public_key)
             known = self._store.recall(node.entry_id)
@@ -82,9 +81,9 @@ class EntryPoster(Generic[S]):
         base: S | None,
         stored: FileData | None,
     ) -> S:
-        """Store content, unless it is stored already; `stored` is what was there lately.
+        """Store content, unless it is stored already and no earlier write is pending.
 
-        If an earlier write is pending, this one is posted in any case: only that supersedes it.
+        `stored` is what was there lately.
         """
         if stored == data and not await self._store.has_pending(entry_id):
             if base is not None:

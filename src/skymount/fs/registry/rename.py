@@ -74,11 +74,7 @@ class KeyTreeRename(KeyTreeEdit[S]):
     async def _store_as(
         self, directory: KeyDirectory, name: bytes, data: FileData, *, is_new: bool
     ) -> None:
-        """Give an entry this content, whatever it has.
-
-        Content that `is_new` was never posted under another name. If it is empty, and so is the
-        entry, it stays local.
-        """
+        """Give an entry this content. What `is_new` was never posted: empty, it stays local."""
         may_be_local = is_new and not data and name not in directory.hidden
         with self._entry_file(directory, name, errno.EINVAL) as node:
             if may_be_local and not await self._exists(directory, name):
@@ -90,24 +86,19 @@ class KeyTreeRename(KeyTreeEdit[S]):
     async def _copy_to_scratch(self, directory: KeyDirectory, name: bytes, new_name: bytes) -> None:
         with self._entry_file(directory, name, errno.ENOENT) as node:
             data, _ = await self._content(node)
-            limit = self._scratch_limit
             scratch = directory.scratch.get(new_name)
             scratch = scratch or self.nodes.scratch_file(directory, new_name)
-            scratch.resize(0, limit)
-            scratch.write(0, data, limit)
+            scratch.resize(0)
+            scratch.write(0, data)
             if not node.is_new:
                 directory.hidden.add(name)
             node.cut_off()
 
     async def _move_entry(self, directory: KeyDirectory, name: bytes, new_name: bytes) -> None:
-        """Post an entry's content under another data key, then delete the first one.
-
-        Two spellings of one data key are as two links to a file: nothing is to be done.
-        """
         pair = self._poster.pair(directory.public_key)
         with self._entry_file(directory, name, errno.ENOENT) as source:
             with self._entry_file(directory, new_name, errno.EINVAL) as target:
-                if target.entry_id == source.entry_id:
+                if target.entry_id == source.entry_id:  # as two links to one file
                     return
             async with source.lock:
                 data, base = await self._content(source)

@@ -13,20 +13,13 @@ class KeyFileState(Protocol):
     """A file at some time: a `State` of the registry, or a `Document`."""
 
     @property
-    def data(self) -> bytes | LongText | None:
-        """The content; None when there is no such file."""
-
+    def data(self) -> bytes | LongText | None: ...  # none when there is no such file
     @property
-    def revision(self) -> int:
-        """The entry's revision."""
-
+    def revision(self) -> int: ...
     @property
-    def requested_at(self) -> float:
-        """When it was asked for, by trio's clock."""
-
+    def requested_at(self) -> float: ...  # by trio's clock
     @property
-    def seen_at(self) -> float:
-        """When it changed, in seconds since 1970."""
+    def seen_at(self) -> float: ...  # when it changed, in seconds since 1970
 
 
 S = TypeVar("S", bound=KeyFileState)
@@ -36,8 +29,7 @@ class KeyFileStore(Protocol[S]):
     """Reads, verifies and posts the files of one subtree."""
 
     @property
-    def limit(self) -> int:
-        """Bytes of one file."""
+    def limit(self) -> int: ...  # bytes of one file
 
     def recall(self, entry_id: EntryId, /) -> S | None:
         """Return what is remembered of a file, however old."""
@@ -53,8 +45,7 @@ class KeyFileStore(Protocol[S]):
     def check(self, entry_id: EntryId, base: S, /) -> None:
         """Raise what `write` would for content made from `base`, unless that may be signed."""
 
-    async def delete(self, entry_id: EntryId, pair: SigningKeyPair, /) -> object:
-        """Delete an entry."""
+    async def delete(self, entry_id: EntryId, pair: SigningKeyPair, /) -> object: ...
 
     async def has_pending(self, entry_id: EntryId, /) -> bool:
         """Whether an earlier write is still to be posted."""

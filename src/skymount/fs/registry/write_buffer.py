@@ -2,7 +2,6 @@
 
 import errno
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Generic, TypeVar
 
 from skymount.content.worker.shared_memory import LongText
@@ -13,14 +12,6 @@ FileData = bytes | bytearray | LongText
 B = TypeVar("B")
 
 
-class PostDue(Enum):
-    """What closing a file has to do."""
-
-    NOTHING = auto()
-    AT_RELEASE = auto()  # it was only emptied: a shell flushes a duplicate before it writes
-    NOW = auto()
-
-
 @dataclass(slots=True)
 class WriteBuffer(Generic[B]):
     """The content of a file that is open for writing, shared by every handle on it."""
@@ -28,16 +19,12 @@ class WriteBuffer(Generic[B]):
     limit: int  # bytes of the content at most
     data: FileData  # shared while it `is_lent` (copy-on-write): copying a large document takes long
     base: B | None  # the state it was made from; None when it replaces whatever there is
-    stored: FileData | None
-    """The content that was stored when it was last asked for, None when there was none."""
+    stored: FileData | None  # what was stored when it was last asked for
     written: bool = False  # whether bytes were written since it was last posted
     emptied: bool = False  # whether it was emptied since then
-    overflowed: bool = False
-    """Whether more than `limit` was written: nothing is posted until it is emptied."""
-    error: Exception | None = None
-    """Why posting failed; reported at each close until something new is written."""
-    unposted: FileData | None = None
-    """The content whose posting failed, which may be sent from the spool later."""
+    overflowed: bool = False  # more than `limit` was written: nothing is posted until it is emptied
+    error: Exception | None = None  # why posting failed; each close raises it until the next write
+    unposted: FileData | None = None  # what could not be posted, and may be sent from the spool
     is_cut_off: bool = False  # whether its file was removed or renamed: writes are ESTALE
     writers: int = 0  # handles that share it
     is_lent: bool = False  # whether `data` is shared, so that the next write copies it
@@ -79,18 +66,17 @@ class WriteBuffer(Generic[B]):
         return self.data
 
     def lend(self) -> FileData:
-        """Return the content; what is written from now on does not change it."""
+        """Return the content, which later writes do not change."""
         self.is_lent = True
         return self.data
 
-    @property
-    def due(self) -> PostDue:
-        """When the content has to be posted, even if it was stored some time ago."""
-        if self.overflowed or self.is_cut_off:
-            return PostDue.NOTHING
-        if self.written:
-            return PostDue.NOW
-        return PostDue.AT_RELEASE if self.emptied else PostDue.NOTHING
+    def is_due(self, *, at_release: bool = False) -> bool:
+        """Whether it has to be posted now; what was only emptied at its last close.
+
+        A shell flushes a duplicate of an emptied file before it writes.
+        """
+        is_changed = self.written or (self.emptied and at_release)
+        return is_changed and not (self.overflowed or self.is_cut_off)
 
     def take(self) -> FileData:
         """Return the content to post; later writes are due anew."""
@@ -98,13 +84,11 @@ class WriteBuffer(Generic[B]):
         return self.lend()
 
     def replaced(self, base: B, data: FileData) -> None:
-        """Take over other content that was stored meanwhile, as `base`."""
         self.data, self.is_lent = data, True
         self.written = self.emptied = False
         self.posted(base, data)
 
     def posted(self, base: B, data: FileData) -> None:
-        """Note that this content is stored, as `base`."""
         self.base, self.stored, self.unposted = base, data, None
 
     def failed(self, error: Exception, data: FileData) -> None:

@@ -1,13 +1,9 @@
-"""`/skylinks` and `/hns`: the trees of skylinks and domains, read-only.
-
-`NameTable` decides which tree a name leads to; `content.fetch.reader` reads the bytes.
-"""
+"""`/skylinks` and `/hns`: the trees of skylinks and domains, read-only."""
 
 import errno
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import chain, repeat
 
 import trio
@@ -32,32 +28,27 @@ from skymount.fs.subtree import (
     refuse,
 )
 
-_PRELOAD_LIMIT = 64 << 10
-"""Bytes of the largest file that is preloaded: if it is not read, its copy was made in vain."""
-
-
-@dataclass(frozen=True, slots=True)
-class TreeConfig:
-    """Times in seconds."""
-
-    lookup_grace: float = 0.5
-    """How long a lookup waits for a portal while other lookups in the directory wait for it."""
-    deadline: float = 30.0  # how long any request may wait
+_PRELOAD_LIMIT = 64 << 10  # bytes of a file; the copy is made in vain if it is not read then
 
 
 class SkylinksDirectory(Subtree):
-    """The directory of the names in `table`, and the trees in it."""
+    """The directory of the names in `table`, and the trees in it.
+
+    A lookup waits for a portal for `lookup_grace` seconds, so that others in the directory go on;
+    any other request for `deadline` seconds.
+    """
 
     has_own_deadline = True
 
-    def __init__(self, reader: ContentReader, table: NameTable, config: TreeConfig) -> None:
+    def __init__(
+        self, reader: ContentReader, table: NameTable, *, lookup_grace: float, deadline: float
+    ) -> None:
         self._reader = reader
         self._table = table
         self._root = DIRECTORY_INODES[table.space]
-        self._config = config
+        self._lookup_grace = lookup_grace
+        self._deadline = deadline
         self._opened = Counter[int]()  # open handles of each file, by its inode number
-
-    # Names and attributes
 
     async def lookup(self, parent: int, name: bytes) -> InodeAttributes:
         if parent == self._root:
@@ -75,8 +66,8 @@ class SkylinksDirectory(Subtree):
         except (MalformedError, UnicodeDecodeError):
             return NO_ENTRY
         try:
-            with trio.fail_after(self._config.deadline):
-                await self._table.revalidate(mounted, self._config.lookup_grace)
+            with trio.fail_after(self._deadline):
+                await self._table.revalidate(mounted, self._lookup_grace)
         except NotFoundError:
             timeout = _limited(mounted, self._table.negative_ttl(mounted))
             return InodeAttributes(0, entry_timeout=timeout)
@@ -110,8 +101,6 @@ class SkylinksDirectory(Subtree):
         stale = self._table.is_stale(version)
         return xattrs.attributes(tree, index, verified=version.verified, stale=stale)
 
-    # Directories and files
-
     async def opendir(self, inode: int) -> OpenDirectory:
         if inode == self._root:
             return _NameListing(self, self._table)
@@ -127,22 +116,20 @@ class SkylinksDirectory(Subtree):
         if tree.is_directory(index):
             refuse(errno.EISDIR)
         extent = self._reader.open(tree.skyfile, *tree.extent(index))
-        return _TreeFileHandle(
-            self._table, version, extent, inode, self._opened, self._config.deadline
-        )
+        return _TreeFileHandle(self._table, version, extent, inode, self._opened, self._deadline)
 
     async def _node(self, inode: int) -> tuple[TreeVersion, Tree, int]:
         """Return (version, tree, index) of an inode; ESTALE when there is no such node."""
         version, index = self._table.node_of(inode)
         tree = version.shown
         if tree is None:
-            with trio.fail_after(self._config.deadline):
+            with trio.fail_after(self._deadline):
                 tree = await self._table.load_tree(version)
         return (version, tree, index) if index < len(tree) else refuse(errno.ESTALE)
 
 
 def _limited(mounted: MountedName, ttl: float) -> float:
-    """Return an entry_timeout for what the table knows to hold for so many seconds."""
+    """Return an entry_timeout for what holds for `ttl` seconds."""
     may_change = mounted.moves or mounted.version.is_provisional
     return min(MUTABLE_TIMEOUT, ttl) if may_change else ttl
 

@@ -1,9 +1,7 @@
-"""What the mount knows of a name in `skylinks` or `hns`, and of each tree that the name led to.
-
-`NameTable` decides what happens to them.
-"""
+"""What the mount knows of a name in `skylinks` or `hns`, and of each tree that the name led to."""
 
 import math
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 import trio
@@ -14,8 +12,7 @@ from skymount.fs.skylinks.tree import Tree
 from skymount.portal.registry.name_resolver import ResolvableName
 from skymount.wire.skylink import Skylink
 
-PROVISIONAL_TIMEOUT = 30.0
-"""Seconds for which a provisional tree is shown without being asked for again."""
+PROVISIONAL_TIMEOUT = 30.0  # seconds for which a provisional tree is shown unless asked for again
 
 
 class TreeState(Enum):
@@ -33,30 +30,18 @@ class TreeState(Enum):
     DISPROVED = auto()  # it was provisional, and a portal proved another one: its inodes are stale
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class TreeVersion:
     """A name and one tree that it leads to, once that is known."""
 
-    __slots__ = (
-        "expires",
-        "mounted",
-        "number",
-        "references",
-        "state",
-        "target",
-        "tree",
-        "verified",
-    )
-
-    def __init__(self, mounted: "MountedName", number: int, target: Skylink | None) -> None:
-        self.mounted = mounted
-        self.number = number  # its tree number (`inode_space`)
-        self.target = target  # the v1 skylink of the tree; None until a name that moves is resolved
-        self.tree: Tree | None = None
-        self.state = TreeState.EMPTY
-        self.expires = math.inf  # when a provisional tree is no longer shown, by trio's clock
-        self.verified = True
-        """Whether it is proved that the name leads here; a domain's record is no proof."""
-        self.references = 0  # lookups that the kernel has not forgotten, and open handles
+    mounted: "MountedName"
+    number: int  # its tree number (`inode_space`)
+    target: Skylink | None  # the v1 skylink of the tree; none until a name that moves is resolved
+    tree: Tree | None = None
+    state: TreeState = TreeState.EMPTY
+    expires: float = math.inf  # when a provisional tree is no longer shown, by trio's clock
+    verified: bool = True  # whether the name is proved to lead here; a domain's record is no proof
+    references: int = 0  # lookups that the kernel has not forgotten, and open handles
 
     def set_tree(self, tree: Tree) -> None:
         """Show a tree: the first, or the same one as it was loaded again."""
@@ -75,7 +60,7 @@ class TreeVersion:
 
     @property
     def shown(self) -> Tree | None:
-        """Its tree; None while there is none, and once a provisional one has expired."""
+        """Its tree, unless that was provisional and has expired."""
         return None if self.expires <= trio.current_time() else self.tree
 
     @property
@@ -96,46 +81,28 @@ class LoadState(Enum):
 
     IDLE = auto()
     LOADING = auto()
-    SLOW = auto()
-    """A lookup waited for the load as long as it may, so the next ones do not wait at all."""
+    SLOW = auto()  # a lookup waited as long as it may, so the next ones do not wait at all
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class MountedName:
     """A name, and the version of its tree that it shows now."""
 
-    __slots__ = (
-        "error",
-        "goal",
-        "is_recheck_scheduled",
-        "load_ended",
-        "load_state",
-        "name",
-        "provisional",
-        "rechecks",
-        "refresh_error",
-        "resolved_at",
-        "version",
-        "waiting",
-        "was_used",
-    )
-
-    version: TreeVersion
-
-    def __init__(self, name: str, goal: ResolvableName) -> None:
-        self.name = name
-        self.goal = goal  # the skylink or domain that the name stands for
-        self.error: PortalError | None = None  # why there is nothing to show
-        self.refresh_error: PortalError | None = None
-        """Why the last load failed, if an older tree is still shown."""
-        self.load_state = LoadState.IDLE
-        self.load_ended = trio.Event()  # set at the end of the load in flight, or of the last one
-        self.waiting = 0  # tasks that wait for the load, and will refer to the version
-        self.resolved_at = 0.0  # when the resolution that is shown was asked for, by trio's clock
-        self.provisional: list[TreeVersion] = []
-        """The versions that show the provisional tree of the present target."""
-        self.rechecks = 0  # how often that tree was asked for again
-        self.is_recheck_scheduled = False
-        self.was_used = False  # whether the name was used since the last recheck
+    name: str
+    goal: ResolvableName  # the skylink or domain that the name stands for
+    version: TreeVersion = field(init=False)
+    error: PortalError | None = None  # why there is nothing to show
+    refresh_error: PortalError | None = None  # why the last load failed, if an older tree is shown
+    load_state: LoadState = LoadState.IDLE
+    load_ended: trio.Event = field(default_factory=trio.Event)  # set when no load is in flight
+    waiting: int = 0  # tasks that wait for the load, and will refer to the version
+    resolved_at: float = 0.0  # when the resolution that is shown was asked for, by trio's clock
+    provisional: list[TreeVersion] = field(
+        default_factory=list
+    )  # show the target's provisional tree
+    rechecks: int = 0  # how often that tree was asked for again
+    is_recheck_scheduled: bool = False
+    was_used: bool = False  # since the last recheck
 
     @property
     def is_loading(self) -> bool:

@@ -1,6 +1,4 @@
-"""The names used in `skylinks` or `hns`: loads their trees, keeps what is used, drops the rest, and
-decides which version of its tree a name shows that moves, or whose tree is provisional.
-"""
+"""The names used in `skylinks` or `hns`: loads their trees, decides which version each shows."""
 
 import errno
 import logging
@@ -13,7 +11,13 @@ import trio
 
 from skymount.concurrency import off_loop
 from skymount.content.model.skyfile import Skyfile
-from skymount.errors import BadContentError, NotFoundError, PortalError, UnavailableError
+from skymount.errors import (
+    BadContentError,
+    MalformedError,
+    NotFoundError,
+    PortalError,
+    UnavailableError,
+)
 from skymount.fs.inode_space import (
     InodeSpace,
     first_tree_number,
@@ -25,6 +29,7 @@ from skymount.fs.skylinks.tree import Tree
 from skymount.fs.subtree import IMMUTABLE_TIMEOUT, refuse
 from skymount.portal.registry.cached_resolution import NEGATIVE_TTL
 from skymount.portal.registry.name_resolver import NameResolver, ResolvableName
+from skymount.wire.hns import parse_domain
 from skymount.wire.skylink import Skylink, parse_skylink
 
 log = logging.getLogger(__name__)
@@ -32,15 +37,15 @@ log = logging.getLogger(__name__)
 _LOGGED_PATH = 200  # characters
 _KEPT_UNUSED = 64  # names that stay though nothing refers to them: they may be used again soon
 
+# Seconds before each further load of a provisional tree; the last one is repeated.
 _RECHECK_DELAYS = (1.0, 2.0, 4.0, 8.0, 15.0)
-"""Seconds before each further load of a provisional tree; the last one is repeated."""
 
 
 class NameTable:
     """The names of one subtree, and the versions of their trees by tree number.
 
-    `parse` returns (the one spelling under which a name is kept, what it stands for), or raises
-    MalformedError. Loads run in `nursery`. `tree_number` makes the first number to try for a tree.
+    `parse` returns (the spelling under which a name is kept, what it stands for), or raises
+    MalformedError. `tree_number` makes the first number to try for a tree.
     """
 
     def __init__(
@@ -68,10 +73,8 @@ class NameTable:
     def __len__(self) -> int:
         return len(self._names)
 
-    # Names and versions
-
     def get_or_add(self, name: str) -> MountedName:
-        """Return a name, added if it is new; MalformedError when it stands for nothing."""
+        """Return a name; MalformedError when it stands for nothing."""
         found = self._names.get(name)
         if found is None:
             canonical, goal = self._parse(name)
@@ -88,7 +91,6 @@ class NameTable:
         return mounted
 
     def _first_number(self, mounted: MountedName, target: Skylink | None) -> int:
-        """Hash a name, with its target where that can change."""
         text = f"{mounted.name}\0{target or ''}" if mounted.moves else mounted.name
         return self._tree_number(self.space, text)
 
@@ -100,7 +102,7 @@ class NameTable:
         return version
 
     def _version_for(self, mounted: MountedName, target: Skylink) -> TreeVersion:
-        """Return the version for a target: the one that was shown before, if it is still in use."""
+        """Return the version for a target: the one that was shown before, if still in use."""
         number = self._first_number(mounted, target)
         while (version := self._versions.get(number)) is not None:
             is_it = version.mounted.name == mounted.name and version.target == target
@@ -126,7 +128,7 @@ class NameTable:
     # What a name shows, and for how long
 
     def ttl(self, mounted: MountedName) -> float:
-        """Return for how many seconds a name surely shows what it does; 0: load it again."""
+        """Return the seconds for which a name surely shows what it does; 0: load it again."""
         if mounted.version.tree is None or mounted.is_loading:
             return 0.0
         left = max(0.0, mounted.version.expires - trio.current_time())
@@ -137,11 +139,10 @@ class NameTable:
         return min(left, self._resolver.revalidate_in(mounted.goal)) if is_shown else 0.0
 
     def negative_ttl(self, mounted: MountedName) -> float:
-        """Return for how many seconds there is surely no such name."""
-        known = self._resolver.cached(mounted.goal) if mounted.moves else None
-        return (
-            self._resolver.revalidate_in(mounted.goal) if known and known.absent else NEGATIVE_TTL
-        )
+        """Return the seconds for which there is surely no such name."""
+        if mounted.moves and self._resolver.cached(mounted.goal).absent:
+            return self._resolver.revalidate_in(mounted.goal)
+        return NEGATIVE_TTL
 
     def is_stale(self, version: TreeVersion) -> bool:
         """Whether the name may lead elsewhere by now: resolving it failed, or it does already."""
@@ -277,8 +278,8 @@ class NameTable:
     ) -> TreeVersion:
         """Set the tree of a version, or of a new one if that has shown a provisional tree.
 
-        The kernel knows the files of a version that has shown a tree, so that version never gets
-        other names or sizes. A proved tree is a new version, whose pages the kernel may keep.
+        A version that has shown a tree never gets other names or sizes: the kernel knows them. A
+        proved tree is a new version, whose pages the kernel may keep.
         """
         is_provisional = tree.skyfile.is_provisional
         earlier = [each for each in mounted.provisional if each.target == version.target]
@@ -323,13 +324,11 @@ class NameTable:
     # References
 
     def add_references(self, version: TreeVersion, count: int = 1) -> None:
-        """Count references to a version, negative to take them back."""
         version.references += count
         if not version.references:
             self._drop_if_unused(version)
 
     def forget(self, inode: int, count: int) -> None:
-        """Take back `count` lookups of an inode, as the kernel asks."""
         version = self._versions.get(split_node_inode(inode)[0])
         if version is not None:
             version.references = max(0, version.references - count)
@@ -341,7 +340,6 @@ class NameTable:
         return sum(tree.skyfile.size for tree in trees), sum(map(len, trees))
 
     def _drop_if_unused(self, version: TreeVersion) -> None:
-        """Drop a version that no name shows and that nothing refers to."""
         mounted = version.mounted
         is_shown = mounted.version is version and self._is_listed(mounted)
         if not version.references and not is_shown:
@@ -378,17 +376,18 @@ async def _is_same(version: TreeVersion, tree: Tree) -> bool:
     both = (version.tree.skyfile.listing.packed, tree.skyfile.listing.packed)
     if len(both[0]) != len(both[1]):
         return False
-    one, other = [await off_loop(partial(_digest, each), len(each)) for each in both]
-    return one == other
+    one, other = [await off_loop(partial(blake2b, each), len(each)) for each in both]
+    return one.digest() == other.digest()
 
 
-def _digest(data: memoryview) -> bytes:
-    return blake2b(data).digest()
-
-
-def parse_name(name: str) -> tuple[str, ResolvableName]:
-    """Read a name in ``skylinks``: any form of a skylink that is one path element.
-
-    Each spelling is a name of its own.
-    """
+def parse_skylink_name(name: str) -> tuple[str, ResolvableName]:
+    """Read a name in ``skylinks``: any form of a skylink, each a name of its own."""
     return name, parse_skylink(name)
+
+
+def parse_domain_name(name: str) -> tuple[str, ResolvableName]:
+    """Read a name in ``hns``: a domain, all spellings of which are the same name."""
+    if name != name.strip():
+        raise MalformedError(f"not a domain: {name[:80]!a}")
+    domain = parse_domain(name)
+    return domain, domain

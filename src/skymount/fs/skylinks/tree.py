@@ -1,5 +1,4 @@
-"""A skyfile's listing as a file system: nodes, numbered as the rows of the listing, and their
-``st_mode``. Does no IO.
+"""A skyfile's listing as a file system: nodes, numbered as the rows of the listing.
 
 `content.model.listing_builder` decides which names can be shown.
 """
@@ -51,11 +50,8 @@ class ChildRange(NamedTuple):
 class Tree:
     """The files and directories of a skyfile; node 0 is the root directory.
 
-    The indexes depend on the metadata only, so inode numbers made of them are stable. The listing
-    holds all data; a node is made when it is asked for.
+    The indexes depend on the metadata only, so inode numbers made of them are stable.
     """
-
-    __slots__ = ("listing", "skyfile")
 
     def __init__(self, skyfile: Skyfile) -> None:
         self.skyfile = skyfile
@@ -65,7 +61,6 @@ class Tree:
         return len(self.listing)
 
     def node(self, index: int) -> TreeNode:
-        """Return a node; IndexError when there is none."""
         if self.is_directory(index):
             return TreeDirectory()
         return TreeFile(*self.extent(index), self.mode(index), self.listing.content_type(index))
@@ -80,15 +75,11 @@ class Tree:
         return _st_mode(self.listing.modes[index])
 
     def size(self, index: int) -> int:
-        """Return the size of a file in bytes; 0 for a directory."""
         found: int = self.listing.sizes[index]
         return found
 
     def child_ranges(self, directory: int, start: int) -> Iterator[ChildRange]:
-        """Yield what a directory holds, from one child on, many at a time.
-
-        A directory may have a million children: one call for each would be slow.
-        """
+        """Yield what a directory holds, from one child on, many at a time."""
         listing = self.listing
         for run in listing.runs(directory, start):
             rows = slice(run.start, run.stop)
@@ -103,7 +94,6 @@ class Tree:
 
 @cache  # there are few different modes
 def _st_mode(mode: int) -> int:
-    """Return the ``st_mode`` of a mode in the listing."""
     if mode == DIRECTORY:
         return DIRECTORY_MODE
     return stat.S_IFREG | (mode & _SHOWN_BITS or _READ_BITS)

@@ -4,15 +4,12 @@ import json
 from collections.abc import Mapping
 
 from skymount.content.model.skyfile import Verified
-from skymount.fs.skylinks.tree import Tree, TreeFile
+from skymount.fs.skylinks.tree import Tree
 from skymount.wire.registry_entry import SignedEntry, linked_skylink
 from skymount.wire.requests import quote_path
 
-_VALUE_LIMIT = 60 << 10
-"""Bytes of a value; the kernel passes on 64 KiB at most (XATTR_SIZE_MAX)."""
-
+_VALUE_LIMIT = 60 << 10  # bytes; the kernel passes on 64 KiB at most (XATTR_SIZE_MAX)
 _TYPE_LIMIT = 1000  # characters
-
 _NO_TYPE = "application/octet-stream"
 
 
@@ -21,10 +18,9 @@ def attributes(
 ) -> Mapping[bytes, bytes]:
     """Return the attributes of a node of a tree by their full names.
 
-    `verified` says whether the name is proved to lead to this tree, `stale` whether it may lead
-    elsewhere by now (None: never).
+    `stale` says whether the name may lead elsewhere by now (None: never).
     """
-    skyfile, node, path = tree.skyfile, tree.node(index), tree.listing.path(index).decode()
+    skyfile, path = tree.skyfile, tree.listing.path(index).decode()
     target = f"{skyfile.skylink}/{quote_path(path)}" if path else str(skyfile.skylink)
     found = {
         "user.skymount.skylink": str(skyfile.skylink),
@@ -35,8 +31,8 @@ def attributes(
     }
     if stale is not None:
         found["user.skymount.stale"] = "yes" if stale else "no"
-    if isinstance(node, TreeFile):
-        content_type = node.content_type[:_TYPE_LIMIT] or _NO_TYPE
+    if not tree.is_directory(index):
+        content_type = tree.listing.content_type(index)[:_TYPE_LIMIT] or _NO_TYPE
         found["user.skymount.content_type"] = content_type
         found["user.mime_type"] = content_type
     elif not path:
