@@ -84,24 +84,30 @@ def _path(value: object, key: str) -> str:
     return found
 
 
-def _headers(value: object, key: str) -> tuple[tuple[str, str], ...]:
-    table: Any = value
+def _headers(value: object, key: str) -> object:
+    table = value
     if isinstance(value, str):
         lines = [line.partition(":") for line in value.splitlines() if line.strip()]
         table = {name.strip(): content for name, _, content in lines}
         if not all(colon for _, colon, _ in lines) or len(table) < len(lines):
             raise ConfigError("not lines like Name: value, each name once")
-    return PortalOptions.parse(headers=table).headers
+    return _option(table, key)
 
 
-def _connections(value: object, key: str) -> int:
-    number: Any = int(value) if isinstance(value, str) and value.isdecimal() else value
-    return PortalOptions.parse(connections=number).connections
+def _option(value: object, key: str) -> object:
+    """Parse the option of the library that has the same name."""
+    options: Any = {key: value}
+    return getattr(PortalOptions.parse(**options), key)
+
+
+def _connections(value: object, key: str) -> object:
+    number = int(value) if isinstance(value, str) and value.isdecimal() else value
+    return _option(number, key)
 
 
 def _redirect_hosts(value: object, key: str) -> tuple[str, ...]:
     hosts = _list(value, key)
-    PortalOptions.parse(redirect_hosts=hosts)
+    _option(hosts, key)
     return hosts
 
 
@@ -173,13 +179,13 @@ _PORTAL_KEYS = frozenset({*_SINGLE_PORTAL_KEYS, "node_url"})  # never used with 
 _PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "portals": lambda value, key: tuple(map(parse_portal_url, _list(value, key))),
     "dialect": lambda value, key: dialect_named(text(value, key)).name,
-    "api_key": lambda value, key: PortalOptions.parse(api_key=text(value, key)).api_key,
+    "api_key": _option,
     "user_agent": lambda value, key: (
         PortalOptions.parse(custom_user_agent=text(value, key)).user_agent
     ),
     "headers": _headers,
-    "node_url": lambda value, key: PortalOptions.parse(node_url=text(value, key)).node_url,
-    "ca_file": lambda value, key: PortalOptions.parse(ca_file=text(value, key)).ca_file,
+    "node_url": _option,
+    "ca_file": _option,
     "connections": _connections,
     "redirect_hosts": _redirect_hosts,
     "mountpoint": _path,

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.fakes.portal import FakePortal, in_thread
 from tests.portal_process import running_portal
 from tests.skymount_process import Sandbox
 
@@ -13,6 +14,12 @@ def portal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Its URL."""
     with running_portal(tmp_path_factory.mktemp("portal")) as url:
         yield url
+
+
+@pytest.fixture
+def fake() -> Iterator[FakePortal]:
+    with in_thread(FakePortal()) as portal:
+        yield portal
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -15,7 +14,7 @@ from skymount.cli import cli
 from skymount.wire.skykey import Kind, Skykey
 from tests.cli.helpers import leaves
 from tests.fakes import portal as faults
-from tests.fakes.portal import FakePortal, Reply, Request, in_thread
+from tests.fakes.portal import FakePortal, Reply, Request
 from tests.mount.namespaces import new_namespace
 from tests.skymount_process import LIMIT, SKYMOUNT, Sandbox, end
 
@@ -50,12 +49,6 @@ WITHOUT_JSON = {"cat", "mount"}
 def words(box: Sandbox, command: str) -> list[str]:
     """Return a command with arguments that are right."""
     return [*command.split(), *(word.format(root=box.root) for word in ASKING[command])]
-
-
-@pytest.fixture
-def fake() -> Iterator[FakePortal]:
-    with in_thread(FakePortal()) as portal:
-        yield portal
 
 
 @pytest.fixture

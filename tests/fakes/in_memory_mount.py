@@ -19,7 +19,9 @@ from skymount.fs.skylinks.name_table import NameTable, parse_domain_name, parse_
 from skymount.fs.static_tree import StaticTree
 from skymount.fs.subtree import DirectoryEntry, InodeAttributes
 from skymount.portal.failover import Portals
+from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.registry.cached_resolution import Resolution
+from skymount.portal.registry.entry_state import EntryState
 from skymount.portal.registry.name_resolver import (
     NameResolver,
     NameResolverConfig,
@@ -27,6 +29,7 @@ from skymount.portal.registry.name_resolver import (
     ResolvableName,
 )
 from skymount.portal.registry.verified_registry import VerifiedRegistry
+from skymount.wire.registry_entry import entry_link, hash_data_key
 from skymount.wire.skylink import Skylink
 from tests.fakes.skyfiles import describe, inline_skylink, listing_of
 
@@ -108,12 +111,29 @@ class FakeContentFile:
         self.reader.open_files -= 1
 
 
+OWNER = bytes(32)
+SOMEWHERE = entry_link(OWNER, bytes(32))
+
+
+def entry_of(name: ResolvableName) -> EntryId:
+    """The entry on which a name depends."""
+    return EntryId(OWNER, hash_data_key(str(name)))
+
+
+class FakeEntries(VerifiedRegistry):
+    """A registry whose entries change when a test says so."""
+
+    def watch(self, changed: Callable[[EntryId, EntryState], None]) -> None:
+        self.changed = changed
+
+
 class FakeNames(NameResolver):
     """A resolver whose answers a test says; how long they hold is decided as in earnest."""
 
     def __init__(self, ttl: float) -> None:
         portals = Portals([])
-        super().__init__(portals, VerifiedRegistry(portals, None), NameResolverConfig(ttl))
+        self.entries = FakeEntries(portals, None)
+        super().__init__(portals, self.entries, NameResolverConfig(ttl))
         self.leads: dict[ResolvableName, Skylink | Exception] = {}
         self.unproven: set[ResolvableName] = set()
         self.delays: dict[ResolvableName, float] = {}
@@ -123,11 +143,13 @@ class FakeNames(NameResolver):
     def move(self, goal: ResolvableName, target: Skylink) -> None:
         """Let a name lead elsewhere, and notice that, as when an entry turns out to be another."""
         self.leads[goal] = target
-        self._state(goal).outdate()
+        self.entries.changed(entry_of(goal), EntryState(None, trio.current_time(), 0.0))
 
-    async def _find(self, goal: ResolvableName, way: ResolutionPath) -> Resolution:
+    async def find(self, goal: ResolvableName, path: ResolutionPath) -> Resolution:
+        """Return what the test says; each name has an entry of its own on its path."""
         self.asked.append(goal)
         found = self.leads.get(goal, NotFoundError("no such name"))
+        path[entry_link(OWNER, entry_of(goal).tweak)] = SOMEWHERE
         await trio.sleep(self.delays.get(goal, 0))
         if isinstance(found, Exception):
             raise found

@@ -1,10 +1,13 @@
 """The tools to talk to a portal: forms written by the codec, answers checked."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
+import trio
+from starlette.requests import Request
+from starlette.types import Message
 
 from skymount.wire.multipart import PartHeader
 
@@ -71,3 +74,33 @@ def message_of(response: httpx.Response) -> str:
 def stored_files(data: Path) -> set[Path]:
     """Return every file below the data directory of a portal, relative to it."""
     return {path.relative_to(data) for path in data.rglob("*") if path.is_file()}
+
+
+def assert_same_headers(head: httpx.Response, answer: httpx.Response) -> None:
+    """HEAD gives the headers of GET and no body."""
+    assert head.status_code == answer.status_code
+    assert head.content == b""
+    assert _without_date(head) == _without_date(answer)
+
+
+def _without_date(answer: httpx.Response) -> list[tuple[bytes, bytes]]:
+    return [(name, value) for name, value in answer.headers.raw if name != b"date"]
+
+
+def request_of(
+    *pieces: bytes, headers: Mapping[str, str] | None = None, query: str = ""
+) -> Request:
+    """Return a request whose body comes in these pieces, and then no more."""
+    messages: list[Message] = [
+        {"type": "http.request", "body": piece, "more_body": at < len(pieces) - 1}
+        for at, piece in enumerate(pieces)
+    ]
+
+    async def receive() -> Message:
+        if not messages:
+            await trio.sleep_forever()
+        return messages.pop(0)
+
+    raw = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+    scope = {"type": "http", "headers": raw, "query_string": query.encode()}
+    return Request(scope, receive)

@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,18 +16,6 @@ from tests.fakes.portal import FakePortal, in_thread
 from tests.fakes.skyfiles import describe, of_files, of_metadata, resolver
 from tests.portal_process import portal_command, portal_environment, running_portal
 from tests.skymount_process import LIMIT, SKYMOUNT, Sandbox, end
-
-
-@pytest.fixture
-def fake() -> Iterator[FakePortal]:
-    with in_thread(FakePortal()) as portal:
-        yield portal
-
-
-@pytest.fixture
-def box(sandbox: Sandbox, portal: str) -> Sandbox:
-    """Commands in it ask the real portal."""
-    return sandbox.with_env(SKYMOUNT_PORTALS=portal)
 
 
 @pytest.fixture

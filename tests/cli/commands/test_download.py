@@ -7,7 +7,6 @@ import stat
 import subprocess
 import tarfile
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -16,17 +15,11 @@ import pytest
 from skymount.wire.metadata import Metadata, Subfile, encode_metadata
 from tests.cli.helpers import BIG, asking, on_terminal, stalled
 from tests.fakes import portal as faults
-from tests.fakes.portal import FakePortal, in_thread
+from tests.fakes.portal import FakePortal
 from tests.fakes.skyfiles import FakeSkyfile, describe, of_files, of_metadata
 from tests.skymount_process import LIMIT, SKYMOUNT, Sandbox, end
 
 FILES = {"index.html": b"hello", "a/b/two words": b"below", "a/c": b"", "empty": b""}
-
-
-@pytest.fixture
-def fake() -> Iterator[FakePortal]:
-    with in_thread(FakePortal()) as portal:
-        yield portal
 
 
 @pytest.fixture

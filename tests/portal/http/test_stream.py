@@ -85,7 +85,7 @@ async def test_every_byte_whatever_the_pieces(piece: int, tls: Contexts | None):
 async def test_much_at_a_time(tls: Contexts | None):
     """R5: What comes in small pieces, but fast, is received in large ones."""
     found = bytearray(MIB)
-    async with connected(tls) as (stream, server):
+    async with connected(tls, gathering=TIMEOUT) as (stream, server):
         await server.send_all(bytes(10))
         assert await stream.receive_into(memoryview(found), TIMEOUT) == 10
         async with trio.open_nursery() as nursery:

@@ -2,11 +2,10 @@
 
 import email
 
-import httpx
 import pytest
 
 from skymount.server.download import conditional
-from tests.server.http_client import Client, message_of
+from tests.server.http_client import Client, assert_same_headers, message_of
 
 
 def test_a_multipart_plan_knows_its_length() -> None:
@@ -33,17 +32,6 @@ def large(client: Client) -> tuple[str, bytes]:
     return client.upload_file("large.bin", content), content
 
 
-def _assert_same_headers(head: httpx.Response, answer: httpx.Response) -> None:
-    """HEAD gives the headers of GET and no body."""
-    assert head.status_code == answer.status_code
-    assert head.content == b""
-    assert _without_date(head) == _without_date(answer)
-
-
-def _without_date(answer: httpx.Response) -> list[tuple[bytes, bytes]]:
-    return [(name, value) for name, value in answer.headers.raw if name != b"date"]
-
-
 _SIZE = len(_CONTENT)
 
 
@@ -64,7 +52,7 @@ def test_a_single_range(client: Client, blob: str, asked: str, start: int, stop:
     answer = client.get(f"/{blob}", headers={"Range": asked})
     assert (answer.status_code, answer.content) == (206, _CONTENT[start:stop])
     assert answer.headers["Content-Range"] == f"bytes {start}-{stop - 1}/{_SIZE}"
-    _assert_same_headers(client.head(f"/{blob}", headers={"Range": asked}), answer)
+    assert_same_headers(client.head(f"/{blob}", headers={"Range": asked}), answer)
 
 
 @pytest.mark.parametrize("asked", ["bytes=2048-", "bytes=9-3", "bytes=x", "bytes=-0", "bytes="])
@@ -100,7 +88,7 @@ def test_several_ranges(client: Client, large: tuple[str, bytes]) -> None:
         assert part["Content-Range"] == f"bytes {start}-{stop - 1}/{size}"
         assert part["Content-Type"] == "application/octet-stream"
         assert part.get_payload(decode=True) == content[start:stop]
-    _assert_same_headers(client.head(f"/{link}", headers=asked), answer)
+    assert_same_headers(client.head(f"/{link}", headers=asked), answer)
 
 
 def test_ranges_of_large_content(client: Client, large: tuple[str, bytes]) -> None:

@@ -2,13 +2,12 @@
 
 import itertools
 
-import httpx
 import pytest
 
 from skymount.server.download.endpoint import payload_ranges
 from skymount.wire.byte_range import ByteRange
 from skymount.wire.skylink import Skylink
-from tests.server.http_client import Client, message_of
+from tests.server.http_client import Client, assert_same_headers, message_of
 
 _CONTENT = bytes(range(256)) * 8
 
@@ -36,18 +35,7 @@ def test_every_download_url_serves_the_same(client: Client, blob: str, form: str
         stored = client.get(f"/svc/metadata/{blob}").content
         for name in (b"svc-metadata", b"skynet-file-metadata"):
             assert dict(answer.headers.raw)[name] == stored
-        _assert_same_headers(client.head(form.format(link)), answer)
-
-
-def _assert_same_headers(head: httpx.Response, answer: httpx.Response) -> None:
-    """HEAD gives the headers of GET and no body."""
-    assert head.status_code == answer.status_code
-    assert head.content == b""
-    assert _without_date(head) == _without_date(answer)
-
-
-def _without_date(answer: httpx.Response) -> list[tuple[bytes, bytes]]:
-    return [(name, value) for name, value in answer.headers.raw if name != b"date"]
+        assert_same_headers(client.head(form.format(link)), answer)
 
 
 def test_a_file_inside_carries_its_own_metadata(client: Client) -> None:
@@ -59,7 +47,7 @@ def test_a_file_inside_carries_its_own_metadata(client: Client) -> None:
         '{"filename":"/a/2","length":3,"subfiles":{"a/2":{"filename":"a/2","len":3}}}'
     )
     assert answer.headers["Content-Disposition"] == 'inline; filename="2"'
-    _assert_same_headers(client.head(f"/{link}/a/2"), answer)
+    assert_same_headers(client.head(f"/{link}/a/2"), answer)
 
 
 def test_headers_can_be_chosen(client: Client, blob: str) -> None:

@@ -2,23 +2,11 @@
 
 import json
 
-import httpx
 import pytest
 
-from tests.server.http_client import Client, message_of, skylink_of
+from tests.server.http_client import Client, assert_same_headers, message_of, skylink_of
 
 _PAGE = b"<h1>index</h1>"
-
-
-def _assert_same_headers(head: httpx.Response, answer: httpx.Response) -> None:
-    """HEAD gives the headers of GET and no body."""
-    assert head.status_code == answer.status_code
-    assert head.content == b""
-    assert _without_date(head) == _without_date(answer)
-
-
-def _without_date(answer: httpx.Response) -> list[tuple[bytes, bytes]]:
-    return [(name, value) for name, value in answer.headers.raw if name != b"date"]
 
 
 def test_paths_are_decoded_like_a_query(client: Client) -> None:
@@ -130,7 +118,7 @@ def test_what_a_path_serves(
     assert answer.status_code == status
     if isinstance(expected, str):
         assert answer.headers["Location"] == expected.format(link)
-        _assert_same_headers(client.head(f"/{link}{path}"), answer)
+        assert_same_headers(client.head(f"/{link}{path}"), answer)
     elif expected is None:
         message_of(answer)
     elif expected == _ZIP:
@@ -139,7 +127,7 @@ def test_what_a_path_serves(
     else:
         assert answer.content == expected
     if status == 200:
-        _assert_same_headers(client.head(f"/{link}{path}"), answer)
+        assert_same_headers(client.head(f"/{link}{path}"), answer)
 
 
 def test_a_redirect_keeps_the_query(client: Client, sites: dict[str, str]) -> None:

@@ -1,44 +1,23 @@
 """Parameters of a query or a form."""
 
-from collections.abc import Mapping
-
 import pytest
-import trio
-from starlette.requests import Request
-from starlette.types import Message
 
 from skymount.server.http.query_params import boolean, decode_path, form_params, number, parse_query
 from skymount.server.http_error import HttpError
-
-
-def _request(*pieces: bytes, headers: Mapping[str, str] | None = None, query: str = "") -> Request:
-    """Return a request whose body comes in these pieces, and then no more."""
-    messages: list[Message] = [
-        {"type": "http.request", "body": piece, "more_body": at < len(pieces) - 1}
-        for at, piece in enumerate(pieces)
-    ]
-
-    async def receive() -> Message:
-        if not messages:
-            await trio.sleep_forever()
-        return messages.pop(0)
-
-    raw = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
-    scope = {"type": "http", "headers": raw, "query_string": query.encode()}
-    return Request(scope, receive)
+from tests.server.http_client import request_of
 
 
 def test_form_parameters() -> None:
     """Query and urlencoded body are merged, and the body wins."""
     form = {"content-type": "application/x-www-form-urlencoded; charset=utf-8"}
-    request = _request(headers=form, query="a=1&b=2")
+    request = request_of(headers=form, query="a=1&b=2")
     assert form_params(request, b"b=3&c=%C3%A4&c=5\r\n") == {"a": "1", "b": "3", "c": "ä"}
-    assert form_params(_request(), b"a=1") == {"a": "1"}
-    other = _request(headers={"content-type": "application/json"}, query="a=1")
+    assert form_params(request_of(), b"a=1") == {"a": "1"}
+    other = request_of(headers={"content-type": "application/json"}, query="a=1")
     assert form_params(other, b"a=2") == {"a": "1"}
     for body in (b"\xff", b"a=%ff", b"&".join([b"a=1"] * 101)):
         with pytest.raises(HttpError) as refused:
-            form_params(_request(), body)
+            form_params(request_of(), body)
         assert refused.value.status == 400
 
 

@@ -15,7 +15,7 @@ import trio
 from skymount.errors import BadSignatureError, RevisionError, StorageError
 from skymount.server.storage.entry_store import ENTRIES_FILE, EntryStore
 from skymount.storage import sqlite
-from skymount.wire.registry_entry import MAX_REVISION, Entry, SignedEntry
+from skymount.wire.registry_entry import MAX_REVISION, Entry, SignedEntry, entry_id
 from tests.server.registry_entries import OWNER, signed
 
 
@@ -49,15 +49,14 @@ def _database(directory: Path) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-async def test_an_entry_is_found_by_key_and_by_id(entries: EntryStore) -> None:
+async def test_an_entry_is_found_by_its_id(entries: EntryStore) -> None:
     """Nothing else is."""
     entry = signed("a", b"\0\xff", 7)
-    assert await entries.get(OWNER.public_key, entry.entry.tweak) is None
+    assert await entries.find(entry.id) is None
     await entries.update(entry)
-    assert await entries.get(OWNER.public_key, entry.entry.tweak) == entry
-    assert await entries.find(entry.id) == entry
+    assert await entries.find(entry_id(OWNER.public_key, entry.entry.tweak)) == entry
     assert await entries.find(signed("b").id) is None
-    assert await entries.get(bytes(32), entry.entry.tweak) is None
+    assert await entries.find(entry_id(bytes(32), entry.entry.tweak)) is None
 
 
 async def test_a_higher_revision_replaces_and_a_lower_one_does_not(entries: EntryStore) -> None:

@@ -182,8 +182,8 @@ class Ledger:
     def forget(self, public_key: bytes, tweak: bytes, *, seen: bool = False) -> bool:
         """No longer list an entry; return whether there was something to forget.
 
-        The mark stays unless `seen`; without it an older entry is believed again. No revision up to
-        the mark is ever signed here.
+        With `seen` the mark goes too, and an older entry is believed again. No revision up to the
+        mark is ever signed here.
         """
         key = (public_key, tweak)
 

@@ -55,7 +55,7 @@ class CachedResolution:
         return max(0.0, until - now)
 
     def answer(self, now: float, ttl: float) -> Resolution | None:
-        """Return what holds (NotFoundError if that does); None if the portals are to be asked."""
+        """Return what still holds, or raise NotFoundError; None if the portals are to be asked."""
         if not self.revalidate_in(now, ttl):
             return None
         if self.absent:

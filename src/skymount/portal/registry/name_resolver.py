@@ -45,8 +45,8 @@ class NameResolverConfig:
     """How names are resolved."""
 
     ttl: float = 60.0
+    # OFF: proofs are not checked. REQUIRE: every domain and unproven v2 skylink is refused.
     verify: VerifyPolicy = VerifyPolicy.AVAILABLE
-    """OFF: proofs are not checked. REQUIRE: every domain and unproven v2 skylink is refused."""
 
 
 @dataclass(slots=True)
@@ -105,8 +105,7 @@ class NameResolver:
     async def resolve(self, name: ResolvableName) -> Resolution:
         """Return what a name leads to, from memory as long as that holds.
 
-        If asking fails the last good answer is returned. NotFoundError only when every portal says
-        so.
+        If asking fails it is the last good answer. NotFoundError only when every portal says so.
         """
         state = self._state(name)
         async with state.asking:
@@ -123,7 +122,7 @@ class NameResolver:
         now = trio.current_time()
         old_path, state.path, state.outdated = state.path, {}, False
         try:
-            found = replace(await self._find(name, state.path), requested_at=now)
+            found = replace(await self.find(name, state.path), requested_at=now)
         except NotFoundError:
             state.cached = CachedResolution(absent=True, requested_at=now, outdated=state.outdated)
             raise
@@ -139,7 +138,8 @@ class NameResolver:
         state.cached = CachedResolution(found, requested_at=now, outdated=state.outdated)
         return found
 
-    async def _find(self, name: ResolvableName, path: ResolutionPath) -> Resolution:
+    async def find(self, name: ResolvableName, path: ResolutionPath) -> Resolution:
+        """Ask what a name leads to, whatever is cached; add the entries passed to `path`."""
         if isinstance(name, Skylink):
             return await self._follow(name, path)
         if self._config.verify is VerifyPolicy.REQUIRE:

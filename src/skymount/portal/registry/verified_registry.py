@@ -73,14 +73,13 @@ class VerifiedRegistry(EntryReader):
         """`look` is seconds that a portal may look for an entry, `clock` the ledger's.
 
         `fresh` is seconds for which a cached revision serves as the one that a rewrite follows.
-        `gave_up` is called with each pending write that a posted one superseded, instead of a log
-        line.
+        `gave_up` is called with each pending write that a posted one superseded; else it is logged.
         """
         super().__init__(portals, ledger, look=look, clock=clock)
         self._gave_up = gave_up or _log_superseded
         self._fresh_for = fresh
         self.spool_changed = trio.Event()  # who waits for the next change replaces it
-        self._unsaved_failures: dict[int, tuple[str, PendingStatus]] = {}  # by id
+        self._unsaved_failures: dict[int, tuple[str, PendingStatus]] = {}  # by id of the write
         self._write_locks: WeakValueDictionary[EntryId, trio.Lock] = WeakValueDictionary()
 
     async def write(

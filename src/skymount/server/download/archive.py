@@ -10,20 +10,23 @@ import zipfile
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 
-from skymount.server.download.path_selection import ArchiveMember
 from skymount.server.storage.stored_range import STREAM_CHUNK_SIZE, StoredRange, read_open
+from skymount.wire.metadata import Subfile
 
 _DEFAULT_MODE = 0o644  # of a file uploaded without one: with mode 0 it would unpack unreadable
 
+Member = tuple[str, Subfile]  # its name in the archive, and where its content is
+_Content = Callable[[Subfile], Iterator[bytes]]
+
 
 def archive_chunks(
-    archive: str, members: Sequence[ArchiveMember], payload: StoredRange
+    archive: str, members: Sequence[Member], payload: StoredRange
 ) -> Generator[bytes]:
     """Yield an archive of the members in chunks of about 1 MiB."""
     with open(payload.file, "rb", buffering=0) as file:
 
-        def content(member: ArchiveMember) -> Iterator[bytes]:
-            return read_open(file.fileno(), payload, member.offset, member.length)
+        def content(sub: Subfile) -> Iterator[bytes]:
+            return read_open(file.fileno(), payload, sub.offset, sub.len)
 
         if archive == "zip":
             small = _zip(members, content)
@@ -38,9 +41,6 @@ def archive_chunks(
                 yield b"".join(waiting)
                 waiting, size = [], 0
         yield b"".join(waiting)
-
-
-_Content = Callable[[ArchiveMember], Iterator[bytes]]
 
 
 class _Sink(io.RawIOBase):
@@ -62,29 +62,29 @@ class _Sink(io.RawIOBase):
         return taken
 
 
-def _zip(members: Sequence[ArchiveMember], content: _Content) -> Iterator[bytes]:
+def _zip(members: Sequence[Member], content: _Content) -> Iterator[bytes]:
     sink = _Sink()
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED) as archive:
-        for member in members:
-            info = zipfile.ZipInfo(member.name)
-            info.external_attr = (member.mode & 0o7777 or _DEFAULT_MODE) << 16
-            info.file_size = member.length
+        for name, sub in members:
+            info = zipfile.ZipInfo(name)
+            info.external_attr = (sub.mode & 0o7777 or _DEFAULT_MODE) << 16
+            info.file_size = sub.len
             with archive.open(info, "w") as file:
-                for data in content(member):
+                for data in content(sub):
                     file.write(data)
                     yield sink.take()
             yield sink.take()
     yield sink.take()
 
 
-def _tar(members: Sequence[ArchiveMember], content: _Content) -> Iterator[bytes]:
-    for member in members:
-        info = tarfile.TarInfo(member.name)
-        info.size = member.length
-        info.mode = member.mode & 0o7777 or _DEFAULT_MODE
+def _tar(members: Sequence[Member], content: _Content) -> Iterator[bytes]:
+    for name, sub in members:
+        info = tarfile.TarInfo(name)
+        info.size = sub.len
+        info.mode = sub.mode & 0o7777 or _DEFAULT_MODE
         yield info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")
-        yield from content(member)
-        yield bytes(-member.length % tarfile.BLOCKSIZE)
+        yield from content(sub)
+        yield bytes(-sub.len % tarfile.BLOCKSIZE)
     yield bytes(2 * tarfile.BLOCKSIZE)
 
 

@@ -13,7 +13,6 @@ from skymount.server.download.archive import archive_chunks
 from skymount.server.download.path_selection import (
     DownloadQuery,
     DownloadRequest,
-    RedirectToSlash,
     SelectedContent,
     select_content,
 )
@@ -55,7 +54,7 @@ class DownloadEndpoint:
             content = select_content(skyfile, download, limit)
         else:
             content = await trio.to_thread.run_sync(select_content, skyfile, download, limit)
-        if isinstance(content, RedirectToSlash):
+        if content is None:
             return _redirect(url, request.scope["query_string"])
         return await _serve(resolved, skyfile, content, download, request.headers)
 

@@ -69,16 +69,6 @@ def _range_of(params: Params, *, has_range: bool) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ArchiveMember:
-    """One file of an archive."""
-
-    name: str
-    offset: int
-    length: int
-    mode: int
-
-
-@dataclass(frozen=True, slots=True)
 class SelectedContent:
     """What is served."""
 
@@ -88,17 +78,12 @@ class SelectedContent:
     extents: tuple[tuple[int, int], ...]  # (offset, length) in the payload, in the order served
     metadata_header: bytes | None
     archive: str = ""
-    members: tuple[ArchiveMember, ...] = ()
+    members: tuple[tuple[str, Subfile], ...] = ()
     status: int = 200
 
     @property
     def size(self) -> int:
         return sum(length for _, length in self.extents)
-
-
-@dataclass(frozen=True, slots=True)
-class RedirectToSlash:
-    """The client is redirected to the same path with a slash at its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +99,11 @@ class DownloadRequest:
 
 def select_content(
     skyfile: ParsedSkyfile, download: DownloadRequest, header_limit: int
-) -> SelectedContent | RedirectToSlash:
-    """Decide what a path serves; HttpError 404 or 400 without an error page for that status."""
+) -> SelectedContent | None:
+    """Decide what a path serves; None: the client is redirected to it with a slash at its end.
+
+    HttpError 404 or 400, unless the skyfile has an error page for that status.
+    """
     try:
         return _select(skyfile, download, header_limit)
     except HttpError as error:
@@ -128,11 +116,11 @@ def select_content(
 
 def _select(
     skyfile: ParsedSkyfile, download: DownloadRequest, header_limit: int
-) -> SelectedContent | RedirectToSlash:
+) -> SelectedContent | None:
     metadata, path = skyfile.metadata, download.path
     index = "" if download.query.archive else _index_of(metadata, path)
     if index and download.may_redirect and _wants_slash(metadata, path, index):
-        return RedirectToSlash()
+        return None
     if index and not path:
         return _file(_last(metadata.filename), metadata.subfiles[index], skyfile.header)
     if not path:
@@ -208,12 +196,8 @@ def _selected(
         extents = tuple((sub.offset, sub.len) for _, sub in ordered)
         return SelectedContent(name, "", name, extents, header)
     archive = archive or "zip"
-    members = tuple(ArchiveMember(path, sub.offset, sub.len, sub.mode) for path, sub in ordered)
-    full_name = name + _SUFFIXES[archive]
-    content_type = ARCHIVE_TYPES[archive]
-    return SelectedContent(
-        full_name, content_type, "", (), header, archive=archive, members=members
-    )
+    full_name, content_type = name + _SUFFIXES[archive], ARCHIVE_TYPES[archive]
+    return SelectedContent(full_name, content_type, "", (), header, archive, tuple(ordered))
 
 
 def _file(name: str, sub: Subfile, header: bytes | None, status: int = 200) -> SelectedContent:

@@ -13,7 +13,13 @@ from skymount.server.http.request_body import read_body
 from skymount.server.http_error import HttpError, refuse_malformed
 from skymount.server.resolver import SkylinkResolver
 from skymount.server.storage.entry_store import EntryStore
-from skymount.wire.registry_entry import UPDATE_LIMIT, SignedEntry, parse_public_key, parse_tweak
+from skymount.wire.registry_entry import (
+    UPDATE_LIMIT,
+    SignedEntry,
+    entry_id,
+    parse_public_key,
+    parse_tweak,
+)
 from skymount.wire.responses import encode_resolved
 
 _TIMEOUT_LIMIT = 300  # seconds; also the default
@@ -33,7 +39,7 @@ class RegistryEndpoints:
         """Answer with a signed entry. ``timeout`` has no effect: no other server is asked."""
         body = await read_body(request, UPDATE_LIMIT, self.config.body_timeout)
         public_key, tweak = parse_entry_key(form_params(request, body))
-        found = await self.entries.get(public_key, tweak)
+        found = await self.entries.find(entry_id(public_key, tweak))
         if found is None:
             raise HttpError(404, "registry entry not found")
         return responses.json_body(found.encode_answer())

@@ -36,7 +36,7 @@ class SkykeyEndpoints:
         with refuse_malformed(500):
             parsed = Kind.parse(kind)
         with refuse_malformed(500, "failed to create skykey: "):
-            return _record(await self.skykeys.create(name, parsed))
+            return _secret((await self.skykeys.create(name, parsed)).encode_record())
 
     async def add(self, request: Request) -> Response:
         text = (await self._params(request)).get("skykey", "")
@@ -49,7 +49,7 @@ class SkykeyEndpoints:
     async def get(self, request: Request) -> Response:
         name, key_id = await self._name_and_id(request, 500)
         with refuse_malformed(500, "failed to retrieve skykey: "):
-            return _record(self.skykeys.find(name=name, key_id=key_id))
+            return _secret(self.skykeys.find(name=name, key_id=key_id).encode_record())
 
     async def list(self, request: Request) -> Response:
         return _secret(encode_list(self.skykeys.all()))
@@ -72,10 +72,6 @@ class SkykeyEndpoints:
     async def _params(self, request: Request) -> Params:
         body = await read_body(request, _BODY_LIMIT, self.config.body_timeout)
         return form_params(request, body)
-
-
-def _record(skykey: Skykey) -> Response:
-    return _secret(skykey.encode_record())
 
 
 def _secret(body: bytes) -> Response:

@@ -18,7 +18,7 @@ from skymount import file_permissions
 from skymount.errors import MalformedError, RevisionError, StorageError
 from skymount.server.storage.disk_errors import disk_errors
 from skymount.storage import atomic_file, sqlite
-from skymount.wire.registry_entry import Entry, SignedEntry, check_update, entry_id
+from skymount.wire.registry_entry import Entry, SignedEntry, check_update
 
 ENTRIES_FILE = "entries.sqlite3"
 
@@ -123,10 +123,6 @@ class EntryStore:
         for connection in (self._reader, self._writer):
             with suppress(sqlite3.Error):  # then the log stays, and nothing is lost
                 connection.close()
-
-    async def get(self, public_key: bytes, tweak: bytes) -> SignedEntry | None:
-        """Return the entry of a public key and hashed data key; None when there is none."""
-        return await self.find(entry_id(public_key, tweak))
 
     async def find(self, entry: bytes) -> SignedEntry | None:
         """Return the entry of a 32-byte id, as in a v2 skylink; None when there is none."""
