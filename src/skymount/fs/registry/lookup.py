@@ -52,7 +52,7 @@ class RegistryDirectoryConfig:
 
 
 class KeyTreeLookup(Subtree, Generic[S]):
-    """Names and attributes; `xattrs` returns extended ones, without the prefix."""
+    """Names and attributes; `xattrs` returns extended ones by their names below user.skymount."""
 
     writable = True
     refusal = errno.EPERM
@@ -102,13 +102,8 @@ class KeyTreeLookup(Subtree, Generic[S]):
             return InodeAttributes(inode, _DIRECTORY)
         await self._keys.refresh()
         node = self.nodes.get(inode)
-        ttl = self._config.ttl
-        if (
-            isinstance(node, EntryFile)
-            and node.buffer is None
-            and not await self._is_local(node, ttl)
-        ):
-            await self._present(node, ttl)
+        if isinstance(node, EntryFile) and node.buffer is None:
+            await self._check_present(node)
         return self.attributes(node)
 
     async def access(self, inode: int, mode: int) -> bool:
@@ -199,6 +194,10 @@ class KeyTreeLookup(Subtree, Generic[S]):
         """Return an entry's state, at most `max_age` seconds old; ENOENT when it is absent."""
         state = await self._store.read(node.entry_id, max_age)
         return state if state.data is not None else refuse(errno.ENOENT)
+
+    async def _check_present(self, node: EntryFile) -> None:
+        if not await self._is_local(node, self._config.ttl):
+            await self._present(node, self._config.ttl)
 
     async def _is_local(self, node: EntryFile, max_age: float = 0.0) -> bool:
         """Whether a file is new and known to this mount only; asks if anyone else made it since."""

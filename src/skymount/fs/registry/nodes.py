@@ -19,7 +19,7 @@ from skymount.fs.subtree import refuse
 from skymount.portal.ledger.revision_marks import EntryId
 
 SCRATCH_LIMIT = 256  # scratch files in one key's directory
-_SCRATCH_TOTAL = 4  # the largest scratch files that a key's directory has room for
+_SCRATCH_TOTAL = 4  # scratch files of the largest size that a key's directory has room for
 
 SCRATCH_MODE = stat.S_IFREG | 0o600
 

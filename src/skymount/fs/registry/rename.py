@@ -74,7 +74,7 @@ class KeyTreeRename(KeyTreeEdit[S]):
     async def _store_as(
         self, directory: KeyDirectory, name: bytes, data: FileData, *, is_new: bool
     ) -> None:
-        """Give an entry this content. What `is_new` was never posted: empty, it stays local."""
+        """Give an entry this content; if it `is_new`, never posted, and empty, it stays local."""
         may_be_local = is_new and not data and name not in directory.hidden
         with self._entry_file(directory, name, errno.EINVAL) as node:
             if may_be_local and not await self._exists(directory, name):

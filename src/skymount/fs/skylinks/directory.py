@@ -28,14 +28,14 @@ from skymount.fs.subtree import (
     refuse,
 )
 
-_PRELOAD_LIMIT = 64 << 10  # bytes of a file; the copy is made in vain if it is not read then
+_PRELOAD_LIMIT = 64 << 10  # bytes of a file; if nobody reads it, its copy was made in vain
 
 
 class SkylinksDirectory(Subtree):
     """The directory of the names in `table`, and the trees in it.
 
-    A lookup waits for a portal for `lookup_grace` seconds, so that others in the directory go on;
-    any other request for `deadline` seconds.
+    A lookup in it waits for a portal for `lookup_grace` seconds, while other lookups wait too. Any
+    request waits for at most `deadline` seconds.
     """
 
     has_own_deadline = True
