@@ -56,8 +56,8 @@ class Proxy:
     def _start(self, work: "object", *args: object) -> None:
         assert callable(work)
         thread = threading.Thread(target=work, args=args, daemon=True)
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)  # only now: one that has not started cannot be joined
 
     def _accept(self) -> None:
         while not self._closing:

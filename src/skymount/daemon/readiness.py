@@ -1,4 +1,4 @@
-"""Tells the process that started a mount, and systemd, when the mount is ready."""
+"""Sets the size and number of the kernel's requests, and reports when a mount is ready."""
 
 import errno
 import logging
