@@ -81,7 +81,7 @@ class ResolvedLink:
 
 
 async def resolve_link(session: "ContentSession", link: ParsedLink) -> ResolvedLink:
-    """Follow a link; the path of a domain's record applies to a link without one."""
+    """Follow a link to content. The path in a domain's record holds for a link without a path."""
     skylink, path, record = link.root, link.path, None
     if isinstance(skylink, str):
         from skymount.wire.hns import SkylinkRecord

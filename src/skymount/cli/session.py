@@ -1,4 +1,4 @@
-"""Opens portals, caches and the ledger for a command, and runs it. Errors are in no group."""
+"""Opens portals, caches and the ledger for a command. Errors leave it bare, in no group."""
 
 import logging
 import signal

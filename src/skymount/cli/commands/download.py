@@ -1,4 +1,4 @@
-"""``skymount download``: saves verified content, or an archive that a portal makes."""
+"""``skymount download``: saves content, or an archive of it that a portal makes."""
 
 import os
 from contextlib import aclosing

@@ -93,7 +93,7 @@ async def _send_all(
     *,
     overwrite: bool,
 ) -> list[dict[str, Any]]:
-    """Post changes in order, also over an earlier one of this loop that superseded them."""
+    """Post changes in order; one that only an earlier one of them superseded is posted too."""
     import trio
 
     from skymount.portal.ledger.pending_write import PendingStatus

@@ -91,7 +91,7 @@ class AccessRules:
         )
 
     def host(self, headers: Mapping[str, str]) -> RequestHost:
-        """Parse the Host header; HttpError 421 for another host, against DNS rebinding; or 400."""
+        """Parse the Host header; HttpError 400, or 421 against DNS rebinding."""
         with refuse_malformed(400):
             host = RequestHost.parse(headers.get("host", ""), self.names)
         if self.any_name or host.name in self.names or is_loopback(host.name):
