@@ -24,6 +24,7 @@ from skymount.portal.failover import Portals
 from skymount.portal.http.client import HttpClient
 from skymount.portal.http.response import Headers, Response
 from skymount.portal.options import PortalOptions
+from skymount.wire.http.requests import Request
 from skymount.wire.registry_entry import (
     MAX_REVISION,
     Entry,
@@ -32,7 +33,6 @@ from skymount.wire.registry_entry import (
     parse_public_key,
     parse_tweak,
 )
-from skymount.wire.requests import Request
 
 Key = tuple[bytes, bytes]
 

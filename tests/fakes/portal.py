@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import trio
 
-from skymount.wire.byte_range import ByteRange, parse_range
+from skymount.wire.http.byte_range import ByteRange, parse_range
 from skymount.wire.skylink import Skylink
 from tests.fakes.skyfiles import FakeSkyfile
 

@@ -3,9 +3,9 @@
 import json
 from dataclasses import replace
 
+from skymount.wire.http.responses import encode_resolved
 from skymount.wire.registry_entry import SignedEntry
 from skymount.wire.registry_proof import encode_proof
-from skymount.wire.responses import encode_resolved
 from skymount.wire.skylink import Skylink
 from tests.fakes import portal as fake
 from tests.fakes.portal import FakePortal, Reply, Request

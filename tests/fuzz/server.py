@@ -39,13 +39,13 @@ from skymount.server.storage.zone_file import RECORDS_LIMIT, Zone, parse_value
 from skymount.server.upload.multipart_reader import FormReader
 from skymount.server.upload.rules import PartList, UploadQuery, encode_upload_metadata
 from skymount.wire.base_sector import Layout
-from skymount.wire.byte_range import ByteRange
 from skymount.wire.dialect import SKYNET, SVC
 from skymount.wire.hns import parse_domain
-from skymount.wire.host import is_loopback
+from skymount.wire.http.byte_range import ByteRange
+from skymount.wire.http.host import is_loopback
+from skymount.wire.http.multipart import PartHeader
+from skymount.wire.http.responses import encode_error
 from skymount.wire.metadata import parse_metadata
-from skymount.wire.multipart import PartHeader
-from skymount.wire.responses import encode_error
 from tests.fuzz.engine import SHORT, attempt, pieces, target
 from tests.fuzz.wire import (
     JSON,

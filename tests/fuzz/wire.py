@@ -17,9 +17,18 @@ from skymount.wire.base_sector import (
     spill_sizes,
     split_body,
 )
-from skymount.wire.byte_range import RANGES_LIMIT, ByteRange, parse_range
 from skymount.wire.dialect import PRESETS, dialect_named
 from skymount.wire.hns import encode_resolution, parse_domain, parse_resolution, parse_txt
+from skymount.wire.http.byte_range import RANGES_LIMIT, ByteRange, parse_range
+from skymount.wire.http.multipart import PartHeader
+from skymount.wire.http.requests import quote_path
+from skymount.wire.http.responses import (
+    UploadResult,
+    encode_error,
+    encode_resolved,
+    parse_error,
+    parse_resolved,
+)
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.metadata import (
     Metadata,
@@ -31,7 +40,6 @@ from skymount.wire.metadata import (
     select,
     subpath_metadata,
 )
-from skymount.wire.multipart import PartHeader
 from skymount.wire.registry_entry import (
     DATA_LIMIT,
     MAX_REVISION,
@@ -44,14 +52,6 @@ from skymount.wire.registry_entry import (
     parse_tweak,
 )
 from skymount.wire.registry_proof import HOPS, check_proof, encode_proof
-from skymount.wire.requests import quote_path
-from skymount.wire.responses import (
-    UploadResult,
-    encode_error,
-    encode_resolved,
-    parse_error,
-    parse_resolved,
-)
 from skymount.wire.skydb_document import DOCUMENT_LIMIT, decode_document, encode_document
 from skymount.wire.skyfile_encryption import CIPHER_XCHACHA20, SkyfileKey, pick_key
 from skymount.wire.skykey import Kind, Skykey, check_id, check_name, encode_list, parse_list

@@ -4,7 +4,7 @@ from contextlib import aclosing
 
 from skymount.portal.client.base import PortalReader
 from skymount.portal.http.response import StreamingResponse
-from skymount.wire.byte_range import ByteRange
+from skymount.wire.http.byte_range import ByteRange
 from skymount.wire.skylink import Skylink
 
 

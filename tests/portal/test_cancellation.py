@@ -12,7 +12,7 @@ import trio
 
 from skymount.portal.client.client import PortalClient
 from skymount.portal.client.upload import UploadBody
-from skymount.wire.byte_range import ByteRange
+from skymount.wire.http.byte_range import ByteRange
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import Entry, hash_data_key
 from tests.fakes import portal as fake

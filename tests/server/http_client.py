@@ -9,7 +9,7 @@ import trio
 from starlette.requests import Request
 from starlette.types import Message
 
-from skymount.wire.multipart import PartHeader
+from skymount.wire.http.multipart import PartHeader
 
 BOUNDARY = "----a-boundary-of-tests"
 FORM_TYPE = f"multipart/form-data; boundary={BOUNDARY}"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from skymount.wire.base_sector import LAYOUT_SIZE, Layout
+from skymount.wire.http.multipart import PartHeader
 from skymount.wire.merkle import sector_root
-from skymount.wire.multipart import PartHeader
 from skymount.wire.skyfile_encryption import CIPHER_XCHACHA20, is_encrypted
 from skymount.wire.skykey import Skykey
 from skymount.wire.skylink import SECTOR_SIZE, Skylink

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from skymount.wire.multipart import PartHeader
+from skymount.wire.http.multipart import PartHeader
 from tests.portal_process import (
     PortalProcess,
     failing_start,

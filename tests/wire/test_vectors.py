@@ -26,7 +26,7 @@ def strings_of(path: Path) -> set[str]:
 @pytest.fixture(scope="module")
 def strings() -> set[str]:
     """Every string in the tests of the codec."""
-    paths = set(TESTS.glob("test_*.py")) - {Path(__file__)}
+    paths = set(TESTS.rglob("test_*.py")) - {Path(__file__)}
     return set().union(*map(strings_of, paths))
 
 

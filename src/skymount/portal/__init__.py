@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # `as` exports a name to type checkers
     from skymount.portal.client.sync import SyncPortalClient as SyncPortalClient
     from skymount.portal.ledger.ledger import Ledger as Ledger
     from skymount.portal.options import DEFAULT_SVC_PORTAL_URL as DEFAULT_SVC_PORTAL_URL
-    from skymount.wire.responses import UploadResult as UploadResult
+    from skymount.wire.http.responses import UploadResult as UploadResult
     from skymount.wire.skykey import Skykey as Skykey
     from skymount.wire.skylink import Skylink as Skylink
 

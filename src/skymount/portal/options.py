@@ -14,7 +14,7 @@ from skymount.errors import MalformedError, WrongTypeError
 from skymount.portal.validation import callback, integer, mapping, seconds, text, texts
 from skymount.portal.verify_policy import VerifyPolicy
 from skymount.wire.dialect import SVC, Dialect, dialect_named
-from skymount.wire.host import is_loopback
+from skymount.wire.http.host import is_loopback
 
 DEFAULT_SVC_PORTAL_URL = "http://127.0.0.1:4280"
 """Where an embedded portal listens unless told otherwise, and clients look for one."""

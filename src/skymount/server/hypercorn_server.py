@@ -33,7 +33,7 @@ from skymount.server.routes import build_app
 from skymount.server.storage.entry_store import EntryStore
 from skymount.server.storage.skyfile_store import SkyfileStore
 from skymount.server.storage.skykey_store import SkykeyStore
-from skymount.wire.host import is_loopback
+from skymount.wire.http.host import is_loopback
 
 _log = logging.getLogger(__name__)
 

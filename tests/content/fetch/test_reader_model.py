@@ -31,7 +31,7 @@ from skymount.errors import (
 )
 from skymount.portal.client.base import PortalReader
 from skymount.portal.failover import Portals
-from skymount.wire.byte_range import ByteRange
+from skymount.wire.http.byte_range import ByteRange
 from skymount.wire.skylink import Skylink
 from tests.fakes.skyfiles import describe, listing_of, noise
 

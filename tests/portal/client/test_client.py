@@ -24,8 +24,8 @@ from skymount.errors import (
 from skymount.portal.client.client import PortalClient
 from skymount.portal.client.upload import UploadBody
 from skymount.portal.options import PortalOptions
-from skymount.wire.byte_range import ByteRange
 from skymount.wire.dialect import SKYNET
+from skymount.wire.http.byte_range import ByteRange
 from tests.fakes import portal as fake
 from tests.fakes import skyfiles
 from tests.fakes.portal import FakePortal, running

@@ -15,7 +15,7 @@ from skymount.portal.client.content_check import (
 from skymount.portal.verify_policy import Verified
 from skymount.wire import merkle
 from skymount.wire.base_sector import Layout
-from skymount.wire.byte_range import ByteRange
+from skymount.wire.http.byte_range import ByteRange
 from skymount.wire.skylink import SECTOR_SIZE
 from tests.fakes.skyfiles import noise
 

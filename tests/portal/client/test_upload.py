@@ -22,8 +22,8 @@ from skymount.portal.client.client import PortalClient
 from skymount.portal.client.upload import UploadBody
 from skymount.portal.client.upload_source import UPLOAD_CHUNK_SIZE, UploadSource, directory_sources
 from skymount.portal.options import UploadProgress
-from skymount.wire.multipart import PartHeader
-from skymount.wire.responses import UploadResult
+from skymount.wire.http.multipart import PartHeader
+from skymount.wire.http.responses import UploadResult
 from tests.fakes.portal import (
     FakePortal,
     closes_after,

@@ -21,9 +21,9 @@ from skymount.errors import (
 from skymount.portal.client.client import PortalClient
 from skymount.portal.client.upload import UploadBody
 from skymount.portal.http.retry import RetryPolicy
-from skymount.wire.byte_range import ByteRange
 from skymount.wire.dialect import SKYNET
-from skymount.wire.requests import Request, basic_credentials
+from skymount.wire.http.byte_range import ByteRange
+from skymount.wire.http.requests import Request, basic_credentials
 from tests.fakes import portal as fake
 from tests.fakes import skyfiles
 from tests.fakes.portal import FakePortal, running

@@ -20,7 +20,7 @@ from skymount.portal.http.response import StreamingResponse
 from skymount.portal.http.response_body import Body
 from skymount.portal.http.response_head import LINES_LIMIT, SMALL_LIMIT
 from skymount.portal.options import PortalOptions
-from skymount.wire.requests import Request
+from skymount.wire.http.requests import Request
 from tests.fakes import portal as fake
 from tests.fakes.portal import FakePortal, running
 from tests.fakes.skyfiles import noise

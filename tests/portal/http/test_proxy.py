@@ -14,8 +14,8 @@ from skymount.errors import BadContentError, HeadTooLongError, UnavailableError
 from skymount.portal.client.client import PortalClient
 from skymount.portal.http.proxy import EnvironmentProxies, Proxy
 from skymount.portal.http.response_head import LINES_LIMIT
-from skymount.wire import requests
-from skymount.wire.byte_range import ByteRange
+from skymount.wire.http import requests
+from skymount.wire.http.byte_range import ByteRange
 from tests.fakes import portal as fake
 from tests.fakes import skyfiles
 from tests.fakes.portal import FakePortal, Reply, Request, running

@@ -24,8 +24,8 @@ from skymount.portal.http.redirects import (
 from skymount.portal.http.request import Call
 from skymount.portal.http.stream import NotFollowedError, open_stream
 from skymount.portal.options import PortalOptions
+from skymount.wire.http.requests import Request
 from skymount.wire.key_pair import SigningKeyPair
-from skymount.wire.requests import Request
 from tests.fakes import portal as fake
 from tests.fakes import skyfiles
 from tests.fakes.portal import FakePortal, running

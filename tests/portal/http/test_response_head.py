@@ -11,7 +11,7 @@ from skymount.errors import BadContentError
 from skymount.portal.http.client import HttpClient
 from skymount.portal.http.response_head import LINES_LIMIT, SMALL_LIMIT, HeadBuffer, RawHead
 from skymount.portal.options import PortalOptions
-from skymount.wire.requests import Request
+from skymount.wire.http.requests import Request
 
 LINE = b"a: b\r\n"
 

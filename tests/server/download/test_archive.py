@@ -6,7 +6,7 @@ import zipfile
 
 import pytest
 
-from skymount.wire.multipart import PartHeader
+from skymount.wire.http.multipart import PartHeader
 from tests.server.http_client import Client, skylink_of
 
 _FILES = {

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from skymount.server.download.endpoint import payload_ranges
-from skymount.wire.byte_range import ByteRange
+from skymount.wire.http.byte_range import ByteRange
 from skymount.wire.skylink import Skylink
 from tests.server.http_client import Client, assert_same_headers, message_of
 

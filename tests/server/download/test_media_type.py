@@ -3,7 +3,7 @@
 import pytest
 
 from skymount.server.download import media_type
-from skymount.wire.multipart import PartHeader
+from skymount.wire.http.multipart import PartHeader
 from tests.server.http_client import Client, skylink_of
 
 

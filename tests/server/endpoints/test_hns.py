@@ -10,8 +10,8 @@ import pytest
 
 from skymount.server.storage import zone_file
 from skymount.server.storage.zone_file import ZONE_FILE
-from skymount.wire import requests
 from skymount.wire.hns import RegistryRecord, SkylinkRecord, parse_resolution
+from skymount.wire.http import requests
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import Entry, hash_data_key
 from skymount.wire.skylink import Skylink

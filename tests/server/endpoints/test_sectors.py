@@ -12,8 +12,8 @@ from skymount.wire.base_sector import (
     parse_base_sector,
     split_body,
 )
+from skymount.wire.http.multipart import PartHeader
 from skymount.wire.metadata import parse_metadata
-from skymount.wire.multipart import PartHeader
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 from tests.portal_process import portal_process
 from tests.server.http_client import Client, form, message_of

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from skymount.wire import requests
 from skymount.wire.dialect import PRESETS, SVC
+from skymount.wire.http import requests
 from skymount.wire.skykey import Kind, Skykey, parse_list
 from tests.portal_process import portal_process
 from tests.server.http_client import Client, message_of

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from skymount.wire.multipart import PartHeader
+from skymount.wire.http.multipart import PartHeader
 from tests.portal_process import (
     PortalProcess,
     portal_process,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from skymount.wire.multipart import PartHeader
+from skymount.wire.http.multipart import PartHeader
 from tests.portal_process import (
     portal_process,
 )

@@ -10,7 +10,7 @@ import pytest
 from skymount.errors import MalformedError
 from skymount.server.config import PortalConfig
 from skymount.server.upload.rules import PartList, UploadQuery
-from skymount.wire.multipart import PartHeader
+from skymount.wire.http.multipart import PartHeader
 from tests.fakes.skyfiles import inline_skylink
 from tests.portal_process import PortalProcess
 from tests.server.http_client import FORM_TYPE, Client, message_of, skylink_of, stored_files

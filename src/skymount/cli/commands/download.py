@@ -13,7 +13,7 @@ from skymount.cli.options import reading_options
 from skymount.cli.output import Progress, emit, escape, json_option, progress
 from skymount.errors import BadContentError
 from skymount.storage.atomic_file import write_all
-from skymount.wire import requests
+from skymount.wire.http import requests
 
 if TYPE_CHECKING:
     from skymount.cli.link_target import LinkTarget, ParsedLink
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from skymount.portal.client.base import PortalReader
     from skymount.portal.client.download import DownloadResult
     from skymount.portal.verify_policy import Verified
-    from skymount.wire.requests import Request
+    from skymount.wire.http.requests import Request
 
 _ARCHIVES = {"zip": ".zip", "tar": ".tar", "targz": ".tar.gz"}
 

@@ -10,7 +10,7 @@ import click
 from skymount.cli.options import portal_options, reading_options
 from skymount.cli.output import emit, json_option, progress
 from skymount.errors import NotFoundError
-from skymount.wire import requests
+from skymount.wire.http import requests
 
 if TYPE_CHECKING:
     from skymount.config import Config

@@ -12,8 +12,8 @@ from skymount.cli.key_argument import EntryArgument, entry_arguments
 from skymount.cli.options import portal_options, reading_options, wait_option
 from skymount.cli.output import emit, json_option
 from skymount.errors import MalformedError, NotFoundError
-from skymount.wire import requests
 from skymount.wire.dialect import Dialect, dialect_named
+from skymount.wire.http import requests
 from skymount.wire.skylink import split_link
 
 if TYPE_CHECKING:

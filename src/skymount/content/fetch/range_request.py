@@ -13,7 +13,7 @@ from skymount.content.model.skyfile import Skyfile
 from skymount.errors import BadContentError, RequestRefusedError
 from skymount.portal.client.base import PortalReader
 from skymount.portal.http.response import StreamingResponse
-from skymount.wire.byte_range import ByteRange
+from skymount.wire.http.byte_range import ByteRange
 
 _PARALLEL_FILES = 16
 

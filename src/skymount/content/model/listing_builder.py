@@ -297,7 +297,7 @@ def _cover(offsets: Numbers, sizes: Numbers) -> Numbers:
 def main() -> int:
     """Read metadata from stdin, write its listing to stdout; arguments are those of `tabulate`."""
     size, default_size = (int(text) if text else None for text in sys.argv[1:3])
-    work = partial(_packed, size=size, default_size=default_size)
+    work = partial(_packed, size=size, default_size=default_size, rows_limit=ROWS_LIMIT)
     return run(work, "reading the metadata", METADATA_MEMORY)
 
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 from skymount.content.model.skyfile import Verified
 from skymount.fs.skylinks.tree import Tree
+from skymount.wire.http.requests import quote_path
 from skymount.wire.registry_entry import SignedEntry, linked_skylink
-from skymount.wire.requests import quote_path
 
 _VALUE_LIMIT = 60 << 10  # bytes; the kernel passes on 64 KiB at most (XATTR_SIZE_MAX)
 _TYPE_LIMIT = 1000  # characters

@@ -16,9 +16,10 @@ from skymount.errors import HeadTooLongError, MalformedError, PortalError, Unava
 from skymount.portal.http.client import Destination, HttpClient
 from skymount.portal.http.response import StreamingResponse
 from skymount.portal.options import ClientOptions, CommonOptions, PortalOptions
-from skymount.wire import merkle, requests, responses
-from skymount.wire.byte_range import ByteRange
+from skymount.wire import merkle
 from skymount.wire.dialect import Dialect
+from skymount.wire.http import requests, responses
+from skymount.wire.http.byte_range import ByteRange
 from skymount.wire.metadata import METADATA_LIMIT
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 

@@ -35,8 +35,8 @@ from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.revision_marks import RevisionMarks
 from skymount.portal.options import ClientOptions, CommonOptions, PortalOptions
 from skymount.portal.validation import callback, integer, text
-from skymount.wire import requests
-from skymount.wire.responses import UploadResult
+from skymount.wire.http import requests
+from skymount.wire.http.responses import UploadResult
 from skymount.wire.skylink import Skylink
 
 Seconds = float | str | None

@@ -14,7 +14,7 @@ from skymount.errors import (
 )
 from skymount.portal.verify_policy import Verified
 from skymount.wire import base_sector
-from skymount.wire.byte_range import ByteRange
+from skymount.wire.http.byte_range import ByteRange
 
 NOT_OFFERED = (NotFoundError, RequestRefusedError, AccessDeniedError)
 """What a portal answers that does not serve a base sector, or a part of the content."""

@@ -23,8 +23,8 @@ from skymount.portal.http.response import StreamingResponse
 from skymount.portal.options import PortalOptions
 from skymount.portal.verify_policy import Verified
 from skymount.storage.atomic_file import write_all
-from skymount.wire.byte_range import ByteRange
-from skymount.wire.requests import Request
+from skymount.wire.http.byte_range import ByteRange
+from skymount.wire.http.requests import Request
 
 Progress = Callable[[int, int | None], None]
 """Called with (bytes on disk, bytes in all or None); from 0 again when a download starts again."""

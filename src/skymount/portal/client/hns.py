@@ -13,8 +13,8 @@ from skymount.portal.client.base import PortalReader
 from skymount.portal.http.client import HttpClient
 from skymount.portal.options import CommonOptions, PortalOptions
 from skymount.portal.validation import flag, text
-from skymount.wire import requests, responses
 from skymount.wire.hns import DomainRecord, SkylinkRecord, parse_domain, parse_resolution
+from skymount.wire.http import requests, responses
 from skymount.wire.skylink import Skylink
 
 

@@ -20,7 +20,7 @@ from skymount.portal.client import arguments
 from skymount.portal.http.client import HttpClient
 from skymount.portal.ledger.revision_marks import EntryId, RevisionMarks, VerifiedEntry
 from skymount.portal.options import CallOptions, CommonOptions, PortalOptions
-from skymount.wire import requests, responses
+from skymount.wire.http import requests, responses
 from skymount.wire.registry_entry import MAX_REVISION, UPDATE_LIMIT, Entry, SignedEntry, entry_link
 
 GET_TIMEOUT = 5

@@ -8,7 +8,8 @@ from skymount.portal.client.base import PortalReader
 from skymount.portal.http.response import Response
 from skymount.portal.options import CommonOptions, PortalOptions
 from skymount.portal.validation import text
-from skymount.wire import requests, responses, skykey
+from skymount.wire import skykey
+from skymount.wire.http import requests, responses
 from skymount.wire.skykey import Kind, Skykey
 
 _NOT_FOUND_WORDS = ("No Skykey with that name", "No Skykey is associated with that ID")

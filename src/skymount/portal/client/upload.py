@@ -22,7 +22,7 @@ from skymount.portal.client.upload_source import (
 from skymount.portal.http.client import HttpClient
 from skymount.portal.options import OnUploadProgress, PortalOptions
 from skymount.portal.validation import flag, text, texts
-from skymount.wire import multipart, requests, responses
+from skymount.wire.http import multipart, requests, responses
 
 FILE_FIELD = "file"
 """Multipart field of a single file (contract, upload options)."""

@@ -26,8 +26,9 @@ from skymount.portal.http.client import HttpClient
 from skymount.portal.ledger.revision_marks import EntryId, RevisionMarks
 from skymount.portal.options import PortalOptions
 from skymount.portal.verify_policy import Verified, VerifyPolicy
-from skymount.wire import base_sector, merkle, requests
-from skymount.wire.byte_range import ByteRange
+from skymount.wire import base_sector, merkle
+from skymount.wire.http import requests
+from skymount.wire.http.byte_range import ByteRange
 from skymount.wire.metadata import Metadata, parse_metadata, select
 from skymount.wire.registry_proof import verified_hops
 from skymount.wire.skylink import SECTOR_SIZE, Skylink

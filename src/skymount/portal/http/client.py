@@ -39,8 +39,8 @@ from skymount.portal.http.retry import REPEATABLE_STATUSES, RetryPolicy
 from skymount.portal.http.stream import NotFollowedError
 from skymount.portal.http.transport import HTTPTransport
 from skymount.portal.options import HEADER_LIMIT, PortalOptions
-from skymount.wire import requests, responses
-from skymount.wire.byte_range import ByteRange
+from skymount.wire.http import requests, responses
+from skymount.wire.http.byte_range import ByteRange
 
 T = TypeVar("T")
 

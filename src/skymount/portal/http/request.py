@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from skymount import __version__
 from skymount.errors import PortalError
 from skymount.portal.options import PortalOptions
-from skymount.wire import requests
+from skymount.wire.http import requests
 
 _WORDS = 300  # characters of a portal's message in an error; they end up in logs
 _SECRET = 6  # characters; a shorter part of a header is more likely a word than a secret

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from skymount.errors import MalformedError
 from skymount.server.http_error import HttpError
-from skymount.wire.byte_range import ByteRange, parse_range
+from skymount.wire.http.byte_range import ByteRange, parse_range
 
 BodySegment = bytes | ByteRange  # literal bytes, or a range of the content
 

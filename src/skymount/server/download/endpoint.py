@@ -22,9 +22,9 @@ from skymount.server.http_error import HttpError
 from skymount.server.resolver import ResolvedSkylink, SkylinkResolver
 from skymount.server.storage.skyfile_index import ParsedSkyfile, SkyfileIndex
 from skymount.server.storage.stored_range import StoredRange, read_chunks
-from skymount.wire.byte_range import ByteRange
 from skymount.wire.dialect import PRESETS
-from skymount.wire.responses import etag
+from skymount.wire.http.byte_range import ByteRange
+from skymount.wire.http.responses import etag
 
 _MANY_SUBFILES = 2000  # with more, a selection may take over 1 ms and runs in a thread
 

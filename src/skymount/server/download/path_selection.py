@@ -7,7 +7,7 @@ from typing import Self
 from skymount.server.http.query_params import Params, boolean, check_timeout, number
 from skymount.server.http_error import HttpError
 from skymount.server.storage.skyfile_index import ParsedSkyfile
-from skymount.wire.byte_range import ByteRange
+from skymount.wire.http.byte_range import ByteRange
 from skymount.wire.metadata import (
     Metadata,
     Subfile,

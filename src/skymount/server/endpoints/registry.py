@@ -13,6 +13,7 @@ from skymount.server.http.request_body import read_body
 from skymount.server.http_error import HttpError, refuse_malformed
 from skymount.server.resolver import SkylinkResolver
 from skymount.server.storage.entry_store import EntryStore
+from skymount.wire.http.responses import encode_resolved
 from skymount.wire.registry_entry import (
     UPDATE_LIMIT,
     SignedEntry,
@@ -20,7 +21,6 @@ from skymount.wire.registry_entry import (
     parse_public_key,
     parse_tweak,
 )
-from skymount.wire.responses import encode_resolved
 
 _TIMEOUT_LIMIT = 300  # seconds; also the default
 _TOO_BIG = "Registry data is too big"  # a message of the codec that needs no prefix

@@ -17,7 +17,7 @@ from skymount.server.http.cors import PageOrigin, page_origin, parse_origin
 from skymount.server.http.host_header import RequestHost, is_address, parse_name
 from skymount.server.http_error import HttpError, refuse_malformed
 from skymount.wire.dialect import PRESETS, REALM
-from skymount.wire.host import is_loopback
+from skymount.wire.http.host import is_loopback
 from skymount.wire.skylink import BASE32_LENGTH, BASE64_LENGTH
 
 _PREFIXES = frozenset(dialect.prefix for dialect in PRESETS.values())

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from skymount.server.http_error import HttpError
 from skymount.wire.dialect import PRESETS
-from skymount.wire.responses import encode_error
+from skymount.wire.http.responses import encode_error
 from skymount.wire.skylink import Skylink
 
 JSON_TYPE = "application/json; charset=utf-8"

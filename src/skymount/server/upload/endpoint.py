@@ -24,7 +24,7 @@ from skymount.server.upload.multipart_reader import FormReader
 from skymount.server.upload.rules import PartList, UploadQuery, encode_upload_metadata
 from skymount.server.upload.sector_writer import open_sector_writer
 from skymount.wire.dialect import PRESETS
-from skymount.wire.responses import UploadResult
+from skymount.wire.http.responses import UploadResult
 from skymount.wire.skyfile_encryption import SkyfileKey
 from skymount.wire.skykey import NONCE_SIZE
 from skymount.wire.skylink import Skylink

@@ -9,7 +9,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 
 from skymount.errors import MalformedError
 from skymount.server.upload.rules import PartList
-from skymount.wire.multipart import PART_HEADER_LIMIT, PartHeader
+from skymount.wire.http.multipart import PART_HEADER_LIMIT, PartHeader
 
 # It would log every malformed form. The client gets the reason in the response.
 logging.getLogger("python_multipart").setLevel(logging.CRITICAL)

@@ -10,8 +10,8 @@ from skymount.errors import MalformedError
 from skymount.server.config import PortalConfig
 from skymount.server.http.query_params import Params, boolean, number
 from skymount.server.http_error import HttpError, refuse_malformed
+from skymount.wire.http.multipart import PartHeader
 from skymount.wire.metadata import Metadata, Subfile, check_path, encode_metadata
-from skymount.wire.multipart import PartHeader
 from skymount.wire.skykey import check_id
 
 FILE_FIELD, DIRECTORY_FIELD = "file", "files[]"

@@ -1,6 +1,6 @@
 """Host names that mean this machine."""
 
-from skymount.wire.host import is_loopback
+from skymount.wire.http.host import is_loopback
 
 
 def test_loopback() -> None:

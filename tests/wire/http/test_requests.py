@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skymount.errors import MalformedError
-from skymount.wire import requests
 from skymount.wire.dialect import SKYNET, SVC
-from skymount.wire.requests import (
+from skymount.wire.http import requests
+from skymount.wire.http.requests import (
     FORM_HEADERS,
     JSON_HEADERS,
     Request,

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from skymount.errors import MalformedError
-from skymount.wire.responses import (
+from skymount.wire.http.responses import (
     RESPONSE_LIMIT,
     UploadResult,
     encode_error,

@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from skymount.errors import MalformedError
-from skymount.wire.byte_range import RANGES_LIMIT, ByteRange, parse_range
+from skymount.wire.http.byte_range import RANGES_LIMIT, ByteRange, parse_range
 
 GREATEST = (1 << 63) - 1  # bytes, the last offset that a file can have
 

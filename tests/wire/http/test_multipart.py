@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from skymount.errors import MalformedError
-from skymount.wire.multipart import PART_HEADER_LIMIT, PartHeader
+from skymount.wire.http.multipart import PART_HEADER_LIMIT, PartHeader
 
 
 def headers_of(raw: bytes) -> list[tuple[bytes, bytes]]:
