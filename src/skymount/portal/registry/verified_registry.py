@@ -277,12 +277,12 @@ class VerifiedRegistry(EntryReader):
         requested_at = trio.current_time()
 
         async def post(portal: PortalReader) -> bool:
-            registry = Registry(portal.transport, self.marks)
+            registry = Registry(portal.http, self.marks)
             try:
                 await registry.post(signed)
             except RevisionConflictError:
                 held = await registry.fetch(
-                    ref.public_key, ref.tweak, portal.transport.options, timeout=self._look
+                    ref.public_key, ref.tweak, portal.http.options, timeout=self._look
                 )
                 return held is not None and held.entry == signed.entry
             return True
