@@ -529,6 +529,20 @@ async def test_headers_that_drip_after_an_upload(upload: UploadBody, read_once: 
                 pass
 
 
+async def test_portal_that_is_not_asked_for_want_of_a_connection():
+    """The error tells it from a portal that does not answer."""
+    async with talking(timeout=0.2, connections=1, retries=0) as (portal, client):
+        async with client.transport.open(GET):
+            with pytest.raises(PortalTimeoutError, match="every connection is busy") as caught:
+                await client.raw_metadata(CONTENT.skylink)
+            assert caught.value.is_unsent
+            assert len(portal.requests) == 1
+        portal.fault(SILENT)
+        with pytest.raises(PortalTimeoutError) as caught:
+            await client.raw_metadata(CONTENT.skylink)
+        assert not caught.value.is_unsent
+
+
 async def test_proxy_that_is_none(monkeypatch: pytest.MonkeyPatch):
     """C6: an error about the proxy of the environment shows nothing of its password."""
     monkeypatch.setenv("HTTP_PROXY", "http://user:pass/word@proxy.example:80")
