@@ -158,7 +158,7 @@ class _Reader:
     """What `Entries` uses of a `PortalReader`."""
 
     def __init__(self, registry: FakeRegistry) -> None:
-        self.transport = registry
+        self.http = registry
         self.url = registry.url
 
 

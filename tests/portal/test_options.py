@@ -266,7 +266,7 @@ def test_not_for_one_call(name: str):
 def test_nothing_secret_is_shown():
     """Neither key nor header values are in the repr of options or client."""
     options = PortalOptions.parse(api_key="secret", headers={"Cookie": "secret"})
-    for value in (options, PortalClient.of(options), PortalClient.of(options).transport):
+    for value in (options, PortalClient.of(options), PortalClient.of(options).http):
         assert "secret" not in repr(value) + str(value)
 
 

@@ -337,7 +337,7 @@ async def test_secrets_stay_with_the_portal(name: str, tmp_path: Path):
 def test_no_secret_in_a_repr():
     """C6: nor is one in the repr of a client, its options or its parts."""
     client = PortalClient("https://portal.example", **OPTIONS)
-    parts = (client, client.options, client.transport, client.node, client.registry, client.db)
+    parts = (client, client.options, client.http, client.node, client.registry, client.db)
     assert not any(secret in repr(part) for part in parts for secret in SECRETS)
 
 

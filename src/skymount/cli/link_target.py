@@ -66,7 +66,7 @@ class ParsedLink:
 
         domain = str(self.root)
         try:
-            return (await hns.resolve(client.transport, domain, client.options)).record
+            return (await hns.resolve(client.http, domain, client.options)).record
         except NotFoundError as error:
             raise NotFoundError(f"{domain}: there is no such name", status=error.status) from None
 

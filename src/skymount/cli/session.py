@@ -128,7 +128,7 @@ class WriteSession:
         """Upload content to the first portal only: the user chose where it goes."""
         from skymount.portal.client.upload import send
 
-        return (await send(self.portals.clients[0].transport, body)).skylink
+        return (await send(self.portals.clients[0].http, body)).skylink
 
     async def set(self, entry: "EntryId", pair: "SigningKeyPair", data: bytes) -> "EntryState":
         """Set an entry, whatever it holds; an error says if the spool keeps the change."""

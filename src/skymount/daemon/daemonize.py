@@ -1,4 +1,4 @@
-"""Runs a mount as a daemon, which reports to the starting process."""
+"""Runs a mount as a daemon, which forks and reports to the starting process."""
 
 import contextlib
 import logging

@@ -51,7 +51,7 @@ _MODULES = {
     "portal.client.sync": ("SyncPortalClient",),
     "portal.options": ("DEFAULT_SVC_PORTAL_URL",),
     "portal.ledger.ledger": ("Ledger",),
-    "wire.responses": ("UploadResult",),
+    "wire.http.responses": ("UploadResult",),
     "wire.skykey": ("Skykey",),
     "wire.skylink": ("Skylink",),
 }

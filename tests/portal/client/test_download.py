@@ -533,7 +533,7 @@ async def test_part_that_nobody_asked_for(target: Path, content_range: bytes):
 async def test_portal_that_breaks_after_every_byte(target: Path):
     """A portal cannot keep a client at connecting: a byte at a time is not progress enough."""
     async with talking() as (portal, client):
-        client.transport.retry = RetryPolicy(backoff=0)
+        client.http.retry = RetryPolicy(backoff=0)
         portal.fault(breaking(1))
         with pytest.raises(BadContentError):
             await client.download_file(target, LARGE.name)

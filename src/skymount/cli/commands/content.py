@@ -184,10 +184,10 @@ async def _metadata(session: "ContentSession", link: "ParsedLink") -> "MetadataR
     is_verifiable = found.verified and not link.is_domain
 
     async def ask(client: "PortalReader") -> "MetadataResult":
-        target, proof, _ = await ContentProofs(client.transport, RevisionMarks()).find(
+        target, proof, _ = await ContentProofs(client.http, RevisionMarks()).find(
             found.skylink, client.options
         )
-        result = await get_metadata(client.transport, target, inner, client.options, proof)
+        result = await get_metadata(client.http, target, inner, client.options, proof)
         return result if is_verifiable else replace(result, verified=Verified.NO)
 
     with naming_absent_content(link.text):

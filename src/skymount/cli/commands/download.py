@@ -249,7 +249,7 @@ async def _archive(
     path = os.path.join(parent, name)
 
     async def ask(client: "PortalReader") -> "DownloadResult":
-        return await to_file(client.transport, request, Path(path), client.options, report)
+        return await to_file(client.http, request, Path(path), client.options, report)
 
     with naming_absent_content(link.text):
         done = await session.portals.first(ask)
@@ -265,7 +265,7 @@ async def copy_out(client: "PortalReader", request: "Request") -> int:
 
     size = 0
     async with (
-        client.transport.open(request, client.options) as answer,
+        client.http.open(request, client.options) as answer,
         aclosing(answer.pieces()) as pieces,
     ):
         async for piece in pieces:

@@ -1,4 +1,7 @@
-"""Verifies chunks while they arrive: parts are hashed in threads as the next ones are received."""
+"""Hashes chunks while they arrive: in threads, while the next parts are received.
+
+The caller compares the hashes. So a chunk can be used soon after its last byte.
+"""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing

@@ -137,8 +137,8 @@ class Fetcher:
     ) -> bool:
         """Start fetching what is missing of some units, neighbours in one job.
 
-        False when a speculative job found no room. It is not queued: whoever came to need its units
-        would wait for everything before it.
+        False when a speculative job found no room. It is not queued: a read
+        that then needed its units would wait for the whole queue.
         """
         stretches: list[list[UnitKey]] = []
         last: UnitKey | None = None
@@ -306,5 +306,5 @@ class Fetcher:
 
 
 def _may_keep(skyfile: Skyfile, client: PortalReader) -> bool:
-    """Whether bytes may be kept on disk: unverified ones only as the describing portal's word."""
+    """Whether bytes may go to disk: unverified ones only if the describing portal sent them."""
     return skyfile.verified is Verified.YES or client.url == skyfile.portal

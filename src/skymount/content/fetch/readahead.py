@@ -25,7 +25,7 @@ class ReadaheadConfig:
     """Parallel requests for one reader over a long distance; over a short one there are two."""
     long_round_trip: float = 0.1  # from which on `max_requests` are made
     default_round_trip: float = 0.02  # until one was measured
-    first_request: int = 256 << 10  # bytes that each of them adds to the window
+    first_request: int = 256 << 10  # bytes by which each of them enlarges the first window
     full_request: int = 2 << 20
     """Bytes that keep a connection over a long distance busy until the next request arrives."""
     max_request: int = 8 << 20
@@ -181,8 +181,8 @@ class Streams:
 class MemoryShares:
     """Divides the memory for read-ahead among the readers of all skyfiles.
 
-    A reader fills the unit that it reads and what was requested ahead of it. Without a count of
-    both, readers would evict each other's units where few fit, and all be fetched again.
+    Counted are the unit that a reader reads and what was requested ahead of it. Otherwise, where
+    few units fit, readers would evict each other's units and fetch them again.
     """
 
     _PARTS = 9  # of the free memory; a reader may fill all but one, which is left for new readers
@@ -196,7 +196,8 @@ class MemoryShares:
 
     def take(self, stream: Stream, now: float) -> int:
         """Return the bytes that a reader may fill, the unit that it reads included, and do not
-        count it until it is put back. One reader has nearly everything, many have the same.
+        count it until it is put back. A lone reader gets 8/9 of the memory, many get about the
+        same.
         """
         self._forget(stream)
         while self._readers:
@@ -234,7 +235,7 @@ class SmallFileGroups:
 
     def missed(self, block: int) -> tuple[int, int] | None:
         """Record a small file that was not in memory. Return its group of blocks, to be fetched
-        whole, once more files were missed there than it has blocks.
+        whole, once the misses in the group outnumber its blocks.
         """
         key = (self.group, block // self.group)
         self._missed[key] = count = self._missed.get(key, 0) + 1

@@ -302,7 +302,7 @@ class ContentFile:
     # Read-ahead
 
     def _consume(self, stream: Stream, start: int, stop: int) -> None:
-        """Mark what a sequential reader has read as first to evict, and drop what it has passed."""
+        """Mark what a sequential reader has read as first to evict; drop what lies further back."""
         if not stream.sequential:
             return
         state, cache, now = self._state, self._reader.cache, trio.current_time()

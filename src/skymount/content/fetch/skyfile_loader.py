@@ -336,7 +336,7 @@ class _Base(NamedTuple):
     """What a portal sent as the base sector."""
 
     sector: sector.BaseSector | None  # None if it is encrypted
-    is_authentic: bool  # it hashes to the skylink
+    is_authentic: bool  # it, or the encrypted sector that it begins, hashes to the skylink
 
 
 def _is_proven(loaded: LoadedSkyfile) -> bool:

@@ -217,7 +217,7 @@ class Documents:
         name = document_name(ref.tweak.hex() if hashed else str(ref.data_key), hashed)
 
         async def upload(portal: PortalReader) -> Skylink:
-            return (await send(portal.transport, UploadBody.of_document(body, name))).skylink
+            return (await send(portal.http, UploadBody.of_document(body, name))).skylink
 
         skylink = await self._portals.first(upload)
         state = await self._entries.write(

@@ -34,8 +34,8 @@ _PRELOAD_LIMIT = 64 << 10  # bytes of a file; if nobody reads it, its copy was m
 class SkylinksDirectory(Subtree):
     """The directory of the names in `table`, and the trees in it.
 
-    A lookup in it waits for a portal for `lookup_grace` seconds, while other lookups wait too. Any
-    request waits for at most `deadline` seconds.
+    A lookup in it waits for a portal for at most `lookup_grace` seconds: it blocks other lookups.
+    Any request waits for at most `deadline` seconds.
     """
 
     has_own_deadline = True

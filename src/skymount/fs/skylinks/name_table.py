@@ -145,7 +145,7 @@ class NameTable:
         return NEGATIVE_TTL
 
     def is_stale(self, version: TreeVersion) -> bool:
-        """Whether the name may lead elsewhere by now: resolving it failed, or it does already."""
+        """Whether the name may lead elsewhere: resolving it failed, or it shows another version."""
         mounted = version.mounted
         is_shown = mounted.version.target == version.target and self._is_listed(mounted)
         return mounted.moves and not (is_shown and not self._resolver.cached(mounted.goal).stale)

@@ -50,7 +50,7 @@ class PortalReader:
     """
 
     options: PortalOptions
-    transport: HttpClient
+    http: HttpClient
 
     def __init__(self, portal_url: str = "", **options: Unpack[ClientOptions]) -> None:
         """Select a portal; an empty address is the default one. No network traffic."""
@@ -65,7 +65,7 @@ class PortalReader:
 
     def _select(self, options: PortalOptions) -> None:
         self.options = options
-        self.transport = HttpClient(options.url, options)
+        self.http = HttpClient(options.url, options)
         self._node: HttpClient | None = None
 
     @property
@@ -82,7 +82,7 @@ class PortalReader:
         """The connections to `node_url`, which keeps the skykeys; by default the portal's."""
         url = self.options.node_url
         if not url or url == self.url:
-            return self.transport
+            return self.http
         if self._node is None:
             self._node = HttpClient(url, self.options)
         return self._node
@@ -108,7 +108,7 @@ class PortalReader:
 
     async def aclose(self) -> None:
         try:
-            await self.transport.aclose()
+            await self.http.aclose()
         finally:
             if self._node is not None:
                 await self._node.aclose()
@@ -116,35 +116,35 @@ class PortalReader:
     @property
     def round_trip(self) -> float | None:
         """The lowest recent time from a request to its response, in seconds."""
-        return self.transport.round_trip
+        return self.http.round_trip
 
     async def connect(self, count: int = _FIRST_CONNECTIONS) -> None:
         """Open connections before they are needed."""
-        await self.transport.connect(count)
+        await self.http.connect(count)
 
     async def head(self, skylink: Skylink) -> ContentHead:
         """Ask for the headers of a whole skylink, as the function `head`."""
-        return await head(self.transport, skylink, self.options)
+        return await head(self.http, skylink, self.options)
 
     async def raw_metadata(self, skylink: Skylink, **options: Unpack[CommonOptions]) -> bytes:
         """Fetch the stored metadata JSON from its endpoint (wire notes 4.7)."""
         call = self.options.overridden(**options)
         request = requests.metadata(call.dialect, skylink)
-        return (await self.transport.fetch(request, METADATA_LIMIT, call)).body
+        return (await self.http.fetch(request, METADATA_LIMIT, call)).body
 
     async def metadata_into(self, skylink: Skylink, into: Destination) -> None:
         """The same, but not into memory."""
         request = requests.metadata(self.dialect, skylink)
-        await self.transport.fetch_into(request, METADATA_LIMIT, into)
+        await self.http.fetch_into(request, METADATA_LIMIT, into)
 
     async def base_sector(self, skylink: Skylink) -> bytes:
         """Fetch the used bytes of a base sector (wire notes 4.7)."""
         request = requests.base_sector(self.dialect, skylink)
-        return (await self.transport.fetch(request, SECTOR_SIZE)).body
+        return (await self.http.fetch(request, SECTOR_SIZE)).body
 
     async def sector(self, root: bytes, length: int) -> bytes:
         """Fetch the first `length` bytes of a sector, as `fetch_sector`."""
-        return await fetch_sector(self.transport, root, length, self.options)
+        return await fetch_sector(self.http, root, length, self.options)
 
     @asynccontextmanager
     async def open_range(
@@ -163,29 +163,27 @@ class PortalReader:
         """
         call = self.options.overridden(**options)
         request = content_request(skylink, path)
-        opened = self.transport.open(request, call, byte_range=byte_range, speculative=speculative)
+        opened = self.http.open(request, call, byte_range=byte_range, speculative=speculative)
         async with opened as answer:
             check_range(answer, byte_range, size, named=bool(path))
             yield answer
 
 
-async def fetch_sector(
-    transport: HttpClient, root: bytes, length: int, call: PortalOptions
-) -> bytes:
+async def fetch_sector(http: HttpClient, root: bytes, length: int, call: PortalOptions) -> bytes:
     """Fetch the first `length` bytes of the sector with that Merkle root (wire notes 4.7).
 
     BadContentError unless they have that root; the rest of the sector counts as zeros.
     """
     request = requests.sector(call.dialect, root, 0, length)
-    answer = await transport.fetch(request, length, call)
+    answer = await http.fetch(request, length, call)
     data = answer.body
     if len(data) != length or root != await off_loop(partial(merkle.sector_root, data)):
         text = f"sector {root.hex()} is not the content"
-        raise transport.bad(request, call, text, answer.status)
+        raise http.bad(request, call, text, answer.status)
     return data
 
 
-async def head(transport: HttpClient, skylink: Skylink, call: PortalOptions) -> ContentHead:
+async def head(http: HttpClient, skylink: Skylink, call: PortalOptions) -> ContentHead:
     """Ask a portal for the headers of a whole skylink (endpoint 4).
 
     ``format=concat`` keeps a portal from redirecting to a default path, or failing without one. If
@@ -193,13 +191,13 @@ async def head(transport: HttpClient, skylink: Skylink, call: PortalOptions) -> 
     """
     request = requests.download(skylink, method="HEAD", archive="concat")
     try:
-        answer = await transport.fetch(request, 0, call)
+        answer = await http.fetch(request, 0, call)
     except PortalError as error:
         if not is_without_headers(error):
             raise
-        return await _without_headers(transport, skylink, call, error)
+        return await _without_headers(http, skylink, call, error)
     headers = answer.headers
-    with transport.parsing(request, call, answer.status):
+    with http.parsing(request, call, answer.status):
         told = headers.get(call.dialect.skylink_header, "")
         found = Skylink.parse(told) if told else None
     return ContentHead(
@@ -220,13 +218,13 @@ def is_without_headers(error: PortalError) -> bool:
 
 
 async def _without_headers(
-    transport: HttpClient, skylink: Skylink, call: PortalOptions, failure: PortalError
+    http: HttpClient, skylink: Skylink, call: PortalOptions, failure: PortalError
 ) -> ContentHead:
     if skylink.version == 1:
         return ContentHead(None, None, None, failure=failure)
     request = requests.resolve(call.dialect, skylink)
-    answer = await transport.fetch(request, responses.RESPONSE_LIMIT, call)
-    with transport.parsing(request, call, answer.status):
+    answer = await http.fetch(request, responses.RESPONSE_LIMIT, call)
+    with http.parsing(request, call, answer.status):
         found = responses.parse_resolved(answer.body)
     return ContentHead(found, None, None, answer.headers.raw(call.dialect.proof_header))
 

@@ -74,9 +74,9 @@ class PortalClient(HnsCalls, SkykeyCalls, PortalReader):
         self._use_marks(RevisionMarks())
 
     def _use_marks(self, marks: RevisionMarks) -> None:
-        self._proofs = ContentProofs(self.transport, marks)
-        self._registry = Registry(self.transport, marks)
-        self._db = SkyDB(self.transport, self._registry, self._proofs)
+        self._proofs = ContentProofs(self.http, marks)
+        self._registry = Registry(self.http, marks)
+        self._db = SkyDB(self.http, self._registry, self._proofs)
 
     @property
     def registry(self) -> Registry:
@@ -158,11 +158,11 @@ class PortalClient(HnsCalls, SkykeyCalls, PortalReader):
 
     async def send_upload(self, body: UploadBody, **options: Unpack[CommonOptions]) -> UploadResult:
         """Send a prepared upload."""
-        return await upload.send(self.transport, body, self.options.overridden(**options))
+        return await upload.send(self.http, body, self.options.overridden(**options))
 
     async def _send(self, body: UploadBody, limit: int | None, call: PortalOptions) -> UploadResult:
         with trio.move_on_after(math.inf if limit is None else limit):
-            return await upload.send(self.transport, body, call.with_extra_time(limit))
+            return await upload.send(self.http, body, call.with_extra_time(limit))
         raise PortalTimeoutError(f"not done in {limit} s", method="POST", url=call.url)
 
     # --- content (contract, endpoints 3 and 4)
@@ -209,7 +209,7 @@ class PortalClient(HnsCalls, SkykeyCalls, PortalReader):
             found, check, _ = await self._proofs.begin(target, inner, call, archive_format)
             return request_for(found), check
 
-        return await download.to_file(self.transport, request, file, call, progress, find_check)
+        return await download.to_file(self.http, request, file, call, progress, find_check)
 
     async def get_file_content(
         self,
@@ -240,7 +240,7 @@ class PortalClient(HnsCalls, SkykeyCalls, PortalReader):
         size = integer(max_size, "max_size")
         found, check, proof = await self._proofs.begin(target, inner, call)
         return await metadata.get_file_content(
-            self.transport, found, request_for(found), inner, size, call, check, proof
+            self.http, found, request_for(found), inner, size, call, check, proof
         )
 
     async def get_metadata(
@@ -253,7 +253,7 @@ class PortalClient(HnsCalls, SkykeyCalls, PortalReader):
         call = self.options.overridden(**options)
         target, inner = arguments.link(skylink, path)
         found, proof, _ = await self._proofs.find(target, call)
-        return await metadata.get_metadata(self.transport, found, inner, call, proof)
+        return await metadata.get_metadata(self.http, found, inner, call, proof)
 
     async def download_file_hns(
         self,
@@ -281,7 +281,7 @@ class PortalClient(HnsCalls, SkykeyCalls, PortalReader):
         file = arguments.local_path(destination, "destination")
         progress = callback(on_progress, "on_progress")
         refuse_unverified(call, name, DOMAIN_UNVERIFIABLE)
-        return await download.to_file(self.transport, request, file, call, progress)
+        return await download.to_file(self.http, request, file, call, progress)
 
 
 def _directory_body(

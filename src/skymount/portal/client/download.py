@@ -111,7 +111,7 @@ def _mode_of(path: Path) -> int | None:
 
 
 async def to_file(
-    transport: HttpClient,
+    http: HttpClient,
     request: Request,
     destination: Path,
     options: PortalOptions,
@@ -129,8 +129,8 @@ async def to_file(
     try:
         if find_check is not None:
             request, file.check = await find_check()
-        with transport.parsing(request, options, None):
-            await _fill(transport, request, file, options, progress)
+        with http.parsing(request, options, None):
+            await _fill(http, request, file, options, progress)
             await file.check.finish()
         await trio.to_thread.run_sync(file.finish)
     except BaseException:
@@ -141,7 +141,7 @@ async def to_file(
 
 
 async def _fill(
-    transport: HttpClient,
+    http: HttpClient,
     request: Request,
     file: _PartialFile,
     options: PortalOptions,
@@ -149,7 +149,7 @@ async def _fill(
 ) -> None:
     """Transfer until the file is complete, or too many transfers in a row brought nothing new.
 
-    A failed first request is not repeated here: the transport did that.
+    A failed first request is not repeated here: `HttpClient` did that.
     """
     tag, most, stalled, short = "", 0, 0, 0
     while True:
@@ -158,7 +158,7 @@ async def _fill(
         rest = {"Range": f"bytes={file.size}-", "If-Range": tag} if file.size else {}
         is_open, limit = False, min(_STALLED_TRANSFERS, options.retries)
         try:
-            async with transport.open(request, options, headers=rest) as answer:
+            async with http.open(request, options, headers=rest) as answer:
                 is_open, asked, tag = True, tag, ""
                 tag, total = await _position(file, answer, asked)
                 await _copy(answer, file, total, progress)
@@ -177,7 +177,7 @@ async def _fill(
                 raise
         short = 0 if file.size >= most + _SHORT_TRANSFER else short + 1
         most = max(most, file.size)
-        await trio.sleep((transport.retry.pause_before(short) or 0) if short else 0)
+        await trio.sleep((http.retry.pause_before(short) or 0) if short else 0)
 
 
 async def _copy(

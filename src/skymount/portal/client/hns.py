@@ -29,11 +29,11 @@ class HnsResult:
     record: DomainRecord
 
 
-async def resolve(transport: HttpClient, domain: str, call: PortalOptions) -> HnsResult:
+async def resolve(http: HttpClient, domain: str, call: PortalOptions) -> HnsResult:
     """Ask a portal what a domain in canonical form resolves to (endpoint 12)."""
     request = requests.hns_resolution(domain)
-    answer = await transport.fetch(request, responses.RESPONSE_LIMIT, call)
-    with transport.parsing(request, call, answer.status):
+    answer = await http.fetch(request, responses.RESPONSE_LIMIT, call)
+    with http.parsing(request, call, answer.status):
         record = parse_resolution(answer.body)
         data: dict[str, Any] = msgspec.json.decode(answer.body)
     path = record.path if isinstance(record, SkylinkRecord) else ""
@@ -46,7 +46,7 @@ class HnsCalls(PortalReader):
     async def resolve_hns(self, domain: str, **options: Unpack[CommonOptions]) -> HnsResult:
         """Ask what a domain resolves to; NotFoundError for an unknown one."""
         call = self.options.overridden(**options)
-        return await resolve(self.transport, canonical_domain(domain), call)
+        return await resolve(self.http, canonical_domain(domain), call)
 
     async def open_file(
         self,

@@ -98,7 +98,7 @@ def _link_of(
 
 
 async def get_metadata(
-    transport: HttpClient,
+    http: HttpClient,
     skylink: Skylink,
     path: str,
     call: PortalOptions,
@@ -110,21 +110,21 @@ async def get_metadata(
     """
     request = requests.download(skylink, path, method="HEAD")
     try:
-        answer = await _head(transport, request, skylink, path, call)
+        answer = await _head(http, request, skylink, path, call)
     except PortalError as error:
         if not is_without_headers(error):
             raise
         answer = Response(HTTPStatus.OK, Headers(), b"")
     headers = answer.headers
     raw = headers.raw(call.dialect.metadata_header)
-    with transport.parsing(request, call, answer.status):
+    with http.parsing(request, call, answer.status):
         link = _link_of(headers, call, skylink, proof)
         if proof is not None:
             metadata = await off_loop(partial(_selected, proof.metadata, path), len(proof.metadata))
         elif raw is None:
             request = requests.metadata(call.dialect, skylink)
-            answer = await transport.fetch(request, METADATA_LIMIT, call)
-            with transport.parsing(request, call, answer.status):
+            answer = await http.fetch(request, METADATA_LIMIT, call)
+            with http.parsing(request, call, answer.status):
                 metadata = await off_loop(partial(_selected, answer.body, path), len(answer.body))
         else:
             metadata = await off_loop(partial(_as_object, raw), len(raw))
@@ -133,7 +133,7 @@ async def get_metadata(
 
 
 async def _head(
-    transport: HttpClient,
+    http: HttpClient,
     request: requests.Request,
     skylink: Skylink,
     path: str,
@@ -141,16 +141,16 @@ async def _head(
 ) -> Response:
     """Ask for headers; again with a format if the portal needs one to choose a file."""
     try:
-        return await transport.fetch(request, 0, call)
+        return await http.fetch(request, 0, call)
     except RequestRefusedError as error:
         if error.status != HTTPStatus.BAD_REQUEST:
             raise
     request = requests.download(skylink, path, method="HEAD", archive="concat")
-    return await transport.fetch(request, 0, call)
+    return await http.fetch(request, 0, call)
 
 
 async def get_file_content(
-    transport: HttpClient,
+    http: HttpClient,
     skylink: Skylink,
     request: requests.Request,
     path: str,
@@ -163,8 +163,8 @@ async def get_file_content(
 
     The metadata of a proof are preferred, if the content could be checked.
     """
-    answer = await transport.fetch(request, limit, call)
-    with transport.parsing(request, call, answer.status):
+    answer = await http.fetch(request, limit, call)
+    with http.parsing(request, call, answer.status):
         await trio.to_thread.run_sync(check.update, answer.body)
         await check.finish()
     known = None if check.verified is Verified.NO else proof
@@ -173,7 +173,7 @@ async def get_file_content(
     data: Any = answer.body
     if is_json(content_type):
         data = await off_loop(partial(_parsed, data), len(data))
-    with transport.parsing(request, call, answer.status):
+    with http.parsing(request, call, answer.status):
         metadata: dict[str, Any] | None = None
         if known is not None:
             metadata = await off_loop(partial(_selected, known.metadata, path), len(known.metadata))

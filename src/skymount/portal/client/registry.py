@@ -68,8 +68,8 @@ class EntryResult:
 class Registry:
     """The registry of one portal."""
 
-    def __init__(self, transport: HttpClient, marks: RevisionMarks | None = None) -> None:
-        self._transport = transport
+    def __init__(self, http: HttpClient, marks: RevisionMarks | None = None) -> None:
+        self._http = http
         self.marks = marks or RevisionMarks()
 
     async def get_entry(
@@ -88,7 +88,7 @@ class Registry:
         RolledBackError when a later revision was seen before.
         """
         entry_id = entry_id_of(arguments.public_key(public_key), data_key, hashed_data_key_hex)
-        call = self._transport.options.overridden(**options)
+        call = self._http.options.overridden(**options)
         seen = await self.read(entry_id, call, timeout=timeout)
         if seen is None:
             return EntryResult()
@@ -106,7 +106,7 @@ class Registry:
     ) -> VerifiedEntry | None:
         """Ask for an entry, verified and not rolled back; None when there is none."""
         fetch = partial(self.fetch, entry_id.public_key, entry_id.tweak, call, timeout=timeout)
-        return await self.marks.read(entry_id, fetch, self._transport.url, named=named)
+        return await self.marks.read(entry_id, fetch, self._http.url, named=named)
 
     async def fetch(
         self,
@@ -121,12 +121,12 @@ class Registry:
         call = call.with_extra_time(limit)
         request = requests.registry_get(call.dialect, public_key, tweak, limit)
         try:
-            answer = await self._transport.fetch(request, UPDATE_LIMIT, call)
+            answer = await self._http.fetch(request, UPDATE_LIMIT, call)
         except NotFoundError as error:
             if error.status != HTTPStatus.NOT_FOUND:  # only 404 means none in the contract
                 raise
             return None
-        with self._transport.parsing(request, call, answer.status):
+        with self._http.parsing(request, call, answer.status):
             return SignedEntry.parse_answer(answer.body, public_key, tweak).verify()
 
     async def next_revision(
@@ -142,7 +142,7 @@ class Registry:
         FrozenEntryError when the current revision is the last one possible.
         """
         entry_id = entry_id_of(arguments.public_key(public_key), data_key, hashed_data_key_hex)
-        return await self.revision_after(entry_id, self._transport.options.overridden(**options))
+        return await self.revision_after(entry_id, self._http.options.overridden(**options))
 
     async def revision_after(self, entry_id: EntryId, call: PortalOptions) -> int:
         with suppress(RolledBackError):  # the owner's new revision corrects it
@@ -173,7 +173,7 @@ class Registry:
             raise WrongTypeError(f"entry must be a RegistryEntry, not {type(entry).__name__}")
         entry_id = entry_id_of(pair.public_key, entry.data_key, hashed_data_key_hex)
         signed = Entry(entry_id.tweak, entry.data, entry.revision).sign(pair.private_key)
-        await self.set(entry_id, signed, self._transport.options.overridden(**options))
+        await self.set(entry_id, signed, self._http.options.overridden(**options))
 
     async def set(self, entry_id: EntryId, signed: SignedEntry, call: PortalOptions) -> None:
         await self.post(signed, call)
@@ -186,10 +186,10 @@ class Registry:
         registry is asked for it. Such a refusal is recognized by its words, because later portals
         send a status of 500 (wire notes 6.2).
         """
-        call = call or self._transport.options
+        call = call or self._http.options
         request = requests.registry_post(call.dialect)
         try:
-            await self._transport.fetch(
+            await self._http.fetch(
                 request, responses.RESPONSE_LIMIT, call, content=signed.encode_update()
             )
         except PortalError as error:
@@ -213,9 +213,9 @@ class Registry:
     ) -> str:
         """Return the URL that answers with the entry."""
         entry_id = entry_id_of(arguments.public_key(public_key), data_key, hashed_data_key_hex)
-        call = self._transport.options.overridden(**options)
+        call = self._http.options.overridden(**options)
         request = requests.registry_get(call.dialect, entry_id.public_key, entry_id.tweak)
-        return self._transport.url + request.target
+        return self._http.url + request.target
 
     def get_entry_link(
         self,
@@ -227,7 +227,7 @@ class Registry:
     ) -> str:
         """Return ``<scheme>://<v2 skylink>``, which resolves to what the entry points to."""
         entry_id = entry_id_of(arguments.public_key(public_key), data_key, hashed_data_key_hex)
-        call = self._transport.options.overridden(**options)
+        call = self._http.options.overridden(**options)
         return call.dialect.link(entry_link(entry_id.public_key, entry_id.tweak))
 
 

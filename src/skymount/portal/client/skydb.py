@@ -45,8 +45,8 @@ class JSONResult:
 class SkyDB:
     """The JSON documents at one portal."""
 
-    def __init__(self, transport: HttpClient, registry: Registry, proofs: ContentProofs) -> None:
-        self._transport = transport
+    def __init__(self, http: HttpClient, registry: Registry, proofs: ContentProofs) -> None:
+        self._http = http
         self._proofs = proofs
         self._registry = registry
         self._locks: WeakValueDictionary[EntryId, trio.Lock] = WeakValueDictionary()
@@ -65,7 +65,7 @@ class SkyDB:
         NoDocumentError when the entry leads to something else.
         """
         entry_id = entry_id_of(arguments.public_key(public_key), data_key, hashed_data_key_hex)
-        call = self._transport.options.overridden(**options)
+        call = self._http.options.overridden(**options)
         seen = await self._registry.read(entry_id, call, timeout=timeout)
         if seen is None:
             return JSONResult()
@@ -88,8 +88,8 @@ class SkyDB:
     ) -> tuple[Any, Verified]:
         target, check, _ = await self._proofs.begin(skylink, "", call)
         request = requests.download(target, with_metadata=False)
-        answer = await self._transport.fetch(request, DOCUMENT_LIMIT, call)
-        with self._transport.parsing(request, call, answer.status):
+        answer = await self._http.fetch(request, DOCUMENT_LIMIT, call)
+        with self._http.parsing(request, call, answer.status):
             await trio.to_thread.run_sync(check.update, answer.body)
             await check.finish()
         try:
@@ -99,7 +99,7 @@ class SkyDB:
             raise self._bad_answer(text, request, call) from None
 
     def _bad_answer(self, text: str, request: requests.Request, call: PortalOptions) -> PortalError:
-        return Call(request, call, self._transport.url).error(NoDocumentError, text, HTTPStatus.OK)
+        return Call(request, call, self._http.url).error(NoDocumentError, text, HTTPStatus.OK)
 
     async def set_json(
         self,
@@ -123,14 +123,14 @@ class SkyDB:
         pair = arguments.key_pair(private_key)
         entry_id = entry_id_of(pair.public_key, data_key, hashed_data_key_hex)
         wanted = None if revision is None else arguments.revision(revision)
-        call = self._transport.options.overridden(**options)
+        call = self._http.options.overridden(**options)
         name = document_name(data_key, hashed_data_key_hex)
         body = UploadBody.of_document(encode_document(document), name)
         skylink: Skylink | None = None
 
         async def upload() -> None:
             nonlocal skylink
-            skylink = (await send(self._transport, body, call)).skylink
+            skylink = (await send(self._http, body, call)).skylink
 
         async def find_revision() -> None:
             nonlocal wanted
@@ -155,7 +155,7 @@ class SkyDB:
         """Delete a document: its entry gets 34 zero bytes (wire notes 6.6)."""
         pair = arguments.key_pair(private_key)
         entry_id = entry_id_of(pair.public_key, data_key, hashed_data_key_hex)
-        call = self._transport.options.overridden(**options)
+        call = self._http.options.overridden(**options)
         async with self._lock(entry_id):
             revision = await self._registry.revision_after(entry_id, call)
             signed = Entry(entry_id.tweak, DELETED, revision).sign(pair.private_key)

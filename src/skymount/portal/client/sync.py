@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 _CLEANUP_TIMEOUT = 5.0  # seconds that an interrupted call may take to clean up
 _CLOSED = "this client is closed"
-_ASYNC_ONLY = frozenset({"aclose", "node", "of", "stream", "transport"})
+_ASYNC_ONLY = frozenset({"aclose", "node", "of", "stream", "http"})
 
 
 class _ClientThread:

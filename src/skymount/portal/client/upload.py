@@ -167,16 +167,16 @@ class UploadBody:
 
 
 async def send(
-    transport: HttpClient, body: UploadBody, options: PortalOptions | None = None
+    http: HttpClient, body: UploadBody, options: PortalOptions | None = None
 ) -> responses.UploadResult:
     """Send content. MalformedError or OSError when a file changes or cannot be read."""
-    call = options or transport.options
+    call = options or http.options
     request = requests.upload(
         call.dialect, f"skymount/{uuid4().hex}", filename=body.dirname, query=body.query
     )
     sent = body.reporting(call.on_upload_progress) if call.on_upload_progress else body
     content = aiter(sent) if sent.size is None else sent
-    async with transport.open(request, call, headers=body.headers, content=content) as answer:
+    async with http.open(request, call, headers=body.headers, content=content) as answer:
         found = await answer.read(responses.RESPONSE_LIMIT)
         try:
             return responses.UploadResult.parse(found, call.dialect)

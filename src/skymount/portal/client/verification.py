@@ -65,8 +65,8 @@ class ContentProof:
 class ContentProofs:
     """The proofs of one portal. Safe for many tasks at once."""
 
-    def __init__(self, transport: HttpClient, marks: RevisionMarks) -> None:
-        self._transport = transport
+    def __init__(self, http: HttpClient, marks: RevisionMarks) -> None:
+        self._http = http
         self._marks = marks
         self._cache: LRUCache[Skylink, ContentProof] = LRUCache(
             _CACHE_SIZE, getsizeof=lambda proof: proof.size
@@ -100,14 +100,14 @@ class ContentProofs:
         async with self._locks.setdefault(skylink, trio.Lock()):
             proof = self._cache.get(skylink)
             if proof is None:
-                proof = await _fetch_proof(self._transport, skylink, call)
+                proof = await _fetch_proof(self._http, skylink, call)
                 if proof is not None and proof.size <= _CACHE_SIZE:
                     self._cache[skylink] = proof
         return skylink, proof, "" if proof else _NO_PROOF
 
     async def _resolve(self, link: Skylink, call: PortalOptions) -> Skylink | None:
         try:
-            found = await head(self._transport, link, call)
+            found = await head(self._http, link, call)
         except NOT_OFFERED:
             return None
         if found.proof is None or found.skylink is None or found.skylink.version != 1:
@@ -160,7 +160,7 @@ class ContentProofs:
         layout = proof.layout
         if not layout.is_verifiable:
             return SizeCheck(size, _TOO_LARGE)
-        read = partial(_read_payload, self._transport, call, skylink, layout.filesize)
+        read = partial(_read_payload, self._http, call, skylink, layout.filesize)
         check = ChunkCheck(layout, proof.fanout, offset, size, read, is_required=is_required)
         try:
             await check.begin()
@@ -176,23 +176,23 @@ def refuse_unverified(call: PortalOptions, what: object, reason: str) -> None:
 
 
 async def _fetch_proof(
-    transport: HttpClient, skylink: Skylink, call: PortalOptions
+    http: HttpClient, skylink: Skylink, call: PortalOptions
 ) -> ContentProof | None:
     request = requests.base_sector(call.dialect, skylink)
     try:
-        answer = await transport.fetch(request, SECTOR_SIZE, call)
+        answer = await http.fetch(request, SECTOR_SIZE, call)
         layout = base_sector.Layout.parse(answer.body)
     except (MalformedError, *NOT_OFFERED):  # some portals answer unknown paths with a page
-        return await _rebuilt_proof(transport, skylink, call)
+        return await _rebuilt_proof(http, skylink, call)
     if not layout.is_plain:
         return None
-    with transport.parsing(request, call, answer.status):
+    with http.parsing(request, call, answer.status):
         if await off_loop(partial(merkle.sector_root, answer.body)) != skylink.root:
             raise MalformedError(f"{skylink}: the base sector is not the content")
         base = base_sector.parse_base_sector(answer.body)
         fanout, metadata = base.fanout, base.metadata
         if layout.is_extended:
-            body = await _spilled_body(transport, layout, base.roots, call)
+            body = await _spilled_body(http, layout, base.roots, call)
             fanout, metadata = base_sector.split_body(layout, body)
         if not layout.is_inline:
             base_sector.check_fanout(layout, fanout)
@@ -200,29 +200,29 @@ async def _fetch_proof(
 
 
 async def _spilled_body(
-    transport: HttpClient, layout: base_sector.Layout, roots: bytes, call: PortalOptions
+    http: HttpClient, layout: base_sector.Layout, roots: bytes, call: PortalOptions
 ) -> bytes:
     for size in base_sector.spilled_level_sizes(layout):
         level = bytearray()
         for _, root, length in base_sector.sectors_of_level(roots, size):
-            level += await fetch_sector(transport, root, length, call)
+            level += await fetch_sector(http, root, length, call)
         roots = bytes(level)
     return roots
 
 
 async def _rebuilt_proof(
-    transport: HttpClient, skylink: Skylink, call: PortalOptions
+    http: HttpClient, skylink: Skylink, call: PortalOptions
 ) -> ContentProof | None:
     """Build the base sector of small content from its parts; None for content of another kind.
 
     The size in the skylink tells: that of encrypted content is a whole sector.
     """
     try:
-        found = await head(transport, skylink, call)
+        found = await head(http, skylink, call)
         raw = found.metadata
         if raw is None:
             request = requests.metadata(call.dialect, skylink)
-            raw = (await transport.fetch(request, SECTOR_SIZE, call)).body
+            raw = (await http.fetch(request, SECTOR_SIZE, call)).body
         size = found.size
         if len(raw) <= SECTOR_SIZE:
             stored = (await off_loop(partial(parse_metadata, raw), len(raw))).payload_size
@@ -233,19 +233,19 @@ async def _rebuilt_proof(
         if Skylink.v1(skylink.root, used).bitfield != skylink.bitfield:
             return None
         request = content_request(skylink, "")
-        payload = (await transport.fetch(request, size, call)).body
+        payload = (await http.fetch(request, size, call)).body
     except (PortalError, MalformedError):
         return None  # the download itself will report it
     if not await off_loop(partial(base_sector.is_inline, skylink.root, raw, payload)):
-        raise transport.bad(request, call, f"{skylink}: it is not the content", None)
+        raise http.bad(request, call, f"{skylink}: it is not the content", None)
     return ContentProof(base_sector.Layout(len(payload), len(raw)), b"", raw, payload)
 
 
 async def _read_payload(
-    transport: HttpClient, call: PortalOptions, skylink: Skylink, size: int, wanted: ByteRange
+    http: HttpClient, call: PortalOptions, skylink: Skylink, size: int, wanted: ByteRange
 ) -> AsyncGenerator[bytes, None]:
     request = content_request(skylink, "")
-    async with transport.open(request, call, byte_range=wanted) as answer:
+    async with http.open(request, call, byte_range=wanted) as answer:
         check_range(answer, wanted, size, named=False)
         async with aclosing(answer.pieces(len(wanted))) as pieces:
             async for piece in pieces:

@@ -118,7 +118,7 @@ class HttpClient:
 
     @property
     def round_trip(self) -> float | None:
-        """Seconds from a request to the first of its response, of late at best; None before any."""
+        """Recent minimum of the seconds from a request to its response; None before any."""
         return self._transport.round_trip
 
     async def aclose(self) -> None:

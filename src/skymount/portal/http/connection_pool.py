@@ -90,7 +90,7 @@ class ConnectionPool:
         return connection
 
     def take_back(self, connection: HTTP11Connection) -> None:
-        """Have a connection for the next request."""
+        """Take a connection back, and give its place to the next request."""
         self._lent.remove(connection)
         if connection.state is ConnectionState.IDLE:
             self._idle.append(connection)

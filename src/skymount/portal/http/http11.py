@@ -31,7 +31,7 @@ from skymount.portal.http.stream import CheckAddress, SocketStream, open_stream
 
 _INCOMPLETE = 4 << 10  # bytes of a chunk's head or of trailers; portals send neither
 _LOOKS = 2
-"""Turns of the loop before a stream is used again: a server may close it right after a response."""
+"""Turns of the loop to wait before a stream is reused: a server may close it after a response."""
 
 _CACHED_HEADS = 64  # content is requested range by range, with the same head but for the range
 _BODILESS = (204, 304)
@@ -90,8 +90,8 @@ class HTTP11Connection:
         extension "body", and the server's numeric address, if it is known, in "peer". Errors are
         those of httpx, and what a check raises. Extensions of the request:
 
-        timeout       as httpx has it; `head` are the seconds from when it is sent, but for a body
-                      that comes piece by piece, until the head of the response is there
+        timeout       as httpx has it; `head` are the seconds until the head of the response, from
+                      the call on, or from the end of a body that is sent piece by piece
         range         the value of a Range header, which is added
         head_limit    bytes of the response's head
         check_address called with each address that is connected to

@@ -1,8 +1,7 @@
 """The bound on in-flight descriptions of content, of all lookups together (docs/semantics.md, S11).
 
 No lookup waits while it holds bytes, so no two can wait for each other. One that finds no room
-drops what it has, waits for the turn to exceed the bound, which one lookup has at a time, and
-begins again.
+drops what it has, waits until it is the one lookup that may exceed the bound, and begins again.
 """
 
 import math
@@ -72,7 +71,7 @@ class MemoryBudget:
     async def run(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Run a lookup, and count what it and its child tasks receive. It may be run twice.
 
-        PortalTimeoutError if others have waited for its turn for too long.
+        PortalTimeoutError if its turn lasts too long while others wait.
         """
         try:
             return await self._ask(ask, _Share(self))

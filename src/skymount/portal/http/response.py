@@ -95,7 +95,7 @@ class Response:
 
 
 class MinimumRate:
-    """Notices a body that drips, which is waited for no longer than silence is."""
+    """Notices a body that trickles in: it gets no more patience than silence."""
 
     def __init__(self, limit: float) -> None:
         """`limit` is for how many seconds a portal may be silent."""

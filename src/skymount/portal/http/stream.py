@@ -175,7 +175,7 @@ class SocketStream:
     async def receive_into(self, view: memoryview, timeout: float | None) -> int:
         """Put what comes next into a buffer, as far as it fits; return how much, 0 at the end.
 
-        Who fills a buffer from a fast stream, and has emptied it, waits for much at a time.
+        On a fast stream with nothing left to read, it waits for up to `_GATHERED` bytes at once.
         """
         is_waiting = self._is_emptied and self._is_fast
         if is_waiting:

@@ -19,7 +19,7 @@ from skymount.portal.options import PortalOptions, is_local
 _KEEPALIVE = 60.0  # seconds that an idle connection is kept; servers commonly close theirs after 75
 
 _FORGETTING = 1.02
-"""By which the shortest round trip seen grows with each response, so that it is forgotten."""
+"""Factor by which the shortest round trip grows with each response, so that old ones fade."""
 
 
 class HTTPTransport(httpx.AsyncBaseTransport):
@@ -39,7 +39,7 @@ class HTTPTransport(httpx.AsyncBaseTransport):
             options.connections, lambda: HTTP11Connection(self._tls_context, _KEEPALIVE)
         )
         self.round_trip: float | None = None
-        """Seconds from a request to the first of its response, of late at best; None before any."""
+        """Recent minimum of the seconds from a request to its response; None before any."""
 
     @property
     def closings(self) -> int:

@@ -152,8 +152,8 @@ class EntryReader:
         return self._store(ref, state)
 
     async def _ask_one(self, portal: PortalReader, ref: EntryId, named: bool) -> EntryState:
-        registry = Registry(portal.transport, self.marks)
-        options = portal.transport.options
+        registry = Registry(portal.http, self.marks)
+        options = portal.http.options
         try:
             found = await registry.read(ref, options, timeout=self._look, named=named)
         except BadContentError as error:

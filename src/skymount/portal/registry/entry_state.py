@@ -60,7 +60,7 @@ def next_revision(current: int, claimed: int | None) -> int:
 
 
 def needs_post(base: EntryState | None, current: EntryState, wanted: bytes) -> bool:
-    """Whether a change is still to be posted: not if the registry has this content already.
+    """Whether a change is to be posted: not if somebody else has written this content meanwhile.
 
     `base` is None for a whole rewrite. StaleEntryError when somebody else changed the entry.
     """

@@ -150,7 +150,7 @@ class NameResolver:
 
     @staticmethod
     async def _record(client: PortalReader, domain: str) -> DomainRecord:
-        return (await hns.resolve(client.transport, domain, client.options)).record
+        return (await hns.resolve(client.http, domain, client.options)).record
 
     async def _follow(self, link: Skylink, path: ResolutionPath) -> Resolution:
         for _ in range(HOPS + 1):

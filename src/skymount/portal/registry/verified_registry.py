@@ -92,8 +92,8 @@ class VerifiedRegistry(EntryReader):
         """Sign and post new content, even if the entry has it already; return the state then.
 
         With a `base` the content is a change of that state: StaleEntryError when the portal has
-        another one. Without, it replaces whatever is there. On any error but a StorageError the
-        content stays in the spool.
+        another one. Without, it replaces whatever is there. After any error but
+        StorageError and MalformedError the content is in the spool.
         """
         data = bytes(content)
         Entry(ref.tweak, data, 0)  # MalformedError for too much data
@@ -277,12 +277,12 @@ class VerifiedRegistry(EntryReader):
         requested_at = trio.current_time()
 
         async def post(portal: PortalReader) -> bool:
-            registry = Registry(portal.transport, self.marks)
+            registry = Registry(portal.http, self.marks)
             try:
                 await registry.post(signed)
             except RevisionConflictError:
                 held = await registry.fetch(
-                    ref.public_key, ref.tweak, portal.transport.options, timeout=self._look
+                    ref.public_key, ref.tweak, portal.http.options, timeout=self._look
                 )
                 return held is not None and held.entry == signed.entry
             return True

@@ -41,7 +41,7 @@ class UploadQuery:
 
     @classmethod
     def parse(cls, params: Params, *, content_type: bytes, force_disabled: bool) -> Self:
-        """Parse the query; HttpError, or MalformedError for the names of a raw upload."""
+        """Parse the query; HttpError, but MalformedError for a bad name of a raw upload."""
         is_form = content_type.lower().lstrip().startswith(b"multipart/form-data")
         force, dryrun = boolean(params, "force"), boolean(params, "dryrun")
         boolean(params, "root")
