@@ -64,7 +64,7 @@ async def test_everything_goes_through_it(monkeypatch: pytest.MonkeyPatch):
             told = [number async for number in body.fill_each([view[:99_999], view[99_999:]])]
             assert told == [0, 1]
         assert view == CONTENT.payload[10:250_000]
-        await client.transport.connect(2)
+        await client.http.connect(2)
         assert proxy.accepted == 1
 
 
@@ -148,7 +148,7 @@ async def test_large_header(monkeypatch: pytest.MonkeyPatch):
     async with talking(monkeypatch) as (proxy, client):
         proxy.fault(lambda *_: fake.Reply(200, ((b"a", b"b" * 3_000_000),), b"x"))
         request = requests.Request("GET", "/", may_tell_metadata=True)
-        assert (await client.transport.fetch(request, 10)).headers["a"] == "b" * 3_000_000
+        assert (await client.http.fetch(request, 10)).headers["a"] == "b" * 3_000_000
         with pytest.raises(HeadTooLongError):
             await client.raw_metadata(CONTENT.skylink)
         proxy.heal()
