@@ -168,13 +168,13 @@ async def test_node():
         node.add(CONTENT)
         assert client.node is client.http
         same = PortalClient(portal.url, node_url=portal.url + "/")
-        assert same.node is same.transport
+        assert same.node is same.http
         async with PortalClient(
             portal.url, node_url=node.url, api_key=KEY, headers=PRIVATE
         ) as other:
-            assert other.node is other.node is not other.transport
+            assert other.node is other.node is not other.http
             await other.node.fetch(GET, 1 << 20)
-            await other.transport.fetch(GET, 1 << 20)
+            await other.http.fetch(GET, 1 << 20)
         assert node.requests[0].headers["cookie"] == COOKIE
         assert node.requests[0].headers["authorization"] == basic_credentials(KEY)
         assert len(portal.requests) == len(node.requests) == 1
