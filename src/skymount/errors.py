@@ -58,7 +58,8 @@ class PortalError(SkymountError):
 
     ``status`` is the HTTP status code, None without an answer. ``url`` never holds credentials.
     ``attempts`` counts how often the request was sent. ``unreached`` is the seconds spent if no
-    connection could be made, else None.
+    connection could be made, else None. ``is_unsent``: the portal was not asked, since all
+    connections to it were busy.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class PortalError(SkymountError):
         self.url = url
         self.attempts = 1
         self.unreached: float | None = None
+        self.is_unsent = False
 
     def __str__(self) -> str:
         where = " ".join(filter(None, (self.method, self.url)))

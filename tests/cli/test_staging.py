@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -72,6 +73,24 @@ async def test_nothing_is_left_of_what_is_not_placed(target: Path) -> None:
     with StagingDirectory(str(target)) as staging:
         await filled(staging)
     assert os.listdir(target) == []
+
+
+def test_nothing_is_left_of_what_cannot_be_made(tmp_path: Path) -> None:
+    """However far it came: here each descriptor in turn is one too many."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    failures: list[int | None] = []
+    for room in range(1024):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (room, limits[1]))
+        try:
+            with StagingDirectory(str(tmp_path)):
+                break
+        except OSError as error:
+            failures.append(error.errno)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert os.listdir(tmp_path) == []
+    assert len(failures) >= 3
+    assert set(failures) == {errno.EMFILE}
 
 
 def test_pieces_end_where_units_do() -> None:

@@ -3,6 +3,7 @@
 import re
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
@@ -26,6 +27,8 @@ class Proxy:
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.requests: list[str] = []
         """The targets of the requests so far."""
+        self.delay = 0.0
+        """Seconds by which each request is delayed."""
         self.stalling = False
         """Whether a request is taken and never answered."""
         self.stalled = threading.Event()
@@ -78,6 +81,7 @@ class Proxy:
                     if self.stalling:
                         self.stalled.set()
                         continue
+                    time.sleep(self.delay)
                 target.sendall(piece)
         for each in (source, target):
             with suppress(OSError):

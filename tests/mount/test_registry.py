@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import stat
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -307,6 +308,50 @@ def test_portal_that_is_down(owner: Owner) -> None:
     owner.sandbox.succeed("registry", "retry", "--portal", owner.portal)
     assert (owner.data("x"), owner.revision("x")) == (b"unsent", 0)
     assert owner.pending() == []
+
+
+MAKE_NEW_FILES = """
+import os, time
+from concurrent.futures import ThreadPoolExecutor
+
+def make(number):
+    try:
+        os.open(f"new {number}", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    except FileExistsError:
+        return "EEXIST"
+    return "made"
+
+begun = time.monotonic()
+with ThreadPoolExecutor(THREADS) as pool:
+    results = list(pool.map(make, range(10)))
+print(time.monotonic() - begun, *results)
+"""
+
+
+def make_new_files(files: Path, threads: int) -> tuple[float, set[str]]:
+    """Make ten files, each only if there is none; return the seconds and the results."""
+    code = MAKE_NEW_FILES.replace("THREADS", str(threads))
+    seconds, *results = output([sys.executable, "-c", code], cwd=files).decode().split()
+    assert len(results) == 10
+    return float(seconds), set(results)
+
+
+def test_new_files_over_a_slow_portal(owner: Owner) -> None:
+    """G3: However many lookups were answered, the next one still waits for its answer."""
+    with proxy_to(owner.portal) as proxy, owner.mounted(portal=proxy.url) as files:
+        proxy.delay = 0.1
+        seconds, results = make_new_files(files, 1)
+        assert results == {"made"}
+        assert seconds > 10 * proxy.delay
+
+
+def test_lookups_of_a_silent_portal(owner: Owner) -> None:
+    """G3: Further lookups in the same directory do not queue for a silent portal."""
+    with proxy_to(owner.portal) as proxy, owner.mounted(portal=proxy.url) as files:
+        proxy.stalling = True
+        seconds, results = make_new_files(files, 10)
+        assert results == {"EEXIST"}
+        assert 0.4 < seconds < 2.5  # one lookup waits 0.5 s; ten would wait 5 s
 
 
 def test_pending_that_is_dropped(owner: Owner) -> None:

@@ -98,6 +98,17 @@ async def test_portal_that_failed_is_asked_later(autojump_clock: object):
     assert [client.url for client in asked.ranked()] == ["http://p0.invalid", "http://p1.invalid"]
 
 
+async def test_a_request_that_was_not_sent_is_no_fault(autojump_clock: object):
+    """A portal keeps its place when only our own connections to it are all busy."""
+    asked = portals(2)
+    busy = PortalTimeoutError("every connection is busy")
+    busy.is_unsent = True
+    await ask(asked, Script(asked, [busy], ["b"]))
+    script = Script(asked, ["a"], ["b"])
+    await ask(asked, script)
+    assert script.order == [0]
+
+
 async def test_refusal_is_no_fault(autojump_clock: object):
     """A portal that does not have something keeps its place."""
     asked = portals(2)

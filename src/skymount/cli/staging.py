@@ -64,6 +64,8 @@ class StagingDirectory:
 
     def __init__(self, parent: str) -> None:
         self._parent = parent
+        self._name = ""
+        self._outside = self._inside = self._tree = -1
         self._descriptors: list[int] = []
         self._file = -1
         self._made: list[tuple[Callable[..., None], bytes]] = []
@@ -95,10 +97,9 @@ class StagingDirectory:
         for remove, path in reversed(self._made):
             with suppress(OSError):
                 remove(path, dir_fd=self._tree)
-        with suppress(OSError, AttributeError):  # whatever of these __enter__ came to
-            for directory, name in ((self._inside, _TREE), (self._outside, self._name)):
-                with suppress(FileNotFoundError):
-                    os.rmdir(name, dir_fd=directory)
+        for directory, name in ((self._inside, _TREE), (self._outside, self._name)):
+            with suppress(OSError):  # __enter__ may not have come to it
+                os.rmdir(name, dir_fd=directory)
         for descriptor in self._descriptors:
             os.close(descriptor)
         self._descriptors.clear()

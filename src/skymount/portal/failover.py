@@ -167,7 +167,8 @@ class Portals:
         try:
             answer = await ask(client)
         except (UnavailableError, BadContentError) as error:
-            breaker.record_failure(error, trio.current_time(), is_last_round=is_last_round)
+            if not error.is_unsent:
+                breaker.record_failure(error, trio.current_time(), is_last_round=is_last_round)
             raise
         except PortalError:
             breaker.record_answer(trio.current_time())

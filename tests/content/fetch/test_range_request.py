@@ -1,6 +1,6 @@
 """How a range of a payload is asked for: as one stream, and file by file where it must be."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import aclosing
 
 import pytest
@@ -11,6 +11,8 @@ from skymount.content.model.skyfile import Skyfile, Verified
 from skymount.errors import BadContentError, NotFoundError
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.client import PortalClient
+from skymount.portal.http.connection_pool import ConnectionPool
+from skymount.portal.http.http11 import HTTP11Connection
 from skymount.wire.metadata import Metadata, Subfile
 from tests.fakes import portal as fake
 from tests.fakes import skyfiles
@@ -143,6 +145,40 @@ async def test_failing_file_ends_it_at_once(monkeypatch: pytest.MonkeyPatch):
         with pytest.raises(NotFoundError):
             await receive(client, skyfile_of(MANY), 0, [len(MANY.payload)])
     assert looked_up <= 2 * 16
+
+
+@pytest.mark.parametrize("concat", [True, False])
+async def test_every_request_is_as_speculative_as_the_whole(
+    concat: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """R5: file by file as well, a range that is fetched ahead lets reads go first."""
+    found: list[object] = []
+    lend = ConnectionPool.lend
+
+    async def recorded(
+        pool: ConnectionPool, limit: float, *, speculative: Callable[[], bool] | None = None
+    ) -> HTTP11Connection:
+        found.append(speculative)
+        return await lend(pool, limit, speculative=speculative)
+
+    monkeypatch.setattr(ConnectionPool, "lend", recorded)
+
+    def speculative() -> bool:
+        return True
+
+    async with (
+        running(FakePortal(concat=concat)) as portal,
+        PortalClient(portal.url, retries=0) as client,
+    ):
+        portal.add(CONTENT)
+        view = memoryview(bytearray(len(CONTENT.payload)))
+        units = range_request.receive(
+            client, skyfile_of(CONTENT), 0, [view], set(), speculative=speculative
+        )
+        async with aclosing(units):
+            assert [number async for number in units] == [0]
+        assert view == CONTENT.payload
+    assert found == [speculative] * (1 if concat else 4)
 
 
 async def test_portal_without_the_format_is_known_as_one():

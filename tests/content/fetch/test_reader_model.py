@@ -4,7 +4,7 @@ content, the memory is kept within its bound, and nothing is left over.
 The portal is one in memory, on trio's clock, so that each sequence is the same each time.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -114,7 +114,7 @@ class _Portal(PortalReader):
         byte_range: ByteRange,
         size: int,
         *,
-        speculative: bool = False,
+        speculative: Callable[[], bool] | None = None,
     ) -> AsyncIterator["_Stream"]:
         content = self._truth[skylink]
         start = 0

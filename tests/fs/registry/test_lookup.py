@@ -138,29 +138,49 @@ async def test_slow_portal_holds_up_a_lookup_briefly(autojump_clock: object, mou
     await refused(errno.ENOENT, mount.tree.getattr(found.inode))
 
 
-async def test_burst_of_lookups(autojump_clock: object, mount: RegistryMount):
-    """G3: at most `lookup_grace` (0.5 s), which lookups without a pause between them share."""
-    mount.store.delay = 0.2
+async def test_lookups_of_a_silent_portal(autojump_clock: object, mount: RegistryMount):
+    """G3: A lookup waits at most `lookup_grace` (0.5 s) for a portal. Further lookups do not queue
+    for a silent one.
+    """
+    mount.store.delay = 30
     directory, begun = await mount.directory(), trio.current_time()
-    for number in range(2):
-        await refused(errno.ENOENT, mount.lookup(directory, b"%d" % number))
-    for number in range(2, 100):
+    for number in range(100):
         await mount.lookup(directory, b"%d" % number)
     assert trio.current_time() - begun == pytest.approx(0.5)
-    assert len(mount.store.asked) == 3
-    await trio.sleep(0.3)
-    await refused(errno.ENOENT, mount.lookup(directory, b"after a pause"))
+    assert len(mount.store.asked) == 1
+    mount.store.delay = 0.4
+    await trio.sleep(0.5)
+    for number in range(100, 105):
+        await refused(errno.ENOENT, mount.lookup(directory, b"%d" % number))
 
 
-async def test_lookups_of_one_program(autojump_clock: object, mount: RegistryMount):
-    """A program that makes many files, each only if there is none (O_EXCL), always learns whether
-    there is one: to post the files takes as long as to look them up.
+async def test_silence_in_another_directory(autojump_clock: object, mount: RegistryMount):
+    """G3: Further lookups in the same directory do not wait; those in another one do."""
+    mount.store.delay = 30
+    await mount.find("x")
+    mount.store.delay = 0.4
+    await refused(errno.ENOENT, mount.find("x", OTHERS))
+
+
+async def test_new_files_over_a_slow_portal(autojump_clock: object, mount: RegistryMount):
+    """G3: However many lookups were answered, the next one still waits for its answer.
+
+    So files that must be new (O_EXCL) can be made one after the other.
     """
-    mount.store.delay = 0.3
+    mount.store.delay = 0.4
     directory = await mount.directory()
     for number in range(20):
         await refused(errno.ENOENT, mount.lookup(directory, b"%d" % number))
+    for number in range(20):
         await mount.write(f"new {number}", b"data", CREATE | os.O_EXCL)
+
+
+async def test_failing_portal_is_not_silent(autojump_clock: object, mount: RegistryMount):
+    """G3: If the portals fail, the name counts as present; the next lookup asks again."""
+    mount.store.error = UnavailableError("down")
+    await mount.find("x")
+    mount.store.error = None
+    await refused(errno.ENOENT, mount.find("y"))
 
 
 async def test_wrong_kind(autojump_clock: object, mount: RegistryMount):

@@ -94,7 +94,7 @@ async def test_options_of_one_call():
         options = client.options.overridden(
             api_key="", custom_user_agent="theirs", headers={"X-Other": "ü"}, dialect=SKYNET
         )
-        await client.transport.fetch(GET, 1 << 20, options)
+        await client.http.fetch(GET, 1 << 20, options)
         await client.raw_metadata(CONTENT.skylink, custom_user_agent="")
         await client.raw_metadata(CONTENT.skylink)
         first, second, third = (request.headers for request in portal.requests)
@@ -129,11 +129,11 @@ async def test_whole_answer():
     """An answer has its status, headers and body."""
     async with talking() as (portal, client):
         portal.fault(fake.header(b"X-Name", b"value"))
-        answer = await client.transport.fetch(GET, 1 << 20)
+        answer = await client.http.fetch(GET, 1 << 20)
         assert (answer.status, answer.body) == (200, CONTENT.metadata)
         assert answer.headers["x-name"] == "value"
         with pytest.raises(BadContentError, match="longer than 10 bytes"):
-            await client.transport.fetch(GET, 10)
+            await client.http.fetch(GET, 10)
 
 
 async def test_open_answer():
@@ -148,7 +148,7 @@ async def test_open_answer():
             (size + 1, None, False),
             (None, size - 1, False),
         ]:
-            async with client.transport.open(GET) as answer:
+            async with client.http.open(GET) as answer:
                 assert answer.status == 200
                 pieces = answer.pieces(length, limit=limit)
                 if good:
@@ -166,15 +166,15 @@ async def test_node():
     """The node is the portal unless it has an address of its own; both get the credentials."""
     async with talking() as (portal, client), running(FakePortal()) as node:
         node.add(CONTENT)
-        assert client.node is client.transport
+        assert client.node is client.http
         same = PortalClient(portal.url, node_url=portal.url + "/")
-        assert same.node is same.transport
+        assert same.node is same.http
         async with PortalClient(
             portal.url, node_url=node.url, api_key=KEY, headers=PRIVATE
         ) as other:
-            assert other.node is other.node is not other.transport
+            assert other.node is other.node is not other.http
             await other.node.fetch(GET, 1 << 20)
-            await other.transport.fetch(GET, 1 << 20)
+            await other.http.fetch(GET, 1 << 20)
         assert node.requests[0].headers["cookie"] == COOKIE
         assert node.requests[0].headers["authorization"] == basic_credentials(KEY)
         assert len(portal.requests) == len(node.requests) == 1
@@ -257,7 +257,7 @@ async def test_upload_that_cannot_be_read_again():
     async with talking() as (portal, client):
         portal.fault(fake.redirects("/there", 307))
         headers = {"Content-Length": "100"}
-        opening = client.transport.open(POST, headers=headers, content=once())
+        opening = client.http.open(POST, headers=headers, content=once())
         with pytest.raises(RequestRefusedError, match="only once") as caught:
             await opening.__aenter__()
         assert caught.value.status == 307
@@ -308,7 +308,7 @@ async def test_not_repeated(fault: fake.Fault, pauses: list[object]):
     async with talking(timeout=0.3 if fault is SILENT_LATER else 5) as (portal, client):
         portal.fault(fault)
         with pytest.raises(PortalError) as caught:
-            await client.transport.fetch(GET, 1 << 20)
+            await client.http.fetch(GET, 1 << 20)
         assert caught.value.attempts == len(portal.requests) == 1
         assert pauses == []
 
@@ -345,7 +345,7 @@ async def test_upload_is_not_repeated(fault: fake.Fault, upload: UploadBody, pau
         with pytest.raises(PortalError):
             await client.send_upload(upload)
         with pytest.raises(PortalError):
-            await client.transport.fetch(POST, 1000, content=b"x")
+            await client.http.fetch(POST, 1000, content=b"x")
         assert len(portal.requests) == 2
         assert pauses == []
 
@@ -354,7 +354,7 @@ async def test_marked_request_is_repeated(pauses: list[object]):
     """A POST that is the same when sent twice is sent again, with its body."""
     async with talking() as (portal, client):
         portal.fault(fake.resets_after(-1), times=2)
-        await client.transport.fetch(REPEATABLE, 1000, content=b"the body")
+        await client.http.fetch(REPEATABLE, 1000, content=b"the body")
         assert [request.body for request in portal.requests] == [b"the body"] * 3
 
 
@@ -394,7 +394,7 @@ async def test_retry_after(pauses: list[object]):
 async def test_busy_connections_are_not_waited_for_twice(pauses: list[object]):
     """Waiting for a connection of our own is bounded by one time-out."""
     async with talking(connections=1, timeout=0.1) as (portal, client):
-        async with client.transport.open(GET):
+        async with client.http.open(GET):
             with pytest.raises(PortalTimeoutError, match="busy"):
                 await client.raw_metadata(CONTENT.skylink)
         assert len(portal.requests) == 1
@@ -424,7 +424,7 @@ async def test_what_errors_say():
         for fault, status in [(fake.status(400), 400), (fake.resets_after(-1), None)]:
             portal.fault(fault)
             with pytest.raises(PortalError) as caught:
-                await client.transport.fetch(request, 1000)
+                await client.http.fetch(request, 1000)
             error = caught.value
             assert (error.method, error.url) == ("GET", f"{portal.url}/svc/skykey")
             assert error.status == status
@@ -443,11 +443,11 @@ async def test_no_secret_is_repeated(caplog: pytest.LogCaptureFixture):
     async with talking() as (portal, client):
         portal.fault(echo)
         with pytest.raises(RequestRefusedError) as caught:
-            await client.transport.fetch(Request("GET", "/svc/skykey?name=hidden"), 1000)
+            await client.http.fetch(Request("GET", "/svc/skykey?name=hidden"), 1000)
         seen += [str(caught.value), repr(caught.value)]
-        seen += map(repr, (client, client.transport, client.node, client.options))
+        seen += map(repr, (client, client.http, client.node, client.options))
         portal.heal()
-        async with client.transport.open(GET) as answer:
+        async with client.http.open(GET) as answer:
             seen.append(repr(answer))
     seen += [record.getMessage() for record in caplog.records if record.name == "httpx"]
     for secret in (KEY, basic_credentials(KEY), "secret.token", "another secret", "extra value"):
@@ -525,8 +525,22 @@ async def test_headers_that_drip_after_an_upload(upload: UploadBody, read_once: 
         portal.fault(lambda *_: fake.Reply(200, endless_header=b"x"), "POST")
         content = aiter(upload) if read_once else upload
         with trio.fail_after(20), pytest.raises(PortalError):
-            async with client.transport.open(POST, headers=upload.headers, content=content):
+            async with client.http.open(POST, headers=upload.headers, content=content):
                 pass
+
+
+async def test_portal_that_is_not_asked_for_want_of_a_connection():
+    """The error tells it from a portal that does not answer."""
+    async with talking(timeout=0.2, connections=1, retries=0) as (portal, client):
+        async with client.http.open(GET):
+            with pytest.raises(PortalTimeoutError, match="every connection is busy") as caught:
+                await client.raw_metadata(CONTENT.skylink)
+            assert caught.value.is_unsent
+            assert len(portal.requests) == 1
+        portal.fault(SILENT)
+        with pytest.raises(PortalTimeoutError) as caught:
+            await client.raw_metadata(CONTENT.skylink)
+        assert not caught.value.is_unsent
 
 
 async def test_proxy_that_is_none(monkeypatch: pytest.MonkeyPatch):

@@ -1,11 +1,13 @@
 """Who gets a connection, and in which order."""
 
+from collections.abc import Callable
+
 import httpx
 import pytest
 import trio
 import trio.testing
 
-from skymount.portal.http.connection_pool import ConnectionPool
+from skymount.portal.http.connection_pool import PATIENCE, ConnectionPool
 from skymount.portal.http.http11 import ConnectionState, HTTP11Connection
 from tests.fuzz.portal import no_tls
 
@@ -20,7 +22,7 @@ async def test_speculative_requests_wait_for_the_others():
     order: list[str] = []
 
     async def borrow(name: str, speculative: bool) -> None:
-        connection = await pool.lend(60, speculative=speculative)
+        connection = await pool.lend(60, speculative=(lambda: True) if speculative else None)
         order.append(name)
         await trio.testing.wait_all_tasks_blocked()
         pool.take_back(connection)
@@ -36,11 +38,53 @@ async def test_speculative_requests_wait_for_the_others():
     assert len(pool) == 1
 
 
+async def test_a_speculative_request_that_is_wanted_keeps_its_place():
+    """R5: once a read waits for it, it is served in the order in which it came."""
+    pool = new_pool(1)
+    order: list[str] = []
+    wanted = False
+
+    async def borrow(name: str, speculative: Callable[[], bool] | None) -> None:
+        connection = await pool.lend(60, speculative=speculative)
+        order.append(name)
+        await trio.testing.wait_all_tasks_blocked()
+        pool.take_back(connection)
+
+    first = await pool.lend(60)
+    async with trio.open_nursery() as nursery:
+        for name, speculative in [("ahead", lambda: not wanted), ("read", None)]:
+            nursery.start_soon(borrow, name, speculative)
+            await trio.testing.wait_all_tasks_blocked()
+        wanted = True
+        pool.take_back(first)
+    assert order == ["ahead", "read"]
+
+
+async def test_a_speculative_request_does_not_starve(autojump_clock: trio.testing.MockClock):
+    """R5: however many other requests there are, it has its turn after a second."""
+    pool = new_pool(2)
+
+    async def read_on() -> None:
+        while True:
+            connection = await pool.lend(60)
+            await trio.sleep(0.05)
+            pool.take_back(connection)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(6):
+            nursery.start_soon(read_on)
+        await trio.testing.wait_all_tasks_blocked()
+        begun = trio.current_time()
+        pool.take_back(await pool.lend(5, speculative=lambda: True))
+        assert PATIENCE <= trio.current_time() - begun < PATIENCE + 0.5
+        nursery.cancel_scope.cancel()
+
+
 async def test_waiting_has_a_limit(autojump_clock: trio.testing.MockClock):
     """A request that gets no connection in time fails, and takes no connection from the next."""
     pool = new_pool(1)
     connection = await pool.lend(60)
-    for speculative in (True, False):
+    for speculative in (lambda: True, None):
         with pytest.raises(httpx.PoolTimeout, match="every connection is busy for 5 s"):
             await pool.lend(5, speculative=speculative)
     pool.take_back(connection)

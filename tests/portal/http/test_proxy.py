@@ -1,5 +1,6 @@
 """Portals behind a proxy of the environment: everything works, within the same bounds."""
 
+import os
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -9,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 import trio
+from httpx._utils import URLPattern, get_environment_proxies
 
 from skymount.errors import BadContentError, HeadTooLongError, UnavailableError
 from skymount.portal.client.client import PortalClient
@@ -62,7 +64,7 @@ async def test_everything_goes_through_it(monkeypatch: pytest.MonkeyPatch):
             told = [number async for number in body.fill_each([view[:99_999], view[99_999:]])]
             assert told == [0, 1]
         assert view == CONTENT.payload[10:250_000]
-        await client.transport.connect(2)
+        await client.http.connect(2)
         assert proxy.accepted == 1
 
 
@@ -146,7 +148,7 @@ async def test_large_header(monkeypatch: pytest.MonkeyPatch):
     async with talking(monkeypatch) as (proxy, client):
         proxy.fault(lambda *_: fake.Reply(200, ((b"a", b"b" * 3_000_000),), b"x"))
         request = requests.Request("GET", "/", may_tell_metadata=True)
-        assert (await client.transport.fetch(request, 10)).headers["a"] == "b" * 3_000_000
+        assert (await client.http.fetch(request, 10)).headers["a"] == "b" * 3_000_000
         with pytest.raises(HeadTooLongError):
             await client.raw_metadata(CONTENT.skylink)
         proxy.heal()
@@ -278,6 +280,77 @@ def test_proxy_that_cannot_be_used(address: str):
     """Only HTTP proxies are used; anything else is an error, and no way around it is taken."""
     with pytest.raises(UnavailableError, match="proxy in the environment"):
         EnvironmentProxies({"http": address}).proxy_for(httpx.URL("http://portal.example"))
+
+
+NO_PROXY_CASES = [
+    ("example.com", "http://example.com", True),
+    ("example.com", "http://www.example.com", True),
+    ("EXAMPLE.com", "https://www.Example.com:81", True),
+    ("example.com", "http://wwwexample.com", False),
+    (".example.com", "http://example.com", False),
+    (".example.com", "http://www.example.com", True),
+    ("*.example.com", "http://www.example.com", False),
+    ("example.com:81", "http://example.com:81", True),
+    ("example.com:81", "https://www.example.com:81", True),
+    ("example.com:81", "http://example.com", False),
+    (":81", "http://example.com:81", True),
+    (":81", "http://example.com:82", False),
+    ("http://example.com", "http://example.com", True),
+    ("http://example.com", "https://example.com", False),
+    ("http://example.com", "http://www.example.com", False),
+    ("http://*example.com", "http://www.example.com", True),
+    ("http://*.example.com", "http://example.com", False),
+    ("all://example.com:81", "https://example.com:81", True),
+    ("https://", "https://example.com", True),
+    ("https://", "http://example.com", False),
+    ("localhost", "http://localhost:81", True),
+    ("localhost", "http://a.localhost", False),
+    ("10.0.0.1", "http://10.0.0.1:81", True),
+    ("0.0.1", "http://example.com", False),
+    ("10.0.0.1:81", "http://10.0.0.1:81", True),
+    ("10.0.0.1:81", "http://10.0.0.1", False),
+    ("10.0.0.0/8", "http://10.0.0.1", False),
+    ("10.0.0.0/8", "http://10.0.0.0", True),
+    ("::1", "http://[::1]:81", True),
+    ("::1", "http://[::2]", False),
+    (" , other.example ,*", "http://example.com", True),
+    (".", "http://example.com", False),
+    ("", "http://example.com", False),
+]
+"""NO_PROXY, a URL, and whether it is reached without the proxy, as httpx has it."""
+
+
+@pytest.mark.parametrize(("excepted", "url", "expected"), NO_PROXY_CASES)
+def test_no_proxy_is_understood_as_by_httpx(
+    excepted: str, url: str, expected: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """Hosts, domains, ports and schemes."""
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("all_proxy", "http://proxy.example")
+    monkeypatch.setenv("no_proxy", excepted)
+    assert (EnvironmentProxies().proxy_for(httpx.URL(url)) is None) == expected
+    mounts = sorted((URLPattern(key), value) for key, value in get_environment_proxies().items())
+    found = next((value for pattern, value in mounts if pattern.matches(httpx.URL(url))), None)
+    assert (found is None) == expected
+
+
+@pytest.mark.parametrize(
+    ("excepted", "url", "expected"),
+    [
+        ("1", "http://10.0.0.1", False),
+        ("0.0.1:81", "http://10.0.0.1:81", False),
+        ("[::1]", "http://[::1]", True),
+        ("[::1]:81", "http://[::1]:81", True),
+        ("[::1]:81", "http://[::1]:82", False),
+        ("[::1, example.com", "http://example.com", True),
+        ("example.com:port, fe80::/10", "http://example.com", False),
+    ],
+)
+def test_no_proxy_beyond_httpx(excepted: str, url: str, expected: bool):
+    """An address is no domain, it may be in brackets, and what cannot be parsed excepts nothing."""
+    proxies = EnvironmentProxies({"all": "http://proxy.example", "no": excepted})
+    assert (proxies.proxy_for(httpx.URL(url)) is None) == expected
 
 
 def test_no_proxy_for_anything():

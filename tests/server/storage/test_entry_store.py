@@ -4,6 +4,7 @@ import itertools
 import os
 import resource
 import sqlite3
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -269,6 +270,38 @@ def test_nothing_stays_open_of_what_fails(tmp_path: Path) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         assert not _open_below(tmp_path)
     assert len({str(error) for error in failures}) > 1
+
+
+async def test_counting_does_not_hold_up_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first count reads the whole table; entries are found meanwhile."""
+    counting, go_on = threading.Event(), threading.Event()
+    connect = sqlite.connect
+
+    def traced(*args: Any, **options: Any) -> sqlite3.Connection:
+        connection = connect(*args, **options)
+
+        def trace(statement: str) -> None:
+            if "count(*)" in statement:
+                counting.set()
+                go_on.wait(60)
+
+        connection.set_trace_callback(trace)
+        return connection
+
+    monkeypatch.setattr(sqlite, "connect", traced)
+    with closing(EntryStore.open(tmp_path)) as entries:
+        await entries.update(signed("a"))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(entries.count)
+            await trio.to_thread.run_sync(counting.wait)
+            try:
+                with trio.fail_after(5):
+                    assert await entries.find(signed("a").id) == signed("a")
+            finally:
+                go_on.set()
+        assert await entries.count() == 1
 
 
 def _open_below(directory: Path) -> list[str]:

@@ -8,7 +8,8 @@ ones. It only has to be nearly right:
 - A block is entered before its file is written, so a crash leaves no file that is not counted.
 - The time of a file's last use is its mtime, so reading a block writes nothing here. `used` is a
   lower bound of that time; whoever evicts looks at the file.
-- It is never synced. After a power cut it may be damaged; then it is made again.
+- It is never synced. After a power cut it may be damaged; then it is made again, and so is one of
+  another version.
 
 Everything is synchronous, and one thread at a time may call. OSError says that it cannot be used.
 """
@@ -31,8 +32,10 @@ _SETTINGS = {
     "wal_autocheckpoint": 250,  # pages of 4 KiB
     "journal_size_limit": 1 << 20,
 }
+_VERSION = 1
+"""SQLite's user_version; an index with another one is made again."""
 _BLOCKS = """
-CREATE TABLE IF NOT EXISTS blocks (
+CREATE TABLE blocks (
     identity BLOB PRIMARY KEY,
     size INTEGER NOT NULL,
     used REAL NOT NULL
@@ -40,10 +43,10 @@ CREATE TABLE IF NOT EXISTS blocks (
 """
 _SCHEMA = (
     _BLOCKS,
-    "CREATE INDEX IF NOT EXISTS blocks_by_use ON blocks (used, size)",
-    "CREATE TABLE IF NOT EXISTS complete (stamp TEXT NOT NULL)",
+    "CREATE INDEX blocks_by_use ON blocks (used, size)",
+    "CREATE TABLE complete (stamp TEXT NOT NULL)",
+    f"PRAGMA user_version = {_VERSION}",
 )
-
 
 _ADD = "INSERT OR REPLACE INTO blocks VALUES (?, ?, ?)"
 
@@ -62,12 +65,13 @@ class BlockIndex:
     """The index of the blocks below a directory, shared by all processes that use it.
 
     `lock` is a file there that nobody writes to. Its inode and mtime tell whether the directory is
-    still the one that the index was made for.
+    still the one that the index was made for. `busy_time` is the seconds to wait for others.
     """
 
-    def __init__(self, lock: Path) -> None:
+    def __init__(self, lock: Path, busy_time: float = 10.0) -> None:
         self.path = lock.parent.with_name(f"{lock.parent.name}.sqlite3")
         self._lock = lock
+        self._busy_time = busy_time
         self._database: sqlite3.Connection | None = None
         self._opened_file = (0, 0)
         self._complete_for = ""
@@ -75,9 +79,7 @@ class BlockIndex:
 
     def close(self) -> None:
         if self._database is not None:
-            import sqlite3
-
-            with suppress(sqlite3.Error):
+            with suppress(Exception):  # not sqlite3.Error: when Python ends nothing can be imported
                 self._database.close()
             self._database = None
 
@@ -87,7 +89,7 @@ class BlockIndex:
     def is_complete(self) -> bool:
         """Whether all blocks are in it: not before `rebuild`, nor if the directory was replaced."""
         with suppress(FileNotFoundError):
-            if _file_id(self.path) != self._opened_file:
+            if self._was_replaced():
                 self.close()
             stamp = self._stamp()
             with self._opened() as database:
@@ -104,13 +106,17 @@ class BlockIndex:
             return count, size
 
     def rebuild(self, blocks: Iterable[IndexedBlock]) -> None:
-        """Put these blocks in place of everything that is in it. The caller holds the lock."""
+        """Put these blocks in place of everything that is in it. The caller holds the lock.
+
+        To list them may take long, so other processes can add blocks meanwhile; those stay.
+        """
         os.utime(self._lock)
-        rows = ((each.identity, each.size, each.used) for each in blocks)
         with self._transaction() as database:
-            database.execute("DELETE FROM blocks")
-            database.executemany(_ADD, rows)
             database.execute("DELETE FROM complete")
+            database.execute("DELETE FROM blocks")
+        rows = [(each.identity, each.size, each.used) for each in blocks]
+        with self._transaction() as database:
+            database.executemany(_ADD, rows)
             database.execute("INSERT INTO complete VALUES (?)", (self._stamp(),))
 
     def add(self, block: IndexedBlock) -> None:
@@ -126,6 +132,11 @@ class BlockIndex:
         rows = ((identity,) for identity in identities)
         with self._transaction() as database:
             database.executemany("DELETE FROM blocks WHERE identity = ?", rows)
+
+    def forget_times_after(self, latest: float) -> None:
+        """Let blocks whose time is later than that be the least recently used ones."""
+        with self._opened() as database:
+            database.execute("UPDATE blocks SET used = 0 WHERE used > ?", (latest,))
 
     def least_recently_used(self, count: int) -> list[IndexedBlock]:
         """Return the blocks with the lowest times, lowest first."""
@@ -154,6 +165,13 @@ class BlockIndex:
             change = "UPDATE blocks SET used = ? WHERE identity = ? AND used = ?"
             database.executemany(change, used_later)
 
+    def _was_replaced(self) -> bool:
+        """Whether another file than the opened one is there, or none."""
+        try:
+            return _file_id(self.path) != self._opened_file
+        except FileNotFoundError:
+            return True
+
     def _stamp(self) -> str:
         found = self._lock.stat()
         return f"{found.st_ino} {found.st_mtime_ns}"
@@ -175,11 +193,13 @@ class BlockIndex:
         try:
             yield self._open()
         except sqlite3.Error as error:
-            if not isinstance(error, sqlite3.OperationalError):  # damaged: made again when needed
-                self._remove()
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            is_unusual = code in {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_SCHEMA}  # as: no such column
+            if is_unusual or not isinstance(error, sqlite3.OperationalError):
+                self._remove()  # damaged: made again when needed
+            if code == sqlite3.SQLITE_FULL:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
-            raise OSError(errno.EIO, f"{self.path.name}: {error}") from error
+            raise OSError(errno.EIO, f"{self.path}: {error}") from error
 
     def _open(self) -> "sqlite3.Connection":
         if self._database is not None:
@@ -187,12 +207,17 @@ class BlockIndex:
         from skymount.storage import sqlite
 
         self._complete_for = ""
-        os.close(file_permissions.open_or_create_file(self.path))
+        try:
+            os.close(file_permissions.open_or_create_file(self.path))
+        except OSError as error:  # a directory or a link is there
+            raise OSError(error.errno, f"{self.path}: {error.strerror}") from error
         self._opened_file = _file_id(self.path)
         with ExitStack() as opened:
-            database = opened.enter_context(closing(sqlite.connect(self.path, settings=_SETTINGS)))
-            for statement in _SCHEMA:
-                database.execute(statement)
+            database = sqlite.connect(self.path, timeout=self._busy_time, settings=_SETTINGS)
+            opened.enter_context(closing(database))
+            if _version(database) != _VERSION:
+                with sqlite.transaction(database):
+                    _create(database)
             opened.pop_all()
         self._database = database
         return database
@@ -201,6 +226,22 @@ class BlockIndex:
         self.close()
         for suffix in ("", "-wal", "-shm"):
             Path(f"{self.path}{suffix}").unlink(missing_ok=True)
+
+
+def _version(database: "sqlite3.Connection") -> int:
+    return int(database.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _create(database: "sqlite3.Connection") -> None:
+    """Make the tables, unless another process did it; DatabaseError where there are others."""
+    import sqlite3
+
+    if (version := _version(database)) == _VERSION:
+        return
+    if version or database.execute("SELECT 1 FROM sqlite_master").fetchone():
+        raise sqlite3.DatabaseError("another version of skymount made it")
+    for statement in _SCHEMA:
+        database.execute(statement)
 
 
 def _complete_for(database: "sqlite3.Connection") -> str:

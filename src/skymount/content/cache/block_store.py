@@ -311,6 +311,7 @@ class BlockStore:
             self._sweep()
         else:
             self._index.rebuild(self._remove_leftovers(self._files()))
+        self._index.forget_times_after(time.time() + _CLOCK_SKEW)
         room = max(need, min(self.size // 16, self._config.max_room))
         goal = self.size - room
         count, total = self._index.totals()
@@ -355,12 +356,20 @@ class BlockStore:
         return freed
 
     def _sweep(self) -> None:
-        """Compare some directories with the index, so that it is right again after a power cut."""
-        for number in range(self._next_swept, self._next_swept + self._config.swept):
-            self._sweep_directory(number % 256)
-        self._next_swept = (self._next_swept + self._config.swept) % 256
+        """Compare some directories with the index, and more while there are unknown blocks.
 
-    def _sweep_directory(self, number: int) -> None:
+        There are some after a power cut, and where a skymount that knows no index wrote to them.
+        """
+        for _ in range(0, 256, self._config.swept):
+            found = 0
+            for number in range(self._next_swept, self._next_swept + self._config.swept):
+                found += self._sweep_directory(number % 256)
+            self._next_swept = (self._next_swept + self._config.swept) % 256
+            if not found:
+                break
+
+    def _sweep_directory(self, number: int) -> int:
+        """Compare one; return how many blocks the index did not know."""
         known = self._index.in_directory(number)
         name, now = f"{number:02x}", time.time()
         unknown = []
@@ -375,6 +384,7 @@ class BlockStore:
         old = [each for each in known.items() if each[1] < now - _ABANDONED]
         if old:  # their files are gone, and are not about to be written
             self._index.update(gone=old)
+        return len(found)
 
     def _remove_leftovers(self, files: Iterable[_ListedFile]) -> Iterator[IndexedBlock]:
         """Remove what no process uses; yield the blocks."""

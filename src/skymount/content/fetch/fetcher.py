@@ -266,7 +266,7 @@ class Fetcher:
         views = [take(job.bytes_at(number)) for number in range(job.arrived, stop)]
 
         def receive(parts: Sequence[memoryview]) -> AsyncGenerator[int, None]:
-            speculative = job.speculative and not job.is_wanted
+            speculative = (lambda: not job.is_wanted) if job.speculative else None
             return range_request.receive(
                 client, skyfile, first * job.size, parts, job.refused, speculative=speculative
             )

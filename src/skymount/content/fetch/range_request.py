@@ -4,7 +4,7 @@
 skylink and path, so a portal without that format is asked for each file by its path.
 """
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from typing import NamedTuple
 
@@ -34,12 +34,13 @@ async def receive(
     views: Sequence[memoryview],
     refused: set[PortalReader],
     *,
-    speculative: bool = False,
+    speculative: Callable[[], bool] | None = None,
 ) -> AsyncGenerator[int, None]:
     """Fill views with the payload from `start` on; yield the number of each when it is filled.
 
     The last one is yielded once it is known that no more bytes follow. `refused` holds the portals
-    that do not send this payload as one stream, and is added to. `speculative`: nobody waits yet.
+    that do not send this payload as one stream, and is added to. `speculative` returns whether
+    nobody waits for the bytes yet.
     """
     wanted = ByteRange(start, start + sum(map(len, views)))
     async with AsyncExitStack() as stack:
@@ -59,14 +60,18 @@ async def receive(
                     yield number
             return
         for number, view in enumerate(views):
-            await _receive_files(client, skyfile, start, view)
+            await _receive_files(client, skyfile, start, view, speculative)
             refused.add(client)
             yield number
             start += len(view)
 
 
 async def _receive_files(
-    client: PortalReader, skyfile: Skyfile, start: int, view: memoryview
+    client: PortalReader,
+    skyfile: Skyfile,
+    start: int,
+    view: memoryview,
+    speculative: Callable[[], bool] | None,
 ) -> None:
     """Fill a view with a request for each file, which is looked up when its turn comes."""
     parts = _parts(client, skyfile, ByteRange(start, start + len(view)))
@@ -74,7 +79,8 @@ async def _receive_files(
     async def work() -> None:
         for path, size, part, position in parts:
             at = position - start
-            async with client.open_range(skyfile.skylink, path, part, size) as body:
+            opened = client.open_range(skyfile.skylink, path, part, size, speculative=speculative)
+            async with opened as body:
                 await body.fill(view[at : at + len(part)])
 
     await run_all(*[work] * _PARALLEL_FILES)

@@ -29,7 +29,6 @@ from skymount.fs.registry.store import KeyFileStore, S, changed_ns
 from skymount.fs.registry.write_buffer import FileData
 from skymount.fs.subtree import MUTABLE_TIMEOUT, UNCACHED_NO_ENTRY, InodeAttributes, Subtree, refuse
 
-_LEAST_WAIT = 0.1  # part of the grace; a lookup that could wait for less does not ask a portal
 _MIN_SCRATCH_LIMIT = 1 << 20  # bytes
 
 _PUBLIC_KEY = re.compile(rb"[0-9a-f]{64}")
@@ -48,7 +47,7 @@ class RegistryDirectoryConfig:
     space: InodeSpace
     suffix: bytes = b""  # ends the names of its files
     ttl: float = 2.0  # how old what stat says may be
-    grace: float = 0.5  # how long lookups in a directory may wait for a portal without a pause
+    grace: float = 0.5  # how long a lookup waits for a portal
 
 
 class KeyTreeLookup(Subtree, Generic[S]):
@@ -229,20 +228,19 @@ class KeyTreeLookup(Subtree, Generic[S]):
         return state is not None and state.data is None
 
     async def _ask_briefly(self, node: EntryFile) -> S | None:
-        """Ask within the time that lookups in the directory may still wait.
+        """Ask for at most `grace` seconds; None without an answer.
 
-        The kernel makes one lookup after the other where files are created. Together they wait for
-        `grace` seconds; the time that passes between two of them is added again.
+        The kernel sends one lookup at a time in a directory; others queue behind it. So after a
+        lookup that got no answer in time, none asks for as long again, and the queue passes.
         """
-        directory, begun = node.directory, trio.current_time()
-        left = min(self._config.grace, directory.wait_left + begun - directory.waited_at)
-        if left < self._config.grace * _LEAST_WAIT:
+        directory, grace = node.directory, self._config.grace
+        if trio.current_time() < directory.silent_until:
             return None
         found: S | None = None
-        with trio.move_on_after(left), suppress(SkymountError):
+        with trio.move_on_after(grace) as scope, suppress(SkymountError):
             found = await self._store.read(node.entry_id, self._config.ttl)
-        directory.waited_at = trio.current_time()
-        directory.wait_left = left - (directory.waited_at - begun)
+        if scope.cancelled_caught:
+            directory.silent_until = trio.current_time() + grace
         return found
 
     def _latest(self, node: EntryFile) -> FileData | None:

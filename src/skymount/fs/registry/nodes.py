@@ -128,8 +128,7 @@ class KeyDirectory(KeyNode):
     files: dict[bytes, EntryFile] = field(default_factory=dict)  # referred to, or new
     scratch: dict[bytes, ScratchFile] = field(default_factory=dict)
     hidden: set[bytes] = field(default_factory=set)  # entries that were renamed to scratch files
-    waited_at: float = -math.inf  # when a lookup in it last waited for a portal, by trio's clock
-    wait_left: float = 0.0  # seconds for which lookups in it could still wait then
+    silent_until: float = -math.inf  # by trio's clock; until then lookups in it ask no portal
 
 
 class NodeTable:

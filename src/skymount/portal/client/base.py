@@ -2,7 +2,7 @@
 verifies them.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -154,12 +154,12 @@ class PortalReader:
         byte_range: ByteRange,
         size: int,
         *,
-        speculative: bool = False,
+        speculative: Callable[[], bool] | None = None,
         **options: Unpack[CommonOptions],
     ) -> AsyncIterator[StreamingResponse]:
         """Open a byte range of a file of `size` bytes, or of the whole payload if `path` is empty.
 
-        A `speculative` request waits for a connection until no other request does.
+        While `speculative` returns True other requests get a connection first.
         """
         call = self.options.overridden(**options)
         request = content_request(skylink, path)

@@ -158,13 +158,13 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         byte_range: ByteRange | None = None,
         content: Content | None = None,
-        speculative: bool = False,
+        speculative: Callable[[], bool] | None = None,
     ) -> AsyncIterator[StreamingResponse]:
         """Send a request and yield its response once the head is there; success only.
 
         `options` are those of this call, `headers` go with `content`, and `byte_range` is the part
-        of the response's content that is wanted. A `speculative` request waits for a connection
-        until no other request does. Until there is a response a request that is safe is repeated,
+        of the response's content that is wanted. While `speculative` returns True other requests
+        get a connection first. Until there is a response a request that is safe is repeated,
         `options.retries` times at most.
         """
         call = self._call(request, options, headers)
@@ -258,7 +258,7 @@ class HttpClient:
         now: _Attempt,
         byte_range: ByteRange | None = None,
         content: Content | None = None,
-        speculative: bool = False,
+        speculative: Callable[[], bool] | None = None,
     ) -> StreamingResponse:
         """Make one attempt. Whoever gets the response closes it."""
         with _timed(now), translated(call):
@@ -362,10 +362,11 @@ async def _beginning(response: StreamingResponse) -> bytes:
 
 @contextmanager
 def _timed(now: _Attempt) -> Iterator[None]:
-    """Note in an error how long a portal could not be reached."""
+    """Note in an error how long a portal could not be reached, or that nothing was sent to it."""
     try:
         yield
     except PortalError as error:
         if isinstance(error.__cause__, httpx.ConnectError | httpx.ConnectTimeout):
             error.unreached = trio.current_time() - now.begun
+        error.is_unsent = isinstance(error.__cause__, httpx.PoolTimeout)
         raise

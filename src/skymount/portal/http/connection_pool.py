@@ -1,11 +1,28 @@
 """The connections to one portal: which are idle, which are lent, and who waits for one."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import httpx
 import trio
 
 from skymount.portal.http.http11 import ConnectionState, HTTP11Connection
+
+PATIENCE = 1.0
+"""Seconds that a speculative request lets all others go first."""
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A request that waits for a connection."""
+
+    speculative: Callable[[], bool] | None
+    since: float = field(default_factory=trio.current_time)
+    lent: trio.Event = field(default_factory=trio.Event)
+
+    def yields(self, now: float) -> bool:
+        """Whether requests that came later go first."""
+        return self.speculative is not None and now < self.since + PATIENCE and self.speculative()
 
 
 class ConnectionPool:
@@ -15,8 +32,7 @@ class ConnectionPool:
         """`size` is how many connections there may be at a time."""
         self._new = new
         self._free = size
-        self._demanded = trio.lowlevel.ParkingLot()
-        self._speculative = trio.lowlevel.ParkingLot()
+        self._waiting: list[_Waiting] = []  # the oldest first
         self._idle: list[HTTP11Connection] = []
         """The last one is used next: an open one, if there is any, and of these the last used."""
         self._lent: set[HTTP11Connection] = set()
@@ -40,18 +56,28 @@ class ConnectionPool:
         self._free -= 1
         return self._lend(self._new())
 
-    async def lend(self, limit: float, *, speculative: bool = False) -> HTTP11Connection:
+    async def lend(
+        self, limit: float, *, speculative: Callable[[], bool] | None = None
+    ) -> HTTP11Connection:
         """Lend a connection to one request.
 
-        A speculative request waits until no other request does. httpx.PoolTimeout after `limit`
-        seconds, and httpx.NetworkError if all connections are closed meanwhile.
+        Requests are served in the order in which they came. While `speculative` returns that nobody
+        waits for the response, for `PATIENCE` seconds at most, all others go first.
+        httpx.PoolTimeout after `limit` seconds, and httpx.NetworkError if all connections are
+        closed meanwhile.
         """
         if self._free:
             self._free -= 1
         else:
             closings = self.closings
-            with trio.move_on_after(limit) as scope:
-                await (self._speculative if speculative else self._demanded).park()
+            waiting = _Waiting(speculative)
+            self._waiting.append(waiting)
+            try:
+                with trio.move_on_after(limit) as scope:
+                    await waiting.lent.wait()
+            finally:
+                if not waiting.lent.is_set():
+                    self._waiting.remove(waiting)
             if scope.cancelled_caught:
                 raise httpx.PoolTimeout(f"every connection is busy for {limit:g} s")
             if closings != self.closings:
@@ -74,8 +100,10 @@ class ConnectionPool:
 
     def _pass_on(self) -> None:
         """Let the next request have the place of one that is done."""
-        for waiting in (self._demanded, self._speculative):
-            if waiting:
-                waiting.unpark()
-                return
-        self._free += 1
+        if not self._waiting:
+            self._free += 1
+            return
+        now = trio.current_time()
+        first = next((one for one in self._waiting if not one.yields(now)), self._waiting[0])
+        self._waiting.remove(first)
+        first.lent.set()

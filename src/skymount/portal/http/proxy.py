@@ -3,6 +3,7 @@
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from urllib.request import getproxies
 
 import h11
@@ -65,32 +66,81 @@ class Route:
         return h11.Request(method=b"CONNECT", target=target, headers=headers)
 
 
+@dataclass(frozen=True, slots=True)
+class _Exception:
+    """An entry of NO_PROXY, by the rules of httpx."""
+
+    scheme: str
+    host: str
+    """Empty: any."""
+    port: int | None
+    has_host: bool
+    """Whether it names the host itself."""
+    has_subdomains: bool
+
+    @classmethod
+    def parse(cls, entry: str) -> "_Exception | None":
+        """Return what an entry names; None if that is nothing.
+
+        ``example.com`` names its subdomains as well, ``.example.com`` only them, and an entry with
+        a scheme names them if its host begins with an asterisk. Any may have a port.
+        """
+        scheme, separator, address = entry.rpartition("://")
+        if not separator and address not in ("*", "localhost"):
+            bare = address.partition("/")[0]
+            if not _is_ip(bare):
+                address = f"*{address}"
+            elif ":" in bare:
+                address = f"[{bare}]"
+        domain = address.removeprefix("*")
+        has_subdomains = domain != address
+        name = domain.removeprefix(".") if has_subdomains else domain
+        try:
+            url = httpx.URL(f"{scheme or 'all'}://{name}")
+        except httpx.InvalidURL:
+            return None
+        if domain and not name:
+            return None
+        return cls(url.scheme, url.host, url.port, name == domain, has_subdomains)
+
+    def matches(self, url: httpx.URL) -> bool:
+        if self.scheme not in ("all", url.scheme) or self.port not in (None, url.port):
+            return False
+        if not self.host:
+            return True
+        if url.host == self.host:
+            return self.has_host
+        return self.has_subdomains and url.host.endswith(f".{self.host}") and not _is_ip(url.host)
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
 class EnvironmentProxies:
     """The proxies that the environment names: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY."""
 
     def __init__(self, named: Mapping[str, str] | None = None) -> None:
         """`named` is what `urllib.request.getproxies` returns."""
         self._named = getproxies() if named is None else dict(named)
+        entries = [entry.strip().lower() for entry in self._named.get("no", "").split(",")]
+        self._exceptions = [
+            found for found in map(_Exception.parse, filter(None, entries)) if found
+        ]
         self._parsed: dict[str, Proxy] = {}
 
     def proxy_for(self, url: httpx.URL) -> Proxy | None:
         """Return the proxy for a URL, if any; UnavailableError if it cannot be used."""
         address = self._named.get(url.scheme) or self._named.get("all")
-        if not address or self._is_excepted(url):
+        if not address or any(exception.matches(url) for exception in self._exceptions):
             return None
         if address not in self._parsed:
             self._parsed[address] = _parsed(address)
         return self._parsed[address]
-
-    def _is_excepted(self, url: httpx.URL) -> bool:
-        """Whether NO_PROXY names the host, or a domain that it is in; or all."""
-        host = url.host.lower()
-        names = (host, f"{host}:{url.port or _PORTS.get(url.scheme)}")
-        for entry in self._named.get("no", "").lower().split(","):
-            domain = entry.strip().lstrip(".").strip("[]")
-            if domain == "*" or (domain and any(f".{x}".endswith(f".{domain}") for x in names)):
-                return True
-        return False
 
 
 def _parsed(address: str) -> Proxy:

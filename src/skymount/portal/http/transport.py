@@ -24,8 +24,8 @@ _FORGETTING = 1.02
 
 class HTTPTransport(httpx.AsyncBaseTransport):
     """Sends requests over pooled connections. `HTTP11Connection.handle` lists the extensions of
-    requests. Two more are: a request that is "speculative" waits for a connection until no other
-    request does, and "on_lent" is called when it has one.
+    requests. Two more are: "speculative", as in `ConnectionPool.lend`, and "on_lent", which is
+    called when the request has a connection.
 
     Closing it ends what is under way. A request after that opens a new connection.
     """
@@ -51,7 +51,7 @@ class HTTPTransport(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         route = self._route(request.url)
         limit = request.extensions["timeout"]["pool"]
-        speculative = request.extensions.get("speculative", False)
+        speculative = request.extensions.get("speculative")
         connection = await self._pool.lend(limit, speculative=speculative)
         begun = trio.current_time()
         request.extensions.get("on_lent", lambda: None)()

@@ -7,10 +7,8 @@
 
 import os
 import sqlite3
-from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import TypeVar
 
 import trio
 
@@ -40,8 +38,6 @@ CREATE TABLE entries (
 # An unsigned 64-bit revision does not fit SQLite's signed integers, so it is stored as 8 bytes.
 _SELECT = "SELECT public_key, tweak, data, revision, kind, signature FROM entries WHERE id = ?"
 _REPLACE = "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)"
-
-_T = TypeVar("_T")
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -94,6 +90,7 @@ class EntryStore:
     """The registry of one portal. Use `open` and `close`."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         with ExitStack() as opened:
             self._writer = opened.enter_context(closing(_connect(path)))
             _prepare(self._writer, path)
@@ -126,7 +123,12 @@ class EntryStore:
 
     async def find(self, entry: bytes) -> SignedEntry | None:
         """Return the entry of a 32-byte id, as in a v2 skylink; None when there is none."""
-        return await self._in_reader(lambda connection: _read(connection, entry))
+
+        def find() -> SignedEntry | None:
+            with disk_errors("read the registry"):
+                return _read(self._reader, entry)
+
+        return await trio.to_thread.run_sync(find, limiter=self._reader_thread)
 
     async def update(self, signed: SignedEntry) -> None:
         """Store an entry; once this returns, it survives a crash.
@@ -179,13 +181,11 @@ class EntryStore:
     async def count(self) -> int:
         async with self._commit_lock:
             if self._count is None:
-                query = "SELECT count(*) FROM entries"
-                self._count = await self._in_reader(lambda db: int(db.execute(query).fetchone()[0]))
+                self._count = await trio.to_thread.run_sync(self._count_all)
             return self._count
 
-    async def _in_reader(self, read: Callable[[sqlite3.Connection], _T]) -> _T:
-        def run() -> _T:
-            with disk_errors("read the registry"):
-                return read(self._reader)
-
-        return await trio.to_thread.run_sync(run, limiter=self._reader_thread)
+    def _count_all(self) -> int:
+        """Read the whole table, over a connection of its own: nobody waits for it in `find`."""
+        with disk_errors("read the registry"), closing(_connect(self._path)) as connection:
+            (count,) = connection.execute("SELECT count(*) FROM entries").fetchone()
+            return int(count)
