@@ -30,7 +30,7 @@ from skymount.errors import (
 )
 from skymount.fs.dispatcher import FileSystem
 from skymount.fs.inode_space import merge_forgets
-from skymount.fs.subtree import IMMUTABLE, NAME_MAX, InodeAttributes, OpenFile, Subtree, refuse
+from skymount.fs.subtree import IMMUTABLE, NAME_MAX, InodeAttributes, OpenFile, Subtree
 
 log = logging.getLogger(__name__)
 
@@ -99,16 +99,21 @@ def _fuse_error(operation: str, error: Exception) -> pyfuse3.FUSEError:
     return pyfuse3.FUSEError(number)
 
 
+def _refuse(number: int) -> NoReturn:
+    """Refuse a request that is no failure: nothing is logged."""
+    raise pyfuse3.FUSEError(number)
+
+
 def _check_length(name: bytes) -> None:
     if len(name) > NAME_MAX:
-        refuse(errno.ENAMETOOLONG)
+        _refuse(errno.ENAMETOOLONG)
 
 
 def _never_possible(name: str, parent: int = 0) -> Any:
     """Refuse a request; `parent` is the position of the directory's inode among its arguments."""
 
     async def refuse_it(self: "FuseAdapter", *args: Any) -> NoReturn:
-        refuse(self._files.subtree(args[parent]).refusal)
+        _refuse(self._files.subtree(args[parent]).refusal)
 
     refuse_it.__name__ = name
     return _handler(refuse_it)
@@ -193,9 +198,11 @@ class FuseAdapter(pyfuse3.Operations):
     @_handler
     async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
         if not name.startswith(b"user."):
-            refuse(errno.EOPNOTSUPP)  # so that ls does not ask for the labels and ACLs of each file
+            _refuse(
+                errno.EOPNOTSUPP
+            )  # so that ls does not ask for the labels and ACLs of each file
         value = (await self._xattrs(inode)).get(name)
-        return value if value is not None else refuse(pyfuse3.ENOATTR)
+        return value if value is not None else _refuse(pyfuse3.ENOATTR)
 
     @_handler
     async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
@@ -219,14 +226,14 @@ class FuseAdapter(pyfuse3.Operations):
     def _refuse_xattr(self, inode: int, name: bytes) -> NoReturn:
         """Refuse with the errno after which programs that copy attributes go on without them."""
         is_read_only = name.startswith(b"user.") and not self._files.subtree(inode).writable
-        refuse(errno.EROFS if is_read_only else errno.EOPNOTSUPP)
+        _refuse(errno.EROFS if is_read_only else errno.EOPNOTSUPP)
 
     # Changes
 
     def _check_owner(self, ctx: pyfuse3.RequestContext, inode: int) -> None:
         """EACCES for other users where one can write: the signing keys are the owner's."""
         if not self._may_write(ctx, inode):
-            refuse(errno.EACCES)
+            _refuse(errno.EACCES)
 
     def _may_write(self, ctx: pyfuse3.RequestContext, inode: int) -> bool:
         return not self._files.subtree(inode).writable or ctx.uid in (self._uid, 0)
@@ -278,7 +285,7 @@ class FuseAdapter(pyfuse3.Operations):
         _check_length(name_new)
         subtree = self._files.subtree(parent_inode_old)
         if self._files.subtree(parent_inode_new) is not subtree:
-            refuse(errno.EXDEV)
+            _refuse(errno.EXDEV)
         old, new = (parent_inode_old, name_old), (parent_inode_new, name_new)
         with trio.fail_after(self._deadline):
             await subtree.rename(*old, *new, flags)
@@ -333,7 +340,7 @@ class FuseAdapter(pyfuse3.Operations):
             if not is_writing and not self._may_write(ctx, inode):
                 mode = (await subtree.getattr(inode)).mode
                 if not mode & stat.S_IROTH:  # one of the owner's scratch files
-                    refuse(errno.EACCES)
+                    _refuse(errno.EACCES)
             opened = await subtree.open(inode, flags)
         if content := opened.preload():
             with suppress(OSError):  # then the kernel will ask for it
