@@ -107,3 +107,16 @@ async def test_closed_while_waiting():
         pool.take_back(connection)
     assert connection.state is ConnectionState.CLOSED
     assert await pool.lend(60) is not connection
+
+
+async def test_cancelled_just_before_it_gets_a_place():
+    """C13: A request that is cancelled in the moment in which it gets its place gives it back."""
+    pool = new_pool(1)
+    first = await pool.lend(60)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pool.lend, 60)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+        pool.take_back(first)
+    with trio.fail_after(5):
+        await pool.lend(60)

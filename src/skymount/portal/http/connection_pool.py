@@ -72,13 +72,15 @@ class ConnectionPool:
             closings = self.closings
             waiting = _Waiting(speculative)
             self._waiting.append(waiting)
+            has_place = False
             try:
-                with trio.move_on_after(limit) as scope:
+                with trio.move_on_after(limit):
                     await waiting.lent.wait()
+                    has_place = True
             finally:
-                if not waiting.lent.is_set():
-                    self._waiting.remove(waiting)
-            if scope.cancelled_caught:
+                if not has_place:
+                    self._give_up(waiting)
+            if not has_place:
                 raise httpx.PoolTimeout(f"every connection is busy for {limit:g} s")
             if closings != self.closings:
                 self._pass_on()
@@ -97,6 +99,12 @@ class ConnectionPool:
         elif connection.state is not ConnectionState.CLOSED:
             self._idle.insert(0, connection)
         self._pass_on()
+
+    def _give_up(self, waiting: _Waiting) -> None:
+        if waiting.lent.is_set():  # it was cancelled just before it got a place
+            self._pass_on()
+        else:
+            self._waiting.remove(waiting)
 
     def _pass_on(self) -> None:
         """Let the next request have the place of one that is done."""
