@@ -17,7 +17,7 @@ _STARTING = 20.0  # seconds
 needs_nginx = pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
 
 _CONFIG = """\
-daemon off; worker_processes 1; error_log {root}/error.log; pid {root}/pid;
+daemon off; master_process off; error_log {root}/error.log; pid {root}/pid;
 events {{ }}
 http {{
     access_log off;
