@@ -1,6 +1,8 @@
 """The connections to a portal: headers of each request, redirects, repetitions, secrets."""
 
+import gc
 import logging
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -107,6 +109,30 @@ async def test_options_of_one_call():
         assert third["authorization"] == basic_credentials(KEY)
         assert third["cookie"] == COOKIE
         assert portal.accepted == 1
+
+
+class _Speculation:
+    """A callable that can be looked for."""
+
+    def __call__(self) -> bool:
+        return True
+
+
+async def test_a_closed_response_leaves_nothing_to_the_garbage_collector():
+    """What a request refers to, such as buffers, is free as soon as its response is closed."""
+    async with talking() as (_, client):
+        gc.disable()
+        try:
+            speculative = _Speculation()
+            found = weakref.ref(speculative)
+            async with client.http.open(GET, speculative=speculative) as response:
+                del speculative
+                assert found() is not None
+                await response.read(1 << 20)
+            del response
+            assert found() is None
+        finally:
+            gc.enable()
 
 
 async def test_time_out_of_one_call():

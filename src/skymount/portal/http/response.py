@@ -216,7 +216,12 @@ class StreamingResponse:
         return found.getvalue()
 
     async def aclose(self) -> None:
-        await self._response.aclose()
+        try:
+            await self._response.aclose()
+        finally:
+            # httpx's response and its stream refer to each other. Without this, the buffers that
+            # the request refers to could not be reused before a garbage collection.
+            self._response.stream = httpx.ByteStream(b"")
 
     def _note(self, begun: float, received: int) -> None:
         wrong = self._rate.note(trio.current_time() - begun, received)
