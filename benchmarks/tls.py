@@ -42,8 +42,14 @@ def _tls(plan: Plan, site: Site, file: Skyfile) -> Iterator[Figure]:
     with mounts.skymount(plan.work, site.url, ca_file=str(site.certificate)) as mounted:
         seconds = machine.read_cold(mounted.file(file), file.size)
         ours = rate("skymount, cold", file.size, seconds)
-    yield from (by_curl, ours)
+    make_cold(file)
+    settings = {"ca_file": str(site.certificate), "disk_cache": "off"}
+    with mounts.skymount(plan.work, site.url, **settings) as mounted:
+        seconds = machine.read_cold(mounted.file(file), file.size)
+        alone = rate("skymount, cold, without a cache on disk", file.size, seconds)
+    yield from (by_curl, ours, alone)
     yield ratio("cold over HTTPS: skymount / curl", ours, by_curl, at_least=0.6)
+    yield ratio("cold over HTTPS, without a cache on disk: skymount / curl", alone, by_curl)
     if machine.has("rclone"):
         make_cold(file)
         with mounts.rclone(plan.work, site.url, site.certificate) as mounted:
@@ -51,6 +57,7 @@ def _tls(plan: Plan, site: Site, file: Skyfile) -> Iterator[Figure]:
         by_rclone = rate("rclone, cold", file.size, seconds)
         yield by_rclone
         yield ratio("cold over HTTPS: skymount / rclone", ours, by_rclone, at_least=1.5)
+        yield ratio("the same without a cache on disk", alone, by_rclone)
 
 
 GROUPS = [

@@ -86,6 +86,29 @@ async def test_what_is_offered_is_there_after_the_end(store: BlockStore) -> None
         assert again.counts == DiskCacheCounts(hits=4, misses=1, stored=0, dropped=0, damaged=0)
 
 
+class MeetingStore(BlockStore):
+    """Reads when three threads do so at once."""
+
+    def get(self, key: BlockKey) -> memoryview | None:
+        meeting.wait(60)
+        return super().get(key)
+
+
+meeting = threading.Barrier(3)
+
+
+async def test_many_blocks_are_read_at_once(tmp_path: Path) -> None:
+    """The blocks of one read are shared among the threads, and come back in order."""
+    store = MeetingStore.open(tmp_path, 64 * MIB)
+    for index in range(6):
+        store.put(key(index), bytes([index]) * 1000)
+    async with open_write_behind(store, WriteBehindConfig(readers=3)) as queue:
+        found = await queue.read(list(map(key, range(6))))
+        assert [bytes(each[:1]) for each in found if each is not None] == [
+            bytes([index]) for index in range(6)
+        ]
+
+
 async def test_nothing_is_fetched(store: BlockStore) -> None:
     async with open_write_behind(store) as queue:
         assert await queue.read([]) == []
