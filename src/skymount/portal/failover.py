@@ -17,6 +17,7 @@ from skymount.errors import (
     BadContentError,
     NotFoundError,
     PortalError,
+    ReadOnlyPortalError,
     StorageError,
     UnavailableError,
 )
@@ -47,6 +48,16 @@ class Portals:
     budget: MemoryBudget = field(default_factory=MemoryBudget)
     """For descriptions of content while they are received."""
     _breakers: dict[PortalReader, CircuitBreaker] = field(default_factory=dict)
+
+    @property
+    def writable_clients(self) -> list[PortalReader]:
+        return [client for client in self.clients if not client.http.options.read_only]
+
+    def writable(self) -> "Portals":
+        """Return those that are not read-only; ReadOnlyPortalError when all are."""
+        if self.clients and not self.writable_clients:
+            raise ReadOnlyPortalError("all portals are read-only in the configuration")
+        return replace(self, clients=self.writable_clients)
 
     def ranked(self) -> list[PortalReader]:
         now = trio.current_time()
