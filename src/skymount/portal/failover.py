@@ -4,11 +4,19 @@ together. It does not know what is asked; ``circuit_breaker`` decides who is wor
 
 import copy
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar, Unpack
+from typing import TypeVar
 
 import trio
 
@@ -201,12 +209,15 @@ async def _pause_before(number: int) -> None:
 
 @asynccontextmanager
 async def open_portals(
-    urls: Sequence[str], **options: Unpack[ClientOptions]
+    portals: Mapping[str, ClientOptions], timeout: float
 ) -> AsyncIterator[Portals]:
-    """Open a client for each URL. They retry nothing: `Portals` asks the next portal instead."""
+    """Open a client for each URL, with its options and seconds of silence.
+
+    They retry nothing: `Portals` asks the next portal instead.
+    """
     async with AsyncExitStack() as stack:
         clients = []
-        for url in urls:
-            parsed = replace(PortalOptions.parse(url, **options), retries=0)
+        for url, options in portals.items():
+            parsed = replace(PortalOptions.parse(url, **options), idle_timeout=timeout, retries=0)
             clients.append(await stack.enter_async_context(PortalReader.of(parsed)))
         yield Portals(clients)
