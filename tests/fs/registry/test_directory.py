@@ -13,6 +13,7 @@ from skymount.fs.inode_space import REGISTRY
 from skymount.portal.ledger.revision_marks import EntryId
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import hash_data_key
+from tests.fakes.refusal import refused
 from tests.fakes.registry_mount import (
     CREATE,
     HOME,
@@ -21,7 +22,6 @@ from tests.fakes.registry_mount import (
     Held,
     RegistryMount,
     ref,
-    refused,
 )
 
 
