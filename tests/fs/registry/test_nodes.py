@@ -14,6 +14,7 @@ from skymount.fs.registry.nodes import (
     ScratchFile,
 )
 from skymount.fs.registry.write_buffer import WriteBuffer
+from skymount.fs.subtree import refuse
 from skymount.wire.registry_entry import hash_data_key
 from tests.fakes.refusal import refusal
 
@@ -136,12 +137,13 @@ def test_writes_during_a_rename(nodes: NodeTable, directory: KeyDirectory):
     """G13: they are refused; after a rename that failed they are not."""
     file = entry_file(nodes, directory)
     buffer = file.share_buffer(new_buffer())
-    with pytest.raises(RuntimeError), file.writes_refused():
-        assert buffer.is_cut_off
-        raise RuntimeError
+    with refusal(errno.EIO), file.writes_refused():
+        failed = buffer.is_cut_off
+        refuse(errno.EIO)
+    assert failed
     assert not buffer.is_cut_off
     with file.writes_refused():
-        pass
+        assert buffer.is_cut_off
     assert buffer.is_cut_off
 
 

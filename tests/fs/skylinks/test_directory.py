@@ -29,7 +29,6 @@ from tests.fakes.in_memory_mount import (
 from tests.fakes.refusal import refused
 from tests.fakes.skyfiles import resolver
 
-
 # --- looking up
 
 

@@ -62,7 +62,7 @@ async def test_provisional_tree(mock_clock: MockClock):
     assert version.was_provisional  # the kernel may have pages of what was shown before
 
 
-async def test_shown_as_another_version():
+async def test_shown_as_another_version(mock_clock: MockClock):
     """A name that was resolved after it was handed out shows all that the other version does."""
     early, late = empty_version(resolver()), empty_version()
     early.target, late.verified = None, False
