@@ -2,10 +2,9 @@
 
 import errno
 import os
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-import pytest
 import trio
 
 from skymount.errors import BadContentError, FrozenEntryError, StaleEntryError
@@ -274,10 +273,3 @@ class RegistryMount:
             self.tree.forget(inode, count)
         self.references.clear()
         return len(list(self.tree.nodes))
-
-
-async def refused(number: int, work: Awaitable[object]) -> None:
-    """Expect an OSError of that number."""
-    with pytest.raises(OSError) as caught:
-        await work
-    assert errno.errorcode[caught.value.errno or 0] == errno.errorcode[number]

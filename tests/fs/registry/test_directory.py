@@ -13,6 +13,7 @@ from skymount.errors import UnavailableError
 from skymount.fs.inode_space import REGISTRY
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import hash_data_key
+from tests.fakes.refusal import refused
 from tests.fakes.registry_mount import (
     CREATE,
     HOME,
@@ -20,7 +21,6 @@ from tests.fakes.registry_mount import (
     OWN,
     RegistryMount,
     ref,
-    refused,
 )
 
 
