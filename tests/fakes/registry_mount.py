@@ -45,6 +45,8 @@ class FakeStore:
     known: list[EntryId] = field(default_factory=list)
     asked: list[EntryId] = field(default_factory=list)
     """Each request for an entry."""
+    begun: list[EntryId] = field(default_factory=list)
+    """Each post that was begun."""
     posts: list[tuple[EntryId, bytes | None]] = field(default_factory=list)
     pending: set[EntryId] = field(default_factory=set)
     doubtful: bytes = b"doubtful"
@@ -87,6 +89,7 @@ class FakeStore:
         self, ref: EntryId, pair: SigningKeyPair, data: bytes | None, base: Held | None
     ) -> Held:
         assert pair.public_key == ref.public_key
+        self.begun.append(ref)
         await self._work()
         now = self.held.get(ref, Held())
         if now.revision == MAX_REVISION:
