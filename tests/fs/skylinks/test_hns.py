@@ -10,8 +10,15 @@ import trio
 from skymount.errors import BadContentError, UnavailableError
 from skymount.fs.static_tree import HNS
 from skymount.fs.subtree import MUTABLE_TIMEOUT, InodeAttributes
-from tests.fakes.in_memory_mount import FILES, InMemoryMount, Listed, open_in_memory_mount
-from tests.fs.test_dispatcher import listing, lookup, refused
+from tests.fakes.in_memory_mount import (
+    FILES,
+    InMemoryMount,
+    Listed,
+    listing,
+    lookup,
+    open_in_memory_mount,
+)
+from tests.fakes.refusal import refused
 
 
 def publish(mount: InMemoryMount, domain: str = "example", files: dict[str, bytes] = FILES) -> None:
