@@ -37,14 +37,18 @@ from skymount.portal.options import ClientOptions, PortalOptions
 T = TypeVar("T")
 E = TypeVar("E", bound=PortalError)
 
-ROUNDS = 3
-"""How often each portal is asked before a failure is reported."""
-
-BACKOFF = 0.2
-"""Seconds of pause before the second round, doubled for each further one, jittered."""
-
 PROOF_TIMEOUT = 10.0
 """Seconds that all other portals together have to prove an answer that came without a proof."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverConfig:
+    """How often portals that fail are asked again."""
+
+    rounds: int = 3
+    """How often each portal is asked before a failure is reported."""
+    backoff: float = 0.2
+    """Seconds of pause before the second round, doubled for each further one, jittered."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ class Portals:
     """The configured portals, in the order of preference."""
 
     clients: Sequence[PortalReader]
-    rounds: int = ROUNDS
+    config: FailoverConfig = field(default_factory=FailoverConfig)
     budget: MemoryBudget = field(default_factory=MemoryBudget)
     """For descriptions of content while they are received."""
     _breakers: dict[PortalReader, CircuitBreaker] = field(default_factory=dict)
@@ -89,8 +93,8 @@ class Portals:
         errors = (self._breaker(client).connect_error for client in self.clients if client in done)
         failure = next(map(copy.copy, filter(None, errors)), None)
         refusal: PortalError | None = None
-        for number in range(self.rounds):
-            await _pause_before(number)
+        for number in range(self.config.rounds):
+            await self._pause_before(number)
             for client in self.ranked():
                 if client in done:
                     continue
@@ -165,11 +169,11 @@ class Portals:
                     proofs.append(answer)
                     proof_found.cancel()
 
-        for number in range(self.rounds):
+        for number in range(self.config.rounds):
             asked = self._worth_a_proof(undecided - refused, number)
             if proofs or not asked:
                 break
-            await _pause_before(number)
+            await self._pause_before(number)
             with trio.CancelScope() as proof_found:
                 await run_all(*(partial(attempt, client, number, proof_found) for client in asked))
 
@@ -182,7 +186,7 @@ class Portals:
         self, client: PortalReader, ask: Callable[[PortalReader], Awaitable[T]], number: int
     ) -> T:
         breaker = self._breaker(client)
-        is_last_round = number == self.rounds - 1
+        is_last_round = number == self.config.rounds - 1
         try:
             answer = await ask(client)
         except (UnavailableError, BadContentError) as error:
@@ -195,16 +199,16 @@ class Portals:
         breaker.record_success(trio.current_time())
         return answer
 
+    async def _pause_before(self, number: int) -> None:
+        if number:
+            jitter = random.uniform(0.5, 1.5)
+            await trio.sleep(self.config.backoff * 2 ** (number - 1) * jitter)
+
 
 def _bare(error: E) -> E:
     """Return the error without its traceback and causes, whose frames hold what was received."""
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
-
-
-async def _pause_before(number: int) -> None:
-    if number:
-        await trio.sleep(BACKOFF * 2 ** (number - 1) * random.uniform(0.5, 1.5))
 
 
 @asynccontextmanager

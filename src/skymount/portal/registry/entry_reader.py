@@ -80,7 +80,8 @@ class EntryReader:
         if not chosen:
             return None
         found = copy.copy(self)
-        found.portals = replace(self.portals, clients=chosen, rounds=1)
+        once = replace(self.portals.config, rounds=1)
+        found.portals = replace(self.portals, clients=chosen, config=once)
         return found
 
     def watch(self, changed: Callable[[EntryId, EntryState], None]) -> None:
