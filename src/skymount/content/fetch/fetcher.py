@@ -193,7 +193,7 @@ class Fetcher:
                     await self._fetch_demanded(job)
         except PortalError as problem:
             error = problem
-            log.warning("%s: reading failed: %s", job.skyfile.skylink, problem)
+            log.debug("%s: reading failed: %s", job.skyfile.skylink, problem)
         except Exception as problem:  # a bug must not end everybody else's tasks
             error = PortalError(f"reading failed: {problem!r}")
             log.exception("%s: reading failed", job.skyfile.skylink)
