@@ -13,7 +13,7 @@ from skymount.errors import (
     RolledBackError,
     UnavailableError,
 )
-from skymount.portal.failover import ROUNDS
+from skymount.portal.failover import FailoverConfig
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.registry.entry_state import (
@@ -277,7 +277,7 @@ async def test_readers_of_one_entry_share_an_answer(
         for _ in range(100):
             nursery.start_soon(failing)
     assert failures == 100
-    assert one.requests == asked + ROUNDS
+    assert one.requests == asked + FailoverConfig().rounds
 
 
 async def test_reader_that_is_cancelled_leaves_the_others_their_answer(

@@ -78,7 +78,8 @@ class EntryReader:
         if not chosen:
             return None
         found = copy.copy(self)
-        found.portals = replace(self.portals, clients=chosen, rounds=1)
+        once = replace(self.portals.config, rounds=1)
+        found.portals = replace(self.portals, clients=chosen, config=once)
         return found
 
     def watch(self, changed: Callable[[EntryId, EntryState], None]) -> None:
@@ -143,8 +144,12 @@ class EntryReader:
 
     async def _ask(self, ref: EntryId, named: bool = True) -> EntryState:
         begun = trio.current_time()
+
+        async def ask(portal: PortalReader) -> EntryState:
+            return await self._ask_one(portal, ref, named)
+
         try:
-            state = await self.portals.first(lambda portal: self._ask_one(portal, ref, named))
+            state = await self.portals.first(ask, probe=ask)
         except NotFoundError:
             old = self._cache.get(ref)
             was_absent = old is not None and old.signed is None
