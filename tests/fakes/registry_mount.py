@@ -2,10 +2,9 @@
 
 import errno
 import os
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-import pytest
 import trio
 
 from skymount.errors import BadContentError, FrozenEntryError, StaleEntryError
@@ -46,6 +45,8 @@ class FakeStore:
     known: list[EntryId] = field(default_factory=list)
     asked: list[EntryId] = field(default_factory=list)
     """Each request for an entry."""
+    begun: list[EntryId] = field(default_factory=list)
+    """Each post that was begun."""
     posts: list[tuple[EntryId, bytes | None]] = field(default_factory=list)
     pending: set[EntryId] = field(default_factory=set)
     doubtful: bytes = b"doubtful"
@@ -88,6 +89,7 @@ class FakeStore:
         self, ref: EntryId, pair: SigningKeyPair, data: bytes | None, base: Held | None
     ) -> Held:
         assert pair.public_key == ref.public_key
+        self.begun.append(ref)
         await self._work()
         now = self.held.get(ref, Held())
         if now.revision == MAX_REVISION:
@@ -271,10 +273,3 @@ class RegistryMount:
             self.tree.forget(inode, count)
         self.references.clear()
         return len(list(self.tree.nodes))
-
-
-async def refused(number: int, work: Awaitable[object]) -> None:
-    """Expect an OSError of that number."""
-    with pytest.raises(OSError) as caught:
-        await work
-    assert errno.errorcode[caught.value.errno or 0] == errno.errorcode[number]

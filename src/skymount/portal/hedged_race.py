@@ -12,9 +12,10 @@ from typing import Generic, Protocol, TypeVar
 import trio
 
 from skymount.errors import PortalError, PortalTimeoutError
-from skymount.portal.client.base import PortalReader
+from skymount.portal.client.base import PortalReader, is_alive
 from skymount.portal.health import BreakerState, HedgeBudget, PortalHealth
 from skymount.portal.http.request_watch import RequestWatch
+from skymount.portal.reachability import Attempts
 
 T = TypeVar("T")
 
@@ -165,7 +166,10 @@ class HedgedRace(Generic[T]):
             return
         now = trio.current_time()
         for runner in self._running:
-            if runner.pinged is None:
+            if runner.watch.is_idle:  # it has sent nothing that could be answered
+                if runner.health.attempts(now, is_alone=False) is Attempts.NONE:
+                    self._give_up(runner, now)
+            elif runner.pinged is None:
                 runner.pinged = now
                 nursery.start_soon(_ping, runner)
             elif runner.health.showed_signs(runner.pinged):
@@ -239,5 +243,5 @@ async def unless_late(
 
 async def _ping(runner: _Runner) -> None:
     """Ask a portal for a sign of life. Any response is one."""
-    if await runner.client.is_alive():
+    if await is_alive(runner.client.http):
         runner.health.record_sign(trio.current_time())

@@ -2,11 +2,10 @@
 
 import json
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +16,6 @@ from skymount.content.model.skyfile import Verified, VerifyPolicy
 from skymount.content.skydb.document_text import as_text, as_upload
 from skymount.content.skydb.documents import Documents
 from skymount.content.worker.shared_memory import LongText
-from skymount.content.worker.worker_process import run_worker
 from skymount.errors import BadContentError, InvalidDocumentError, StaleEntryError
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.client import PortalClient
@@ -200,19 +198,20 @@ LARGE = json.dumps([{"n": n, "é": "x" * 50} for n in range(5000)]).encode()
 
 
 @pytest.fixture
-def workers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What workers were started for."""
-    started: list[str] = []
+def workers(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], list[str]]:
+    """Return what worker processes were started for."""
+    path = tmp_path_factory.mktemp("workers")
+    log, python = path / "log", path / "python"
+    log.touch()
+    python.write_text(f'#!/bin/sh\necho "$*" >> "{log}"\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    return lambda: [line.split()[-1] for line in log.read_text().splitlines()]
 
-    async def run(program: str, what: str, *rest: Any, **more: Any) -> None:
-        started.append(rest[2])
-        await run_worker(program, what, *rest, **more)
 
-    monkeypatch.setattr("skymount.content.skydb.documents.run_worker", run)
-    return started
-
-
-async def test_large_document(portal: str, tmp_path: Path, workers: list[str]):
+async def test_large_document(portal: str, tmp_path: Path, workers: Callable[[], list[str]]):
     """D4: A document of more than 128 KiB is read and written by a worker process; a small one
     is not.
     """
@@ -220,19 +219,21 @@ async def test_large_document(portal: str, tmp_path: Path, workers: list[str]):
     odd = EntryId(PAIR.public_key, hash_data_key("\0\n é"), "\0\n é")
     async with open_kit(portal, path=tmp_path) as kit:
         await kit.documents.write(ref("small"), PAIR, b"[]", None)
-        assert workers == []
+        assert workers() == []
         for each in (ref("large"), odd):
             written = await kit.documents.write(each, PAIR, bytearray(LARGE), None)
             assert written.data == text
-        assert workers == ["write", "write"]
+        assert workers() == ["write", "write"]
     async with open_kit(portal, path=tmp_path) as kit:
         assert (await kit.documents.read(ref("large"))).data == text
         assert (await kit.documents.read(odd)).data == text
-        assert workers[2:] == ["read", "read"]
+        assert workers()[2:] == ["read", "read"]
         assert (await kit.documents.read(ref("small"))).data == b"[]\n"
 
 
-async def test_large_text_that_is_no_document(portal: str, tmp_path: Path, workers: list[str]):
+async def test_large_text_that_is_no_document(
+    portal: str, tmp_path: Path, workers: Callable[[], list[str]]
+):
     """D2: EINVAL at close, and then nothing is sent; what is no document cannot be read."""
     (tmp_path / "text").write_bytes(LARGE[:-1])
     async with open_kit(portal, path=tmp_path) as kit, PortalClient(portal) as client:
@@ -243,7 +244,7 @@ async def test_large_text_that_is_no_document(portal: str, tmp_path: Path, worke
         await kit.entries.write(ref("large text"), PAIR, bytes(_link(skylink)), None)
         with pytest.raises(BadContentError, match="not JSON"):
             await kit.documents.read(ref("large text"))
-    assert workers == ["write", "read"]
+    assert workers() == ["write", "read"]
 
 
 async def test_process_that_fails(portal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -285,15 +286,16 @@ async def test_change_where_nothing_is_checked(portal: str, tmp_path: Path):
         assert (await kit.documents.read(ref("any"))).data == b"[\n  2\n]\n"
 
 
-async def test_long_text_that_is_open(portal: str, tmp_path: Path, workers: list[str]):
+async def test_long_text_that_is_open(
+    portal: str, tmp_path: Path, workers: Callable[[], list[str]]
+):
     """D5: A text of more than 1 MiB is there once however often it is open for reading."""
     text = as_text(as_upload(json.dumps(["x" * (2 << 20)]).encode()))
     async with open_kit(portal, path=tmp_path, cache=3 << 20) as kit:
         for name, other in (("one", b"[1,"), ("two", b"[2,")):
             await kit.documents.write(ref(name), PAIR, other + text.lstrip()[1:], None)
-        workers.clear()
         opened = [(await kit.documents.read(ref(name))).data for name in ("one", "two") * 3]
-        assert workers == ["read", "read"]
+        assert workers()[2:] == ["read", "read"]
         assert len({id(data) for data in opened}) == 2
         assert opened[0] == as_text(as_upload(b"[1," + text.lstrip()[1:]))
         assert opened[0] != opened[1]

@@ -5,11 +5,11 @@ import os
 
 import pytest
 
+from tests.fakes.refusal import refused
 from tests.fakes.registry_mount import (
     REWRITE,
     RegistryMount,
     ref,
-    refused,
 )
 
 

@@ -22,7 +22,8 @@ from skymount.portal.registry.entry_state import (
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.registry_entry import DELETED, Entry, SignedEntry
 from tests.fakes.entries import FakeRegistry, portals_of
-from tests.portal.registry.entries import OTHER, PAIR, by_work, pending, ref, signed
+from tests.portal.ledger.entries import OTHER, PAIR, by_work
+from tests.portal.registry.entries import pending, ref, signed
 
 
 async def test_read_shows_what_the_portal_has(alone: VerifiedRegistry, one: FakeRegistry):

@@ -128,14 +128,6 @@ class PortalReader:
         """Open connections before they are needed."""
         await self.http.connect(count)
 
-    async def is_alive(self) -> bool:
-        """Whether the portal responds to anything."""
-        try:
-            await self.http.fetch(requests.Request("HEAD", "/"), 0)
-        except PortalError as error:
-            return error.status is not None
-        return True
-
     async def head(self, skylink: Skylink) -> ContentHead:
         """Ask for the headers of a whole skylink, as the function `head`."""
         return await head(self.http, skylink, self.options)
@@ -220,6 +212,15 @@ async def head(http: HttpClient, skylink: Skylink, call: PortalOptions) -> Conte
         headers.length,
         headers.raw(call.dialect.proof_header),
     )
+
+
+async def is_alive(http: HttpClient) -> bool:
+    """Whether a portal responds to anything."""
+    try:
+        await http.fetch(requests.Request("HEAD", "/"), 0)
+    except PortalError as error:
+        return error.status is not None
+    return True
 
 
 def is_without_headers(error: PortalError) -> bool:
