@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from skymount.errors import AccessDeniedError, BadContentError, UnavailableError
-from skymount.fs.inode_space import SKYLINKS
+from skymount.fs.inode_space import HNS, SKYLINKS
 from skymount.fs.subtree import (
     IMMUTABLE_TIMEOUT,
     MUTABLE_TIMEOUT,
@@ -94,6 +94,65 @@ async def test_slow_skylink(autojump_clock: object):
         assert found.size == 5
         assert (await lookup(mount, "skylinks", str(link))).entry_timeout == IMMUTABLE_TIMEOUT
         assert len(mount.reader.loads) == 1
+
+
+async def test_many_slow_skylinks(autojump_clock: object):
+    """L1: all lookups in `skylinks` together wait at most that long in each second.
+
+    L2: So many skylinks that are used at once are loaded at once.
+
+    The kernel sends one lookup after the other, but what is done inside at once.
+    """
+    async with open_in_memory_mount(lookup_grace=0.5) as mount:
+        links = [mount.reader.add({"f": b"%d" % number}) for number in range(30)]
+        mount.reader.delays = dict.fromkeys(links, 0.2)
+        entries = [await lookup(mount, "skylinks", str(link)) for link in links]
+        assert trio.current_time() == pytest.approx(0.5)
+        assert [entry.entry_timeout for entry in entries] == [IMMUTABLE_TIMEOUT] * 2 + [0] * 28
+        async with trio.open_nursery() as nursery:
+            for entry in entries:
+                nursery.start_soon(mount.operations.opendir, entry.inode)
+        assert trio.current_time() == pytest.approx(0.7)
+        assert len(mount.reader.loads) == 30
+
+
+async def test_lookups_wait_again_a_second_later(autojump_clock: object):
+    """L1: in each second."""
+    async with open_in_memory_mount(lookup_grace=0.5) as mount:
+        mount.reader.delays = dict.fromkeys(
+            (mount.reader.add({"f": b"%d" % n}) for n in range(3)), 0.4
+        )
+        one, two, three = map(str, mount.reader.delays)
+        await lookup(mount, "skylinks", one)
+        await lookup(mount, "skylinks", two)
+        assert trio.current_time() == pytest.approx(0.5)
+        await trio.sleep(1)
+        entry = await lookup(mount, "skylinks", three)
+        assert (trio.current_time(), entry.entry_timeout) == (pytest.approx(1.9), IMMUTABLE_TIMEOUT)
+
+
+async def test_malformed_name_waits_for_nobody(autojump_clock: object):
+    """L2: A name that is not a skylink or a domain waits for no portal itself."""
+    async with open_in_memory_mount(lookup_grace=0.5) as mount:
+        link = mount.reader.add(FILES)
+        mount.reader.delays[link] = 10
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lookup, mount, "skylinks", str(link))
+            await trio.sleep(0.1)
+            assert await mount.operations.lookup(SKYLINKS, b"notaskylink") == InodeAttributes(0)
+            assert trio.current_time() == pytest.approx(0.1)
+
+
+async def test_unknown_domain_among_slow_ones(autojump_clock: object):
+    """L4: what is known not to exist is ENOENT also where nothing may be waited for."""
+    async with open_in_memory_mount(lookup_grace=0.5) as mount:
+        assert (await mount.operations.lookup(HNS, b"none")).inode == 0
+        mount.names.delays["slow"] = 10
+        assert (await mount.operations.lookup(HNS, b"slow")).inode
+        assert trio.current_time() == pytest.approx(0.5)
+        assert (await mount.operations.lookup(HNS, b"none")).inode == 0
+        assert len(mount.domains) == 1
+        assert mount.names.asked == ["none", "slow"]
 
 
 async def test_slow_skylink_that_is_not_there(autojump_clock: object):

@@ -221,7 +221,7 @@ async def test_name_that_moves_before_its_time(autojump_clock: object):
 
 async def test_name_that_moves_while_it_is_asked_for(autojump_clock: object):
     """H5: An answer that was on its way is no better."""
-    async with open_in_memory_mount(lookup_grace=10) as mount:
+    async with open_in_memory_mount(lookup_grace=20) as mount:
         publish(mount)
         mount.names.delays["example"] = 5
         async with trio.open_nursery() as nursery:
