@@ -9,6 +9,7 @@ from skymount.config import Config
 from skymount.content.cache.memory_cache import MemoryCache
 from skymount.daemon.embedded_portal import EmbeddedPortal
 from skymount.daemon.status import MountStatus
+from skymount.fs.failures import FailureLog
 
 
 class _Names:
@@ -31,11 +32,13 @@ def test_status() -> None:
     status.reader = SimpleNamespace(counts={"bytes": 7})
     status.skylinks, status.domains = _Names(2, 100), _Names(1, 10)
     status.operations = {"read": 3, "lookup": 4}
+    status.failures = FailureLog()
     found = json.loads(status.to_json())
     assert (found["pid"], found["mountpoint"]) == (os.getpid(), "/mnt")
     assert (found["portals"], found["own_portal"]) == (["http://a.example"], False)
     assert (found["skylinks"], found["domains"], found["fetched"]) == (2, 1, {"bytes": 7})
     assert found["memory_cache"] == {"size": 1 << 20, "used": 0, "on_its_way": 0}
     assert found["disk_cache"] == {"size": 0}
+    assert found["failed_operations"] == []
     assert list(found["operations"]) == ["lookup", "read"]
     assert status.usage() == (110, 3)

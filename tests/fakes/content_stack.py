@@ -33,6 +33,7 @@ class ContentStack:
     loader: SkyfileLoader
     cache: MemoryCache
     portals: list[FakePortal]
+    clients: list[PortalClient]
     queue: WriteBehindQueue | None
 
     async def settled(self) -> None:
@@ -88,4 +89,4 @@ async def open_content_stack(
         reader = await stack.enter_async_context(
             open_reader(asked, loader, memory, disk_cache, readahead)
         )
-        yield ContentStack(reader, loader, memory, fakes, queue)
+        yield ContentStack(reader, loader, memory, fakes, clients, queue)

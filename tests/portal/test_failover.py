@@ -19,9 +19,9 @@ from skymount.errors import (
     StorageError,
     UnavailableError,
 )
-from skymount.portal.circuit_breaker import SLOW_ATTEMPT
 from skymount.portal.client.client import PortalClient
 from skymount.portal.failover import PROOF_TIMEOUT, FailoverConfig, Portals
+from skymount.portal.reachability import SLOW_ATTEMPT
 from skymount.wire.skylink import Skylink
 
 NOT_FOUND = NotFoundError("not here")

@@ -108,7 +108,7 @@ async def _serve(
             StaticTree(status.to_json), dict(zip(InodeSpace, trees, strict=True)), status.usage
         )
         adapter = fuse.FuseAdapter(file_system, mount)
-        status.operations = adapter.counts
+        status.operations, status.failures = adapter.counts, adapter.failures
         signals = stack.enter_context(trio.open_signal_receiver(*_stop_signals()))
         fuse.attach(adapter, mount)
         try:
@@ -116,6 +116,7 @@ async def _serve(
                 nursery.start_soon(_stop_on_signal, signals, scope, stop_grace)
                 nursery.start_soon(announce, config, report, embedded)
                 nursery.start_soon(retry.run)
+                nursery.start_soon(adapter.failures.run)
                 for client in portals.clients:
                     nursery.start_soon(client.connect)
                 await fuse.run()

@@ -1,5 +1,7 @@
 """Fetching units: each once, whoever asks; what arrived stays, what fails is an error."""
 
+from typing import NoReturn
+
 import pytest
 import trio
 
@@ -12,6 +14,7 @@ from skymount.errors import (
     PortalTimeoutError,
     UnavailableError,
 )
+from skymount.portal.http.client import HttpClient
 from tests.fakes import portal as fake
 from tests.fakes import skyfiles
 from tests.fakes.content_stack import ContentStack, OpenContentStack
@@ -90,18 +93,26 @@ async def test_stalled_portal(stack: OpenContentStack):
             await made.reader.read(found, 0, 10)
 
 
+class FaultyHttpClient(HttpClient):
+    """Has a bug."""
+
+    def open(self, *_: object, **__: object) -> NoReturn:
+        raise ZeroDivisionError
+
+
 async def test_unforeseen_error_stays_with_the_read(
-    stack: OpenContentStack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    stack: OpenContentStack, caplog: pytest.LogCaptureFixture
 ):
     """A bug in the middle of a fetch is the error of that read; the daemon lives on."""
     skyfile = plain(2 * MIB)
     async with stack() as made:
         made.portal.add(skyfile)
         found = await made.reader.load(skyfile.skylink)
-        with monkeypatch.context() as patch:
-            patch.setattr("skymount.content.fetch.range_request.receive", lambda *_, **__: 1 // 0)
-            with pytest.raises(PortalError):
-                await made.reader.read(found, 0, 10)
+        [client] = made.clients
+        working, client.http = client.http, FaultyHttpClient(client.url, client.options)
+        with pytest.raises(PortalError):
+            await made.reader.read(found, 0, 10)
+        client.http = working
         assert "ZeroDivisionError" in caplog.text
         assert bytes(await made.reader.read(found, 0, 10)) == skyfile.payload[:10]
 

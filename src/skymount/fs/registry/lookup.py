@@ -13,7 +13,7 @@ from typing import Generic
 import trio
 
 from skymount.errors import MalformedError, PortalError, SkymountError
-from skymount.fs.inode_space import DIRECTORY_INODES, InodeSpace
+from skymount.fs.inode_space import DIRECTORY_INODES, PATHS, InodeSpace
 from skymount.fs.registry.file_names import VIM_PROBE, KeyFileNames, is_scratch
 from skymount.fs.registry.keyring_cache import KeyringCache
 from skymount.fs.registry.listing_readahead import AHEAD
@@ -85,6 +85,22 @@ class KeyTreeLookup(Subtree, Generic[S]):
 
     def forget(self, inode: int, count: int) -> None:
         self.nodes.forget(inode, count)
+
+    def path(self, inode: int) -> bytes:
+        top = PATHS[self._config.space]
+        if inode == self._root:
+            return top
+        node = self.nodes.get(inode)
+        if isinstance(node, EntryFile | ScratchFile):
+            return b"/".join((top, node.directory.name, node.name))
+        return top + b"/" + node.name
+
+    def child(self, parent: int, name: bytes) -> int:
+        if parent == self._root:
+            return 0
+        directory = self.nodes.directory(parent)
+        node = directory.scratch.get(name) or directory.files.get(name)
+        return 0 if node is None else node.inode
 
     async def lookup(self, parent: int, name: bytes) -> InodeAttributes:
         await self._keys.refresh()

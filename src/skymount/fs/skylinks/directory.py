@@ -10,7 +10,7 @@ import trio
 
 from skymount.content.fetch.reader import ContentFile, ContentReader
 from skymount.errors import MalformedError, NotFoundError
-from skymount.fs.inode_space import DIRECTORY_INODES
+from skymount.fs.inode_space import DIRECTORY_INODES, PATHS
 from skymount.fs.skylinks import xattrs
 from skymount.fs.skylinks.lookup_budget import LookupBudget
 from skymount.fs.skylinks.mounted_name import MountedName, TreeVersion
@@ -50,6 +50,16 @@ class SkylinksDirectory(Subtree):
         self._budget = LookupBudget(lookup_grace)
         self._deadline = deadline
         self._opened = Counter[int]()  # open handles of each file, by its inode number
+
+    def path(self, inode: int) -> bytes:
+        top = PATHS[self._table.space]
+        if inode == self._root:
+            return top
+        version, index = self._table.node_of(inode)
+        path, tree = top + b"/" + version.mounted.name.encode(), version.tree
+        if index and tree is not None and index < len(tree):
+            path += b"/" + tree.listing.path(index)
+        return path
 
     async def lookup(self, parent: int, name: bytes) -> InodeAttributes:
         if parent == self._root:

@@ -148,8 +148,12 @@ class EntryReader:
 
     async def _ask(self, ref: EntryId, named: bool = True) -> EntryState:
         begun = trio.current_time()
+
+        async def ask(portal: PortalReader) -> EntryState:
+            return await self._ask_one(portal, ref, named)
+
         try:
-            state = await self.portals.first(lambda portal: self._ask_one(portal, ref, named))
+            state = await self.portals.first(ask, probe=ask)
         except NotFoundError:
             old = self._cache.get(ref)
             was_absent = old is not None and old.signed is None
