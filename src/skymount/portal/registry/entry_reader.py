@@ -127,6 +127,10 @@ class EntryReader:
                 shared.failures, shared.error = shared.failures + 1, copy.copy(error)
                 raise
 
+    async def fetch_ahead(self, ref: EntryId, max_age: float) -> None:
+        """Ask for what `read` will be asked for."""
+        await self.read(ref, max_age)
+
     def _cached_since(self, ref: EntryId, since: float) -> EntryState | None:
         state = self._cache.get(ref)
         return state if state is not None and state.requested_at >= since else None
