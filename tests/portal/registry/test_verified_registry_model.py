@@ -170,8 +170,9 @@ class Model(RuleBasedStateMachine):
     @precondition(lambda self: self.ledgers and self.ledgers[0].pending())
     @rule(data=st.data(), by=st.integers(0, 1), overwrite=st.booleans())
     def retry(self, data: st.DataObject, by: int, overwrite: bool) -> None:
-        """Send something that is in the spool."""
-        waiting = data.draw(st.sampled_from(self.ledgers[0].pending()), "pending")
+        """Send something that is in the spool; if it is there already, what is older is given up."""
+        before = self.ledgers[0].pending()
+        waiting = data.draw(st.sampled_from(before), "pending")
         name = self.name_of(waiting)
         process = self.processes[by]
 
@@ -179,6 +180,10 @@ class Model(RuleBasedStateMachine):
             return await process.send(waiting, PAIR, overwrite=overwrite)
 
         self.change(name, waiting.data, None, send, None)
+        if waiting.id not in {each.id for each in self.pending()}:
+            for each in before:
+                if self.name_of(each) == name and each.id < waiting.id:
+                    self.unsent.pop((name, each.data), None)
 
     @precondition(lambda self: self.ledgers and self.ledgers[0].pending())
     @rule(data=st.data())
@@ -225,7 +230,7 @@ class Model(RuleBasedStateMachine):
     def failed(self, name: str, data: bytes | None) -> None:
         """What was reported as failed is in the spool, at least unless it had come through."""
         if data is not None and data != DELETED:
-            self.unsent.setdefault((name, data), [len(each.ever) for each in self.portals])
+            self.unsent.setdefault((name, data), [len(each.posts) for each in self.portals])
 
     def done(self, name: str, signed: SignedEntry) -> None:
         """What was reported as done is what a new process reads, or what somebody set since."""
@@ -271,14 +276,14 @@ class Model(RuleBasedStateMachine):
     @invariant()
     def nothing_is_lost(self) -> None:
         """What failed is pending, unless it came through after all, or was superseded: something
-        was posted here to the same entry since.
+        was posted here to the same entry since, and the portal had or took it.
         """
         waiting = {(self.name_of(each), each.data) for each in self.pending()}
         for (name, data), before in self.unsent.items():
             assert (name, data) in waiting or any(
-                signed.entry.data == data or (number >= had and signed not in self.foreign)
+                signed.entry.data == data or signed in portal.posts[had:]
                 for portal, had in zip(self.portals, before, strict=True)
-                for number, signed in enumerate(portal.ever)
+                for signed in portal.ever
                 if self.is_of(signed, name)
             )
 
