@@ -16,7 +16,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
 
-from benchmarks import daemon, distant, machine, mounts, report, scale, sequential, tls, trees
+from benchmarks import (
+    daemon,
+    distant,
+    lists,
+    machine,
+    mounts,
+    report,
+    scale,
+    sequential,
+    tls,
+    trees,
+)
 from benchmarks.figures import Figure, Group, merged
 from benchmarks.plan import FULL, QUICK, Plan
 from benchmarks.report import Measured
@@ -27,6 +38,7 @@ GROUPS = {
         *sequential.GROUPS,
         *tls.GROUPS,
         *distant.GROUPS,
+        *lists.GROUPS,
         *trees.GROUPS,
         *daemon.GROUPS,
         *scale.GROUPS,

@@ -1,13 +1,10 @@
 """What keeps other users out: modes, owners, and what a process leaves."""
 
 import os
-import signal
 import stat
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -15,12 +12,10 @@ import pytest
 
 from skymount import file_permissions
 from skymount.portal.ledger.ledger import Ledger
+from tests.careless_user import WIDE, portal_of_careless_user
 from tests.portal_process import portal_command, portal_environment
-from tests.skymount_process import SKYMOUNT, Sandbox, end
 
 _NOBODY = 65534
-_WIDE = ("sh", "-c", 'umask 0; ulimit -c unlimited; exec "$@"', "-")
-
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
 
 
@@ -131,29 +126,11 @@ def test_what_belongs_to_somebody_else(tmp_path: Path) -> None:
     assert _mode(tmp_path) == 0o755
 
 
-@contextmanager
-def _portal(data: Path, *flags: str) -> Iterator[tuple[str, int]]:
-    """Run a portal of somebody with the widest umask; yields its URL and process id."""
-    process = subprocess.Popen(
-        [*_WIDE, *portal_command("serve", "--listen", "127.0.0.1:0", "--data", str(data), *flags)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=portal_environment(),
-    )
-    try:
-        assert process.stdout is not None
-        yield process.stdout.readline().decode().split()[-1], process.pid
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
-    finally:
-        end(process)
-
-
 def test_what_a_portal_keeps(tmp_path: Path) -> None:
     """Data, registry, skykeys and names, and the directories above that were missing."""
     above = tmp_path / "new"
     data = above / "portal/data"
-    with _portal(data) as (url, _):
+    with portal_of_careless_user(data) as (url, _):
         headers = {"Content-Type": "a/b"}
         for size in (10, 5 << 20):
             posted = httpx.post(
@@ -163,7 +140,7 @@ def test_what_a_portal_keeps(tmp_path: Path) -> None:
         made = httpx.post(f"{url}/svc/createskykey?name=n&type=private-id")
         assert made.status_code == 200
         link = posted.json()["skylink"]
-        command = [*_WIDE, *portal_command("hns", "set", "a", link, "--data", str(data))]
+        command = [*WIDE, *portal_command("hns", "set", "a", link, "--data", str(data))]
         subprocess.run(command, env=portal_environment(), check=True, timeout=60)
         assert _too_wide(above) == []
     assert _too_wide(above) == []
@@ -175,7 +152,7 @@ def test_names_may_be_the_first_that_is_kept(tmp_path: Path) -> None:
     """The command that sets one makes the directories as the portal does."""
     link = "AABsdvY0MzM9fsdHVWdqiw1Rj4Kp9KAZwYNbHO-ksMFHkg"
     data = tmp_path / "new/portal"
-    command = [*_WIDE, *portal_command("hns", "set", "a", link, "--data", str(data))]
+    command = [*WIDE, *portal_command("hns", "set", "a", link, "--data", str(data))]
     subprocess.run(command, env=portal_environment(), check=True, timeout=60)
     assert _too_wide(tmp_path / "new") == []
 
@@ -233,7 +210,7 @@ def test_a_data_directory_that_others_can_replace(tmp_path: Path, mode: int, lin
     assert f"{data} cannot be used: other users can write to {above} and replace what is" in said
     assert f"run: chmod go-w {above}" in said
     above.chmod(mode | 0o1000)
-    with _portal(data):
+    with portal_of_careless_user(data):
         pass
 
 
@@ -261,7 +238,7 @@ def test_a_data_directory_by_a_link_of_somebody_else(tmp_path: Path) -> None:
     os.chown(link, _NOBODY, _NOBODY, follow_symlinks=False)
     assert f"{link} belongs to another user" in _refused("--data", link / "data")
     os.chown(link, 0, 0, follow_symlinks=False)
-    with _portal(link / "data"):
+    with portal_of_careless_user(link / "data"):
         pass
 
 
@@ -270,7 +247,7 @@ def test_a_data_directory_that_others_can_read(tmp_path: Path) -> None:
     (tmp_path / "data/v1").mkdir(parents=True)
     for path in (tmp_path / "data", tmp_path / "data/v1"):
         path.chmod(0o755)
-    with _portal(tmp_path / "data"):
+    with portal_of_careless_user(tmp_path / "data"):
         pass
     assert _too_wide(tmp_path / "data") == [tmp_path / "data"]
 
@@ -285,7 +262,7 @@ def test_a_data_directory_of_somebody_else(tmp_path: Path) -> None:
     said = _refused("--data", foreign)
     assert f"{foreign} cannot be used: it belongs to another user (uid 65534)" in said
     link.symlink_to(own)
-    with _portal(link):
+    with portal_of_careless_user(link):
         pass
     os.chown(link, _NOBODY, _NOBODY, follow_symlinks=False)
     assert f"{link} belongs to another user (uid 65534)" in _refused("--data", link)
@@ -315,74 +292,3 @@ def test_files_of_somebody_else(tmp_path: Path) -> None:
     expected = "cannot be used: it belongs to another user (uid 65534)"
     assert f"password file {secret} {expected}" in _refused("--password-file", secret)
     assert expected in _refused("--data", data)
-
-
-def _eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
-
-
-def _leaves_no_core(pid: int) -> bool:
-    return _allows_no_core(Path(f"/proc/{pid}/limits").read_text())
-
-
-def _allows_no_core(limits: str) -> bool:
-    (core,) = (line for line in limits.splitlines() if line.startswith("Max core file size"))
-    return core.split()[4:6] == ["0", "0"]
-
-
-def _has_private_umask(pid: int) -> bool:
-    return "Umask:\t0077\n" in Path(f"/proc/{pid}/status").read_text()
-
-
-def test_a_portal_is_a_service(tmp_path: Path) -> None:
-    with _portal(tmp_path / "data") as (_, pid):
-        assert _leaves_no_core(pid)
-        assert _has_private_umask(pid)
-
-
-@contextmanager
-def _waiting(*command: str, env: dict[str, str]) -> Iterator[int]:
-    """Run a command that waits for its standard input; yields its process id."""
-    process = subprocess.Popen(
-        [*_WIDE, *command],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=env,
-    )
-    try:
-        yield process.pid
-    finally:
-        end(process)
-
-
-_SHOWS_ITSELF = """
-from pathlib import Path
-from skymount.content.worker.worker_main import run
-files = [Path("/proc/self/limits"), Path("/proc/self/status")]
-run(lambda _: [file.read_bytes() for file in files], "", 1 << 30)
-"""
-
-
-def test_a_worker_is_a_service() -> None:
-    """It reads what a portal has sent."""
-    command = [*_WIDE, sys.executable, "-c", _SHOWS_ITSELF]
-    shown = subprocess.run(command, capture_output=True, check=True, text=True).stdout
-    assert _allows_no_core(shown)
-    assert "Umask:\t0077\n" in shown
-
-
-@pytest.mark.parametrize(
-    "command",
-    [["key", "import", "work"], ["skykey", "add"], ["registry", "set", "home", "key", "-"]],
-    ids=" ".join,
-)
-def test_commands_that_know_secrets_leave_no_core(sandbox: Sandbox, command: list[str]) -> None:
-    """The umask is the user's."""
-    sandbox.succeed("key", "generate", "home")
-    with _waiting(*SKYMOUNT, *command, env=sandbox.env) as pid:
-        _eventually(lambda: _leaves_no_core(pid))
-        assert "Umask:\t0000\n" in Path(f"/proc/{pid}/status").read_text()

@@ -161,8 +161,8 @@ def test_of_many_writers_of_one_name_one_wins(keys: Keyring) -> None:
     assert len(lost) == 7
 
 
-def test_there_is_a_limit(keys: Keyring, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keyring, "KEYS_LIMIT", 2)
+def test_there_is_a_limit(tmp_path: Path) -> None:
+    keys = Keyring(tmp_path / "keys", limit=2)
     keys.add("one", ONE)
     keys.add("two", TWO)
     with pytest.raises(KeyringError, match="more than 2 keys are not kept"):

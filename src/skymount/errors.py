@@ -59,7 +59,7 @@ class PortalError(SkymountError):
     ``status`` is the HTTP status code, None without an answer. ``url`` never holds credentials.
     ``attempts`` counts how often the request was sent. ``unreached`` is the seconds spent if no
     connection could be made, else None. ``is_unsent``: the portal was not asked, since all
-    connections to it were busy.
+    connections to it were busy. ``retry_after`` is the seconds that it asks to be left alone.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class PortalError(SkymountError):
         self.attempts = 1
         self.unreached: float | None = None
         self.is_unsent = False
+        self.retry_after: float | None = None
 
     def __str__(self) -> str:
         where = " ".join(filter(None, (self.method, self.url)))
@@ -109,6 +110,10 @@ class PortalTimeoutError(UnavailableError):
 
 class BadContentError(PortalError):
     """The portal's answer is not the content that was asked for."""
+
+
+class DisprovedError(BadContentError):
+    """The portal's answer was checked, and is provably not the content."""
 
 
 class HeadTooLongError(BadContentError):

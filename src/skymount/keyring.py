@@ -95,8 +95,9 @@ class Keyring:
     an invalid name. Nothing is cached.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, limit: int = KEYS_LIMIT) -> None:
         self.path = path
+        self._limit = limit
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all keys, also damaged ones, sorted."""
@@ -138,8 +139,8 @@ class Keyring:
                 raise KeyringError(
                     f"there is a key called {name} already; remove it first, or take another name"
                 )
-            if name not in taken and len(taken) >= KEYS_LIMIT:
-                raise KeyringError(f"{self.path}: more than {KEYS_LIMIT} keys are not kept")
+            if name not in taken and len(taken) >= self._limit:
+                raise KeyringError(f"{self.path}: more than {self._limit} keys are not kept")
             atomic_file.replace(name, _encode(key), temporary=_NEW, within=directory)
         return key
 
@@ -203,9 +204,9 @@ class Keyring:
             return []
         with os.scandir(directory) as entries:
             names = (entry.name for entry in entries if not entry.name.startswith("."))
-            found = sorted(itertools.islice(names, KEYS_LIMIT + 1))
-        if len(found) > KEYS_LIMIT:
-            raise KeyringError(f"{self.path}: there are more than {KEYS_LIMIT} files in it")
+            found = sorted(itertools.islice(names, self._limit + 1))
+        if len(found) > self._limit:
+            raise KeyringError(f"{self.path}: there are more than {self._limit} files in it")
         return found
 
     def _read_all(self, directory: int | None) -> Iterator[StoredKey | DamagedKey]:

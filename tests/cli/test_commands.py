@@ -39,10 +39,6 @@ def test_each_option_has_a_help_text() -> None:
                 assert option.help or option.hidden, (name, option.name)
 
 
-def test_what_is_for_us_alone_is_not_shown(sandbox: Sandbox) -> None:
-    assert "until-eof" not in sandbox.succeed("portal", "serve", "--help")
-
-
 def test_version(sandbox: Sandbox) -> None:
     assert sandbox.succeed("--version") == f"skymount {__version__}\n"
 
@@ -98,15 +94,6 @@ def test_a_question_ends_with_its_mark(sandbox: Sandbox) -> None:
     assert "Did you mean '--json'? See `" in said
 
 
-def test_an_interrupt_while_it_loads(sandbox: Sandbox) -> None:
-    """Exit code 130 without a traceback."""
-    stub = sandbox.directory("stub") / "click.py"
-    stub.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
-    box = sandbox.with_env(PYTHONPATH=f"{stub.parent}:{SOURCE}")
-    done = box.skymount("--version")
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
-
-
 def test_a_reader_that_goes_away_is_no_traceback(sandbox: Sandbox) -> None:
     script = '"$@" | true; echo "${PIPESTATUS[0]}"'
     done = sandbox.run("bash", "-c", script, "-", *SKYMOUNT, "mount", "--help")
@@ -130,16 +117,3 @@ def test_a_config_file_with_secrets_that_others_can_read(sandbox: Sandbox, porta
     assert done.stderr.startswith(f"skymount: warning: {file}: others can read or change it")
     assert f"`chmod 600 {file}`" in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-def test_a_port_that_is_taken(sandbox: Sandbox, portal: str) -> None:
-    address = portal.removeprefix("http://")
-    said = sandbox.fail("portal", "serve", "--listen", address)
-    assert address in said
-    assert "in use" in said
-
-
-def test_an_address_that_is_none(sandbox: Sandbox) -> None:
-    for address in ("4280", ":4280", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:99999"):
-        said = sandbox.fail("portal", "serve", "--listen", address, code=2)
-        assert "is not HOST:PORT" in said

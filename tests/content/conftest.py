@@ -1,4 +1,4 @@
-"""A content stack whose retries do not wait."""
+"""A content stack."""
 
 import pytest
 
@@ -6,7 +6,6 @@ from tests.fakes.content_stack import OpenContentStack, open_content_stack
 
 
 @pytest.fixture
-def stack(monkeypatch: pytest.MonkeyPatch) -> OpenContentStack:
+def stack() -> OpenContentStack:
     """Open content stacks whose failover hardly waits: `async with stack(portals=2) as made`."""
-    monkeypatch.setattr("skymount.portal.failover.BACKOFF", 0.001)
     return open_content_stack

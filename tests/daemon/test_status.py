@@ -9,6 +9,7 @@ from skymount.config import Config
 from skymount.content.cache.memory_cache import MemoryCache
 from skymount.daemon.embedded_portal import EmbeddedPortal
 from skymount.daemon.status import MountStatus
+from skymount.fs.failures import FailureLog
 from skymount.fs.skylinks.tree_cache import TreeCache, TreeCacheConfig
 
 
@@ -33,6 +34,7 @@ def test_status() -> None:
     status.trees = TreeCache(TreeCacheConfig(1 << 20))
     status.skylinks, status.domains = _Names(2, 100), _Names(1, 10)
     status.operations = {"read": 3, "lookup": 4}
+    status.failures = FailureLog()
     found = json.loads(status.to_json())
     assert (found["pid"], found["mountpoint"]) == (os.getpid(), "/mnt")
     assert (found["portals"], found["own_portal"]) == (["http://a.example"], False)
@@ -40,5 +42,6 @@ def test_status() -> None:
     assert found["memory_cache"] == {"size": 1 << 20, "used": 0, "on_its_way": 0}
     assert found["disk_cache"] == {"size": 0}
     assert found["tree_cache"] == {"size": 1 << 20, "used": 0, "loaded": 0}
+    assert found["failed_operations"] == []
     assert list(found["operations"]) == ["lookup", "read"]
     assert status.usage() == (110, 3)

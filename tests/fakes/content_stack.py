@@ -1,4 +1,6 @@
-"""Fake portals, clients, caches and a content reader, connected as the daemon connects them."""
+"""Fake portals, clients, caches and a content reader, connected as the daemon connects them, except
+that failover hardly waits.
+"""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -16,7 +18,7 @@ from skymount.content.fetch.reader import ContentReader, open_reader
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.model.skyfile import BLOCK_SIZE, VerifyPolicy
 from skymount.portal.client.client import PortalClient
-from skymount.portal.failover import Portals
+from skymount.portal.failover import FailoverConfig, Portals
 from skymount.portal.options import PortalOptions
 from tests.fakes.portal import FakePortal, running
 
@@ -31,6 +33,7 @@ class ContentStack:
     loader: SkyfileLoader
     cache: MemoryCache
     portals: list[FakePortal]
+    clients: list[PortalClient]
     queue: WriteBehindQueue | None
 
     async def settled(self) -> None:
@@ -75,7 +78,7 @@ async def open_content_stack(
         for url in urls or [fake.url for fake in fakes]:
             options = PortalOptions(url, idle_timeout=idle, connections=connections, retries=0)
             clients.append(await stack.enter_async_context(PortalClient.of(options)))
-        asked = Portals(clients)
+        asked = Portals(clients, FailoverConfig(backoff=0.001))
         memory = MemoryCache(cache)
         loader = SkyfileLoader(asked, policy, block_size)
         disk_cache = queue = None
@@ -86,4 +89,4 @@ async def open_content_stack(
         reader = await stack.enter_async_context(
             open_reader(asked, loader, memory, disk_cache, readahead)
         )
-        yield ContentStack(reader, loader, memory, fakes, queue)
+        yield ContentStack(reader, loader, memory, fakes, clients, queue)

@@ -162,6 +162,6 @@ class _Reader:
         self.url = registry.url
 
 
-def portals_of(registries: Sequence[FakeRegistry], rounds: int = 3) -> Portals:
+def portals_of(registries: Sequence[FakeRegistry]) -> Portals:
     """Return portals with these registries, in this order of preference."""
-    return Portals([cast(PortalReader, _Reader(each)) for each in registries], rounds)
+    return Portals([cast(PortalReader, _Reader(each)) for each in registries])

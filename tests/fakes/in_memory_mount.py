@@ -3,6 +3,7 @@ as a test says, by trio's clock.
 """
 
 import math
+import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ import trio
 from skymount.content.model.skyfile import Skyfile, Verified
 from skymount.errors import NotFoundError
 from skymount.fs.dispatcher import FileSystem
-from skymount.fs.inode_space import InodeSpace, first_tree_number
+from skymount.fs.inode_space import ROOT, InodeSpace, first_tree_number
 from skymount.fs.skylinks.directory import SkylinksDirectory
 from skymount.fs.skylinks.name_table import NameTable, parse_domain_name, parse_skylink_name
 from skymount.fs.skylinks.tree_cache import TreeCache, TreeCacheConfig
@@ -302,3 +303,20 @@ async def open_in_memory_mount(
         )
         yield InMemoryMount(Requests(files), files, table, domains, reader, names, cache)
         nursery.cancel_scope.cancel()
+
+
+async def lookup(mount: InMemoryMount, *names: str) -> InodeAttributes:
+    """Look a path up from the root, name by name."""
+    entry = InodeAttributes(ROOT)
+    for name in names:
+        entry = await mount.operations.lookup(entry.inode, os.fsencode(name))
+        assert entry.inode, name
+    return entry
+
+
+async def listing(mount: InMemoryMount, inode: int, position: int = 0) -> list[Listed]:
+    """List a directory."""
+    handle = await mount.operations.opendir(inode)
+    found = list(map(Listed.of, mount.operations.readdir(handle, position)))
+    mount.operations.releasedir(handle)
+    return found

@@ -67,6 +67,10 @@ class Reply:
     """keep, close, reset, stall; happens before the headers when `sent` is -1."""
     drip: tuple[int, float] = (_PIECE, 0.0)
     """Bytes at a time, seconds of pause after each."""
+    delay: float = 0.0
+    """Seconds until the first byte of the head."""
+    head_pause: float = 0.0
+    """Seconds after each byte of the head."""
     endless: bytes = b""
     """Repeated for ever in place of the body (`body`) or after the status line (`header`)."""
     endless_header: bytes = b""
@@ -139,6 +143,16 @@ def stalls_after(count: int) -> Fault:
 def drips(count: int, pause: float) -> Fault:
     """Send so many bytes at a time, with a pause after each."""
     return lambda _, reply: replace(reply, drip=(count, pause))
+
+
+def waits(seconds: float) -> Fault:
+    """Answer so much later."""
+    return lambda _, reply: replace(reply, delay=seconds)
+
+
+def drips_head(pause: float) -> Fault:
+    """Send the head byte by byte, with a pause after each."""
+    return lambda _, reply: replace(reply, head_pause=pause)
 
 
 def flips(at: int) -> Fault:
@@ -402,6 +416,7 @@ async def _receive(stream: trio.SocketStream, held: bytes) -> tuple[Request | No
 
 async def _send(stream: trio.SocketStream, request: Request, reply: Reply) -> bool:
     """Send a reply; returns whether the connection goes on."""
+    await trio.sleep(reply.delay)
     if reply.sent == -1:
         return await _end(stream, reply.then)
     lines = [f"HTTP/1.1 {reply.status} Status".encode()]
@@ -412,7 +427,11 @@ async def _send(stream: trio.SocketStream, request: Request, reply: Reply) -> bo
     while reply.endless_header:
         await stream.send_all(b"\r\n".join(lines[:1]) + b"\r\n" + reply.endless_header)
         lines[0] = b"X-More: yes"
-    await stream.send_all(b"\r\n".join(lines) + b"\r\n\r\n")
+    head = b"\r\n".join(lines) + b"\r\n\r\n"
+    size = 1 if reply.head_pause else len(head)
+    for at in range(0, len(head), size):
+        await stream.send_all(head[at : at + size])
+        await trio.sleep(reply.head_pause)
     if request.method == "HEAD":
         return True
     while reply.endless:

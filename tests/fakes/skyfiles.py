@@ -146,6 +146,12 @@ def unverifiable(metadata: bytes, payload: bytes = b"", seed: int = 5) -> FakeSk
     return FakeSkyfile(Skylink.v1(noise(32, seed), 4096, 4096), metadata, payload)
 
 
+def plain(size: int, seed: int = 1) -> FakeSkyfile:
+    """Return content of one file that cannot be verified."""
+    payload = noise(size, seed)
+    return unverifiable(describe({"f": payload}), payload, seed)
+
+
 def resolver(seed: int = 11) -> Skylink:
     """Return a v2 skylink."""
     return Skylink.v2(noise(32, seed))

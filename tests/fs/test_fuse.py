@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Mapping
 from types import SimpleNamespace
 from typing import TypeVar
 
@@ -27,9 +27,16 @@ from skymount.errors import (
     StorageError,
     UnavailableError,
 )
+from skymount.fs.dispatcher import FileSystem
 from skymount.fs.fuse import ERRNO, FuseAdapter, FuseConfig, errno_of
 from skymount.fs.inode_space import ROOT, SKYLINKS
-from skymount.fs.subtree import IMMUTABLE_TIMEOUT, OpenFile
+from skymount.fs.subtree import (
+    IMMUTABLE_TIMEOUT,
+    InodeAttributes,
+    OpenDirectory,
+    OpenFile,
+    Subtree,
+)
 from tests.fakes.in_memory_mount import FILES, InMemoryMount, open_in_memory_mount
 
 T = TypeVar("T")
@@ -114,6 +121,38 @@ async def test_entries(autojump_clock: object):
         await refused(errno.ENAMETOOLONG, fuse.lookup(top.st_ino, b"x" * 256, CTX))
 
 
+class BrokenSubtree(Subtree):
+    """Fails at whatever it is asked."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    async def lookup(self, parent: int, name: bytes) -> InodeAttributes:
+        raise self._error
+
+    async def getattr(self, inode: int) -> InodeAttributes:
+        raise self._error
+
+    async def opendir(self, inode: int) -> OpenDirectory:
+        raise self._error
+
+    async def open(self, inode: int, flags: int) -> OpenFile:
+        raise self._error
+
+    async def xattrs(self, inode: int) -> Mapping[bytes, bytes]:
+        raise self._error
+
+
+class BrokenFile(OpenFile):
+    """Cannot be read."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    async def read(self, offset: int, length: int) -> bytes:
+        raise self._error
+
+
 @pytest.mark.parametrize(
     "operation",
     ["lookup", "getattr", "access", "opendir", "open", "getxattr", "listxattr", "statfs", "read"],
@@ -122,37 +161,29 @@ async def test_entries(autojump_clock: object):
     "error", [ZeroDivisionError(), KeyError("x"), ExceptionGroup("x", [OSError()])]
 )
 async def test_unforeseen_errors(
-    operation: str,
-    error: Exception,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    operation: str, error: Exception, caplog: pytest.LogCaptureFixture
 ):
     """A bug in any operation is EIO with a traceback in the log: anything else ends the mount."""
 
-    def fails(*_: object, **__: object) -> None:
+    def usage() -> tuple[int, int]:
         raise error
 
-    async with open_in_memory_mount() as mount:
-        fuse = adapter(mount)
-        monkeypatch.setattr(mount.files, "subtree", fails)
-        monkeypatch.setattr(mount.files, "usage", fails)
-        opened = mount.files.add_file(OpenFile())
-        monkeypatch.setattr(OpenFile, "read", fails)
-        arguments = {
-            "lookup": (1, b"x", CTX),
-            "access": (1, os.X_OK, CTX),
-            "open": (1, 0, CTX),
-            "getxattr": (1, b"user.x", CTX),
-            "statfs": (CTX,),
-            "read": (opened, 0, 1),
-        }.get(operation, (1, CTX))
-        await refused(errno.EIO, getattr(fuse, operation)(*arguments))
-        assert type(error).__name__ in caplog.text
+    files = FileSystem(BrokenSubtree(error), {}, usage)
+    opened = files.add_file(BrokenFile(error))
+    arguments = {
+        "lookup": (1, b"x", CTX),
+        "access": (1, os.X_OK, CTX),
+        "open": (1, 0, CTX),
+        "getxattr": (1, b"user.x", CTX),
+        "statfs": (CTX,),
+        "read": (opened, 0, 1),
+    }.get(operation, (1, CTX))
+    fuse = FuseAdapter(files, FuseConfig("/nowhere"))
+    await refused(errno.EIO, getattr(fuse, operation)(*arguments))
+    assert type(error).__name__ in caplog.text
 
 
-async def test_unforeseen_error_of_a_read_from_memory(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
+async def test_unforeseen_error_of_a_read_from_memory(caplog: pytest.LogCaptureFixture):
     """The short way of a read is guarded too, and so is a handle that nobody has."""
     async with open_in_memory_mount() as mount:
         await refused(errno.EIO, adapter(mount).read(12345, 0, 10))

@@ -1,27 +1,35 @@
 """The mount point as a place: the kernel's table, paths, staleness. No mount is made here."""
 
-import io
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from skymount.errors import MountError
 from skymount.fs import mountpoint
-from skymount.fs.mountpoint import MountInfo, is_served_by, mounted_at, resolve
+from skymount.fs.mountpoint import FuseSystem, MountInfo, is_served_by, mounted_at, resolve
+
+
+class Table:
+    """A table of mounts, and a system with FUSE that has it, whatever this one is."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.touch()
+        self.system = FuseSystem("/dev/null", "true", str(path))
+
+    def add(self, *lines: bytes) -> None:
+        with self._path.open("ab") as file:
+            file.writelines(line + b"\n" for line in lines)
+
+    def mounted_at(self, path: str) -> MountInfo | None:
+        return mounted_at(path, self.system)
 
 
 @pytest.fixture
-def table(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The kernel's table of mounts, as lines of bytes."""
-    lines: list[bytes] = []
-
-    def fake_open(path: str, **options: str) -> io.TextIOWrapper:
-        assert path == "/proc/self/mountinfo"
-        return io.TextIOWrapper(io.BytesIO(b"".join(line + b"\n" for line in lines)), **options)
-
-    monkeypatch.setattr(mountpoint, "open", fake_open, raising=False)
-    return lines
+def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    return Table(tmp_path_factory.mktemp("proc") / "mountinfo")
 
 
 def line(place: bytes, kind: bytes = b"fuse.skymount", source: bytes = b"skymount") -> bytes:
@@ -53,20 +61,18 @@ def line(place: bytes, kind: bytes = b"fuse.skymount", source: bytes = b"skymoun
         (b"/mnt/\x85\xe2\x80\xa8", os.fsdecode(b"/mnt/\x85\xe2\x80\xa8")),
     ],
 )
-def test_paths_in_the_table(table: list[bytes], written: bytes, path: str):
+def test_paths_in_the_table(table: Table, written: bytes, path: str):
     """A path is found however the kernel had to write it."""
-    table += [line(b"/", b"ext4", b"/dev/sda"), line(written), line(b"/mnt/other", b"tmpfs")]
-    assert mounted_at(path) == MountInfo("fuse.skymount", "skymount")
-    assert mounted_at(path + "x") is None
+    table.add(line(b"/", b"ext4", b"/dev/sda"), line(written), line(b"/mnt/other", b"tmpfs"))
+    assert table.mounted_at(path) == MountInfo("fuse.skymount", "skymount")
+    assert table.mounted_at(path + "x") is None
 
 
-def test_owner(table: list[bytes], monkeypatch: pytest.MonkeyPatch):
+def test_owner(table: Table, monkeypatch: pytest.MonkeyPatch):
     """Who mounted is read from the options of the file system, wherever else it may be written."""
     place = "/mnt/user_id=5"
-    table.append(
-        line(place.encode()) + b",user_id=1000,group_id=1000,default_permissions,allow_other"
-    )
-    found = mounted_at(place)
+    table.add(line(place.encode()) + b",user_id=1000,group_id=1000,default_permissions,allow_other")
+    found = table.mounted_at(place)
     assert found is not None
     assert found.user_id == 1000
     for user, may in ((0, True), (1000, True), (5, False)):
@@ -78,10 +84,10 @@ def test_owner(table: list[bytes], monkeypatch: pytest.MonkeyPatch):
                 found.check_owner(place)
 
 
-def test_connection(table: list[bytes]):
+def test_connection(table: Table):
     """The number of a mount's FUSE connection is that of its device."""
-    table.append(b"45 27 0:39 / /mnt rw - fuse.skymount skymount rw,user_id=0")
-    found = mounted_at("/mnt")
+    table.add(b"45 27 0:39 / /mnt rw - fuse.skymount skymount rw,user_id=0")
+    found = table.mounted_at("/mnt")
     assert found is not None
     assert found.connection == "39"
 
@@ -97,21 +103,22 @@ def test_who_serves_a_mount():
         )
 
 
-def test_topmost_mount(table: list[bytes]):
+def test_topmost_mount(table: Table):
     """Of several mounts at one place the last one counts."""
-    table += [line(b"/mnt"), line(b"/mnt", b"fuse.other", b"x")]
-    found = mounted_at("/mnt")
+    table.add(line(b"/mnt"), line(b"/mnt", b"fuse.other", b"x"))
+    found = table.mounted_at("/mnt")
     assert found == MountInfo("fuse.other", "x")
     assert not found.is_ours
 
 
-def test_lines_without_optional_fields(table: list[bytes]):
+def test_lines_without_optional_fields(table: Table):
     """A line may have no optional fields, or many."""
-    table += [
+    table.add(
         b"1 1 0:1 / /a rw - fuse.skymount skymount rw",
         b"1 1 0:1 / /b rw a:1 b:2 c - fuse.skymount skymount rw",
-    ]
-    assert mounted_at("/a") == mounted_at("/b") == MountInfo("fuse.skymount", "skymount")
+    )
+    for place in ("/a", "/b"):
+        assert table.mounted_at(place) == MountInfo("fuse.skymount", "skymount")
 
 
 def test_real_table():
@@ -137,59 +144,51 @@ def test_resolve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert resolve("loop")
 
 
-def test_directory_that_is_fine(tmp_path: Path, table: list[bytes], usable: None):
+def test_directory_that_is_fine(tmp_path: Path, table: Table):
     """An empty directory of one's own can be mounted on."""
-    assert mountpoint.check(str(tmp_path)) is False
+    assert mountpoint.check(str(tmp_path), system=table.system) is False
 
 
-@pytest.fixture
-def usable(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A system with FUSE, whatever this one is."""
-    monkeypatch.setattr(mountpoint, "FUSE_DEVICE", "/dev/null")
-    monkeypatch.setattr(mountpoint, "FUSERMOUNT", "true")
-
-
-@pytest.mark.usefixtures("usable")
 class TestCheck:
     """What is wrong with a place, each with what to do about it."""
 
-    def test_missing(self, tmp_path: Path, table: list[bytes]):
+    def test_missing(self, tmp_path: Path, table: Table):
         """A directory that is not there."""
         with pytest.raises(MountError, match="no such directory; make it with `mkdir -p"):
-            mountpoint.check(str(tmp_path / "none"))
+            mountpoint.check(str(tmp_path / "none"), system=table.system)
 
-    def test_file(self, tmp_path: Path, table: list[bytes]):
+    def test_file(self, tmp_path: Path, table: Table):
         """A file."""
         (tmp_path / "f").touch()
         with pytest.raises(MountError, match="not a directory"):
-            mountpoint.check(str(tmp_path / "f"))
+            mountpoint.check(str(tmp_path / "f"), system=table.system)
 
-    def test_occupied(self, tmp_path: Path, table: list[bytes]):
+    def test_occupied(self, tmp_path: Path, table: Table):
         """A directory with something in it."""
         (tmp_path / "f").touch()
         with pytest.raises(MountError, match="not empty"):
-            mountpoint.check(str(tmp_path))
+            mountpoint.check(str(tmp_path), system=table.system)
 
-    def test_other_mount(self, tmp_path: Path, table: list[bytes]):
+    def test_other_mount(self, tmp_path: Path, table: Table):
         """Somebody else's mount is never touched."""
-        table.append(line(str(tmp_path).encode(), b"ext4", b"/dev/sdb"))
+        table.add(line(str(tmp_path).encode(), b"ext4", b"/dev/sdb"))
         with pytest.raises(MountError, match=r"ext4 \(/dev/sdb\) is mounted there"):
-            mountpoint.check(str(tmp_path))
+            mountpoint.check(str(tmp_path), system=table.system)
 
-    def test_own_mount_that_lives(self, tmp_path: Path, table: list[bytes]):
+    def test_own_mount_that_lives(self, tmp_path: Path, table: Table):
         """A mount of ours that answers is left alone."""
-        table.append(line(str(tmp_path).encode()))
+        table.add(line(str(tmp_path).encode()))
         with pytest.raises(MountError, match="mounted there already"):
-            mountpoint.check(str(tmp_path))
+            mountpoint.check(str(tmp_path), system=table.system)
 
-    def test_no_device(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def test_no_device(self, tmp_path: Path, table: Table):
         """No /dev/fuse."""
-        monkeypatch.setattr(mountpoint, "FUSE_DEVICE", str(tmp_path / "fuse"))
+        system = replace(table.system, device=str(tmp_path / "fuse"))
         with pytest.raises(MountError, match="modprobe fuse"):
-            mountpoint.check(str(tmp_path))
+            mountpoint.check(str(tmp_path), system=system)
 
-    def test_no_program(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def test_no_program(self, tmp_path: Path, table: Table):
         """No fusermount3."""
-        monkeypatch.setattr(mountpoint, "FUSERMOUNT", "no-such-program")
+        system = replace(table.system, fusermount="no-such-program")
         with pytest.raises(MountError, match="install the package fuse3"):
-            mountpoint.check(str(tmp_path))
+            mountpoint.check(str(tmp_path), system=system)

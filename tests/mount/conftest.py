@@ -1,12 +1,11 @@
 """A portal, a published tree and a mount that the tests of a worker share, and sandboxes."""
 
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.fuse_device import NEEDS_MOUNTS
 from tests.mount.namespaces import Namespace, new_namespace
 from tests.mount.proxy import Proxy, proxy_to
 from tests.mount.site import Site, make_source
@@ -14,23 +13,13 @@ from tests.portal_process import running_portal
 from tests.skymount_process import Sandbox, output
 
 
-def _why_impossible() -> str:
-    if not os.path.exists("/dev/fuse"):
-        return "there is no /dev/fuse"
-    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
-        return "/dev/fuse is not open to this user"
-    return "" if shutil.which("fusermount3") else "fusermount3 is not installed"
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test of this directory, and skip them all where nothing can be mounted."""
-    reason = _why_impossible()
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
-            item.add_marker(pytest.mark.mount)
-            if reason:
-                item.add_marker(pytest.mark.skip(reason=reason))
+            for mark in NEEDS_MOUNTS:
+                item.add_marker(mark)
 
 
 @pytest.fixture(scope="session")

@@ -150,12 +150,27 @@ def test_read_ahead(site: Site, tmp_path: Path, flags: list[str], expected: int)
         assert int(output([sys.executable, "-IS", "-c", READ_AHEAD, mount.path])) == expected
 
 
+KNOBS = Path("/sys/fs/fuse/connections")
+
+
 def test_reads_at_once(sandbox: Sandbox, portal: str, mount_namespace: Namespace) -> None:
-    """R8: The mount lets the kernel have 64 reads under way."""
-    knobs = Path("/sys/fs/fuse/connections")
-    if mount_namespace.run("mount", "-t", "fusectl", "none", knobs).returncode:
+    """R8: Where the kernel lets it, the mount allows 256 background reads at once."""
+    if mount_namespace.run("mount", "-t", "fusectl", "none", KNOBS).returncode:
         pytest.skip("the kernel's settings cannot be seen here")
     with sandbox.within(mount_namespace.prefix).mounted("--portal", portal) as mount:
-        device = mount_namespace.do("stat", "-c", "%d", mount.path).strip()
-        assert mount_namespace.do("cat", knobs / device / "max_background") == "64\n"
-        assert mount_namespace.do("cat", knobs / device / "congestion_threshold") == "48\n"
+        device = mount_namespace.do("stat", "-c", "%Ld", mount.path).strip()
+        assert mount_namespace.do("cat", KNOBS / device / "max_background") == "256\n"
+        assert mount_namespace.do("cat", KNOBS / device / "congestion_threshold") == "48\n"
+        assert "background reads" not in sandbox.log.read_text()
+
+
+def test_reads_at_once_that_stay_few(
+    sandbox: Sandbox, portal: str, mount_namespace: Namespace
+) -> None:
+    """R8: Where the limit cannot be raised, the log says so at info level."""
+    mount_namespace.do("mount", "-t", "tmpfs", "-o", "size=4k", "none", KNOBS)
+    with sandbox.within(mount_namespace.prefix).mounted("--portal", portal):
+        pass
+    [line] = [each for each in sandbox.log.read_text().splitlines() if "background reads" in each]
+    assert " INFO " in line
+    assert str(KNOBS) in line

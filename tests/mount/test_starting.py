@@ -132,10 +132,6 @@ def test_a_mount_point_with_something_in_it(sandbox: Sandbox) -> None:
     assert "not empty; choose or make an empty one" in sandbox.fail("mount", "mnt")
 
 
-def test_no_mount_point(sandbox: Sandbox) -> None:
-    assert "no mount point: name a directory" in sandbox.fail("mount", code=2)
-
-
 def test_mounted_already(sandbox: Sandbox, portal: str) -> None:
     with sandbox.mounted("--portal", portal) as mount:
         said = sandbox.fail("mount", mount.path, "--portal", portal)
@@ -221,38 +217,6 @@ def test_mounting_is_not_allowed(sandbox: Sandbox, portal: str) -> None:
         assert "ermi" in said
         assert "Group" not in said
     assert mounts_at(path) == []
-
-
-@pytest.mark.parametrize(
-    ("url", "words"),
-    [
-        ("portal.example", "it looks like https://portal.example"),
-        ("ftp://portal.example", "it looks like https://portal.example"),
-        ("http://me:secret@portal.example", "it must not hold credentials"),
-        ("", "bad portal URL"),
-    ],
-)
-def test_a_bad_portal_url(sandbox: Sandbox, url: str, words: str) -> None:
-    said = sandbox.fail("mount", sandbox.directory(), "--portal", url, code=2)
-    assert words in said
-    assert "secret" not in said
-
-
-def test_bad_flags(sandbox: Sandbox) -> None:
-    sandbox.directory()
-    for flags, word in (
-        (["--memory-cache", "much"], "not a size"),
-        (["--verify", "perhaps"], "verify"),
-        (["--config", "absent.toml"], "no such file"),
-        (["and", "another"], "another"),
-    ):
-        assert word in sandbox.fail("mount", "mnt", *flags, code=2), flags
-
-
-def test_an_unknown_key_in_the_configuration(sandbox: Sandbox) -> None:
-    file = sandbox.configure('portal = "http://127.0.0.1:9"\n')
-    said = sandbox.fail("mount", sandbox.directory(), code=2)
-    assert said.startswith(f"{file}: unknown key 'portal'; known ones: portals, ")
 
 
 def test_allow_other_is_not_allowed(sandbox: Sandbox, mount_namespace: Namespace) -> None:

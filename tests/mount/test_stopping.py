@@ -52,13 +52,6 @@ def test_umount_waits_until_the_daemon_is_gone(sandbox: Sandbox, portal: str) ->
         assert list(mount.path.iterdir()) == []
 
 
-def test_umount_of_what_is_not_mounted(sandbox: Sandbox) -> None:
-    path = sandbox.directory()
-    assert sandbox.fail("umount", path) == f"{path}: nothing is mounted there"
-    assert "nothing is mounted there" in sandbox.fail("umount", sandbox.root / "absent")
-    assert "Missing argument" in sandbox.fail("umount", code=2)
-
-
 def test_umount_below_the_mount_point(sandbox: Sandbox, site: Site) -> None:
     with sandbox.mounted("--portal", site.portal) as mount:
         assert "nothing is mounted there" in sandbox.fail("umount", mount.path / "skylinks")

@@ -19,9 +19,9 @@ from skymount.errors import (
     StorageError,
     UnavailableError,
 )
-from skymount.portal.circuit_breaker import SLOW_ATTEMPT
 from skymount.portal.client.client import PortalClient
-from skymount.portal.failover import BACKOFF, PROOF_TIMEOUT, ROUNDS, Portals
+from skymount.portal.failover import PROOF_TIMEOUT, FailoverConfig, Portals
+from skymount.portal.reachability import SLOW_ATTEMPT
 from skymount.wire.skylink import Skylink
 
 NOT_FOUND = NotFoundError("not here")
@@ -30,6 +30,7 @@ WRONG = RequestRefusedError("wrong")
 DOWN = UnavailableError("down")
 SLOW = PortalTimeoutError("slow")
 LIE = BadContentError("a lie")
+CONFIG = FailoverConfig()
 
 
 def portals(count: int) -> Portals:
@@ -129,10 +130,10 @@ async def test_failures_are_tried_in_rounds(autojump_clock: object):
 
     with pytest.raises(UnavailableError):
         await ask(asked, down)
-    assert len(times) == 2 * ROUNDS
+    assert len(times) == 2 * CONFIG.rounds
     first, second = times[2] - times[1], times[4] - times[3]
-    assert BACKOFF / 2 <= first <= BACKOFF * 1.5
-    assert BACKOFF <= second <= BACKOFF * 3
+    assert CONFIG.backoff / 2 <= first <= CONFIG.backoff * 1.5
+    assert CONFIG.backoff <= second <= CONFIG.backoff * 3
 
 
 @pytest.mark.parametrize("failure", [DOWN, SLOW, LIE])
@@ -148,7 +149,7 @@ async def test_refusals_are_final(autojump_clock: object):
     script = Script(asked, [NOT_FOUND], [DOWN], [REFUSED])
     with pytest.raises(UnavailableError):
         await ask(asked, script)
-    assert script.counts == {0: 1, 1: ROUNDS, 2: 1}
+    assert script.counts == {0: 1, 1: CONFIG.rounds, 2: 1}
 
 
 async def test_all_refuse(autojump_clock: object):
@@ -236,7 +237,7 @@ async def test_errors_hold_nothing_back(kind: type[PortalError], autojump_clock:
 async def test_cancelled_in_a_pause(autojump_clock: object):
     """Whoever asks can give up between two rounds."""
     asked = portals(1)
-    with trio.move_on_after(BACKOFF / 4) as scope:
+    with trio.move_on_after(CONFIG.backoff / 4) as scope:
         await asked.first(Script(asked, [DOWN]))
     assert scope.cancelled_caught
 
@@ -277,10 +278,10 @@ async def test_portal_that_is_away_is_tried_once(autojump_clock: object):
     """R10: each further operation tries it once, without pauses."""
     asked, away = portals(1), Away()
     await fails(asked, away)
-    assert away.tried == ROUNDS
+    assert away.tried == CONFIG.rounds
     for more in range(1, 100):
         assert await fails(asked, away) == 0
-        assert away.tried == ROUNDS + more
+        assert away.tried == CONFIG.rounds + more
 
 
 async def test_away_for_a_while(autojump_clock: object):
@@ -289,10 +290,10 @@ async def test_away_for_a_while(autojump_clock: object):
     await fails(asked, away)
     await trio.sleep(4.9)
     assert await fails(asked, away) == 0
-    assert away.tried == ROUNDS + 1
+    assert away.tried == CONFIG.rounds + 1
     await trio.sleep(5)
     assert await fails(asked, away) > 0
-    assert away.tried == 2 * ROUNDS + 1
+    assert away.tried == 2 * CONFIG.rounds + 1
 
 
 async def test_portal_that_is_back_is_used_at_once(autojump_clock: object):
@@ -301,10 +302,10 @@ async def test_portal_that_is_back_is_used_at_once(autojump_clock: object):
     await fails(asked, away)
     away.back = True
     assert await ask(asked, away) == "back"
-    assert away.tried == ROUNDS + 1
+    assert away.tried == CONFIG.rounds + 1
     away.back = False
     await fails(asked, away)
-    assert away.tried == 2 * ROUNDS + 1
+    assert away.tried == 2 * CONFIG.rounds + 1
 
 
 @pytest.mark.parametrize("word", [DOWN, SLOW, LIE, NOT_FOUND, REFUSED])
@@ -316,7 +317,7 @@ async def test_portal_that_answers_is_not_away(word: PortalError, autojump_clock
         await ask(asked, Script(asked, [word]))
     away.tried = 0
     await fails(asked, away)
-    assert away.tried == ROUNDS
+    assert away.tried == CONFIG.rounds
 
 
 async def test_last_round_counts(autojump_clock: object):
@@ -326,7 +327,7 @@ async def test_last_round_counts(autojump_clock: object):
     for _ in range(2):
         with pytest.raises(UnavailableError):
             await ask(asked, script)
-    assert script.counts == {0: 2 * ROUNDS}
+    assert script.counts == {0: 2 * CONFIG.rounds}
 
 
 async def test_portal_whose_absence_takes_long(autojump_clock: object):
@@ -348,7 +349,7 @@ async def test_portal_whose_absence_takes_less(autojump_clock: object):
     """R10: where an attempt takes less than a second there are all rounds, within seconds."""
     asked, away = portals(1), Away(takes=0.9)
     assert 3 * 0.9 < await fails(asked, away) < 5
-    assert away.tried == ROUNDS
+    assert away.tried == CONFIG.rounds
     assert await fails(asked, away) == pytest.approx(0.9)
 
 
@@ -365,7 +366,7 @@ async def test_only_the_portal_that_is_away_is_tried_once(autojump_clock: object
     for _ in range(2):
         with pytest.raises(UnavailableError):
             await ask(asked, try_one)
-    assert Counter(tried) == {away.url: ROUNDS + 1, there.url: 2 * ROUNDS}
+    assert Counter(tried) == {away.url: CONFIG.rounds + 1, there.url: 2 * CONFIG.rounds}
 
 
 async def test_one_portal_is_away_and_the_other_has_nothing(autojump_clock: object):
@@ -400,7 +401,7 @@ async def test_refused_connection_counts_as_away():
             with pytest.raises(UnavailableError) as caught:
                 await ask(asked, head)
             assert caught.value.unreached is not None
-        assert len(tried) == ROUNDS + 1
+        assert len(tried) == CONFIG.rounds + 1
 
 
 async def test_portal_that_answers_is_not_away_for_one_connection(autojump_clock: object):
@@ -466,7 +467,7 @@ async def test_no_proof_and_a_failure(failure: PortalError, autojump_clock: obje
     asked = portals(3)
     script = Script(asked, ["word 0"], [failure], ["word 2"])
     assert await best(asked, script) == ("word 0", {1})
-    assert script.counts == {0: 1, 1: ROUNDS, 2: 1}
+    assert script.counts == {0: 1, 1: CONFIG.rounds, 2: 1}
 
 
 @pytest.mark.parametrize(("refusal", "failed"), [(NOT_FOUND, set()), (REFUSED, {1}), (WRONG, {1})])
@@ -489,11 +490,11 @@ async def test_failed_a_moment_ago(autojump_clock: object):
     script = Script(asked, ["word"], [DOWN])
     for more in range(20):
         assert await best(asked, script) == ("word", {1})
-        assert script.counts[1] == ROUNDS + more
+        assert script.counts[1] == CONFIG.rounds + more
     assert trio.current_time() < 2
     await trio.sleep(5)
     assert await best(asked, script) == ("word", {1})
-    assert script.counts[1] == 2 * ROUNDS + 19
+    assert script.counts[1] == 2 * CONFIG.rounds + 19
 
 
 async def test_other_errors_of_who_seeks_a_proof(autojump_clock: object):

@@ -89,13 +89,6 @@ def _head(length: int, kind: str = "a/b") -> bytes:
     ).encode()
 
 
-def test_times_of_the_docs(tmp_path: Path) -> None:
-    """docs/portal.md names these."""
-    config = PortalConfig(tmp_path)
-    assert (config.body_timeout, config.idle_timeout, config.send_timeout) == (60, 75, 600)
-    assert config.grace == 1
-
-
 @pytest.mark.parametrize("kind", ["a/b", "multipart/form-data; boundary=b"])
 async def test_a_client_that_pauses_is_dropped(config: PortalConfig, kind: str) -> None:
     """408 when the body does not come in time, and nothing is kept."""

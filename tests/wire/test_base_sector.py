@@ -11,7 +11,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from skymount.errors import MalformedError
-from skymount.wire import base_sector
 from skymount.wire.base_sector import (
     CIPHER_LEGACY_PLAIN,
     CIPHER_PLAIN,
@@ -289,17 +288,18 @@ def test_no_data_pieces_prove_nothing():
 # --- spilled parts
 
 
-def unspill(base: bytes, store: dict[bytes, bytes]) -> tuple[bytes, bytes]:
+def unspill(
+    base: bytes, store: dict[bytes, bytes], sector_size: int = SECTOR_SIZE
+) -> tuple[bytes, bytes]:
     """Read a spilled part as a reader would: level by level, each sector by its root."""
-    parsed = parse_base_sector(base)
-    level = parsed.roots
-    sizes = spill_sizes(parsed.layout.body_size)
+    layout, level = Layout.parse(base), base[LAYOUT_SIZE:]
+    sizes = spill_sizes(layout.body_size, sector_size)
     assert sizes[0] == len(level)
     for size in sizes[1:]:
         roots = [level[at : at + 32] for at in range(0, len(level), 32)]
         level = b"".join(store[root] for root in roots)
         assert len(level) == size
-    return split_body(parsed.layout, level)
+    return split_body(layout, level)
 
 
 def test_spilled_metadata_of_more_than_a_sector():
@@ -309,24 +309,26 @@ def test_spilled_metadata_of_more_than_a_sector():
     base, spilled = build_fanned_out(7, fanout, metadata)
     assert [len(part) for part in spilled] == [SECTOR_SIZE, 1032]
     assert len(base) == LAYOUT_SIZE + 64
-    assert parse_base_sector(base).layout.is_extended
+    parsed = parse_base_sector(base)
+    assert parsed.layout.is_extended
+    assert parsed.roots == base[LAYOUT_SIZE:]
     assert unspill(base, {sector_root(part): part for part in spilled}) == (fanout, metadata)
 
 
 @pytest.mark.parametrize("size", [3997, 3998, 8192, 4096 * 124, 4096 * 124 + 1, 1_000_000])
-def test_spilled_over_several_levels(monkeypatch, size):
+def test_spilled_over_several_levels(size):
     """With the 4 KiB sectors of siad's test builds, any size comes back through its levels."""
-    monkeypatch.setattr(base_sector, "SECTOR_SIZE", 4096)
     fanout, metadata = bytes(range(256)) * (size // 512), b"m" * (size - size // 512 * 256)
-    base, spilled = build_fanned_out(1, fanout, metadata)
+    base, spilled = build_fanned_out(1, fanout, metadata, 4096)
     assert max(map(len, [base, *spilled])) <= 4096
     if size == 3997:
         assert spilled == []
         assert parse_base_sector(base).fanout == fanout
     else:
         levels = 1 if size <= 4096 * 124 else 2
-        assert len(spill_sizes(size)) == levels + 1
-        assert unspill(base, {sector_root(part): part for part in spilled}) == (fanout, metadata)
+        assert len(spill_sizes(size, 4096)) == levels + 1
+        store = {sector_root(part): part for part in spilled}
+        assert unspill(base, store, 4096) == (fanout, metadata)
 
 
 def expected_spill(size: int) -> tuple[int, int]:

@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 import skymount.wire
 from skymount.wire import merkle
 from skymount.wire.merkle import (
+    PLAIN,
+    MerkleForm,
     joined_root,
     piece_groups,
     plain_groups,
@@ -53,31 +55,24 @@ COMPILED_FORMS = [
 ]
 
 
-def piece_root(chunk, piece, pieces):
-    return joined_root([piece_groups(chunk, piece, pieces)])
+def piece_root(chunk, piece, pieces, form):
+    return joined_root([piece_groups(chunk, piece, pieces, form)], form)
 
 
-def form(name):
-    """Return (groups, join) of a form."""
+def form_of(name):
     if name == "plain":
-        return plain_groups, plain_join
+        return PLAIN
     number = _merkle.FORMS.index(name)
-    return (
+    return MerkleForm(
         lambda data, start, stride: _merkle.groups(data, start, stride, number),
         lambda roots: _merkle.join(roots, number),
     )
 
 
-@pytest.fixture(params=["plain", *COMPILED_FORMS], autouse=True)
-def each_form(request, monkeypatch):
-    """Run each test once with every form that there is, unless the test chooses one itself."""
-    groups, join = form(request.param)
-    monkeypatch.setattr(merkle, "_groups", groups)
-    monkeypatch.setattr(merkle, "_join", join)
-
-
-each_once = pytest.mark.parametrize("each_form", ["plain"], indirect=True)
-"""For tests that do not go by the chosen form."""
+@pytest.fixture(params=["plain", *COMPILED_FORMS])
+def form(request):
+    """Each form that there is."""
+    return form_of(request.param)
 
 
 def naive_root(sector: bytes) -> bytes:
@@ -109,15 +104,15 @@ def naive_piece(chunk: bytes, piece: int, pieces: int) -> bytes:
 
 
 @pytest.mark.parametrize("data", [b"", bytes(1), bytes(SECTOR_SIZE)], ids=len)
-def test_known_root_of_zeros(data):
+def test_known_root_of_zeros(form, data):
     """A sector of zeros has the known root, however many of them are given (own computation)."""
-    assert sector_root(data).hex() == ROOTS["sector of 4 MiB zero bytes"]
+    assert sector_root(data, form).hex() == ROOTS["sector of 4 MiB zero bytes"]
 
 
 @pytest.mark.parametrize("data", [b"a", b"a".ljust(SECTOR_SIZE, b"\0")], ids=len)
-def test_known_root_of_one_byte(data):
+def test_known_root_of_one_byte(form, data):
     """One byte has the known root, with and without its padding (own computation)."""
-    assert sector_root(data).hex() == ROOTS["one byte 0x61 then zeros to 4 MiB"]
+    assert sector_root(data, form).hex() == ROOTS["one byte 0x61 then zeros to 4 MiB"]
 
 
 @pytest.mark.parametrize(
@@ -128,94 +123,94 @@ def test_known_root_of_one_byte(data):
         *(SECTOR_SIZE // 2, SECTOR_SIZE // 2 + 1),
     ],
 )
-def test_root_of_short_data(size):
+def test_root_of_short_data(form, size):
     """Data of any length has the root of its zero-padded sector."""
     data = PATTERN[:size]
-    assert sector_root(data) == naive_root(data.ljust(SECTOR_SIZE, b"\0"))
+    assert sector_root(data, form) == naive_root(data.ljust(SECTOR_SIZE, b"\0"))
 
 
 @pytest.mark.parametrize("size", [SECTOR_SIZE - 1, SECTOR_SIZE])
-def test_root_of_a_full_sector(size):
+def test_root_of_a_full_sector(form, size):
     """A sector without padding to speak of has the root of the whole tree."""
     data = PATTERN[:size]
-    assert sector_root(data) == naive_root(data.ljust(SECTOR_SIZE, b"\0"))
+    assert sector_root(data, form) == naive_root(data.ljust(SECTOR_SIZE, b"\0"))
 
 
 @pytest.mark.parametrize("gap", [1, 64, 8192, 2 * GROUP, SECTOR_SIZE - 2])
-def test_zeros_inside_the_data_count(gap):
+def test_zeros_inside_the_data_count(form, gap):
     """Zeros between other bytes are content: only those at the end are padding."""
     data = b"x" + bytes(gap) + b"y"
-    assert sector_root(data) == naive_root(data.ljust(SECTOR_SIZE, b"\0"))
-    assert sector_root(data) != sector_root(b"x")
+    assert sector_root(data, form) == naive_root(data.ljust(SECTOR_SIZE, b"\0"))
+    assert sector_root(data, form) != sector_root(b"x", form)
 
 
-def test_more_than_a_sector_has_no_root():
+def test_more_than_a_sector_has_no_root(form):
     """A caller's mistake is not hashed."""
     with pytest.raises(ValueError, match="do not fit"):
-        sector_root(bytes(SECTOR_SIZE + 1))
+        sector_root(bytes(SECTOR_SIZE + 1), form)
     with pytest.raises(ValueError, match="do not fit"):
-        piece_root(bytes(2 * SECTOR_SIZE + 1), 1, 2)
+        piece_root(bytes(2 * SECTOR_SIZE + 1), 1, 2, form)
 
 
 @pytest.mark.parametrize(("piece", "pieces"), [(-1, 2), (2, 2), (0, 0)])
-def test_there_is_no_such_piece(piece, pieces):
+def test_there_is_no_such_piece(form, piece, pieces):
     with pytest.raises(ValueError, match="no piece"):
-        piece_root(b"", piece, pieces)
+        piece_root(b"", piece, pieces, form)
 
 
 @pytest.mark.parametrize("size", [0, 1, 577, 640, 641, 100_000])
 @pytest.mark.parametrize("pieces", [1, 2, 10])
-def test_piece_roots_of_a_short_chunk(pieces, size):
+def test_piece_roots_of_a_short_chunk(form, pieces, size):
     """Each data piece has the root of the segments that are dealt to it."""
     chunk = PATTERN[:size]
-    assert [piece_root(chunk, piece, pieces) for piece in range(pieces)] == [
+    assert [piece_root(chunk, piece, pieces, form) for piece in range(pieces)] == [
         naive_root(naive_piece(chunk, piece, pieces)) for piece in range(pieces)
     ]
 
 
-def test_piece_root_of_a_full_chunk():
+def test_piece_root_of_a_full_chunk(form):
     """The last piece of a full chunk of ten sectors is interleaved over all of it."""
     chunk = b"".join(bytes([number]) + PATTERN[1:] for number in range(10))
-    assert piece_root(chunk, 9, 10) == naive_root(naive_piece(chunk, 9, 10))
+    assert piece_root(chunk, 9, 10, form) == naive_root(naive_piece(chunk, 9, 10))
 
 
 @pytest.mark.parametrize("size", [0, 1, 4 * GROUP, 4 * GROUP + 1, 100_000])
 @pytest.mark.parametrize("pieces", [1, 2, 10])
 @pytest.mark.parametrize("zeros", [0, GROUP, 3 * GROUP])
-def test_a_root_by_parts(pieces, size, zeros):
+def test_a_root_by_parts(form, pieces, size, zeros):
     """Parts of whole groups, each hashed by itself, make the root; also where one is all zeros."""
     chunk = PATTERN[:size] + bytes(zeros * pieces) + PATTERN[: size // 2]
     step = 2 * GROUP * pieces
     parts = [chunk[at : at + step] for at in range(0, len(chunk), step)]
     for piece in range(pieces):
-        groups = [piece_groups(part, piece, pieces) for part in parts]
-        assert joined_root(groups) == piece_root(chunk, piece, pieces)
+        groups = [piece_groups(part, piece, pieces, form) for part in parts]
+        assert joined_root(groups, form) == piece_root(chunk, piece, pieces, form)
 
 
-def test_parts_of_more_than_a_sector_have_no_root():
-    part = piece_groups(PATTERN, 0, 1)
+def test_parts_of_more_than_a_sector_have_no_root(form):
+    part = piece_groups(PATTERN, 0, 1, form)
     with pytest.raises(ValueError, match="more groups"):
-        joined_root([part, part[:32]])
+        joined_root([part, part[:32]], form)
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, GROUP + 100])
 @pytest.mark.parametrize("skip", range(9))
-def test_any_buffer_at_any_address(skip, size):
+def test_any_buffer_at_any_address(form, skip, size):
     """A view into other bytes, however it lies in memory, has the root of what it shows."""
     whole = bytearray(PATTERN[: size + 20])
     view = memoryview(whole)[skip : skip + size]
-    expected = sector_root(bytes(view))
-    assert sector_root(view) == expected
-    assert sector_root(bytearray(view)) == expected
-    assert sector_root(view.toreadonly()) == expected
+    expected = sector_root(bytes(view), form)
+    assert sector_root(view, form) == expected
+    assert sector_root(bytearray(view), form) == expected
+    assert sector_root(view.toreadonly(), form) == expected
 
 
-def test_a_view_is_measured_in_bytes():
+def test_a_view_is_measured_in_bytes(form):
     """What counts is the number of bytes, not of the view's items."""
     view = memoryview(PATTERN[:800]).cast("Q")
-    assert sector_root(view) == sector_root(PATTERN[:800])
+    assert sector_root(view, form) == sector_root(PATTERN[:800], form)
     with pytest.raises(ValueError, match="do not fit"):
-        sector_root(memoryview(bytes(SECTOR_SIZE + 8)).cast("Q"))
+        sector_root(memoryview(bytes(SECTOR_SIZE + 8)).cast("Q"), form)
 
 
 def near(*sizes):
@@ -232,20 +227,18 @@ def chunks(draw):
     return chunk
 
 
-@each_once
 @pytest.mark.parametrize("name", COMPILED_FORMS)
 @given(chunk=chunks(), pieces=st.integers(1, 12), data=st.data())
 def test_the_forms_agree(name, chunk, pieces, data):
     """The compiled form says what the plain one says, for any start, stride and size."""
     start = data.draw(st.integers(0, pieces - 1)) * SEGMENT
     stride = pieces * SEGMENT
-    groups, join = form(name)
+    groups, join = form_of(name)
     expected = plain_groups(chunk, start, stride)
     assert groups(chunk, start, stride) == expected
     assert join(expected) == plain_join(expected)
 
 
-@each_once
 @pytest.mark.parametrize("name", COMPILED_FORMS)
 @given(
     size=near(SECTOR_SIZE // 2, SECTOR_SIZE).map(partial(min, SECTOR_SIZE)),
@@ -256,13 +249,12 @@ def test_the_forms_agree(name, chunk, pieces, data):
 def test_the_forms_agree_on_large_data(name, size, hole, length):
     content = bytearray(PATTERN[:size])
     content[hole : hole + length] = bytes(len(content[hole : hole + length]))
-    groups, join = form(name)
+    groups, join = form_of(name)
     expected = plain_groups(content, 0, SEGMENT)
     assert groups(content, 0, SEGMENT) == expected
     assert join(expected) == plain_join(expected)
 
 
-@each_once
 @needs_compiled
 @pytest.mark.parametrize(
     ("size", "start", "stride"),
@@ -281,7 +273,6 @@ def test_the_compiled_form_refuses_what_is_no_sector(size, start, stride):
         _merkle.groups(bytes(size), start, stride)
 
 
-@each_once
 @needs_compiled
 @pytest.mark.parametrize("size", [1, 31, 33, 257 * 32])
 def test_the_compiled_form_refuses_what_are_no_roots(size):
@@ -289,7 +280,6 @@ def test_the_compiled_form_refuses_what_are_no_roots(size):
         _merkle.join(bytes(size))
 
 
-@each_once
 @needs_compiled
 @pytest.mark.parametrize("start", [100, 101, sys.maxsize])
 @pytest.mark.parametrize("stride", [64, sys.maxsize])
@@ -298,7 +288,6 @@ def test_the_compiled_form_finds_nothing_beyond_the_end(start, stride):
     assert _merkle.groups(b"x" * 64, 0, stride) == plain_groups(b"x" * 64, 0, SEGMENT)
 
 
-@each_once
 @needs_compiled
 def test_the_compiled_form_is_one_of_those_that_run_here():
     """The fastest one unless told otherwise; what every CPU can run is there, and is the last."""
@@ -310,7 +299,6 @@ def test_the_compiled_form_is_one_of_those_that_run_here():
             _merkle.join(b"", number)
 
 
-@each_once
 @needs_compiled
 def test_the_compiled_form_takes_bytes_only():
     with pytest.raises(TypeError):
@@ -321,7 +309,6 @@ def test_the_compiled_form_takes_bytes_only():
         _merkle.groups(b"", sys.maxsize + 1, SEGMENT)
 
 
-@each_once
 @needs_compiled
 def test_the_compiled_form_lets_other_threads_run():
     """A thread that waits for the interpreter gets it from a hash, long before its turn comes."""
@@ -350,19 +337,16 @@ def test_the_compiled_form_lets_other_threads_run():
     assert in_time
 
 
-@each_once
 @needs_compiled
 def test_the_compiled_form_is_the_chosen_one():
     assert merkle.COMPILED
 
 
-@each_once
 def test_the_plain_form_serves_where_nothing_was_compiled(monkeypatch):
     """Without the extension the module has the same functions with the same answers."""
     monkeypatch.setitem(sys.modules, "skymount.wire._merkle", None)
     monkeypatch.delattr(skymount.wire, "_merkle", raising=False)
     module = runpy.run_path(merkle.__file__)
     assert not module["COMPILED"]
-    assert module["_groups"] is module["plain_groups"]
-    assert module["_join"] is module["plain_join"]
+    assert module["FASTEST"] == (module["plain_groups"], module["plain_join"])
     assert module["sector_root"](b"a").hex() == ROOTS["one byte 0x61 then zeros to 4 MiB"]

@@ -9,8 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from skymount.errors import MalformedError
-from skymount.wire import metadata as module
 from skymount.wire.metadata import (
+    METADATA_LIMIT,
+    SUBFILES_LIMIT,
     Metadata,
     Subfile,
     check_path,
@@ -27,6 +28,7 @@ STORED = [
     pytest.param(case["metadata"].encode(), id=f"{case['skylink'][:8]} {case['source']}")
     for case in VECTORS["content_to_skylink"]
 ]
+MANY_LISTS = b"[%s[]]" % (b"[]," * (1 << 20))  # more than are read leniently
 LEGACY = b'{"filename":"sia.pdf"}'
 MAX_SIZE = (1 << 63) - 1
 
@@ -293,25 +295,29 @@ def test_what_is_no_metadata(raw):
         parse_metadata(raw)
 
 
-def test_limit_comes_before_the_parser(monkeypatch):
+def test_limit_comes_before_the_parser():
     """N6: is larger than 256 MiB.
 
     Metadata over the limit are refused unread.
     """
-    assert module.METADATA_LIMIT == 256 << 20
-    monkeypatch.setattr(module, "METADATA_LIMIT", 10)
-    assert parse_metadata(b'{"mode":1}').mode == 1
+    assert METADATA_LIMIT == 256 << 20
     with pytest.raises(MalformedError, match="over the limit"):
-        parse_metadata(b'{"mode":10}')
+        parse_metadata(bytes(METADATA_LIMIT + 1))
+    with pytest.raises(MalformedError, match="is malformed"):
+        parse_metadata(bytes(METADATA_LIMIT))
 
 
-def test_limit_of_records(monkeypatch):
+def with_records(count: int) -> bytes:
+    """Return metadata with so many records, all of one name."""
+    return b'{"subfiles":{%s"a":{}}}' % (b'"a":{},' * (count - 1))
+
+
+def test_limit_of_records():
     """N6: or has more than 2,097,152 records."""
-    assert module.SUBFILES_LIMIT == 2_097_152
-    monkeypatch.setattr(module, "SUBFILES_LIMIT", 10)
-    records = ",".join(f'"{n}":{{"len":0}}' for n in range(11))
-    with pytest.raises(MalformedError, match="more than 10 records"):
-        parse_metadata(f'{{"subfiles":{{{records}}}}}'.encode())
+    assert SUBFILES_LIMIT == 2_097_152
+    assert parse_metadata(with_records(SUBFILES_LIMIT)).subfiles == {"a": Subfile()}
+    with pytest.raises(MalformedError, match="more than 2097152 records"):
+        parse_metadata(with_records(SUBFILES_LIMIT + 1))
 
 
 numbers = ["0", "7", "420", "-1", "-0", "1.0", "1e400", "9" * 25, "9223372036854775807"]
@@ -420,11 +426,16 @@ def _without_names(files):
     ],
     ids=["wide list", "wide object", "deep", "wrong types"],
 )
-def test_outline_skips_what_only_portals_use(extra, monkeypatch):
-    """S11: Of what a listing does not need nothing is decoded, whatever it is."""
-    monkeypatch.setattr(module, "_parse_leniently", None)
-    outline = outline_metadata(b'{"filename":"f",%s,"subfiles":{"a":{"len":1}}}' % extra)
+def test_outline_skips_what_only_portals_use(extra):
+    """S11: Of what a listing does not need nothing is decoded, whatever it is.
+
+    All of it could not be decoded, for its many lists.
+    """
+    rest = b'%s,"x":%s,"subfiles":{"a":{"len":1}}}' % (extra, MANY_LISTS)
+    outline = outline_metadata(b'{"filename":"f",' + rest)
     assert (outline.filename, dict(outline.files)) == ("f", {"a": Subfile(len=1)})
+    with pytest.raises(MalformedError, match="too large"):
+        outline_metadata(b'{"filename":7,' + rest)
 
 
 def test_outline_lets_go_of_records():
@@ -437,19 +448,15 @@ def test_outline_lets_go_of_records():
     raw.clear()
 
 
-def test_outline_keeps_to_the_limits(monkeypatch):
+def test_outline_keeps_to_the_limits():
     """N6: is larger than 256 MiB, or has more than 2,097,152 records."""
-    monkeypatch.setattr(module, "SUBFILES_LIMIT", 10)
-    records = b",".join(b'"%d":{"x":"%s"}' % (n, b"x" * 400_000) for n in range(11))
-    with pytest.raises(MalformedError, match="more than 10 records"):
-        outline_metadata(memoryview(b'{"subfiles":{%s}}' % records))
-    monkeypatch.setattr(module, "METADATA_LIMIT", 10)
     with pytest.raises(MalformedError, match="over the limit"):
-        outline_metadata(b'{"mode":10}')
-    monkeypatch.setattr(module, "METADATA_LIMIT", 1000)
-    monkeypatch.setattr(module, "_LENIENT_LISTS", 2)
+        outline_metadata(memoryview(bytes(METADATA_LIMIT + 1)))
+    outline_metadata(memoryview(with_records(SUBFILES_LIMIT)))
+    with pytest.raises(MalformedError, match="more than 2097152 records"):
+        outline_metadata(memoryview(with_records(SUBFILES_LIMIT + 1)))
     with pytest.raises(MalformedError, match="too large"):
-        dict(outline_metadata(b'{"subfiles":{"a":[[[1]]]}}').files)
+        dict(outline_metadata(b'{"subfiles":{"a":%s}}' % MANY_LISTS).files)
 
 
 # --- paths

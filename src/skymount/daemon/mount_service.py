@@ -102,7 +102,7 @@ async def _serve(
         keys = KeyringCache(Keyring(keyring.default_path()))
         content_trees = _content_trees(config, reader, registry, nursery, status)
         documents = Documents(registry, reader, portals, config.verify)
-        key_trees = _key_trees(config, keys, registry, documents)
+        key_trees = _key_trees(config, keys, registry, documents, nursery)
         retry = SpoolRetry(registry, ledger, keys.latest, sends=config.send_pending)
         mount = fuse.FuseConfig(config.mountpoint, config.allow_other, config.timeout)
         trees: Sequence[Subtree] = (*content_trees, *key_trees)
@@ -110,7 +110,7 @@ async def _serve(
             StaticTree(status.to_json), dict(zip(InodeSpace, trees, strict=True)), status.usage
         )
         adapter = fuse.FuseAdapter(file_system, mount)
-        status.operations = adapter.counts
+        status.operations, status.failures = adapter.counts, adapter.failures
         signals = stack.enter_context(trio.open_signal_receiver(*_stop_signals()))
         fuse.attach(adapter, mount)
         try:
@@ -118,6 +118,7 @@ async def _serve(
                 nursery.start_soon(_stop_on_signal, signals, scope, stop_grace)
                 nursery.start_soon(announce, config, report, embedded)
                 nursery.start_soon(retry.run)
+                nursery.start_soon(adapter.failures.run)
                 for client in portals.clients:
                     nursery.start_soon(client.connect)
                 await fuse.run()
@@ -197,7 +198,11 @@ def _tree_bounds(config: Config) -> TreeCacheConfig:
 
 
 def _key_trees(
-    config: Config, keys: KeyringCache, registry: VerifiedRegistry, documents: Documents
+    config: Config,
+    keys: KeyringCache,
+    registry: VerifiedRegistry,
+    documents: Documents,
+    nursery: trio.Nursery,
 ) -> tuple[RegistryDirectory[EntryState], RegistryDirectory[Document]]:
     ttl, grace = config.registry_ttl, config.lookup_grace
 
@@ -210,12 +215,14 @@ def _key_trees(
             keys,
             RegistryDirectoryConfig(InodeSpace.REGISTRY, ttl=ttl, grace=grace),
             attributes,
+            nursery,
         ),
         RegistryDirectory(
             documents,
             keys,
             RegistryDirectoryConfig(InodeSpace.SKYDB, suffix=b".json", ttl=ttl, grace=grace),
             lambda document: {**attributes(document.entry), "verified": document.verified.value},
+            nursery,
         ),
     )
 

@@ -16,9 +16,9 @@ from skymount.daemon.embedded_portal import PROBE_TIMEOUT, EmbeddedPortal, is_re
 log = logging.getLogger(__name__)
 
 # With the kernel's defaults (128 KiB, 12 requests) a file is read at half the speed, and sixteen
-# readers do a quarter fewer random reads at 50 ms each.
+# readers do a quarter fewer random reads at 50 ms each. Reads that hang take up places too.
 _READ_AHEAD = 1024  # KiB for each read, the size of pyfuse3's buffers
-_MAX_BACKGROUND = 64  # reads in flight
+_MAX_BACKGROUND = 256  # reads in flight
 _CONGESTION_THRESHOLD = 48  # reads in flight beyond which the kernel reads nothing ahead
 
 
@@ -48,20 +48,27 @@ async def announce(config: Config, report: Report, embedded: EmbeddedPortal) -> 
 def _tune_kernel(mountpoint: str, *, read_ahead: bool) -> None:
     """Set what this process may set; only root may set `read_ahead`. Waits for a stat."""
     device = os.stat(mountpoint).st_dev
-    connection = f"/sys/fs/fuse/connections/{device}"
-    settings = {
-        f"{connection}/max_background": _MAX_BACKGROUND,
-        f"{connection}/congestion_threshold": _CONGESTION_THRESHOLD,
-    }
+    connection = f"/sys/fs/fuse/connections/{os.minor(device)}"
+    try:
+        _write(f"{connection}/max_background", _MAX_BACKGROUND)
+        _write(f"{connection}/congestion_threshold", _CONGESTION_THRESHOLD)
+    except OSError as error:
+        log.info(
+            "the kernel's limit of background reads (12 by default) cannot be raised: %s: %s",
+            error.filename,
+            error.strerror,
+        )
     if read_ahead:
-        name = f"{os.major(device)}:{os.minor(device)}"
-        settings[f"/sys/class/bdi/{name}/read_ahead_kb"] = _READ_AHEAD
-    for path, value in settings.items():
+        path = f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb"
         try:
-            with open(path, "w") as file:
-                file.write(str(value))
+            _write(path, _READ_AHEAD)
         except OSError as error:
             log.debug("%s: %s", path, error.strerror)
+
+
+def _write(path: str, value: int) -> None:
+    with open(path, "w") as file:
+        file.write(str(value))
 
 
 async def _portal_warning(config: Config, embedded: EmbeddedPortal) -> str:

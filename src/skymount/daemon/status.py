@@ -12,6 +12,7 @@ from skymount.content.cache.memory_cache import MemoryCache
 from skymount.content.cache.write_behind import WriteBehindQueue
 from skymount.content.fetch.reader import ContentReader
 from skymount.daemon.embedded_portal import EmbeddedPortal
+from skymount.fs.failures import FailureLog
 from skymount.fs.skylinks.name_table import NameTable
 from skymount.fs.skylinks.tree_cache import TreeCache
 
@@ -29,6 +30,7 @@ class MountStatus:
     skylinks: NameTable = field(init=False)
     domains: NameTable = field(init=False)
     operations: Mapping[str, int] = field(init=False)  # requests of the kernel by kind
+    failures: FailureLog = field(init=False)
     _started: float = field(init=False, default_factory=time.time)
 
     def to_json(self) -> bytes:
@@ -48,6 +50,7 @@ class MountStatus:
             "skylinks": len(self.skylinks),
             "domains": len(self.domains),
             "operations": dict(sorted(self.operations.items())),
+            "failed_operations": self.failures.recent(),
         }
         return json.dumps(found, indent=2).encode() + b"\n"
 

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from skymount.errors import MountError
 
-FUSE_DEVICE = "/dev/fuse"
-FUSERMOUNT = "fusermount3"
 FUSE_TYPE = "fuse.skymount"  # which indexers can be told to skip (PRUNEFS)
 
 _STATFS_TIMEOUT = 2.0  # seconds that a daemon may take to answer
@@ -23,6 +21,18 @@ _UIDS = re.compile(r"^Uid:\s+(.+)$", re.MULTILINE)
 _CONNECTION = re.compile(r"^fuse_connection:\s+(\d+)$", re.MULTILINE)
 _OCTAL = re.compile(r"\\([0-7]{3})")  # mountinfo's escapes
 _FUSE_CONF = Path("/etc/fuse.conf")
+
+
+@dataclass(frozen=True, slots=True)
+class FuseSystem:
+    """What mounts need of the system, and where it is."""
+
+    device: str = "/dev/fuse"
+    fusermount: str = "fusermount3"
+    mount_table: str = "/proc/self/mountinfo"
+
+
+_SYSTEM = FuseSystem()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +54,14 @@ class MountInfo:
             raise MountError(f"{path}: the user with id {self.user_id} has mounted there, not you")
 
 
-def mounted_at(path: str) -> MountInfo | None:
+def mounted_at(path: str, system: FuseSystem = _SYSTEM) -> MountInfo | None:
     """Return what is mounted at exactly this absolute path, the topmost if several are.
 
     Read from the kernel's table: `os.path.ismount` cannot tell once the daemon is dead.
     """
     found = None
     with open(
-        "/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape", newline="\n"
+        system.mount_table, encoding="utf-8", errors="surrogateescape", newline="\n"
     ) as table:
         for line in table:
             fields = line.split(" ")
@@ -86,7 +96,7 @@ def _is_connection(process: Path, descriptor: str, number: str) -> bool:
     Does not stat the file behind it, which may be on a mount that does not answer.
     """
     try:
-        if os.readlink(process / "fd" / descriptor) != FUSE_DEVICE:
+        if os.readlink(process / "fd" / descriptor) != _SYSTEM.device:
             return False
         found = _CONNECTION.search((process / "fdinfo" / descriptor).read_text())
     except OSError:
@@ -130,10 +140,10 @@ def is_stale(path: str) -> bool:
     return bool({errno.ENOTCONN, errno.ECONNABORTED}.intersection(errors))
 
 
-def check(path: str, *, allow_other: bool = False) -> bool:
+def check(path: str, *, allow_other: bool = False, system: FuseSystem = _SYSTEM) -> bool:
     """MountError unless one can mount there; returns whether a stale mount was cleared."""
-    _check_fuse(allow_other)
-    mounted = mounted_at(path)
+    _check_fuse(allow_other, system)
+    mounted = mounted_at(path, system)
     cleared = False
     if mounted is not None:
         if not mounted.is_ours:
@@ -147,26 +157,26 @@ def check(path: str, *, allow_other: bool = False) -> bool:
                 f"{path}: skymount is mounted there already; see it with `ls {path}`, "
                 f"end it with `skymount umount {path}`"
             )
-        unmount(path, lazy=True)
+        unmount(path, lazy=True, system=system)
         cleared = True
     _check_directory(path)
     return cleared
 
 
-def _check_fuse(allow_other: bool) -> None:
-    if not os.path.exists(FUSE_DEVICE):
+def _check_fuse(allow_other: bool, system: FuseSystem) -> None:
+    if not os.path.exists(system.device):
         raise MountError(
-            f"{FUSE_DEVICE} is missing: load it with `sudo modprobe fuse`, or in a container "
+            f"{system.device} is missing: load it with `sudo modprobe fuse`, or in a container "
             "pass `--device /dev/fuse --cap-add SYS_ADMIN`"
         )
-    if not os.access(FUSE_DEVICE, os.R_OK | os.W_OK):
+    if not os.access(system.device, os.R_OK | os.W_OK):
         raise MountError(
-            f"{FUSE_DEVICE}: you may not use it; let users in with `sudo chmod 666 {FUSE_DEVICE}`, "
-            "as most systems do, or join its group"
+            f"{system.device}: you may not use it; let users in with "
+            f"`sudo chmod 666 {system.device}`, as most systems do, or join its group"
         )
-    if shutil.which(FUSERMOUNT) is None:
+    if shutil.which(system.fusermount) is None:
         raise MountError(
-            f"{FUSERMOUNT} is missing: install the package fuse3 "
+            f"{system.fusermount} is missing: install the package fuse3 "
             "(`sudo apt install fuse3`, `sudo dnf install fuse3`)"
         )
     if allow_other and os.getuid() != 0:
@@ -194,16 +204,16 @@ def _check_directory(path: str) -> None:
         raise MountError(f"{path}: a mount point must be writable by you; choose one of your own")
 
 
-def unmount(path: str, *, lazy: bool = False) -> None:
+def unmount(path: str, *, lazy: bool = False, system: FuseSystem = _SYSTEM) -> None:
     """Unmount; MountError when that is refused."""
-    command = [FUSERMOUNT, "-uz" if lazy else "-u", "--", path]
+    command = [system.fusermount, "-uz" if lazy else "-u", "--", path]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
     except FileNotFoundError:
-        raise MountError(f"{FUSERMOUNT} is missing: install the package fuse3") from None
+        raise MountError(f"{system.fusermount} is missing: install the package fuse3") from None
     except subprocess.TimeoutExpired:
         raise MountError(f"{path}: unmounting did not end in 30 s") from None
-    if done.returncode == 0 or mounted_at(path) is None:
+    if done.returncode == 0 or mounted_at(path, system) is None:
         return
     message = done.stderr.strip()
     if "busy" in message:

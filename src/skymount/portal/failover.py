@@ -1,8 +1,9 @@
 """The choice between portals: which one is asked next, how often, and what their answers mean
-together. It does not know what is asked; ``circuit_breaker`` decides who is worth asking.
+together. It does not know what is asked. ``health`` decides who is worth asking, and
+``hedged_race`` asks several at a time.
 """
 
-import copy
+import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,25 +18,43 @@ from skymount.errors import (
     BadContentError,
     NotFoundError,
     PortalError,
+    PortalTimeoutError,
     StorageError,
     UnavailableError,
 )
-from skymount.portal.circuit_breaker import BreakerState, CircuitBreaker
 from skymount.portal.client.base import PortalReader
+from skymount.portal.health import (
+    BreakerState,
+    HealthFigures,
+    HedgeBudget,
+    PortalHealth,
+    Rank,
+)
+from skymount.portal.hedged_race import HedgedRace, unless_late
 from skymount.portal.http.memory_budget import MemoryBudget
+from skymount.portal.http.request_watch import RequestWatch, watching
 from skymount.portal.options import ClientOptions, PortalOptions
+from skymount.portal.reachability import Attempts
 
 T = TypeVar("T")
 E = TypeVar("E", bound=PortalError)
 
-ROUNDS = 3
-"""How often each portal is asked before a failure is reported."""
-
-BACKOFF = 0.2
-"""Seconds of pause before the second round, doubled for each further one, jittered."""
+log = logging.getLogger(__name__)
 
 PROOF_TIMEOUT = 10.0
 """Seconds that all other portals together have to prove an answer that came without a proof."""
+
+Ask = Callable[[PortalReader], Awaitable[T]]
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverConfig:
+    """How often portals that fail are asked again."""
+
+    rounds: int = 3
+    """How often each portal is asked before a failure is reported."""
+    backoff: float = 0.2
+    """Seconds of pause before the second round, doubled for each further one, jittered."""
 
 
 @dataclass(frozen=True)
@@ -43,55 +62,87 @@ class Portals:
     """The configured portals, in the order of preference."""
 
     clients: Sequence[PortalReader]
-    rounds: int = ROUNDS
+    config: FailoverConfig = field(default_factory=FailoverConfig)
     budget: MemoryBudget = field(default_factory=MemoryBudget)
     """For descriptions of content while they are received."""
-    _breakers: dict[PortalReader, CircuitBreaker] = field(default_factory=dict)
+    probes: trio.Nursery | None = None
+    """Where portals that failed are tried again, while others do the work. Without it the next
+    operation after the pause tries them.
+    """
+    _health: dict[PortalReader, PortalHealth] = field(default_factory=dict)
+    _hedges: HedgeBudget = field(default_factory=HedgeBudget)
 
     def ranked(self) -> list[PortalReader]:
-        now = trio.current_time()
-        return sorted(self.clients, key=lambda client: self._breaker(client).failures_at(now))
+        """Return the portals in the order in which they are asked."""
+        now, is_probed = trio.current_time(), self.probes is not None
+        ranks = {each: self.health(each).rank(now, is_probed=is_probed) for each in self.clients}
+        return sorted(self.clients, key=lambda client: ranks[client].value)
 
-    def _breaker(self, client: PortalReader) -> CircuitBreaker:
-        return self._breakers.setdefault(client, CircuitBreaker())
+    def health(self, client: PortalReader) -> PortalHealth:
+        found = self._health.get(client)
+        return self._health.setdefault(client, PortalHealth()) if found is None else found
 
-    def _state(self, client: PortalReader) -> BreakerState:
-        return self._breaker(client).state(trio.current_time())
+    def figures(self) -> list[HealthFigures]:
+        """Return how each portal is doing, in the configured order."""
+        now, is_probed = trio.current_time(), self.probes is not None
+        return [
+            self.health(each).figures(each.url, now, is_probed=is_probed) for each in self.clients
+        ]
 
-    async def first(self, ask: Callable[[PortalReader], Awaitable[T]]) -> T:
+    @property
+    def _is_alone(self) -> bool:
+        return len(self.clients) < 2
+
+    def _attempts(self, client: PortalReader) -> Attempts:
+        return self.health(client).attempts(trio.current_time(), is_alone=self._is_alone)
+
+    async def first(
+        self, ask: Ask[T], *, hedged: bool = True, probe: Ask[object] | None = None
+    ) -> T:
         """Return the first good answer.
 
-        A portal that fails or sends wrong content is asked again in the next round; its circuit
-        breaker may allow one attempt only, or none. A refusal or «not found» is final for that
-        portal. If no portal has a good answer, the error is, in this order: wrong content, the
-        last failure, a refusal, «not found».
+        A portal that fails or sends wrong content is asked again in the next round; its health may
+        allow one attempt only, or none. A refusal or «not found» is final for that portal. If no
+        portal has a good answer, the error is, in this order: wrong content, the last failure, a
+        refusal, «not found».
+
+        If `hedged`, the next portal is asked as well while a portal is late: `ask` may then run
+        for several portals at once, and is cancelled where it is not needed. `probe` is what is
+        asked of a portal whose pause is over, in the background; it may outlast the call.
         """
-        done = {client for client in self.clients if self._state(client) is BreakerState.OPEN}
-        errors = (self._breaker(client).connect_error for client in self.clients if client in done)
-        failure = next(map(copy.copy, filter(None, errors)), None)
-        refusal: PortalError | None = None
-        for number in range(self.rounds):
-            await _pause_before(number)
-            for client in self.ranked():
-                if client in done:
-                    continue
+        tally = self._begin_tally()
+        if probe is not None:
+            self._start_probes(probe)
+        for number in range(self.config.rounds):
+            await self._pause_before(number)
+            asked = [client for client in self.ranked() if client not in tally.done]
+            if hedged and not self._is_alone:
+                attempt = partial(self._attempt, ask=ask, number=number)
+                race = HedgedRace(attempt, self.health, self._hedges, tally)
+                answers = await race.run(asked)
+                if answers:
+                    return answers[0]
+                asked = []
+            for client in asked:
                 try:
-                    return await self._attempt(client, ask, number)
-                except (UnavailableError, BadContentError) as error:
-                    if self._state(client) is not BreakerState.CLOSED:
-                        done.add(client)
-                    if not isinstance(failure, BadContentError):
-                        failure = _bare(error)
+                    return await self._attempt(client, None, ask, number)
                 except PortalError as error:
-                    done.add(client)
-                    if refusal is None or isinstance(refusal, NotFoundError):
-                        refusal = _bare(error)
-            if len(done) == len(self.clients):
+                    tally.note(client, error)
+            if len(tally.done) == len(self.clients):
                 break
-        raise failure or refusal or UnavailableError("no portal is configured")
+        raise tally.error or UnavailableError("no portal is configured")
+
+    def _begin_tally(self) -> "_Tally":
+        """Begin with the portals that are not asked at all now."""
+        now = trio.current_time()
+        silent = {each for each in self.clients if self._attempts(each) is Attempts.NONE}
+        if not self._is_alone and len(silent) == len(self.clients):
+            silent = {each for each in silent if not self.health(each).may_be_tried(now)}
+        errors = (self.health(each).known_error for each in self.clients if each in silent)
+        return _Tally(self._attempts, silent, next(filter(None, errors), None))
 
     async def best(
-        self, ask: Callable[[PortalReader], Awaitable[T]], is_proven: Callable[[T], bool]
+        self, ask: Ask[T], is_proven: Callable[[T], bool], *, probe: Ask[object] | None = None
     ) -> tuple[T, Collection[PortalReader]]:
         """Return the first proven answer, or without one the first good answer and the portals
         that failed: they might have had a proof.
@@ -99,27 +150,28 @@ class Portals:
         All portals but the one that gave the first good answer are asked for a proof at once, in
         rounds, for `PROOF_TIMEOUT` seconds at most. Only «not found» is final.
         """
-        answered: list[PortalReader] = []
 
-        async def first(client: PortalReader) -> T:
-            answer = await ask(client)
-            answered.append(client)
-            return answer
+        async def first(client: PortalReader) -> tuple[PortalReader, T]:
+            return client, await ask(client)
 
-        found = await self.first(first)
+        answered, found = await self.first(first, probe=probe)
         if is_proven(found):
             return found, ()
         proofs: list[T] = []
-        undecided = set(self.clients).difference(answered)
-        with trio.move_on_after(PROOF_TIMEOUT):
+        undecided = {client for client in self.clients if client is not answered}
+        with trio.move_on_after(PROOF_TIMEOUT) as scope:
             await self._seek_proof(ask, is_proven, undecided, proofs)
+        now = trio.current_time()
         for client in undecided:
-            self._breaker(client).record_no_proof(trio.current_time())
+            self.health(client).reachability.record_no_proof(now)
+            if scope.cancelled_caught and not self.health(client).showed_signs(now - PROOF_TIMEOUT):
+                error = PortalTimeoutError(f"no answer in {PROOF_TIMEOUT:g} s", url=client.url)
+                self.health(client).record_failure(error, now, waited=PROOF_TIMEOUT)
         return (proofs[0], ()) if proofs else (found, undecided)
 
     async def _seek_proof(
         self,
-        ask: Callable[[PortalReader], Awaitable[T]],
+        ask: Ask[T],
         is_proven: Callable[[T], bool],
         undecided: set[PortalReader],
         proofs: list[T],
@@ -133,7 +185,7 @@ class Portals:
 
         async def attempt(client: PortalReader, number: int, proof_found: trio.CancelScope) -> None:
             try:
-                answer = await self._attempt(client, ask, number)
+                answer = await self._attempt_proof(client, ask, number)
             except NotFoundError:
                 undecided.discard(client)
             except (UnavailableError, BadContentError):
@@ -146,46 +198,116 @@ class Portals:
                     proofs.append(answer)
                     proof_found.cancel()
 
-        for number in range(self.rounds):
+        for number in range(self.config.rounds):
             asked = self._worth_a_proof(undecided - refused, number)
             if proofs or not asked:
                 break
-            await _pause_before(number)
+            await self._pause_before(number)
             with trio.CancelScope() as proof_found:
                 await run_all(*(partial(attempt, client, number, proof_found) for client in asked))
 
     def _worth_a_proof(self, clients: Iterable[PortalReader], number: int) -> list[PortalReader]:
         now = trio.current_time()
-        wanted = (BreakerState.CLOSED,) if number else (BreakerState.CLOSED, BreakerState.HALF_OPEN)
-        return [each for each in clients if self._breaker(each).proof_state(now) in wanted]
+        wanted = (Attempts.ALL,) if number else (Attempts.ALL, Attempts.ONE)
+        return [each for each in clients if self.health(each).proof_attempts(now) in wanted]
+
+    async def _attempt_proof(self, client: PortalReader, ask: Ask[T], number: int) -> T:
+        """Ask for a proof; a portal that failed lately gets less time."""
+        attempt = partial(self._attempt, ask=ask, number=number)
+        health = self.health(client)
+        if health.state(trio.current_time()) is BreakerState.CLOSED:
+            return await attempt(client, None)
+        return await unless_late(attempt, client, health)
 
     async def _attempt(
-        self, client: PortalReader, ask: Callable[[PortalReader], Awaitable[T]], number: int
+        self, client: PortalReader, watch: RequestWatch | None, ask: Ask[T], number: int
     ) -> T:
-        breaker = self._breaker(client)
-        is_last_round = number == self.rounds - 1
+        health, begun = self.health(client), trio.current_time()
         try:
-            answer = await ask(client)
+            with watching(watch or RequestWatch(health)):
+                answer = await ask(client)
         except (UnavailableError, BadContentError) as error:
             if not error.is_unsent:
-                breaker.record_failure(error, trio.current_time(), is_last_round=is_last_round)
+                now, is_last_round = trio.current_time(), number == self.config.rounds - 1
+                waited = now - begun
+                health.record_failure(error, now, waited=waited, is_last_round=is_last_round)
             raise
         except PortalError:
-            breaker.record_answer(trio.current_time())
+            health.record_answer(trio.current_time())
             raise
-        breaker.record_success(trio.current_time())
+        health.record_success(trio.current_time())
         return answer
+
+    def _start_probes(self, ask: Ask[object]) -> None:
+        """Try portals again whose pause is over, if others do the work. Each counts as a hedge."""
+        if self.probes is None or self._is_alone:
+            return
+        now = trio.current_time()
+        ranks = [self.health(each).rank(now, is_probed=True) for each in self.clients]
+        if Rank.HEALTHY not in ranks:
+            return
+        for client in self.clients:
+            health = self.health(client)
+            is_due = health.state(now) is BreakerState.HALF_OPEN and not health.is_probed
+            if is_due and self._hedges.take():
+                health.is_probed = True
+                self.probes.start_soon(self._probe, client, ask)
+
+    async def _probe(self, client: PortalReader, ask: Ask[object]) -> None:
+        health = self.health(client)
+        attempt = partial(self._attempt, ask=ask, number=0)
+        try:
+            await unless_late(attempt, client, health)
+        except (PortalError, StorageError) as error:
+            log.info("%s: still fails: %s", client.url, error)
+        except Exception:  # a bug must not end everybody else's tasks
+            log.exception("%s: the probe failed", client.url)
+        finally:
+            health.is_probed = False
+
+    async def _pause_before(self, number: int) -> None:
+        if number:
+            jitter = random.uniform(0.5, 1.5)
+            await trio.sleep(self.config.backoff * 2 ** (number - 1) * jitter)
+
+
+class _Tally:
+    """What the portals said to one operation, and what that means together."""
+
+    def __init__(
+        self,
+        attempts: Callable[[PortalReader], Attempts],
+        done: set[PortalReader],
+        failure: PortalError | None,
+    ) -> None:
+        """`done` are portals that are not asked, and `failure` says why."""
+        self.done = done
+        self.is_empty = True
+        self._attempts = attempts
+        self._failure = failure
+        self._refusal: PortalError | None = None
+
+    def note(self, client: PortalReader, error: PortalError) -> None:
+        self.is_empty = False
+        if isinstance(error, (UnavailableError, BadContentError)):
+            if self._attempts(client) is not Attempts.ALL:
+                self.done.add(client)
+            if not isinstance(self._failure, BadContentError):
+                self._failure = _bare(error)
+        else:
+            self.done.add(client)
+            if self._refusal is None or isinstance(self._refusal, NotFoundError):
+                self._refusal = _bare(error)
+
+    @property
+    def error(self) -> PortalError | None:
+        return self._failure or self._refusal
 
 
 def _bare(error: E) -> E:
     """Return the error without its traceback and causes, whose frames hold what was received."""
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
-
-
-async def _pause_before(number: int) -> None:
-    if number:
-        await trio.sleep(BACKOFF * 2 ** (number - 1) * random.uniform(0.5, 1.5))
 
 
 @asynccontextmanager
@@ -198,4 +320,9 @@ async def open_portals(
         for url in urls:
             parsed = replace(PortalOptions.parse(url, **options), retries=0)
             clients.append(await stack.enter_async_context(PortalReader.of(parsed)))
-        yield Portals(clients)
+        if len(clients) < 2:
+            yield Portals(clients)
+            return
+        async with trio.open_nursery() as probes:
+            yield Portals(clients, probes=probes)
+            probes.cancel_scope.cancel()

@@ -133,26 +133,29 @@ def is_inline(root: bytes, metadata: bytes, payload: bytes) -> bool:
     )
 
 
-def build_fanned_out(filesize: int, fanout: bytes, metadata: bytes) -> tuple[bytes, list[bytes]]:
+def build_fanned_out(
+    filesize: int, fanout: bytes, metadata: bytes, sector_size: int = SECTOR_SIZE
+) -> tuple[bytes, list[bytes]]:
     """Return (base sector's used bytes, spilled sectors) of a large file of 1-of-n chunks.
 
-    `fanout` holds the joined Merkle roots of the payload's 4 MiB chunks.
+    `fanout` holds the joined Merkle roots of the payload's 4 MiB chunks. The sectors of siad's
+    test builds are smaller.
     """
     layout = Layout(filesize, len(metadata), len(fanout), data_pieces=1)
     body = fanout + metadata
     spilled: list[bytes] = []
-    while LAYOUT_SIZE + len(body) > SECTOR_SIZE:
-        sectors = [body[at : at + SECTOR_SIZE] for at in range(0, len(body), SECTOR_SIZE)]
+    while LAYOUT_SIZE + len(body) > sector_size:
+        sectors = [body[at : at + sector_size] for at in range(0, len(body), sector_size)]
         spilled += sectors
         body = b"".join(map(merkle.sector_root, sectors))
     return bytes(layout) + body, spilled
 
 
-def spill_sizes(body_size: int) -> list[int]:
+def spill_sizes(body_size: int, sector_size: int = SECTOR_SIZE) -> list[int]:
     """Return the bytes of each level, from the base sector's roots down to `body_size` itself."""
     sizes = [body_size]
-    while LAYOUT_SIZE + sizes[0] > SECTOR_SIZE:
-        sizes.insert(0, -(-sizes[0] // SECTOR_SIZE) * ROOT_SIZE)
+    while LAYOUT_SIZE + sizes[0] > sector_size:
+        sizes.insert(0, -(-sizes[0] // sector_size) * ROOT_SIZE)
     return sizes
 
 

@@ -6,6 +6,7 @@ Both know the roots of all-zero subtrees, so short data is cheap.
 
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
+from typing import NamedTuple
 
 from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE
 
@@ -67,25 +68,35 @@ def plain_join(roots: Data) -> bytes:
     return _hash_up(bytes(roots), _STEP, DEPTH) or _ZERO[DEPTH]
 
 
-def _fastest() -> tuple[Callable[[Data, int, int], bytes], Callable[[Data], bytes]]:
+class MerkleForm(NamedTuple):
+    """A way to compute roots: as `plain_groups` and `plain_join`."""
+
+    groups: Callable[[Data, int, int], bytes]
+    join: Callable[[Data], bytes]
+
+
+PLAIN = MerkleForm(plain_groups, plain_join)
+
+
+def _fastest() -> MerkleForm:
     try:
         from skymount.wire import _merkle
     except ImportError:  # installed without a C compiler
-        return plain_groups, plain_join
-    return _merkle.groups, _merkle.join
+        return PLAIN
+    return MerkleForm(_merkle.groups, _merkle.join)
 
 
-_groups, _join = _fastest()
+FASTEST = _fastest()
 
-COMPILED = _join is not plain_join  # whether the compiled form is in use
+COMPILED = FASTEST is not PLAIN  # whether the compiled form is in use
 
 
-def sector_root(data: Data) -> bytes:
+def sector_root(data: Data, form: MerkleForm = FASTEST) -> bytes:
     """Return the Merkle root of `data` padded with zeros; ValueError when larger than a sector."""
-    return joined_root([piece_groups(data, 0, 1)])
+    return joined_root([piece_groups(data, 0, 1, form)], form)
 
 
-def piece_groups(part: Data, piece: int, pieces: int) -> bytes:
+def piece_groups(part: Data, piece: int, pieces: int, form: MerkleForm = FASTEST) -> bytes:
     """Return the group roots of one data piece in a part of a chunk, for `joined_root`.
 
     A chunk is spread over `pieces` sectors by segments of 64 bytes, segment i going to piece
@@ -97,12 +108,12 @@ def piece_groups(part: Data, piece: int, pieces: int) -> bytes:
     size = memoryview(part).nbytes
     if size > pieces * SECTOR_SIZE:
         raise ValueError(f"{size} bytes do not fit {pieces} * {SECTOR_SIZE}")
-    return _groups(part, piece * LEAF_SIZE, pieces * LEAF_SIZE)
+    return form.groups(part, piece * LEAF_SIZE, pieces * LEAF_SIZE)
 
 
-def joined_root(parts: Iterable[bytes]) -> bytes:
+def joined_root(parts: Iterable[bytes], form: MerkleForm = FASTEST) -> bytes:
     """Return the root of a data piece from the `piece_groups` of its parts; zeros follow."""
     roots = b"".join(parts)
     if len(roots) > SECTOR_SIZE // LEAF_SIZE // GROUP * ROOT_SIZE:
         raise ValueError("more groups than a sector has")
-    return _join(roots)
+    return form.join(roots)

@@ -2,19 +2,15 @@
 
 import json
 import os
-import pty
 import re
-import select
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from skymount.wire.key_pair import SigningKeyPair
+from tests.cli.terminal import at_terminal
 from tests.mount.namespaces import NOBODY, new_namespace
-from tests.skymount_process import LIMIT, SKYMOUNT, Done, Sandbox, run
+from tests.skymount_process import SKYMOUNT, Done, Sandbox, run
 
 SEED = "insecure test seed"
 PAIR = SigningKeyPair.from_seed(SEED)
@@ -37,61 +33,6 @@ def add(sandbox: Sandbox, name: str, stdin: str | bytes = SEED) -> str:
 
 def keys(sandbox: Sandbox) -> Path:
     return sandbox.root / "data/skymount/keys"
-
-
-class Terminal:
-    """A command with a terminal of its own as its standard input and error."""
-
-    def __init__(self, process: "subprocess.Popen[bytes]", master: int) -> None:
-        self.process, self.shown = process, ""
-        self._master = master
-
-    def type_after(self, prompt: str, text: str) -> None:
-        """Wait for a prompt, then type; sooner, the terminal would still show what is typed."""
-        seen = len(self.shown)
-        while prompt not in self.shown[seen:]:
-            assert self._read(), f"no prompt {prompt!r} but {self.shown!r}"
-        os.write(self._master, text.encode())
-
-    def end(self) -> tuple[int, str]:
-        """Wait for its end; return the exit code and what went to stdout."""
-        while self._read():
-            pass
-        assert self.process.stdout is not None
-        out = self.process.stdout.read()
-        return self.process.wait(LIMIT), out.decode()
-
-    def _read(self) -> bool:
-        assert select.select([self._master], [], [], LIMIT)[0], f"it hangs: {self.shown!r}"
-        try:
-            piece = os.read(self._master, 65536)
-        except OSError:  # EIO: nobody has the terminal open any more
-            return False
-        self.shown += piece.decode()
-        return bool(piece)
-
-
-@contextmanager
-def on_terminal(sandbox: Sandbox, *args: str, controlling: bool = True) -> Iterator[Terminal]:
-    """Run ``skymount key`` on a terminal, as a shell would (`controlling`) or without /dev/tty."""
-    master, slave = pty.openpty()
-    session = ["setsid", "--ctty"] if controlling else ["setsid"]
-    process = subprocess.Popen(
-        [*session, *SKYMOUNT, "key", *args],
-        env={**sandbox.env, "TERM": "xterm"},
-        stdin=slave,
-        stdout=subprocess.PIPE,
-        stderr=slave,
-    )
-    os.close(slave)
-    try:
-        yield Terminal(process, master)
-    finally:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
-        os.close(master)
 
 
 # generate
@@ -155,23 +96,6 @@ def test_a_seed_counts_as_it_is_written(sandbox: Sandbox, seed: str) -> None:
     assert add(sandbox, "work", f"{seed}\n") == f"{SigningKeyPair.from_seed(seed).public_hex}\n"
 
 
-@pytest.mark.parametrize(
-    ("stdin", "reason"),
-    [
-        (b"", "nothing was given"),
-        (b"\n", "nothing was given"),
-        (b"secret\xff", "not valid UTF-8"),
-        (b"secret" + bytes(65536), "longer than 65536 bytes"),
-    ],
-)
-def test_what_is_no_seed(sandbox: Sandbox, stdin: bytes, reason: str) -> None:
-    done = piped(sandbox, stdin, "import", "work")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert reason in done.stderr
-    assert "secret" not in done.stderr
-    assert not keys(sandbox).exists()
-
-
 def test_a_bad_name_is_told_before_the_secret_is_read(sandbox: Sandbox) -> None:
     done = piped(sandbox, b"", "import", ".work")
     assert "a key's name" in done.stderr
@@ -202,91 +126,10 @@ def test_a_copy_can_be_put_back(sandbox: Sandbox) -> None:
     assert piped(sandbox, copy, "import", "--private-key", "home").stdout == public_key
 
 
-@pytest.mark.parametrize(
-    "args", [["import", "work", "hunter2"], ["derive", "work", "hunter2", "--child", "a"]]
-)
-def test_a_secret_on_the_command_line_is_refused_and_not_repeated(
-    sandbox: Sandbox, args: list[str]
-) -> None:
-    said = sandbox.fail("key", *args, code=2)
-    assert "secrets are read from standard input" in said
-    assert "hunter2" not in said
-    for name in ("--seed=hunter2", "-phunter2"):
-        assert "hunter2" not in sandbox.fail("key", *args[:2], name, code=2)
-
-
 def test_a_secret_in_place_of_the_name_is_not_repeated(sandbox: Sandbox) -> None:
     for secret in (PAIR.private_hex, MASTER, "correct horse battery staple"):
         for command in ("import", "show", "remove", "generate"):
             assert secret not in sandbox.fail("key", command, secret, code=2)
-
-
-# import from a terminal
-
-
-@pytest.mark.parametrize("controlling", [True, False])
-def test_a_seed_is_asked_for_twice_and_not_shown(sandbox: Sandbox, controlling: bool) -> None:
-    """Nor is it in the command line that every user may see."""
-    with on_terminal(sandbox, "import", "work", controlling=controlling) as terminal:
-        terminal.type_after("Seed or pass-phrase: ", f"{SEED}\n")
-        terminal.type_after("Once more: ", f"{SEED}\n")
-        seen = Path(f"/proc/{terminal.process.pid}/cmdline").read_bytes()
-        code, out = terminal.end()
-    assert (code, out) == (0, f"{PAIR.public_hex}\n")
-    assert SEED not in terminal.shown
-    assert SEED.encode() not in seen
-
-
-def test_blanks_that_were_typed_count(sandbox: Sandbox) -> None:
-    with on_terminal(sandbox, "import", "work") as terminal:
-        terminal.type_after("phrase: ", " ä \n")
-        terminal.type_after("more: ", " ä \n")
-        assert terminal.end() == (0, f"{SigningKeyPair.from_seed(' ä ').public_hex}\n")
-
-
-def test_two_different_secrets(sandbox: Sandbox) -> None:
-    with on_terminal(sandbox, "import", "work") as terminal:
-        terminal.type_after("phrase: ", f"{SEED}\n")
-        terminal.type_after("more: ", "insecure test seeds\n")
-        assert terminal.end() == (1, "")
-    assert "the two are different" in terminal.shown
-    assert "insecure" not in terminal.shown
-    assert not keys(sandbox).exists()
-
-
-def test_nothing_typed(sandbox: Sandbox) -> None:
-    with on_terminal(sandbox, "import", "work") as terminal:
-        terminal.type_after("phrase: ", "\n")
-        terminal.type_after("more: ", "\n")
-        assert terminal.end() == (2, "")
-    assert "nothing was given" in terminal.shown
-
-
-@pytest.mark.parametrize("key", ["\x03", "\x04"])
-def test_interrupted(sandbox: Sandbox, key: str) -> None:
-    with on_terminal(sandbox, "import", "work") as terminal:
-        terminal.type_after("phrase: ", key)
-        assert terminal.end() == (130, "")
-    assert "Traceback" not in terminal.shown
-
-
-@pytest.mark.parametrize(("length", "code"), [(4093, 0), (4094, 2), (4095, 2), (5000, 2)])
-def test_a_line_that_a_terminal_may_have_cut(sandbox: Sandbox, length: int, code: int) -> None:
-    """Better none than the key of a shorter pass-phrase."""
-    seed = "x" * length
-    with on_terminal(sandbox, "import", "work") as terminal:
-        terminal.type_after("phrase: ", f"{seed}\n")
-        terminal.type_after("more: ", f"{seed}\n")
-        expected = f"{SigningKeyPair.from_seed(seed).public_hex}\n" if code == 0 else ""
-        assert terminal.end() == (code, expected)
-
-
-def test_a_private_key_is_asked_for_once(sandbox: Sandbox) -> None:
-    """It is checked by itself."""
-    with on_terminal(sandbox, "import", "--private-key", "work") as terminal:
-        terminal.type_after("Private key: ", f"{PAIR.private_hex}\n")
-        assert terminal.end() == (0, f"{PAIR.public_hex}\n")
-    assert PAIR.private_hex not in terminal.shown
 
 
 # derive
@@ -314,7 +157,7 @@ def test_derive_to_nowhere(sandbox: Sandbox) -> None:
 
 
 def test_derive_asks_on_a_terminal(sandbox: Sandbox) -> None:
-    with on_terminal(sandbox, "derive", "notes", "--child", "seed") as terminal:
+    with at_terminal(sandbox, "key", "derive", "notes", "--child", "seed") as terminal:
         terminal.type_after("Master seed: ", f"{MASTER}\n")
         terminal.type_after("Once more: ", f"{MASTER}\n")
         assert terminal.end() == (0, f"{CHILD_PAIR.public_hex}\n")
@@ -401,7 +244,7 @@ def test_remove_without_a_terminal_needs_yes(sandbox: Sandbox) -> None:
 @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 1), ("", 1)])
 def test_remove_asks_on_a_terminal(sandbox: Sandbox, answer: str, code: int) -> None:
     add(sandbox, "work")
-    with on_terminal(sandbox, "remove", "work") as terminal:
+    with at_terminal(sandbox, "key", "remove", "work") as terminal:
         terminal.type_after("Remove the key work?", f"{answer}\n")
         assert terminal.end() == (code, "")
     assert bool(sandbox.succeed("key", "list")) == (code != 0)

@@ -98,21 +98,6 @@ def test_text_cannot_write_to_the_terminal(box: Sandbox, owner: str) -> None:
     assert box.succeed("registry", "get", "home", "evil") == b"\x1b[2Jgone".hex() + "\n"
 
 
-def test_a_data_key_that_is_hashed_already(box: Sandbox, owner: str) -> None:
-    hashed = hash_data_key("key").hex()
-    box.succeed("registry", "set", "--hashed", "home", hashed, "x")
-    assert box.succeed("registry", "get", "home", "key") == "x\n"
-    assert box.succeed("registry", "link", "--hashed", "home", hashed) == box.succeed(
-        "registry", "link", "home", "key"
-    )
-    box.fail("registry", "get", "--hashed", "home", "key", code=2)
-
-
-def test_a_key_is_found_by_its_public_key(box: Sandbox, owner: str) -> None:
-    assert box.succeed("registry", "set", owner, "key", "x") == "revision 0\n"
-    assert box.succeed("registry", "get", "home", "key") == "x\n"
-
-
 def test_the_link_leads_to_what_the_entry_points_to(box: Sandbox, owner: str) -> None:
     (box.root / "file").write_text("hello")
     skylink = box.succeed("upload", "file").rstrip()
@@ -159,22 +144,11 @@ def test_an_entry_that_is_frozen(box: Sandbox, portal: str, owner: str) -> None:
     assert said.startswith("the entry has the last revision there is, and cannot be changed")
 
 
-def test_a_name_that_the_keyring_lacks(box: Sandbox, owner: str) -> None:
-    for command in (["get", "absent", "key"], ["set", "absent", "key", "x"]):
-        said = box.fail("registry", *command, code=3)
-        assert said == "there is no key called absent; `skymount key list` shows those there"
-
-
 def test_a_skylink_with_a_path_is_refused(box: Sandbox, owner: str) -> None:
     """An entry has no place for the path; what is refused is not written."""
     said = box.fail("registry", "set", "--skylink", "home", "site", f"{A}/sub", code=2)
     assert said.startswith("a registry entry holds a skylink without a path: leave out '/sub'")
     box.fail("registry", "get", "home", "site", code=3)
-
-
-def test_a_public_key_cannot_sign(box: Sandbox, owner: str) -> None:
-    said = box.fail("registry", "set", STRANGER.public_hex, "key", "x")
-    assert said.startswith(f"the keyring lacks the private key of {STRANGER.public_hex}")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Blocks on disk: what was put comes back or is a miss, and the bound holds."""
 
+import errno
 import fcntl
 import logging
 import mmap
@@ -17,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skymount.content.cache import block_file, block_format
+from skymount.content.cache import block_format
 from skymount.content.cache.block_format import BlockKey
 from skymount.content.cache.block_store import BlockStore, BlockStoreConfig, StoreStats
 from skymount.content.cache.buffer_pool import BufferPool
@@ -543,8 +544,12 @@ def test_blocks_that_are_not_in_the_index_are_found(store: BlockStore) -> None:
 
 def test_what_cannot_be_removed(store: BlockStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """What stays is not said to be removed, as on a disk that can no more be written to."""
+
+    def refuse(path: str) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
     store.put(key(1), bytes(100 * KIB))
-    monkeypatch.setattr(block_file, "remove", lambda _: False)
+    monkeypatch.setattr(os, "unlink", refuse)
     with pytest.raises(CacheError, match="cannot be removed"):
         store.clear()
     with file_of(store, key(1)).open("r+b") as file:
@@ -593,11 +598,11 @@ def test_a_disk_that_refuses(
         def refuse(fd: int, data: memoryview) -> int:
             raise OSError(5, "Input/output error")
 
-        patch.setattr("skymount.content.cache.block_file.write_all", refuse)
+        patch.setattr(os, "write", refuse)
         assert not store.put(key(1), bytes(10_000))
         patch.undo()
         assert store.put(key(2), b"a small one finds a place")
-        patch.setattr("skymount.content.cache.block_file.write_all", refuse)
+        patch.setattr(os, "write", refuse)
         assert not store.put(key(3), bytes(10_000))
         assert [record.getMessage() for record in caplog.records] == [
             f"{store.root}: not cached on disk, tried again each minute: Input/output error"
@@ -616,7 +621,7 @@ def test_a_disk_that_refused_is_left_alone_for_a_while(
         def refuse(fd: int, data: memoryview) -> int:
             raise OSError(28, "No space left on device")
 
-        patch.setattr("skymount.content.cache.block_file.write_all", refuse)
+        patch.setattr(os, "write", refuse)
         assert not store.put(key(1), b"x")
     assert not store.put(key(1), b"x")
     refused = time.monotonic()

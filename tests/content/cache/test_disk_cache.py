@@ -13,6 +13,7 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from skymount.content.cache.disk_cache import DiskCache
 from skymount.content.model import description_codec
 from skymount.content.model.skyfile import LoadedSkyfile, Skyfile, Verified, VerifyPolicy
 from skymount.errors import BadContentError, MalformedError, PortalError
@@ -25,6 +26,7 @@ from tests.fakes.skyfiles import FakeSkyfile, describe, listing_of, noise, unver
 
 MIB = 1 << 20
 FILES = {"a/x": noise(70_000, 1), "b": noise(3 * MIB, 2)}
+SMALL = skyfiles.of_files({"small": noise(5000)})
 LARGE = skyfiles.of_files({"large": noise(5 * MIB, 1)})
 FORGED = replace(LARGE, payload=noise(5 * MIB, 2))
 
@@ -49,13 +51,9 @@ async def everything(stack: ContentStack, content: FakeSkyfile) -> bytes:
 @pytest.mark.parametrize("content", shapes(), ids=["inline", "1 of n", "unverifiable", "packed"])
 @pytest.mark.parametrize("policy", [VerifyPolicy.AVAILABLE, VerifyPolicy.OFF])
 async def test_read_without_a_portal(
-    stack: OpenContentStack,
-    tmp_path: Path,
-    content: FakeSkyfile,
-    policy: VerifyPolicy,
-    monkeypatch: pytest.MonkeyPatch,
+    stack: OpenContentStack, tmp_path: Path, content: FakeSkyfile, policy: VerifyPolicy
 ):
-    """K1: What is there is read without a portal, descriptions too; K5: and not verified again.
+    """K1: What is there is read without a portal, descriptions too.
 
     Only for what could not be verified is a portal asked first.
     """
@@ -65,11 +63,35 @@ async def test_read_without_a_portal(
             assert await everything(made, content) == content.payload
         portal.requests.clear()
         portal.fault(fake.resets_after(-1))
-        monkeypatch.setattr("skymount.wire.merkle.sector_root", None)
         async with stack(disk=tmp_path / "c", policy=policy, urls=[portal.url]) as made:
             assert await everything(made, content) == content.payload
         is_unverified = content.base is None and not content.skylink.offset
         assert (portal.requests != []) == (is_unverified and policy is VerifyPolicy.AVAILABLE)
+
+
+@pytest.mark.parametrize("content", [SMALL, LARGE], ids=["inline", "1 of n"])
+async def test_what_is_there_is_not_verified_again(
+    stack: OpenContentStack, tmp_path: Path, content: FakeSkyfile
+):
+    """K5: Verified content is not verified again: other bytes in its place are handed out."""
+    other = noise(len(content.payload), 9)
+    async with stack(disk=tmp_path / "c") as made:
+        made.portal.add(content)
+        loaded = await made.loader.load(content.skylink)
+        skyfile = loaded.skyfile
+        assert skyfile.verified is Verified.YES
+        assert made.queue is not None
+        disk = DiskCache(made.queue, [made.portal.url], VerifyPolicy.AVAILABLE)
+        if loaded.payload is None:
+            await disk.store_description(loaded)
+            for index, at in enumerate(range(0, skyfile.size, skyfile.unit)):
+                disk.store_unit(skyfile, skyfile.unit, index, other[at : at + skyfile.unit])
+        else:
+            await disk.store_description(replace(loaded, payload=other))
+        await made.settled()
+    async with stack(disk=tmp_path / "c") as made:
+        assert await everything(made, content) == other
+        assert made.portal.requests == []
 
 
 async def test_no_more_than_was_read(stack: OpenContentStack, tmp_path: Path):
@@ -333,13 +355,9 @@ AT_RANDOM = [(n * 37 % 96 * 32768, 4096) for n in range(96)]
 
 @pytest.mark.parametrize("first", [IN_ORDER, AT_RANDOM], ids=["blocks", "pieces"])
 async def test_kept_in_one_size_read_in_another(
-    stack: OpenContentStack,
-    tmp_path: Path,
-    first: list[tuple[int, int]],
-    monkeypatch: pytest.MonkeyPatch,
+    stack: OpenContentStack, tmp_path: Path, first: list[tuple[int, int]]
 ):
     """K1: What was read in order is there for who reads at random, and the other way round."""
-    monkeypatch.setattr("skymount.portal.failover.ROUNDS", 1)
     content = unverifiable(describe(FILES), b"".join(FILES.values()))
     async with running(FakePortal()) as portal:
         portal.add(content)

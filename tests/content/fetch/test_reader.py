@@ -10,19 +10,12 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from skymount.content.fetch.readahead import ReadaheadConfig
-from skymount.content.model.skyfile import Skyfile, Verified, VerifyPolicy
-from skymount.errors import (
-    BadContentError,
-    NotFoundError,
-    PortalError,
-    PortalTimeoutError,
-    UnavailableError,
-)
+from skymount.content.model.skyfile import Verified, VerifyPolicy
+from skymount.errors import BadContentError, PortalError, UnavailableError
 from tests.fakes import portal as fake
 from tests.fakes import skyfiles
 from tests.fakes.content_stack import ContentStack, OpenContentStack
-from tests.fakes.portal import FakePortal, running
-from tests.fakes.skyfiles import FakeSkyfile, describe, noise, unverifiable
+from tests.fakes.skyfiles import FakeSkyfile, describe, noise, plain, unverifiable
 
 MIB = 1 << 20
 PIECE = 32 << 10
@@ -41,12 +34,6 @@ def small(**changes: Any) -> dict[str, Any]:
         small_file=2 * SMALL_UNIT,
     )
     return {"block_size": SMALL_UNIT, "readahead": replace(config, **changes)}
-
-
-def plain(size: int, seed: int = 1) -> FakeSkyfile:
-    """Return content of one file that cannot be verified."""
-    payload = noise(size, seed)
-    return unverifiable(describe({"f": payload}), payload, seed)
 
 
 async def read_all(
@@ -238,169 +225,6 @@ async def test_lying_portal_first(stack: OpenContentStack, lie: fake.Fault):
         made.portal.fault(lie)
         assert await read_all(made, small) == small.payload
         assert await read_all(made, large) == large.payload
-
-
-async def test_good_units_before_a_bad_one_are_kept(stack: OpenContentStack):
-    """A lie in the second chunk does not spoil the first, which is not fetched again."""
-    skyfile = skyfiles.of_files({"f": noise(9 * MIB)})
-    async with stack() as made:
-        made.portal.add(skyfile)
-        found = await made.reader.load(skyfile.skylink)
-        made.portal.fault(fake.flips(5 * MIB), "concat", times=1)
-        whole = await made.reader.read(found, 0, found.size)
-        assert bytes(whole) == skyfile.payload
-        ranges = [request.headers["range"] for request in made.portal.asked("GET.*concat")]
-        assert ranges == ["bytes=0-9437183", "bytes=4194304-9437183"]
-
-
-async def test_broken_transfer_is_resumed(stack: OpenContentStack):
-    """After a connection breaks, only what is missing is asked for again."""
-    skyfile = plain(5 * MIB)
-    async with stack() as made:
-        made.portal.add(skyfile)
-        found = await made.reader.load(skyfile.skylink)
-        made.portal.fault(fake.resets_after(2 * MIB + 5), "GET.*concat", times=1)
-        assert bytes(await made.reader.read(found, 0, found.size)) == skyfile.payload
-        ranges = [request.headers["range"] for request in made.portal.asked("GET.*concat")]
-        assert ranges[0] == "bytes=0-5242879"
-        assert ranges[1:] in (["bytes=2097152-5242879"], ["bytes=1048576-5242879"])
-
-
-# --- errors
-
-
-@pytest.mark.parametrize(
-    ("fault", "error"),
-    [
-        (fake.status(503), UnavailableError),
-        (fake.short(1), BadContentError),
-        (fake.excess(b"x"), BadContentError),
-        (fake.ignores_range, BadContentError),
-        (fake.html, BadContentError),
-        (fake.closes_after(100), BadContentError),
-        (fake.status(404), NotFoundError),
-    ],
-)
-async def test_error_after_retries(
-    stack: OpenContentStack, fault: fake.Fault, error: type[PortalError]
-):
-    """What goes on failing is an error after a bounded number of requests, and healed later."""
-    skyfile = plain(3 * MIB)
-    async with stack() as made:
-        made.portal.add(skyfile)
-        found = await made.reader.load(skyfile.skylink)
-        made.portal.requests.clear()
-        made.portal.fault(fault)
-        with pytest.raises(error):
-            await made.reader.read(found, 10, 5)
-        assert 1 <= len(made.portal.requests) <= 6
-        made.portal.heal()
-        assert bytes(await made.reader.read(found, 10, 5)) == skyfile.payload[10:15]
-
-
-async def test_stalled_portal(stack: OpenContentStack):
-    """A portal that says nothing is a time-out, not a hang."""
-    skyfile = plain(2 * MIB)
-    async with stack(idle=0.1) as made:
-        made.portal.add(skyfile)
-        found = await made.reader.load(skyfile.skylink)
-        made.portal.fault(fake.stalls_after(1000), "GET.*concat")
-        with pytest.raises(PortalTimeoutError):
-            await made.reader.read(found, 0, 10)
-
-
-async def test_unforeseen_error_stays_with_the_read(
-    stack: OpenContentStack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    """A bug in the middle of a fetch is the error of that read; the daemon lives on."""
-    skyfile = plain(2 * MIB)
-    async with stack() as made:
-        made.portal.add(skyfile)
-        found = await made.reader.load(skyfile.skylink)
-        with monkeypatch.context() as patch:
-            patch.setattr("skymount.content.fetch.range_request.receive", lambda *_, **__: 1 // 0)
-            with pytest.raises(PortalError):
-                await made.reader.read(found, 0, 10)
-        assert "ZeroDivisionError" in caplog.text
-        assert bytes(await made.reader.read(found, 0, 10)) == skyfile.payload[:10]
-
-
-# --- one fetch, whoever asks
-
-
-async def test_many_readers_one_request(stack: OpenContentStack):
-    """R3: However many read the same bytes at once, they are fetched once.
-
-    A hundred tasks that want the same unit cause one request.
-    """
-    skyfile = plain(MIB)
-    async with stack() as made:
-        made.portal.add(skyfile)
-        found = await made.reader.load(skyfile.skylink)
-
-        async def read(offset: int) -> None:
-            data = await made.reader.read(found, offset, 100)
-            assert bytes(data) == skyfile.payload[offset : offset + 100]
-
-        async with trio.open_nursery() as nursery:
-            for n in range(100):
-                nursery.start_soon(read, n * 1000)
-        assert len(made.portal.asked("GET.*concat")) == 1
-
-
-async def test_cancelled_reader_leaves_the_fetch_to_others(stack: OpenContentStack):
-    """R3: A reader that goes away does not end the fetch that others wait for.
-
-    The one who caused a fetch gives up; the one who waits for the same unit gets it.
-    """
-    skyfile = plain(MIB)
-    async with stack() as made:
-        made.portal.add(skyfile)
-        found = await made.reader.load(skyfile.skylink)
-        made.portal.fault(fake.drips(10_000, 0.01), "GET.*concat")
-        scope = trio.CancelScope()
-
-        async def gives_up() -> None:
-            with scope:
-                await made.reader.read(found, 0, 100)
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(gives_up)
-            await trio.sleep(0.01)
-            scope.cancel()
-            assert bytes(await made.reader.read(found, 5, 100)) == skyfile.payload[5:105]
-        assert scope.cancelled_caught
-        assert len(made.portal.asked("GET.*concat")) == 1
-
-
-async def test_end_of_the_reader_ends_its_fetches(stack: OpenContentStack):
-    """Leaving the reader cancels what is under way, whether somebody waits for it or not, and
-    leaves no connection behind.
-    """
-    skyfile = plain(40 * MIB)
-    stall = fake.stalls_after(10)
-
-    def stalls_behind_the_start(request: fake.Request, reply: fake.Reply) -> fake.Reply:
-        return reply if request.headers["range"].startswith("bytes=0-") else stall(request, reply)
-
-    async def waits(made: ContentStack, found: Skyfile) -> None:
-        with pytest.raises(PortalError):
-            await made.reader.read(found, 30 * MIB, 10)
-
-    with trio.fail_after(10):
-        async with running(FakePortal()) as portal, trio.open_nursery() as nursery:
-            portal.add(skyfile)
-            portal.fault(stalls_behind_the_start, "GET.*concat")
-            async with stack(urls=[portal.url], idle=100) as made:
-                found = await made.reader.load(skyfile.skylink)
-                await made.reader.read(found, 0, MIB)  # the next bytes are fetched ahead
-                nursery.start_soon(waits, made, found)
-                with trio.move_on_after(0.05):
-                    await made.reader.read(found, 20 * MIB, 10)
-                while len(portal.asked("GET.*concat")) < 4:
-                    await trio.sleep(0.001)
-            while portal.connections:
-                await trio.sleep(0.001)
 
 
 # --- memory and looking ahead
@@ -718,23 +542,6 @@ async def test_small_files_in_any_order(stack: OpenContentStack):
             file.close()
         assert len(fetched(made)) < 40
         assert sum(stop - start for start, stop in fetched(made)) < 12 * MIB
-
-
-async def test_fetches_that_nobody_waits_for_make_way(stack: OpenContentStack):
-    """R3: What readers that went away had asked for is given up before others have to wait."""
-    slow, quick = plain(40 * MIB, 1), skyfiles.of_files({"f": noise(5 * MIB)})
-    async with stack(readahead=ReadaheadConfig(patience=0, max_demanded=2)) as made:
-        made.portal.add(slow, quick)
-        found = await made.reader.load(slow.skylink)
-        wanted = await made.reader.load(quick.skylink)
-        made.portal.fault(fake.drips(1000, 0.05), slow.name)
-        with trio.move_on_after(0.1):
-            async with trio.open_nursery() as nursery:
-                for n in range(6):
-                    nursery.start_soon(made.reader.read, found, n * 5 * MIB, 10)
-        with trio.fail_after(5):
-            data = await made.reader.read(wanted, 0, 10)
-        assert bytes(data) == quick.payload[:10]
 
 
 @pytest.mark.parametrize("cache", range(4, 17))

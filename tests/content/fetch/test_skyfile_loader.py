@@ -16,7 +16,7 @@ from skymount.errors import (
     PortalError,
     UnavailableError,
 )
-from skymount.portal.failover import PROOF_TIMEOUT, ROUNDS
+from skymount.portal.failover import PROOF_TIMEOUT, FailoverConfig
 from skymount.wire import base_sector
 from skymount.wire.merkle import sector_root
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
@@ -584,7 +584,7 @@ async def test_provisional_while_a_portal_fails(
         assert first.verified is again.verified is Verified.NO
         assert 0 != first.provisional != again.provisional != 0
         assert first.identity != again.identity
-        assert len(failing.asked("basesector")) == ROUNDS + 1
+        assert len(failing.asked("basesector")) == FailoverConfig().rounds + 1
         [line] = [record.getMessage() for record in caplog.records if "provisional" in record.msg]
         assert all(text in line for text in (word.url, failing.url, str(LARGE.skylink)))
         caplog.clear()

@@ -1,6 +1,5 @@
 """The table of a skyfile's files: what went in comes out, and damage is found, never believed."""
 
-import json
 import zlib
 from bisect import bisect_right
 
@@ -9,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skymount.content.model.listing import DIRECTORY, Listing, unpack
-from skymount.content.model.listing_builder import tabulate
 from skymount.errors import MalformedError
-from skymount.wire.metadata import INTEGER_LIMIT, Metadata, Subfile, encode_metadata
+from skymount.wire.metadata import Metadata, Subfile
 from tests.fakes.skyfiles import listing_of
 
 SIZE = 1000
@@ -211,24 +209,3 @@ def test_looks_at_few_rows(count: int):
         assert looks() <= 3 * count.bit_length() + 3
     assert sum(1 for _ in found.children(0)) == count
     assert looks() <= count + 3
-
-
-def test_metadata_that_says_no_size():
-    """The size is what is known, else what the metadata says, else what the answer says."""
-    raw = encode_metadata(Metadata("f", 7))
-    assert unpack(tabulate(raw, 5, 9)).size == 5
-    assert unpack(tabulate(raw, None, 9)).size == 7
-    old = json.dumps({"filename": "f"}).encode()
-    assert unpack(tabulate(old, None, 9)).size == 9
-    with pytest.raises(MalformedError):
-        tabulate(old)
-
-
-@pytest.mark.parametrize("known", [True, False], ids=["known", "answered"])
-def test_size_that_no_file_can_have(known: bool):
-    """A size that the kernel has no number for is malformed, whoever says it."""
-    raw = json.dumps({"filename": "f"}).encode()
-    most = INTEGER_LIMIT - 1
-    assert unpack(tabulate(raw, *((most, None) if known else (None, most)))).size == most
-    with pytest.raises(MalformedError, match="no file"):
-        tabulate(raw, *((most + 1, None) if known else (None, most + 1)))

@@ -2,22 +2,22 @@
 
 import json
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
+import trio
+import trio.testing
 
 from skymount.content.cache.memory_cache import MemoryCache
 from skymount.content.fetch.reader import open_reader
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
-from skymount.content.model.skyfile import Verified, VerifyPolicy
+from skymount.content.model.skyfile import LoadedSkyfile, Verified, VerifyPolicy
 from skymount.content.skydb.document_text import as_text, as_upload
 from skymount.content.skydb.documents import Documents
 from skymount.content.worker.shared_memory import LongText
-from skymount.content.worker.worker_process import run_worker
 from skymount.errors import BadContentError, InvalidDocumentError, StaleEntryError
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.client import PortalClient
@@ -56,6 +56,18 @@ class Kit:
 
     documents: Documents
     entries: VerifiedRegistry
+    loads: list[Skylink]
+    """Skylinks whose descriptions were asked for."""
+
+
+class CountingLoader(SkyfileLoader):
+    """Notes what is loaded."""
+
+    loads: list[Skylink]
+
+    async def load(self, skylink: Skylink) -> LoadedSkyfile:
+        self.loads.append(skylink)
+        return await super().load(skylink)
 
 
 @asynccontextmanager
@@ -66,14 +78,15 @@ async def open_kit(
     async with AsyncExitStack() as stack:
         clients = [PortalReader.of(PortalOptions.parse(url)) for url in urls]
         portals = Portals([await stack.enter_async_context(client) for client in clients])
-        loader = SkyfileLoader(portals, policy)
+        loader = CountingLoader(portals, policy)
+        loader.loads = []
         reader = await stack.enter_async_context(
             open_reader(portals, loader, MemoryCache(64 << 20))
         )
         ledger = Ledger.open(path / "ledger.sqlite3")
         stack.callback(ledger.close)
         entries = VerifiedRegistry(portals, ledger)
-        yield Kit(Documents(entries, reader, portals, policy, cache), entries)
+        yield Kit(Documents(entries, reader, portals, policy, cache), entries, loader.loads)
 
 
 async def test_written_and_read(portal: str, tmp_path: Path):
@@ -163,6 +176,29 @@ async def test_listing_asks_for_what_is_not_known(portal: str, tmp_path: Path):
         assert [name.data_key for name in names] == ["document"]
 
 
+async def test_fetched_ahead(portal: str, tmp_path: Path):
+    """G6: in `skydb` with documents of up to 128 KiB.
+
+    Who reads one meanwhile waits for it and asks for nothing; what is large is left to its reader.
+    """
+    large = json.dumps(["x" * (200 << 10)]).encode()
+    async with open_kit(portal, path=tmp_path) as kit:
+        for name, text in (("small", b"[1]"), ("large", large)):
+            await kit.documents.write(ref(name), PAIR, text, None)
+        await kit.entries.write(ref("data"), PAIR, b"just data", None)
+    async with open_kit(portal, path=tmp_path) as kit, trio.open_nursery() as nursery:
+        nursery.start_soon(kit.documents.fetch_ahead, ref("small"), 2.0)
+        nursery.start_soon(kit.documents.fetch_ahead, ref("small"), 2.0)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (await kit.documents.read(ref("small"), 2.0)).data == b"[\n  1\n]\n"
+        assert len(kit.loads) == 1
+        await kit.documents.fetch_ahead(ref("data"), 2.0)
+        with pytest.raises(BadContentError, match="longer than"):
+            await kit.documents.fetch_ahead(ref("large"), 2.0)
+        assert kit.documents.recall(ref("large")) is None
+        assert (await kit.documents.read(ref("large"), 2.0)).data is not None
+
+
 @pytest.mark.parametrize(
     "text", [b"", b"{", b"text", b"1", b'"x"', b"null", b"[NaN]", b"\xff", b"[" * 100_000]
 )
@@ -200,19 +236,20 @@ LARGE = json.dumps([{"n": n, "é": "x" * 50} for n in range(5000)]).encode()
 
 
 @pytest.fixture
-def workers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What workers were started for."""
-    started: list[str] = []
+def workers(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], list[str]]:
+    """Return what worker processes were started for."""
+    path = tmp_path_factory.mktemp("workers")
+    log, python = path / "log", path / "python"
+    log.touch()
+    python.write_text(f'#!/bin/sh\necho "$*" >> "{log}"\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    return lambda: [line.split()[-1] for line in log.read_text().splitlines()]
 
-    async def run(program: str, what: str, *rest: Any, **more: Any) -> None:
-        started.append(rest[2])
-        await run_worker(program, what, *rest, **more)
 
-    monkeypatch.setattr("skymount.content.skydb.documents.run_worker", run)
-    return started
-
-
-async def test_large_document(portal: str, tmp_path: Path, workers: list[str]):
+async def test_large_document(portal: str, tmp_path: Path, workers: Callable[[], list[str]]):
     """D4: A document of more than 128 KiB is read and written by a worker process; a small one
     is not.
     """
@@ -220,19 +257,21 @@ async def test_large_document(portal: str, tmp_path: Path, workers: list[str]):
     odd = EntryId(PAIR.public_key, hash_data_key("\0\n é"), "\0\n é")
     async with open_kit(portal, path=tmp_path) as kit:
         await kit.documents.write(ref("small"), PAIR, b"[]", None)
-        assert workers == []
+        assert workers() == []
         for each in (ref("large"), odd):
             written = await kit.documents.write(each, PAIR, bytearray(LARGE), None)
             assert written.data == text
-        assert workers == ["write", "write"]
+        assert workers() == ["write", "write"]
     async with open_kit(portal, path=tmp_path) as kit:
         assert (await kit.documents.read(ref("large"))).data == text
         assert (await kit.documents.read(odd)).data == text
-        assert workers[2:] == ["read", "read"]
+        assert workers()[2:] == ["read", "read"]
         assert (await kit.documents.read(ref("small"))).data == b"[]\n"
 
 
-async def test_large_text_that_is_no_document(portal: str, tmp_path: Path, workers: list[str]):
+async def test_large_text_that_is_no_document(
+    portal: str, tmp_path: Path, workers: Callable[[], list[str]]
+):
     """D2: EINVAL at close, and then nothing is sent; what is no document cannot be read."""
     (tmp_path / "text").write_bytes(LARGE[:-1])
     async with open_kit(portal, path=tmp_path) as kit, PortalClient(portal) as client:
@@ -243,7 +282,7 @@ async def test_large_text_that_is_no_document(portal: str, tmp_path: Path, worke
         await kit.entries.write(ref("large text"), PAIR, bytes(_link(skylink)), None)
         with pytest.raises(BadContentError, match="not JSON"):
             await kit.documents.read(ref("large text"))
-    assert workers == ["write", "read"]
+    assert workers() == ["write", "read"]
 
 
 async def test_process_that_fails(portal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -285,15 +324,16 @@ async def test_change_where_nothing_is_checked(portal: str, tmp_path: Path):
         assert (await kit.documents.read(ref("any"))).data == b"[\n  2\n]\n"
 
 
-async def test_long_text_that_is_open(portal: str, tmp_path: Path, workers: list[str]):
+async def test_long_text_that_is_open(
+    portal: str, tmp_path: Path, workers: Callable[[], list[str]]
+):
     """D5: A text of more than 1 MiB is there once however often it is open for reading."""
     text = as_text(as_upload(json.dumps(["x" * (2 << 20)]).encode()))
     async with open_kit(portal, path=tmp_path, cache=3 << 20) as kit:
         for name, other in (("one", b"[1,"), ("two", b"[2,")):
             await kit.documents.write(ref(name), PAIR, other + text.lstrip()[1:], None)
-        workers.clear()
         opened = [(await kit.documents.read(ref(name))).data for name in ("one", "two") * 3]
-        assert workers == ["read", "read"]
+        assert workers()[2:] == ["read", "read"]
         assert len({id(data) for data in opened}) == 2
         assert opened[0] == as_text(as_upload(b"[1," + text.lstrip()[1:]))
         assert opened[0] != opened[1]

@@ -88,7 +88,7 @@ def test_joined(parts: list[bytes | memoryview], monkeypatch: pytest.MonkeyPatch
     """Parts in one piece, also where no file can be had."""
     whole = b"".join(parts)
     assert joined(parts) == whole
-    monkeypatch.setattr(MemoryFile, "put", _full)
+    monkeypatch.setattr(os, "pwrite", _full)
     assert joined(parts) == whole
 
 

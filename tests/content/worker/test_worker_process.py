@@ -4,7 +4,6 @@ Here shell scripts stand for Python, to fail in ways that the real worker hardly
 """
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -72,17 +71,6 @@ async def test_from_an_offset(skipped: int):
     async with open_memory_file() as file:
         file.put(b"x" * skipped + RAW)
         assert bytes(await tabulate_in_worker(file, skipped, None, None)) == tabulate(RAW)
-
-
-def test_bound_on_memory():
-    """S10: That process takes 1 GiB of memory at most."""
-    text = (
-        "import resource; from skymount.content.worker import worker_main; "
-        "worker_main.run(lambda _: [str(resource.getrlimit(resource.RLIMIT_AS)).encode()], 'it', "
-        "worker_main.METADATA_MEMORY)"
-    )
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, check=True)
-    assert done.stdout == b"(1073741824, 1073741824)"
 
 
 async def test_out_of_memory(interpreter: Interpreter):

@@ -1,6 +1,7 @@
 """Listings of `/registry`, what is kept of it, and its end."""
 
 import errno
+import math
 import os
 import stat
 from dataclasses import replace
@@ -10,18 +11,16 @@ import trio
 
 from skymount.errors import UnavailableError
 from skymount.fs.inode_space import REGISTRY
-from skymount.portal.ledger.revision_marks import EntryId
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import hash_data_key
+from tests.fakes.refusal import refused
 from tests.fakes.registry_mount import (
     CREATE,
     HOME,
     OTHERS,
     OWN,
-    Held,
     RegistryMount,
     ref,
-    refused,
 )
 
 
@@ -47,22 +46,15 @@ async def test_end_of_the_mount(autojump_clock: object, mount: RegistryMount):
 
 
 async def test_end_of_the_mount_while_the_portal_is_silent(
-    autojump_clock: object, mount: RegistryMount, monkeypatch: pytest.MonkeyPatch
+    autojump_clock: object, mount: RegistryMount
 ):
     """G12: Whatever is still open reaches the store, which keeps what it could not post."""
-    begun: list[EntryId] = []
-
-    async def never(ref: EntryId, *_: object) -> Held:
-        begun.append(ref)
-        await trio.sleep_forever()
-        raise AssertionError
-
     for name in ("x", "y", "z"):
         (await mount.open(name, CREATE)).write(0, b"new")
-    monkeypatch.setattr(mount.store, "write", never)
+    mount.store.delay = math.inf
     with trio.move_on_after(1):
         await mount.tree.close()
-    assert set(begun) == {ref("x"), ref("y"), ref("z")}
+    assert set(mount.store.begun) == {ref("x"), ref("y"), ref("z")}
 
 
 async def test_listing_of_data_keys(autojump_clock: object, mount: RegistryMount):

@@ -11,6 +11,7 @@ from skymount.errors import FrozenEntryError, UnavailableError
 from skymount.fs.inode_space import REGISTRY
 from skymount.fs.registry.nodes import SCRATCH_LIMIT
 from skymount.wire.registry_entry import MAX_REVISION
+from tests.fakes.refusal import refused
 from tests.fakes.registry_mount import (
     CREATE,
     HOME,
@@ -20,7 +21,6 @@ from tests.fakes.registry_mount import (
     Held,
     RegistryMount,
     ref,
-    refused,
 )
 
 

@@ -10,6 +10,7 @@ import trio
 from skymount.errors import UnavailableError
 from skymount.fs.inode_space import REGISTRY, InodeSpace, space_of
 from skymount.fs.subtree import MUTABLE_TIMEOUT, InodeAttributes
+from tests.fakes.refusal import refused
 from tests.fakes.registry_mount import (
     CREATE,
     HOME,
@@ -18,7 +19,6 @@ from tests.fakes.registry_mount import (
     TTL,
     RegistryMount,
     ref,
-    refused,
 )
 
 

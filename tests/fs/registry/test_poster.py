@@ -7,13 +7,13 @@ import pytest
 import trio
 
 from skymount.errors import StaleEntryError, UnavailableError
+from tests.fakes.refusal import refused
 from tests.fakes.registry_mount import (
     CREATE,
     REWRITE,
     TTL,
     RegistryMount,
     ref,
-    refused,
 )
 
 

@@ -8,12 +8,12 @@ import trio
 
 from skymount.errors import BadContentError, UnavailableError
 from skymount.wire.registry_entry import hash_data_key
+from tests.fakes.refusal import refused
 from tests.fakes.registry_mount import (
     CREATE,
     OTHERS,
     RegistryMount,
     ref,
-    refused,
 )
 
 

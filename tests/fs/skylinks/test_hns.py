@@ -10,8 +10,15 @@ import trio
 from skymount.errors import BadContentError, UnavailableError
 from skymount.fs.static_tree import HNS
 from skymount.fs.subtree import MUTABLE_TIMEOUT, InodeAttributes
-from tests.fakes.in_memory_mount import FILES, InMemoryMount, Listed, open_in_memory_mount
-from tests.fs.test_dispatcher import listing, lookup, refused
+from tests.fakes.in_memory_mount import (
+    FILES,
+    InMemoryMount,
+    Listed,
+    listing,
+    lookup,
+    open_in_memory_mount,
+)
+from tests.fakes.refusal import refused
 
 
 def publish(mount: InMemoryMount, domain: str = "example", files: dict[str, bytes] = FILES) -> None:
@@ -214,7 +221,7 @@ async def test_name_that_moves_before_its_time(autojump_clock: object):
 
 async def test_name_that_moves_while_it_is_asked_for(autojump_clock: object):
     """H5: An answer that was on its way is no better."""
-    async with open_in_memory_mount(lookup_grace=10) as mount:
+    async with open_in_memory_mount(lookup_grace=20) as mount:
         publish(mount)
         mount.names.delays["example"] = 5
         async with trio.open_nursery() as nursery:

@@ -15,8 +15,8 @@ from skymount.fs.subtree import IMMUTABLE_TIMEOUT
 from skymount.portal.registry.name_resolver import ResolvableName
 from skymount.wire.skylink import Skylink
 from tests.fakes.in_memory_mount import FILES, InMemoryMount, open_in_memory_mount, push_out
+from tests.fakes.refusal import refused
 from tests.fakes.skyfiles import resolver
-from tests.fs.test_dispatcher import refused
 
 
 def links(mount: InMemoryMount, count: int) -> list[Skylink]:

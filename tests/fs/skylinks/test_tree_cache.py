@@ -7,14 +7,19 @@ import pytest
 import trio
 
 from skymount.errors import NotFoundError, UnavailableError
-from skymount.fs.inode_space import SKYLINKS, node_inode
+from skymount.fs.inode_space import SKYLINKS
 from skymount.fs.skylinks.mounted_name import TreeState
-from skymount.fs.skylinks.parked_names import ParkedName, ParkedNames
 from skymount.fs.skylinks.tree_cache import TreeCacheConfig
 from skymount.wire.skylink import Skylink
-from tests.fakes.in_memory_mount import FILES, InMemoryMount, open_in_memory_mount
+from tests.fakes.in_memory_mount import (
+    FILES,
+    InMemoryMount,
+    listing,
+    lookup,
+    open_in_memory_mount,
+)
+from tests.fakes.refusal import refused
 from tests.fakes.skyfiles import resolver
-from tests.fs.test_dispatcher import listing, lookup, refused
 
 TREES = TreeCacheConfig(size=1 << 20, count=4)
 
@@ -233,19 +238,3 @@ async def test_colliding_numbers(autojump_clock: object):
         assert [await lookup(mount, "skylinks", str(link), "f") for link in links] == found
         for entry in found:
             assert (await mount.operations.getattr(entry.inode)).inode == entry.inode
-
-
-def test_parked_names():
-    """Parked names are what they were; a reference too many or too few does no harm."""
-    names = ParkedNames()
-    each = ParkedName(7, "sia:näme", 2, 10, 1 << 40, b"0123456789abcdef")
-    names.add(each)
-    assert (names.get(7), names.get(8), len(names), list(names)) == (each, None, 1, [7])
-    assert each.inode == node_inode(7, 0)
-    assert (names.size, names.nodes) == (1 << 40, 10)
-    assert names.refer(7, 1 << 40)
-    assert names.get(7) == each._replace(references=(1 << 32) - 1)
-    assert not names.refer(8, 1)
-    assert names.refer(7, -(1 << 40))
-    assert (names.get(7), len(names), names.size, names.nodes) == (None, 0, 0, 0)
-    assert names.pop(7) is None

@@ -1,12 +1,9 @@
 """SkyDB through the client: documents at a real portal, and at one that does not behave."""
 
-import json
 from typing import Any
 
 import pytest
 import trio
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from skymount.errors import (
     BadContentError,
@@ -24,9 +21,6 @@ from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import DELETED, MAX_REVISION, Entry, hash_data_key
 from skymount.wire.skydb_document import (
     DOCUMENT_LIMIT,
-    decode_document,
-    document_name,
-    encode_document,
 )
 from skymount.wire.skylink import Skylink
 from tests.fakes.portal import FakePortal, Reply, running, stalls_after
@@ -89,14 +83,6 @@ async def test_the_reference_sdk_s_upload(client: PortalClient):
     assert found.data_link == "svc://AAAVyJktMuK-7WRCNUvYcYq7izvhCbgDLXlT4YgechblJw"
     content = await client.get_metadata(found.data_link)
     assert content.metadata["filename"] == VECTORS["skydb_v2_file_name"][0]["filename"]
-
-
-def test_file_names():
-    """A document's file is named by the hex of its data key, or by the hashed key as it is."""
-    for case in VECTORS["skydb_v2_file_name"]:
-        assert document_name(case["dataKey"], hashed=False) == case["filename"]
-    assert document_name("ab" * 32, hashed=True) == "dk:" + "ab" * 32
-    assert document_name("π", hashed=False) == "dk:cf80"
 
 
 async def test_revisions_follow(client: PortalClient, data_key: str):
@@ -231,55 +217,6 @@ async def test_content_that_is_too_long():
         fake.fault(lambda *_: Reply(200, (), endless=b"x" * (1 << 20)), LINK)
         with pytest.raises(BadContentError, match="longer than"):
             await client.db.get_json(PUBLIC, "key")
-
-
-@pytest.mark.parametrize(
-    ("body", "document"),
-    [
-        ({"_data": {"a": 1}, "_v": 1}, {"a": 1}),
-        ({"_data": {}, "_v": 2}, {}),
-        ({"_data": [], "_v": 2}, []),
-        ({"_data": "text", "_v": True}, "text"),
-        ({"_data": {"a": 1}, "_v": 2, "more": 3}, {"a": 1}),
-        ({"_data": {"_data": {"a": 1}, "_v": 2}, "_v": 2}, {"_data": {"a": 1}, "_v": 2}),
-        ({"_data": {"a": 1}}, {"_data": {"a": 1}}),
-        ({"_data": {"a": 1}, "_v": 0}, {"_data": {"a": 1}, "_v": 0}),
-        ({"_data": None, "_v": 2}, {"_data": None, "_v": 2}),
-        ({"_data": "", "_v": 2}, {"_data": "", "_v": 2}),
-        ({"_v": 2}, {"_v": 2}),
-        ([{"_data": 1, "_v": 2}], [{"_data": 1, "_v": 2}]),
-        ({"plain": 1}, {"plain": 1}),
-    ],
-)
-def test_unwrapping(body: Any, document: Any):
-    """What the SDKs wrapped is unwrapped, where JavaScript takes both members for true."""
-    assert decode_document(json.dumps(body).encode()) == document
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(st.characters(exclude_categories=())),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=20,
-)  # fmt: skip
-
-
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(JSON) | st.dictionaries(st.text(st.characters(exclude_categories=())), JSON))
-def test_any_document(document: Any):
-    """Whatever JSON can hold is read as it was written, half surrogate pairs too."""
-    body = encode_document(document)
-    assert body.startswith(b'{"_data":')
-    assert decode_document(body) == document
-
-
-@given(st.binary(max_size=200))
-def test_any_content(body: bytes):
-    """Any bytes are a document or a MalformedError."""
-    try:
-        assert isinstance(decode_document(body), dict | list | str | int | float)
-    except MalformedError:
-        pass
 
 
 # --- arguments

@@ -1,11 +1,12 @@
 """Downloads of the library are compared with their skylink, or say that they were not."""
 
 import json
-import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType, FunctionType
 from typing import Any
 
 import pytest
@@ -18,7 +19,6 @@ from skymount.errors import (
     UnavailableError,
 )
 from skymount.portal import PortalClient, SyncPortalClient
-from skymount.portal.client import verification
 from skymount.server.storage import zone_file
 from skymount.wire.metadata import Metadata, Subfile, encode_metadata, parse_metadata
 from skymount.wire.skylink import SECTOR_SIZE
@@ -182,21 +182,31 @@ async def test_by_its_metadata(tmp_path: Path):
         assert (await client.get_file_content(SMALL.name, path="d/b")).verified == "yes"
 
 
-async def test_by_its_metadata_of_many_files(monkeypatch: pytest.MonkeyPatch):
-    """Metadata of many files are not parsed on the event loop."""
-    threads: list[int] = []
+@contextmanager
+def calls(function: FunctionType) -> Iterator[list[str]]:
+    """Note the calls of a function in this thread."""
+    found: list[str] = []
 
-    def parse(raw: bytes) -> Metadata:
-        threads.append(threading.get_ident())
-        return parse_metadata(raw)
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code is function.__code__:
+            found.append(function.__name__)
 
-    monkeypatch.setattr(verification, "parse_metadata", parse)
+    sys.setprofile(note)
+    try:
+        yield found
+    finally:
+        sys.setprofile(None)
+
+
+async def test_by_its_metadata_of_many_files():
+    """Metadata of many files are not parsed on the event loop; those of a few are."""
     many = of_files({f"f{number}": b"" for number in range(1000)})
-    async with talking(many) as (portal, client):
+    async with talking(SMALL, many) as (portal, client):
         portal.base_sectors = portal.metadata_header = False
-        assert (await client.get_file_content(many.name, path="f7")).verified == "yes"
-    assert len(threads) == 2
-    assert threading.get_ident() not in threads
+        for skyfile, path, on_loop in ((SMALL, "d/b", True), (many, "f7", False)):
+            with calls(parse_metadata) as parsed:
+                assert (await client.get_file_content(skyfile.name, path=path)).verified == "yes"
+            assert bool(parsed) is on_loop
 
 
 async def test_at_a_real_portal(portal: PortalProcess, tmp_path: Path):

@@ -5,6 +5,7 @@ import logging
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
@@ -44,29 +45,28 @@ PRIVATE = {"Cookie": COOKIE, "Skynet-Api-Key": "another secret", "X-Extra": "ext
 
 
 @asynccontextmanager
-async def talking(**options: object) -> AsyncIterator[tuple[FakePortal, PortalClient]]:
+async def talking(
+    retry: RetryPolicy | None = None, **options: object
+) -> AsyncIterator[tuple[FakePortal, PortalClient]]:
     """Yield a portal that has content, and a client of it with credentials of every sort."""
     async with running(FakePortal()) as portal:
         portal.add(CONTENT)
         settings = {"api_key": KEY, "headers": PRIVATE, "timeout": 5, **options}
         async with PortalClient(portal.url, **settings) as client:  # type: ignore[arg-type]
+            if retry is not None:
+                client.http.retry = retry
             yield portal, client
 
 
-@pytest.fixture
-def pauses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, float | None]]:
-    """Collect what the pauses are made from, and do not wait for them."""
-    found: list[tuple[int, float | None]] = []
-    real = RetryPolicy.pause_before
+@dataclass(frozen=True)
+class NotingRetry(RetryPolicy):
+    """Notes what the pauses are made from, and makes none."""
 
-    def note(
-        policy: RetryPolicy, repetition: int, retry_after: float | None = None
-    ) -> float | None:
-        found.append((repetition, retry_after))
-        return None if real(policy, repetition, retry_after) is None else 0.0
+    noted: list[tuple[int, float | None]] = field(default_factory=list)
 
-    monkeypatch.setattr(RetryPolicy, "pause_before", note)
-    return found
+    def pause_before(self, repetition: int, retry_after: float | None = None) -> float | None:
+        self.noted.append((repetition, retry_after))
+        return None if super().pause_before(repetition, retry_after) is None else 0.0
 
 
 @pytest.fixture
@@ -305,12 +305,13 @@ async def test_upload_that_cannot_be_read_again():
         *(fake.status(code) for code in (429, 502, 503, 504)),
     ],
 )
-async def test_repeated(fault: fake.Fault, pauses: list[object]):
+async def test_repeated(fault: fake.Fault):
     """What fails on the way, or may be over in a moment, is asked for again, three times."""
-    async with talking(timeout=0.5 if fault is SILENT else 5) as (portal, client):
+    retry = NotingRetry()
+    async with talking(retry, timeout=0.5 if fault is SILENT else 5) as (portal, client):
         portal.fault(fault, times=3)
         assert await client.raw_metadata(CONTENT.skylink) == CONTENT.metadata
-        assert pauses == [(1, None), (2, None), (3, None)]
+        assert retry.noted == [(1, None), (2, None), (3, None)]
         portal.heal()
         portal.fault(fault)
         portal.requests.clear()
@@ -329,17 +330,18 @@ async def test_repeated(fault: fake.Fault, pauses: list[object]):
         *(fake.status(code) for code in (400, 401, 403, 404, 408, 410, 451, 500, 501, 599)),
     ],
 )
-async def test_not_repeated(fault: fake.Fault, pauses: list[object]):
+async def test_not_repeated(fault: fake.Fault):
     """What would end in the same way is not asked for again."""
-    async with talking(timeout=0.3 if fault is SILENT_LATER else 5) as (portal, client):
+    retry = NotingRetry()
+    async with talking(retry, timeout=0.3 if fault is SILENT_LATER else 5) as (portal, client):
         portal.fault(fault)
         with pytest.raises(PortalError) as caught:
             await client.http.fetch(GET, 1 << 20)
         assert caught.value.attempts == len(portal.requests) == 1
-        assert pauses == []
+        assert retry.noted == []
 
 
-async def test_number_of_repetitions(pauses: list[object]):
+async def test_number_of_repetitions():
     """How often is an option; 0 is never."""
     async with talking(retries=0) as (portal, client), running(FakePortal()) as other:
         portal.fault(fake.status(503))
@@ -348,46 +350,49 @@ async def test_number_of_repetitions(pauses: list[object]):
         assert len(portal.requests) == 1
         other.fault(fake.status(503))
         async with PortalClient(other.url, retries=1) as one:
+            one.http.retry = NotingRetry()
             with pytest.raises(UnavailableError):
                 await one.raw_metadata(CONTENT.skylink)
         assert len(other.requests) == 2
 
 
-async def test_nobody_there(pauses: list[object]):
+async def test_nobody_there():
     """A portal that refuses connections is tried again too."""
     async with running(FakePortal()) as portal:
         gone = portal.url
     async with PortalClient(gone) as client:
+        client.http.retry = retry = NotingRetry()
         with pytest.raises(UnavailableError, match="cannot be reached"):
             await client.head(CONTENT.skylink)
-    assert len(pauses) == 3
+    assert len(retry.noted) == 3
 
 
 @pytest.mark.parametrize("fault", [fake.status(503), fake.resets_after(-1), fake.closes_after(-1)])
-async def test_upload_is_not_repeated(fault: fake.Fault, upload: UploadBody, pauses: list[object]):
+async def test_upload_is_not_repeated(fault: fake.Fault, upload: UploadBody):
     """An upload is sent once, and so is any POST that is not marked."""
-    async with talking() as (portal, client):
+    retry = NotingRetry()
+    async with talking(retry) as (portal, client):
         portal.fault(fault)
         with pytest.raises(PortalError):
             await client.send_upload(upload)
         with pytest.raises(PortalError):
             await client.http.fetch(POST, 1000, content=b"x")
         assert len(portal.requests) == 2
-        assert pauses == []
+        assert retry.noted == []
 
 
-async def test_marked_request_is_repeated(pauses: list[object]):
+async def test_marked_request_is_repeated():
     """A POST that is the same when sent twice is sent again, with its body."""
-    async with talking() as (portal, client):
+    async with talking(NotingRetry()) as (portal, client):
         portal.fault(fake.resets_after(-1), times=2)
         await client.http.fetch(REPEATABLE, 1000, content=b"the body")
         assert [request.body for request in portal.requests] == [b"the body"] * 3
 
 
-async def test_stream_is_repeated_until_its_head(pauses: list[object]):
+async def test_stream_is_repeated_until_its_head():
     """A stream is asked for again until it begins; what breaks afterwards is the reader's."""
     wanted, size = ByteRange(0, 10_000), 10_000
-    async with talking() as (portal, client):
+    async with talking(NotingRetry()) as (portal, client):
         portal.fault(fake.status(503), times=2)
         portal.fault(fake.resets_after(5000), times=1)
 
@@ -400,15 +405,16 @@ async def test_stream_is_repeated_until_its_head(pauses: list[object]):
         assert await read() == CONTENT.payload
 
 
-async def test_retry_after(pauses: list[object]):
+async def test_retry_after():
     """A portal says how long to wait; more than a minute is not waited for."""
+    retry = NotingRetry()
     busy = fake.error(429, "too many")
-    async with talking() as (portal, client):
+    async with talking(retry) as (portal, client):
         for text in (b"0", b"7", b"Thu, 01 Jan 1970 00:00:00 GMT", b"nonsense"):
             portal.fault(lambda *_, text=text: busy.with_header(b"Retry-After", text), times=1)
             await client.raw_metadata(CONTENT.skylink)
             portal.heal()
-        assert pauses == [(1, 0.0), (1, 7.0), (1, 0.0), (1, None)]
+        assert retry.noted == [(1, 0.0), (1, 7.0), (1, 0.0), (1, None)]
         portal.requests.clear()
         portal.fault(lambda *_: busy.with_header(b"Retry-After", b"61"))
         with pytest.raises(UnavailableError, match="too many") as caught:
@@ -417,14 +423,15 @@ async def test_retry_after(pauses: list[object]):
         assert len(portal.requests) == 1
 
 
-async def test_busy_connections_are_not_waited_for_twice(pauses: list[object]):
+async def test_busy_connections_are_not_waited_for_twice():
     """Waiting for a connection of our own is bounded by one time-out."""
-    async with talking(connections=1, timeout=0.1) as (portal, client):
+    retry = NotingRetry()
+    async with talking(retry, connections=1, timeout=0.1) as (portal, client):
         async with client.http.open(GET):
             with pytest.raises(PortalTimeoutError, match="busy"):
                 await client.raw_metadata(CONTENT.skylink)
         assert len(portal.requests) == 1
-        assert pauses == []
+        assert retry.noted == []
 
 
 async def test_status_of_an_error_that_breaks_off():

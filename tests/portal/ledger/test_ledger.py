@@ -19,27 +19,10 @@ from skymount.errors import MalformedError, RevisionError, StorageError
 from skymount.portal.ledger.ledger import Ledger, ListedEntry, default_path
 from skymount.portal.ledger.pending_write import PendingStatus
 from skymount.portal.ledger.rollback import RevisionMark
-from skymount.wire.key_pair import SigningKeyPair
-from skymount.wire.registry_entry import DELETED, MAX_REVISION, Entry, SignedEntry, hash_data_key
+from skymount.wire.registry_entry import DELETED, MAX_REVISION, Entry, hash_data_key
 from tests.mount.namespaces import Namespace, new_namespace
+from tests.portal.ledger.entries import KEY, OTHER, TWEAK, signed
 from tests.portal_process import portal_environment
-
-PAIR = SigningKeyPair.from_seed("ledger")
-OTHER = SigningKeyPair.from_seed("another")
-KEY = PAIR.public_key
-TWEAK = hash_data_key("a")
-
-
-def signed(
-    data: bytes = b"data", revision: int = 0, *, tweak: bytes = TWEAK, kind: int = 1
-) -> SignedEntry:
-    return Entry(tweak, data, revision, kind).sign(PAIR.private_key)
-
-
-def by_work(revision: int) -> list[SignedEntry]:
-    """Entries of one revision, the one with the least work first: each replaces those before it."""
-    found = [signed(bytes([n]), revision) for n in range(4)]
-    return sorted(found, key=lambda each: each.entry.work, reverse=True)
 
 
 class Clock:
@@ -278,7 +261,7 @@ def test_posting_is_by_a_process_that_lives(path: Path):
     """What a process that died was posting is not being posted any more."""
     code = (
         "import sys; from pathlib import Path; from skymount.portal.ledger.ledger import Ledger\n"
-        "from tests.portal.ledger.test_ledger import signed\n"
+        "from tests.portal.ledger.entries import signed\n"
         "ledger = Ledger.open(Path(sys.argv[1]))\n"
         "ledger.claim_revision(signed(), 'a')\n"
         "print(ledger.pending()[0].is_posting, flush=True); sys.stdin.read()\n"
@@ -377,7 +360,7 @@ import sys
 from pathlib import Path
 from skymount.errors import StorageError
 from skymount.portal.ledger.ledger import Ledger
-from tests.portal.ledger.test_ledger import KEY, TWEAK, signed
+from tests.portal.ledger.entries import KEY, TWEAK, signed
 ledger = Ledger(Path(sys.argv[1]))
 seen = ledger.mark_of(KEY, TWEAK)
 print(seen and seen.revision, len(ledger.pending()), ledger.public_keys() == [KEY])
@@ -390,7 +373,7 @@ _KEEPING = """
 import os, sys
 from pathlib import Path
 from skymount.portal.ledger.ledger import Ledger
-from tests.portal.ledger.test_ledger import signed
+from tests.portal.ledger.entries import signed
 ledger = Ledger(Path(sys.argv[1]))
 ledger.record_seen(signed(b"first", 3), "a")
 ledger.claim_revision(signed(b"kept", 4), "a")
@@ -462,7 +445,7 @@ import sys
 from pathlib import Path
 from skymount.errors import RevisionError
 from skymount.portal.ledger.ledger import Ledger
-from tests.portal.ledger.test_ledger import KEY, TWEAK, signed
+from tests.portal.ledger.entries import KEY, TWEAK, signed
 name, count = sys.argv[2], int(sys.argv[3])
 ledger = Ledger.open(Path(sys.argv[1]))
 print("ready", flush=True)
@@ -718,7 +701,7 @@ import os, sys
 from pathlib import Path
 from skymount.errors import StorageError
 from skymount.portal.ledger.ledger import Ledger
-from tests.portal.ledger.test_ledger import KEY, TWEAK, signed
+from tests.portal.ledger.entries import KEY, TWEAK, signed
 from skymount.wire.registry_entry import hash_data_key
 path = Path(sys.argv[1])
 ledger = Ledger.open(path)

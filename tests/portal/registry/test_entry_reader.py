@@ -13,7 +13,7 @@ from skymount.errors import (
     RolledBackError,
     UnavailableError,
 )
-from skymount.portal.failover import ROUNDS
+from skymount.portal.failover import FailoverConfig
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.registry.entry_state import (
@@ -22,7 +22,8 @@ from skymount.portal.registry.entry_state import (
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.registry_entry import DELETED, Entry, SignedEntry
 from tests.fakes.entries import FakeRegistry, portals_of
-from tests.portal.registry.entries import OTHER, PAIR, by_work, pending, ref, signed
+from tests.portal.ledger.entries import OTHER, PAIR, by_work
+from tests.portal.registry.entries import pending, ref, signed
 
 
 async def test_read_shows_what_the_portal_has(alone: VerifiedRegistry, one: FakeRegistry):
@@ -277,7 +278,7 @@ async def test_readers_of_one_entry_share_an_answer(
         for _ in range(100):
             nursery.start_soon(failing)
     assert failures == 100
-    assert one.requests == asked + ROUNDS
+    assert one.requests == asked + FailoverConfig().rounds
 
 
 async def test_reader_that_is_cancelled_leaves_the_others_their_answer(

@@ -14,7 +14,8 @@ from skymount.portal.registry.entry_state import (
     next_revision,
 )
 from skymount.wire.registry_entry import DELETED, MAX_REVISION, SignedEntry
-from tests.portal.registry.entries import by_work, signed
+from tests.portal.ledger.entries import by_work
+from tests.portal.registry.entries import signed
 
 
 def state(entry: SignedEntry | None, asked: float = 0.0) -> EntryState:

@@ -10,7 +10,7 @@ import trio
 
 from skymount.errors import BadContentError, NotFoundError, PortalError, UnavailableError
 from skymount.portal.client.base import PortalReader
-from skymount.portal.failover import Portals
+from skymount.portal.failover import FailoverConfig, Portals
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.options import PortalOptions
 from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig, ResolvableName
@@ -73,7 +73,7 @@ async def open_rig(
             portal.add(SITE, OTHER)
             options = PortalOptions(portal.url, idle_timeout=5, retries=0)
             clients.append(await stack.enter_async_context(PortalReader.of(options)))
-        asked = Portals(clients)
+        asked = Portals(clients, FailoverConfig(backoff=0.001))
         made = NameResolverConfig(**config)  # type: ignore[arg-type]
         known = None
         if ledger is not None:
@@ -81,12 +81,6 @@ async def open_rig(
             stack.callback(known.close)
         entries = VerifiedRegistry(asked, known)
         yield Rig(NameResolver(asked, entries, made), registries, entries)
-
-
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hardly wait between rounds."""
-    monkeypatch.setattr("skymount.portal.failover.BACKOFF", 0.001)
 
 
 def to(skyfile: FakeSkyfile | Skylink, key: str = "key", revision: int = 0) -> SignedEntry:

@@ -16,7 +16,8 @@ from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import DELETED, Entry, hash_data_key
 from tests.fakes.entries import FakeRegistry, portals_of
-from tests.portal.registry.entries import PAIR, held, ref, signed
+from tests.portal.ledger.entries import PAIR
+from tests.portal.registry.entries import held, ref, signed
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -30,7 +30,8 @@ from skymount.portal.registry.entry_state import (
 from skymount.portal.registry.verified_registry import CONFLICTS, FRESH, VerifiedRegistry
 from skymount.wire.registry_entry import DELETED, MAX_REVISION, SignedEntry
 from tests.fakes.entries import FakeRegistry, portals_of
-from tests.portal.registry.entries import OTHER, PAIR, pending, ref, signed
+from tests.portal.ledger.entries import OTHER, PAIR
+from tests.portal.registry.entries import pending, ref, signed
 from tests.portal_process import PortalProcess
 
 # writing

@@ -104,31 +104,6 @@ def test_what_is_not_there(client: Client, blob: str) -> None:
     assert client.get(f"/{Skylink.v2(bytes(32))}").status_code == 404
 
 
-@pytest.mark.parametrize(
-    "url", ["/", "/favicon.ico", "/svc", "/svc/", "/svc/unknown", "/foo/bar", "//", "/%"]
-)
-def test_unknown_urls(client: Client, url: str) -> None:
-    """404 as JSON."""
-    answer = client.get(url)
-    assert answer.status_code == 404
-    message_of(answer)
-
-
-def test_wrong_methods(client: Client, blob: str) -> None:
-    """405 as JSON, with what is allowed; bodies are read and dropped."""
-    for method, url, allowed in (
-        ("POST", f"/{blob}", "GET, HEAD"),
-        ("DELETE", f"/svc/skylink/{blob}", "GET, HEAD"),
-        ("PUT", "/svc/skyfile", "POST"),
-        ("GET", "/svc/skyfile", "POST"),
-        ("POST", "/skynet/root", "GET, HEAD"),
-    ):
-        answer = client.request(method, url, content=b"x" * 300_000)
-        assert answer.status_code == 405
-        assert answer.headers["Allow"] == allowed
-        message_of(answer)
-
-
 def test_cut_gives_every_slice_of_every_extent() -> None:
     """Compared with slicing the joined bytes, for all ranges."""
     payload = bytes(range(30))

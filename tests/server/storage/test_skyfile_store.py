@@ -6,42 +6,25 @@ from pathlib import Path
 import pytest
 
 from skymount.errors import StorageError
-from skymount.server.storage.skyfile_store import PAYLOAD, SkyfileStore, list_sectors
+from skymount.server.storage.skyfile_store import SkyfileStore, list_sectors
 from skymount.server.storage.stored_range import read_range
 from skymount.wire import merkle
-from skymount.wire.base_sector import build_fanned_out, build_inline
-from skymount.wire.skylink import SECTOR_SIZE, Skylink
-
-_METADATA = b'{"filename":"a","length":2}'
-
-
-def _put(store: SkyfileStore, payload: bytes, metadata: bytes = _METADATA) -> Skylink:
-    upload = store.begin()
-    spilled: list[bytes] = []
-    if len(payload) + len(metadata) < SECTOR_SIZE - 99:
-        base = build_inline(metadata, payload)
-    else:
-        (upload / PAYLOAD).write_bytes(payload)
-        chunks = range(0, len(payload), SECTOR_SIZE)
-        roots = [merkle.sector_root(payload[at : at + SECTOR_SIZE]) for at in chunks]
-        base, spilled = build_fanned_out(len(payload), b"".join(roots), metadata)
-    skylink = Skylink.v1(merkle.sector_root(base), len(base))
-    store.commit(upload, skylink, base, spilled)
-    return skylink
+from skymount.wire.skylink import SECTOR_SIZE
+from tests.server.storage.stored import METADATA, put
 
 
 def test_what_was_committed_is_found_after_reopening(tmp_path: Path) -> None:
     """Small and large, with their parts."""
     large = b"z" * (SECTOR_SIZE + 5)
     store = SkyfileStore.open(tmp_path)
-    links = [_put(store, b"hi"), _put(store, large)]
+    links = [put(store, b"hi"), put(store, large)]
     store.close()
     store = SkyfileStore.open(tmp_path)
     assert set(store.skylinks()) == set(links)
     for link, payload in zip(links, (b"hi", large), strict=True):
         found = store.find(link)
         assert found is not None
-        assert read_range(found.metadata) == _METADATA
+        assert read_range(found.metadata) == METADATA
         assert read_range(found.payload) == payload
     store.close()
 
@@ -50,7 +33,7 @@ def test_all_sectors_have_the_root_that_is_claimed(tmp_path: Path) -> None:
     """Base, content and spilled ones, over two levels of roots as over one."""
     store = SkyfileStore.open(tmp_path)
     metadata = b'{"filename":"' + b"m" * (2 * SECTOR_SIZE) + b'"}'
-    link = _put(store, b"p" * (SECTOR_SIZE + 1), metadata)
+    link = put(store, b"p" * (SECTOR_SIZE + 1), metadata)
     found = store.find(link)
     assert found is not None
     assert read_range(found.metadata) == metadata
@@ -73,7 +56,7 @@ def test_a_crash_before_the_rename_leaves_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", crash)
         with pytest.raises(StorageError, match="cannot store an upload: crash"):
-            _put(store, b"hi")
+            put(store, b"hi")
     assert list(store.skylinks()) == []
     assert list((tmp_path / "v1" / "incoming").iterdir())
     store.close()
@@ -88,7 +71,7 @@ def test_files_and_directories_are_synced_before_and_after_the_rename(
 ) -> None:
     """File, its directory, rename, the directory that holds the name."""
     store = SkyfileStore.open(tmp_path)
-    _put(store, b"first")  # the shard of the next one may be new; its sync is not at stake here
+    put(store, b"first")  # the shard of the next one may be new; its sync is not at stake here
     events: list[str] = []
     fsync, rename = os.fsync, os.rename
 
@@ -102,7 +85,7 @@ def test_files_and_directories_are_synced_before_and_after_the_rename(
 
     monkeypatch.setattr(os, "fsync", traced_fsync)
     monkeypatch.setattr(os, "rename", traced_rename)
-    link = _put(store, b"second")
+    link = put(store, b"second")
     at = events.index("rename")
     assert events[0] == "base"
     assert len(events[1]) == 32  # the directory of the upload
@@ -113,7 +96,7 @@ def test_files_and_directories_are_synced_before_and_after_the_rename(
 def test_the_same_skyfile_twice_is_kept_once(tmp_path: Path) -> None:
     """The second upload is dropped."""
     store = SkyfileStore.open(tmp_path)
-    assert _put(store, b"hi") == _put(store, b"hi")
+    assert put(store, b"hi") == put(store, b"hi")
     assert len(list(store.skylinks())) == 1
     assert not list((tmp_path / "v1" / "incoming").iterdir())
     store.close()
@@ -131,7 +114,7 @@ def test_a_directory_has_one_portal(tmp_path: Path) -> None:
 def test_damage_is_an_error_and_not_absence(tmp_path: Path) -> None:
     """A truncated file is found out; foreign files are passed over."""
     store = SkyfileStore.open(tmp_path)
-    link = _put(store, b"hi")
+    link = put(store, b"hi")
     shard = tmp_path / "v1" / "skyfiles" / f"{link.root[0]:02x}"
     (shard / "lost+found").mkdir()
     assert list(store.skylinks()) == [link]
@@ -153,7 +136,7 @@ def test_the_directory_is_private(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         store = SkyfileStore.open(tmp_path / "new" / "data")
-        _put(store, b"content")
+        put(store, b"content")
         store.close()
     finally:
         os.umask(before)

@@ -252,7 +252,7 @@ async def _archive(
         return await to_file(client.http, request, Path(path), client.options, report)
 
     with naming_absent_content(link.text):
-        done = await session.portals.first(ask)
+        done = await session.portals.first(ask, hedged=False)
     warn_of_unverified(link.text, done.verified, session.policy)
     return DownloadSummary([(path, done.size)], done.verified)
 

@@ -25,7 +25,7 @@ from skymount.wire.skylink import Skylink
 log = logging.getLogger(__name__)
 
 _DESCRIPTION = 0  # as the unit of a block
-_MARK = 1  # as the unit of a block: the skyfile has pieces on disk
+_MARK = 1  # as the unit of a block: the skyfile has small blocks on disk
 
 _REMEMBERED = 1024  # skyfiles
 
@@ -46,7 +46,7 @@ class DiskCache:
         names = "\n".join(sorted(set(portals))).encode()
         self._portals_digest = blake2b(names, digest_size=8).hexdigest()
         self._policy = policy
-        self._has_pieces: LRUCache[str, bool] = LRUCache(_REMEMBERED)
+        self._has_small_blocks: LRUCache[str, bool] = LRUCache(_REMEMBERED)
         self._stored: LRUCache[Skylink, set[tuple[int, int]]] = LRUCache(_REMEMBERED)
         """(size, index) of all units of a skyfile that had no description on disk."""
         self._next_touch: LRUCache[str, tuple[float, int]] = LRUCache(_REMEMBERED)
@@ -89,7 +89,7 @@ class DiskCache:
         if left <= 0 or now >= due:
             due, left = now + _TOUCH_SECONDS, _TOUCH_BYTES
             self._queue.touch(self._key_of_description(skyfile))
-            if self._has_pieces.get(skyfile.identity):
+            if self._has_small_blocks.get(skyfile.identity):
                 self._queue.touch(_unit_key(skyfile, _MARK, 0))
         self._next_touch[skyfile.identity] = due, left
 
@@ -116,8 +116,8 @@ class DiskCache:
             return found
         if size < skyfile.unit:
             others = await self._cut(skyfile, size, [indexes[at] for at in missing])
-        elif await self.has_pieces(skyfile):
-            others = [await self._assembled(skyfile, indexes[at]) for at in missing]
+        elif await self.has_small_blocks(skyfile):
+            others = [await self._joined_block(skyfile, indexes[at]) for at in missing]
         else:
             return found
         for at, data in zip(missing, others, strict=True):
@@ -133,8 +133,8 @@ class DiskCache:
             blocks = ((skyfile.unit, n * size // skyfile.unit) for n in indexes)
             return any((size, n) in stored for n in indexes) or any(one in stored for one in blocks)
         small = skyfile.small_block_size
-        in_pieces = (small, indexes[0] * size // small) in stored
-        return in_pieces or any((size, n) in stored for n in indexes)
+        in_small_blocks = (small, indexes[0] * size // small) in stored
+        return in_small_blocks or any((size, n) in stored for n in indexes)
 
     async def _of_size(
         self, skyfile: Skyfile, size: int, indexes: Sequence[int]
@@ -156,30 +156,30 @@ class DiskCache:
             found.append(None if block is None else bytes(block[start : start + size]))
         return found
 
-    async def _assembled(self, skyfile: Skyfile, index: int) -> Data | None:
+    async def _joined_block(self, skyfile: Skyfile, index: int) -> Data | None:
         start = index * skyfile.unit
         stop = min(skyfile.size, start + skyfile.unit)
         small = skyfile.small_block_size
-        pieces = await self._of_size(skyfile, small, range(start // small, -(-stop // small)))
-        whole = [piece for piece in pieces if piece is not None]
-        return b"".join(whole) if len(whole) == len(pieces) else None
+        found = await self._of_size(skyfile, small, range(start // small, -(-stop // small)))
+        present = [block for block in found if block is not None]
+        return b"".join(present) if len(present) == len(found) else None
 
-    async def has_pieces(self, skyfile: Skyfile) -> bool:
-        """Whether any part of a skyfile was stored in pieces; a mark on disk says so."""
+    async def has_small_blocks(self, skyfile: Skyfile) -> bool:
+        """Whether any part of a skyfile was stored in small blocks; a mark on disk says so."""
         if skyfile.provisional:
             return False
         identity = skyfile.identity
-        if identity not in self._has_pieces:
+        if identity not in self._has_small_blocks:
             found = await self._queue.read([_unit_key(skyfile, _MARK, 0)])
-            self._has_pieces.setdefault(identity, found[0] is not None)
-        return self._has_pieces.get(identity, False)
+            self._has_small_blocks.setdefault(identity, found[0] is not None)
+        return self._has_small_blocks.get(identity, False)
 
     def store_unit(self, skyfile: Skyfile, size: int, index: int, data: Data) -> None:
         """Store a unit, some time. Never waits."""
         if skyfile.provisional:
             return
-        if size < skyfile.unit and not self._has_pieces.get(skyfile.identity):
-            self._has_pieces[skyfile.identity] = True
+        if size < skyfile.unit and not self._has_small_blocks.get(skyfile.identity):
+            self._has_small_blocks[skyfile.identity] = True
             self._queue.offer(_unit_key(skyfile, _MARK, 0), b"in pieces")
         stored = self._stored.get(skyfile.skylink)
         if stored is not None:

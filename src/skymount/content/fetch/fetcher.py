@@ -19,7 +19,7 @@ from skymount.content.fetch.chunk_verifier import Hashes, receive_chunks
 from skymount.content.fetch.readahead import ReadaheadConfig
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.model.skyfile import Skyfile, UnitKey, Verified
-from skymount.errors import BadContentError, PortalError
+from skymount.errors import DisprovedError, PortalError
 from skymount.portal.client.base import PortalReader
 from skymount.portal.failover import Portals
 from skymount.wire import base_sector
@@ -193,7 +193,7 @@ class Fetcher:
                     await self._fetch_demanded(job)
         except PortalError as problem:
             error = problem
-            log.warning("%s: reading failed: %s", job.skyfile.skylink, problem)
+            log.debug("%s: reading failed: %s", job.skyfile.skylink, problem)
         except Exception as problem:  # a bug must not end everybody else's tasks
             error = PortalError(f"reading failed: {problem!r}")
             log.exception("%s: reading failed", job.skyfile.skylink)
@@ -248,7 +248,7 @@ class Fetcher:
             rest = range(job.arrived, count)
             stop = next((number for number in rest if on_disk[number] is not None), count)
             self.requests += 1
-            await self._portals.first(partial(self._receive, job, stop))
+            await self._portals.first(partial(self._receive, job, stop), hedged=False)
 
     async def _inline_payload(self, skyfile: Skyfile) -> Data:
         loaded = None if self.disk is None else await self.disk.load_description(skyfile.skylink)
@@ -289,7 +289,7 @@ class Fetcher:
             index = first + number
             if not base_sector.is_authentic(layout, skyfile.fanout, index, hashes):
                 text = f"{skyfile.skylink}: chunk {index} is not the content"
-                raise BadContentError(text, url=client.url)
+                raise DisprovedError(text, url=client.url)
             accept(number)
 
         size = layout.chunk_size if job.speculative else base_sector.part_size(layout)

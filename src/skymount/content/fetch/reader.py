@@ -270,7 +270,7 @@ class ContentFile:
     async def _small_blocks_on_disk(self, start: int, stop: int) -> Data | None:
         """Return bytes from small blocks on disk, for when the whole block cannot be had."""
         disk, skyfile = self._reader.disk, self._state.skyfile
-        if disk is None or not skyfile.divisible or not await disk.has_pieces(skyfile):
+        if disk is None or not skyfile.divisible or not await disk.has_small_blocks(skyfile):
             return None
         size = skyfile.small_block_size
         first = start // size

@@ -31,6 +31,7 @@ from skymount.content.worker.shared_memory import FileReceiver, MemoryFile, open
 from skymount.content.worker.worker_process import tabulate_in_worker
 from skymount.errors import (
     BadContentError,
+    DisprovedError,
     MalformedError,
     NotFoundError,
     PortalError,
@@ -81,8 +82,8 @@ class SkyfileLoader:
             return await self._portals.budget.run(partial(self._describe, client, skylink))
 
         if not self._is_provable(skylink):
-            return await self._portals.first(ask)
-        found, failed = await self._portals.best(ask, _is_proven)
+            return await self._portals.first(ask, probe=ask)
+        found, failed = await self._portals.best(ask, _is_proven, probe=ask)
         self._log_provisional(found.skyfile, failed)
         if not failed:
             return found
@@ -172,7 +173,9 @@ class SkyfileLoader:
         is_authentic = root == skylink.root
         if not is_authentic:
             if layout.is_plain:
-                raise MalformedError(f"{skylink}: the base sector is not the content")
+                raise DisprovedError(
+                    f"{skylink}: the base sector is not the content", url=client.url
+                )
             is_authentic = await self._is_encrypted(client, skylink, data)
         self._with_base_sectors.add(client)
         # of an encrypted one even the sizes in its layout are encrypted
@@ -180,7 +183,7 @@ class SkyfileLoader:
 
     async def _is_encrypted(self, client: PortalReader, skylink: Skylink, data: bytes) -> bool:
         """Whether `data` is the start of a sector that is encrypted up to its end, so that the used
-        bytes alone do not hash to the skylink. MalformedError when it is not.
+        bytes alone do not hash to the skylink. DisprovedError when it is not.
 
         False for a portal that does not hand out whole sectors. It is believed: encrypted content
         cannot be verified anyway.
@@ -191,7 +194,7 @@ class SkyfileLoader:
             return False
         self.fetched += len(whole)
         if not whole.startswith(data):
-            raise MalformedError(f"{skylink}: the base sector is not the content")
+            raise DisprovedError(f"{skylink}: the base sector is not the content", url=client.url)
         return True
 
     async def _from_base_sector(
@@ -305,7 +308,7 @@ class SkyfileLoader:
         self.fetched += len(received)
         payload = bytes(received)
         if not await off_loop(partial(sector.is_inline, skylink.root, raw, payload)):
-            raise MalformedError(f"{skylink}: it is not the content")
+            raise DisprovedError(f"{skylink}: it is not the content", url=client.url)
         return payload
 
     # Metadata

@@ -10,8 +10,9 @@ import trio
 
 from skymount.content.fetch.reader import ContentFile, ContentReader
 from skymount.errors import MalformedError, NotFoundError
-from skymount.fs.inode_space import DIRECTORY_INODES
+from skymount.fs.inode_space import DIRECTORY_INODES, PATHS
 from skymount.fs.skylinks import xattrs
+from skymount.fs.skylinks.lookup_budget import LookupBudget
 from skymount.fs.skylinks.mounted_name import MountedName, TreeVersion
 from skymount.fs.skylinks.name_table import NameTable
 from skymount.fs.skylinks.tree import DIRECTORY_MODE, ChildRange, Tree
@@ -34,8 +35,8 @@ _PRELOAD_LIMIT = 64 << 10  # bytes of a file; if nobody reads it, its copy was m
 class SkylinksDirectory(Subtree):
     """The directory of the names in `table`, and the trees in it.
 
-    A lookup in it waits for a portal for at most `lookup_grace` seconds: it blocks other lookups.
-    Any request waits for at most `deadline` seconds.
+    Lookups in it wait for portals for at most `lookup_grace` seconds in each second: the kernel
+    lets others queue behind one. Any request waits for at most `deadline` seconds.
     """
 
     has_own_deadline = True
@@ -46,9 +47,19 @@ class SkylinksDirectory(Subtree):
         self._reader = reader
         self._table = table
         self._root = DIRECTORY_INODES[table.space]
-        self._lookup_grace = lookup_grace
+        self._budget = LookupBudget(lookup_grace)
         self._deadline = deadline
         self._opened = Counter[int]()  # open handles of each file, by its inode number
+
+    def path(self, inode: int) -> bytes:
+        top = PATHS[self._table.space]
+        if inode == self._root:
+            return top
+        version, index = self._table.node_of(inode)
+        path, tree = top + b"/" + version.mounted.name.encode(), version.tree
+        if index and tree is not None and index < len(tree):
+            path += b"/" + tree.listing.path(index)
+        return path
 
     async def lookup(self, parent: int, name: bytes) -> InodeAttributes:
         if parent == self._root:
@@ -66,8 +77,8 @@ class SkylinksDirectory(Subtree):
         except (MalformedError, UnicodeDecodeError):
             return NO_ENTRY
         try:
-            with trio.fail_after(self._deadline):
-                await self._table.revalidate(mounted, self._lookup_grace)
+            with self._budget.waiting() as limit, trio.fail_after(self._deadline):
+                await self._table.revalidate(mounted, limit)
         except NotFoundError:
             timeout = _limited(mounted, self._table.negative_ttl(mounted))
             return InodeAttributes(0, entry_timeout=timeout)

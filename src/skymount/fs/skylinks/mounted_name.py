@@ -48,7 +48,7 @@ class TreeVersion:
     handles: int = 0  # files and directories of it that are open
     waiting: int = 0  # tasks that wait for the tree, and will refer to the version
 
-    def set_tree(self, tree: Tree, fingerprint: bytes) -> None:
+    def set_tree(self, tree: Tree, fingerprint: bytes = b"") -> None:
         """Show a tree: the first, or the same one as it was loaded again."""
         self.tree, self.fingerprint = tree, fingerprint
         self.nodes, self.size = len(tree), tree.skyfile.size

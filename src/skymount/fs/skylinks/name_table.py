@@ -215,6 +215,7 @@ class NameTable:
         self._touch(mounted.version)
         if self.ttl(mounted):
             return
+        self._check_not_absent(mounted)
         ended = self.start_load(mounted)
         if mounted.load_state is not LoadState.SLOW:
             await self._wait(mounted, limit)
@@ -222,6 +223,17 @@ class NameTable:
                 mounted.load_state = LoadState.SLOW
         if mounted.error is not None:
             raise mounted.error
+
+    def _check_not_absent(self, mounted: MountedName) -> None:
+        """NotFoundError if it is still known that a name leads nowhere."""
+        if not mounted.moves or mounted.is_loading:
+            return
+        if self._resolver.cached(mounted.goal).absent and self._resolver.revalidate_in(
+            mounted.goal
+        ):
+            error = NotFoundError(f"{mounted.name}: there is no such name")
+            self._load_failed(mounted, error)
+            raise error
 
     async def load_tree(self, version: TreeVersion) -> Tree:
         """Return a version's tree, loaded first if need be; PortalError when that fails.

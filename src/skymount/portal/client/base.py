@@ -12,7 +12,13 @@ from typing import Self, Unpack
 import trio
 
 from skymount.concurrency import off_loop
-from skymount.errors import HeadTooLongError, MalformedError, PortalError, UnavailableError
+from skymount.errors import (
+    DisprovedError,
+    HeadTooLongError,
+    MalformedError,
+    PortalError,
+    UnavailableError,
+)
 from skymount.portal.http.client import Destination, HttpClient
 from skymount.portal.http.response import StreamingResponse
 from skymount.portal.options import ClientOptions, CommonOptions, PortalOptions
@@ -172,14 +178,14 @@ class PortalReader:
 async def fetch_sector(http: HttpClient, root: bytes, length: int, call: PortalOptions) -> bytes:
     """Fetch the first `length` bytes of the sector with that Merkle root (wire notes 4.7).
 
-    BadContentError unless they have that root; the rest of the sector counts as zeros.
+    DisprovedError unless they have that root; the rest of the sector counts as zeros.
     """
     request = requests.sector(call.dialect, root, 0, length)
     answer = await http.fetch(request, length, call)
     data = answer.body
     if len(data) != length or root != await off_loop(partial(merkle.sector_root, data)):
         text = f"sector {root.hex()} is not the content"
-        raise http.bad(request, call, text, answer.status)
+        raise http.bad(request, call, text, answer.status, DisprovedError)
     return data
 
 
@@ -206,6 +212,15 @@ async def head(http: HttpClient, skylink: Skylink, call: PortalOptions) -> Conte
         headers.length,
         headers.raw(call.dialect.proof_header),
     )
+
+
+async def is_alive(http: HttpClient) -> bool:
+    """Whether a portal responds to anything."""
+    try:
+        await http.fetch(requests.Request("HEAD", "/"), 0)
+    except PortalError as error:
+        return error.status is not None
+    return True
 
 
 def is_without_headers(error: PortalError) -> bool:

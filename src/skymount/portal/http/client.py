@@ -27,6 +27,7 @@ from skymount.errors import (
 from skymount.portal.http.memory_budget import take
 from skymount.portal.http.redirects import next_request, refusal
 from skymount.portal.http.request import Call, Content
+from skymount.portal.http.request_watch import RequestWatch, current
 from skymount.portal.http.response import (
     Response,
     StreamingResponse,
@@ -73,18 +74,20 @@ class _AsyncClient(httpx.AsyncClient):
     cookies = _NoCookies()  # type: ignore[override]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Attempt:
     """How far an attempt came until it ended."""
 
     begun: float
     """When it got a connection, or else when it began to wait for one."""
+    watch: RequestWatch | None
     has_head: bool = False
-    retry_after: float | None = None
 
     def lent(self) -> None:
         """Note that it has a connection."""
         self.begun = trio.current_time()
+        if self.watch is not None:
+            self.watch.sent(self, self.begun)
 
 
 class Destination(Protocol):
@@ -132,10 +135,15 @@ class HttpClient:
         await self._transport.connect(count)
 
     def bad(
-        self, request: requests.Request, options: PortalOptions, text: str, status: int | None
+        self,
+        request: requests.Request,
+        options: PortalOptions,
+        text: str,
+        status: int | None,
+        kind: type[BadContentError] = BadContentError,
     ) -> PortalError:
         """Make the error that the response to a request is not what was asked for."""
-        return Call(request, options, self.url).error(BadContentError, text, status)
+        return Call(request, options, self.url).error(kind, text, status)
 
     @contextmanager
     def parsing(
@@ -229,14 +237,14 @@ class HttpClient:
         number, closings = 0, self._transport.closings
         while True:
             number += 1
-            now = _Attempt(trio.current_time())
+            now = _Attempt(trio.current_time(), current() if call.request.is_safe else None)
             try:
                 return await attempt(now)
             except PortalError as error:
                 error.attempts = number
                 if number > repetitions or not _may_repeat(error, now):
                     raise
-                pause = self.retry.pause_before(number, now.retry_after)
+                pause = self.retry.pause_before(number, error.retry_after)
                 if pause is None or closings != self._transport.closings:
                     raise
             await trio.sleep(pause)
@@ -270,7 +278,7 @@ class HttpClient:
             response = StreamingResponse(await self._send(call, request, private, content), call)
         now.has_head = True
         try:
-            await _check(response, now)
+            await _check(response)
         except BaseException:
             await response.aclose()
             raise
@@ -340,13 +348,15 @@ def _may_repeat(error: PortalError, now: _Attempt) -> bool:
     return isinstance(error.__cause__, _REPEATABLE)
 
 
-async def _check(response: StreamingResponse, now: _Attempt) -> None:
+async def _check(response: StreamingResponse) -> None:
     """Raise the error that any status but that of success stands for."""
     status, headers = response.status, response.headers
     if not 200 <= status < 300:
-        now.retry_after = parse_retry_after(headers.get("retry-after", ""), datetime.now(UTC))
         words = responses.parse_error(await _beginning(response))
-        raise response.call.error(error_for(status), words or f"HTTP status {status}", status)
+        error = response.call.error(error_for(status), words or f"HTTP status {status}", status)
+        asked_for = headers.get("retry-after", "")
+        error.retry_after = parse_retry_after(asked_for, datetime.now(UTC))
+        raise error
     if headers.get("content-encoding", "identity") != "identity":
         raise response.call.error(BadContentError, "the portal encoded the content", status)
 
@@ -362,11 +372,18 @@ async def _beginning(response: StreamingResponse) -> bytes:
 
 @contextmanager
 def _timed(now: _Attempt) -> Iterator[None]:
-    """Note in an error how long a portal could not be reached, or that nothing was sent to it."""
+    """Note when the head came; in an error, how long a portal could not be reached, or that nothing
+    was sent to it.
+    """
     try:
         yield
+        if now.watch is not None:
+            now.watch.head_came(now, trio.current_time())
     except PortalError as error:
         if isinstance(error.__cause__, httpx.ConnectError | httpx.ConnectTimeout):
             error.unreached = trio.current_time() - now.begun
         error.is_unsent = isinstance(error.__cause__, httpx.PoolTimeout)
         raise
+    finally:
+        if now.watch is not None:
+            now.watch.request_ended(now)

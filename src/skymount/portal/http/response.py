@@ -23,6 +23,7 @@ from skymount.errors import (
 )
 from skymount.portal.http.memory_budget import take
 from skymount.portal.http.request import Call
+from skymount.portal.http.request_watch import current
 from skymount.portal.http.response_body import Body
 from skymount.portal.http.response_head import TooLongError
 
@@ -121,7 +122,7 @@ class StreamingResponse:
     length than it should have.
     """
 
-    __slots__ = ("_body", "_rate", "_response", "call", "headers", "status")
+    __slots__ = ("_body", "_rate", "_response", "_watch", "call", "headers", "status")
 
     def __init__(self, response: httpx.Response, call: Call) -> None:
         self.status = response.status_code
@@ -130,6 +131,7 @@ class StreamingResponse:
         self._response = response
         self._body: Body = response.extensions["body"]
         self._rate = MinimumRate(call.options.idle_timeout)
+        self._watch = current() if call.request.is_safe else None
 
     def __repr__(self) -> str:
         return f"StreamingResponse({self.status}, {self.headers!r})"
@@ -140,7 +142,7 @@ class StreamingResponse:
 
     async def receive(self) -> bytes:
         """Return what comes next of the body, b"" at its end."""
-        begun = trio.current_time()
+        begun = self._wait_begins()
         with translated(self.call):
             piece = await self._body.receive()
         self._note(begun, len(piece))
@@ -148,7 +150,7 @@ class StreamingResponse:
 
     async def receive_into(self, view: memoryview) -> int:
         """Put what comes next of the body into a buffer; return how much, 0 at its end."""
-        begun = trio.current_time()
+        begun = self._wait_begins()
         with translated(self.call):
             received = await self._body.receive_into(view)
         self._note(begun, received)
@@ -216,6 +218,8 @@ class StreamingResponse:
         return found.getvalue()
 
     async def aclose(self) -> None:
+        if self._watch is not None:
+            self._watch.body_closed(self)
         try:
             await self._response.aclose()
         finally:
@@ -223,8 +227,17 @@ class StreamingResponse:
             # the request refers to could not be reused before a garbage collection.
             self._response.stream = httpx.ByteStream(b"")
 
+    def _wait_begins(self) -> float:
+        now = trio.current_time()
+        if self._watch is not None:
+            self._watch.body_awaited(self, now)
+        return now
+
     def _note(self, begun: float, received: int) -> None:
-        wrong = self._rate.note(trio.current_time() - begun, received)
+        now = trio.current_time()
+        if self._watch is not None:
+            self._watch.bytes_came(self, received, now)
+        wrong = self._rate.note(now - begun, received)
         if wrong:
             raise self.call.error(PortalTimeoutError, wrong)
 

@@ -78,7 +78,8 @@ class EntryReader:
         if not chosen:
             return None
         found = copy.copy(self)
-        found.portals = replace(self.portals, clients=chosen, rounds=1)
+        once = replace(self.portals.config, rounds=1)
+        found.portals = replace(self.portals, clients=chosen, config=once)
         return found
 
     def watch(self, changed: Callable[[EntryId, EntryState], None]) -> None:
@@ -124,6 +125,10 @@ class EntryReader:
                 shared.failures, shared.error = shared.failures + 1, copy.copy(error)
                 raise
 
+    async def fetch_ahead(self, ref: EntryId, max_age: float) -> None:
+        """Ask for what `read` will be asked for."""
+        await self.read(ref, max_age)
+
     def _cached_since(self, ref: EntryId, since: float) -> EntryState | None:
         state = self._cache.get(ref)
         return state if state is not None and state.requested_at >= since else None
@@ -143,8 +148,12 @@ class EntryReader:
 
     async def _ask(self, ref: EntryId, named: bool = True) -> EntryState:
         begun = trio.current_time()
+
+        async def ask(portal: PortalReader) -> EntryState:
+            return await self._ask_one(portal, ref, named)
+
         try:
-            state = await self.portals.first(lambda portal: self._ask_one(portal, ref, named))
+            state = await self.portals.first(ask, probe=ask)
         except NotFoundError:
             old = self._cache.get(ref)
             was_absent = old is not None and old.signed is None

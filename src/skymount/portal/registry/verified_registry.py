@@ -287,7 +287,7 @@ class VerifiedRegistry(EntryReader):
                 return held is not None and held.entry == signed.entry
             return True
 
-        if not await self.portals.first(post):
+        if not await self.portals.first(post, hedged=False):
             return None
         with trio.CancelScope(shield=True):  # it is posted
             mark = await self._mark_posted(ref, number, signed)

@@ -1,0 +1,115 @@
+"""What the requests of an operation wait for, noted by the HTTP client as it happens. Whoever sets
+a watch decides what is late (``portal.hedged_race``).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Meter(Protocol):
+    """What is told how a portal does."""
+
+    def body_opened(self) -> None: ...
+
+    def head_came(self, seconds: float, now: float) -> None:
+        """The head of a response came, so long after its request was sent."""
+
+    def bytes_came(self, now: float) -> None: ...
+
+    def body_closed(self, size: int, seconds: float) -> None:
+        """A body is done with; so many bytes came, and were waited for so long."""
+
+
+@dataclass(slots=True)
+class _Body:
+    size: int = 0
+    """Bytes that have come."""
+    waited: float = 0.0
+    """Seconds in which the reader waited for them."""
+    waits_since: float | None = None
+
+
+class RequestWatch:
+    """The requests and bodies that an operation waits for at one portal."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._heads: dict[object, float] = {}
+        self._bodies: dict[object, _Body] = {}
+
+    def sent(self, request: object, now: float) -> None:
+        """Note that a request has a connection."""
+        self._heads[request] = now
+
+    def head_came(self, request: object, now: float) -> None:
+        since = self._heads.get(request)
+        if since is not None:
+            self._meter.head_came(now - since, now)
+
+    def request_ended(self, request: object) -> None:
+        self._heads.pop(request, None)
+
+    def body_awaited(self, body: object, now: float) -> None:
+        found = self._bodies.get(body)
+        if found is None:
+            found = self._bodies[body] = _Body()
+            self._meter.body_opened()
+        found.waits_since = now
+
+    def bytes_came(self, body: object, size: int, now: float) -> None:
+        found = self._bodies.get(body)
+        if found is not None:
+            found.waited += _waiting(found, now)
+            found.waits_since = None
+            found.size += size
+            self._meter.bytes_came(now)
+
+    def body_closed(self, body: object) -> None:
+        found = self._bodies.pop(body, None)
+        if found is not None:
+            self._meter.body_closed(found.size, found.waited)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it waits for nothing from the portal; it may wait for a connection."""
+        return not self._heads and not self._bodies
+
+    def head_wait(self, now: float) -> float:
+        """Return for how long the oldest request has been waiting for its head."""
+        return max((now - since for since in self._heads.values()), default=0.0)
+
+    def stall(self, now: float) -> float:
+        """Return for how long a reader has been waiting for the next byte of a body."""
+        return max((_waiting(body, now) for body in self._bodies.values()), default=0.0)
+
+    def slowest_body(self, now: float, least: float) -> float | None:
+        """Return the lowest bytes a second of the bodies that were waited for at least so long;
+        None without any.
+        """
+        waits = ((body.size, body.waited + _waiting(body, now)) for body in self._bodies.values())
+        return min((size / waited for size, waited in waits if waited >= least), default=None)
+
+
+def _waiting(body: _Body, now: float) -> float:
+    return 0.0 if body.waits_since is None else now - body.waits_since
+
+
+_current: ContextVar[RequestWatch | None] = ContextVar("watch", default=None)
+
+
+def current() -> RequestWatch | None:
+    """Return the watch over this task and those that it starts."""
+    return _current.get()
+
+
+@contextmanager
+def watching(watch: RequestWatch) -> Iterator[None]:
+    """Let a watch see what this task asks for, and the tasks that it starts."""
+    before = _current.set(watch)
+    try:
+        yield
+    finally:
+        _current.reset(before)

@@ -1,0 +1,257 @@
+"""Fetching units: each once, whoever asks; what arrived stays, what fails is an error."""
+
+from typing import NoReturn
+
+import pytest
+import trio
+
+from skymount.content.fetch.readahead import ReadaheadConfig
+from skymount.content.model.skyfile import Skyfile
+from skymount.errors import (
+    BadContentError,
+    NotFoundError,
+    PortalError,
+    PortalTimeoutError,
+    UnavailableError,
+)
+from skymount.portal.http.client import HttpClient
+from tests.fakes import portal as fake
+from tests.fakes import skyfiles
+from tests.fakes.content_stack import ContentStack, OpenContentStack
+from tests.fakes.portal import FakePortal, running
+from tests.fakes.skyfiles import noise, plain
+
+MIB = 1 << 20
+
+
+async def test_good_units_before_a_bad_one_are_kept(stack: OpenContentStack):
+    """A lie in the second chunk does not spoil the first, which is not fetched again."""
+    skyfile = skyfiles.of_files({"f": noise(9 * MIB)})
+    async with stack() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        made.portal.fault(fake.flips(5 * MIB), "concat", times=1)
+        whole = await made.reader.read(found, 0, found.size)
+        assert bytes(whole) == skyfile.payload
+        ranges = [request.headers["range"] for request in made.portal.asked("GET.*concat")]
+        assert ranges == ["bytes=0-9437183", "bytes=4194304-9437183"]
+
+
+async def test_broken_transfer_is_resumed(stack: OpenContentStack):
+    """After a connection breaks, only what is missing is asked for again."""
+    skyfile = plain(5 * MIB)
+    async with stack() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        made.portal.fault(fake.resets_after(2 * MIB + 5), "GET.*concat", times=1)
+        assert bytes(await made.reader.read(found, 0, found.size)) == skyfile.payload
+        ranges = [request.headers["range"] for request in made.portal.asked("GET.*concat")]
+        assert ranges[0] == "bytes=0-5242879"
+        assert ranges[1:] in (["bytes=2097152-5242879"], ["bytes=1048576-5242879"])
+
+
+# --- errors
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (fake.status(503), UnavailableError),
+        (fake.short(1), BadContentError),
+        (fake.excess(b"x"), BadContentError),
+        (fake.ignores_range, BadContentError),
+        (fake.html, BadContentError),
+        (fake.closes_after(100), BadContentError),
+        (fake.status(404), NotFoundError),
+    ],
+)
+async def test_error_after_retries(
+    stack: OpenContentStack, fault: fake.Fault, error: type[PortalError]
+):
+    """What goes on failing is an error after a bounded number of requests, and healed later."""
+    skyfile = plain(3 * MIB)
+    async with stack() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        made.portal.requests.clear()
+        made.portal.fault(fault)
+        with pytest.raises(error):
+            await made.reader.read(found, 10, 5)
+        assert 1 <= len(made.portal.requests) <= 6
+        made.portal.heal()
+        assert bytes(await made.reader.read(found, 10, 5)) == skyfile.payload[10:15]
+
+
+async def test_stalled_portal(stack: OpenContentStack):
+    """A portal that says nothing is a time-out, not a hang."""
+    skyfile = plain(2 * MIB)
+    async with stack(idle=0.1) as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        made.portal.fault(fake.stalls_after(1000), "GET.*concat")
+        with pytest.raises(PortalTimeoutError):
+            await made.reader.read(found, 0, 10)
+
+
+class FaultyHttpClient(HttpClient):
+    """Has a bug."""
+
+    def open(self, *_: object, **__: object) -> NoReturn:
+        raise ZeroDivisionError
+
+
+async def test_unforeseen_error_stays_with_the_read(
+    stack: OpenContentStack, caplog: pytest.LogCaptureFixture
+):
+    """A bug in the middle of a fetch is the error of that read; the daemon lives on."""
+    skyfile = plain(2 * MIB)
+    async with stack() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        [client] = made.clients
+        working, client.http = client.http, FaultyHttpClient(client.url, client.options)
+        with pytest.raises(PortalError):
+            await made.reader.read(found, 0, 10)
+        client.http = working
+        assert "ZeroDivisionError" in caplog.text
+        assert bytes(await made.reader.read(found, 0, 10)) == skyfile.payload[:10]
+
+
+# --- one fetch, whoever asks
+
+
+async def test_many_readers_one_request(stack: OpenContentStack):
+    """R3: However many read the same bytes at once, they are fetched once.
+
+    A hundred tasks that want the same unit cause one request.
+    """
+    skyfile = plain(MIB)
+    async with stack() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+
+        async def read(offset: int) -> None:
+            data = await made.reader.read(found, offset, 100)
+            assert bytes(data) == skyfile.payload[offset : offset + 100]
+
+        async with trio.open_nursery() as nursery:
+            for n in range(100):
+                nursery.start_soon(read, n * 1000)
+        assert len(made.portal.asked("GET.*concat")) == 1
+
+
+async def test_cancelled_reader_leaves_the_fetch_to_others(stack: OpenContentStack):
+    """R3: A reader that goes away does not end the fetch that others wait for.
+
+    The one who caused a fetch gives up; the one who waits for the same unit gets it.
+    """
+    skyfile = plain(MIB)
+    async with stack() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        made.portal.fault(fake.drips(10_000, 0.01), "GET.*concat")
+        scope = trio.CancelScope()
+
+        async def gives_up() -> None:
+            with scope:
+                await made.reader.read(found, 0, 100)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(gives_up)
+            await trio.sleep(0.01)
+            scope.cancel()
+            assert bytes(await made.reader.read(found, 5, 100)) == skyfile.payload[5:105]
+        assert scope.cancelled_caught
+        assert len(made.portal.asked("GET.*concat")) == 1
+
+
+async def test_end_of_the_reader_ends_its_fetches(stack: OpenContentStack):
+    """Leaving the reader cancels what is under way, whether somebody waits for it or not, and
+    leaves no connection behind.
+    """
+    skyfile = plain(40 * MIB)
+    stall = fake.stalls_after(10)
+
+    def stalls_behind_the_start(request: fake.Request, reply: fake.Reply) -> fake.Reply:
+        return reply if request.headers["range"].startswith("bytes=0-") else stall(request, reply)
+
+    async def waits(made: ContentStack, found: Skyfile) -> None:
+        with pytest.raises(PortalError):
+            await made.reader.read(found, 30 * MIB, 10)
+
+    with trio.fail_after(10):
+        async with running(FakePortal()) as portal, trio.open_nursery() as nursery:
+            portal.add(skyfile)
+            portal.fault(stalls_behind_the_start, "GET.*concat")
+            async with stack(urls=[portal.url], idle=100) as made:
+                found = await made.reader.load(skyfile.skylink)
+                await made.reader.read(found, 0, MIB)  # the next bytes are fetched ahead
+                nursery.start_soon(waits, made, found)
+                with trio.move_on_after(0.05):
+                    await made.reader.read(found, 20 * MIB, 10)
+                while len(portal.asked("GET.*concat")) < 4:
+                    await trio.sleep(0.001)
+            while portal.connections:
+                await trio.sleep(0.001)
+
+
+async def test_fetches_that_nobody_waits_for_make_way(stack: OpenContentStack):
+    """R3: What readers that went away had asked for is given up before others have to wait."""
+    slow, quick = plain(40 * MIB, 1), skyfiles.of_files({"f": noise(5 * MIB)})
+    async with stack(readahead=ReadaheadConfig(patience=0, max_demanded=2)) as made:
+        made.portal.add(slow, quick)
+        found = await made.reader.load(slow.skylink)
+        wanted = await made.reader.load(quick.skylink)
+        made.portal.fault(fake.drips(1000, 0.05), slow.name)
+        with trio.move_on_after(0.1):
+            async with trio.open_nursery() as nursery:
+                for n in range(6):
+                    nursery.start_soon(made.reader.read, found, n * 5 * MIB, 10)
+        with trio.fail_after(5):
+            data = await made.reader.read(wanted, 0, 10)
+        assert bytes(data) == quick.payload[:10]
+
+
+async def test_what_is_there_or_under_way_is_not_started_again(stack: OpenContentStack):
+    """R3: only what is missing is asked for, neighbours with one request."""
+    skyfile = plain(6 * MIB)
+    async with stack() as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        fetcher = made.reader.fetcher
+        keys = [(found.identity, MIB, index) for index in range(6)]
+        assert fetcher.start(found, keys[2:3], set())
+        assert fetcher.start(found, keys, set())
+        assert len(fetcher.jobs) == 3  # the one that was under way, and those beside it
+        while fetcher.jobs:
+            await trio.sleep(0.001)
+        assert fetcher.start(found, keys, set())
+        assert not fetcher.jobs
+        assert all(fetcher.has(key) for key in keys)
+        kept = [fetcher.cache.get(key) for key in keys]
+        assert b"".join(bytes(data) for data in kept if data is not None) == skyfile.payload
+        assert (fetcher.requests, fetcher.fetched) == (3, 6 * MIB)
+
+
+async def test_fetches_ahead_are_bounded(stack: OpenContentStack):
+    """R5: one that finds no room, or too many before it, is not started; a demanded one is."""
+    skyfile = plain(40 * MIB)
+    async with stack(cache=4 * MIB, readahead=ReadaheadConfig(max_speculative=2)) as made:
+        made.portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        made.portal.fault(fake.stalls_after(10), "GET.*concat")
+        fetcher, small = made.reader.fetcher, found.small_block_size
+        keys = [(found.identity, small, 2 * index) for index in range(4)]
+        many = [(found.identity, MIB, index) for index in range(20, 30)]
+        assert not fetcher.start(found, many, set(), speculative=True)
+        assert [fetcher.start(found, [key], set(), speculative=True) for key in keys[:3]] == [
+            True,
+            True,
+            False,
+        ]
+        assert not fetcher.has(keys[2])
+        assert fetcher.start(found, keys[3:], set())
+        assert fetcher.has(keys[3])
+        assert fetcher.has_speculative(found.identity)
+        fetcher.cancel_unwanted(found.identity)
+        assert [fetcher.has(key) for key in keys] == [False, False, False, True]

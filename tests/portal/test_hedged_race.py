@@ -1,0 +1,312 @@
+"""Several portals of which one is silent, slow or broken: the others answer soon. Real sockets."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+import trio
+import trio.testing
+
+from skymount.errors import DisprovedError, NotFoundError, UnavailableError
+from skymount.portal.client.client import PortalClient
+from skymount.portal.failover import Portals
+from skymount.portal.health import BreakerState, HealthFigures, Rank
+from skymount.wire.skylink import Skylink
+from tests.fakes import portal as fake
+from tests.fakes.portal import FakePortal, Fault, running
+from tests.fakes.skyfiles import noise, of_files
+
+SMALL = of_files({"a.txt": b"hello"})
+LARGE = of_files({"f": noise(1 << 20, 2)})
+ABSENT = of_files({"a.txt": b"somewhere else"})
+
+FIRST = 2.5  # seconds that the first operation may take
+LATER = 0.3  # and each later one
+
+
+@pytest.fixture
+def clock() -> trio.testing.MockClock:
+    """Return a clock that jumps when nothing happens, also at the sockets."""
+    return trio.testing.MockClock(autojump_threshold=0.01)
+
+
+@dataclass
+class Net:
+    """Fake portals, and what asks them."""
+
+    fakes: list[FakePortal]
+    portals: Portals
+
+    async def base_sector(self, skylink: Skylink = SMALL.skylink) -> bytes:
+        """Ask for a base sector, as everything asks that may be asked twice."""
+
+        async def ask(client: PortalClient) -> bytes:
+            return await client.base_sector(skylink)
+
+        return await self.portals.first(ask, probe=ask)
+
+    def figures(self, number: int) -> HealthFigures:
+        return self.portals.figures()[number]
+
+
+@asynccontextmanager
+async def net(*faults: Fault | None, pattern: str = "", connections: int = 8) -> AsyncIterator[Net]:
+    """Run a portal for each fault, in this order of preference; None is a healthy one."""
+    async with AsyncExitStack() as stack:
+        fakes, clients = [], []
+        for fault in faults:
+            portal = FakePortal()
+            portal.add(SMALL, LARGE)
+            if fault is not None:
+                portal.fault(fault, pattern)
+            fakes.append(await stack.enter_async_context(running(portal)))
+            client = PortalClient(portal.url, retries=0, connections=connections)
+            clients.append(await stack.enter_async_context(client))
+        probes = await stack.enter_async_context(trio.open_nursery())
+        yield Net(fakes, Portals(clients, probes=probes))
+        probes.cancel_scope.cancel()
+
+
+async def small(client: PortalClient) -> bytes:
+    """Ask a portal for something small."""
+    return await client.base_sector(SMALL.skylink)
+
+
+async def seconds(work: Callable[[], Awaitable[object]]) -> float:
+    """Do something; return how long it took."""
+    begun = trio.current_time()
+    with trio.fail_after(60):
+        await work()
+    return trio.current_time() - begun
+
+
+BROKEN = {
+    "silent": fake.stalls_after(-1),
+    "answers after 3 s": fake.waits(3.0),
+    "drips its head": fake.drips_head(0.2),
+    "drips 10 KB/s": fake.drips(1000, 0.1),
+    "stalls in the body": fake.stalls_after(10_000),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+async def test_broken_first_portal(name: str, clock: trio.testing.MockClock):
+    """R11: the second one answers; the first operation is late once, later ones are not."""
+    skylink = (LARGE if "body" in name or "KB" in name else SMALL).skylink
+    async with net(BROKEN[name], None) as made:
+        assert await seconds(lambda: made.base_sector(skylink)) < FIRST
+        for _ in range(10):
+            assert await seconds(lambda: made.base_sector(skylink)) < LATER
+            await trio.sleep(1)
+        assert made.figures(0).hedges_lost == 1
+        assert made.figures(1).hedges == 1
+
+
+async def test_several_wait_for_the_same_silent_portal(clock: trio.testing.MockClock):
+    """R11: those that wait for a connection to it are not left behind."""
+    async with net(fake.stalls_after(-1), None, connections=4) as made:
+        found: list[float] = []
+
+        async def one() -> None:
+            found.append(await seconds(made.base_sector))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(40):
+                nursery.start_soon(one)
+        assert max(found) < FIRST
+        assert made.figures(1).hedges == 4
+
+
+async def test_hedges_are_few(clock: trio.testing.MockClock):
+    """R11: at most a tenth of the requests beyond a burst of eight is sent twice."""
+    async with net(None, None) as made:
+        count = 25
+        for portal in made.fakes:
+            portal.fault(fake.waits(2.5))
+        for _ in range(count):
+            await made.portals.first(small)
+        hedges = sum(each.hedges for each in made.portals.figures())
+        assert 5 <= hedges <= 8 + count // 10
+        assert sum(len(portal.requests) for portal in made.fakes) == count + hedges
+
+
+async def test_cancelled_requests_leave_nothing_behind(clock: trio.testing.MockClock):
+    """R11: the connection of a request that lost is closed, and its place is free again."""
+    async with net(fake.stalls_after(-1), None, connections=2) as made:
+        silent, client = made.fakes[0], made.portals.clients[0]
+        for _ in range(4):
+            await made.base_sector()
+            await trio.sleep(1.5)
+        silent.heal()
+        await trio.sleep(0.1)
+        assert silent.connections <= 1  # of a probe
+        async with trio.open_nursery() as nursery:
+            for _ in range(2):
+                nursery.start_soon(client.base_sector, SMALL.skylink)
+        assert silent.connections <= 2
+
+
+async def test_one_portal_is_asked_once(clock: trio.testing.MockClock):
+    """R11: with one portal alone there is nothing to hedge with."""
+    async with net(fake.waits(3.0)) as made:
+        for _ in range(3):
+            assert await seconds(made.base_sector) == pytest.approx(3.0, abs=0.2)
+        assert len(made.fakes[0].requests) == 3
+        assert made.figures(0).latency == pytest.approx(3.0, abs=0.2)
+
+
+async def test_no_hedge_for_what_must_not_be_sent_twice(clock: trio.testing.MockClock):
+    """R11: the second portal is asked only when the first one failed."""
+    async with net(fake.waits(3.0), None) as made:
+        assert await seconds(lambda: made.portals.first(small, hedged=False)) > 2.9
+        assert not made.fakes[1].requests
+
+
+async def test_both_are_slow(clock: trio.testing.MockClock):
+    """R11: the first good answer counts, whoever sends it."""
+    async with net(fake.waits(4.0), fake.waits(4.0)) as made:
+        assert await seconds(made.base_sector) == pytest.approx(4.0, abs=0.2)
+        assert len(made.fakes[1].requests) == 1
+
+
+# --- the healthy portal does not have it
+
+
+async def test_silent_portal_and_one_that_has_nothing(clock: trio.testing.MockClock):
+    """R12, L4: that is no «not found», and known after two seconds, then at once."""
+    async with net(fake.stalls_after(-1), None) as made:
+
+        async def ask_all() -> None:
+            for _ in range(3):
+                with pytest.raises(UnavailableError):
+                    await made.base_sector(ABSENT.skylink)
+
+        assert await seconds(ask_all) < 3.0
+        assert await seconds(made.base_sector) < LATER
+
+
+async def test_slow_portal_and_one_that_has_nothing(clock: trio.testing.MockClock):
+    """R12: a portal that gives signs of life is waited for."""
+    async with net(fake.waits(4.0), None, pattern="basesector") as made:
+        made.fakes[0].add(ABSENT)
+        for _ in range(3):
+            assert await made.base_sector(ABSENT.skylink) == ABSENT.base
+
+
+async def test_all_say_not_found(clock: trio.testing.MockClock):
+    """L4: also if one of them takes its time."""
+    async with net(fake.waits(1.5), None, pattern="basesector") as made:
+        with pytest.raises(NotFoundError):
+            await made.base_sector(ABSENT.skylink)
+
+
+# --- recovery
+
+
+async def test_probe_finds_a_portal_that_is_back(clock: trio.testing.MockClock):
+    """R12: a probe costs nobody time, and the portal takes its place again."""
+    async with net(fake.stalls_after(-1), None) as made:
+        first, second = made.fakes
+        await made.base_sector()
+        assert made.figures(0).state is BreakerState.OPEN
+        await trio.sleep(1.1)
+        assert made.figures(0).state is BreakerState.HALF_OPEN
+        asked = len(first.requests)
+        assert await seconds(made.base_sector) < LATER
+        await trio.sleep(2.5)
+        assert len(first.requests) == asked + 1
+        first.heal()
+        await trio.sleep(2)
+        assert await seconds(made.base_sector) < LATER
+        await trio.sleep(0.1)
+        assert made.figures(0).state is BreakerState.CLOSED
+        asked = len(second.requests)
+        await made.base_sector()
+        assert len(second.requests) == asked
+
+
+async def test_probes_become_rare(clock: trio.testing.MockClock):
+    """R12: the pauses between two probes grow, up to a minute."""
+    async with net(fake.status(503), None) as made:
+        asked = []
+        for _ in range(200):
+            await made.base_sector()
+            asked.append(len(made.fakes[0].requests))
+            await trio.sleep(1)
+        assert 6 <= asked[-1] <= 10
+
+
+async def test_retry_after_is_obeyed(clock: trio.testing.MockClock):
+    """R12: a portal that asks for a pause gets one."""
+
+    def busy(_: fake.Request, __: fake.Reply) -> fake.Reply:
+        return fake.error(429, "slow down").with_header(b"Retry-After", b"30")
+
+    async with net(busy, None) as made:
+        for _ in range(28):
+            await made.base_sector()
+            with pytest.raises(UnavailableError):
+                await made.base_sector(ABSENT.skylink)
+            await trio.sleep(1)
+        assert len(made.fakes[0].requests) == 1
+        await trio.sleep(3)
+        await made.base_sector()
+        await trio.sleep(0.1)
+        assert len(made.fakes[0].requests) == 2
+
+
+async def test_a_liar_goes_last(clock: trio.testing.MockClock):
+    """R12: behind a portal that fails, also when it answers again."""
+
+    async def ask(client: PortalClient) -> bytes:
+        if client is made.portals.clients[0]:
+            raise DisprovedError("it is not the content", url=client.url)
+        return await client.base_sector(SMALL.skylink)
+
+    async with net(None, None) as made:
+        await made.portals.first(ask)
+        made.fakes[1].fault(fake.status(503))
+        await made.base_sector()
+        await trio.sleep(5)
+        assert made.figures(0).rank is Rank.LYING
+        assert made.portals.ranked()[1] is made.portals.clients[0]
+
+
+# --- proofs
+
+
+async def test_silent_portal_costs_one_proof(clock: trio.testing.MockClock):
+    """T3: a portal that is known to be silent is not asked for a proof."""
+    async with net(fake.stalls_after(-1), None) as made:
+
+        async def best() -> None:
+            found, failed = await made.portals.best(small, lambda _: False)
+            assert found == SMALL.base
+            assert failed == {made.portals.clients[0]}
+
+        assert await seconds(best) < FIRST
+        for _ in range(5):
+            assert await seconds(best) < LATER
+            await trio.sleep(0.1)
+
+
+async def test_other_errors_come_as_they_are(clock: trio.testing.MockClock):
+    """A bug is neither a portal's fault nor wrapped in a group."""
+    async with net(None, None) as made:
+
+        async def ask(client: PortalClient) -> bytes:
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await made.portals.first(ask)
+        assert made.figures(0).failure_rate == 0
+
+
+async def test_whoever_asks_can_give_up(clock: trio.testing.MockClock):
+    """A cancelled operation ends at once and is no failure of a portal."""
+    async with net(fake.stalls_after(-1), fake.stalls_after(-1)) as made:
+        with trio.move_on_after(1.5) as scope:
+            await made.base_sector()
+        assert scope.cancelled_caught
+        assert all(made.figures(number).failure_rate == 0 for number in (0, 1))

@@ -1,0 +1,37 @@
+"""What fails on the disk is an error of ours, with the reason."""
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from skymount.errors import MalformedError, StorageError
+from skymount.server.storage.disk_errors import disk_errors
+
+
+def absent_file() -> None:
+    Path("/nonexistent/file").read_bytes()
+
+
+def absent_table() -> None:
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.execute("SELECT * FROM absent")
+
+
+@pytest.mark.parametrize(
+    ("work", "reason"),
+    [(absent_file, "No such file or directory"), (absent_table, "no such table: absent")],
+)
+def test_failures_of_the_disk(work: Callable[[], None], reason: str) -> None:
+    """The words are those of the system or of SQLite, without a path, which is the portal's own."""
+    with pytest.raises(StorageError) as caught, disk_errors("read a thing"):
+        work()
+    assert str(caught.value) == f"cannot read a thing: {reason}"
+
+
+def test_other_errors_pass() -> None:
+    """What is not about the disk stays what it is."""
+    with pytest.raises(MalformedError), disk_errors("read"):
+        raise MalformedError("no")

@@ -1,0 +1,104 @@
+"""What is stored is found by skylink and by root; what is damaged does not hide the rest."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from skymount.errors import StorageError
+from skymount.server.http_error import HttpError
+from skymount.server.storage.skyfile_index import SkyfileIndex
+from skymount.server.storage.skyfile_store import SkyfileStore
+from skymount.server.storage.skykey_store import SkykeyStore
+from skymount.server.storage.stored_range import read_range
+from skymount.wire import merkle
+from skymount.wire.skylink import SECTOR_SIZE, Skylink
+from tests.server.storage.stored import METADATA, put
+
+ABSENT = Skylink.v1(b"\7" * 32, 4096)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SkyfileStore]:
+    opened = SkyfileStore.open(tmp_path)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def index(tmp_path: Path, store: SkyfileStore) -> SkyfileIndex:
+    return SkyfileIndex(store, SkykeyStore.open(tmp_path), header_limit=len(METADATA))
+
+
+def base_of(data: Path, link: Skylink) -> Path:
+    """Return the file of a base sector."""
+    return data / "v1" / "skyfiles" / f"{link.root[0]:02x}" / str(link) / "base"
+
+
+async def test_skyfile(store: SkyfileStore, index: SkyfileIndex) -> None:
+    """It comes with its metadata, which is kept: the file is read once."""
+    link = put(store, b"hi")
+    found = await index.load(link)
+    assert (found.raw, found.header) == (METADATA, METADATA)
+    assert found.metadata.filename == "a"
+    assert read_range(found.stored.payload) == b"hi"
+    assert await index.load(link) is found
+
+
+async def test_metadata_that_is_too_long_for_a_header(
+    store: SkyfileStore, index: SkyfileIndex
+) -> None:
+    """It is known all the same, and left out of the header."""
+    longer = METADATA.replace(b'"a"', b'"ab"')
+    found = await index.load(put(store, b"hi", longer))
+    assert (found.raw, found.header) == (longer, None)
+
+
+async def test_what_is_not_there(index: SkyfileIndex) -> None:
+    """It is a 404, whatever it is asked for by."""
+    for asked in (index.find(ABSENT), index.load(ABSENT), index.sector(ABSENT.root)):
+        with pytest.raises(HttpError, match="root not found") as refused:
+            await asked
+        assert refused.value.status == 404
+
+
+async def test_sectors(store: SkyfileStore, index: SkyfileIndex) -> None:
+    """Those that were there at the first question, and those that are added later."""
+    content = b"z" * (SECTOR_SIZE + 5)
+    first = put(store, content)
+    assert read_range(await index.sector(merkle.sector_root(content[:SECTOR_SIZE])))
+    second = put(store, b"second")
+    with pytest.raises(HttpError):
+        await index.sector(second.root)
+    await index.add(second)
+    for link in (first, second):
+        assert merkle.sector_root(read_range(await index.sector(link.root))) == link.root
+
+
+async def test_totals_follow_what_is_added(store: SkyfileStore, index: SkyfileIndex) -> None:
+    """The number of skyfiles and their bytes are counted again after an upload."""
+    assert await index.totals() == (0, 0)
+    link = put(store, b"hi")
+    assert await index.totals() == (0, 0)
+    await index.add(link)
+    assert await index.totals() == store.totals()
+    assert (await index.totals())[0] == 1
+
+
+async def test_damaged_skyfile(
+    tmp_path: Path, store: SkyfileStore, index: SkyfileIndex, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its sectors are left out with a word in the log; the others are found."""
+    bad, good = put(store, b"bad"), put(store, b"good")
+    base_of(tmp_path, bad).write_bytes(b"\x09" * 200)
+    assert merkle.sector_root(read_range(await index.sector(good.root))) == good.root
+    assert f"skyfile {bad} is left out of the index" in caplog.text
+    with pytest.raises(StorageError):
+        await index.load(bad)
+
+
+async def test_metadata_that_is_none(store: SkyfileStore, index: SkyfileIndex) -> None:
+    """What another program stored is an error of the store, not of who asks."""
+    link = put(store, b"hi", b"no metadata")
+    with pytest.raises(StorageError, match=f"{link} is damaged"):
+        await index.load(link)

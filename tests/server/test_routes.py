@@ -1,0 +1,59 @@
+"""Which URLs there are, and what is answered where there is none."""
+
+import pytest
+
+from skymount.wire.http.multipart import PartHeader
+from tests.server.http_client import Client, message_of
+
+
+@pytest.mark.parametrize(
+    "url", ["/", "/favicon.ico", "/svc", "/svc/", "/svc/unknown", "/foo/bar", "//", "/%"]
+)
+def test_unknown_urls(client: Client, url: str) -> None:
+    """404 as JSON."""
+    answer = client.get(url)
+    assert answer.status_code == 404
+    message_of(answer)
+
+
+def test_wrong_methods(client: Client) -> None:
+    """405 as JSON, with what is allowed; bodies are read and dropped."""
+    blob = client.upload_file("f", b"x")
+    for method, url, allowed in (
+        ("POST", f"/{blob}", "GET, HEAD"),
+        ("DELETE", f"/svc/skylink/{blob}", "GET, HEAD"),
+        ("PUT", "/svc/skyfile", "POST"),
+        ("GET", "/svc/skyfile", "POST"),
+        ("POST", "/skynet/root", "GET, HEAD"),
+    ):
+        answer = client.request(method, url, content=b"x" * 300_000)
+        assert answer.status_code == 405
+        assert answer.headers["Allow"] == allowed
+        message_of(answer)
+
+
+@pytest.mark.parametrize("prefix", ["/svc", "/skynet"])
+def test_endpoints_of_every_dialect(client: Client, prefix: str) -> None:
+    """Each is known below the names of either family of portals."""
+    link = client.upload_file("f", b"x")
+    for path in ("stats", "blocklist", "portals", "skykeys", f"skylink/{link}", f"metadata/{link}"):
+        assert client.get(f"{prefix}/{path}").status_code == 200, path
+    for path in (f"basesector/{link}", f"trustless/basesector/{link}"):
+        assert client.get(f"{prefix}/{path}").status_code == 200, path
+    assert client.post(f"{prefix}/pin/{link}").status_code in (200, 204)
+    for path in ("skyfile", "skyfile/any/where", "any/where"):
+        assert (
+            client.post_form([(PartHeader("file", "f"), b"x")], path=f"{prefix}/{path}").json()[
+                "skylink"
+            ]
+            == link
+        )
+
+
+def test_paths_are_matched_as_they_were_sent(client: Client) -> None:
+    """A slash that is encoded ends no segment: it is part of a name."""
+    link = client.upload({"a/b": b"one"})
+    assert client.get(f"/{link}/a/b").content == b"one"
+    assert client.get(f"/{link}/a%2Fb").content == b"one"
+    assert client.get(f"/{link}%2Fa/b").status_code == 404
+    assert client.get(f"/svc%2Fskylink/{link}").status_code == 404

@@ -1,0 +1,99 @@
+"""An upload as it is cut into sectors: the skylink is that of the network, in whatever pieces."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from skymount.errors import StorageError
+from skymount.server.storage.skyfile_store import SkyfileStore
+from skymount.server.storage.stored_range import read_range
+from skymount.server.upload.sector_writer import open_sector_writer
+from skymount.wire import merkle
+from skymount.wire.base_sector import build_fanned_out, build_inline
+from skymount.wire.skylink import SECTOR_SIZE, Skylink
+from tests.fakes.skyfiles import noise
+from tests.server.http_client import stored_files
+
+METADATA = b'{"filename":"f"}'
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SkyfileStore]:
+    opened = SkyfileStore.open(tmp_path)
+    yield opened
+    opened.close()
+
+
+async def written(store: SkyfileStore, content: bytes, piece: int, *, keep: bool = True) -> Skylink:
+    """Write content in pieces of so many bytes; return its skylink."""
+    hashing = trio.CapacityLimiter(2)
+    async with open_sector_writer(store, hashing, keep=keep) as writer:
+        for at in range(0, len(content), piece):
+            await writer.write(content[at : at + piece])
+        assert writer.size == len(content)
+        return await writer.finish(METADATA)
+
+
+def skylink_of(content: bytes) -> Skylink:
+    """Return the skylink that every portal issues."""
+    if len(content) < SECTOR_SIZE:
+        base = build_inline(METADATA, content)
+    else:
+        places = range(0, len(content), SECTOR_SIZE)
+        roots = [merkle.sector_root(content[at : at + SECTOR_SIZE]) for at in places]
+        base, _ = build_fanned_out(len(content), b"".join(roots), METADATA)
+    return Skylink.v1(merkle.sector_root(base), len(base))
+
+
+@pytest.mark.parametrize(
+    ("size", "piece"),
+    [
+        (0, 1),
+        (1000, 7),
+        (SECTOR_SIZE, 100_000),
+        (SECTOR_SIZE + 1, SECTOR_SIZE),
+        (3 * SECTOR_SIZE, 2 * SECTOR_SIZE + 5),
+    ],
+)
+async def test_content_is_stored(store: SkyfileStore, size: int, piece: int) -> None:
+    """Small or large, in pieces of any size: it has its skylink, and is there whole."""
+    content = noise(size)
+    link = await written(store, content, piece)
+    assert link == skylink_of(content)
+    found = store.find(link)
+    assert found is not None
+    assert read_range(found.payload) == content
+    assert read_range(found.metadata) == METADATA
+
+
+@pytest.mark.parametrize("size", [1000, SECTOR_SIZE + 1])
+async def test_dry_run(tmp_path: Path, store: SkyfileStore, size: int) -> None:
+    """The skylink is the same, and nothing is written."""
+    before = stored_files(tmp_path)
+    assert await written(store, noise(size), 1 << 20, keep=False) == skylink_of(noise(size))
+    assert stored_files(tmp_path) == before
+
+
+@pytest.mark.parametrize("size", [1000, 2 * SECTOR_SIZE])
+async def test_upload_that_is_broken_off(tmp_path: Path, store: SkyfileStore, size: int) -> None:
+    """Without its end nothing of it is kept, whatever ended it."""
+    before = stored_files(tmp_path)
+
+    async def broken_off(error: Exception) -> None:
+        async with open_sector_writer(store, trio.CapacityLimiter(2), keep=True) as writer:
+            await writer.write(noise(size))
+            raise error
+
+    for error in (StorageError("full"), RuntimeError("a bug")):
+        with pytest.raises(type(error)):
+            await broken_off(error)
+        assert stored_files(tmp_path) == before
+
+
+async def test_disk_that_fails(tmp_path: Path, store: SkyfileStore) -> None:
+    """It is one error of ours, not a group of what failed at the same time."""
+    (tmp_path / "v1" / "incoming").rmdir()
+    with pytest.raises(StorageError):
+        await written(store, noise(3 * SECTOR_SIZE), SECTOR_SIZE)
