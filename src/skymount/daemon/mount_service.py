@@ -87,11 +87,7 @@ async def _serve(
     status = MountStatus(config, embedded)
     async with AsyncExitStack() as stack:
         portals = await stack.enter_async_context(
-            open_portals(
-                config.portal_urls,
-                timeout=config.timeout / _SILENT_PORTALS,
-                **config.client_options,
-            )
+            open_portals(config.portal_options, config.timeout / _SILENT_PORTALS)
         )
         reader = await _open_reader(stack, config, portals, status, report)
         nursery = await stack.enter_async_context(trio.open_nursery())
@@ -100,7 +96,7 @@ async def _serve(
         keys = KeyringCache(Keyring(keyring.default_path()))
         content_trees = _content_trees(config, reader, registry, nursery, status)
         documents = Documents(registry, reader, portals, config.verify)
-        key_trees = _key_trees(config, keys, registry, documents)
+        key_trees = _key_trees(config, keys, registry, documents, nursery)
         retry = SpoolRetry(registry, ledger, keys.latest, sends=config.send_pending)
         mount = fuse.FuseConfig(config.mountpoint, config.allow_other, config.timeout)
         trees: Sequence[Subtree] = (*content_trees, *key_trees)
@@ -184,7 +180,11 @@ def _content_trees(
 
 
 def _key_trees(
-    config: Config, keys: KeyringCache, registry: VerifiedRegistry, documents: Documents
+    config: Config,
+    keys: KeyringCache,
+    registry: VerifiedRegistry,
+    documents: Documents,
+    nursery: trio.Nursery,
 ) -> tuple[RegistryDirectory[EntryState], RegistryDirectory[Document]]:
     ttl, grace = config.registry_ttl, config.lookup_grace
 
@@ -197,12 +197,14 @@ def _key_trees(
             keys,
             RegistryDirectoryConfig(InodeSpace.REGISTRY, ttl=ttl, grace=grace),
             attributes,
+            nursery,
         ),
         RegistryDirectory(
             documents,
             keys,
             RegistryDirectoryConfig(InodeSpace.SKYDB, suffix=b".json", ttl=ttl, grace=grace),
             lambda document: {**attributes(document.entry), "verified": document.verified.value},
+            nursery,
         ),
     )
 

@@ -14,6 +14,7 @@ import trio
 from skymount.errors import MalformedError
 from skymount.fs.inode_space import InodeSpace, entry_inode
 from skymount.fs.registry.file_names import KeyFileNames
+from skymount.fs.registry.listing_readahead import ListingReadahead
 from skymount.fs.registry.write_buffer import FileData, WriteBuffer
 from skymount.fs.subtree import refuse
 from skymount.portal.ledger.revision_marks import EntryId
@@ -128,6 +129,7 @@ class KeyDirectory(KeyNode):
     files: dict[bytes, EntryFile] = field(default_factory=dict)  # referred to, or new
     scratch: dict[bytes, ScratchFile] = field(default_factory=dict)
     hidden: set[bytes] = field(default_factory=set)  # entries that were renamed to scratch files
+    readahead: ListingReadahead | None = None  # of the last listing
     silent_until: float = -math.inf  # by trio's clock; until then lookups in it ask no portal
 
 
