@@ -89,11 +89,7 @@ async def _serve(
     status = MountStatus(config, embedded)
     async with AsyncExitStack() as stack:
         portals = await stack.enter_async_context(
-            open_portals(
-                config.portal_urls,
-                timeout=config.timeout / _SILENT_PORTALS,
-                **config.client_options,
-            )
+            open_portals(config.portal_options, config.timeout / _SILENT_PORTALS)
         )
         reader = await _open_reader(stack, config, portals, status, report)
         nursery = await stack.enter_async_context(trio.open_nursery())
