@@ -101,6 +101,10 @@ class Portals:
         found = self._health.get(client)
         return self._health.setdefault(client, PortalHealth()) if found is None else found
 
+    def showed_signs(self, since: float) -> bool:
+        """Return whether any portal has sent anything since a time."""
+        return any(self.health(client).showed_signs(since) for client in self.clients)
+
     def figures(self) -> list[HealthFigures]:
         """Return how each portal is doing, in the configured order."""
         now, is_probed = trio.current_time(), self.probes is not None
