@@ -51,6 +51,8 @@ class FakeStore:
     pending: set[EntryId] = field(default_factory=set)
     doubtful: bytes = b"doubtful"
     """Content from which nothing is to be made."""
+    _locks: dict[EntryId, trio.Lock] = field(default_factory=dict)
+    """Those that ask for an entry at once share an answer."""
 
     def recall(self, ref: EntryId) -> Held | None:
         return self.remembered.get(ref)
@@ -59,11 +61,24 @@ class FakeStore:
         old = self.remembered.get(ref)
         if old is not None and max_age and old.requested_at + max_age >= trio.current_time():
             return old
+        if not max_age:
+            return await self._ask(ref)
+        begun = trio.current_time()
+        async with self._locks.setdefault(ref, trio.Lock()):
+            old = self.remembered.get(ref)
+            if old is not None and old.requested_at + max_age >= begun:
+                return old
+            return await self._ask(ref)
+
+    async def _ask(self, ref: EntryId) -> Held:
         self.asked.append(ref)
         asked = trio.current_time()
         await self._work()
         self.remembered[ref] = replace(self.held.get(ref, Held()), requested_at=asked)
         return self.remembered[ref]
+
+    async def fetch_ahead(self, ref: EntryId, max_age: float) -> None:
+        await self.read(ref, max_age)
 
     async def _work(self) -> None:
         await trio.sleep(self.delay)
@@ -150,7 +165,7 @@ def ref(name: str, key: SigningKeyPair = OWN) -> EntryId:
 class RegistryMount:
     """A tree over a fake store, used as the kernel does it."""
 
-    def __init__(self, suffix: bytes = b"") -> None:
+    def __init__(self, suffix: bytes = b"", nursery: trio.Nursery | None = None) -> None:
         self.store = FakeStore()
         self.keys = FakeKeys()
         config = RegistryDirectoryConfig(InodeSpace.REGISTRY, suffix=suffix, ttl=TTL)
@@ -159,6 +174,7 @@ class RegistryMount:
             self.keys,  # type: ignore[arg-type]
             config,
             revision_of,
+            nursery,
         )
         self.references: dict[int, int] = {}
         self.open_files: list[OpenFile] = []

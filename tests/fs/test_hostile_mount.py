@@ -9,7 +9,6 @@ import json
 import os
 import random
 import re
-import shutil
 import sys
 import time
 import zlib
@@ -28,24 +27,14 @@ from tests.fakes import portal as fake
 from tests.fakes import skyfiles
 from tests.fakes.portal import FakePortal, in_thread
 from tests.fakes.skyfiles import FakeSkyfile, describe, noise
+from tests.fuse_device import NEEDS_MOUNTS
 from tests.skymount_process import Foreground, Sandbox, output, run
 
 MIB = 1 << 20
 LIMIT = 60.0  # seconds for what is slow by nature: a million entries
 
 
-def _why_impossible() -> str:
-    if not os.path.exists("/dev/fuse"):
-        return "there is no /dev/fuse"
-    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
-        return "/dev/fuse is not open to this user"
-    return "" if shutil.which("fusermount3") else "fusermount3 is not installed"
-
-
-pytestmark = [
-    pytest.mark.mount,
-    pytest.mark.skipif(bool(_why_impossible()), reason=_why_impossible()),
-]
+pytestmark = NEEDS_MOUNTS
 
 
 @dataclass

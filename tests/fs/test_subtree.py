@@ -11,6 +11,7 @@ from skymount.fs.subtree import (
     IMMUTABLE,
     InodeAttributes,
     OpenFile,
+    RefusalError,
     Subtree,
     directory_entry,
     refuse,
@@ -66,9 +67,10 @@ async def test_access():
 
 
 def test_errno_has_its_words():
-    """The error is the one that Python raises for the errno."""
-    with pytest.raises(FileNotFoundError, match="No such file or directory"):
+    """A refusal can be told from what a disk reports."""
+    with pytest.raises(RefusalError, match="No such file or directory") as caught:
         refuse(errno.ENOENT)
+    assert caught.value.errno == errno.ENOENT
 
 
 def test_name_in_a_listing():

@@ -1,12 +1,12 @@
 """A portal, a published tree and a mount that the tests of a worker share, and sandboxes."""
 
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.fuse_device import NEEDS_MOUNTS
+from tests.mount.keys import Owner
 from tests.mount.namespaces import Namespace, new_namespace
 from tests.mount.proxy import Proxy, proxy_to
 from tests.mount.site import Site, make_source
@@ -14,23 +14,13 @@ from tests.portal_process import running_portal
 from tests.skymount_process import Sandbox, output
 
 
-def _why_impossible() -> str:
-    if not os.path.exists("/dev/fuse"):
-        return "there is no /dev/fuse"
-    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
-        return "/dev/fuse is not open to this user"
-    return "" if shutil.which("fusermount3") else "fusermount3 is not installed"
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test of this directory, and skip them all where nothing can be mounted."""
-    reason = _why_impossible()
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
-            item.add_marker(pytest.mark.mount)
-            if reason:
-                item.add_marker(pytest.mark.skip(reason=reason))
+            for mark in NEEDS_MOUNTS:
+                item.add_marker(mark)
 
 
 @pytest.fixture(scope="session")
@@ -51,6 +41,19 @@ def site(tmp_path_factory: pytest.TempPathFactory, portal: str) -> Iterator[Site
         made = Site(source, skylink, mount, sandbox, portal)
         output(["ls", made.tree])  # what was used is listed; no test is to depend on another's use
         yield made
+
+
+@pytest.fixture(scope="module")
+def owner(tmp_path_factory: pytest.TempPathFactory, portal: str) -> Owner:
+    """A home with a key, which the tests of a module share."""
+    return Owner.make(Sandbox.make(tmp_path_factory.mktemp("owner") / "sandbox"), portal)
+
+
+@pytest.fixture(scope="module")
+def files(owner: Owner) -> Iterator[Path]:
+    """The directory of its key, mounted."""
+    with owner.mounted() as directory:
+        yield directory
 
 
 @pytest.fixture

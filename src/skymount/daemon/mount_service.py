@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, closing
+from dataclasses import replace
 from functools import partial
 
 import trio
@@ -33,6 +34,8 @@ from skymount.fs.registry.keyring_cache import KeyringCache
 from skymount.fs.registry.lookup import RegistryDirectoryConfig
 from skymount.fs.skylinks.directory import SkylinksDirectory
 from skymount.fs.skylinks.name_table import NameTable, parse_domain_name, parse_skylink_name
+from skymount.fs.skylinks.tree_cache import TreeCache, TreeCacheConfig
+from skymount.fs.skylinks.waiting_reads import WaitingReads
 from skymount.fs.skylinks.xattrs import entry_attributes
 from skymount.fs.static_tree import StaticTree
 from skymount.fs.subtree import Subtree
@@ -87,20 +90,17 @@ async def _serve(
     status = MountStatus(config, embedded)
     async with AsyncExitStack() as stack:
         portals = await stack.enter_async_context(
-            open_portals(
-                config.portal_urls,
-                timeout=config.timeout / _SILENT_PORTALS,
-                **config.client_options,
-            )
+            open_portals(config.portal_options, config.timeout / _SILENT_PORTALS)
         )
         reader = await _open_reader(stack, config, portals, status, report)
         nursery = await stack.enter_async_context(trio.open_nursery())
         ledger = stack.enter_context(closing(Ledger(default_path())))
         registry = VerifiedRegistry(portals, ledger)
         keys = KeyringCache(Keyring(keyring.default_path()))
-        content_trees = _content_trees(config, reader, registry, nursery, status)
+        reads = WaitingReads(portals.showed_signs)
+        content_trees = _content_trees(config, reader, registry, reads, nursery, status)
         documents = Documents(registry, reader, portals, config.verify)
-        key_trees = _key_trees(config, keys, registry, documents)
+        key_trees = _key_trees(config, keys, registry, documents, nursery)
         retry = SpoolRetry(registry, ledger, keys.latest, sends=config.send_pending)
         mount = fuse.FuseConfig(config.mountpoint, config.allow_other, config.timeout)
         trees: Sequence[Subtree] = (*content_trees, *key_trees)
@@ -108,14 +108,16 @@ async def _serve(
             StaticTree(status.to_json), dict(zip(InodeSpace, trees, strict=True)), status.usage
         )
         adapter = fuse.FuseAdapter(file_system, mount)
-        status.operations = adapter.counts
+        status.operations, status.failures = adapter.counts, adapter.failures
         signals = stack.enter_context(trio.open_signal_receiver(*_stop_signals()))
         fuse.attach(adapter, mount)
         try:
             with trio.CancelScope() as scope:
                 nursery.start_soon(_stop_on_signal, signals, scope, stop_grace)
-                nursery.start_soon(announce, config, report, embedded)
+                nursery.start_soon(announce, config, report, embedded, reads)
+                nursery.start_soon(reads.run)
                 nursery.start_soon(retry.run)
+                nursery.start_soon(adapter.failures.run)
                 for client in portals.clients:
                     nursery.start_soon(client.connect)
                 await fuse.run()
@@ -168,22 +170,40 @@ def _content_trees(
     config: Config,
     reader: ContentReader,
     registry: VerifiedRegistry,
+    reads: WaitingReads,
     nursery: trio.Nursery,
     status: MountStatus,
 ) -> tuple[SkylinksDirectory, SkylinksDirectory]:
     resolving = NameResolverConfig(config.hns_ttl, config.verify)
     resolver = NameResolver(registry.portals, registry, resolving)
-    skylinks = NameTable(reader.load, nursery, resolver, parse_skylink_name, InodeSpace.SKYLINKS)
-    domains = NameTable(reader.load, nursery, resolver, parse_domain_name, InodeSpace.HNS)
-    status.skylinks, status.domains = skylinks, domains
-    of_names = partial(
-        SkylinksDirectory, reader, lookup_grace=config.lookup_grace, deadline=config.timeout
+    cache = status.trees = TreeCache(_tree_bounds(config))
+    skylinks, domains = (
+        NameTable(reader, nursery, resolver, parse, space, cache)
+        for parse, space in (
+            (parse_skylink_name, InodeSpace.SKYLINKS),
+            (parse_domain_name, InodeSpace.HNS),
+        )
     )
-    return of_names(skylinks), of_names(domains)
+    status.skylinks, status.domains = skylinks, domains
+    grace, deadline = config.lookup_grace, config.timeout
+    return (
+        SkylinksDirectory(reader, skylinks, reads, lookup_grace=grace, deadline=deadline),
+        SkylinksDirectory(reader, domains, reads, lookup_grace=grace, deadline=deadline),
+    )
+
+
+def _tree_bounds(config: Config) -> TreeCacheConfig:
+    """Return the bounds of all trees; without a disk cache they come back from a portal only."""
+    bounds = TreeCacheConfig(config.tree_cache)
+    return bounds if config.disk_cache else replace(bounds, count=sys.maxsize)
 
 
 def _key_trees(
-    config: Config, keys: KeyringCache, registry: VerifiedRegistry, documents: Documents
+    config: Config,
+    keys: KeyringCache,
+    registry: VerifiedRegistry,
+    documents: Documents,
+    nursery: trio.Nursery,
 ) -> tuple[RegistryDirectory[EntryState], RegistryDirectory[Document]]:
     ttl, grace = config.registry_ttl, config.lookup_grace
 
@@ -196,12 +216,14 @@ def _key_trees(
             keys,
             RegistryDirectoryConfig(InodeSpace.REGISTRY, ttl=ttl, grace=grace),
             attributes,
+            nursery,
         ),
         RegistryDirectory(
             documents,
             keys,
             RegistryDirectoryConfig(InodeSpace.SKYDB, suffix=b".json", ttl=ttl, grace=grace),
             lambda document: {**attributes(document.entry), "verified": document.verified.value},
+            nursery,
         ),
     )
 

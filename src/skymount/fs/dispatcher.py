@@ -27,10 +27,12 @@ class FileSystem:
         space = space_of(inode)
         return self._static if space is None else self._subtrees.get(space, self._static)
 
-    def add_file(self, opened: OpenFile) -> int:
+    def add_file(self, opened: OpenFile, inode: int = 0) -> int:
+        opened.inode = inode
         self.open_files[handle := next(self._handles)] = opened
         return handle
 
-    def add_directory(self, opened: OpenDirectory) -> int:
+    def add_directory(self, opened: OpenDirectory, inode: int = 0) -> int:
+        opened.inode = inode
         self.open_directories[handle := next(self._handles)] = opened
         return handle

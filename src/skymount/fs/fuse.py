@@ -4,7 +4,6 @@ Every exception becomes an errno here, by the table `ERRNO`. The only module tha
 """
 
 import errno
-import logging
 import os
 import stat
 import tempfile
@@ -25,14 +24,21 @@ from skymount.errors import (
     MountError,
     NotFoundError,
     PortalTimeoutError,
+    ReadOnlyPortalError,
     SkymountError,
     StaleEntryError,
 )
 from skymount.fs.dispatcher import FileSystem
+from skymount.fs.failures import FailureLog, describe
 from skymount.fs.inode_space import merge_forgets
-from skymount.fs.subtree import IMMUTABLE, NAME_MAX, InodeAttributes, OpenFile, Subtree
-
-log = logging.getLogger(__name__)
+from skymount.fs.subtree import (
+    IMMUTABLE,
+    NAME_MAX,
+    InodeAttributes,
+    OpenFile,
+    RefusalError,
+    Subtree,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,12 +47,19 @@ _MAX_TASKS = 1000  # at once; with pyfuse3's default of 99, slow reads block a s
 _BLOCK_SIZE = 4096  # bytes; statfs: df expects f_bsize and f_frsize to be equal
 _SECTOR = 512  # bytes, the unit of st_blocks
 _PREFERRED_IO = 128 << 10  # bytes, st_blksize
+_LAST_ERROR = b"user.skymount.last_error"
+
+_BY_HANDLE = frozenset({"read", "write", "flush", "fsync", "release"})
+_BY_DIRECTORY_HANDLE = frozenset({"readdir", "releasedir", "fsyncdir"})
+_BY_NAME = {"lookup": 0, "create": 0, "unlink": 0, "rename": 2}
+"""The operations on a name in a directory, and where both are among the arguments."""
 
 # The errno of each error; the first match counts.
 ERRNO: Sequence[tuple[type[SkymountError], int]] = (
     (NotFoundError, errno.ENOENT),  # every portal said so; a failure never counts as that
     (AccessDeniedError, errno.EACCES),  # credentials, payment or a blocklist
     (PortalTimeoutError, errno.ETIMEDOUT),
+    (ReadOnlyPortalError, errno.EROFS),  # all portals are read-only
     (StaleEntryError, errno.ESTALE),  # someone else changed the entry since it was opened
     (FrozenEntryError, errno.EPERM),  # the entry has the last revision
     (InvalidDocumentError, errno.EINVAL),  # what was written to a file of skydb is no JSON
@@ -80,23 +93,16 @@ def _handler(
 
     async def handle(self: "FuseAdapter", /, *args: P.args, **kwargs: P.kwargs) -> R:
         self.counts[name] += 1
+        begun = trio.current_time()
         try:
-            return await work(self, *args, **kwargs)
+            found = await work(self, *args, **kwargs)
         except Exception as error:  # noqa: BLE001  # pyfuse3 ends the mount on any other
-            raise _fuse_error(name, error) from None
+            raise self._fuse_error(name, args, error, begun) from None
+        if self.failures:
+            self._note_success(name, args)
+        return found
 
     return handle
-
-
-def _fuse_error(operation: str, error: Exception) -> pyfuse3.FUSEError:
-    if isinstance(error, pyfuse3.FUSEError):
-        return error
-    number = errno_of(error)
-    if not isinstance(error, SkymountError | OSError | trio.TooSlowError):
-        log.error("%s failed", operation, exc_info=error)
-    elif number not in (errno.ENOENT, errno.EROFS):
-        log.warning("%s: %s", operation, str(error) or os.strerror(number))
-    return pyfuse3.FUSEError(number)
 
 
 def _refuse(number: int) -> NoReturn:
@@ -129,6 +135,7 @@ class FuseAdapter(pyfuse3.Operations):
         super().__init__()
         self._files = files
         self.counts = Counter[str]()  # requests by kind
+        self.failures = FailureLog()
         self._deadline = config.deadline
         self._forget_lock = trio.Lock()
         self._uid, self._gid = os.getuid(), os.getgid()
@@ -155,6 +162,56 @@ class FuseAdapter(pyfuse3.Operations):
         attributes.entry_timeout, attributes.attr_timeout = entry_timeout, attr_timeout
         attributes.st_mtime_ns = attributes.st_ctime_ns = attributes.st_atime_ns = mtime_ns
         return attributes
+
+    # Failures
+
+    def _fuse_error(
+        self, operation: str, args: Sequence[Any], error: Exception, begun: float
+    ) -> pyfuse3.FUSEError:
+        """Turn an exception into a FUSEError, and record it if it is a failure."""
+        if isinstance(error, pyfuse3.FUSEError):
+            return error
+        number = errno_of(error)
+        if isinstance(error, NotFoundError | RefusalError):
+            return pyfuse3.FUSEError(number)
+        bug = None
+        if isinstance(error, trio.TooSlowError):
+            reason = f"not done within {self._deadline:g} s"
+        elif isinstance(error, SkymountError | OSError):
+            reason = str(error) or os.strerror(number)
+        else:
+            bug, reason = error, f"unforeseen {type(error).__name__}"
+        inode, path = 0, b""
+        with suppress(Exception):  # nothing may go wrong here
+            inode = self._inode(operation, args)
+            path = self._path(operation, args, inode)
+        seconds = trio.current_time() - begun
+        failure = describe(operation, path or b"?", reason, error, number, seconds)
+        self.failures.add(failure, inode, bug)
+        return pyfuse3.FUSEError(number)
+
+    def _inode(self, operation: str, args: Sequence[Any]) -> int:
+        """Return the inode number of what an operation is done to, 0 if it is unknown."""
+        files = self._files
+        if operation in _BY_NAME:
+            parent, name = args[_BY_NAME[operation] :][:2]
+            return files.subtree(parent).child(parent, name)
+        if operation in _BY_HANDLE:
+            return files.open_files[args[0]].inode
+        if operation in _BY_DIRECTORY_HANDLE:
+            return files.open_directories[args[0]].inode
+        return int(args[0])
+
+    def _path(self, operation: str, args: Sequence[Any], inode: int) -> bytes:
+        if operation not in _BY_NAME:
+            return self._files.subtree(inode).path(inode)
+        parent, name = args[_BY_NAME[operation] :][:2]
+        return self._files.subtree(parent).path(parent) + b"/" + bytes(name)
+
+    def _note_success(self, operation: str, args: Sequence[Any]) -> None:
+        with suppress(Exception):  # the operation was done, whatever is known of its path
+            if operation != "flush" or self._files.open_files[args[0]].posts:
+                self.failures.succeeded(operation, self._inode(operation, args))
 
     # Names and attributes
 
@@ -201,12 +258,16 @@ class FuseAdapter(pyfuse3.Operations):
             _refuse(
                 errno.EOPNOTSUPP
             )  # so that ls does not ask for the labels and ACLs of each file
-        value = (await self._xattrs(inode)).get(name)
+        if name == _LAST_ERROR:
+            value = self.failures.last_error(inode)
+        else:
+            value = (await self._xattrs(inode)).get(name)
         return value if value is not None else _refuse(pyfuse3.ENOATTR)
 
     @_handler
     async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
-        return list(await self._xattrs(inode))
+        found = list(await self._xattrs(inode))
+        return found if self.failures.last_error(inode) is None else [*found, _LAST_ERROR]
 
     async def _xattrs(self, inode: int) -> Mapping[bytes, bytes]:
         subtree = self._files.subtree(inode)
@@ -263,7 +324,7 @@ class FuseAdapter(pyfuse3.Operations):
         with trio.fail_after(self._deadline):
             subtree = self._files.subtree(parent_inode)
             found, opened = await subtree.create(parent_inode, name, flags)
-        return self._file_info(opened), self._attributes(found)
+        return self._file_info(opened, found.inode), self._attributes(found)
 
     @_handler
     async def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
@@ -302,7 +363,7 @@ class FuseAdapter(pyfuse3.Operations):
     async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
         subtree = self._files.subtree(inode)
         with self._limit(subtree):
-            return self._files.add_directory(await subtree.opendir(inode))
+            return self._files.add_directory(await subtree.opendir(inode), inode)
 
     @_handler
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
@@ -345,12 +406,13 @@ class FuseAdapter(pyfuse3.Operations):
         if content := opened.preload():
             with suppress(OSError):  # then the kernel will ask for it
                 pyfuse3.notify_store(inode, 0, content)  # type: ignore[arg-type]  # any buffer
-        return self._file_info(opened)
+                self.failures.succeeded("read", inode)
+        return self._file_info(opened, inode)
 
-    def _file_info(self, opened: OpenFile) -> pyfuse3.FileInfo:
+    def _file_info(self, opened: OpenFile, inode: int) -> pyfuse3.FileInfo:
         keep = opened.keep_cache
         return pyfuse3.FileInfo(
-            fh=self._files.add_file(opened), keep_cache=keep, direct_io=not keep
+            fh=self._files.add_file(opened, inode), keep_cache=keep, direct_io=not keep
         )
 
     @_handler

@@ -52,6 +52,8 @@ DIRECTORY_INODES: Mapping[InodeSpace, int] = {
     InodeSpace.SKYDB: SKYDB,
 }
 
+PATHS: Mapping[InodeSpace, bytes] = {space: space.name.lower().encode() for space in InodeSpace}
+
 _SPACES = tuple(InodeSpace)
 _SPACE_OF_DIRECTORY = {inode: space for space, inode in DIRECTORY_INODES.items()}
 

@@ -69,6 +69,14 @@ class StaticTree(Subtree):
             STATUS: _StaticFile(status, is_constant=False),
         }
 
+    def path(self, inode: int) -> bytes:
+        if inode == ROOT:
+            return b"."
+        inside = {b".skymount": CONTROL, **_SUBTREES}
+        found = {number: name for name, number in inside.items()}
+        found |= {HELP: b".skymount/help.txt", STATUS: b".skymount/status.json"}
+        return found.get(inode, b"")
+
     async def lookup(self, parent: int, name: bytes) -> InodeAttributes:
         child = self._directory(parent).get(name)
         return NO_ENTRY if child is None else self.attributes(child)

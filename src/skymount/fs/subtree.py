@@ -61,13 +61,19 @@ def os_error(number: int) -> OSError:
     return OSError(number, os.strerror(number))
 
 
+class RefusalError(OSError):
+    """A request that the rules of the tree do not allow; no failure."""
+
+
 def refuse(number: int) -> NoReturn:
-    """Raise the OSError of an errno."""
-    raise os_error(number)
+    """Refuse a request with an errno."""
+    raise RefusalError(number, os.strerror(number))
 
 
 class OpenDirectory:
     """A directory listing as it was when it was opened."""
+
+    inode = 0  # of the directory
 
     def readdir(self, position: int) -> Iterator[DirectoryEntry]:
         raise NotImplementedError
@@ -85,6 +91,8 @@ class OpenFile:
     keep_cache = False  # whether the kernel may keep its pages after it is closed
 
     has_own_deadline = False  # as in `Subtree`
+    posts = False  # whether its close may post something
+    inode = 0  # of the file
 
     def preload(self) -> bytes | memoryview | None:
         """Return the whole content if the kernel is to have it before it reads; asked once.
@@ -123,6 +131,14 @@ class Subtree:
 
     With a deadline for every request, tar of small files takes a third longer.
     """
+
+    def path(self, inode: int) -> bytes:
+        """Return the path of a node below the mount point, for messages; b"" if it is unknown."""
+        return b""
+
+    def child(self, parent: int, name: bytes) -> int:
+        """Return the inode number of a name in a directory, 0 if it is not known without asking."""
+        return 0
 
     async def lookup(self, parent: int, name: bytes) -> InodeAttributes:
         """Find a name in a directory, and count the kernel's reference to it."""

@@ -1,5 +1,6 @@
 """Fetching units: each once, whoever asks; what arrived stays, what fails is an error."""
 
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -210,6 +211,55 @@ async def test_fetches_that_nobody_waits_for_make_way(stack: OpenContentStack):
         with trio.fail_after(5):
             data = await made.reader.read(wanted, 0, 10)
         assert bytes(data) == quick.payload[:10]
+
+
+@pytest.mark.parametrize("size", [5 * MIB, 5000], ids=["1 of n", "inline"])
+async def test_what_is_on_disk_waits_for_no_portal(
+    stack: OpenContentStack, tmp_path: Path, size: int
+):
+    """R13: However many fetches hang, what is on disk is read at once."""
+    kept, hanging = skyfiles.of_files({"f": noise(size)}), plain(40 * MIB, 1)
+    async with running(FakePortal()) as portal:
+        portal.add(kept, hanging)
+        async with stack(disk=tmp_path / "c", urls=[portal.url]) as made:
+            skyfile = await made.reader.load(kept.skylink)
+            await made.reader.read(skyfile, 0, size)
+            await made.settled()
+        config = ReadaheadConfig(max_demanded=2)
+        async with stack(disk=tmp_path / "c", urls=[portal.url], readahead=config) as made:
+            found = await made.reader.load(hanging.skylink)
+            wanted = await made.reader.load(kept.skylink)
+            portal.fault(fake.stalls_after(-1))
+            made.cache.drop((wanted.identity, wanted.unit, 0))
+            async with trio.open_nursery() as nursery:
+                for n in range(6):
+                    nursery.start_soon(made.reader.read, found, n * 5 * MIB, 10)
+                await trio.sleep(0.1)
+                with trio.fail_after(2):
+                    data = await made.reader.read(wanted, 0, size)
+                nursery.cancel_scope.cancel()
+            assert bytes(data) == kept.payload
+
+
+async def test_what_needs_a_portal(stack: OpenContentStack, tmp_path: Path):
+    """R13: A read needs a portal once its bytes are known not to be on disk, until they come."""
+    content = plain(5 * MIB, 1)
+    async with stack(disk=tmp_path / "c") as made:
+        made.portal.add(content)
+        skyfile = await made.reader.load(content.skylink)
+        file = made.reader.open(skyfile, MIB, 3 * MIB)
+        made.portal.fault(fake.stalls_after(-1), content.name)
+        async with trio.open_nursery() as nursery:
+            assert not file.needs_portal(MIB, 10)
+            nursery.start_soon(file.wait, MIB, 10)
+            while not file.needs_portal(MIB, 10):
+                await trio.sleep(0.01)
+            assert not file.needs_portal(2 * MIB, 10)
+            nursery.cancel_scope.cancel()
+        made.portal.heal()
+        await file.wait(2 * MIB, 10)
+        assert not file.needs_portal(2 * MIB, 10)
+        file.close()
 
 
 async def test_what_is_there_or_under_way_is_not_started_again(stack: OpenContentStack):

@@ -2,27 +2,33 @@
 
 import json
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import trio
+import trio.testing
 
 from skymount.content.cache.memory_cache import MemoryCache
 from skymount.content.fetch.reader import open_reader
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
-from skymount.content.model.skyfile import Verified, VerifyPolicy
+from skymount.content.model.skyfile import LoadedSkyfile, Verified, VerifyPolicy
 from skymount.content.skydb.document_text import as_text, as_upload
 from skymount.content.skydb.documents import Documents
 from skymount.content.worker.shared_memory import LongText
-from skymount.errors import BadContentError, InvalidDocumentError, StaleEntryError
+from skymount.errors import (
+    BadContentError,
+    InvalidDocumentError,
+    ReadOnlyPortalError,
+    StaleEntryError,
+)
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.client import PortalClient
 from skymount.portal.failover import Portals
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.revision_marks import EntryId
-from skymount.portal.options import PortalOptions
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.metadata import Metadata, encode_metadata
@@ -54,24 +60,41 @@ class Kit:
 
     documents: Documents
     entries: VerifiedRegistry
+    loads: list[Skylink]
+    """Skylinks whose descriptions were asked for."""
+
+
+class CountingLoader(SkyfileLoader):
+    """Notes what is loaded."""
+
+    loads: list[Skylink]
+
+    async def load(self, skylink: Skylink) -> LoadedSkyfile:
+        self.loads.append(skylink)
+        return await super().load(skylink)
 
 
 @asynccontextmanager
 async def open_kit(
-    *urls: str, path: Path, policy: VerifyPolicy = VerifyPolicy.AVAILABLE, cache: int = 64 << 20
+    *urls: str,
+    path: Path,
+    policy: VerifyPolicy = VerifyPolicy.AVAILABLE,
+    cache: int = 64 << 20,
+    read_only: Collection[str] = (),
 ) -> AsyncIterator[Kit]:
     """Open the documents of portals, with a ledger of their own."""
     async with AsyncExitStack() as stack:
-        clients = [PortalReader.of(PortalOptions.parse(url)) for url in urls]
+        clients = [PortalReader(url, read_only=url in read_only) for url in urls]
         portals = Portals([await stack.enter_async_context(client) for client in clients])
-        loader = SkyfileLoader(portals, policy)
+        loader = CountingLoader(portals, policy)
+        loader.loads = []
         reader = await stack.enter_async_context(
             open_reader(portals, loader, MemoryCache(64 << 20))
         )
         ledger = Ledger.open(path / "ledger.sqlite3")
         stack.callback(ledger.close)
         entries = VerifiedRegistry(portals, ledger)
-        yield Kit(Documents(entries, reader, portals, policy, cache), entries)
+        yield Kit(Documents(entries, reader, portals, policy, cache), entries, loader.loads)
 
 
 async def test_written_and_read(portal: str, tmp_path: Path):
@@ -102,6 +125,17 @@ async def test_written_and_read(portal: str, tmp_path: Path):
         assert result.data == {"a": [1, "é"]}
         await client.db.set_json(PAIR.private_hex, "doc", {"b": 2})
         assert (await kit.documents.read(ref("doc"))).data == b'{\n  "b": 2\n}\n'
+
+
+async def test_a_portal_that_is_read_only_gets_no_document(portal: str, tmp_path: Path):
+    """W2: documents and entries go to another one; without any nothing is sent."""
+    async with running(FakePortal()) as mirror:
+        async with open_kit(mirror.url, portal, path=tmp_path, read_only=[mirror.url]) as kit:
+            await kit.documents.write(ref("skips"), PAIR, b"{}", None)
+        async with open_kit(mirror.url, path=tmp_path, read_only=[mirror.url]) as kit:
+            with pytest.raises(ReadOnlyPortalError):
+                await kit.documents.write(ref("skips"), PAIR, b"{}", None)
+        assert mirror.asked("^POST") == []
 
 
 async def test_both_stored_forms(portal: str, tmp_path: Path):
@@ -159,6 +193,29 @@ async def test_listing_asks_for_what_is_not_known(portal: str, tmp_path: Path):
     async with open_kit(portal, path=tmp_path) as kit:
         names = await kit.documents.names(PAIR.public_key)
         assert [name.data_key for name in names] == ["document"]
+
+
+async def test_fetched_ahead(portal: str, tmp_path: Path):
+    """G6: in `skydb` with documents of up to 128 KiB.
+
+    Who reads one meanwhile waits for it and asks for nothing; what is large is left to its reader.
+    """
+    large = json.dumps(["x" * (200 << 10)]).encode()
+    async with open_kit(portal, path=tmp_path) as kit:
+        for name, text in (("small", b"[1]"), ("large", large)):
+            await kit.documents.write(ref(name), PAIR, text, None)
+        await kit.entries.write(ref("data"), PAIR, b"just data", None)
+    async with open_kit(portal, path=tmp_path) as kit, trio.open_nursery() as nursery:
+        nursery.start_soon(kit.documents.fetch_ahead, ref("small"), 2.0)
+        nursery.start_soon(kit.documents.fetch_ahead, ref("small"), 2.0)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (await kit.documents.read(ref("small"), 2.0)).data == b"[\n  1\n]\n"
+        assert len(kit.loads) == 1
+        await kit.documents.fetch_ahead(ref("data"), 2.0)
+        with pytest.raises(BadContentError, match="longer than"):
+            await kit.documents.fetch_ahead(ref("large"), 2.0)
+        assert kit.documents.recall(ref("large")) is None
+        assert (await kit.documents.read(ref("large"), 2.0)).data is not None
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from skymount.fs.subtree import RefusalError
 from tests.fakes.refusal import refused
 from tests.fakes.registry_mount import (
     REWRITE,
@@ -41,7 +42,7 @@ async def test_reading_on(autojump_clock: object, mount: RegistryMount):
     assert await opened.read(7, 100) == b""
     assert await opened.read(0, 100) == b"something else"
     mount.store.put(ref("x"), None)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(RefusalError):
         await mount.read("x")
     assert await opened.read(0, 100) == b"something else"
 

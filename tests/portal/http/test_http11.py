@@ -1,10 +1,6 @@
 """One HTTP connection on real sockets: framing of answers, buffers, and when it is used again."""
 
-import socket
 import ssl
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Self
 
 import httpx
@@ -12,131 +8,27 @@ import pytest
 import trio
 import trio.testing
 
-from skymount.errors import BadContentError, PortalTimeoutError
+from skymount.errors import BadContentError
 from skymount.portal.http.client import HttpClient
 from skymount.portal.http.http11 import HTTP11Connection
 from skymount.portal.http.proxy import Route
-from skymount.portal.http.response import StreamingResponse
-from skymount.portal.http.response_body import Body
 from skymount.portal.http.response_head import LINES_LIMIT, SMALL_LIMIT
 from skymount.portal.options import PortalOptions
 from skymount.wire.http.requests import Request
-from tests.fakes import portal as fake
-from tests.fakes.portal import FakePortal, running
-from tests.fakes.skyfiles import noise
+from tests.fuzz.portal import no_tls
 from tests.portal.conftest import Contexts
-
-GET = Request("GET", "/")
-CONTENT = Request("GET", "/", may_tell_metadata=True)
-HELLO = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
-CHUNKED = (
-    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;x=y\r\nlo\r\n0\r\n\r\n"
+from tests.portal.http.scripted_server import (
+    CHUNKED,
+    HELLO,
+    MUCH,
+    Reply,
+    fetched,
+    serving,
+    sized,
+    talking,
 )
-ENDLESS = b"HTTP/1.1 200 OK\r\n\r\nhello"
-MUCH = noise(300_000)
 
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What is sent for one request, piece by piece: each once the one before has been received."""
-
-    pieces: Sequence[bytes]
-    close: bool = False
-    takes_body: bool = True
-
-
-@dataclass(slots=True)
-class Server:
-    """Answers requests with what it was told, the last reply again and again."""
-
-    replies: list[Reply]
-    url: str = ""
-    accepted: int = 0
-    closed: int = 0
-    received: list[bytes] = field(default_factory=list)
-
-    async def talk(self, stream: trio.abc.Stream) -> None:
-        self.accepted += 1
-        try:
-            while await self._answer(stream):
-                pass
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass
-        finally:
-            self.closed += 1
-            await trio.aclose_forcefully(stream)
-
-    async def _answer(self, stream: trio.abc.Stream) -> bool:
-        reply = self.replies[0] if len(self.replies) == 1 else self.replies.pop(0)
-        request = b""
-        while not self._is_whole(request, reply):
-            data = await stream.receive_some(65536)
-            if not data:
-                self.replies.insert(0, reply)
-                return False
-            request += data
-        self.received.append(request)
-        for piece in reply.pieces:
-            await stream.send_all(piece)
-            await trio.testing.wait_all_tasks_blocked()
-        return not reply.close
-
-    @staticmethod
-    def _is_whole(request: bytes, reply: Reply) -> bool:
-        head, blank, body = request.partition(b"\r\n\r\n")
-        if not blank or not reply.takes_body:
-            return bool(blank)
-        found = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")]
-        return len(body) >= (int(found[0].partition(b":")[2]) if found else 0)
-
-
-@asynccontextmanager
-async def serving(
-    *replies: Reply | bytes,
-    host: str = "127.0.0.1",
-    tls: ssl.SSLContext | None = None,
-    corked: bool = False,
-) -> AsyncIterator[Server]:
-    """Run a server; it ends with the block. If corked, the kernel sends pieces as one packet."""
-    server = Server([x if isinstance(x, Reply) else Reply([x]) for x in replies])
-    listeners = await trio.open_tcp_listeners(0, host=host)
-    port = listeners[0].socket.getsockname()[1]
-    shown = f"[{host}]" if ":" in host else host
-    server.url = f"http{'s' if tls else ''}://{shown}:{port}"
-
-    async def talk(stream: trio.SocketStream) -> None:
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, corked)
-        if tls is None:
-            await server.talk(stream)
-        else:
-            secure = trio.SSLStream(stream, tls, server_side=True, https_compatible=True)
-            await server.talk(secure)
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(trio.serve_listeners, talk, listeners)
-        yield server
-        nursery.cancel_scope.cancel()
-
-
-@asynccontextmanager
-async def talking(
-    *replies: Reply | bytes, timeout: float = 5
-) -> AsyncIterator[tuple[Server, HttpClient]]:
-    """Run a server, and a client of it that repeats nothing."""
-    async with serving(*replies) as server:
-        options = PortalOptions.parse(server.url, retries=0, timeout=timeout)
-        transport = HttpClient(server.url, options)
-        yield server, transport
-        await transport.aclose()
-
-
-@asynccontextmanager
-async def opened(
-    reply: Reply | bytes, timeout: float = 5
-) -> AsyncIterator[tuple[HttpClient, StreamingResponse]]:
-    """Run a server, and ask it."""
-    async with talking(reply, timeout=timeout) as (_, transport), transport.open(GET) as answer:
-        yield transport, answer
+CONTENT = Request("GET", "/", may_tell_metadata=True)
 
 
 class Pieces:
@@ -154,32 +46,12 @@ class Pieces:
         raise StopAsyncIteration
 
 
-async def no_tls() -> ssl.SSLContext:
-    raise AssertionError("not asked for")
-
-
 async def ask(connection: HTTP11Connection, url: str, method: str = "GET") -> tuple[int, bytes]:
     """Send a request and return status and body."""
     response = await connection.handle(httpx.Request(method, url))
     body = b"".join([piece async for piece in response.stream])
     await response.aclose()
     return response.status_code, body
-
-
-async def fetched(transport: HttpClient, request: Request = GET) -> bytes:
-    return (await transport.fetch(request, 1 << 20)).body
-
-
-async def filled(transport: HttpClient, answer: StreamingResponse, size: int) -> bytes:
-    view = memoryview(bytearray(size))
-    await answer.fill_next(view)
-    return bytes(view)
-
-
-def sized(body: bytes, *, length: int | None = None, more: bytes = b"") -> bytes:
-    """Return an answer with that body."""
-    declared = len(body) if length is None else length
-    return b"HTTP/1.1 200 OK\r\n%sContent-Length: %d\r\n\r\n%s" % (more, declared, body)
 
 
 # --- framing
@@ -208,27 +80,6 @@ async def test_line_feeds_alone():
     """Lines may end in a line feed alone."""
     async with talking(HELLO.replace(b"\r\n", b"\n")) as (_, transport):
         assert await fetched(transport) == b"hello"
-
-
-async def test_body_until_the_end_of_the_connection():
-    """A body without a length ends with the connection, which is not used again."""
-    async with talking(Reply([ENDLESS, MUCH], close=True)) as (server, transport):
-        for _ in range(2):
-            assert await fetched(transport) == b"hello" + MUCH
-        assert server.accepted == 2
-
-
-async def test_chunks_of_many_lines():
-    """What is in chunks may hold as many line feeds as it likes."""
-    lines = b"\n" * 70_000
-    chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in [lines, MUCH, lines, b"x"])
-    answer = (
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\nA: b\r\n\r\n"
-    )
-    async with talking(answer) as (server, transport):
-        for _ in range(2):
-            assert await fetched(transport) == lines + MUCH + lines + b"x"
-        assert server.accepted == 1
 
 
 @pytest.mark.parametrize(
@@ -355,21 +206,6 @@ async def test_hints_without_end():
             await fetched(transport)
 
 
-@pytest.mark.parametrize(
-    ("size", "count", "good"), [(1, 1000, True), (1, 1010, False), (256, 4000, True)]
-)
-async def test_tiny_chunks(size: int, count: int, good: bool):
-    """C14: a body is not taken in crumbs, each of which costs as much as a piece."""
-    chunks = b"%x\r\n%s\r\n" % (size, b"x" * size) * count
-    answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%s0\r\n\r\n" % chunks
-    async with talking(answer) as (_, transport):
-        if good:
-            assert await fetched(transport) == b"x" * (count * size)
-        else:
-            with pytest.raises(BadContentError, match="small chunks"):
-                await fetched(transport)
-
-
 # --- used again
 
 
@@ -435,29 +271,6 @@ async def test_another_origin():
         await connection.aclose()
 
 
-async def test_body_that_is_not_read():
-    """What is left of a body costs the connection, unless it has arrived already."""
-    async with talking(HELLO, HELLO, sized(MUCH), HELLO) as (server, transport):
-        for _ in range(3):
-            async with transport.open(GET):
-                pass
-        assert server.accepted == 1
-        assert await fetched(transport) == b"hello"
-        assert server.accepted == 2
-
-
-@pytest.mark.parametrize("framing", [b"Transfer-Encoding: chunked", b"Content-Length: 150"])
-async def test_body_of_which_more_comes(framing: bytes):
-    """What comes of a body after its reader has left is never taken for the next answer."""
-    beginning = b"HTTP/1.1 200 OK\r\n%s\r\n\r\n96\r\nhel" % framing
-    more = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwrong"
-    async with talking(Reply([beginning, more]), HELLO) as (server, transport):
-        async with transport.open(GET) as answer:
-            assert await answer.receive()
-        assert await fetched(transport) == b"hello"
-        assert server.accepted == 2
-
-
 async def test_redirect_on_the_same_connection():
     """A redirect whose body came along is followed on the same connection, without cookies."""
     redirect = (
@@ -468,96 +281,6 @@ async def test_redirect_on_the_same_connection():
         assert server.accepted == 1
         assert server.received[1].startswith(b"GET /b HTTP/1.1\r\n")
         assert b"cookie" not in server.received[1].lower()
-
-
-async def test_closed_answer():
-    """An answer that was closed is not read from: the connection may be another's by now."""
-    async with serving(sized(MUCH)) as server:
-        connection = HTTP11Connection(no_tls, 60)
-        response = await connection.handle(httpx.Request("GET", server.url))
-        body: Body = response.extensions["body"]
-        await response.aclose()
-        with pytest.raises(httpx.StreamClosed):
-            await body.receive()
-        with pytest.raises(httpx.StreamClosed):
-            await body.receive_into(memoryview(bytearray(1)))
-        await connection.aclose()
-
-
-# --- into buffers
-
-
-@pytest.mark.parametrize("split", [1, 50, 100_000, 300_000])
-async def test_fill(split: int):
-    """A body fills buffers of any size one after another, however it comes."""
-    answer = sized(MUCH)
-    pieces = [answer[:split], answer[split:]]
-    async with talking(Reply(pieces)) as (server, transport):
-        for sizes in ([300_000], [1, 65_536, 7, 200_000, 34_456], [100_000] * 3):
-            async with transport.open(GET) as answer_:
-                found = [await filled(transport, answer_, size) for size in sizes]
-                await answer_.finish()
-            assert b"".join(found) == MUCH
-        assert server.accepted == 1
-
-
-async def test_fill_from_chunks():
-    """A body without a length does so too."""
-    async with talking(CHUNKED) as (server, transport):
-        for _ in range(2):
-            async with transport.open(GET) as answer:
-                assert await filled(transport, answer, 4) == b"hell"
-                assert await filled(transport, answer, 1) == b"o"
-                await answer.finish()
-        assert server.accepted == 1
-
-
-@pytest.mark.parametrize("answer", [sized(b"hell"), HELLO[:-1], CHUNKED[:-13]])
-async def test_fill_with_too_little(answer: bytes):
-    """A body that ends before its buffer is full is an error, there and then."""
-    async with opened(Reply([answer], close=True)) as (transport, body):
-        with pytest.raises(BadContentError):
-            await filled(transport, body, 5)
-
-
-@pytest.mark.parametrize("answer", [sized(b"hello!"), CHUNKED, ENDLESS + b"!"])
-async def test_something_follows(answer: bytes):
-    """A body that goes on after its last buffer is an error."""
-    async with opened(Reply([answer], close=True)) as (transport, body):
-        assert await filled(transport, body, 4) == b"hell"
-        with pytest.raises(BadContentError, match="more bytes"):
-            await body.finish()
-
-
-async def test_silence_in_a_buffer():
-    """A body that stops coming is given up after the time-out."""
-    async with opened(HELLO[:-1], timeout=0.1) as (transport, body):
-        with pytest.raises(PortalTimeoutError):
-            await filled(transport, body, 5)
-
-
-async def test_drip_into_a_buffer():
-    """A body that drips is given up when silence would be."""
-    async with running(FakePortal()) as portal:
-        portal.fault(lambda *_: fake.Reply(200, (), MUCH, drip=(1, 0.01)))
-        transport = HttpClient(portal.url, PortalOptions.parse(portal.url, timeout=0.2))
-        async with transport.open(GET) as body:
-            with pytest.raises(PortalTimeoutError, match="only"):
-                await filled(transport, body, len(MUCH))
-        await transport.aclose()
-
-
-async def test_cancelled_in_a_buffer():
-    """A buffer may be given up in the middle; the next request works, on a connection anew."""
-    async with talking(sized(b"hell", length=5), HELLO) as (server, transport):
-        with trio.CancelScope() as scope:
-            async with transport.open(GET) as opened, trio.open_nursery() as nursery:
-                nursery.start_soon(filled, transport, opened, 5)
-                await trio.testing.wait_all_tasks_blocked()
-                scope.cancel()
-        assert scope.cancelled_caught
-        assert await fetched(transport) == b"hello"
-        assert server.accepted == 2
 
 
 # --- requests
@@ -622,39 +345,6 @@ async def test_ipv6():
         assert await fetched(transport) == b"hello"
         assert b"\r\nHost: [::1]:" in server.received[0]
         await transport.aclose()
-
-
-async def test_ahead_of_need():
-    """Connections are made ahead of need, as many as there may be, and requests use them."""
-    async with serving(HELLO) as server:
-        transport = HttpClient(server.url, PortalOptions.parse(server.url, connections=3))
-        await transport.connect(10)
-        await transport.connect(2)
-        async with transport.open(GET), transport.open(GET):
-            await transport.connect(3)
-            assert await fetched(transport) == b"hello"
-        assert server.accepted == 3
-        await transport.aclose()
-
-
-async def test_one_that_stands_is_the_next():
-    """A request does not wait for a new connection in place of one that broke, if one is idle."""
-    async with serving(sized(b"hel", length=5)) as server:
-        transport = HttpClient(server.url, PortalOptions.parse(server.url))
-        await transport.connect(2)
-        for _ in range(2):
-            async with transport.open(GET):
-                pass  # its body is not all here, which ends the connection
-        assert server.accepted == 2
-        await transport.aclose()
-
-
-@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "https://127.0.0.1:1", "http://x..y"])
-async def test_nobody_ahead_of_need(url: str):
-    """That nobody is there is the error of a request, not of making connections ahead."""
-    transport = HttpClient(url, PortalOptions())
-    await transport.connect(2)
-    await transport.aclose()
 
 
 async def test_closed_while_connecting(contexts: Contexts):

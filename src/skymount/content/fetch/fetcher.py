@@ -42,6 +42,8 @@ class Pending:
     error: PortalError | None = None
     waiting: int = 0
     """Reads that need it, whether they wait for it now or for a unit before it."""
+    needs_portal: bool = False
+    """Whether it is known not to be on disk."""
 
     def settle(self, data: Data | None, error: PortalError | None = None) -> None:
         self.data, self.error = data, error
@@ -92,6 +94,11 @@ class FetchJob:
         size = self.skyfile.size
         start = min(size, (self.first + self.arrived) * self.size)
         return min(size, (self.first + len(self.keys)) * self.size) - start
+
+    def need_portal(self) -> None:
+        """Note that the units which have not arrived are not on disk."""
+        for unit in self.units[self.arrived :]:
+            unit.needs_portal = True
 
     @property
     def is_wanted(self) -> bool:
@@ -201,7 +208,7 @@ class Fetcher:
                     await self._fetch_demanded(job)
         except PortalError as problem:
             error = problem
-            log.warning("%s: reading failed: %s", job.skyfile.skylink, problem)
+            log.debug("%s: reading failed: %s", job.skyfile.skylink, problem)
         except Exception as problem:  # a bug must not end everybody else's tasks
             error = PortalError(f"reading failed: {problem!r}")
             log.exception("%s: reading failed", job.skyfile.skylink)
@@ -215,6 +222,17 @@ class Fetcher:
                 unit.settle(None, error)
 
     async def _fetch_demanded(self, job: FetchJob) -> None:
+        """Fetch what somebody waits for. What is on disk waits for no other fetch, as all of them
+        may hang.
+        """
+        await self.cache.reserve(job.bytes_left)
+        try:
+            found = await self._load(job)
+        finally:
+            self.cache.release(job.bytes_left)
+        if job.arrived == len(job.keys):
+            return
+        job.need_portal()
         try:
             self._demanded.acquire_nowait()  # without a checkpoint, so before speculative jobs
         except trio.WouldBlock:
@@ -223,7 +241,8 @@ class Fetcher:
         try:
             await self.cache.reserve(job.bytes_left)
             try:
-                await self._fetch(job)
+                is_gap = any(data is not None for data in found[job.arrived :])
+                await self._fetch(job, None if is_gap else found)
             finally:
                 self.cache.release(job.bytes_left)
         finally:
@@ -239,17 +258,34 @@ class Fetcher:
                 self._cancel(job)
                 return
 
-    async def _fetch(self, job: FetchJob) -> None:
+    async def _load(self, job: FetchJob) -> Sequence[Data | None]:
+        """Return what is on disk of a job's units that have not arrived, at their numbers; those
+        before the first one that is not on disk have arrived then.
+        """
         skyfile, count = job.skyfile, len(job.keys)
+        found: Sequence[Data | None] = [None] * count
         if skyfile.inline:
-            self._settle(job, await self._inline_payload(skyfile))
-            return
-        on_disk: Sequence[Data | None] = [None] * count
-        if self.disk is not None:
+            found = [await self._inline_on_disk(skyfile)]
+        elif self.disk is not None:
             indexes = range(job.first, job.first + count)
-            on_disk = await self.disk.load_units(skyfile, job.size, indexes)
+            found = await self.disk.load_units(skyfile, job.size, indexes)
+        while job.arrived < count:
+            data = found[job.arrived]
+            if data is None:
+                break
+            self._settle(job, data)
+        return found
+
+    async def _fetch(self, job: FetchJob, on_disk: Sequence[Data | None] | None = None) -> None:
+        """Fetch a job's units; `on_disk` is what `_load` returned, if it was called."""
+        if on_disk is None:
+            on_disk = await self._load(job)
+        skyfile, count = job.skyfile, len(job.keys)
+        job.need_portal()
         while job.arrived < count:
             data = on_disk[job.arrived]
+            if data is None and skyfile.inline:
+                data = await self._loader.payload(skyfile)
             if data is not None:
                 self._settle(job, data)
                 continue
@@ -262,10 +298,10 @@ class Fetcher:
                 probe=partial(_sample, skyfile),
             )
 
-    async def _inline_payload(self, skyfile: Skyfile) -> Data:
+    async def _inline_on_disk(self, skyfile: Skyfile) -> Data | None:
         loaded = None if self.disk is None else await self.disk.load_description(skyfile.skylink)
-        if loaded is None or loaded.payload is None or loaded.skyfile.identity != skyfile.identity:
-            return await self._loader.payload(skyfile)
+        if loaded is None or loaded.skyfile.identity != skyfile.identity:
+            return None
         return loaded.payload
 
     async def _receive(self, job: FetchJob, stop: int, client: PortalReader) -> None:

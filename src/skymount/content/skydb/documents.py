@@ -102,6 +102,7 @@ class Documents:
         self._texts: LRUCache[Skylink, _Text] = LRUCache(cache, getsizeof=_size)
         self._in_use: WeakValueDictionary[tuple[Skylink, Verified], LongText]
         self._in_use = WeakValueDictionary()
+        self._ahead: dict[Skylink, trio.Event] = {}  # set at its end
         self._worker_slot = trio.CapacityLimiter(1)  # a worker may take a gigabyte
 
     async def public_keys(self) -> list[bytes]:
@@ -148,10 +149,29 @@ class Documents:
             return Document(state, None)
         if skylink.version != 1:
             raise BadContentError(f"the entry {ref} does not lead to a document")
+        text = self._read_back(skylink)
+        if text is None and skylink in self._ahead:
+            await self._ahead[skylink].wait()
+            text = self._read_back(skylink)
+        return Document(state, *(text or await self._fetch(skylink, ref)))
+
+    async def fetch_ahead(self, ref: EntryId, max_age: float) -> None:
+        """Fetch a document that will be read, unless it is a large one."""
+        skylink = _skylink_in(await self._entries.read(ref, max_age))
+        if skylink is None or skylink.version != 1 or skylink in self._ahead:
+            return
+        if self._read_back(skylink) is None:
+            ended = self._ahead[skylink] = trio.Event()
+            try:
+                await self._fetch(skylink, ref, _SMALL)
+            finally:
+                del self._ahead[skylink]
+                ended.set()
+
+    def _read_back(self, skylink: Skylink) -> _Text | None:
+        """Return a text that is known, unless it was only written here."""
         text = self._known(skylink)
-        if text is None or text.is_own:
-            text = await self._fetch(skylink, ref)
-        return Document(state, *text)
+        return None if text is None or text.is_own else text
 
     def _known(self, skylink: Skylink) -> _Text | None:
         """Return a text that is cached or that somebody has open."""
@@ -162,10 +182,10 @@ class Documents:
                 return _Text(data, verified)
         return None
 
-    async def _fetch(self, skylink: Skylink, ref: EntryId) -> _Text:
+    async def _fetch(self, skylink: Skylink, ref: EntryId, limit: int = DOCUMENT_LIMIT) -> _Text:
         skyfile = await self._reader.load(skylink)
-        if skyfile.size > DOCUMENT_LIMIT:
-            raise BadContentError(f"the document of {ref} is longer than {DOCUMENT_LIMIT} bytes")
+        if skyfile.size > limit:
+            raise BadContentError(f"the document of {ref} is longer than {limit} bytes")
         try:
             text = _Text(await self._text(skyfile), skyfile.verified)
         except MalformedError as error:
@@ -219,7 +239,7 @@ class Documents:
         async def upload(portal: PortalReader) -> Skylink:
             return (await send(portal.http, UploadBody.of_document(body, name))).skylink
 
-        skylink = await self._portals.first(upload, hedged=False)
+        skylink = await self._portals.writable().first(upload, hedged=False)
         state = await self._entries.write(
             ref, pair, bytes(skylink), None if base is None else base.entry
         )

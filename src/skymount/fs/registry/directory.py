@@ -12,6 +12,7 @@ import trio
 from skymount.concurrency import in_order, in_turns
 from skymount.errors import SkymountError
 from skymount.fs.registry.file_names import is_scratch
+from skymount.fs.registry.listing_readahead import ListingReadahead
 from skymount.fs.registry.nodes import EntryFile, KeyDirectory, KeyNode
 from skymount.fs.registry.rename import KeyTreeRename
 from skymount.fs.registry.store import S
@@ -26,12 +27,16 @@ class RegistryDirectory(KeyTreeRename[S]):
 
     async def opendir(self, inode: int) -> OpenDirectory:
         await self._keys.refresh()
+        directory, begun = None, trio.current_time()
         if inode == self._root:
             names, node_of = await self._key_names(), self._key
         else:
             directory = self.nodes.directory(inode)
             names, node_of = await self._file_names(directory), partial(self._child, directory)
-        return _KeyListing(await in_order(names), node_of, self.referred, self.forget)
+        ordered = await in_order(names)
+        if directory is not None:
+            directory.readahead = ListingReadahead(ordered, begun, self._config.ttl)
+        return _KeyListing(ordered, node_of, self.referred, self.forget)
 
     async def _key_names(self) -> set[bytes]:
         found = self.nodes.directory_names | set(self._keys.names())

@@ -39,6 +39,8 @@ class ReadHandle(OpenFile):
 class WriteHandle(OpenFile):
     """A file open for writing. All such handles of one file share its buffer."""
 
+    posts = True
+
     def __init__(
         self,
         nodes: NodeTable,

@@ -1,20 +1,22 @@
 """Looks up names in `/registry` and `/skydb`, and answers what is asked of their attributes."""
 
 import errno
+import logging
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Generic
 
 import trio
 
-from skymount.errors import PortalError, SkymountError
-from skymount.fs.inode_space import DIRECTORY_INODES, InodeSpace
+from skymount.errors import MalformedError, PortalError, SkymountError
+from skymount.fs.inode_space import DIRECTORY_INODES, PATHS, InodeSpace
 from skymount.fs.registry.file_names import VIM_PROBE, KeyFileNames, is_scratch
 from skymount.fs.registry.keyring_cache import KeyringCache
+from skymount.fs.registry.listing_readahead import AHEAD
 from skymount.fs.registry.nodes import (
     SCRATCH_MODE,
     EntryFile,
@@ -28,6 +30,9 @@ from skymount.fs.registry.poster import EntryPoster
 from skymount.fs.registry.store import KeyFileStore, S, changed_ns
 from skymount.fs.registry.write_buffer import FileData
 from skymount.fs.subtree import MUTABLE_TIMEOUT, UNCACHED_NO_ENTRY, InodeAttributes, Subtree, refuse
+from skymount.portal.ledger.revision_marks import EntryId
+
+log = logging.getLogger(__name__)
 
 _MIN_SCRATCH_LIMIT = 1 << 20  # bytes
 
@@ -62,7 +67,9 @@ class KeyTreeLookup(Subtree, Generic[S]):
         keys: KeyringCache,
         config: RegistryDirectoryConfig,
         xattrs: Callable[[S], Mapping[str, str]],
+        nursery: trio.Nursery | None = None,
     ) -> None:
+        """`nursery` is for what is fetched ahead; nothing is without one."""
         self._root = DIRECTORY_INODES[config.space]
         self._config = config
         self._store = store
@@ -73,9 +80,27 @@ class KeyTreeLookup(Subtree, Generic[S]):
         scratch_limit = max(_MIN_SCRATCH_LIMIT, store.limit)
         self.nodes = NodeTable(config.space, self._names, scratch_limit)
         self._poster = EntryPoster(store, keys)
+        self._nursery = nursery
+        self._fetching = trio.CapacityLimiter(AHEAD)
 
     def forget(self, inode: int, count: int) -> None:
         self.nodes.forget(inode, count)
+
+    def path(self, inode: int) -> bytes:
+        top = PATHS[self._config.space]
+        if inode == self._root:
+            return top
+        node = self.nodes.get(inode)
+        if isinstance(node, EntryFile | ScratchFile):
+            return b"/".join((top, node.directory.name, node.name))
+        return top + b"/" + node.name
+
+    def child(self, parent: int, name: bytes) -> int:
+        if parent == self._root:
+            return 0
+        directory = self.nodes.directory(parent)
+        node = directory.scratch.get(name) or directory.files.get(name)
+        return 0 if node is None else node.inode
 
     async def lookup(self, parent: int, name: bytes) -> InodeAttributes:
         await self._keys.refresh()
@@ -86,6 +111,7 @@ class KeyTreeLookup(Subtree, Generic[S]):
             return self.referred(directory.scratch.get(name))
         if name in directory.hidden or self.nodes.entry_file(directory, name) is None:
             return UNCACHED_NO_ENTRY
+        self._look_up_in_turn(directory, name)
         with self._entry_file(directory, name, errno.ENOENT) as node:
             is_absent = await self._is_absent(node)
             return UNCACHED_NO_ENTRY if is_absent else self.referred(node)
@@ -243,17 +269,56 @@ class KeyTreeLookup(Subtree, Generic[S]):
             directory.silent_until = trio.current_time() + grace
         return found
 
+    # Fetching ahead
+
+    def _look_up_in_turn(self, directory: KeyDirectory, name: bytes) -> None:
+        """Note a lookup; a program that goes through a listing has the next names fetched."""
+        now = trio.current_time()
+        if directory.readahead is not None and now >= directory.silent_until:
+            names = directory.readahead.looked_up(name, now)
+            self._start_fetching(directory, names, self._config.ttl)
+
+    def _open_in_turn(self, node: EntryFile) -> float:
+        """Note an open, in the same way; return how old the content may be that it sees."""
+        ahead, now = node.directory.readahead, trio.current_time()
+        if ahead is None:
+            return 0.0
+        max_age = ahead.max_age(node.name, now)
+        names = ahead.opened(node.name, now)
+        self._start_fetching(node.directory, names, ahead.since_opened(now))
+        return max_age
+
+    def _start_fetching(
+        self, directory: KeyDirectory, names: Iterable[bytes], max_age: float
+    ) -> None:
+        if self._nursery is None or not self._config.ttl:
+            return
+        for name in names:
+            with suppress(MalformedError):  # a scratch file's name may be
+                key = self._names.parse(name)
+                entry_id = EntryId(directory.public_key, key.tweak, key.data_key)
+                self._nursery.start_soon(self._fetch, entry_id, max_age)
+
+    async def _fetch(self, entry_id: EntryId, max_age: float) -> None:
+        async with self._fetching:
+            try:
+                await self._store.fetch_ahead(entry_id, max_age)
+            except SkymountError as error:  # reported when the file is used
+                log.debug("%s: not fetched ahead: %s", entry_id, error)
+            except Exception:  # a bug that one entry brings out must not end the mount
+                log.exception("%s: fetching ahead failed", entry_id)
+
     def _latest(self, node: EntryFile) -> FileData | None:
         if node.buffer is not None:
             return node.buffer.lend()
         state = self._store.recall(node.entry_id)
         return None if state is None else state.data
 
-    async def _content(self, node: EntryFile) -> tuple[FileData, S | None]:
+    async def _content(self, node: EntryFile, max_age: float = 0.0) -> tuple[FileData, S | None]:
         """Return (content, its state); ENOENT when the entry is absent."""
         if node.buffer is not None:
             return node.buffer.lend(), node.buffer.base
         if await self._is_local(node):
             return b"", None
-        state = await self._present(node)
+        state = await self._present(node, max_age)
         return state.data or b"", state

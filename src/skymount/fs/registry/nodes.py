@@ -14,6 +14,7 @@ import trio
 from skymount.errors import MalformedError
 from skymount.fs.inode_space import InodeSpace, entry_inode
 from skymount.fs.registry.file_names import KeyFileNames
+from skymount.fs.registry.listing_readahead import ListingReadahead
 from skymount.fs.registry.write_buffer import FileData, WriteBuffer
 from skymount.fs.subtree import refuse
 from skymount.portal.ledger.revision_marks import EntryId
@@ -83,7 +84,14 @@ class EntryFile(KeyNode):
     entry_id: EntryId = field(kw_only=True)
     is_new: bool = False  # whether it was made here and nothing of it is known to be stored
     buffer: WriteBuffer[Any] | None = None  # none when it is not open for writing
-    lock: trio.Lock = field(default_factory=trio.Lock)  # held while its content is posted
+    _lock: trio.Lock | None = field(default=None, init=False)
+
+    @property
+    def lock(self) -> trio.Lock:
+        """Held while its content is posted. Made when it is needed: it is larger than all else."""
+        if self._lock is None:
+            self._lock = trio.Lock()
+        return self._lock
 
     def share_buffer(self, buffer: WriteBuffer[Any]) -> WriteBuffer[Any]:
         """Set the buffer; return the one to use, which is another if there was one already."""
@@ -128,6 +136,7 @@ class KeyDirectory(KeyNode):
     files: dict[bytes, EntryFile] = field(default_factory=dict)  # referred to, or new
     scratch: dict[bytes, ScratchFile] = field(default_factory=dict)
     hidden: set[bytes] = field(default_factory=set)  # entries that were renamed to scratch files
+    readahead: ListingReadahead | None = None  # of the last listing
     silent_until: float = -math.inf  # by trio's clock; until then lookups in it ask no portal
 
 

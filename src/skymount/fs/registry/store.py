@@ -37,6 +37,9 @@ class KeyFileStore(Protocol[S]):
     async def read(self, entry_id: EntryId, /, max_age: float = 0.0) -> S:
         """Return a file's state, asked for now or at most `max_age` seconds ago."""
 
+    async def fetch_ahead(self, entry_id: EntryId, /, max_age: float) -> None:
+        """Ask for a file that `read` will be asked for, unless that takes much memory."""
+
     async def write(
         self, entry_id: EntryId, pair: SigningKeyPair, data: FileData, base: S | None, /
     ) -> S:

@@ -73,8 +73,10 @@ class EntryReader:
         return self.marks.ledger
 
     def at(self, urls: Collection[str]) -> Self | None:
-        """Return the same over those of the portals only, each tried once; None without any."""
-        chosen = [client for client in self.portals.clients if client.url in urls]
+        """Return the same over those of the portals that take writes, each tried once; None without
+        any.
+        """
+        chosen = [client for client in self.portals.writable_clients if client.url in urls]
         if not chosen:
             return None
         found = copy.copy(self)
@@ -124,6 +126,10 @@ class EntryReader:
             except PortalError as error:
                 shared.failures, shared.error = shared.failures + 1, copy.copy(error)
                 raise
+
+    async def fetch_ahead(self, ref: EntryId, max_age: float) -> None:
+        """Ask for what `read` will be asked for."""
+        await self.read(ref, max_age)
 
     def _cached_since(self, ref: EntryId, since: float) -> EntryState | None:
         state = self._cache.get(ref)

@@ -1,0 +1,85 @@
+"""When a mount is ready, and who is told."""
+
+import logging
+import socket
+from pathlib import Path
+
+import pytest
+
+from skymount.config import Config
+from skymount.daemon.embedded_portal import EmbeddedPortal
+from skymount.daemon.readiness import Report, announce, notify_systemd
+from tests.fakes.portal import FakePortal, running
+from tests.skymount_process import NotifySocket
+
+
+async def announced(mountpoint: Path, *urls: str) -> list[str]:
+    """Announce a mount of these portals; return what the starting process is told."""
+    told: list[str] = []
+    report = Report(ready=lambda: told.append("ready"), warning=told.append)
+    config = Config(mountpoint=str(mountpoint), portals=urls, read_ahead=False)
+    await announce(config, report, EmbeddedPortal())
+    return told
+
+
+@pytest.fixture
+def nobody() -> str:
+    """The URL of a portal that is not there."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{unused.getsockname()[1]}"
+
+
+async def test_ready(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """M3: where the portals answer nothing is warned of; the log has their addresses."""
+    caplog.set_level(logging.INFO)
+    async with running(FakePortal()) as portal:
+        assert await announced(tmp_path, portal.url) == ["ready"]
+    assert f"{tmp_path}: mounted, portals: {portal.url}" in caplog.text
+
+
+async def test_portals_that_do_not_answer(tmp_path: Path, nobody: str) -> None:
+    """M3: they are a warning, before the mount is ready; those that answer are not in it."""
+    text = "does not answer yet; the tree works once it does"
+    assert await announced(tmp_path, nobody, f"{nobody}/base") == [
+        f"{nobody} {nobody}/base {text}",
+        "ready",
+    ]
+    async with running(FakePortal()) as portal:
+        told = await announced(tmp_path, portal.url, nobody)
+        assert told == [f"{nobody} {text}", "ready"]
+
+
+async def test_mount_point_that_is_gone(tmp_path: Path) -> None:
+    """Nothing is announced of what does not answer."""
+    told: list[str] = []
+    report = Report(ready=lambda: told.append("ready"), warning=lambda text: None)
+    config = Config(mountpoint=str(tmp_path / "gone"), portals=("http://127.0.0.1:9",))
+    with pytest.raises(FileNotFoundError):
+        await announce(config, report, EmbeddedPortal())
+    assert told == []
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_systemd_is_told(abstract: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """M7: what changes goes to its socket, as it is."""
+    systemd = NotifySocket(abstract=abstract)
+    try:
+        monkeypatch.setenv("NOTIFY_SOCKET", systemd.address)
+        notify_systemd("READY=1\nSTATUS=mounted")
+        assert systemd.receive() == ["READY=1", "STATUS=mounted"]
+        monkeypatch.delenv("NOTIFY_SOCKET")
+        notify_systemd("STOPPING=1")
+        assert not systemd.has_message
+    finally:
+        systemd.close()
+
+
+@pytest.mark.parametrize("address", ["/nonexistent/socket", "@nobody-listens-here", "x" * 200])
+def test_socket_that_nobody_listens_at(
+    address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is a warning in the log."""
+    monkeypatch.setenv("NOTIFY_SOCKET", address)
+    notify_systemd("READY=1")
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["NOTIFY_SOCKET"]

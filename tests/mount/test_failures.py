@@ -1,0 +1,94 @@
+"""Failed operations on a real mount: the log, ``status.json`` and ``user.skymount.last_error``."""
+
+import errno
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fakes import skyfiles
+from tests.fakes.portal import FakePortal, in_thread, status
+from tests.fakes.skyfiles import noise
+from tests.mount.keys import HOME, Owner
+from tests.skymount_process import Sandbox, output, read_status, run, xattrs
+
+LARGE = skyfiles.of_files({"dir/large": noise(5 << 20, 1)})
+LAST_ERROR = "user.skymount.last_error"
+SECRET = "not-for-the-log"  # an API key of a test
+
+
+@pytest.fixture
+def fake() -> Iterator[FakePortal]:
+    """A portal that has the content."""
+    with in_thread(FakePortal()) as portal:
+        portal.add(LARGE)
+        yield portal
+
+
+def failures_in(log: Path) -> list[str]:
+    """Return what the lines of a log about failures say."""
+    lines = log.read_text().splitlines()
+    return [line[line.index("dir/large") :] for line in lines if "dir/large: " in line]
+
+
+def test_a_read_that_fails(sandbox: Sandbox, fake: FakePortal) -> None:
+    """E1: A failed read is in the log once; E2: and in status.json; A5: and on the path, until it
+    succeeds.
+    """
+    sandbox.configure(f'portals = ["{fake.url}"]\napi_key = "{SECRET}"\n')
+    with sandbox.mounted() as mount:
+        file = mount.skylink(LARGE.name) / "dir/large"
+        assert LAST_ERROR not in xattrs(file)
+        fake.fault(status(503, "overloaded"))
+        for _ in range(3):
+            assert "Input/output error" in run(["head", "-c", "10", file]).stderr
+        [line] = failures_in(sandbox.log)
+        assert " read failed after " in line
+        assert f"overloaded (GET {fake.url}/{LARGE.name}" in line
+        seen = mount.status()["failed_operations"]
+        assert {each["path"] for each in seen} == {f"skylinks/{LARGE.name}/dir/large"}
+        last = seen[-1]
+        assert (last["operation"], last["errno"], last["portal"]) == ("read", "EIO", fake.url)
+        assert "overloaded" in last["reason"]
+        text = xattrs(file)[LAST_ERROR]
+        assert f"Z: {line.partition(': ')[2].split(' after ')[0]} after " in text
+        assert text.endswith(line.partition(" s: ")[2])
+        fake.heal()
+        assert output(["head", "-c", "10", file]) == LARGE.payload[:10]
+        assert LAST_ERROR not in xattrs(file)
+        everything = f"{sandbox.log.read_text()}{mount.status()}{text}"
+    repeated = failures_in(sandbox.log)[1:]
+    assert [" more times in 60 s: " in line for line in repeated] == [True]
+    assert SECRET not in everything + sandbox.log.read_text()
+
+
+WRITE = """
+import os, sys
+descriptor = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+os.write(descriptor, b"text")
+try:
+    os.close(descriptor)
+except OSError as error:
+    print(error.errno)
+"""
+
+
+GET = "import os, sys; print(os.getxattr(sys.argv[1], sys.argv[2]).decode())"
+
+
+def test_a_write_that_fails(sandbox: Sandbox, fake: FakePortal, portal: str) -> None:
+    """E1: So is a close that could not post; A5: until the write is posted."""
+    owner = Owner.make(sandbox, portal)
+    with sandbox.mounted("--portal", fake.url) as mount:
+        fake.fault(status(503, "overloaded"))
+        file = mount.path / "registry" / HOME / "greeting"
+        path = f"registry/{owner.pair.public_key.hex()}/greeting"
+        command = [sys.executable, "-IS", "-c", WRITE, file]
+        assert output(command) == f"{errno.EIO}\n".encode()
+        log = sandbox.log.read_text()
+        assert f" {path}: flush failed after " in log
+        assert read_status(mount.path)["failed_operations"][-1]["path"] == path
+        text = output([sys.executable, "-IS", "-c", GET, file, LAST_ERROR]).decode()
+        assert " flush failed after " in text
+        assert "overloaded" in text
