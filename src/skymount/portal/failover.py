@@ -126,7 +126,12 @@ class Portals:
         return self.health(client).attempts(trio.current_time(), is_alone=self._is_alone)
 
     async def first(
-        self, ask: Ask[T], *, hedged: bool = True, probe: Ask[object] | None = None
+        self,
+        ask: Ask[T],
+        *,
+        hedged: bool = True,
+        urgent: Callable[[], bool] = lambda: True,
+        probe: Ask[object] | None = None,
     ) -> T:
         """Return the first good answer.
 
@@ -136,8 +141,9 @@ class Portals:
         refusal, «not found».
 
         If `hedged`, the next portal is asked as well while a portal is late: `ask` may then run
-        for several portals at once, and is cancelled where it is not needed. `probe` is what is
-        asked of a portal whose pause is over, in the background; it may outlast the call.
+        for several portals at once, and is cancelled where it is not needed. `urgent` returns
+        whether somebody waits for the answer. `probe` is what is asked of a portal whose pause is
+        over, in the background; it may outlast the call.
         """
         tally = self._begin_tally()
         if probe is not None:
@@ -147,7 +153,7 @@ class Portals:
             asked = [client for client in self.ranked() if client not in tally.done]
             if hedged and not self._is_alone:
                 attempt = partial(self._attempt, ask=ask, number=number)
-                race = HedgedRace(attempt, self.health, self._hedges, tally)
+                race = HedgedRace(attempt, self.health, self._hedges, tally, urgent)
                 answers = await race.run(asked)
                 if answers:
                     return answers[0]

@@ -305,3 +305,100 @@ async def test_fetches_ahead_are_bounded(stack: OpenContentStack):
         assert fetcher.has_speculative(found.identity)
         fetcher.cancel_unwanted(found.identity)
         assert [fetcher.has(key) for key in keys] == [False, False, False, True]
+
+
+# --- several portals (R11)
+
+SLOW_BODIES = {
+    "silent": fake.stalls_after(-1),
+    "drips": fake.drips(1000, 0.1),
+    "stalls": fake.stalls_after(MIB + MIB // 2),
+}
+
+
+@pytest.mark.parametrize("shape", ["verified", "unverified"])
+@pytest.mark.parametrize("name", SLOW_BODIES)
+async def test_body_is_late(stack: OpenContentStack, name: str, shape: str):
+    """R11: the second portal brings what the first one owes, from the first missing unit on."""
+    skyfile = skyfiles.of_files({"f": noise(5 * MIB)}) if shape == "verified" else plain(5 * MIB)
+    async with stack(portals=2) as made:
+        for portal in made.portals:
+            portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        made.portal.fault(SLOW_BODIES[name], "GET.*concat")
+        begun = trio.current_time()
+        assert bytes(await made.reader.read(found, 0, found.size)) == skyfile.payload
+        assert trio.current_time() - begun < 2.5
+        await idle(made)
+        assert made.cache.reserved == 0
+        first = made.portals[1].asked("GET.*concat")[0].headers["range"]
+        is_resumed = (name, shape) == ("stalls", "unverified")
+        assert first.startswith("bytes=1048576-" if is_resumed else "bytes=0-")
+
+
+async def test_no_room_to_ask_a_second_portal(stack: OpenContentStack):
+    """R4, R11: the second portal waits for room, and gets that of the first when this one fails."""
+    skyfile = plain(5 * MIB)
+    async with stack(portals=2, cache=6 * MIB, idle=2.0) as made:
+        for portal in made.portals:
+            portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        made.portal.fault(fake.stalls_after(-1), "GET.*concat")
+        most = 0
+
+        async def watch() -> None:
+            nonlocal most
+            while True:
+                most = max(most, made.cache.reserved)
+                await trio.sleep(0.01)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            assert bytes(await made.reader.read(found, 0, found.size)) == skyfile.payload
+            nursery.cancel_scope.cancel()
+        assert most <= 6 * MIB
+        await idle(made)
+        assert made.cache.reserved == 0
+
+
+async def test_second_portal_lies(stack: OpenContentStack):
+    """T2, R11: what a late portal and a liar send together is the content."""
+    skyfile = skyfiles.of_files({"f": noise(9 * MIB)})
+    async with stack(portals=2) as made:
+        slow, liar = made.portals
+        for portal in made.portals:
+            portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        slow.fault(fake.waits(1.5), "GET.*concat")
+        liar.fault(fake.flips(5 * MIB), "GET.*concat")
+        assert bytes(await made.reader.read(found, 0, found.size)) == skyfile.payload
+        await idle(made)
+        assert made.cache.reserved == 0
+
+
+async def test_nobody_waits(stack: OpenContentStack):
+    """R11: what is only fetched ahead is not asked for twice while its portal works."""
+    skyfile = plain(8 * MIB)
+    async with stack(portals=2) as made:
+        for portal in made.portals:
+            portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        made.portal.fault(fake.waits(1.6), "GET.*concat")
+        keys = found_keys(made, found)
+        assert made.reader.fetcher.start(found, keys, set(), speculative=True)
+        await trio.sleep(1.4)
+        assert not made.portals[1].asked("GET.*concat")
+        while made.reader.fetcher.pending:
+            await trio.sleep(0.01)
+        assert not made.portals[1].asked("GET.*concat")
+
+
+async def idle(made: ContentStack) -> None:
+    """Wait until no fetch is under way."""
+    while made.reader.fetcher.jobs:
+        await trio.sleep(0.01)
+
+
+def found_keys(made: ContentStack, skyfile: Skyfile) -> list[tuple[str, int, int]]:
+    """Return the keys of the first two units."""
+    return [(skyfile.identity, skyfile.block_size, number) for number in (0, 1)]

@@ -5,8 +5,8 @@ fetch that others wait for. Which units are wanted is decided by the reader.
 """
 
 import logging
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -25,6 +25,12 @@ from skymount.portal.failover import Portals
 from skymount.wire import base_sector
 
 log = logging.getLogger(__name__)
+
+_SAMPLE = 256 << 10
+"""Bytes that show how fast a portal is."""
+
+_ROOM_POLL = 0.1
+"""Seconds between two looks for room to ask a second portal."""
 
 
 @dataclass(slots=True, eq=False)
@@ -64,6 +70,8 @@ class FetchJob:
     units: list[Pending] = field(init=False)
     arrived: int = 0
     """Units that have arrived; they do so in order."""
+    is_receiving: bool = False
+    """Whether an attempt uses the room that was reserved for the job."""
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
     def __post_init__(self) -> None:
@@ -284,7 +292,11 @@ class Fetcher:
             rest = range(job.arrived, count)
             stop = next((number for number in rest if on_disk[number] is not None), count)
             self.requests += 1
-            await self._portals.first(partial(self._receive, job, stop), hedged=False)
+            await self._portals.first(
+                partial(self._receive, job, stop),
+                urgent=lambda: not job.speculative or job.is_wanted,
+                probe=partial(_sample, skyfile),
+            )
 
     async def _inline_on_disk(self, skyfile: Skyfile) -> Data | None:
         loaded = None if self.disk is None else await self.disk.load_description(skyfile.skylink)
@@ -293,9 +305,36 @@ class Fetcher:
         return loaded.payload
 
     async def _receive(self, job: FetchJob, stop: int, client: PortalReader) -> None:
-        """Receive a job's units up to one from a portal, and check each that can be checked."""
-        if job.arrived >= stop:  # the attempt before failed after the last byte
-            return
+        """Receive a job's units up to one from a portal, and check each that can be checked.
+
+        This may run for several portals at once. A unit counts as it first arrives.
+        """
+        async with self._room(job, stop):
+            if job.arrived < stop:  # else the attempt before failed after the last byte
+                await self._receive_units(job, stop, client)
+
+    @asynccontextmanager
+    async def _room(self, job: FetchJob, stop: int) -> AsyncIterator[None]:
+        """Have room for the units of one attempt: what the job has reserved, or if another attempt
+        uses that, as much again.
+        """
+        size = 0
+        while job.is_receiving:
+            more = sum(map(job.bytes_at, range(job.arrived, stop)))
+            if self.cache.try_reserve(more, self.cache.size):
+                size = more
+                break
+            await trio.sleep(_ROOM_POLL)
+        job.is_receiving = job.is_receiving or not size
+        try:
+            yield
+        finally:
+            if size:
+                self.cache.release(size)
+            else:
+                job.is_receiving = False
+
+    async def _receive_units(self, job: FetchJob, stop: int, client: PortalReader) -> None:
         skyfile, first = job.skyfile, job.first + job.arrived
         self._last = client
         take = self.cache.buffers.take
@@ -308,6 +347,8 @@ class Fetcher:
             )
 
         def accept(number: int) -> None:
+            if first + number < job.first + job.arrived:
+                return  # another portal was quicker
             data = views[number].toreadonly()
             self.fetched += len(data)
             if self.disk is not None and _may_keep(skyfile, client):
@@ -339,6 +380,15 @@ class Fetcher:
         if self.pending.get(key) is unit:
             del self.pending[key]
         unit.settle(data)
+
+
+async def _sample(skyfile: Skyfile, client: PortalReader) -> None:
+    """Receive a little of some content and drop it, to see whether a portal works again."""
+    buffer = memoryview(bytearray(min(_SAMPLE, skyfile.size)))
+    received = range_request.receive(client, skyfile, 0, [buffer], set())
+    async with aclosing(received) as each:
+        async for _ in each:
+            pass
 
 
 def _may_keep(skyfile: Skyfile, client: PortalReader) -> bool:
