@@ -79,6 +79,7 @@ def test_every_key_can_be_set_in_the_file() -> None:
         allow_other = true
         verify = "require"
         memory_cache = "1 GiB"
+        tree_cache = "16 MiB"
         disk_cache = "off"
         read_ahead = false
         lookup_grace = 0.25
@@ -104,6 +105,7 @@ def test_every_key_can_be_set_in_the_file() -> None:
         allow_other=True,
         verify=VerifyPolicy.REQUIRE,
         memory_cache=1 << 30,
+        tree_cache=16 << 20,
         disk_cache=0,
         read_ahead=False,
         lookup_grace=0.25,

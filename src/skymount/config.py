@@ -147,6 +147,7 @@ class Config:
     allow_other: bool = False
     verify: VerifyPolicy = VerifyPolicy.AVAILABLE
     memory_cache: int = 128 << 20
+    tree_cache: int = 256 << 20
     disk_cache: int = 2 << 30  # 0: nothing is kept on disk
     read_ahead: bool = True
     lookup_grace: float = 0.5
@@ -218,6 +219,7 @@ _PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "allow_other": _boolean,
     "verify": lambda value, key: VerifyPolicy.parse(text(value, key)),
     "memory_cache": lambda value, _: parse_size(value),
+    "tree_cache": lambda value, _: parse_size(value),
     "disk_cache": lambda value, _: _size_or_off(value),
     "read_ahead": _boolean,
     "lookup_grace": _seconds,

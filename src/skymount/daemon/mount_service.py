@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, closing
+from dataclasses import replace
 from functools import partial
 
 import trio
@@ -33,6 +34,8 @@ from skymount.fs.registry.keyring_cache import KeyringCache
 from skymount.fs.registry.lookup import RegistryDirectoryConfig
 from skymount.fs.skylinks.directory import SkylinksDirectory
 from skymount.fs.skylinks.name_table import NameTable, parse_domain_name, parse_skylink_name
+from skymount.fs.skylinks.tree_cache import TreeCache, TreeCacheConfig
+from skymount.fs.skylinks.waiting_reads import WaitingReads
 from skymount.fs.skylinks.xattrs import entry_attributes
 from skymount.fs.static_tree import StaticTree
 from skymount.fs.subtree import Subtree
@@ -94,7 +97,8 @@ async def _serve(
         ledger = stack.enter_context(closing(Ledger(default_path())))
         registry = VerifiedRegistry(portals, ledger)
         keys = KeyringCache(Keyring(keyring.default_path()))
-        content_trees = _content_trees(config, reader, registry, nursery, status)
+        reads = WaitingReads(portals.may_answer, [each.url for each in portals.clients])
+        content_trees = _content_trees(config, reader, registry, reads, nursery, status)
         documents = Documents(registry, reader, portals, config.verify)
         key_trees = _key_trees(config, keys, registry, documents, nursery)
         retry = SpoolRetry(registry, ledger, keys.latest, sends=config.send_pending)
@@ -110,7 +114,8 @@ async def _serve(
         try:
             with trio.CancelScope() as scope:
                 nursery.start_soon(_stop_on_signal, signals, scope, stop_grace)
-                nursery.start_soon(announce, config, report, embedded)
+                nursery.start_soon(announce, config, report, embedded, reads)
+                nursery.start_soon(reads.run)
                 nursery.start_soon(retry.run)
                 nursery.start_soon(adapter.failures.run)
                 for client in portals.clients:
@@ -165,18 +170,32 @@ def _content_trees(
     config: Config,
     reader: ContentReader,
     registry: VerifiedRegistry,
+    reads: WaitingReads,
     nursery: trio.Nursery,
     status: MountStatus,
 ) -> tuple[SkylinksDirectory, SkylinksDirectory]:
     resolving = NameResolverConfig(config.hns_ttl, config.verify)
     resolver = NameResolver(registry.portals, registry, resolving)
-    skylinks = NameTable(reader.load, nursery, resolver, parse_skylink_name, InodeSpace.SKYLINKS)
-    domains = NameTable(reader.load, nursery, resolver, parse_domain_name, InodeSpace.HNS)
-    status.skylinks, status.domains = skylinks, domains
-    of_names = partial(
-        SkylinksDirectory, reader, lookup_grace=config.lookup_grace, deadline=config.timeout
+    cache = status.trees = TreeCache(_tree_bounds(config))
+    skylinks, domains = (
+        NameTable(reader, nursery, resolver, parse, space, cache)
+        for parse, space in (
+            (parse_skylink_name, InodeSpace.SKYLINKS),
+            (parse_domain_name, InodeSpace.HNS),
+        )
     )
-    return of_names(skylinks), of_names(domains)
+    status.skylinks, status.domains = skylinks, domains
+    grace, deadline = config.lookup_grace, config.timeout
+    return (
+        SkylinksDirectory(reader, skylinks, reads, lookup_grace=grace, deadline=deadline),
+        SkylinksDirectory(reader, domains, reads, lookup_grace=grace, deadline=deadline),
+    )
+
+
+def _tree_bounds(config: Config) -> TreeCacheConfig:
+    """Return the bounds of all trees; without a disk cache they come back from a portal only."""
+    bounds = TreeCacheConfig(config.tree_cache)
+    return bounds if config.disk_cache else replace(bounds, count=sys.maxsize)
 
 
 def _key_trees(

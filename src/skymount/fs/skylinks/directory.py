@@ -4,6 +4,7 @@ import errno
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import chain, repeat
 
 import trio
@@ -16,6 +17,7 @@ from skymount.fs.skylinks.lookup_budget import LookupBudget
 from skymount.fs.skylinks.mounted_name import MountedName, TreeVersion
 from skymount.fs.skylinks.name_table import NameTable
 from skymount.fs.skylinks.tree import DIRECTORY_MODE, ChildRange, Tree
+from skymount.fs.skylinks.waiting_reads import WaitingReads
 from skymount.fs.subtree import (
     IMMUTABLE,
     MUTABLE_TIMEOUT,
@@ -42,10 +44,17 @@ class SkylinksDirectory(Subtree):
     has_own_deadline = True
 
     def __init__(
-        self, reader: ContentReader, table: NameTable, *, lookup_grace: float, deadline: float
+        self,
+        reader: ContentReader,
+        table: NameTable,
+        reads: WaitingReads,
+        *,
+        lookup_grace: float,
+        deadline: float,
     ) -> None:
         self._reader = reader
         self._table = table
+        self._reads = reads
         self._root = DIRECTORY_INODES[table.space]
         self._budget = LookupBudget(lookup_grace)
         self._deadline = deadline
@@ -87,7 +96,7 @@ class SkylinksDirectory(Subtree):
 
     def name_attributes(self, mounted: MountedName) -> InodeAttributes:
         version = mounted.version
-        if version.shown is None:
+        if not version.is_known:
             return _unknown(version.inode())
         timeout = _limited(mounted, self._table.ttl(mounted))
         return InodeAttributes(version.inode(), DIRECTORY_MODE, entry_timeout=timeout)
@@ -96,8 +105,8 @@ class SkylinksDirectory(Subtree):
         if inode == self._root:
             return InodeAttributes(inode, DIRECTORY_MODE)
         version, index = self._table.node_of(inode)
-        if index == 0 and version.shown is None:
-            return _unknown(inode)
+        if index == 0:
+            return InodeAttributes(inode, DIRECTORY_MODE) if version.is_known else _unknown(inode)
         return _attributes(*await self._node(inode))
 
     def forget(self, inode: int, count: int) -> None:
@@ -127,7 +136,9 @@ class SkylinksDirectory(Subtree):
         if tree.is_directory(index):
             refuse(errno.EISDIR)
         extent = self._reader.open(tree.skyfile, *tree.extent(index))
-        return _TreeFileHandle(self._table, version, extent, inode, self._opened, self._deadline)
+        return _TreeFileHandle(
+            self._table, version, extent, inode, self._opened, self._reads, self._deadline
+        )
 
     async def _node(self, inode: int) -> tuple[TreeVersion, Tree, int]:
         """Return (version, tree, index) of an inode; ESTALE when there is no such node."""
@@ -161,19 +172,22 @@ class _NameListing(OpenDirectory):
     def __init__(self, subtree: SkylinksDirectory, table: NameTable) -> None:
         self._subtree = subtree
         self._table = table
-        self._names = [mounted.name for mounted in table if mounted.version.tree is not None]
+        self._names = table.listed()
 
     def readdir(self, position: int) -> Iterator[DirectoryEntry]:
-        for at, name in enumerate(self._names[position:], position + 1):
-            mounted = self._table.find(name)
-            if mounted is not None:
-                yield directory_entry(name.encode(), self._subtree.name_attributes(mounted), at)
+        for at in range(position, len(self._names)):
+            found = self._table.find(self._names[at])
+            if isinstance(found, MountedName):
+                attributes = self._subtree.name_attributes(found)
+            elif found is not None:
+                attributes = InodeAttributes(found.inode, DIRECTORY_MODE)
+            else:
+                continue
+            yield directory_entry(found.name.encode(), attributes, at + 1)
 
     def referred(self, start: int, stop: int, count: int) -> None:
-        for name in self._names[start:stop]:
-            mounted = self._table.find(name)
-            if mounted is not None:
-                self._table.add_references(mounted.version)
+        for listed in self._names[start:stop]:
+            self._table.refer(listed)
 
 
 class _TreeListing(OpenDirectory):
@@ -184,7 +198,7 @@ class _TreeListing(OpenDirectory):
         self._version = version
         self._tree = tree
         self._directory = directory
-        table.add_references(version)
+        table.add_handle(version)
 
     def readdir(self, position: int) -> Iterator[DirectoryEntry]:
         ranges = self._tree.child_ranges(self._directory, position)
@@ -206,7 +220,7 @@ class _TreeListing(OpenDirectory):
         self._table.add_references(self._version, count)
 
     def release(self) -> None:
-        self._table.add_references(self._version, -1)
+        self._table.remove_handle(self._version)
 
 
 class _TreeFileHandle(OpenFile):
@@ -219,6 +233,7 @@ class _TreeFileHandle(OpenFile):
         extent: ContentFile,
         inode: int,
         opened: Counter[int],
+        reads: WaitingReads,
         deadline: float,
     ) -> None:
         self.keep_cache = not version.was_provisional
@@ -227,9 +242,10 @@ class _TreeFileHandle(OpenFile):
         self._extent = extent
         self._inode = inode
         self._opened = opened
+        self._reads = reads
         self._deadline = deadline
         opened[inode] += 1
-        table.add_references(version)
+        table.add_handle(version)
 
     def preload(self) -> bytes | memoryview | None:
         extent = self._extent
@@ -241,12 +257,15 @@ class _TreeFileHandle(OpenFile):
         data = self._extent.ready(offset, length)
         if data is None:
             with trio.fail_after(self._deadline):
-                data = await self._extent.wait(offset, length)
+                data = await self._reads.wait(
+                    partial(self._extent.wait, offset, length),
+                    partial(self._extent.needs_portal, offset, length),
+                )
         return data
 
     async def release(self) -> None:
         self._opened[self._inode] -= 1
         if not self._opened[self._inode]:
             del self._opened[self._inode]
-        self._table.add_references(self._version, -1)
         self._extent.close()
+        self._table.remove_handle(self._version)
