@@ -1,11 +1,27 @@
-"""Entries by the name of their data key, and what of them is pending."""
+"""Entries by the name of their data key, what of them is pending, and a ledger without threads."""
+
+from collections.abc import Callable
+from typing import TypeVar, TypeVarTuple
+
+import trio
 
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.pending_write import PendingStatus
-from skymount.portal.ledger.revision_marks import EntryId
+from skymount.portal.ledger.revision_marks import EntryId, RevisionMarks
 from skymount.wire.registry_entry import SignedEntry, hash_data_key
 from tests.portal.ledger import entries
 from tests.portal.ledger.entries import KEY
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class Inline(RevisionMarks):
+    """Uses its ledger on the spot: the tests' clock jumps while a thread works."""
+
+    async def in_thread(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        await trio.lowlevel.checkpoint()
+        return function(*args)
 
 
 def ref(name: str = "a") -> EntryId:

@@ -1,6 +1,6 @@
 """What waits for a portal, and is sent by itself."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TypeVar, TypeVarTuple
 
@@ -10,14 +10,13 @@ import trio
 from skymount.errors import PortalError
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.pending_write import PendingStatus
-from skymount.portal.ledger.revision_marks import RevisionMarks
 from skymount.portal.registry.spool_retry import FIRST_PAUSE, LAST_PAUSE, SpoolRetry
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import DELETED, Entry, hash_data_key
 from tests.fakes.entries import FakeRegistry, portals_of
 from tests.portal.ledger.entries import PAIR
-from tests.portal.registry.entries import held, ref, signed
+from tests.portal.registry.entries import Inline, held, ref, signed
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -25,14 +24,6 @@ Ts = TypeVarTuple("Ts")
 
 async def pair_of(public_key: bytes) -> SigningKeyPair | None:
     return PAIR if public_key == PAIR.public_key else None
-
-
-class Inline(RevisionMarks):
-    """Uses its ledger on the spot: the tests' clock jumps while a thread works."""
-
-    async def in_thread(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
-        await trio.lowlevel.checkpoint()
-        return function(*args)
 
 
 @asynccontextmanager

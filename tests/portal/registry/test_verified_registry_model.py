@@ -25,6 +25,7 @@ from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import DELETED, MAX_REVISION, Entry, SignedEntry, hash_data_key
 from tests.fakes.entries import FakeRegistry, portals_of
+from tests.portal.registry.entries import Inline
 
 PAIR = SigningKeyPair.from_seed("model")
 NAMES = ("a", "b")
@@ -64,9 +65,7 @@ class Model(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.ledgers = [Ledger.open(self.root / "ledger.sqlite3") for _ in range(2)]
-        self.processes = [
-            VerifiedRegistry(portals_of(self.portals), ledger) for ledger in self.ledgers
-        ]
+        self.processes = [self.process(ledger) for ledger in self.ledgers]
 
     def teardown(self) -> None:
         for ledger in self.ledgers:
@@ -125,7 +124,7 @@ class Model(RuleBasedStateMachine):
         """A process ends and begins again."""
         self.ledgers[number].close()
         self.ledgers[number] = Ledger.open(self.root / "ledger.sqlite3")
-        self.processes[number] = VerifiedRegistry(portals_of(self.portals), self.ledgers[number])
+        self.processes[number] = self.process(self.ledgers[number])
 
     # --- what is done here
 
@@ -170,7 +169,7 @@ class Model(RuleBasedStateMachine):
     @precondition(lambda self: self.ledgers and self.ledgers[0].pending())
     @rule(data=st.data(), by=st.integers(0, 1), overwrite=st.booleans())
     def retry(self, data: st.DataObject, by: int, overwrite: bool) -> None:
-        """Send something that is in the spool; if it is there already, what is older is given up."""
+        """Send something that is in the spool; if it is there already, older ones are given up."""
         before = self.ledgers[0].pending()
         waiting = data.draw(st.sampled_from(before), "pending")
         name = self.name_of(waiting)
@@ -237,9 +236,7 @@ class Model(RuleBasedStateMachine):
         assert any(signed in portal.ever for portal in self.portals)
         for portal in self.portals:
             portal.faults, portal.always = [], ""
-        found = self.run(
-            VerifiedRegistry(portals_of(self.portals), self.ledgers[0]).read, REFS[name]
-        )
+        found = self.run(self.process(self.ledgers[0]).read, REFS[name])
         assert found.signed is not None
         if found.signed != signed:
             assert found.signed in self.foreign
@@ -293,6 +290,11 @@ class Model(RuleBasedStateMachine):
         assert not any(each.is_posting for each in self.pending())
 
     # --- means
+
+    def process(self, ledger: Ledger) -> VerifiedRegistry:
+        found = VerifiedRegistry(portals_of(self.portals), ledger)
+        found.marks = Inline(ledger)
+        return found
 
     def pending(self) -> list[PendingWrite]:
         return self.ledgers[0].pending() if self.ledgers else []
