@@ -25,6 +25,7 @@ from skymount.fs.inode_space import (
     split_node_inode,
 )
 from skymount.fs.skylinks.mounted_name import LoadState, MountedName, TreeState, TreeVersion
+from skymount.fs.skylinks.revalidation import BackgroundRevalidation
 from skymount.fs.skylinks.tree import Tree
 from skymount.fs.subtree import IMMUTABLE_TIMEOUT, refuse
 from skymount.portal.registry.cached_resolution import NEGATIVE_TTL
@@ -66,6 +67,9 @@ class NameTable:
         self._names: dict[str, MountedName] = {}
         self._versions: dict[int, TreeVersion] = {}
         self._prune_at = _KEPT_UNUSED
+        self._revalidation = BackgroundRevalidation(
+            nursery, resolver, self._is_listed, self.start_load
+        )
 
     def __iter__(self) -> Iterator[MountedName]:
         return iter(self._names.values())
@@ -129,9 +133,14 @@ class NameTable:
 
     def ttl(self, mounted: MountedName) -> float:
         """Return the seconds for which a name surely shows what it does; 0: load it again."""
-        if mounted.version.tree is None or mounted.is_loading:
+        if mounted.version.tree is None:
             return 0.0
-        left = max(0.0, mounted.version.expires - trio.current_time())
+        now = trio.current_time()
+        left = max(0.0, mounted.version.expires - now)
+        if now < mounted.held_until and not self._resolver.cached(mounted.goal).outdated:
+            return min(left, mounted.held_until - now)
+        if mounted.is_loading:
+            return 0.0
         if not mounted.moves:
             return min(IMMUTABLE_TIMEOUT, left)
         known = self._resolver.cached(mounted.goal)
@@ -160,6 +169,7 @@ class NameTable:
         """
         mounted.was_used = True
         if self.ttl(mounted):
+            self._revalidation.schedule(mounted)
             return
         self._check_not_absent(mounted)
         ended = self.start_load(mounted)
