@@ -4,44 +4,44 @@ The file is TOML. An unknown key is an error, so that a typing error does not go
 that the library takes too are checked by its rules. docs/configuration.md lists every key.
 """
 
-import os
 import re
-import stat
-import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 
+from skymount.config_file import ConfigFile, shown
+from skymount.config_portals import (
+    CREDENTIALS,
+    OPTION_KEYS,
+    Place,
+    PortalTable,
+    first_repeated,
+    is_tables,
+    parse_tables,
+)
 from skymount.content.model.skyfile import VerifyPolicy
 from skymount.errors import ConfigError, MalformedError, WrongTypeError
 from skymount.portal.options import (
     CONNECTIONS,
     DEFAULT_SVC_PORTAL_URL,
-    CallOptions,
+    ClientOptions,
     PortalOptions,
     parse_portal_url,
+    portal_identity,
 )
 from skymount.portal.validation import flag, seconds, text, texts
-from skymount.wire.dialect import dialect_named
+from skymount.wire.dialect import Dialect, dialect_named
 
 ENVIRONMENT_PREFIX = "SKYMOUNT_"
 
-_FILE_LIMIT = 1 << 20  # bytes
-_ACCESS_OF_OTHERS = 0o066  # permission bits
 _LOG_NAME_LIMIT = 200  # characters of a mount point in the name of its log
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 _SIZE = re.compile(r"(\d{1,15})\s*([a-z]*)", re.ASCII | re.IGNORECASE)
 _SECONDS_LIMIT = 3600
-_SHOWN_LIMIT = 200  # characters of a bad value in a message
-
-
-def _shown(value: object) -> str:
-    """Return text for a message: short, on one line, without control characters."""
-    found = str(value)[:_SHOWN_LIMIT]
-    return found if found.isprintable() else ascii(found)[1:-1]
 
 
 def parse_size(value: object) -> int:
@@ -51,7 +51,7 @@ def parse_size(value: object) -> int:
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
     unit = _UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None:
-        raise ConfigError(f"not a size: {_shown(repr(value))}; write it like 128 MiB")
+        raise ConfigError(f"not a size: {shown(repr(value))}; write it like 128 MiB")
     return int(match[1]) * unit
 
 
@@ -75,6 +75,16 @@ def _seconds(value: object, key: str) -> float:
 
 def _list(value: object, key: str) -> tuple[str, ...]:
     return texts(value.split() if isinstance(value, str) else value, key)
+
+
+def _portals(value: object, key: str) -> tuple[str, ...]:
+    if isinstance(value, dict):
+        raise ConfigError("a portal's table begins with [[portals]], in two brackets each")
+    found = tuple(map(parse_portal_url, _list(value, key)))
+    repeated = first_repeated(found)
+    if repeated is not None:
+        raise ConfigError(f"{found[repeated]} is listed twice")
+    return found
 
 
 def _path(value: object, key: str) -> str:
@@ -120,14 +130,6 @@ def _boolean(value: object, key: str) -> bool:
     return words[value.lower()]
 
 
-class PortalSettings(CallOptions, total=False):
-    """The options that every client of the portals is made with."""
-
-    ca_file: str
-    connections: int
-    redirect_hosts: tuple[str, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class Config:
     """Everything that can be set; docs/configuration.md says what it means. Bytes and seconds."""
@@ -145,6 +147,7 @@ class Config:
     allow_other: bool = False
     verify: VerifyPolicy = VerifyPolicy.AVAILABLE
     memory_cache: int = 128 << 20
+    tree_cache: int = 256 << 20
     disk_cache: int = 2 << 30  # 0: nothing is kept on disk
     read_ahead: bool = True
     lookup_grace: float = 0.5
@@ -153,18 +156,43 @@ class Config:
     hns_ttl: float = 60.0
     timeout: float = 30.0
     log_file: str = ""
+    portal_tables: tuple[PortalTable, ...] = ()  # of those portals that have one
 
     @property
     def portal_urls(self) -> tuple[str, ...]:
         return self.portals or (DEFAULT_SVC_PORTAL_URL,)
 
     @property
-    def client_options(self) -> PortalSettings:
+    def portal_options(self) -> Mapping[str, ClientOptions]:
+        """The options of each portal's client, by its address: no other portal may get them."""
+        tables = {portal_identity(table.url): table.options for table in self.portal_tables}
+        none = ClientOptions()
+        return {
+            url: {**self.client_options, **tables.get(portal_identity(url), none)}
+            for url in self.portal_urls
+        }
+
+    @property
+    def writing_url(self) -> str:
+        """The portal for commands that write to one: the first that is not read-only, if any."""
+        options = self.portal_options
+        writable = (url for url in options if not options[url].get("read_only"))
+        return next(writable, self.portal_urls[0])
+
+    @property
+    def first_dialect(self) -> Dialect:
+        """The names that the first portal uses."""
+        return PortalOptions.parse(**self.portal_options[self.portal_urls[0]]).dialect
+
+    @property
+    def client_options(self) -> ClientOptions:
+        """The options of a client of a portal that has no table."""
         return {
             "dialect": self.dialect,
             "api_key": self.api_key,
             "custom_user_agent": self.user_agent,
             "headers": dict(self.headers),
+            "node_url": self.node_url,
             "ca_file": self.ca_file,
             "connections": self.connections,
             "redirect_hosts": self.redirect_hosts,
@@ -172,12 +200,11 @@ class Config:
         }
 
 
-_SECRETS = ("api_key", "headers")
-_SINGLE_PORTAL_KEYS = (*_SECRETS, "redirect_hosts")
+_SINGLE_PORTAL_KEYS = (*CREDENTIALS, "redirect_hosts")
 _PORTAL_KEYS = frozenset({*_SINGLE_PORTAL_KEYS, "node_url"})  # never used with other portals
 
 _PARSERS: Mapping[str, Callable[[object, str], object]] = {
-    "portals": lambda value, key: tuple(map(parse_portal_url, _list(value, key))),
+    "portals": _portals,
     "dialect": lambda value, key: dialect_named(text(value, key)).name,
     "api_key": _option,
     "user_agent": lambda value, key: (
@@ -192,6 +219,7 @@ _PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "allow_other": _boolean,
     "verify": lambda value, key: VerifyPolicy.parse(text(value, key)),
     "memory_cache": lambda value, _: parse_size(value),
+    "tree_cache": lambda value, _: parse_size(value),
     "disk_cache": lambda value, _: _size_or_off(value),
     "read_ahead": _boolean,
     "lookup_grace": _seconds,
@@ -201,23 +229,36 @@ _PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "timeout": _seconds,
     "log_file": _path,
 }
-assert set(_PARSERS) == {item.name for item in fields(Config)}
+KEYS = tuple(_PARSERS)
+"""All keys of the file, the tables ``[mounts.NAME]`` left out."""
+
+assert {*KEYS, "portal_tables"} == {item.name for item in fields(Config)}
 
 
-def _merged(config: Config, settings: Mapping[str, object], origin: str) -> Config:
-    """Return the configuration with these settings; ConfigError names the origin and the key."""
+def _merged(config: Config, settings: Mapping[str, object], place: Place) -> Config:
+    """Return the configuration with these settings; ConfigError names the place and the key."""
     unknown = sorted(set(settings) - set(_PARSERS))
     if unknown:
-        known = ", ".join(_PARSERS)
-        raise ConfigError(f"{origin}: unknown key '{_shown(unknown[0])}'; known ones: {known}")
+        said = f"unknown key '{shown(unknown[0])}'; known ones: {', '.join(_PARSERS)}"
+        raise ConfigError(f"{place(unknown[0])}: {said}")
+    portals = settings.get("portals")
+    if is_tables(portals):
+        tables = parse_tables(portals, partial(place, "portals"), KEYS)
+        config = replace(config, portal_tables=_joined(config.portal_tables, tables))
+        settings = {**settings, "portals": [table.url for table in tables]}
     parsed: dict[str, Any] = {}
     for key, value in settings.items():
         try:
             parsed[key] = _PARSERS[key](value, key)
         except (ConfigError, MalformedError, WrongTypeError) as error:
-            named = _shown(error) if str(error).startswith(key) else f"{key}: {_shown(error)}"
-            raise ConfigError(f"{origin}: {named}") from None
+            named = shown(error) if str(error).startswith(key) else f"{key}: {shown(error)}"
+            raise ConfigError(f"{place(key)}: {named}") from None
     return replace(config, **parsed)
+
+
+def _joined(tables: Iterable[PortalTable], later: Iterable[PortalTable]) -> tuple[PortalTable, ...]:
+    """Return all tables; a later one takes the place of another one of the same portal."""
+    return tuple({portal_identity(table.url): table for table in (*tables, *later)}.values())
 
 
 def default_path() -> Path:
@@ -231,35 +272,14 @@ def default_log_file(mountpoint: str) -> str:
     return str(platformdirs.user_log_path("skymount") / f"{name}.log")
 
 
-def _read_file(path: Path, required: bool) -> tuple[dict[str, Any], bool]:
-    """Return what is in the file, and whether other users can read or change it."""
-    try:
-        with path.open("rb") as file:
-            raw = file.read(_FILE_LIMIT + 1)
-            found = os.fstat(file.fileno())
-    except FileNotFoundError:
-        if required:
-            raise ConfigError(f"{path}: no such file") from None
-        return {}, False
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    if len(raw) > _FILE_LIMIT:
-        raise ConfigError(f"{path}: larger than {_FILE_LIMIT} bytes")
-    is_open = stat.S_ISREG(found.st_mode) and bool(found.st_mode & _ACCESS_OF_OTHERS)
-    try:
-        return tomllib.loads(raw.decode()), is_open
-    except (ValueError, RecursionError) as error:  # ValueError also for a huge number
-        raise ConfigError(f"{path}: {_shown(error)}") from None
-
-
-def _pop_mounts(settings: dict[str, Any], path: Path, name: str) -> Mapping[str, dict[str, Any]]:
-    """Take the tables ``[mounts.NAME]`` out of the settings; the one of `name` must exist."""
-    mounts = settings.pop("mounts", {})
+def _mounts(file: ConfigFile, name: str) -> Mapping[str, dict[str, Any]]:
+    """Return the tables ``[mounts.NAME]``; that of `name` must exist."""
+    mounts = file.settings.get("mounts", {})
     if not isinstance(mounts, dict) or not all(isinstance(m, dict) for m in mounts.values()):
-        raise ConfigError(f"{path}: mounts: not tables like [mounts.home]")
+        raise ConfigError(f"{file.place('mounts')}: mounts: not tables like [mounts.home]")
     if name and name not in mounts:
-        known = _shown(", ".join(sorted(mounts))) or "there is none"
-        raise ConfigError(f"{path}: no table [mounts.{name}]; known ones: {known}")
+        known = shown(", ".join(sorted(mounts))) or "there is none"
+        raise ConfigError(f"{file.path}: no table [mounts.{name}]; known ones: {known}")
     return mounts
 
 
@@ -277,39 +297,99 @@ def load(
     whose keys override the file's own. ConfigError says where a bad value was found. `warn` is
     called when other users can read secrets in the file.
     """
-    path = Path(file) if file else default_path()
-    settings, is_open = _read_file(path, required=bool(file))
-    mounts = _pop_mounts(settings, path, name)
+    read = ConfigFile.read(Path(file) if file else default_path(), required=bool(file))
     variables = {f"{ENVIRONMENT_PREFIX}{key.upper()}": key for key in _PARSERS}
     environment = {key: value for name, key in variables.items() if (value := environ.get(name))}
     given = {key: value for key, value in flags.items() if value is not None}
 
-    config = of_file = _merged(Config(), settings, str(path))
-    owners = dict.fromkeys(_PORTAL_KEYS & settings.keys(), config.portal_urls)
+    found = _of_file(read, name, warn)
+    found.add(
+        environment,
+        lambda key, *_: f"{ENVIRONMENT_PREFIX}{str(key).upper()}",
+        is_for_any="portals" not in environment,
+    )
+    found.add(given, lambda *_: "command line")
+    return found.config_in_use(environment.keys() | given.keys())
+
+
+def _of_file(file: ConfigFile, name: str, warn: Callable[[str], None]) -> "_Settings":
+    mounts = _mounts(file, name)
+    at_top = {key: value for key, value in file.settings.items() if key != "mounts"}
+    found = _Settings()
+    found.add(at_top, file.place)
+    has_secrets = _has_secrets(found.config)
+    of_file = found.config
     for each, table in mounts.items():  # errors in tables that are not used are reported too
-        of_mount = _merged(of_file, table, f"{path}: [mounts.{_shown(each)}]")
+
+        def place(*keys: str | int, each: str = each) -> str:
+            return f"{file.place('mounts', each, *keys)}: [mounts.{shown(each)}]"
+
+        has_secrets = _has_secrets(_merged(of_file, table, place)) or has_secrets
         if each == name:
-            config = of_mount
-            owners |= dict.fromkeys(_PORTAL_KEYS & table.keys(), config.portal_urls)
-    if is_open and any(
-        table.get(key) for table in (settings, *mounts.values()) for key in _SECRETS
-    ):
+            found.add(table, place)
+    if has_secrets and file.is_open_to_others:
+        path = file.path
         warn(f"{path}: others can read or change it, and it holds secrets; `chmod 600 {path}`")
-    for key, value in environment.items():
-        config = _merged(config, {key: value}, ENVIRONMENT_PREFIX + key.upper())
-    of_environment = config.portal_urls if "portals" in environment else ()  # (): any portal
-    owners |= dict.fromkeys(_PORTAL_KEYS & environment.keys(), of_environment)
-    config = _merged(config, given, "command line")
-    owners |= dict.fromkeys(_PORTAL_KEYS & given.keys(), config.portal_urls)
-    return _without_foreign(config, owners)
+    return found
 
 
-def _without_foreign(config: Config, owners: Mapping[str, tuple[str, ...]]) -> Config:
-    """Drop keys that belong to other portals than those used; `owners` has the portals of each."""
-    used = set(config.portal_urls)
-    foreign = [key for key, portals in owners.items() if portals and used - set(portals)]
-    config = replace(config, **{key: getattr(Config(), key) for key in foreign})
-    for key in _SINGLE_PORTAL_KEYS:
-        if getattr(config, key) and len(config.portals) > 1:
-            raise ConfigError(f"{key}: name a single portal with it, which it belongs to")
-    return config
+def _has_secrets(config: Config) -> bool:
+    return any(getattr(config, key) for key in CREDENTIALS) or any(
+        table.has_credentials for table in config.portal_tables
+    )
+
+
+class _Settings:
+    """A configuration, and where its keys come from."""
+
+    def __init__(self) -> None:
+        self.config = Config()
+        self._owners: dict[str, tuple[str, ...]] = {}  # portals that a key belongs to; (): any
+        self._places: dict[str, Place] = {}
+
+    def add(
+        self, settings: Mapping[str, object], place: Place, *, is_for_any: bool = False
+    ) -> None:
+        """Add settings that override all before. `is_for_any`: they belong to whichever portal."""
+        self.config = _merged(self.config, settings, place)
+        owners = () if is_for_any else self.config.portal_urls
+        self._owners |= dict.fromkeys(_PORTAL_KEYS & settings.keys(), owners)
+        self._places |= dict.fromkeys(settings, place)
+
+    def config_in_use(self, later: Collection[str]) -> Config:
+        """Return the configuration without what belongs to other portals than those used.
+
+        Keys that were set `later` than the file replace those of a portal's table.
+        """
+        used = _identities(self.config.portal_urls)
+        owners = self._owners.items()
+        foreign = {key for key, urls in owners if urls and used - _identities(urls)}
+        replaced = {key for key in OPTION_KEYS if key in later} - foreign
+        tables = self.config.portal_tables
+        found = replace(
+            self.config,
+            portal_tables=tuple(
+                table.without(replaced) for table in tables if _identities([table.url]) <= used
+            ),
+            **{key: getattr(Config(), key) for key in foreign},
+        )
+        self._check_single_portal(found)
+        return found
+
+    def _check_single_portal(self, config: Config) -> None:
+        """ConfigError for a key of one portal that is set for several."""
+        if len(config.portals) < 2:
+            return
+        keys = list(_SINGLE_PORTAL_KEYS)
+        if any(table.has_credentials for table in config.portal_tables):
+            keys.append("node_url")  # it would get the credentials of one of them
+        for key in keys:
+            if getattr(config, key):
+                raise ConfigError(
+                    f"{self._places[key](key)}: {key}: name a single portal with it, which it "
+                    "belongs to, or set it in the portal's own table [[portals]]"
+                )
+
+
+def _identities(urls: Iterable[str]) -> set[object]:
+    return {portal_identity(url) for url in urls}

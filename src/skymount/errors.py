@@ -96,6 +96,10 @@ class RevisionConflictError(RequestRefusedError):
     """The portal's registry has the same or a higher revision of the entry."""
 
 
+class ReadOnlyPortalError(RequestRefusedError):
+    """The request would change something at a portal that is used read-only; it was not sent."""
+
+
 class StaleEntryError(RevisionConflictError):
     """Somebody else changed the entry that a change was made from; nothing was posted."""
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.fakes.portal import FakePortal, in_thread
-from tests.portal_process import running_portal
+from tests.portal_process import PortalProcess, portal_process, running_portal
 from tests.skymount_process import Sandbox
 
 
@@ -14,6 +14,13 @@ def portal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Its URL."""
     with running_portal(tmp_path_factory.mktemp("portal")) as url:
         yield url
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PortalProcess]:
+    """A portal to which the tests of a module give names."""
+    with portal_process(tmp_path_factory.mktemp("names")) as running:
+        yield running
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import Entry
 from tests.fakes.portal import FakePortal, Reply, Request
 from tests.fakes.skyfiles import noise
-from tests.skymount_process import LIMIT, SKYMOUNT, Done, Sandbox
+from tests.skymount_process import LIMIT, SKYMOUNT, Done, Sandbox, end
 
 BIG = noise(9 << 20, 7)
 STRANGER = SigningKeyPair.from_seed("insecure test seed of somebody else")
@@ -88,10 +88,7 @@ def on_terminal(sandbox: Sandbox, *args: str | Path) -> tuple[str, str]:
         out = process.stdout.read()
         assert process.wait(LIMIT) == 0, shown
     finally:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
+        end(process)
         os.close(master)
     return out.decode(), shown.decode()
 

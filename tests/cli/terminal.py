@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.skymount_process import LIMIT, SKYMOUNT, Sandbox
+from tests.skymount_process import LIMIT, SKYMOUNT, Sandbox, end
 
 
 class Terminal:
@@ -58,8 +58,5 @@ def at_terminal(sandbox: Sandbox, *args: str, controlling: bool = True) -> Itera
     try:
         yield Terminal(process, master)
     finally:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
+        end(process)
         os.close(master)

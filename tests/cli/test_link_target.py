@@ -11,7 +11,7 @@ from tests.cli.helpers import asking
 from tests.fakes import portal as faults
 from tests.fakes.portal import FakePortal, in_thread
 from tests.fakes.skyfiles import encrypted, noise, of_files, resolver, unverifiable
-from tests.portal_process import PortalProcess, portal_process
+from tests.portal_process import PortalProcess
 from tests.skymount_process import Sandbox
 
 PROVEN = of_files({"f": b"content"})
@@ -180,13 +180,6 @@ def test_a_document(sandbox: Sandbox, fake: FakePortal, portal: str) -> None:
 
 
 # Names
-
-
-@pytest.fixture(scope="module")
-def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PortalProcess]:
-    """A portal at which the domain example stands for a directory."""
-    with portal_process(tmp_path_factory.mktemp("names")) as running:
-        yield running
 
 
 @pytest.fixture

@@ -1,17 +1,19 @@
 """A real portal, and a site and names in it, for all acceptance tests of a worker."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from skymount.portal import SyncPortalClient
+from skymount.portal import PortalClient, SyncPortalClient
 from skymount.server.storage import zone_file
 from tests.portal_process import portal_process
 
 FILES = {"a.txt": b"first\n", "dir/b c+%.json": b'{"n": 9007199254740993}', "dir/d.bin": bytes(9)}
 API_KEY = "the pass word"
+LAST = 2**64 - 1
+"""The last revision."""
 
 
 @dataclass(frozen=True)
@@ -39,3 +41,10 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ready]:
             portal.data, lambda found: found.with_record("example", f"svc://{skylink}")
         )
         yield Ready(portal.url, skylink, "example")
+
+
+@pytest.fixture
+async def client(ready: Ready) -> AsyncIterator[PortalClient]:
+    """A client of the portal."""
+    async with PortalClient(ready.url, api_key=API_KEY) as connected:
+        yield connected

@@ -1,7 +1,6 @@
 """The contract's errors and limits, each seen from outside."""
 
 import socket
-from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -25,19 +24,11 @@ from skymount.portal import (
     gen_key_pair_from_seed,
     parse_skylink,
 )
-from tests.contract.conftest import API_KEY, Ready
+from tests.contract.conftest import API_KEY, LAST, Ready
 from tests.contract.recording import LINK, Reply, recording
 
 KEYS = gen_key_pair_from_seed("errors and limits")
 PUBLIC, PRIVATE = KEYS.public_key, KEYS.private_key
-LAST = 2**64 - 1
-
-
-@pytest.fixture
-async def client(ready: Ready) -> AsyncIterator[PortalClient]:
-    """A client of a real portal."""
-    async with PortalClient(ready.url, api_key=API_KEY) as connected:
-        yield connected
 
 
 # --- errors

@@ -4,7 +4,7 @@ import json
 import secrets
 import sys
 import zipfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,18 +19,10 @@ from skymount.portal import (
     gen_key_pair_and_seed,
     gen_key_pair_from_seed,
 )
-from tests.contract.conftest import API_KEY, FILES, Ready
+from tests.contract.conftest import FILES, LAST, Ready
 
 KEYS = gen_key_pair_from_seed("contract")
 PUBLIC, PRIVATE = KEYS.public_key, KEYS.private_key
-LAST = 2**64 - 1
-
-
-@pytest.fixture
-async def client(ready: Ready) -> AsyncIterator[PortalClient]:
-    """A client of the portal."""
-    async with PortalClient(ready.url, api_key=API_KEY) as connected:
-        yield connected
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from skymount.content.cache.memory_cache import MemoryCache
 from skymount.daemon.embedded_portal import EmbeddedPortal
 from skymount.daemon.status import MountStatus
 from skymount.fs.failures import FailureLog
+from skymount.fs.skylinks.tree_cache import TreeCache, TreeCacheConfig
 
 
 class _Names:
@@ -30,6 +31,7 @@ def test_status() -> None:
     status: Any = MountStatus(config, EmbeddedPortal())
     status.memory_cache = MemoryCache(1 << 20)
     status.reader = SimpleNamespace(counts={"bytes": 7})
+    status.trees = TreeCache(TreeCacheConfig(1 << 20))
     status.skylinks, status.domains = _Names(2, 100), _Names(1, 10)
     status.operations = {"read": 3, "lookup": 4}
     status.failures = FailureLog()
@@ -39,6 +41,7 @@ def test_status() -> None:
     assert (found["skylinks"], found["domains"], found["fetched"]) == (2, 1, {"bytes": 7})
     assert found["memory_cache"] == {"size": 1 << 20, "used": 0, "on_its_way": 0}
     assert found["disk_cache"] == {"size": 0}
+    assert found["tree_cache"] == {"size": 1 << 20, "used": 0, "loaded": 0}
     assert found["failed_operations"] == []
     assert list(found["operations"]) == ["lookup", "read"]
     assert status.usage() == (110, 3)

@@ -46,9 +46,9 @@ class FakeRegistry(HttpClient):
     else waits; a number is seconds of delay.
     """
 
-    def __init__(self, number: int = 0) -> None:
+    def __init__(self, number: int = 0, *, read_only: bool = False) -> None:
         url = f"http://p{number}.invalid"
-        super().__init__(url, PortalOptions.parse(url, retries=0))
+        super().__init__(url, PortalOptions.parse(url, retries=0, read_only=read_only))
         self.stored: dict[Key, list[SignedEntry]] = {}
         self.ever: list[SignedEntry] = []
         """All that was ever stored."""

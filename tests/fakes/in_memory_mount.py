@@ -17,6 +17,7 @@ from skymount.fs.dispatcher import FileSystem
 from skymount.fs.inode_space import ROOT, InodeSpace, first_tree_number
 from skymount.fs.skylinks.directory import SkylinksDirectory
 from skymount.fs.skylinks.name_table import NameTable, parse_domain_name, parse_skylink_name
+from skymount.fs.skylinks.tree_cache import TreeCache, TreeCacheConfig
 from skymount.fs.static_tree import StaticTree
 from skymount.fs.subtree import DirectoryEntry, InodeAttributes
 from skymount.portal.failover import Portals
@@ -46,8 +47,11 @@ class FakeReader:
     delays: dict[Skylink, float] = field(default_factory=dict)
     """Seconds that a load takes."""
     loads: list[Skylink] = field(default_factory=list)
+    forgotten: list[Skylink] = field(default_factory=list)
     provisional: dict[Skylink, dict[str, bytes]] = field(default_factory=dict)
     """What a portal says that cannot prove it, while another one fails."""
+    unverified: set[Skylink] = field(default_factory=set)
+    """Content that nobody can prove."""
     open_files: int = 0
     cold: bool = False
     """Whether reads have to wait."""
@@ -58,7 +62,7 @@ class FakeReader:
         self.content[skylink] = files
         return skylink
 
-    async def load(self, skylink: Skylink) -> Skyfile:
+    async def load(self, skylink: Skylink, fingerprint: bytes | None = None) -> Skyfile:
         """Describe a skylink."""
         self.loads.append(skylink)
         await trio.sleep(self.delays.get(skylink, 0))
@@ -72,7 +76,12 @@ class FakeReader:
         if skylink in self.provisional:
             number = len(self.loads)
             return Skyfile(skylink, listing, size, "http://p", Verified.NO, provisional=number)
-        return Skyfile(skylink, listing, size, "http://p", Verified.YES)
+        verified = Verified.NO if skylink in self.unverified else Verified.YES
+        return Skyfile(skylink, listing, size, "http://p", verified)
+
+    def forget(self, skyfile: Skyfile) -> None:
+        """Note that a description was dropped."""
+        self.forgotten.append(skyfile.skylink)
 
     def open(self, skyfile: Skyfile, start: int, size: int) -> "FakeContentFile":
         """Open a file."""
@@ -245,6 +254,10 @@ class InMemoryMount:
     """The names in ``hns``."""
     reader: FakeReader
     names: FakeNames
+    trees: TreeCache
+
+
+_FEW_TREES = TreeCacheConfig(count=64)
 
 
 def push_out(table: NameTable) -> None:
@@ -260,15 +273,16 @@ async def open_in_memory_mount(
     ttl: float = 60.0,
     deadline: float = math.inf,
     tree_number: Callable[[InodeSpace, str], int] = first_tree_number,
+    trees: TreeCacheConfig = _FEW_TREES,
 ) -> AsyncIterator[InMemoryMount]:
     """Make a file system; what it does in the background ends with the block.
 
     `ttl` is the seconds for which a name stays resolved.
     """
-    reader, names = FakeReader(), FakeNames(ttl)
+    reader, names, cache = FakeReader(), FakeNames(ttl), TreeCache(trees)
     async with trio.open_nursery() as nursery:
         table, domains = (
-            NameTable(reader.load, nursery, names, parse, space, tree_number)
+            NameTable(reader, nursery, names, parse, space, cache, tree_number)
             for parse, space in (
                 (parse_skylink_name, InodeSpace.SKYLINKS),
                 (parse_domain_name, InodeSpace.HNS),
@@ -287,7 +301,7 @@ async def open_in_memory_mount(
             },
             table.usage,
         )
-        yield InMemoryMount(Requests(files), files, table, domains, reader, names)
+        yield InMemoryMount(Requests(files), files, table, domains, reader, names, cache)
         nursery.cancel_scope.cancel()
 
 

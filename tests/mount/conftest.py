@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.fuse_device import NEEDS_MOUNTS
+from tests.mount.keys import Owner
 from tests.mount.namespaces import Namespace, new_namespace
 from tests.mount.proxy import Proxy, proxy_to
 from tests.mount.site import Site, make_source
@@ -40,6 +41,19 @@ def site(tmp_path_factory: pytest.TempPathFactory, portal: str) -> Iterator[Site
         made = Site(source, skylink, mount, sandbox, portal)
         output(["ls", made.tree])  # what was used is listed; no test is to depend on another's use
         yield made
+
+
+@pytest.fixture(scope="module")
+def owner(tmp_path_factory: pytest.TempPathFactory, portal: str) -> Owner:
+    """A home with a key, which the tests of a module share."""
+    return Owner.make(Sandbox.make(tmp_path_factory.mktemp("owner") / "sandbox"), portal)
+
+
+@pytest.fixture(scope="module")
+def files(owner: Owner) -> Iterator[Path]:
+    """The directory of its key, mounted."""
+    with owner.mounted() as directory:
+        yield directory
 
 
 @pytest.fixture

@@ -5,28 +5,13 @@ import pty
 import re
 import select
 import subprocess
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.mount.keys import Owner, needs
-from tests.skymount_process import LIMIT, Sandbox, end, output, run
-
-
-@pytest.fixture(scope="module")
-def owner(tmp_path_factory: pytest.TempPathFactory, portal: str) -> Owner:
-    """A home with a key."""
-    return Owner.make(Sandbox.make(tmp_path_factory.mktemp("editors") / "sandbox"), portal)
-
-
-@pytest.fixture(scope="module")
-def files(owner: Owner) -> Iterator[Path]:
-    """The directory of its key, mounted."""
-    with owner.mounted() as directory:
-        yield directory
-
+from tests.skymount_process import LIMIT, end, output, run
 
 VIM = ["vim", "--not-a-term", "-T", "dumb"]
 PLAIN = ["-u", "NONE"]

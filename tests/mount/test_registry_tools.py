@@ -2,29 +2,15 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
 from tests.mount.keys import Owner, needs, program, until
-from tests.skymount_process import Sandbox, end, output
+from tests.skymount_process import end, output
 
 OLD = b"one\ntwo\n"
-
-
-@pytest.fixture(scope="module")
-def owner(tmp_path_factory: pytest.TempPathFactory, portal: str) -> Owner:
-    """A home with a key."""
-    return Owner.make(Sandbox.make(tmp_path_factory.mktemp("tools") / "sandbox"), portal)
-
-
-@pytest.fixture(scope="module")
-def files(owner: Owner) -> Iterator[Path]:
-    """The directory of its key, mounted."""
-    with owner.mounted() as directory:
-        yield directory
 
 
 NEW = [

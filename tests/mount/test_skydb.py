@@ -14,13 +14,7 @@ from tests.fakes.portal import FakePortal, in_thread
 from tests.fakes.skyfiles import unverifiable
 from tests.mount.keys import HOME, Owner, needs, program
 from tests.mount.proxy import proxy_to
-from tests.skymount_process import Sandbox, output, run, xattrs
-
-
-@pytest.fixture(scope="module")
-def owner(tmp_path_factory: pytest.TempPathFactory, portal: str) -> Owner:
-    """A home with a key."""
-    return Owner.make(Sandbox.make(tmp_path_factory.mktemp("skydb") / "sandbox"), portal)
+from tests.skymount_process import output, run, xattrs
 
 
 @pytest.fixture(scope="module")

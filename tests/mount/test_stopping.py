@@ -5,7 +5,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,16 @@ from tests.fakes.skyfiles import describe, noise, unverifiable
 from tests.mount.namespaces import NOBODY, Namespace
 from tests.mount.proxy import Proxy
 from tests.mount.site import BIG, Site
-from tests.skymount_process import LIMIT, Sandbox, clear_mounts, end, mounts_at, output, run
+from tests.skymount_process import (
+    LIMIT,
+    Foreground,
+    Sandbox,
+    clear_mounts,
+    end,
+    mounts_at,
+    output,
+    run,
+)
 
 ENV = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
 
@@ -41,6 +51,22 @@ run(config, Report(ready=lambda: None, warning=lambda text: None), stop_grace=10
 """
 
 HOLD = "import sys; file = open(sys.argv[1], 'rb'); print(flush=True); sys.stdin.read()"
+
+
+@contextmanager
+def hanging_read(
+    mount: Foreground, site: Site, proxy: Proxy
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """Read a file of which the portal sends nothing, though it has taken the request."""
+    file = mount.path / "skylinks" / site.skylink / BIG
+    output(["stat", file])
+    proxy.stalling = True
+    reader = subprocess.Popen(["cat", file], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        assert proxy.stalled.wait(30)
+        yield reader
+    finally:
+        end(reader)
 
 
 def test_umount_waits_until_the_daemon_is_gone(sandbox: Sandbox, portal: str) -> None:
@@ -130,12 +156,7 @@ def test_a_signal_unmounts_while_a_read_hangs(
     The portal has taken the request and is silent; the reader gets an error.
     """
     with sandbox.foreground("--portal", proxy.url) as mount:
-        file = mount.path / "skylinks" / site.skylink / BIG
-        output(["stat", file])
-        proxy.stalling = True
-        reader = subprocess.Popen(["cat", file], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        try:
-            assert proxy.stalled.wait(30)
+        with hanging_read(mount, site, proxy) as reader:
             for _ in range(times):
                 mount.process.send_signal(number)
             assert mount.wait() == 0
@@ -143,27 +164,20 @@ def test_a_signal_unmounts_while_a_read_hangs(
             out, err = reader.communicate(timeout=30)
             assert (reader.returncode, out) == (1, b"")
             assert err
-        finally:
-            end(reader)
         assert "Traceback" not in mount.log.read_text()
 
 
 def test_operations_under_way_have_two_seconds(sandbox: Sandbox, site: Site, proxy: Proxy) -> None:
     """M6: operations under way have 2 s to end; not less, and hardly more."""
-    with sandbox.foreground("--portal", proxy.url, "--timeout", "300") as mount:
-        file = mount.path / "skylinks" / site.skylink / BIG
-        output(["stat", file])
-        proxy.stalling = True
-        reader = subprocess.Popen(["cat", file], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        try:
-            assert proxy.stalled.wait(30)
-            begun = time.monotonic()
-            mount.process.send_signal(signal.SIGTERM)
-            assert mount.wait(8) == 0
-            assert time.monotonic() - begun >= 2
-            assert reader.communicate(timeout=30)[0] == b""
-        finally:
-            end(reader)
+    with (
+        sandbox.foreground("--portal", proxy.url, "--timeout", "300") as mount,
+        hanging_read(mount, site, proxy) as reader,
+    ):
+        begun = time.monotonic()
+        mount.process.send_signal(signal.SIGTERM)
+        assert mount.wait(8) == 0
+        assert time.monotonic() - begun >= 2
+        assert reader.communicate(timeout=30)[0] == b""
 
 
 def test_an_operation_under_way_ends_as_if_nothing_was(sandbox: Sandbox) -> None:
@@ -193,23 +207,18 @@ def test_a_second_signal_ends_at_once(sandbox: Sandbox, site: Site, proxy: Proxy
     """M6: who sends a second signal does not wait for what is under way."""
     path = sandbox.directory()
     command = [sys.executable, "-c", WITH_LONG_GRACE, path, proxy.url]
-    with sandbox.foreground(command=command) as mount:
-        file = mount.path / "skylinks" / site.skylink / BIG
-        output(["stat", file])
-        proxy.stalling = True
-        reader = subprocess.Popen(["cat", file], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        try:
-            assert proxy.stalled.wait(30)
-            mount.process.send_signal(signal.SIGTERM)
-            while "SIGTERM: unmounting" not in mount.log.read_text():
-                assert mount.process.poll() is None
-                time.sleep(0.01)
-            mount.process.send_signal(signal.SIGTERM)
-            assert mount.wait(20) == 0
-            assert mounts_at(mount.path) == []
-            assert reader.communicate(timeout=30)[0] == b""
-        finally:
-            end(reader)
+    with (
+        sandbox.foreground(command=command) as mount,
+        hanging_read(mount, site, proxy) as reader,
+    ):
+        mount.process.send_signal(signal.SIGTERM)
+        while "SIGTERM: unmounting" not in mount.log.read_text():
+            assert mount.process.poll() is None
+            time.sleep(0.01)
+        mount.process.send_signal(signal.SIGTERM)
+        assert mount.wait(20) == 0
+        assert mounts_at(mount.path) == []
+        assert reader.communicate(timeout=30)[0] == b""
 
 
 def test_a_signal_unmounts_while_a_lookup_hangs(sandbox: Sandbox, site: Site, proxy: Proxy) -> None:

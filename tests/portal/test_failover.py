@@ -15,6 +15,7 @@ from skymount.errors import (
     NotFoundError,
     PortalError,
     PortalTimeoutError,
+    ReadOnlyPortalError,
     RequestRefusedError,
     StorageError,
     UnavailableError,
@@ -36,6 +37,17 @@ CONFIG = FailoverConfig()
 def portals(count: int) -> Portals:
     """Return portals that are never talked to."""
     return Portals([PortalClient(f"http://p{n}.invalid", retries=0) for n in range(count)])
+
+
+def test_writable_portals():
+    """W2: those that are read-only are left out, in the same order; without any it is refused."""
+    clients = [
+        PortalClient(f"http://p{n}.invalid", read_only=is_read_only)
+        for n, is_read_only in enumerate([True, False, True, False])
+    ]
+    assert Portals(clients).writable().clients == [clients[1], clients[3]]
+    with pytest.raises(ReadOnlyPortalError):
+        Portals(clients[::2]).writable()
 
 
 class Script:

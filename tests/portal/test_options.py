@@ -10,6 +10,7 @@ from skymount.portal.options import (
     PortalOptions,
     is_local,
     parse_portal_url,
+    portal_identity,
 )
 from skymount.wire.dialect import SKYNET, SVC
 
@@ -92,6 +93,33 @@ def test_local_address(url: str, local: bool):
     assert is_local(url) is local
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("https://portal.example", " HTTPS://Portal.Example:443/ "),
+        ("http://portal.example/", "http://portal.example.:80"),
+        ("http://bücher.example", "http://xn--bcher-kva.example"),
+        ("http://[::1]:81/a", "http://[0:0::1]:81/a/"),
+    ],
+)
+def test_two_spellings_of_an_address(one: str, other: str):
+    assert portal_identity(one) == portal_identity(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("http://portal.example", "https://portal.example"),
+        ("http://portal.example", "http://portal.example:81"),
+        ("http://portal.example", "http://portal.example/a"),
+        ("http://portal.example/a", "http://portal.example/A"),
+        ("http://portal.example", "http://a.portal.example"),
+    ],
+)
+def test_two_portals(one: str, other: str):
+    assert portal_identity(one) != portal_identity(other)
+
+
 def test_options():
     """An empty address is the default portal; the key is not in the repr."""
     options = PortalOptions.parse("", api_key="secret")
@@ -115,6 +143,7 @@ def test_parsed_options():
         connect_timeout=1.5,
         retries=0,
         on_upload_progress=print,
+        read_only=True,
     )
     assert options == PortalOptions(
         "https://portal.example",
@@ -135,6 +164,7 @@ def test_parsed_options():
             ("xn--bcher-kva.example", 443),
         ),
         ca_file="/etc/ca.pem",
+        read_only=True,
     )
 
 
@@ -172,6 +202,7 @@ def test_defaults():
         ("connect_timeout", "1"),
         ("retries", "3"),
         ("retries", False),
+        ("read_only", 1),
         ("on_upload_progress", 5),
         ("nonsense", 1),
         ("url", "http://host"),
@@ -255,7 +286,11 @@ def test_overridden():
 
 
 @pytest.mark.parametrize(
-    "name", ["retries", "connections", "node_url", "redirect_hosts", "connect_timeout", "url"]
+    "name",
+    [
+        *("retries", "connections", "node_url", "redirect_hosts", "connect_timeout", "url"),
+        "read_only",
+    ],
 )
 def test_not_for_one_call(name: str):
     """What belongs to the connections cannot be changed for one call."""

@@ -16,6 +16,7 @@ from skymount.errors import (
     MalformedError,
     PortalError,
     PortalTimeoutError,
+    ReadOnlyPortalError,
     SkymountError,
     WrongTypeError,
 )
@@ -278,6 +279,47 @@ async def test_texts_that_cannot_be_sent(name: str, tmp_path: Path):
                 with suppress(SkymountError):
                     await made(method(client, name)(**wrong))
         assert not any("x-evil" in request.headers for request in portal.requests)
+
+
+# --- a client that is read-only
+
+WRITING = (
+    *("upload_file", "upload_directory", "create_skykey", "add_skykey", "delete_skykey"),
+    *("registry.set_entry",),
+)
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_read_only(name: str, tmp_path: Path):
+    """W2: nothing but GET and HEAD reaches the portal; what writes fails before anything is sent,
+    also with options of the call.
+    """
+    async with (
+        running(FakePortal()) as portal,
+        PortalClient(portal.url, retries=0, read_only=True) as client,
+    ):
+        portal.add(SMALL)
+        with suppress(SkymountError):
+            await method(client, name)(**arguments(name, tmp_path), **OPTIONS)
+        assert {request.method for request in portal.requests} <= {"GET", "HEAD"}
+        if name in WRITING:
+            with pytest.raises(ReadOnlyPortalError) as caught:
+                await method(client, name)(**arguments(name, tmp_path))
+            assert caught.value.url.startswith(portal.url)
+            assert portal.requests == []
+
+
+async def test_read_only_node(tmp_path: Path):
+    """W2: nor does anything else reach the place where its skykeys are kept."""
+    async with (
+        running(FakePortal()) as node,
+        PortalClient("http://portal.invalid", node_url=node.url, read_only=True) as client,
+    ):
+        with pytest.raises(ReadOnlyPortalError):
+            await client.create_skykey("name")
+        with pytest.raises(PortalError):
+            await client.get_skykeys()
+        assert [request.method for request in node.requests] == ["GET"]
 
 
 # --- errors and secrets

@@ -30,6 +30,7 @@ from skymount.errors import (
     UnavailableError,
 )
 from skymount.portal.client.client import PortalClient
+from skymount.portal.options import ClientOptions
 from skymount.portal.verify_policy import VerifyPolicy
 from skymount.wire.dialect import Dialect
 from skymount.wire.skylink import Skylink
@@ -125,10 +126,12 @@ class WriteSession:
         return self.portals.clients[0].dialect
 
     async def upload(self, body: "UploadBody") -> Skylink:
-        """Upload content to the first portal only: the user chose where it goes."""
+        """Upload content to one portal only, the first that is not read-only: the user chose where
+        it goes.
+        """
         from skymount.portal.client.upload import send
 
-        return (await send(self.portals.clients[0].http, body)).skylink
+        return (await send(self.portals.writable().clients[0].http, body)).skylink
 
     async def set(self, entry: "EntryId", pair: "SigningKeyPair", data: bytes) -> "EntryState":
         """Set an entry, whatever it holds; an error says if the spool keeps the change."""
@@ -158,17 +161,18 @@ def run_with_client(
     settings: Config,
     function: Callable[[PortalClient], Awaitable[T]],
     ledger: "Ledger | None" = None,
+    *,
+    writes: bool = False,
 ) -> T:
-    """Run a function with a client of the first portal; return its result."""
+    """Run a function with a client of one portal; return its result.
+
+    It is the first portal, or what the user wants to write to: the first that is not read-only.
+    """
+    url = settings.writing_url if writes else settings.portal_urls[0]
+    options: ClientOptions = {**settings.portal_options[url], "timeout": settings.timeout}
 
     async def main() -> T:
-        async with PortalClient(
-            settings.portal_urls[0],
-            timeout=settings.timeout,
-            node_url=settings.node_url,
-            ledger=ledger,
-            **settings.client_options,
-        ) as client:
+        async with PortalClient(url, ledger=ledger, **options) as client:
             return await function(client)
 
     return _run(settings, main)
@@ -201,7 +205,7 @@ def run_with_revision(
             raise
 
     with open_ledger() as ledger:
-        return run_with_client(settings, main, ledger)
+        return run_with_client(settings, main, ledger, writes=True)
 
 
 def run_with_content(
@@ -258,7 +262,7 @@ def run_with_writes(settings: Config, function: Callable[[WriteSession], Awaitab
 def _open_portals(settings: Config) -> "AbstractAsyncContextManager[Portals]":
     from skymount.portal.failover import open_portals
 
-    return open_portals(settings.portal_urls, timeout=settings.timeout, **settings.client_options)
+    return open_portals(settings.portal_options, settings.timeout)
 
 
 @asynccontextmanager
@@ -328,12 +332,20 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
+def _has_api_key(settings: Config, url: str) -> bool:
+    """Whether a key is sent to the portal of an address."""
+    own = settings.portal_options.items()
+    return bool(settings.api_key) or any(
+        options.get("api_key") and url.startswith(f"{portal}/") for portal, options in own
+    )
+
+
 def _with_advice(settings: Config, error: BaseException) -> BaseException:
     """Add advice that the user needs to the message of an error."""
     if isinstance(error, AccessDeniedError) and error.status == HTTPStatus.UNAUTHORIZED:
         advice = (
             "the api_key is wrong"
-            if settings.api_key
+            if _has_api_key(settings, error.url)
             else "set api_key in the configuration, or SKYMOUNT_API_KEY, for this portal"
         )
         error.message = f"{error.message.rstrip('.')}; {advice}"

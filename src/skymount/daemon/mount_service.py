@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, closing
+from dataclasses import replace
 from functools import partial
 
 import trio
@@ -33,6 +34,7 @@ from skymount.fs.registry.keyring_cache import KeyringCache
 from skymount.fs.registry.lookup import RegistryDirectoryConfig
 from skymount.fs.skylinks.directory import SkylinksDirectory
 from skymount.fs.skylinks.name_table import NameTable, parse_domain_name, parse_skylink_name
+from skymount.fs.skylinks.tree_cache import TreeCache, TreeCacheConfig
 from skymount.fs.skylinks.xattrs import entry_attributes
 from skymount.fs.static_tree import StaticTree
 from skymount.fs.subtree import Subtree
@@ -87,11 +89,7 @@ async def _serve(
     status = MountStatus(config, embedded)
     async with AsyncExitStack() as stack:
         portals = await stack.enter_async_context(
-            open_portals(
-                config.portal_urls,
-                timeout=config.timeout / _SILENT_PORTALS,
-                **config.client_options,
-            )
+            open_portals(config.portal_options, config.timeout / _SILENT_PORTALS)
         )
         reader = await _open_reader(stack, config, portals, status, report)
         nursery = await stack.enter_async_context(trio.open_nursery())
@@ -174,13 +172,25 @@ def _content_trees(
 ) -> tuple[SkylinksDirectory, SkylinksDirectory]:
     resolving = NameResolverConfig(config.hns_ttl, config.verify)
     resolver = NameResolver(registry.portals, registry, resolving)
-    skylinks = NameTable(reader.load, nursery, resolver, parse_skylink_name, InodeSpace.SKYLINKS)
-    domains = NameTable(reader.load, nursery, resolver, parse_domain_name, InodeSpace.HNS)
+    cache = status.trees = TreeCache(_tree_bounds(config))
+    skylinks, domains = (
+        NameTable(reader, nursery, resolver, parse, space, cache)
+        for parse, space in (
+            (parse_skylink_name, InodeSpace.SKYLINKS),
+            (parse_domain_name, InodeSpace.HNS),
+        )
+    )
     status.skylinks, status.domains = skylinks, domains
     of_names = partial(
         SkylinksDirectory, reader, lookup_grace=config.lookup_grace, deadline=config.timeout
     )
     return of_names(skylinks), of_names(domains)
+
+
+def _tree_bounds(config: Config) -> TreeCacheConfig:
+    """Return the bounds of all trees; without a disk cache they come back from a portal only."""
+    bounds = TreeCacheConfig(config.tree_cache)
+    return bounds if config.disk_cache else replace(bounds, count=sys.maxsize)
 
 
 def _key_trees(

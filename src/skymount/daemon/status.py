@@ -14,6 +14,7 @@ from skymount.content.fetch.reader import ContentReader
 from skymount.daemon.embedded_portal import EmbeddedPortal
 from skymount.fs.failures import FailureLog
 from skymount.fs.skylinks.name_table import NameTable
+from skymount.fs.skylinks.tree_cache import TreeCache
 
 
 @dataclass
@@ -25,6 +26,7 @@ class MountStatus:
     memory_cache: MemoryCache = field(init=False)
     write_behind: WriteBehindQueue | None = field(init=False, default=None)
     reader: ContentReader = field(init=False)
+    trees: TreeCache = field(init=False)
     skylinks: NameTable = field(init=False)
     domains: NameTable = field(init=False)
     operations: Mapping[str, int] = field(init=False)  # requests of the kernel by kind
@@ -32,7 +34,7 @@ class MountStatus:
     _started: float = field(init=False, default_factory=time.time)
 
     def to_json(self) -> bytes:
-        cache = self.memory_cache
+        cache, trees = self.memory_cache, self.trees
         found = {
             "version": __version__,
             "pid": os.getpid(),
@@ -43,6 +45,7 @@ class MountStatus:
             "verify": self.config.verify.value,
             "memory_cache": {"size": cache.size, "used": cache.used, "on_its_way": cache.reserved},
             "disk_cache": self._disk_cache(),
+            "tree_cache": {"size": trees.config.size, "used": trees.used, "loaded": len(trees)},
             "fetched": self.reader.counts,
             "skylinks": len(self.skylinks),
             "domains": len(self.domains),

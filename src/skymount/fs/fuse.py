@@ -24,6 +24,7 @@ from skymount.errors import (
     MountError,
     NotFoundError,
     PortalTimeoutError,
+    ReadOnlyPortalError,
     SkymountError,
     StaleEntryError,
 )
@@ -58,6 +59,7 @@ ERRNO: Sequence[tuple[type[SkymountError], int]] = (
     (NotFoundError, errno.ENOENT),  # every portal said so; a failure never counts as that
     (AccessDeniedError, errno.EACCES),  # credentials, payment or a blocklist
     (PortalTimeoutError, errno.ETIMEDOUT),
+    (ReadOnlyPortalError, errno.EROFS),  # all portals are read-only
     (StaleEntryError, errno.ESTALE),  # someone else changed the entry since it was opened
     (FrozenEntryError, errno.EPERM),  # the entry has the last revision
     (InvalidDocumentError, errno.EINVAL),  # what was written to a file of skydb is no JSON

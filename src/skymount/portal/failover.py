@@ -5,11 +5,19 @@ together. It does not know what is asked. ``health`` decides who is worth asking
 
 import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar, Unpack
+from typing import TypeVar
 
 import trio
 
@@ -19,6 +27,7 @@ from skymount.errors import (
     NotFoundError,
     PortalError,
     PortalTimeoutError,
+    ReadOnlyPortalError,
     StorageError,
     UnavailableError,
 )
@@ -71,6 +80,16 @@ class Portals:
     """
     _health: dict[PortalReader, PortalHealth] = field(default_factory=dict)
     _hedges: HedgeBudget = field(default_factory=HedgeBudget)
+
+    @property
+    def writable_clients(self) -> list[PortalReader]:
+        return [client for client in self.clients if not client.http.options.read_only]
+
+    def writable(self) -> "Portals":
+        """Return those that are not read-only; ReadOnlyPortalError when all are."""
+        if self.clients and not self.writable_clients:
+            raise ReadOnlyPortalError("all portals are read-only in the configuration")
+        return replace(self, clients=self.writable_clients)
 
     def ranked(self) -> list[PortalReader]:
         """Return the portals in the order in which they are asked."""
@@ -312,13 +331,16 @@ def _bare(error: E) -> E:
 
 @asynccontextmanager
 async def open_portals(
-    urls: Sequence[str], **options: Unpack[ClientOptions]
+    portals: Mapping[str, ClientOptions], timeout: float
 ) -> AsyncIterator[Portals]:
-    """Open a client for each URL. They retry nothing: `Portals` asks the next portal instead."""
+    """Open a client for each URL, with its options and seconds of silence.
+
+    They retry nothing: `Portals` asks the next portal instead.
+    """
     async with AsyncExitStack() as stack:
         clients = []
-        for url in urls:
-            parsed = replace(PortalOptions.parse(url, **options), retries=0)
+        for url, options in portals.items():
+            parsed = replace(PortalOptions.parse(url, **options), idle_timeout=timeout, retries=0)
             clients.append(await stack.enter_async_context(PortalReader.of(parsed)))
         if len(clients) < 2:
             yield Portals(clients)

@@ -11,7 +11,7 @@ from typing import Any, Self, TypedDict, Unpack
 from urllib.parse import urlsplit
 
 from skymount.errors import MalformedError, WrongTypeError
-from skymount.portal.validation import callback, integer, mapping, seconds, text, texts
+from skymount.portal.validation import callback, flag, integer, mapping, seconds, text, texts
 from skymount.portal.verify_policy import VerifyPolicy
 from skymount.wire.dialect import SVC, Dialect, dialect_named
 from skymount.wire.http.host import is_loopback
@@ -40,6 +40,7 @@ RETRIES = 3
 _MOST_RETRIES = 10  # ten minutes with the longest pauses
 _MOST_CONNECTIONS = 1000
 
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 _URL_LIMIT = 2048  # characters of an address; host names have 253
 _SHOWN = 80  # characters of a refused value that its message repeats
 
@@ -101,6 +102,7 @@ class ClientOptions(CommonOptions, total=False):
     connect_timeout: float
     retries: int
     ca_file: str
+    read_only: bool
 
 
 def parse_portal_url(url: str) -> str:
@@ -127,6 +129,17 @@ def parse_portal_url(url: str) -> str:
     if parts.scheme not in ("http", "https") or not host or port == 0:
         raise MalformedError(f"bad portal URL {shown}: it looks like https://portal.example")
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+
+
+def portal_identity(url: str) -> tuple[str, str, int, str]:
+    """Return what all spellings of a portal's address have in common: scheme, host, port, path."""
+    parts = urlsplit(parse_portal_url(url))
+    host = (parts.hostname or "").removesuffix(".")
+    try:
+        host = ip_address(host).compressed
+    except ValueError:
+        host = host.encode("idna").decode().lower()
+    return parts.scheme, host, parts.port or _DEFAULT_PORTS[parts.scheme], parts.path
 
 
 def _is_host(host: str | None) -> bool:
@@ -166,6 +179,8 @@ class PortalOptions:
     verify: VerifyPolicy = VerifyPolicy.AVAILABLE
     ca_file: str = ""
     """An absolute path; empty: the system's authorities alone."""
+    read_only: bool = False
+    """Whether only requests are sent that change nothing at the portal."""
 
     @classmethod
     def parse(cls, url: str = "", /, **options: Unpack[ClientOptions]) -> Self:
@@ -272,4 +287,5 @@ _PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "connections": lambda value, name: integer(value, name, 1, _MOST_CONNECTIONS),
     "connect_timeout": seconds,
     "retries": lambda value, name: integer(value, name, 0, _MOST_RETRIES),
+    "read_only": flag,
 }

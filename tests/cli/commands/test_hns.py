@@ -2,24 +2,16 @@
 
 import json
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
 
 from skymount.wire.registry_entry import entry_link
-from tests.portal_process import PortalProcess, portal_process
+from tests.portal_process import PortalProcess
 from tests.skymount_process import Sandbox
 
 KEY, TWEAK = "ab" * 32, "cd" * 32
-
-
-@pytest.fixture(scope="module")
-def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PortalProcess]:
-    """A portal that knows names."""
-    with portal_process(tmp_path_factory.mktemp("names")) as running:
-        yield running
 
 
 @pytest.fixture

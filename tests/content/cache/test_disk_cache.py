@@ -1,10 +1,15 @@
 """What was read is there without a portal; whose word it is counts; damage is a miss."""
 
+import gc
 import struct
+import weakref
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import trio
+import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -205,6 +210,59 @@ async def test_unverified_is_asked_for_again(stack: OpenContentStack, tmp_path: 
         honest.add(LARGE)
         async with stack(disk=tmp_path / "c", urls=urls) as made:
             assert await everything(made, LARGE) == LARGE.payload
+
+
+async def test_described_again(stack: OpenContentStack, tmp_path: Path):
+    """S12: An unverified description that was used before is used again without asking a portal;
+    one that says anything else is not.
+    """
+    async with running(FakePortal()) as portal:
+        portal.base_sectors = False
+        portal.add(LARGE)
+        async with stack(disk=tmp_path / "c", urls=[portal.url]) as made:
+            first = await made.reader.load(LARGE.skylink)
+            assert first.verified is Verified.NO
+            await made.settled()
+            portal.requests.clear()
+            again = await made.reader.load(LARGE.skylink, first.fingerprint())
+            assert portal.requests == []
+            assert again.fingerprint() == first.fingerprint()
+            assert not again.is_provisional
+            assert again.listing.packed == first.listing.packed
+            for fingerprint in (None, b"", bytes(16)):
+                portal.requests.clear()
+                await made.reader.load(LARGE.skylink, fingerprint)
+                assert portal.requests
+
+
+def test_fingerprints():
+    """S12: Descriptions of one skylink differ in names, sizes and portal, unless it is verified."""
+    one = Skyfile(LARGE.skylink, listing_of(describe(FILES)), 1, "http://a", Verified.NO)
+    others = [
+        replace(one, portal="http://b"),
+        replace(one, listing=listing_of(describe({"x": b""}))),
+        replace(one, verified=Verified.YES),
+    ]
+    assert len({each.fingerprint() for each in (one, *others)}) == 4
+    assert others[2].fingerprint() == b""
+    assert replace(one, provisional=3).fingerprint() == one.fingerprint()
+
+
+async def test_forgotten_description(stack: OpenContentStack):
+    """S12: A description that is dropped is not held by those that read it; open files go on."""
+    async with stack() as made:
+        made.portal.add(LARGE)
+        found = await made.reader.load(LARGE.skylink)
+        listing = weakref.ref(found.listing)
+        with closing(made.reader.open(found, 0, found.size)) as file:
+            made.reader.forget(found)
+            assert await file.wait(0, 10) == LARGE.payload[:10]
+        made.reader.forget(found)
+        made.reader.forget(found)
+        del found, file
+        await trio.testing.wait_all_tasks_blocked()
+        gc.collect()
+        assert listing() is None
 
 
 async def test_provisional_is_not_kept(stack: OpenContentStack, tmp_path: Path):

@@ -40,6 +40,21 @@ def test_oldest_goes_first():
     assert [n for n in range(4) if key(n) in cache] == [0, 2, 3]
 
 
+def test_number_of_units():
+    """R4: However small the units are, there is a limit to their number."""
+    cache = MemoryCache(1 << 20, max_units=3)
+    for n in range(3):
+        cache.put(key(n), b"x")
+    cache.get(key(0))
+    cache.put(key(3), b"x")
+    assert [n for n in range(4) if key(n) in cache] == [0, 2, 3]
+    cache.mark_consumed(key(3))
+    cache.put(key(4), b"x")
+    assert [n for n in range(5) if key(n) in cache] == [0, 2, 4]
+    cache.put(key(4), b"again")
+    assert [n for n in range(5) if key(n) in cache] == [0, 2, 4]
+
+
 def test_what_was_left_goes_first():
     """R4: Where room is needed, what was read in order goes first, as the kernel has it."""
     cache = MemoryCache(40)

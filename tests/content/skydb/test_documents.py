@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +18,17 @@ from skymount.content.model.skyfile import LoadedSkyfile, Verified, VerifyPolicy
 from skymount.content.skydb.document_text import as_text, as_upload
 from skymount.content.skydb.documents import Documents
 from skymount.content.worker.shared_memory import LongText
-from skymount.errors import BadContentError, InvalidDocumentError, StaleEntryError
+from skymount.errors import (
+    BadContentError,
+    InvalidDocumentError,
+    ReadOnlyPortalError,
+    StaleEntryError,
+)
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.client import PortalClient
 from skymount.portal.failover import Portals
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.revision_marks import EntryId
-from skymount.portal.options import PortalOptions
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.metadata import Metadata, encode_metadata
@@ -72,11 +76,15 @@ class CountingLoader(SkyfileLoader):
 
 @asynccontextmanager
 async def open_kit(
-    *urls: str, path: Path, policy: VerifyPolicy = VerifyPolicy.AVAILABLE, cache: int = 64 << 20
+    *urls: str,
+    path: Path,
+    policy: VerifyPolicy = VerifyPolicy.AVAILABLE,
+    cache: int = 64 << 20,
+    read_only: Collection[str] = (),
 ) -> AsyncIterator[Kit]:
     """Open the documents of portals, with a ledger of their own."""
     async with AsyncExitStack() as stack:
-        clients = [PortalReader.of(PortalOptions.parse(url)) for url in urls]
+        clients = [PortalReader(url, read_only=url in read_only) for url in urls]
         portals = Portals([await stack.enter_async_context(client) for client in clients])
         loader = CountingLoader(portals, policy)
         loader.loads = []
@@ -117,6 +125,17 @@ async def test_written_and_read(portal: str, tmp_path: Path):
         assert result.data == {"a": [1, "é"]}
         await client.db.set_json(PAIR.private_hex, "doc", {"b": 2})
         assert (await kit.documents.read(ref("doc"))).data == b'{\n  "b": 2\n}\n'
+
+
+async def test_a_portal_that_is_read_only_gets_no_document(portal: str, tmp_path: Path):
+    """W2: documents and entries go to another one; without any nothing is sent."""
+    async with running(FakePortal()) as mirror:
+        async with open_kit(mirror.url, portal, path=tmp_path, read_only=[mirror.url]) as kit:
+            await kit.documents.write(ref("skips"), PAIR, b"{}", None)
+        async with open_kit(mirror.url, path=tmp_path, read_only=[mirror.url]) as kit:
+            with pytest.raises(ReadOnlyPortalError):
+                await kit.documents.write(ref("skips"), PAIR, b"{}", None)
+        assert mirror.asked("^POST") == []
 
 
 async def test_both_stored_forms(portal: str, tmp_path: Path):

@@ -7,7 +7,7 @@ import signal
 import socket
 import stat
 from collections.abc import Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,8 +28,9 @@ from skymount.portal.client.client import PortalClient
 from skymount.portal.http.retry import RetryPolicy
 from skymount.server.storage import zone_file
 from tests.fakes import portal as fake
-from tests.fakes.portal import FakePortal, Reply, Request, running
+from tests.fakes.portal import FakePortal, Reply, Request
 from tests.fakes.skyfiles import noise, of_files
+from tests.portal.connected import connected
 from tests.portal_process import PortalProcess
 
 DATA = noise(3_000_000, 3)
@@ -47,13 +48,9 @@ class Downloads(FakePortal):
         super().fault(fault, pattern, times)
 
 
-@asynccontextmanager
-async def talking(**options: object):
-    """Yield a portal that names its content by an ETag, and a client of it."""
-    async with running(Downloads()) as portal:
-        portal.add(LARGE)
-        async with PortalClient(portal.url, **options) as client:  # type: ignore[arg-type]
-            yield portal, client
+def talking(**options: object):
+    """Yield a portal that has content, and a client of it."""
+    return connected(Downloads(), LARGE, **options)
 
 
 def tagged(request: Request, reply: Reply, tag: bytes = TAG) -> Reply:

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +23,18 @@ from skymount.portal.client.registry import RegistryEntry
 from skymount.server.storage import zone_file
 from skymount.wire.dialect import SKYNET
 from tests.fakes import portal as fake
-from tests.fakes.portal import FakePortal, Reply, running
+from tests.fakes.portal import FakePortal, Reply
 from tests.fakes.skyfiles import noise, of_files
+from tests.portal.connected import connected
 from tests.portal_process import PortalProcess
 
 SMALL = of_files({"a.txt": b"hello", "d/b": noise(3000)})
 LINK = f"svc://{SMALL.name}"
 
 
-@asynccontextmanager
-async def talking(**options: object):
+def talking(**options: object):
     """Yield a portal that has content, and a client of it."""
-    async with running(FakePortal()) as portal:
-        portal.add(SMALL)
-        async with PortalClient(portal.url, **options) as client:  # type: ignore[arg-type]
-            yield portal, client
+    return connected(FakePortal(), SMALL, **options)
 
 
 async def content_of(body: bytes, content_type: str) -> FileContent:

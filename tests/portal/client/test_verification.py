@@ -2,8 +2,8 @@
 
 import json
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, FunctionType
@@ -23,7 +23,7 @@ from skymount.server.storage import zone_file
 from skymount.wire.metadata import Metadata, Subfile, encode_metadata, parse_metadata
 from skymount.wire.skylink import SECTOR_SIZE
 from tests.fakes import portal as fake
-from tests.fakes.portal import FakePortal, Reply, Request, running
+from tests.fakes.portal import FakePortal, Reply, Request
 from tests.fakes.resolving import FakeRegistry
 from tests.fakes.skyfiles import (
     FakeSkyfile,
@@ -36,6 +36,7 @@ from tests.fakes.skyfiles import (
     sealed,
     unverifiable,
 )
+from tests.portal.connected import connected
 from tests.portal_process import PortalProcess
 from tests.server.registry_entries import signed
 
@@ -59,15 +60,11 @@ CONTENT = {
 FILES = [(name, path) for name, skyfile in CONTENT.items() for path in skyfile.files]
 
 
-@asynccontextmanager
-async def talking(
+def talking(
     *skyfiles: FakeSkyfile, **options: Any
-) -> AsyncIterator[tuple[FakePortal, PortalClient]]:
-    """Yield a portal that has content, and a client of it."""
-    async with running(FakePortal()) as portal:
-        portal.add(*skyfiles)
-        async with PortalClient(portal.url, **{"retries": 0, **options}) as client:
-            yield portal, client
+) -> AbstractAsyncContextManager[tuple[FakePortal, PortalClient]]:
+    """Yield a portal that has content, and a client of it that repeats nothing."""
+    return connected(FakePortal(), *skyfiles, **{"retries": 0, **options})
 
 
 def downloads(portal: FakePortal) -> list[str]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -588,6 +589,12 @@ def test_removed_ledger_leaves_no_old_log(path: Path):
     one.close()
 
 
+def execute(path: Path, statement: str, values: tuple[object, ...] = ()) -> None:
+    """Change a database behind the ledger's back."""
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(statement, values)
+
+
 def _damage(path: Path, how: str) -> None:
     raw = path.read_bytes()
     if how == "empty":
@@ -637,9 +644,7 @@ def test_damaged_mark_is_refused(path: Path, column: str, value: object):
     """A mark that is not what was written is no mark, and its absence is not believed either."""
     ledger = Ledger.open(path)
     ledger.record_seen(signed(), "a")
-    with sqlite3.connect(path) as database:
-        database.execute(f"UPDATE entries SET {column} = ?", (value,))
-    database.close()
+    execute(path, f"UPDATE entries SET {column} = ?", (value,))
     with pytest.raises(StorageError, match=str(path)):
         ledger.mark_of(KEY, TWEAK)
     with pytest.raises(StorageError, match=str(path)):
@@ -651,9 +656,7 @@ def test_damaged_spool_is_refused(path: Path):
     """What does not fit its signature is not sent."""
     ledger = Ledger.open(path)
     ledger.claim_revision(signed(b"x"), "a")
-    with sqlite3.connect(path) as database:
-        database.execute("UPDATE spool SET data = ?", (b"y",))
-    database.close()
+    execute(path, "UPDATE spool SET data = ?", (b"y",))
     with pytest.raises(StorageError, match=str(path)):
         ledger.pending()
     assert ledger.drop(1)
@@ -663,9 +666,7 @@ def test_damaged_spool_is_refused(path: Path):
 def test_newer_version_is_refused(path: Path):
     """A ledger that a newer skymount made is left alone."""
     Ledger.open(path).close()
-    with sqlite3.connect(path) as database:
-        database.execute("PRAGMA user_version = 3")
-    database.close()
+    execute(path, "PRAGMA user_version = 3")
     with pytest.raises(StorageError, match="version 3"):
         Ledger.open(path)
 
@@ -673,9 +674,7 @@ def test_newer_version_is_refused(path: Path):
 def test_other_databases_are_refused(path: Path):
     """A database of another program is not changed."""
     path.parent.mkdir()
-    with sqlite3.connect(path) as database:
-        database.execute("CREATE TABLE mine (x)")
-    database.close()
+    execute(path, "CREATE TABLE mine (x)")
     with pytest.raises(StorageError, match="not made by skymount"):
         Ledger.open(path)
 

@@ -13,6 +13,7 @@ from skymount.errors import (
     KeyringError,
     MalformedError,
     PortalError,
+    ReadOnlyPortalError,
     RevisionConflictError,
     RolledBackError,
     StaleEntryError,
@@ -792,11 +793,13 @@ async def test_real_portal(portal: PortalProcess, ledger: Ledger):
         assert pending(ledger) == [(b"edit", None)]
 
 
-async def test_rewrite_waits_for_a_portal_that_may_have_something_newer(
+@pytest.mark.parametrize("deletes", [False, True], ids=["rewrite", "deletion"])
+async def test_change_waits_for_a_portal_that_may_have_something_newer(
     both: VerifiedRegistry,
     one: FakeRegistry,
     two: FakeRegistry,
     ledger: Ledger,
+    deletes: bool,
     autojump_clock: object,
 ):
     """G4: a portal that is behind does not speak for one that cannot be asked."""
@@ -804,22 +807,55 @@ async def test_rewrite_waits_for_a_portal_that_may_have_something_newer(
     two.set(signed(b"newer, by another machine", 9))
     ledger.record_seen(signed(b"seen", 4), "a")
     two.always = "down"
+    change = both.delete(ref(), PAIR) if deletes else both.write(ref(), PAIR, b"mine", None)
     with pytest.raises(PortalError):
-        await both.write(ref(), PAIR, b"mine", None)
-    assert [data for data, _ in pending(ledger)] == [b"mine"]
+        await change
+    assert [data for data, _ in pending(ledger)] == ([] if deletes else [b"mine"])
+    assert one.posts == two.posts == []
 
 
-async def test_deletion_waits_for_a_portal_that_may_have_something_newer(
-    both: VerifiedRegistry,
-    one: FakeRegistry,
-    two: FakeRegistry,
-    ledger: Ledger,
-    autojump_clock: object,
+# read-only portals
+
+
+async def test_writes_skip_a_portal_that_is_read_only(one: FakeRegistry, ledger: Ledger):
+    """W2: as if it were not there; G12: what fails is kept for the others only."""
+    mirror = FakeRegistry(2, read_only=True)
+    entries = VerifiedRegistry(portals_of([mirror, one]), ledger, fresh=0)
+    mirror.set(signed(b"theirs", 4))
+    done = await entries.write(ref(), PAIR, b"ours", None)
+    assert (done.revision, one.latest(PAIR.public_key, ref().tweak)) == (5, done.signed)
+    one.always = "deaf"
+    with pytest.raises(UnavailableError):
+        await entries.write(ref(), PAIR, b"later", None)
+    assert [each.portals for each in ledger.pending()] == [(one.url,)]
+    assert mirror.posts == []
+    assert entries.at([mirror.url]) is None
+
+
+async def test_without_a_portal_to_write_to_nothing_is_signed(ledger: Ledger):
+    """W2: the content is kept, and not sent by itself; a deletion is refused."""
+    mirror = FakeRegistry(1, read_only=True)
+    mirror.set(signed(b"there", 4))
+    entries = VerifiedRegistry(portals_of([mirror]), ledger, fresh=0)
+    with pytest.raises(ReadOnlyPortalError):
+        await entries.write(ref(), PAIR, b"ours", None)
+    with pytest.raises(ReadOnlyPortalError):
+        await entries.delete(ref(), PAIR)
+    (kept,) = ledger.pending()
+    assert (kept.data, kept.signed, kept.portals) == (b"ours", None, ())
+    assert kept.status is PendingStatus.FAILED
+    assert mirror.posts == []
+
+
+async def test_a_retry_without_a_portal_to_write_to_changes_nothing(
+    alone: VerifiedRegistry, one: FakeRegistry, ledger: Ledger
 ):
-    """G4: the same for a deletion."""
-    one.set(signed(b"old", 3))
-    two.set(signed(b"newer, by another machine", 9))
-    ledger.record_seen(signed(b"seen", 4), "a")
-    two.always = "down"
-    with pytest.raises(PortalError):
-        await both.delete(ref(), PAIR)
+    """W2: what waits for a portal goes on waiting for it."""
+    one.always = "deaf"
+    with pytest.raises(UnavailableError):
+        await alone.write(ref(), PAIR, b"ours", None)
+    before = ledger.pending()
+    mirror = VerifiedRegistry(portals_of([FakeRegistry(2, read_only=True)]), ledger, fresh=0)
+    with pytest.raises(ReadOnlyPortalError):
+        await mirror.send(before[0], PAIR)
+    assert ledger.pending() == before

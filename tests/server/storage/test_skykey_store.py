@@ -1,7 +1,7 @@
 """The file of skykeys."""
 
 import json
-import subprocess
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -11,7 +11,7 @@ import trio
 from skymount.errors import MalformedError, StorageError
 from skymount.server.storage.skykey_store import SKYKEYS_FILE, SKYKEYS_LIMIT, SkykeyStore
 from skymount.wire.skykey import Kind, Skykey
-from tests.portal_process import portal_command, portal_environment, portal_process
+from tests.portal_process import failing_start, portal_process
 
 MADE = Skykey(Kind.PRIVATE, bytes(range(32)), bytes(range(24)), "made elsewhere")
 
@@ -28,26 +28,12 @@ def test_keys_outlast_the_portal(tmp_path: Path) -> None:
     assert json.loads((tmp_path / SKYKEYS_FILE).read_bytes())["version"] == 1
 
 
-def failed_start(data: Path) -> str:
-    """Start a portal that must fail; return what it says."""
-    done = subprocess.run(
-        portal_command("serve", "--listen", "127.0.0.1:0", "--data", str(data)),
-        env=portal_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
-    return done.stderr
-
-
 async def test_a_file_that_others_may_read_stops_the_portal(tmp_path: Path) -> None:
     skykeys = SkykeyStore.open(tmp_path)
     await skykeys.add(MADE)
     (tmp_path / SKYKEYS_FILE).chmod(0o640)
-    said = await trio.to_thread.run_sync(failed_start, tmp_path)
+    start = partial(failing_start, "--listen", "127.0.0.1:0", "--data", str(tmp_path))
+    said = await trio.to_thread.run_sync(start)
     assert f"chmod 600 {tmp_path / SKYKEYS_FILE}" in said
     (tmp_path / SKYKEYS_FILE).chmod(0o600)
     assert SkykeyStore.open(tmp_path).all() == (MADE,)

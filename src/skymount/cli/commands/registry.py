@@ -12,7 +12,7 @@ from skymount.cli.key_argument import EntryArgument, entry_arguments
 from skymount.cli.options import portal_options, reading_options, wait_option
 from skymount.cli.output import emit, json_option
 from skymount.errors import MalformedError, NotFoundError
-from skymount.wire.dialect import Dialect, dialect_named
+from skymount.wire.dialect import Dialect
 from skymount.wire.http import requests
 from skymount.wire.skylink import split_link
 
@@ -74,7 +74,7 @@ def get(entry: EntryArgument, raw: bool, wait: float, settings: "Config", as_jso
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
         return
-    dialect = dialect_named(settings.dialect)
+    dialect = settings.first_dialect
     facts = _facts(dialect, entry.data_key, data, signed.entry.revision)
     facts |= {"public_key": entry.public_key.hex(), "link": dialect.link(signed.link)}
     emit(facts | {"signature": signed.signature.hex()}, as_json, _lines(facts))
@@ -144,7 +144,7 @@ def set_(
         revision = written.revision
     else:
         _set_revision(settings, entry, pair, content, revision)
-    dialect = dialect_named(settings.dialect)
+    dialect = settings.first_dialect
     link = dialect.link(entry_link(pair.public_key, entry.tweak))
     facts = _facts(dialect, entry.data_key, content, revision)
     facts |= {"public_key": pair.public_hex, "link": link}
@@ -202,7 +202,7 @@ def url(entry: EntryArgument, settings: "Config", as_json: bool) -> None:
     Example:
       skymount registry url home greeting
     """
-    request = requests.registry_get(dialect_named(settings.dialect), entry.public_key, entry.tweak)
+    request = requests.registry_get(settings.first_dialect, entry.public_key, entry.tweak)
     found = settings.portal_urls[0] + request.target
     emit({"url": found}, as_json, [found])
 
@@ -220,7 +220,7 @@ def link(entry: EntryArgument, settings: "Config", as_json: bool) -> None:
     """
     from skymount.wire.registry_entry import entry_link
 
-    dialect = dialect_named(settings.dialect)
+    dialect = settings.first_dialect
     found = dialect.link(entry_link(entry.public_key, entry.tweak))
     emit({"link": found}, as_json, [found])
 

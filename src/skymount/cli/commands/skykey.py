@@ -58,7 +58,7 @@ def create(name: str, kind: str, show_key: bool, settings: "Config", as_json: bo
     """
     from skymount.cli.session import run_with_client
 
-    key = run_with_client(settings, lambda client: client.create_skykey(name, kind))
+    key = run_with_client(settings, lambda client: client.create_skykey(name, kind), writes=True)
     emit(_facts(key, show_key), as_json, [key.text if show_key else key.id])
 
 
@@ -80,7 +80,7 @@ def add(ctx: click.Context, settings: "Config", as_json: bool) -> None:
 
     refuse_surplus(ctx, "no arguments")
     key = Skykey.parse(read_secret("Skykey").strip())
-    run_with_client(settings, lambda client: client.add_skykey(key.text))
+    run_with_client(settings, lambda client: client.add_skykey(key.text), writes=True)
     emit(_facts(key, False), as_json, [key.id])
 
 
@@ -108,6 +108,7 @@ def get(
         lambda client: (
             client.get_skykey_by_name(name) if name else client.get_skykey_by_id(key_id or "")
         ),
+        writes=True,  # where `add` and `upload` go
     )
     emit(_facts(key, show_key), as_json, [key.text if show_key else _line(key, False)])
 
@@ -125,7 +126,7 @@ def list_(show_key: bool, settings: "Config", as_json: bool) -> None:
     """
     from skymount.cli.session import run_with_client
 
-    keys = run_with_client(settings, lambda client: client.get_skykeys())
+    keys = run_with_client(settings, lambda client: client.get_skykeys(), writes=True)
     emit([_facts(key, show_key) for key in keys], as_json, [_line(key, show_key) for key in keys])
 
 
@@ -144,7 +145,9 @@ def delete(name: str | None, key_id: str | None, settings: "Config", as_json: bo
     from skymount.cli.session import run_with_client
 
     _check_one(name, key_id)
-    run_with_client(settings, lambda client: client.delete_skykey(name=name or "", id=key_id or ""))
+    run_with_client(
+        settings, lambda client: client.delete_skykey(name=name or "", id=key_id or ""), writes=True
+    )
     emit({"name": name, "id": key_id, "deleted": True}, as_json, [])
 
 

@@ -4,7 +4,7 @@ import click
 
 from skymount.cli.options import load_settings
 from skymount.cli.output import emit, json_option
-from skymount.wire.dialect import Dialect, dialect_named
+from skymount.wire.dialect import Dialect
 from skymount.wire.skylink import Skylink, split_link
 
 
@@ -52,7 +52,7 @@ def inspect(link: str, dialect: str | None, config_file: str | None, as_json: bo
     """
     found, path = split_link(link)
     settings = load_settings(dialect=dialect, config_file=config_file)
-    value = _facts(found, path, dialect_named(settings.dialect))
+    value = _facts(found, path, settings.first_dialect)
     width = max(map(len, value)) + 2
     emit(value, as_json, [f"{name + ':':<{width}}{fact}" for name, fact in value.items()])
 

@@ -87,9 +87,9 @@ def upload(
     if str(path) != _STDIN:
         warn_of_empty_directories(path)
     with progress() as bar:
-        # to the first portal only: the user chose where it goes
+        # to one portal only: the user chose where it goes
         result = run_with_client(
-            settings, lambda client: client.send_upload(body.with_progress(bar))
+            settings, lambda client: client.send_upload(body.with_progress(bar)), writes=True
         )
     emit(json.loads(result.encode()), as_json, [str(result.skylink)])
 

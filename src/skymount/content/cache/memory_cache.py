@@ -11,12 +11,18 @@ from skymount.content.model.skyfile import UnitKey
 
 Data = bytes | memoryview
 
+_MAX_UNITS = 8192
+"""Units in the cache. Each takes half a KiB beside its content, which counts if that is tiny."""
+
 
 class MemoryCache:
     """An LRU cache of payload units, by bytes."""
 
-    def __init__(self, size: int, buffers: BufferPool | None = None) -> None:
+    def __init__(
+        self, size: int, buffers: BufferPool | None = None, *, max_units: int = _MAX_UNITS
+    ) -> None:
         self.size = size
+        self._max_units = max_units
         self.prefetch_limit = size * 7 // 8
         """Bytes that may be in flight for prefetches."""
         self.buffers = buffers or BufferPool()
@@ -67,6 +73,8 @@ class MemoryCache:
         if len(data) <= self.size:
             self._consumed.pop(key, None)
             self._units[key] = data
+            while len(self._units) + len(self._consumed) > self._max_units:
+                self._give_back((self._consumed or self._units).popitem()[1])
         elif not self._reserved:
             self._oversized = (key, data)
 

@@ -8,11 +8,12 @@ import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import trio
 from cachetools import LRUCache
 
-from skymount.concurrency import in_thread
+from skymount.concurrency import in_thread, off_loop
 from skymount.content.cache.disk_cache import DiskCache
 from skymount.content.cache.memory_cache import Data, MemoryCache
 from skymount.content.fetch.fetcher import Fetcher, Pending
@@ -88,10 +89,13 @@ class ContentReader:
             "round_trip": round_trip and round(round_trip, 4),
         }
 
-    async def load(self, skylink: Skylink) -> Skyfile:
-        """Describe a skylink, from disk if possible; a payload that comes with it is cached."""
+    async def load(self, skylink: Skylink, fingerprint: bytes | None = None) -> Skyfile:
+        """Describe a skylink, from disk if possible; a payload that comes with it is cached.
+
+        A description with the fingerprint was used before: portals need not prove it again.
+        """
         kept = None if self.disk is None else await self.disk.load_description(skylink)
-        if kept is not None and self._loader.is_enough(kept.skyfile):
+        if kept is not None and await self._is_enough(kept.skyfile, fingerprint):
             loaded = kept
         else:
             loaded = await self._load_from_portals(skylink, kept)
@@ -103,6 +107,21 @@ class ContentReader:
         if loaded.payload is not None:
             self.cache.put((skyfile.identity, skyfile.unit, 0), loaded.payload)
         return skyfile
+
+    async def _is_enough(self, kept: Skyfile, fingerprint: bytes | None) -> bool:
+        """Whether a description from disk is used as it is."""
+        if self._loader.is_enough(kept):
+            return True
+        if fingerprint is None:
+            return False
+        size = len(kept.listing.packed)
+        return await off_loop(partial(kept.fingerprint), size) == fingerprint
+
+    def forget(self, skyfile: Skyfile) -> None:
+        """Let go of a skyfile whose description is dropped, unless a file of it is open."""
+        state = self._closed.get(skyfile.identity)
+        if state is not None and state.skyfile is skyfile:
+            del self._closed[skyfile.identity]
 
     async def _release_mappings(self) -> None:
         """Keep large descriptions that nobody uses out of the mount's memory."""

@@ -1,6 +1,7 @@
 """What is known of the content behind a skylink. No IO."""
 
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 from skymount.content.model.listing import Listing, Packed
 from skymount.portal.verify_policy import Verified, VerifyPolicy
@@ -55,6 +56,17 @@ class Skyfile:
         source = "" if self.verified is Verified.YES else self.portal
         number = f"#{self.provisional}" if self.provisional else ""
         object.__setattr__(self, "identity", f"{self.skylink}/{self.size}/{source}{number}")
+
+    def fingerprint(self) -> bytes:
+        """Hash what another description of the skylink might say; empty where it is verified.
+
+        For a thread, if the listing is long.
+        """
+        if self.verified is Verified.YES:
+            return b""
+        found = blake2b(self.listing.packed, digest_size=16)
+        found.update(self.portal.encode())
+        return found.digest()
 
     @property
     def unit(self) -> int:

@@ -239,7 +239,7 @@ class Documents:
         async def upload(portal: PortalReader) -> Skylink:
             return (await send(portal.http, UploadBody.of_document(body, name))).skylink
 
-        skylink = await self._portals.first(upload, hedged=False)
+        skylink = await self._portals.writable().first(upload, hedged=False)
         state = await self._entries.write(
             ref, pair, bytes(skylink), None if base is None else base.entry
         )

@@ -84,7 +84,14 @@ class EntryFile(KeyNode):
     entry_id: EntryId = field(kw_only=True)
     is_new: bool = False  # whether it was made here and nothing of it is known to be stored
     buffer: WriteBuffer[Any] | None = None  # none when it is not open for writing
-    lock: trio.Lock = field(default_factory=trio.Lock)  # held while its content is posted
+    _lock: trio.Lock | None = field(default=None, init=False)
+
+    @property
+    def lock(self) -> trio.Lock:
+        """Held while its content is posted. Made when it is needed: it is larger than all else."""
+        if self._lock is None:
+            self._lock = trio.Lock()
+        return self._lock
 
     def share_buffer(self, buffer: WriteBuffer[Any]) -> WriteBuffer[Any]:
         """Set the buffer; return the one to use, which is another if there was one already."""

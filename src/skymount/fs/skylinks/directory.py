@@ -87,7 +87,7 @@ class SkylinksDirectory(Subtree):
 
     def name_attributes(self, mounted: MountedName) -> InodeAttributes:
         version = mounted.version
-        if version.shown is None:
+        if not version.is_known:
             return _unknown(version.inode())
         timeout = _limited(mounted, self._table.ttl(mounted))
         return InodeAttributes(version.inode(), DIRECTORY_MODE, entry_timeout=timeout)
@@ -96,8 +96,8 @@ class SkylinksDirectory(Subtree):
         if inode == self._root:
             return InodeAttributes(inode, DIRECTORY_MODE)
         version, index = self._table.node_of(inode)
-        if index == 0 and version.shown is None:
-            return _unknown(inode)
+        if index == 0:
+            return InodeAttributes(inode, DIRECTORY_MODE) if version.is_known else _unknown(inode)
         return _attributes(*await self._node(inode))
 
     def forget(self, inode: int, count: int) -> None:
@@ -161,19 +161,22 @@ class _NameListing(OpenDirectory):
     def __init__(self, subtree: SkylinksDirectory, table: NameTable) -> None:
         self._subtree = subtree
         self._table = table
-        self._names = [mounted.name for mounted in table if mounted.version.tree is not None]
+        self._names = table.listed()
 
     def readdir(self, position: int) -> Iterator[DirectoryEntry]:
-        for at, name in enumerate(self._names[position:], position + 1):
-            mounted = self._table.find(name)
-            if mounted is not None:
-                yield directory_entry(name.encode(), self._subtree.name_attributes(mounted), at)
+        for at in range(position, len(self._names)):
+            found = self._table.find(self._names[at])
+            if isinstance(found, MountedName):
+                attributes = self._subtree.name_attributes(found)
+            elif found is not None:
+                attributes = InodeAttributes(found.inode, DIRECTORY_MODE)
+            else:
+                continue
+            yield directory_entry(found.name.encode(), attributes, at + 1)
 
     def referred(self, start: int, stop: int, count: int) -> None:
-        for name in self._names[start:stop]:
-            mounted = self._table.find(name)
-            if mounted is not None:
-                self._table.add_references(mounted.version)
+        for listed in self._names[start:stop]:
+            self._table.refer(listed)
 
 
 class _TreeListing(OpenDirectory):
@@ -184,7 +187,7 @@ class _TreeListing(OpenDirectory):
         self._version = version
         self._tree = tree
         self._directory = directory
-        table.add_references(version)
+        table.add_handle(version)
 
     def readdir(self, position: int) -> Iterator[DirectoryEntry]:
         ranges = self._tree.child_ranges(self._directory, position)
@@ -206,7 +209,7 @@ class _TreeListing(OpenDirectory):
         self._table.add_references(self._version, count)
 
     def release(self) -> None:
-        self._table.add_references(self._version, -1)
+        self._table.remove_handle(self._version)
 
 
 class _TreeFileHandle(OpenFile):
@@ -229,7 +232,7 @@ class _TreeFileHandle(OpenFile):
         self._opened = opened
         self._deadline = deadline
         opened[inode] += 1
-        table.add_references(version)
+        table.add_handle(version)
 
     def preload(self) -> bytes | memoryview | None:
         extent = self._extent
@@ -248,5 +251,5 @@ class _TreeFileHandle(OpenFile):
         self._opened[self._inode] -= 1
         if not self._opened[self._inode]:
             del self._opened[self._inode]
-        self._table.add_references(self._version, -1)
         self._extent.close()
+        self._table.remove_handle(self._version)

@@ -23,7 +23,7 @@ class TreeState(Enum):
                    └────────> DISPROVED
     """
 
-    EMPTY = auto()  # it is not loaded
+    EMPTY = auto()  # it was never loaded
     FINAL = auto()  # it never changes
     PROVISIONAL = auto()  # A portal that failed might prove another one (docs/semantics.md, T6)
     PROVED = auto()  # it was provisional, and a portal proved it
@@ -37,15 +37,21 @@ class TreeVersion:
     mounted: "MountedName"
     number: int  # its tree number (`inode_space`)
     target: Skylink | None  # the v1 skylink of the tree; none until a name that moves is resolved
-    tree: Tree | None = None
+    tree: Tree | None = None  # none while it is not in memory
     state: TreeState = TreeState.EMPTY
+    fingerprint: bytes = b""  # of the tree (`Skyfile.fingerprint`)
+    nodes: int = 0  # files and directories of the tree
+    size: int = 0  # bytes of its content
     expires: float = math.inf  # when a provisional tree is no longer shown, by trio's clock
     verified: bool = True  # whether the name is proved to lead here; a domain's record is no proof
-    references: int = 0  # lookups that the kernel has not forgotten, and open handles
+    references: int = 0  # lookups that the kernel has not forgotten
+    handles: int = 0  # files and directories of it that are open
+    waiting: int = 0  # tasks that wait for the tree, and will refer to the version
 
-    def set_tree(self, tree: Tree) -> None:
+    def set_tree(self, tree: Tree, fingerprint: bytes = b"") -> None:
         """Show a tree: the first, or the same one as it was loaded again."""
-        self.tree = tree
+        self.tree, self.fingerprint = tree, fingerprint
+        self.nodes, self.size = len(tree), tree.skyfile.size
         if tree.skyfile.is_provisional:
             self.state = TreeState.PROVISIONAL
             self.expires = trio.current_time() + PROVISIONAL_TIMEOUT
@@ -57,11 +63,30 @@ class TreeVersion:
         """Show what another version does: the name was resolved after this one was handed out."""
         self.tree, self.target, self.verified = other.tree, other.target, other.verified
         self.state, self.expires = other.state, other.expires
+        self.fingerprint, self.nodes, self.size = other.fingerprint, other.nodes, other.size
 
     @property
     def shown(self) -> Tree | None:
         """Its tree, unless that was provisional and has expired."""
         return None if self.expires <= trio.current_time() else self.tree
+
+    @property
+    def is_empty(self) -> bool:
+        return self.state is TreeState.EMPTY
+
+    @property
+    def is_evicted(self) -> bool:
+        """Whether its tree was evicted; the same one can be loaded again."""
+        return self.tree is None and self.state in (TreeState.FINAL, TreeState.PROVED)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is a tree to show, in memory or not."""
+        return self.is_evicted or self.shown is not None
+
+    @property
+    def is_used(self) -> bool:
+        return self.references > 0 or self.handles > 0
 
     @property
     def is_provisional(self) -> bool:
@@ -71,6 +96,11 @@ class TreeVersion:
     def was_provisional(self) -> bool:
         """Whether it is or was provisional: the kernel must not keep its pages."""
         return self.state not in (TreeState.EMPTY, TreeState.FINAL)
+
+    def shows(self, name: str, target: Skylink) -> bool:
+        """Whether it is what a name shows for good while it leads to that target."""
+        is_final = self.state is TreeState.FINAL
+        return is_final and self.mounted.name == name and self.target == target
 
     def inode(self, index: int = 0) -> int:
         return node_inode(self.number, index)

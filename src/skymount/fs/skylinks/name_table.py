@@ -1,11 +1,17 @@
-"""The names used in `skylinks` or `hns`: loads their trees, decides which version each shows."""
+"""The names used in `skylinks` or `hns`: loads their trees, decides which version each shows.
+
+Which trees stay in memory is left to `tree_cache`. What the kernel still refers to is not lost when
+a tree is evicted: the version stays without its tree, or the name is parked (`parked_names`).
+"""
 
 import errno
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
+from typing import Protocol
 
 import trio
 
@@ -25,8 +31,10 @@ from skymount.fs.inode_space import (
     split_node_inode,
 )
 from skymount.fs.skylinks.mounted_name import LoadState, MountedName, TreeState, TreeVersion
+from skymount.fs.skylinks.parked_names import ParkedName, ParkedNames
 from skymount.fs.skylinks.revalidation import BackgroundRevalidation
 from skymount.fs.skylinks.tree import Tree
+from skymount.fs.skylinks.tree_cache import TreeCache
 from skymount.fs.subtree import IMMUTABLE_TIMEOUT, refuse
 from skymount.portal.registry.cached_resolution import NEGATIVE_TTL
 from skymount.portal.registry.name_resolver import NameResolver, ResolvableName
@@ -36,10 +44,27 @@ from skymount.wire.skylink import Skylink, parse_skylink
 log = logging.getLogger(__name__)
 
 _LOGGED_PATH = 200  # characters
-_KEPT_UNUSED = 64  # names that stay though nothing refers to them: they may be used again soon
 
 # Seconds before each further load of a provisional tree; the last one is repeated.
 _RECHECK_DELAYS = (1.0, 2.0, 4.0, 8.0, 15.0)
+
+
+class SkyfileSource(Protocol):
+    """Where descriptions of skylinks come from."""
+
+    async def load(self, skylink: Skylink, fingerprint: bytes | None = None) -> Skyfile:
+        """Describe a skylink; the description with the fingerprint was used before."""
+
+    def forget(self, skyfile: Skyfile) -> None:
+        """Let go of a skyfile whose tree is evicted."""
+
+
+@dataclass(eq=False, slots=True)
+class _Restore:
+    """Brings back the tree of a version that was evicted."""
+
+    ended: trio.Event = field(default_factory=trio.Event)
+    error: PortalError | None = None
 
 
 class NameTable:
@@ -51,14 +76,15 @@ class NameTable:
 
     def __init__(
         self,
-        load: Callable[[Skylink], Awaitable[Skyfile]],
+        source: SkyfileSource,
         nursery: trio.Nursery,
         resolver: NameResolver,
         parse: Callable[[str], tuple[str, ResolvableName]],
         space: InodeSpace,
+        cache: TreeCache,
         tree_number: Callable[[InodeSpace, str], int] = first_tree_number,
     ) -> None:
-        self._load = load
+        self._source = source
         self._nursery = nursery
         self._resolver = resolver
         self._parse = parse
@@ -66,7 +92,9 @@ class NameTable:
         self._tree_number = tree_number
         self._names: dict[str, MountedName] = {}
         self._versions: dict[int, TreeVersion] = {}
-        self._prune_at = _KEPT_UNUSED
+        self._parked = ParkedNames()
+        self._restores: dict[TreeVersion, _Restore] = {}
+        self._cache = cache
         self._revalidation = BackgroundRevalidation(
             nursery, resolver, self._is_listed, self.start_load
         )
@@ -75,7 +103,7 @@ class NameTable:
         return iter(self._names.values())
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._names) + len(self._parked)
 
     def get_or_add(self, name: str) -> MountedName:
         """Return a name; MalformedError when it stands for nothing."""
@@ -89,9 +117,14 @@ class NameTable:
         mounted = MountedName(name, goal)
         target = None if mounted.moves else goal
         assert not isinstance(target, str)
+        number = self._first_number(mounted, target)
+        parked = self._parked.get(number)
+        if parked is not None and parked.name == name:
+            return self._unpark(number)
         mounted.version = self._new_version(mounted, target)
-        self._prune()
         self._names[name] = mounted
+        self._touch(mounted.version)
+        self._cache.evict()
         return mounted
 
     def _first_number(self, mounted: MountedName, target: Skylink | None) -> int:
@@ -100,7 +133,7 @@ class NameTable:
 
     def _new_version(self, mounted: MountedName, target: Skylink | None) -> TreeVersion:
         number = self._first_number(mounted, target)
-        while number in self._versions:
+        while number in self._versions or number in self._parked:
             number = next_tree_number(number)
         version = self._versions[number] = TreeVersion(mounted, number, target)
         return version
@@ -108,32 +141,52 @@ class NameTable:
     def _version_for(self, mounted: MountedName, target: Skylink) -> TreeVersion:
         """Return the version for a target: the one that was shown before, if still in use."""
         number = self._first_number(mounted, target)
-        while (version := self._versions.get(number)) is not None:
-            is_it = version.mounted.name == mounted.name and version.target == target
-            if is_it and version.state is TreeState.FINAL:
+        while number in self._versions or number in self._parked:
+            version = self._versions.get(number)
+            if version is not None and version.shows(mounted.name, target):
                 version.mounted = mounted
                 return version
             number = next_tree_number(number)
         return self._new_version(mounted, target)
 
-    def find(self, name: str) -> MountedName | None:
-        mounted = self._names.get(name)
-        return None if mounted is None or mounted.version.tree is None else mounted
+    def listed(self) -> list[str | int]:
+        """Return what `ls` shows: names, and the tree numbers of parked ones."""
+        found: list[str | int] = [each.name for each in self if not each.version.is_empty]
+        return found + list(self._parked)
+
+    def find(self, listed: str | int) -> MountedName | ParkedName | None:
+        """Return one of `listed`, by now perhaps parked or no longer so; None if it is gone."""
+        if isinstance(listed, int):
+            parked = self._parked.get(listed)
+            version = self._versions.get(listed)
+            mounted = None if version is None else version.mounted
+        else:
+            parked = None
+            mounted = self._names.get(listed)
+            if mounted is None:
+                parked = self._parked.get(self._tree_number(self.space, listed))
+                parked = parked if parked is not None and parked.name == listed else None
+        if mounted is None:
+            return parked
+        return mounted if not mounted.version.is_empty and self._is_listed(mounted) else None
 
     def node_of(self, inode: int) -> tuple[TreeVersion, int]:
         """Return (version, index) of an inode number; ESTALE when there is none."""
         number, index = split_node_inode(inode)
+        if number in self._parked:
+            self._unpark(number)
         version = self._versions.get(number)
         if version is None or version.state is TreeState.DISPROVED:
             refuse(errno.ESTALE)
         version.mounted.was_used = True
+        self._touch(version)
         return version, index
 
     # What a name shows, and for how long
 
     def ttl(self, mounted: MountedName) -> float:
         """Return the seconds for which a name surely shows what it does; 0: load it again."""
-        if mounted.version.tree is None:
+        if mounted.version.is_empty:
             return 0.0
         now = trio.current_time()
         left = max(0.0, mounted.version.expires - now)
@@ -168,6 +221,7 @@ class NameTable:
         Afterwards its version is what to show; PortalError when there is nothing.
         """
         mounted.was_used = True
+        self._touch(mounted.version)
         if self.ttl(mounted):
             self._revalidation.schedule(mounted)
             return
@@ -196,14 +250,23 @@ class NameTable:
 
         ESTALE if it was provisional and another tree is proved.
         """
-        while (tree := version.shown) is None:
-            mounted = version.mounted
-            await self._wait(mounted)
-            if version.state is TreeState.DISPROVED:
-                refuse(errno.ESTALE)
-            error = mounted.error or mounted.refresh_error
-            if version.shown is None and error is not None:  # else another load has begun
-                raise error
+        version.waiting += 1
+        try:
+            while (tree := version.shown) is None:
+                if version.is_evicted:
+                    error = await self._restored(version)
+                else:
+                    mounted = version.mounted
+                    await self._wait(mounted)
+                    error = mounted.error or mounted.refresh_error
+                if version.state is TreeState.DISPROVED:
+                    refuse(errno.ESTALE)
+                if version.shown is None and error is not None:  # else another load has begun
+                    raise error
+        finally:
+            version.waiting -= 1
+            if self._versions.get(version.number) is version:
+                self._touch(version)
         return tree
 
     async def _wait(self, mounted: MountedName, limit: float = math.inf) -> None:
@@ -214,6 +277,8 @@ class NameTable:
                 await ended.wait()
         finally:
             mounted.waiting -= 1
+            if self._is_listed(mounted):
+                self._touch(mounted.version)
 
     # Loading
 
@@ -235,20 +300,22 @@ class NameTable:
             mounted.error = BadContentError(f"{mounted.name}: loading failed, see the log")
             log.exception("%s: loading failed", mounted.name)
         finally:
-            if mounted.version.tree is None and mounted.error is None:
+            if mounted.version.is_empty and mounted.error is None:
                 mounted.error = UnavailableError("the load was cancelled")
             if mounted.error is not None:
                 self._load_failed(mounted, mounted.error)
             mounted.load_state = LoadState.IDLE
             mounted.load_ended.set()
+            if self._is_listed(mounted):
+                self._touch(mounted.version)
             if mounted.version.is_provisional and not mounted.is_recheck_scheduled:
                 mounted.is_recheck_scheduled = True
                 self._nursery.start_soon(self._recheck, mounted)
 
     def _load_failed(self, mounted: MountedName, error: PortalError) -> None:
         """Go on showing the tree that was there, unless the name is gone."""
-        if mounted.version.tree is None:
-            if not mounted.version.references:
+        if mounted.version.is_empty:
+            if not mounted.version.is_used:
                 self._remove(mounted)
         elif isinstance(error, NotFoundError):
             self._remove(mounted)
@@ -265,24 +332,24 @@ class NameTable:
         if mounted.moves:
             found = await self._resolver.resolve(mounted.goal)
             mounted.resolved_at = found.requested_at
-            if version.tree is None or version.target != found.skylink:
+            if version.is_empty or version.target != found.skylink:
                 version = self._version_for(mounted, found.skylink)
             version.verified = found.verified
-        if version.tree is None or version.is_provisional:
+        if version.is_empty or version.is_provisional:
             version = await self._load_version(mounted, version)
         self._show(mounted, version)
 
     async def _load_version(self, mounted: MountedName, version: TreeVersion) -> TreeVersion:
         assert version.target is not None
         try:
-            tree = Tree(await self._load(version.target))
+            tree = Tree(await self._source.load(version.target))
             loaded = await self._set_tree(mounted, version, tree)
         except NotFoundError as error:
-            if mounted.version.tree is not None:  # the name is there, but what it leads to is not
+            if not mounted.version.is_empty:  # the name is there, but what it leads to is not
                 raise UnavailableError(f"{version.target}: {error}") from None
             raise
         finally:
-            if version.tree is None and version is not mounted.version:
+            if version.is_empty and version is not mounted.version:
                 self._drop_if_unused(version)
         if tree.listing.hidden and not mounted.rechecks:
             path, reason = tree.listing.hidden[0]
@@ -304,16 +371,17 @@ class NameTable:
         proved tree is a new version, whose pages the kernel may keep.
         """
         is_provisional = tree.skyfile.is_provisional
+        fingerprint = await _fingerprint(tree.skyfile)
         earlier = [each for each in mounted.provisional if each.target == version.target]
         is_same = bool(earlier) and await _is_same(earlier[0], tree)
         for each in earlier:
             if is_same:
-                each.set_tree(tree)
+                self._set(each, tree, fingerprint)
             else:
                 each.state = TreeState.DISPROVED
-        if version.tree is not None and not (is_same and is_provisional):
+        if not version.is_empty and not (is_same and is_provisional):
             version = self._new_version(mounted, version.target)
-        version.set_tree(tree)
+        self._set(version, tree, fingerprint)
         if is_provisional:
             mounted.provisional = earlier if is_same else []
             _add_provisional(version)
@@ -321,12 +389,20 @@ class NameTable:
             mounted.provisional, mounted.rechecks = [], 0
         return version
 
+    def _set(self, version: TreeVersion, tree: Tree, fingerprint: bytes) -> None:
+        version.set_tree(tree, fingerprint)
+        self._cache.loaded(version, tree.skyfile)
+        self._touch(version)
+        self._cache.evict()
+
     def _show(self, mounted: MountedName, version: TreeVersion) -> None:
         """Show a version; one that had no tree yet may be in use, and shows the same tree."""
         before, mounted.version = mounted.version, version
         if before is not version:
-            if before.tree is None:
+            if before.is_empty:
                 before.show_as(version)
+                if before.tree is not None:
+                    self._cache.loaded(before, before.tree.skyfile)
                 if before.is_provisional:
                     _add_provisional(before)
             self._drop_if_unused(before)
@@ -343,6 +419,101 @@ class NameTable:
             mounted.was_used = False
             self.start_load(mounted)
 
+    # Evicted trees
+
+    async def _restored(self, version: TreeVersion) -> PortalError | None:
+        """Load the tree of a version again, once for all who wait; return why that failed."""
+        restore = self._restores.get(version)
+        if restore is None:
+            restore = self._restores[version] = _Restore()
+            self._nursery.start_soon(self._run_restore, version, restore)
+        await restore.ended.wait()
+        return restore.error
+
+    async def _run_restore(self, version: TreeVersion, restore: _Restore) -> None:
+        target, name = version.target, version.mounted.name
+        assert target is not None
+        try:
+            skyfile = await self._source.load(target, version.fingerprint)
+            is_same = await _fingerprint(skyfile) == version.fingerprint
+            if is_same and not skyfile.is_provisional:
+                self._set(version, Tree(skyfile), version.fingerprint)
+            else:
+                self._replace(version)
+        except NotFoundError as error:
+            restore.error = UnavailableError(f"{target}: {error}")  # it was there before
+        except PortalError as error:
+            restore.error = error
+            log.info("%s: %s", name, error)
+        except Exception:  # a bug that one name brings out must not end the mount
+            restore.error = BadContentError(f"{name}: loading failed, see the log")
+            log.exception("%s: loading failed", name)
+        finally:
+            del self._restores[version]
+            restore.ended.set()
+
+    def _replace(self, version: TreeVersion) -> None:
+        """Let a name show another tree than one that was evicted and is described differently."""
+        version.state = TreeState.DISPROVED
+        mounted = version.mounted
+        if mounted.version is version and self._is_listed(mounted):
+            mounted.version = self._new_version(mounted, version.target)
+            self._touch(mounted.version)
+            self._drop_if_unused(version)
+
+    def _touch(self, version: TreeVersion) -> None:
+        self._cache.touch(version, self._evict)
+
+    def _evict(self, version: TreeVersion) -> None:
+        """Take a tree out of memory, unless it is waited for, or provisional and known outside."""
+        mounted = version.mounted
+        is_shown = mounted.version is version and self._is_listed(mounted)
+        is_awaited = is_shown and (mounted.waiting or mounted.is_loading)
+        if version.waiting or is_awaited or version in self._restores:
+            return
+        if not version.is_used:
+            if is_shown:
+                self._remove(mounted)
+            return
+        if version.state not in (TreeState.FINAL, TreeState.PROVED):
+            return
+        if is_shown and self._is_parkable(mounted, version):
+            self._park(mounted, version)
+        else:
+            self._unload(version)
+
+    def _unload(self, version: TreeVersion) -> None:
+        if version.tree is not None:
+            self._source.forget(version.tree.skyfile)
+            version.tree = None
+        self._cache.forget(version)
+
+    def _is_parkable(self, mounted: MountedName, version: TreeVersion) -> bool:
+        """Whether a name says all that is known of its version, so that it can be made again."""
+        is_first = version.number == self._first_number(mounted, version.target)
+        return is_first and not mounted.moves and version.state is TreeState.FINAL
+
+    def _park(self, mounted: MountedName, version: TreeVersion) -> None:
+        self._unload(version)
+        del self._names[mounted.name], self._versions[version.number]
+        counts = version.references, version.nodes, version.size
+        self._parked.add(ParkedName(version.number, mounted.name, *counts, version.fingerprint))
+        del mounted.version  # or the cycle of both would wait for the garbage collector
+
+    def _unpark(self, number: int) -> MountedName:
+        parked = self._parked.pop(number)
+        assert parked is not None
+        mounted = MountedName(*self._parse(parked.name))
+        assert isinstance(mounted.goal, Skylink)
+        version = mounted.version = TreeVersion(mounted, number, mounted.goal)
+        version.state, version.fingerprint = TreeState.FINAL, parked.fingerprint
+        version.references, version.nodes = parked.references, parked.nodes
+        version.size = parked.size
+        self._names[mounted.name], self._versions[number] = mounted, version
+        self._touch(version)
+        self._cache.evict()
+        return mounted
+
     # References
 
     def add_references(self, version: TreeVersion, count: int = 1) -> None:
@@ -350,22 +521,46 @@ class NameTable:
         if not version.references:
             self._drop_if_unused(version)
 
+    def refer(self, listed: str | int) -> None:
+        """Count a reference to one of `listed`, if it is still there."""
+        found = self.find(listed)
+        if isinstance(found, MountedName):
+            self.add_references(found.version)
+        elif found is not None:
+            self._parked.refer(found.number, 1)
+
+    def add_handle(self, version: TreeVersion) -> None:
+        version.handles += 1
+        self._cache.pin(version)
+
+    def remove_handle(self, version: TreeVersion) -> None:
+        version.handles -= 1
+        if not version.handles:
+            self._touch(version)
+            self._drop_if_unused(version)
+            self._cache.evict()
+
     def forget(self, inode: int, count: int) -> None:
-        version = self._versions.get(split_node_inode(inode)[0])
-        if version is not None:
+        number = split_node_inode(inode)[0]
+        version = self._versions.get(number)
+        if version is None:
+            self._parked.refer(number, -count)
+        else:
             version.references = max(0, version.references - count)
             self._drop_if_unused(version)
 
     def usage(self) -> tuple[int, int]:
         """Return (bytes, files and directories) of the trees that names show."""
-        trees = [mounted.version.tree for mounted in self if mounted.version.tree is not None]
-        return sum(tree.skyfile.size for tree in trees), sum(map(len, trees))
+        versions = [mounted.version for mounted in self if not mounted.version.is_empty]
+        size = sum(version.size for version in versions)
+        return size + self._parked.size, sum(each.nodes for each in versions) + self._parked.nodes
 
     def _drop_if_unused(self, version: TreeVersion) -> None:
         mounted = version.mounted
         is_shown = mounted.version is version and self._is_listed(mounted)
-        if not version.references and not is_shown:
+        if not version.is_used and not is_shown:
             self._versions.pop(version.number, None)
+            self._cache.forget(version)
 
     def _remove(self, mounted: MountedName) -> None:
         """Forget a name; versions that are in use stay."""
@@ -373,23 +568,14 @@ class NameTable:
             del self._names[mounted.name]
         self._drop_if_unused(mounted.version)
 
-    def _prune(self) -> None:
-        """Drop the oldest unused names; each time that as many were added as are kept unused."""
-        if len(self._names) < self._prune_at:
-            return
-        unused = [
-            mounted
-            for mounted in self
-            if not (mounted.version.references or mounted.waiting or mounted.is_loading)
-        ]
-        for mounted in unused[: max(0, len(unused) - _KEPT_UNUSED)]:
-            self._remove(mounted)
-        self._prune_at = len(self._names) + _KEPT_UNUSED
-
 
 def _add_provisional(version: TreeVersion) -> None:
     if version not in version.mounted.provisional:
         version.mounted.provisional.append(version)
+
+
+async def _fingerprint(skyfile: Skyfile) -> bytes:
+    return await off_loop(partial(skyfile.fingerprint), len(skyfile.listing.packed))
 
 
 async def _is_same(version: TreeVersion, tree: Tree) -> bool:

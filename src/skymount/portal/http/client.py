@@ -22,6 +22,7 @@ from skymount.errors import (
     MalformedError,
     PortalError,
     PortalTimeoutError,
+    ReadOnlyPortalError,
     UnavailableError,
 )
 from skymount.portal.http.memory_budget import take
@@ -46,6 +47,7 @@ from skymount.wire.http.byte_range import ByteRange
 T = TypeVar("T")
 
 _REDIRECTS = 5  # followed for one request
+_READING_METHODS = ("GET", "HEAD")  # all that a read-only portal is sent
 _PREPARED = 64  # requests that are kept: content is asked for range by range
 _ACCEPT = (b"Accept", b"*/*")
 _NO_AUTH = httpx.Auth()  # else httpx takes credentials from the address that a redirect names
@@ -258,7 +260,11 @@ class HttpClient:
         headers: Mapping[str, str] | None,
     ) -> Call:
         more = tuple(headers.items()) if headers else ()
-        return Call(request, options or self.options, self.url, more)
+        call = Call(request, options or self.options, self.url, more)
+        if self.options.read_only and request.method not in _READING_METHODS:
+            text = "nothing is sent to this portal: it is used read-only"
+            raise call.error(ReadOnlyPortalError, text)
+        return call
 
     async def _exchange(
         self,

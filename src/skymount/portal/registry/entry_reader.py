@@ -73,8 +73,10 @@ class EntryReader:
         return self.marks.ledger
 
     def at(self, urls: Collection[str]) -> Self | None:
-        """Return the same over those of the portals only, each tried once; None without any."""
-        chosen = [client for client in self.portals.clients if client.url in urls]
+        """Return the same over those of the portals that take writes, each tried once; None without
+        any.
+        """
+        chosen = [client for client in self.portals.writable_clients if client.url in urls]
         if not chosen:
             return None
         found = copy.copy(self)

@@ -132,6 +132,7 @@ class VerifiedRegistry(EntryReader):
         when it is not there, or another process is posting it.
         """
         ref = EntryId(pending.public_key, pending.tweak, pending.data_key)
+        self.portals.writable()  # fails before the spool is touched
         async with self._write_lock(ref, pair):
             key = (ref.public_key, ref.tweak)
             highest = await self.marks.in_thread(self._ledger.highest_revision, *key)
@@ -225,6 +226,7 @@ class VerifiedRegistry(EntryReader):
         ask = self._ask_to_replace if base is None else self._ask
         number = replaces
         try:
+            self.portals.writable()  # fails before anything is signed
             is_pending = base is not None and replaces is None and await self.has_pending(ref)
             for attempt in range(CONFLICTS):
                 await trio.sleep(_BACK_OFF * attempt)
@@ -257,7 +259,7 @@ class VerifiedRegistry(EntryReader):
         limit: int | None,
     ) -> tuple[int, SignedEntry]:
         """Sign content with an unclaimed revision, and claim it. Runs in a thread."""
-        portals = [client.url for client in self.portals.clients]
+        portals = [client.url for client in self.portals.writable_clients]
         while True:
             highest = self._ledger.highest_revision(ref.public_key, ref.tweak)
             if limit is not None and highest is not None and highest > limit:
@@ -272,6 +274,7 @@ class VerifiedRegistry(EntryReader):
     async def _post(self, ref: EntryId, number: int, signed: SignedEntry) -> EntryState | None:
         """Post to the first portal that takes it; None when one has the same or a later revision.
 
+        Read-only portals are left out.
         The answer to a post may be lost: a portal that refuses it but has this very entry took it.
         """
         requested_at = trio.current_time()
@@ -287,7 +290,7 @@ class VerifiedRegistry(EntryReader):
                 return held is not None and held.entry == signed.entry
             return True
 
-        if not await self.portals.first(post, hedged=False):
+        if not await self.portals.writable().first(post, hedged=False):
             return None
         with trio.CancelScope(shield=True):  # it is posted
             mark = await self._mark_posted(ref, number, signed)
@@ -313,7 +316,7 @@ class VerifiedRegistry(EntryReader):
                 self._ledger.mark_failed(number, reason, status)
             elif data != DELETED:
                 key = (ref.public_key, ref.tweak, ref.data_key)
-                portals = [client.url for client in self.portals.clients]
+                portals = [client.url for client in self.portals.writable_clients]
                 self._ledger.add_unsigned(*key, data, reason, made_from, portals, status)
 
         try:

@@ -1,0 +1,110 @@
+"""The configuration file: what is in it, and on which line a value stands."""
+
+import os
+import stat
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from skymount.errors import ConfigError
+
+_SIZE_LIMIT = 1 << 20  # bytes
+_ACCESS_OF_OTHERS = 0o066  # permission bits
+_SEARCH_LIMIT = 4 << 20  # characters that are parsed to find a line
+_SHOWN_LIMIT = 200  # characters of a bad value in a message
+
+
+def shown(value: object) -> str:
+    """Return text for a message: short, on one line, without control characters."""
+    found = str(value)[:_SHOWN_LIMIT]
+    return found if found.isprintable() else ascii(found)[1:-1]
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """A TOML file as it was read."""
+
+    path: Path
+    settings: dict[str, Any] = field(default_factory=dict, repr=False)
+    is_open_to_others: bool = False
+    """Whether other users can read or change it."""
+    _text: str = field(default="", repr=False)
+
+    @classmethod
+    def read(cls, path: Path, *, required: bool) -> Self:
+        """Read the file; ConfigError when that fails.
+
+        If it is not `required` and there is none, it counts as empty.
+        """
+        try:
+            with path.open("rb") as file:
+                raw = file.read(_SIZE_LIMIT + 1)
+                found = os.fstat(file.fileno())
+        except FileNotFoundError:
+            if required:
+                raise ConfigError(f"{path}: no such file") from None
+            return cls(path)
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}") from None
+        if len(raw) > _SIZE_LIMIT:
+            raise ConfigError(f"{path}: larger than {_SIZE_LIMIT} bytes")
+        is_open = stat.S_ISREG(found.st_mode) and bool(found.st_mode & _ACCESS_OF_OTHERS)
+        try:
+            text = raw.decode()
+            return cls(path, tomllib.loads(text), is_open, text)
+        except (ValueError, RecursionError) as error:  # ValueError also for a huge number
+            raise ConfigError(f"{path}: {shown(error)}") from None
+
+    def place(self, *keys: str | int) -> str:
+        """Return where a value stands, for a message: ``PATH: line 3``, or the path alone.
+
+        `keys` lead to it: names of keys, and positions in lists.
+        """
+        line = line_of(self._text, *keys)
+        return str(self.path) if line is None else f"{self.path}: line {line}"
+
+
+def line_of(text: str, *keys: str | int) -> int | None:
+    """Return the number of the line on which a value of a TOML document begins.
+
+    None if it is not there, or the document is too long to look for it. tomllib does not tell
+    lines, so beginnings of the document are parsed until the shortest that has the value is found.
+    """
+    lines = text.replace("\r\n", "\n").split("\n")
+    parsed = 0
+
+    def has_value(count: int) -> bool | None:
+        """Whether the first lines have the value; None if a value goes on behind them."""
+        nonlocal parsed
+        beginning = "\n".join(lines[:count])
+        parsed += len(beginning)
+        try:
+            return _has(tomllib.loads(beginning), keys)
+        except ValueError:
+            return None
+
+    without, first = 0, len(lines)  # these beginnings are whole; only the second has the value
+    if not has_value(first):
+        return None
+    while first - without > 1:
+        middle = (without + first) // 2
+        for count in (*range(middle, first), *range(middle - 1, without, -1)):
+            if parsed > _SEARCH_LIMIT:
+                return None
+            found = has_value(count)
+            if found is not None:
+                break
+        else:  # the value's own lines
+            break
+        without, first = (without, count) if found else (count, first)
+    return without + 1
+
+
+def _has(value: Any, keys: tuple[str | int, ...]) -> bool:
+    try:
+        for key in keys:
+            value = value[key]
+    except (KeyError, IndexError, TypeError):
+        return False
+    return True

@@ -1,0 +1,111 @@
+"""The tables ``[[portals]]`` of the configuration file: what is set for one portal alone."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeGuard
+
+from skymount.config_file import shown
+from skymount.errors import ConfigError, MalformedError, WrongTypeError
+from skymount.portal.options import (
+    ClientOptions,
+    PortalOptions,
+    parse_portal_url,
+    portal_identity,
+)
+from skymount.portal.validation import text
+
+OPTION_KEYS = (
+    "dialect",
+    "api_key",
+    "headers",
+    "node_url",
+    "ca_file",
+    "redirect_hosts",
+    "read_only",
+)
+"""Keys of a table besides `url`. All but the last may also stand outside, for the portals that do
+not set them."""
+
+CREDENTIALS = ("api_key", "headers")
+
+Place = Callable[..., str]
+"""Returns where the value stands that some keys lead to, for a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class PortalTable:
+    """One portal, and what its table sets."""
+
+    url: str
+    options: ClientOptions = field(default_factory=ClientOptions, repr=False)
+
+    @property
+    def has_credentials(self) -> bool:
+        return any(self.options.get(key) for key in CREDENTIALS)
+
+    def without(self, keys: Collection[str]) -> "PortalTable":
+        options: Any = {key: value for key, value in self.options.items() if key not in keys}
+        return PortalTable(self.url, options)
+
+
+def is_tables(value: object) -> TypeGuard[list[object]]:
+    """Whether a value of the key `portals` is tables, not addresses."""
+    return isinstance(value, list) and any(isinstance(each, dict) for each in value)
+
+
+def parse_tables(
+    tables: list[object], place: Place, other_keys: Collection[str]
+) -> tuple[PortalTable, ...]:
+    """Parse the tables; ConfigError says where one is wrong.
+
+    `place` is asked with positions and keys in `tables`; `other_keys` belong outside of them.
+    """
+    found = tuple(_parse(table, n, place, other_keys) for n, table in enumerate(tables))
+    repeated = first_repeated([table.url for table in found])
+    if repeated is not None:
+        raise _error(place(repeated), repeated, f"{found[repeated].url} is listed twice")
+    return found
+
+
+def first_repeated(urls: Iterable[str]) -> int | None:
+    """Return the position of the first address of a portal that was listed before."""
+    seen = set()
+    for position, url in enumerate(urls):
+        identity = portal_identity(url)
+        if identity in seen:
+            return position
+        seen.add(identity)
+    return None
+
+
+def _parse(table: object, number: int, place: Place, other_keys: Collection[str]) -> PortalTable:
+    if not isinstance(table, dict):
+        raise _error(place(number), number, "addresses and tables cannot be mixed")
+    known = ("url", *OPTION_KEYS)
+    for key in sorted(table.keys() - set(known)):
+        said = f"unknown key '{shown(key)}'; known ones: {', '.join(known)}"
+        if key in other_keys:
+            said += f"; put '{key}' above the first table, it is not of one portal"
+        raise _error(place(number, key), number, said)
+    if "url" not in table:
+        raise _error(place(number), number, "it has no url")
+    for key, value in table.items():
+        try:
+            _check(key, value)
+        except (MalformedError, WrongTypeError) as error:
+            named = shown(error) if str(error).startswith(key) else f"{key}: {shown(error)}"
+            raise _error(place(number, key), number, named) from None
+    options: Any = {key: table[key] for key in OPTION_KEYS if key in table}
+    return PortalTable(parse_portal_url(table["url"]), options)
+
+
+def _check(key: str, value: object) -> None:
+    if key == "url":
+        parse_portal_url(text(value, key))
+    else:
+        options: Mapping[str, Any] = {key: value}
+        PortalOptions.parse(**options)
+
+
+def _error(place: str, number: int, what: str) -> ConfigError:
+    return ConfigError(f"{place}: [[portals]] {number + 1}: {what}")
