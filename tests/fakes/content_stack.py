@@ -78,7 +78,9 @@ async def open_content_stack(
         for url in urls or [fake.url for fake in fakes]:
             options = PortalOptions(url, idle_timeout=idle, connections=connections, retries=0)
             clients.append(await stack.enter_async_context(PortalClient.of(options)))
-        asked = Portals(clients, FailoverConfig(backoff=0.001))
+        probes = await stack.enter_async_context(trio.open_nursery())
+        stack.callback(probes.cancel_scope.cancel)
+        asked = Portals(clients, FailoverConfig(backoff=0.001), probes=probes)
         memory = MemoryCache(cache)
         loader = SkyfileLoader(asked, policy, block_size)
         disk_cache = queue = None

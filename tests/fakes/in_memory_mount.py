@@ -18,6 +18,7 @@ from skymount.fs.inode_space import ROOT, InodeSpace, first_tree_number
 from skymount.fs.skylinks.directory import SkylinksDirectory
 from skymount.fs.skylinks.name_table import NameTable, parse_domain_name, parse_skylink_name
 from skymount.fs.skylinks.tree_cache import TreeCache, TreeCacheConfig
+from skymount.fs.skylinks.waiting_reads import WaitingReads
 from skymount.fs.static_tree import StaticTree
 from skymount.fs.subtree import DirectoryEntry, InodeAttributes
 from skymount.portal.failover import Portals
@@ -115,6 +116,10 @@ class FakeContentFile:
             raise self.reader.errors[self.skylink]
         self.reader.cold = False
         return self.ready(offset, length) or b""
+
+    def needs_portal(self, offset: int, length: int) -> bool:
+        """Whether reads have to wait."""
+        return self.reader.cold
 
     def close(self) -> None:
         """Count it off."""
@@ -294,6 +299,7 @@ async def open_in_memory_mount(
                 each.space: SkylinksDirectory(
                     reader,  # type: ignore[arg-type]
                     each,
+                    WaitingReads(lambda _: True),
                     lookup_grace=lookup_grace,
                     deadline=deadline,
                 )

@@ -276,6 +276,7 @@ async def test_flush_and_fsync_exist():
         await fuse.flush(opened.fh)
         await fuse.fsync(opened.fh, False)
         await fuse.fsyncdir(1, False)
+        assert await fuse.read(opened.fh, 0, 100) == b'{"pid": 1}'
 
 
 async def test_access(autojump_clock: object):

@@ -156,6 +156,7 @@ import os, sys
 for entry in os.scandir(sys.argv[1]):
     assert entry.inode() == entry.stat(follow_symlinks=False).st_ino, entry.name
     assert entry.is_file() == os.path.isfile(entry.path), entry.name
+    print(entry.name)
 """
     for directory in (
         site.tree,
@@ -163,7 +164,8 @@ for entry in os.scandir(sys.argv[1]):
         site.mount.path,
         site.mount.path / "skylinks",
     ):
-        output([sys.executable, "-IS", "-c", code, directory])
+        seen = output([sys.executable, "-IS", "-c", code, directory])
+        assert seen
 
 
 def test_find_by_inode_number(site: Site) -> None:
@@ -250,8 +252,9 @@ import fcntl, sys
 with open(sys.argv[1], "rb") as file:
     fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    print("locked")
 """
-    output([sys.executable, "-IS", "-c", code, site.tree / "text.txt"])
+    assert output([sys.executable, "-IS", "-c", code, site.tree / "text.txt"]) == b"locked\n"
 
 
 def test_a_directory_is_no_file_and_a_file_no_directory(site: Site) -> None:

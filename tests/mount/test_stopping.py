@@ -265,6 +265,8 @@ def test_umount_of_the_system_ends_the_daemon(sandbox: Sandbox, portal: str) -> 
     with sandbox.mounted("--portal", portal) as mount:
         output(["umount", mount.path])
         mount.daemon.wait()
+        assert mounts_at(mount.path) == []
+    assert "unmounted" in sandbox.log.read_text()
 
 
 def test_the_foreground_is_quiet_on_stdout_and_logs_to_stderr(

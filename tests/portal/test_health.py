@@ -76,6 +76,16 @@ def test_a_silent_portal_is_not_asked():
     assert health.attempts(12, is_alone=False) is Attempts.ALL
 
 
+def test_a_refusal_is_an_answer():
+    """R12: after the pause it shows that a portal works again, also if that lacks something."""
+    health = PortalHealth()
+    health.record_failure(DOWN, 10)
+    health.record_answer(10.5)
+    assert health.state(10.5) is BreakerState.OPEN
+    health.record_answer(11)
+    assert health.state(11) is BreakerState.CLOSED
+
+
 @pytest.mark.parametrize("error", [DOWN, SILENT])
 def test_a_portal_that_fails_quickly_is_not_silent(error: UnavailableError):
     """R12: it is asked if no other one has a good answer."""

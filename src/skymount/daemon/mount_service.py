@@ -35,6 +35,7 @@ from skymount.fs.registry.lookup import RegistryDirectoryConfig
 from skymount.fs.skylinks.directory import SkylinksDirectory
 from skymount.fs.skylinks.name_table import NameTable, parse_domain_name, parse_skylink_name
 from skymount.fs.skylinks.tree_cache import TreeCache, TreeCacheConfig
+from skymount.fs.skylinks.waiting_reads import WaitingReads
 from skymount.fs.skylinks.xattrs import entry_attributes
 from skymount.fs.static_tree import StaticTree
 from skymount.fs.subtree import Subtree
@@ -96,7 +97,8 @@ async def _serve(
         ledger = stack.enter_context(closing(Ledger(default_path())))
         registry = VerifiedRegistry(portals, ledger)
         keys = KeyringCache(Keyring(keyring.default_path()))
-        content_trees = _content_trees(config, reader, registry, nursery, status)
+        reads = WaitingReads(portals.may_answer)
+        content_trees = _content_trees(config, reader, registry, reads, nursery, status)
         documents = Documents(registry, reader, portals, config.verify)
         key_trees = _key_trees(config, keys, registry, documents, nursery)
         retry = SpoolRetry(registry, ledger, keys.latest, sends=config.send_pending)
@@ -112,7 +114,8 @@ async def _serve(
         try:
             with trio.CancelScope() as scope:
                 nursery.start_soon(_stop_on_signal, signals, scope, stop_grace)
-                nursery.start_soon(announce, config, report, embedded)
+                nursery.start_soon(announce, config, report, embedded, reads)
+                nursery.start_soon(reads.run)
                 nursery.start_soon(retry.run)
                 nursery.start_soon(adapter.failures.run)
                 for client in portals.clients:
@@ -167,6 +170,7 @@ def _content_trees(
     config: Config,
     reader: ContentReader,
     registry: VerifiedRegistry,
+    reads: WaitingReads,
     nursery: trio.Nursery,
     status: MountStatus,
 ) -> tuple[SkylinksDirectory, SkylinksDirectory]:
@@ -181,10 +185,11 @@ def _content_trees(
         )
     )
     status.skylinks, status.domains = skylinks, domains
-    of_names = partial(
-        SkylinksDirectory, reader, lookup_grace=config.lookup_grace, deadline=config.timeout
+    grace, deadline = config.lookup_grace, config.timeout
+    return (
+        SkylinksDirectory(reader, skylinks, reads, lookup_grace=grace, deadline=deadline),
+        SkylinksDirectory(reader, domains, reads, lookup_grace=grace, deadline=deadline),
     )
-    return of_names(skylinks), of_names(domains)
 
 
 def _tree_bounds(config: Config) -> TreeCacheConfig:

@@ -12,6 +12,7 @@ import trio
 
 from skymount.config import Config
 from skymount.daemon.embedded_portal import PROBE_TIMEOUT, EmbeddedPortal, is_reachable
+from skymount.fs.skylinks.waiting_reads import KERNEL_LIMIT, WaitingReads
 
 log = logging.getLogger(__name__)
 
@@ -30,14 +31,16 @@ class Report:
     warning: Callable[[str], None]
 
 
-async def announce(config: Config, report: Report, embedded: EmbeddedPortal) -> None:
+async def announce(
+    config: Config, report: Report, embedded: EmbeddedPortal, reads: WaitingReads
+) -> None:
     """Report that the mount is ready, once it answers; then keep an embedded portal running."""
     warning = await _portal_warning(config, embedded)
     if warning:
         log.warning(warning)
         report.warning(warning)
     tune = partial(_tune_kernel, config.mountpoint, read_ahead=config.read_ahead)
-    await trio.to_thread.run_sync(tune, abandon_on_cancel=True)
+    reads.limit = await trio.to_thread.run_sync(tune, abandon_on_cancel=True)
     log.info("%s: mounted, portals: %s", config.mountpoint, " ".join(config.portal_urls))
     notify_systemd(f"READY=1\nSTATUS=mounted at {config.mountpoint}")
     report.ready()
@@ -45,16 +48,22 @@ async def announce(config: Config, report: Report, embedded: EmbeddedPortal) -> 
         await embedded.keep_running()
 
 
-def _tune_kernel(mountpoint: str, *, read_ahead: bool) -> None:
-    """Set what this process may set; only root may set `read_ahead`. Waits for a stat."""
+def _tune_kernel(mountpoint: str, *, read_ahead: bool) -> int:
+    """Set what this process may set; only root may set `read_ahead`. Waits for a stat.
+
+    Returns how many background requests the kernel sends at once.
+    """
+    limit = KERNEL_LIMIT
     device = os.stat(mountpoint).st_dev
     connection = f"/sys/fs/fuse/connections/{os.minor(device)}"
     try:
         _write(f"{connection}/max_background", _MAX_BACKGROUND)
+        limit = _MAX_BACKGROUND
         _write(f"{connection}/congestion_threshold", _CONGESTION_THRESHOLD)
     except OSError as error:
         log.info(
-            "the kernel's limit of background reads (12 by default) cannot be raised: %s: %s",
+            "the kernel's limit of background reads (%d by default) cannot be raised: %s: %s",
+            KERNEL_LIMIT,
             error.filename,
             error.strerror,
         )
@@ -64,6 +73,7 @@ def _tune_kernel(mountpoint: str, *, read_ahead: bool) -> None:
             _write(path, _READ_AHEAD)
         except OSError as error:
             log.debug("%s: %s", path, error.strerror)
+    return limit
 
 
 def _write(path: str, value: int) -> None:

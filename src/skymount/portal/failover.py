@@ -101,6 +101,16 @@ class Portals:
         found = self._health.get(client)
         return self._health.setdefault(client, PortalHealth()) if found is None else found
 
+    def may_answer(self, since: float) -> bool:
+        """Return whether a portal has sent anything since a time, or one of several works as far
+        as is known.
+        """
+        now = trio.current_time()
+        found = [self.health(client) for client in self.clients]
+        if any(each.showed_signs(since) for each in found):
+            return True
+        return not self._is_alone and any(each.state(now) is BreakerState.CLOSED for each in found)
+
     def figures(self) -> list[HealthFigures]:
         """Return how each portal is doing, in the configured order."""
         now, is_probed = trio.current_time(), self.probes is not None
@@ -116,7 +126,12 @@ class Portals:
         return self.health(client).attempts(trio.current_time(), is_alone=self._is_alone)
 
     async def first(
-        self, ask: Ask[T], *, hedged: bool = True, probe: Ask[object] | None = None
+        self,
+        ask: Ask[T],
+        *,
+        hedged: bool = True,
+        urgent: Callable[[], bool] = lambda: True,
+        probe: Ask[object] | None = None,
     ) -> T:
         """Return the first good answer.
 
@@ -126,8 +141,9 @@ class Portals:
         refusal, «not found».
 
         If `hedged`, the next portal is asked as well while a portal is late: `ask` may then run
-        for several portals at once, and is cancelled where it is not needed. `probe` is what is
-        asked of a portal whose pause is over, in the background; it may outlast the call.
+        for several portals at once, and is cancelled where it is not needed. `urgent` returns
+        whether somebody waits for the answer. `probe` is what is asked of a portal whose pause is
+        over, in the background; it may outlast the call.
         """
         tally = self._begin_tally()
         if probe is not None:
@@ -137,7 +153,7 @@ class Portals:
             asked = [client for client in self.ranked() if client not in tally.done]
             if hedged and not self._is_alone:
                 attempt = partial(self._attempt, ask=ask, number=number)
-                race = HedgedRace(attempt, self.health, self._hedges, tally)
+                race = HedgedRace(attempt, self.health, self._hedges, tally, urgent)
                 answers = await race.run(asked)
                 if answers:
                     return answers[0]

@@ -5,6 +5,7 @@ one clock.
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -97,6 +98,8 @@ class PortalHealth:
     """The last one."""
     is_probed: bool = False
     """Whether a probe is under way."""
+    watchers: set[Callable[[], None]] = field(default_factory=set)
+    """Called when it begins to pause."""
     _bodies: int = 0  # being received
     _level: int = 0  # of the pause: failures that each made it longer
     _failed_at: float = -math.inf
@@ -115,11 +118,13 @@ class PortalHealth:
         self.record_answer(now)
 
     def record_answer(self, now: float) -> None:
-        """Record any answer, a refusal too. A portal that was silent or late is so no more."""
+        """Record any answer, a refusal too. A portal that was silent or late is so no more, and one
+        whose pause is over works again.
+        """
         self.reachability.record_answer(now)
         self._sign_at = now
         self._average_failure(0.0)
-        if self._is_silent or self._is_late:
+        if self._is_silent or self._is_late or self.state(now) is BreakerState.HALF_OPEN:
             self._is_closed, self._is_silent, self._is_late = True, False, False
 
     def record_failure(
@@ -156,6 +161,8 @@ class PortalHealth:
         pause = min(self.config.first_pause * 2**self._level, self.config.longest_pause)
         self._level = min(self._level + 1, 16)
         self._is_closed, self._pause_until = False, now + pause
+        for watcher in tuple(self.watchers):
+            watcher()
 
     def head_came(self, seconds: float, now: float) -> None:
         self._sign_at = now

@@ -4,6 +4,7 @@ The first good answer wins, and the attempts that it leaves behind are cancelled
 what is late, ``failover`` what an attempt is and what failures mean together.
 """
 
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
@@ -62,14 +63,17 @@ class HedgedRace(Generic[T]):
         health_of: Callable[[PortalReader], PortalHealth],
         budget: HedgeBudget,
         tally: Tally,
+        urgent: Callable[[], bool],
     ) -> None:
+        """`urgent` says whether somebody waits: otherwise nothing is late at a healthy portal."""
         self._attempt = attempt
         self._health_of = health_of
         self._budget = budget
         self._tally = tally
+        self._urgent = urgent
         self._queue: deque[PortalReader] = deque()
         self._running: list[_Runner] = []
-        self._ended = trio.Event()
+        self._news = trio.Event()
         self._crash: Exception | None = None
         self._answers: list[T] = []
 
@@ -82,15 +86,23 @@ class HedgedRace(Generic[T]):
                     self._go_on(nursery)
                 if not self._running:
                     break
-                with trio.move_on_after(CHECK_TIME):
-                    await self._ended.wait()
-                self._ended = trio.Event()
+                await self._wait()
                 self._look(trio.current_time())
             self._count_losers(trio.current_time())
             nursery.cancel_scope.cancel()
         if self._crash is not None and not self._answers:
             raise self._crash
         return self._answers
+
+    async def _wait(self) -> None:
+        """Wait until an attempt ends or begins to wait, or time has passed in which it waits."""
+        is_idle = all(runner.watch.is_idle for runner in self._running)
+        with trio.move_on_after(math.inf if is_idle else CHECK_TIME):
+            await self._news.wait()
+        self._news = trio.Event()
+
+    def _wake(self) -> None:
+        self._news.set()
 
     def _go_on(self, nursery: trio.Nursery) -> None:
         """Ask the next portal if nobody is asked, or if a hedge is allowed. If none is left, see
@@ -108,7 +120,8 @@ class HedgedRace(Generic[T]):
         else:
             return
         self._queue.popleft()
-        runner = _Runner(client, health, trio.current_time(), RequestWatch(health))
+        runner = _Runner(client, health, trio.current_time(), RequestWatch(health, self._wake))
+        health.watchers.add(self._wake)
         self._running.append(runner)
         nursery.start_soon(self._run, runner)
 
@@ -124,7 +137,8 @@ class HedgedRace(Generic[T]):
             self._crash = error
         finally:
             self._running.remove(runner)
-            self._ended.set()
+            runner.health.watchers.discard(self._wake)
+            self._wake()
 
     def _look(self, now: float) -> None:
         """See which attempts are late."""
@@ -139,7 +153,7 @@ class HedgedRace(Generic[T]):
         is_waiting = watch.head_wait(now) >= health.config.least_delay
         if is_failing and is_waiting and self._is_next_healthy(now):
             return True
-        return is_late(watch, health, self._other_rate(), now)
+        return self._urgent() and is_late(watch, health, self._other_rate(), now)
 
     def _is_next_healthy(self, now: float) -> bool:
         return bool(self._queue) and self._health_of(self._queue[0]).state(now) is _CLOSED
@@ -212,7 +226,8 @@ async def unless_late(
     health: PortalHealth,
 ) -> T:
     """Make one attempt, which fails as soon as it is late. For portals that failed before."""
-    watch = RequestWatch(health)
+    busy = trio.lowlevel.ParkingLot()
+    watch = RequestWatch(health, busy.unpark_all)
     found: list[T] = []
     failure: Exception | None = None
 
@@ -226,11 +241,10 @@ async def unless_late(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run)
-        while True:
+        while not is_late(watch, health, None, now := trio.current_time()):
+            if watch.is_idle:
+                await busy.park()
             await trio.sleep(CHECK_TIME)
-            now = trio.current_time()
-            if is_late(watch, health, None, now):
-                break
         waited = max(watch.head_wait(now), watch.stall(now))
         failure = PortalTimeoutError(f"no answer in {waited:.1f} s", url=client.url)
         health.record_failure(failure, now, waited=waited)

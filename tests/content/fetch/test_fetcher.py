@@ -1,5 +1,6 @@
 """Fetching units: each once, whoever asks; what arrived stays, what fails is an error."""
 
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -212,6 +213,55 @@ async def test_fetches_that_nobody_waits_for_make_way(stack: OpenContentStack):
         assert bytes(data) == quick.payload[:10]
 
 
+@pytest.mark.parametrize("size", [5 * MIB, 5000], ids=["1 of n", "inline"])
+async def test_what_is_on_disk_waits_for_no_portal(
+    stack: OpenContentStack, tmp_path: Path, size: int
+):
+    """R13: However many fetches hang, what is on disk is read at once."""
+    kept, hanging = skyfiles.of_files({"f": noise(size)}), plain(40 * MIB, 1)
+    async with running(FakePortal()) as portal:
+        portal.add(kept, hanging)
+        async with stack(disk=tmp_path / "c", urls=[portal.url]) as made:
+            skyfile = await made.reader.load(kept.skylink)
+            await made.reader.read(skyfile, 0, size)
+            await made.settled()
+        config = ReadaheadConfig(max_demanded=2)
+        async with stack(disk=tmp_path / "c", urls=[portal.url], readahead=config) as made:
+            found = await made.reader.load(hanging.skylink)
+            wanted = await made.reader.load(kept.skylink)
+            portal.fault(fake.stalls_after(-1))
+            made.cache.drop((wanted.identity, wanted.unit, 0))
+            async with trio.open_nursery() as nursery:
+                for n in range(6):
+                    nursery.start_soon(made.reader.read, found, n * 5 * MIB, 10)
+                await trio.sleep(0.1)
+                with trio.fail_after(2):
+                    data = await made.reader.read(wanted, 0, size)
+                nursery.cancel_scope.cancel()
+            assert bytes(data) == kept.payload
+
+
+async def test_what_needs_a_portal(stack: OpenContentStack, tmp_path: Path):
+    """R13: A read needs a portal once its bytes are known not to be on disk, until they come."""
+    content = plain(5 * MIB, 1)
+    async with stack(disk=tmp_path / "c") as made:
+        made.portal.add(content)
+        skyfile = await made.reader.load(content.skylink)
+        file = made.reader.open(skyfile, MIB, 3 * MIB)
+        made.portal.fault(fake.stalls_after(-1), content.name)
+        async with trio.open_nursery() as nursery:
+            assert not file.needs_portal(MIB, 10)
+            nursery.start_soon(file.wait, MIB, 10)
+            while not file.needs_portal(MIB, 10):
+                await trio.sleep(0.01)
+            assert not file.needs_portal(2 * MIB, 10)
+            nursery.cancel_scope.cancel()
+        made.portal.heal()
+        await file.wait(2 * MIB, 10)
+        assert not file.needs_portal(2 * MIB, 10)
+        file.close()
+
+
 async def test_what_is_there_or_under_way_is_not_started_again(stack: OpenContentStack):
     """R3: only what is missing is asked for, neighbours with one request."""
     skyfile = plain(6 * MIB)
@@ -255,3 +305,100 @@ async def test_fetches_ahead_are_bounded(stack: OpenContentStack):
         assert fetcher.has_speculative(found.identity)
         fetcher.cancel_unwanted(found.identity)
         assert [fetcher.has(key) for key in keys] == [False, False, False, True]
+
+
+# --- several portals (R11)
+
+SLOW_BODIES = {
+    "silent": fake.stalls_after(-1),
+    "drips": fake.drips(1000, 0.1),
+    "stalls": fake.stalls_after(MIB + MIB // 2),
+}
+
+
+@pytest.mark.parametrize("shape", ["verified", "unverified"])
+@pytest.mark.parametrize("name", SLOW_BODIES)
+async def test_body_is_late(stack: OpenContentStack, name: str, shape: str):
+    """R11: the second portal brings what the first one owes, from the first missing unit on."""
+    skyfile = skyfiles.of_files({"f": noise(5 * MIB)}) if shape == "verified" else plain(5 * MIB)
+    async with stack(portals=2) as made:
+        for portal in made.portals:
+            portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        made.portal.fault(SLOW_BODIES[name], "GET.*concat")
+        begun = trio.current_time()
+        assert bytes(await made.reader.read(found, 0, found.size)) == skyfile.payload
+        assert trio.current_time() - begun < 2.5
+        await idle(made)
+        assert made.cache.reserved == 0
+        first = made.portals[1].asked("GET.*concat")[0].headers["range"]
+        is_resumed = (name, shape) == ("stalls", "unverified")
+        assert first.startswith("bytes=1048576-" if is_resumed else "bytes=0-")
+
+
+async def test_no_room_to_ask_a_second_portal(stack: OpenContentStack):
+    """R4, R11: the second portal waits for room, and gets that of the first when this one fails."""
+    skyfile = plain(5 * MIB)
+    async with stack(portals=2, cache=6 * MIB, idle=2.0) as made:
+        for portal in made.portals:
+            portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        made.portal.fault(fake.stalls_after(-1), "GET.*concat")
+        most = 0
+
+        async def watch() -> None:
+            nonlocal most
+            while True:
+                most = max(most, made.cache.reserved)
+                await trio.sleep(0.01)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            assert bytes(await made.reader.read(found, 0, found.size)) == skyfile.payload
+            nursery.cancel_scope.cancel()
+        assert most <= 6 * MIB
+        await idle(made)
+        assert made.cache.reserved == 0
+
+
+async def test_second_portal_lies(stack: OpenContentStack):
+    """T2, R11: what a late portal and a liar send together is the content."""
+    skyfile = skyfiles.of_files({"f": noise(9 * MIB)})
+    async with stack(portals=2) as made:
+        slow, liar = made.portals
+        for portal in made.portals:
+            portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        slow.fault(fake.waits(1.5), "GET.*concat")
+        liar.fault(fake.flips(5 * MIB), "GET.*concat")
+        assert bytes(await made.reader.read(found, 0, found.size)) == skyfile.payload
+        await idle(made)
+        assert made.cache.reserved == 0
+
+
+async def test_nobody_waits(stack: OpenContentStack):
+    """R11: what is only fetched ahead is not asked for twice while its portal works."""
+    skyfile = plain(8 * MIB)
+    async with stack(portals=2) as made:
+        for portal in made.portals:
+            portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        made.portal.fault(fake.waits(1.6), "GET.*concat")
+        keys = found_keys(made, found)
+        assert made.reader.fetcher.start(found, keys, set(), speculative=True)
+        await trio.sleep(1.4)
+        assert not made.portals[1].asked("GET.*concat")
+        while made.reader.fetcher.pending:
+            await trio.sleep(0.01)
+        assert not made.portals[1].asked("GET.*concat")
+
+
+async def idle(made: ContentStack) -> None:
+    """Wait until no fetch is under way."""
+    while made.reader.fetcher.jobs:
+        await trio.sleep(0.01)
+
+
+def found_keys(made: ContentStack, skyfile: Skyfile) -> list[tuple[str, int, int]]:
+    """Return the keys of the first two units."""
+    return [(skyfile.identity, skyfile.block_size, number) for number in (0, 1)]

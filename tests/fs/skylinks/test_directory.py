@@ -420,7 +420,8 @@ async def test_opening_to_read(flags: int, autojump_clock: object):
     """Other flags do not matter."""
     async with open_in_memory_mount() as mount:
         file = await lookup(mount, "skylinks", str(mount.reader.add(FILES)), "a.txt")
-        await mount.operations.open(file.inode, os.O_RDONLY | flags)
+        opened = await mount.operations.open(file.inode, os.O_RDONLY | flags)
+        assert await mount.operations.read(opened.handle, 0, 100) == b"hello"
 
 
 async def test_opening_directories(autojump_clock: object):

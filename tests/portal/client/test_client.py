@@ -510,7 +510,7 @@ async def test_upload_cancelled(tmp_path: Path):
             with trio.move_on_after(delay):
                 await client.send_upload(UploadBody.of_path(tmp_path / "f"))
         with trio.fail_after(5):
-            await client.head(SMALL.skylink)
+            assert (await client.head(SMALL.skylink)).metadata == SMALL.metadata
 
 
 async def test_large_header():

@@ -119,4 +119,5 @@ async def test_cancelled_just_before_it_gets_a_place():
         nursery.cancel_scope.cancel()
         pool.take_back(first)
     with trio.fail_after(5):
-        await pool.lend(60)
+        pool.take_back(await pool.lend(60))
+    assert len(pool) == 1

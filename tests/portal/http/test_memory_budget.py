@@ -227,7 +227,9 @@ async def test_failures_and_cancellation(autojump_clock: trio.testing.MockClock)
 
 def test_nothing_else_is_counted():
     """What is not for a description has bounds of its own."""
+    budget = MemoryBudget(MIB)
     take(1 << 40)
+    assert budget.used == 0
 
 
 async def test_no_room_within_a_turn(autojump_clock: trio.testing.MockClock):

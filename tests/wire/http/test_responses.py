@@ -187,7 +187,7 @@ def test_any_resolved_parses_or_is_malformed(body):
     """No bytes make the reader fail in another way."""
     for found in (body, b'{"skylink":' + body + b"}"):
         try:
-            parse_resolved(found)
+            assert isinstance(parse_resolved(found), Skylink)
         except MalformedError:
             pass
 

@@ -5,8 +5,8 @@ fetch that others wait for. Which units are wanted is decided by the reader.
 """
 
 import logging
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -26,6 +26,12 @@ from skymount.wire import base_sector
 
 log = logging.getLogger(__name__)
 
+_SAMPLE = 256 << 10
+"""Bytes that show how fast a portal is."""
+
+_ROOM_POLL = 0.1
+"""Seconds between two looks for room to ask a second portal."""
+
 
 @dataclass(slots=True, eq=False)
 class Pending:
@@ -36,6 +42,8 @@ class Pending:
     error: PortalError | None = None
     waiting: int = 0
     """Reads that need it, whether they wait for it now or for a unit before it."""
+    needs_portal: bool = False
+    """Whether it is known not to be on disk."""
 
     def settle(self, data: Data | None, error: PortalError | None = None) -> None:
         self.data, self.error = data, error
@@ -62,6 +70,8 @@ class FetchJob:
     units: list[Pending] = field(init=False)
     arrived: int = 0
     """Units that have arrived; they do so in order."""
+    is_receiving: bool = False
+    """Whether an attempt uses the room that was reserved for the job."""
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
     def __post_init__(self) -> None:
@@ -84,6 +94,11 @@ class FetchJob:
         size = self.skyfile.size
         start = min(size, (self.first + self.arrived) * self.size)
         return min(size, (self.first + len(self.keys)) * self.size) - start
+
+    def need_portal(self) -> None:
+        """Note that the units which have not arrived are not on disk."""
+        for unit in self.units[self.arrived :]:
+            unit.needs_portal = True
 
     @property
     def is_wanted(self) -> bool:
@@ -207,6 +222,17 @@ class Fetcher:
                 unit.settle(None, error)
 
     async def _fetch_demanded(self, job: FetchJob) -> None:
+        """Fetch what somebody waits for. What is on disk waits for no other fetch, as all of them
+        may hang.
+        """
+        await self.cache.reserve(job.bytes_left)
+        try:
+            found = await self._load(job)
+        finally:
+            self.cache.release(job.bytes_left)
+        if job.arrived == len(job.keys):
+            return
+        job.need_portal()
         try:
             self._demanded.acquire_nowait()  # without a checkpoint, so before speculative jobs
         except trio.WouldBlock:
@@ -215,7 +241,8 @@ class Fetcher:
         try:
             await self.cache.reserve(job.bytes_left)
             try:
-                await self._fetch(job)
+                is_gap = any(data is not None for data in found[job.arrived :])
+                await self._fetch(job, None if is_gap else found)
             finally:
                 self.cache.release(job.bytes_left)
         finally:
@@ -231,35 +258,83 @@ class Fetcher:
                 self._cancel(job)
                 return
 
-    async def _fetch(self, job: FetchJob) -> None:
+    async def _load(self, job: FetchJob) -> Sequence[Data | None]:
+        """Return what is on disk of a job's units that have not arrived, at their numbers; those
+        before the first one that is not on disk have arrived then.
+        """
         skyfile, count = job.skyfile, len(job.keys)
+        found: Sequence[Data | None] = [None] * count
         if skyfile.inline:
-            self._settle(job, await self._inline_payload(skyfile))
-            return
-        on_disk: Sequence[Data | None] = [None] * count
-        if self.disk is not None:
+            found = [await self._inline_on_disk(skyfile)]
+        elif self.disk is not None:
             indexes = range(job.first, job.first + count)
-            on_disk = await self.disk.load_units(skyfile, job.size, indexes)
+            found = await self.disk.load_units(skyfile, job.size, indexes)
+        while job.arrived < count:
+            data = found[job.arrived]
+            if data is None:
+                break
+            self._settle(job, data)
+        return found
+
+    async def _fetch(self, job: FetchJob, on_disk: Sequence[Data | None] | None = None) -> None:
+        """Fetch a job's units; `on_disk` is what `_load` returned, if it was called."""
+        if on_disk is None:
+            on_disk = await self._load(job)
+        skyfile, count = job.skyfile, len(job.keys)
+        job.need_portal()
         while job.arrived < count:
             data = on_disk[job.arrived]
+            if data is None and skyfile.inline:
+                data = await self._loader.payload(skyfile)
             if data is not None:
                 self._settle(job, data)
                 continue
             rest = range(job.arrived, count)
             stop = next((number for number in rest if on_disk[number] is not None), count)
             self.requests += 1
-            await self._portals.first(partial(self._receive, job, stop), hedged=False)
+            await self._portals.first(
+                partial(self._receive, job, stop),
+                urgent=lambda: not job.speculative or job.is_wanted,
+                probe=partial(_sample, skyfile),
+            )
 
-    async def _inline_payload(self, skyfile: Skyfile) -> Data:
+    async def _inline_on_disk(self, skyfile: Skyfile) -> Data | None:
         loaded = None if self.disk is None else await self.disk.load_description(skyfile.skylink)
-        if loaded is None or loaded.payload is None or loaded.skyfile.identity != skyfile.identity:
-            return await self._loader.payload(skyfile)
+        if loaded is None or loaded.skyfile.identity != skyfile.identity:
+            return None
         return loaded.payload
 
     async def _receive(self, job: FetchJob, stop: int, client: PortalReader) -> None:
-        """Receive a job's units up to one from a portal, and check each that can be checked."""
-        if job.arrived >= stop:  # the attempt before failed after the last byte
-            return
+        """Receive a job's units up to one from a portal, and check each that can be checked.
+
+        This may run for several portals at once. A unit counts as it first arrives.
+        """
+        async with self._room(job, stop):
+            if job.arrived < stop:  # else the attempt before failed after the last byte
+                await self._receive_units(job, stop, client)
+
+    @asynccontextmanager
+    async def _room(self, job: FetchJob, stop: int) -> AsyncIterator[None]:
+        """Have room for the units of one attempt: what the job has reserved, or if another attempt
+        uses that, as much again.
+        """
+        size = 0
+        while job.is_receiving:
+            more = sum(map(job.bytes_at, range(job.arrived, stop)))
+            if self.cache.try_reserve(more, self.cache.size):
+                size = more
+                break
+            await trio.sleep(_ROOM_POLL)
+        job.is_receiving = job.is_receiving or not size
+        try:
+            yield
+        finally:
+            if size:
+                self.cache.release(size)
+            else:
+                job.is_receiving = False
+
+    async def _receive_units(self, job: FetchJob, stop: int, client: PortalReader) -> None:
         skyfile, first = job.skyfile, job.first + job.arrived
         self._last = client
         take = self.cache.buffers.take
@@ -272,6 +347,8 @@ class Fetcher:
             )
 
         def accept(number: int) -> None:
+            if first + number < job.first + job.arrived:
+                return  # another portal was quicker
             data = views[number].toreadonly()
             self.fetched += len(data)
             if self.disk is not None and _may_keep(skyfile, client):
@@ -303,6 +380,15 @@ class Fetcher:
         if self.pending.get(key) is unit:
             del self.pending[key]
         unit.settle(data)
+
+
+async def _sample(skyfile: Skyfile, client: PortalReader) -> None:
+    """Receive a little of some content and drop it, to see whether a portal works again."""
+    buffer = memoryview(bytearray(min(_SAMPLE, skyfile.size)))
+    received = range_request.receive(client, skyfile, 0, [buffer], set())
+    async with aclosing(received) as each:
+        async for _ in each:
+            pass
 
 
 def _may_keep(skyfile: Skyfile, client: PortalReader) -> bool:

@@ -267,6 +267,18 @@ class ContentFile:
         self._consume(stream, start, stop)
         return data
 
+    def needs_portal(self, offset: int, length: int) -> bool:
+        """Whether bytes that are waited for are on the way from a portal."""
+        state, pending = self._state, self._reader.fetcher.pending
+        start = self._start + offset
+        stop = start + min(length, self.size - offset)
+        for size in {state.unit, state.skyfile.small_block_size}:
+            for index in range(start // size, -(-stop // size)):
+                unit = pending.get((state.identity, size, index))
+                if unit is not None and unit.needs_portal:
+                    return True
+        return False
+
     async def _small_blocks_on_disk(self, start: int, stop: int) -> Data | None:
         """Return bytes from small blocks on disk, for when the whole block cannot be had."""
         disk, skyfile = self._reader.disk, self._state.skyfile

@@ -4,6 +4,7 @@ import errno
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import chain, repeat
 
 import trio
@@ -16,6 +17,7 @@ from skymount.fs.skylinks.lookup_budget import LookupBudget
 from skymount.fs.skylinks.mounted_name import MountedName, TreeVersion
 from skymount.fs.skylinks.name_table import NameTable
 from skymount.fs.skylinks.tree import DIRECTORY_MODE, ChildRange, Tree
+from skymount.fs.skylinks.waiting_reads import WaitingReads
 from skymount.fs.subtree import (
     IMMUTABLE,
     MUTABLE_TIMEOUT,
@@ -42,10 +44,17 @@ class SkylinksDirectory(Subtree):
     has_own_deadline = True
 
     def __init__(
-        self, reader: ContentReader, table: NameTable, *, lookup_grace: float, deadline: float
+        self,
+        reader: ContentReader,
+        table: NameTable,
+        reads: WaitingReads,
+        *,
+        lookup_grace: float,
+        deadline: float,
     ) -> None:
         self._reader = reader
         self._table = table
+        self._reads = reads
         self._root = DIRECTORY_INODES[table.space]
         self._budget = LookupBudget(lookup_grace)
         self._deadline = deadline
@@ -127,7 +136,9 @@ class SkylinksDirectory(Subtree):
         if tree.is_directory(index):
             refuse(errno.EISDIR)
         extent = self._reader.open(tree.skyfile, *tree.extent(index))
-        return _TreeFileHandle(self._table, version, extent, inode, self._opened, self._deadline)
+        return _TreeFileHandle(
+            self._table, version, extent, inode, self._opened, self._reads, self._deadline
+        )
 
     async def _node(self, inode: int) -> tuple[TreeVersion, Tree, int]:
         """Return (version, tree, index) of an inode; ESTALE when there is no such node."""
@@ -222,6 +233,7 @@ class _TreeFileHandle(OpenFile):
         extent: ContentFile,
         inode: int,
         opened: Counter[int],
+        reads: WaitingReads,
         deadline: float,
     ) -> None:
         self.keep_cache = not version.was_provisional
@@ -230,6 +242,7 @@ class _TreeFileHandle(OpenFile):
         self._extent = extent
         self._inode = inode
         self._opened = opened
+        self._reads = reads
         self._deadline = deadline
         opened[inode] += 1
         table.add_handle(version)
@@ -244,7 +257,10 @@ class _TreeFileHandle(OpenFile):
         data = self._extent.ready(offset, length)
         if data is None:
             with trio.fail_after(self._deadline):
-                data = await self._extent.wait(offset, length)
+                data = await self._reads.wait(
+                    partial(self._extent.wait, offset, length),
+                    partial(self._extent.needs_portal, offset, length),
+                )
         return data
 
     async def release(self) -> None:

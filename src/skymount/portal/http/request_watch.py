@@ -2,7 +2,7 @@
 a watch decides what is late (``portal.hedged_race``).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -35,14 +35,19 @@ class _Body:
 class RequestWatch:
     """The requests and bodies that an operation waits for at one portal."""
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: Meter, busy: Callable[[], object] = lambda: None) -> None:
+        """`busy` is called when it waits for something after it waited for nothing."""
         self._meter = meter
+        self._busy = busy
         self._heads: dict[object, float] = {}
         self._bodies: dict[object, _Body] = {}
 
     def sent(self, request: object, now: float) -> None:
         """Note that a request has a connection."""
+        was_idle = self.is_idle
         self._heads[request] = now
+        if was_idle:
+            self._busy()
 
     def head_came(self, request: object, now: float) -> None:
         since = self._heads.get(request)
@@ -55,8 +60,11 @@ class RequestWatch:
     def body_awaited(self, body: object, now: float) -> None:
         found = self._bodies.get(body)
         if found is None:
+            was_idle = self.is_idle
             found = self._bodies[body] = _Body()
             self._meter.body_opened()
+            if was_idle:
+                self._busy()
         found.waits_since = now
 
     def bytes_came(self, body: object, size: int, now: float) -> None:

@@ -1,0 +1,104 @@
+"""Reads that wait for a portal. While they wait they take up the few background requests that the
+kernel sends at once, so that cached files have to wait as well.
+"""
+
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import trio
+
+from skymount.errors import PortalTimeoutError
+
+T = TypeVar("T")
+
+KERNEL_LIMIT = 12
+"""Background requests that the kernel sends at once by default."""
+
+_RESERVE = 2  # background requests that are left for others
+_INTERVAL = 0.1  # seconds between two looks at reads that wait
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingReadsConfig:
+    """When too many reads wait for silent portals. Times in seconds."""
+
+    silence: float = 3.5
+    """For which no portal has sent anything."""
+    patience: float = 0.05
+    """That each further read gets then, to find out whether it needs a portal."""
+    memory: float = 5.0
+    """For which the portals count as silent then, unless one sends something."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    needs_portal: Callable[[], bool]
+    since: float
+
+
+class WaitingReads:
+    """The reads of a mount that wait."""
+
+    def __init__(
+        self, may_answer: Callable[[float], bool], config: WaitingReadsConfig | None = None
+    ) -> None:
+        """`may_answer` returns false if no portal has sent anything since a time, and none that
+        works is left.
+        """
+        self._may_answer = may_answer
+        self._config = config or WaitingReadsConfig()
+        self._reads: dict[trio.CancelScope, _Waiting] = {}
+        self._wake = trio.Event()
+        self._silent_since = self._silent_until = -math.inf
+        self.limit = KERNEL_LIMIT
+        """Background requests that the kernel sends at once."""
+
+    async def wait(self, read: Callable[[], Awaitable[T]], needs_portal: Callable[[], bool]) -> T:
+        """Wait for a read; PortalTimeoutError if it needs a portal, many reads do, and all portals
+        are silent.
+        """
+        now = trio.current_time()
+        with trio.CancelScope() as scope:
+            self._reads[scope] = _Waiting(needs_portal, now)
+            if self._is_watching(now):
+                self._wake.set()
+            try:
+                return await read()
+            finally:
+                del self._reads[scope]
+        raise PortalTimeoutError("no portal sends anything, and many reads wait")
+
+    def _is_watching(self, now: float) -> bool:
+        return now < self._silent_until or len(self._reads) >= self.limit - _RESERVE
+
+    def _is_silent(self, now: float) -> bool:
+        return now < self._silent_until and not self._may_answer(self._silent_since)
+
+    async def run(self) -> None:
+        """Look at the reads that wait, while they are many or the portals are silent."""
+        while True:
+            if not self._reads or not self._is_watching(trio.current_time()):
+                self._wake = trio.Event()
+                await self._wake.wait()
+            await trio.sleep(_INTERVAL)
+            self._look(trio.current_time())
+
+    def _look(self, now: float) -> None:
+        config = self._config
+        if not self._is_silent(now):
+            since = now - config.silence
+            if self._stuck(since) < self.limit - _RESERVE or self._may_answer(since):
+                return
+            self._silent_since, self._silent_until = now, now + config.memory
+        for scope, read in self._reads.items():
+            if read.since <= now - config.patience and read.needs_portal():
+                scope.cancel()
+
+    def _stuck(self, since: float) -> int:
+        """Return how many reads have been waiting since then for portals."""
+        old = [read for read in self._reads.values() if read.since <= since]
+        if len(old) < self.limit - _RESERVE:
+            return 0
+        return sum(read.needs_portal() for read in old)
