@@ -104,7 +104,9 @@ def test_a_config_file_that_is_wrong_stops_each_command(sandbox: Sandbox, tmp_pa
     file = sandbox.configure("bogus = 1\n")
     (tmp_path / "file").touch()
     for command, path in (("mount", sandbox.directory()), ("upload", tmp_path / "file")):
-        assert sandbox.fail(command, path, code=2).startswith(f"{file}: unknown key 'bogus'")
+        assert sandbox.fail(command, path, code=2).startswith(
+            f"{file}: line 1: unknown key 'bogus'"
+        )
 
 
 def test_a_config_file_with_secrets_that_others_can_read(sandbox: Sandbox, portal: str) -> None:

@@ -10,7 +10,8 @@ import pytest
 from tests.fakes import skyfiles
 from tests.fakes.portal import FakePortal, in_thread, status
 from tests.fakes.skyfiles import noise
-from tests.mount.keys import HOME, Owner
+from tests.mount.keys import HOME, Owner, until
+from tests.mount.scripted import scripted_portal
 from tests.skymount_process import Sandbox, output, read_status, run, xattrs
 
 LARGE = skyfiles.of_files({"dir/large": noise(5 << 20, 1)})
@@ -92,3 +93,21 @@ def test_a_write_that_fails(sandbox: Sandbox, fake: FakePortal, portal: str) -> 
         text = output([sys.executable, "-IS", "-c", GET, file, LAST_ERROR]).decode()
         assert " flush failed after " in text
         assert "overloaded" in text
+
+
+def test_a_write_that_fails_after_the_close(sandbox: Sandbox) -> None:
+    """G8: A file that was only emptied is posted after its last close; E1: a failure is logged as
+    any other.
+    """
+    with scripted_portal() as portal:
+        owner = Owner.make(sandbox, portal.url)
+        with sandbox.mounted("--portal", portal.url) as mount:
+            file = mount.path / "registry" / HOME / "greeting"
+            path = f"registry/{owner.pair.public_key.hex()}/greeting"
+            output(["sh", "-c", 'echo text > "$1"', "-", file])
+            portal.always = "deaf"
+            output(["truncate", "-s", "0", file])
+            until(lambda: f" {path}: release failed after " in sandbox.log.read_text())
+            assert read_status(mount.path)["failed_operations"][-1]["operation"] == "release"
+            text = output([sys.executable, "-IS", "-c", GET, file, LAST_ERROR]).decode()
+            assert " release failed after " in text

@@ -26,17 +26,22 @@ HANGING = replace(
 CROWD = """
 import os, sys, threading
 
+failed = []
+
 def read(path):
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.read(descriptor, 100_000)
-    except OSError:
-        pass
+    except OSError as error:
+        failed.append(error.errno)
 
 threads = [threading.Thread(target=read, args=(path,)) for path in sys.argv[1:]]
 for thread in threads:
     thread.start()
 print("started", flush=True)
+for thread in threads:
+    thread.join()
+print(failed, flush=True)
 """
 
 UNCACHED_BY_THE_KERNEL = """
@@ -105,3 +110,16 @@ def test_with_the_raised_limit(
         pytest.skip("the kernel's settings cannot be changed here")
     place = sandbox.directory()
     assert seconds_of_a_cached_read(sandbox, fake, place, mount_namespace.prefix) < 5
+
+
+def test_another_portal_works(sandbox: Sandbox, fake: FakePortal) -> None:
+    """R13: With several portals reads do not fail while one of them works."""
+    with in_thread(FakePortal()) as second:
+        second.add(HANGING)
+        flags = ("--portal", fake.url, "--portal", second.url, "--timeout", "15")
+        with sandbox.mounted(*flags) as mount:
+            hanging = mount.skylink(HANGING.name)
+            output(["stat", hanging / "00"])
+            fake.fault(stalls_after(-1))
+            paths = [hanging / f"{number:02}" for number in range(COUNT)]
+            assert output(python(CROWD, *paths)) == b"started\n[]\n"

@@ -286,6 +286,25 @@ async def fails(asked: Portals, script: Callable[[PortalClient], Awaitable[objec
     return trio.current_time() - begun
 
 
+async def test_who_may_answer(autojump_clock: object):
+    """R13: A single portal, if it has sent anything lately; one of several also if it works as far
+    as is known.
+    """
+    for count in (1, 2):
+        asked = portals(count)
+        assert asked.may_answer(trio.current_time()) == (count > 1)
+        with pytest.raises(PortalTimeoutError):
+            await asked.first(Script(asked, *[[SLOW]] * count))
+        await trio.sleep(1)
+        begun = trio.current_time()
+        assert not asked.may_answer(begun)
+        await trio.sleep(100)
+        assert await asked.first(Script(asked, *[["fine"]] * count)) == "fine"
+        assert asked.may_answer(begun)
+        await trio.sleep(10)
+        assert asked.may_answer(trio.current_time()) == (count > 1)
+
+
 async def test_portal_that_is_away_is_tried_once(autojump_clock: object):
     """R10: each further operation tries it once, without pauses."""
     asked, away = portals(1), Away()

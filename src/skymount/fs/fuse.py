@@ -442,9 +442,14 @@ class FuseAdapter(pyfuse3.Operations):
 
     @_handler
     async def release(self, fh: int) -> None:
-        opened = self._files.open_files.pop(fh)
-        with self._limit(opened):
-            await opened.release()
+        opened, begun = self._files.open_files[fh], trio.current_time()
+        try:
+            with self._limit(opened):
+                await opened.release()
+        except Exception as error:  # noqa: BLE001  # recorded while it is known what `fh` is
+            raise self._fuse_error("release", (fh,), error, begun) from None
+        finally:
+            del self._files.open_files[fh]
 
     @_handler
     async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:

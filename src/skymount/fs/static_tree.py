@@ -40,6 +40,7 @@ Publish a file or a directory with:   skymount upload PATH
 Make a key to write with:             skymount key generate NAME
 Unmount with:                         skymount umount MOUNTPOINT
 Where a file came from:               getfattr -d -m user.skymount FILE
+Why reading or writing it failed:     getfattr -n user.skymount.last_error FILE
 """
 
 

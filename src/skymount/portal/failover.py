@@ -103,9 +103,15 @@ class Portals:
         found = self._health.get(client)
         return self._health.setdefault(client, PortalHealth()) if found is None else found
 
-    def showed_signs(self, since: float) -> bool:
-        """Return whether any portal has sent anything since a time."""
-        return any(self.health(client).showed_signs(since) for client in self.clients)
+    def may_answer(self, since: float) -> bool:
+        """Return whether a portal has sent anything since a time, or one of several works as far
+        as is known.
+        """
+        now = trio.current_time()
+        found = [self.health(client) for client in self.clients]
+        if any(each.showed_signs(since) for each in found):
+            return True
+        return not self._is_alone and any(each.state(now) is BreakerState.CLOSED for each in found)
 
     def figures(self) -> list[HealthFigures]:
         """Return how each portal is doing, in the configured order."""

@@ -1,18 +1,14 @@
 """Open files of `/registry` and `/skydb`."""
 
-import logging
 import os
 import time
 from collections.abc import Callable
 from typing import Any
 
-from skymount.errors import SkymountError
 from skymount.fs.registry.nodes import EntryFile, NodeTable, ScratchFile
 from skymount.fs.registry.poster import EntryPoster
 from skymount.fs.registry.write_buffer import FileData, WriteBuffer
 from skymount.fs.subtree import OpenFile
-
-log = logging.getLogger(__name__)
 
 
 class ReadHandle(OpenFile):
@@ -80,8 +76,6 @@ class WriteHandle(OpenFile):
         try:
             if buffer.writers == 1 and buffer.error is None:
                 await self._poster.post(node, buffer, at_release=True)
-        except (OSError, SkymountError) as error:
-            log.warning("%s: %s", node.name.decode(errors="backslashreplace"), error)
         finally:
             node.remove_writer(buffer)
             self._nodes.forget(node.inode, 1)

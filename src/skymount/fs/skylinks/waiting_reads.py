@@ -42,10 +42,12 @@ class WaitingReads:
     """The reads of a mount that wait."""
 
     def __init__(
-        self, showed_signs: Callable[[float], bool], config: WaitingReadsConfig | None = None
+        self, may_answer: Callable[[float], bool], config: WaitingReadsConfig | None = None
     ) -> None:
-        """`showed_signs` returns whether any portal has sent anything since a time."""
-        self._showed_signs = showed_signs
+        """`may_answer` returns false if no portal has sent anything since a time, and none that
+        works is left.
+        """
+        self._may_answer = may_answer
         self._config = config or WaitingReadsConfig()
         self._reads: dict[trio.CancelScope, _Waiting] = {}
         self._wake = trio.Event()
@@ -72,7 +74,7 @@ class WaitingReads:
         return now < self._silent_until or len(self._reads) >= self.limit - _RESERVE
 
     def _is_silent(self, now: float) -> bool:
-        return now < self._silent_until and not self._showed_signs(self._silent_since)
+        return now < self._silent_until and not self._may_answer(self._silent_since)
 
     async def run(self) -> None:
         """Look at the reads that wait, while they are many or the portals are silent."""
@@ -87,7 +89,7 @@ class WaitingReads:
         config = self._config
         if not self._is_silent(now):
             since = now - config.silence
-            if self._stuck(since) < self.limit - _RESERVE or self._showed_signs(since):
+            if self._stuck(since) < self.limit - _RESERVE or self._may_answer(since):
                 return
             self._silent_since, self._silent_until = now, now + config.memory
         for scope, read in self._reads.items():
