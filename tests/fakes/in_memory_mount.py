@@ -299,7 +299,7 @@ async def open_in_memory_mount(
                 each.space: SkylinksDirectory(
                     reader,  # type: ignore[arg-type]
                     each,
-                    WaitingReads(lambda _: True),
+                    WaitingReads(lambda _: True, ()),
                     lookup_grace=lookup_grace,
                     deadline=deadline,
                 )

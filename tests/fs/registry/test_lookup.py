@@ -217,3 +217,15 @@ async def test_names_of_documents(autojump_clock: object):
     await refused(errno.EINVAL, mount.rename("doc.json", "doc"))
     await mount.write("doc.json~", b"scratch", CREATE)
     assert mount.posted == []
+
+
+async def test_forgotten_files(autojump_clock: object, mount: RegistryMount):
+    """G17: What the kernel has forgotten is dropped, and has the same number when it is back."""
+    names = [f"entry {number}" for number in range(1000)]
+    for name in names:
+        mount.store.put(ref(name), b"x")
+    found = {name: (await mount.find(name)).inode for name in names}
+    assert len(set(found.values())) == 1000
+    assert len(list(mount.tree.nodes)) == 1001
+    assert await mount.forget_everything() == 0
+    assert {name: (await mount.find(name)).inode for name in names} == found

@@ -5,6 +5,7 @@ import os
 
 import pytest
 import trio
+import trio.testing
 
 from skymount.errors import NotFoundError, UnavailableError
 from skymount.fs.inode_space import SKYLINKS
@@ -159,6 +160,29 @@ async def test_one_load_for_many(autojump_clock: object):
             await trio.sleep(1)
             await crowd_out(mount)
         assert mount.reader.loads.count(link) == 2
+
+
+async def test_shutdown_ends_waiting(autojump_clock: object):
+    """Who waits for a dropped tree when the daemon's nursery is cancelled gets an error."""
+    async with (
+        trio.open_nursery() as nursery,
+        open_in_memory_mount(trees=TREES) as mount,
+    ):
+        link = mount.reader.add(FILES)
+        entry = await lookup(mount, "skylinks", str(link), "a.txt")
+        await crowd_out(mount)
+        mount.reader.delays[link] = 1000
+        errors: list[Exception] = []
+
+        async def want() -> None:
+            try:
+                await mount.operations.getattr(entry.inode)
+            except UnavailableError as error:
+                errors.append(error)
+
+        nursery.start_soon(want)
+        await trio.testing.wait_all_tasks_blocked()
+    assert len(errors) == 1
 
 
 @pytest.mark.parametrize("error", [UnavailableError("down"), NotFoundError("no"), KeyError("bug")])

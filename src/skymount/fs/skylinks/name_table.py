@@ -439,6 +439,8 @@ class NameTable:
             restore.error = BadContentError(f"{name}: loading failed, see the log")
             log.exception("%s: loading failed", name)
         finally:
+            if version.is_evicted and restore.error is None:
+                restore.error = UnavailableError("the load was cancelled")
             del self._restores[version]
             restore.ended.set()
 
