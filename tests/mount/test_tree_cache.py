@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,15 @@ def look(mount: Mount, skyfiles: Sequence[FakeSkyfile]) -> list[bytes]:
     """Look at all files of skylinks; return their numbers and names."""
     tops = [mount.skylink(each.name) for each in skyfiles]
     return output([sys.executable, "-IS", "-c", LOOK, *tops]).splitlines()
+
+
+@contextmanager
+def held(mount: Mount, skyfiles: Sequence[FakeSkyfile]) -> Iterator[None]:
+    """Keep the kernel from forgetting skylinks, whatever else goes on on the machine."""
+    with ExitStack() as stack:
+        for each in skyfiles:
+            stack.callback(os.close, os.open(mount.skylink(each.name), os.O_PATH))
+        yield
 
 
 def make(count: int, prefix: str = "") -> list[FakeSkyfile]:
@@ -58,7 +68,7 @@ def test_trees_come_back(few_trees: Sandbox, fake_portal: FakePortal) -> None:
     """
     skyfiles = make(30)
     fake_portal.add(*skyfiles)
-    with few_trees.mounted("--portal", fake_portal.url) as mount:
+    with few_trees.mounted("--portal", fake_portal.url) as mount, held(mount, skyfiles):
         first = look(mount, skyfiles)
         assert len(first) == 600
         trees = mount.status()["tree_cache"]
@@ -81,20 +91,20 @@ def test_working_directory_in_a_dropped_tree(few_trees: Sandbox, fake_portal: Fa
     one, *others = make(30)
     fake_portal.add(one, *others)
     with few_trees.mounted("--portal", fake_portal.url) as mount:
-        held = os.open(mount.skylink(one.name) / "0", os.O_PATH)
+        place = os.open(mount.skylink(one.name) / "0", os.O_PATH)
         try:
-            number = os.fstat(held).st_ino
+            number = os.fstat(place).st_ino
             look(mount, others)
-            here = f"/proc/self/fd/{held}"
+            here = f"/proc/self/fd/{place}"
             assert len(os.listdir(here)) == 20
             look(mount, others)
             assert (Path(here) / f"{'x' * 200}7").read_bytes() == b"7"
-            assert os.fstat(held).st_ino == number
+            assert os.fstat(place).st_ino == number
         finally:
-            os.close(held)
+            os.close(place)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can make the kernel forget")
+@pytest.mark.skipif(not os.access(DROP, os.W_OK), reason="the kernel cannot be made to forget")
 def test_forgotten_skylinks_are_dropped(few_trees: Sandbox, fake_portal: FakePortal) -> None:
     """S12: What the kernel has forgotten is dropped, and has the same numbers when it is back."""
     skyfiles = make(30)
@@ -105,7 +115,7 @@ def test_forgotten_skylinks_are_dropped(few_trees: Sandbox, fake_portal: FakePor
         while mount.status()["skylinks"] >= 10:
             assert time.monotonic() < deadline
             DROP.write_text("2")
-            time.sleep(0.1)
+            time.sleep(0.5)
         assert look(mount, skyfiles) == first
 
 

@@ -97,7 +97,7 @@ async def _serve(
         ledger = stack.enter_context(closing(Ledger(default_path())))
         registry = VerifiedRegistry(portals, ledger)
         keys = KeyringCache(Keyring(keyring.default_path()))
-        reads = WaitingReads(portals.may_answer)
+        reads = WaitingReads(portals.may_answer, [each.url for each in portals.clients])
         content_trees = _content_trees(config, reader, registry, reads, nursery, status)
         documents = Documents(registry, reader, portals, config.verify)
         key_trees = _key_trees(config, keys, registry, documents, nursery)

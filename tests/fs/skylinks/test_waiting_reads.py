@@ -1,7 +1,7 @@
 """Reads that wait for a portal: how long, when many of them do."""
 
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,13 +23,14 @@ class Readers:
     """Tasks that read, and portals that send something when a test says so."""
 
     nursery: trio.Nursery
+    portals: Sequence[str] = ("http://p",)
     last_sign: float = -math.inf
     ended: list[tuple[float, bool]] = field(default_factory=list)
     """When each read ended, and whether it got its bytes."""
     reads: WaitingReads = field(init=False)
 
     def __post_init__(self) -> None:
-        self.reads = WaitingReads(lambda since: self.last_sign >= since)
+        self.reads = WaitingReads(lambda since: self.last_sign >= since, self.portals)
 
     async def _read(self, seconds: float, needs_portal: bool) -> None:
         try:
@@ -151,3 +152,30 @@ async def test_a_higher_limit_of_the_kernel(autojump_clock: object):
         await made.start(200, 20)
         await trio.sleep(21)
         assert made.ended == [(20, True)] * 200
+
+
+@pytest.mark.parametrize(
+    ("portals", "text"),
+    [
+        (["http://p"], "the portal sends nothing, and many reads wait (http://p)"),
+        (["http://p", "http://q"], "no portal sends anything, and many reads wait"),
+    ],
+)
+async def test_who_is_to_blame(autojump_clock: object, portals: list[str], text: str):
+    """E1: The reason names the portal, if there is only one."""
+    reads = WaitingReads(lambda _: False, portals)
+    found: list[str] = []
+
+    async def read() -> None:
+        try:
+            await reads.wait(trio.sleep_forever, lambda: True)
+        except PortalTimeoutError as error:
+            found.append(str(error))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(reads.run)
+        async with trio.open_nursery() as all_of_them:
+            for _ in range(MANY):
+                all_of_them.start_soon(read)
+        nursery.cancel_scope.cancel()
+    assert found == [text] * MANY

@@ -3,7 +3,7 @@ kernel sends at once, so that cached files have to wait as well.
 """
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -42,12 +42,16 @@ class WaitingReads:
     """The reads of a mount that wait."""
 
     def __init__(
-        self, may_answer: Callable[[float], bool], config: WaitingReadsConfig | None = None
+        self,
+        may_answer: Callable[[float], bool],
+        portals: Sequence[str],
+        config: WaitingReadsConfig | None = None,
     ) -> None:
         """`may_answer` returns false if no portal has sent anything since a time, and none that
         works is left.
         """
         self._may_answer = may_answer
+        self._portals = portals
         self._config = config or WaitingReadsConfig()
         self._reads: dict[trio.CancelScope, _Waiting] = {}
         self._wake = trio.Event()
@@ -68,7 +72,11 @@ class WaitingReads:
                 return await read()
             finally:
                 del self._reads[scope]
-        raise PortalTimeoutError("no portal sends anything, and many reads wait")
+        if len(self._portals) == 1:
+            text, url = "the portal sends nothing, and many reads wait", self._portals[0]
+        else:
+            text, url = "no portal sends anything, and many reads wait", ""
+        raise PortalTimeoutError(text, url=url)
 
     def _is_watching(self, now: float) -> bool:
         return now < self._silent_until or len(self._reads) >= self.limit - _RESERVE
