@@ -264,6 +264,9 @@ class InMemoryMount:
 
 _FEW_TREES = TreeCacheConfig(count=64)
 
+TREES = TreeCacheConfig(size=1 << 20, count=4)
+"""So few that `crowd_out` works."""
+
 
 def push_out(table: NameTable) -> None:
     """Use so many names that those which nothing refers to are dropped."""
@@ -326,3 +329,9 @@ async def listing(mount: InMemoryMount, inode: int, position: int = 0) -> list[L
     found = list(map(Listed.of, mount.operations.readdir(handle, position)))
     mount.operations.releasedir(handle)
     return found
+
+
+async def crowd_out(mount: InMemoryMount) -> None:
+    """Look at so many other skylinks that all trees that may be evicted are."""
+    for number in range(10):
+        await lookup(mount, "skylinks", str(mount.reader.add({"other": b"%d" % number})))

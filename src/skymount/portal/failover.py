@@ -41,7 +41,7 @@ from skymount.portal.health import (
 )
 from skymount.portal.hedged_race import HedgedRace, unless_late
 from skymount.portal.http.memory_budget import MemoryBudget
-from skymount.portal.http.request_watch import RequestWatch, watching
+from skymount.portal.http.request_watch import RequestWatch, watched
 from skymount.portal.options import ClientOptions, PortalOptions
 from skymount.portal.reachability import Attempts
 
@@ -93,6 +93,8 @@ class Portals:
 
     def ranked(self) -> list[PortalReader]:
         """Return the portals in the order in which they are asked."""
+        if self._is_alone:
+            return list(self.clients)
         now, is_probed = trio.current_time(), self.probes is not None
         ranks = {each: self.health(each).rank(now, is_probed=is_probed) for each in self.clients}
         return sorted(self.clients, key=lambda client: ranks[client].value)
@@ -145,11 +147,12 @@ class Portals:
         whether somebody waits for the answer. `probe` is what is asked of a portal whose pause is
         over, in the background; it may outlast the call.
         """
-        tally = self._begin_tally()
-        if probe is not None:
+        if probe is not None and not self._is_alone:
             self._start_probes(probe)
+        tally = self._begin_tally()
         for number in range(self.config.rounds):
-            await self._pause_before(number)
+            if number:
+                await self._pause_before(number)
             asked = [client for client in self.ranked() if client not in tally.done]
             if hedged and not self._is_alone:
                 attempt = partial(self._attempt, ask=ask, number=number)
@@ -169,9 +172,11 @@ class Portals:
 
     def _begin_tally(self) -> "_Tally":
         """Begin with the portals that are not asked at all now."""
-        now = trio.current_time()
         silent = {each for each in self.clients if self._attempts(each) is Attempts.NONE}
+        if not silent:
+            return _Tally(self._attempts, silent, None)
         if not self._is_alone and len(silent) == len(self.clients):
+            now = trio.current_time()
             silent = {each for each in silent if not self.health(each).may_be_tried(now)}
         errors = (self.health(each).known_error for each in self.clients if each in silent)
         return _Tally(self._attempts, silent, next(filter(None, errors), None))
@@ -237,7 +242,8 @@ class Portals:
             asked = self._worth_a_proof(undecided - refused, number)
             if proofs or not asked:
                 break
-            await self._pause_before(number)
+            if number:
+                await self._pause_before(number)
             with trio.CancelScope() as proof_found:
                 await run_all(*(partial(attempt, client, number, proof_found) for client in asked))
 
@@ -259,8 +265,7 @@ class Portals:
     ) -> T:
         health, begun = self.health(client), trio.current_time()
         try:
-            with watching(watch or RequestWatch(health)):
-                answer = await ask(client)
+            answer = await watched(watch or RequestWatch(health), ask(client))
         except (UnavailableError, BadContentError) as error:
             if not error.is_unsent:
                 now, is_last_round = trio.current_time(), number == self.config.rounds - 1
@@ -275,7 +280,7 @@ class Portals:
 
     def _start_probes(self, ask: Ask[object]) -> None:
         """Try portals again whose pause is over, if others do the work. Each counts as a hedge."""
-        if self.probes is None or self._is_alone:
+        if self.probes is None:
             return
         now = trio.current_time()
         ranks = [self.health(each).rank(now, is_probed=True) for each in self.clients]
@@ -301,9 +306,8 @@ class Portals:
             health.is_probed = False
 
     async def _pause_before(self, number: int) -> None:
-        if number:
-            jitter = random.uniform(0.5, 1.5)
-            await trio.sleep(self.config.backoff * 2 ** (number - 1) * jitter)
+        jitter = random.uniform(0.5, 1.5)
+        await trio.sleep(self.config.backoff * 2 ** (number - 1) * jitter)
 
 
 class _Tally:

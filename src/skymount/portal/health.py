@@ -83,7 +83,7 @@ class HealthFigures:
     """Seconds."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class PortalHealth:
     """The health of one portal."""
 
@@ -114,7 +114,7 @@ class PortalHealth:
     # --- what happens
 
     def record_success(self, now: float) -> None:
-        self._is_closed = True
+        self._is_closed, self._is_silent, self._is_late = True, False, False
         self.record_answer(now)
 
     def record_answer(self, now: float) -> None:
@@ -123,7 +123,10 @@ class PortalHealth:
         """
         self.reachability.record_answer(now)
         self._sign_at = now
-        self._average_failure(0.0)
+        if self.failure_rate:
+            self._average_failure(0.0)
+        if self._is_closed:
+            return
         if self._is_silent or self._is_late or self.state(now) is BreakerState.HALF_OPEN:
             self._is_closed, self._is_silent, self._is_late = True, False, False
 

@@ -25,7 +25,7 @@ def test_one_after_the_other():
     listing, fetched = ahead(), []
     for at, name in enumerate(NAMES):
         fetched += listing.looked_up(name, 0.0)
-        assert fetched == NAMES[: at + 1 + AHEAD]
+        assert fetched == NAMES[: at + AHEAD]
         assert listing.looked_up(name, 0.0) == []
 
 
@@ -42,9 +42,9 @@ def test_from_the_middle():
     """G6: A program that leaves some names out is one as well."""
     listing = ahead()
     assert not listing.looked_up(NAMES[10], 0.0)
-    assert listing.looked_up(NAMES[11], 0.0) == NAMES[11 : 12 + AHEAD]
-    assert listing.looked_up(NAMES[12], 0.0) == [NAMES[12 + AHEAD]]
-    assert listing.looked_up(NAMES[20], 0.0) == NAMES[13 + AHEAD : 21 + AHEAD]
+    assert listing.looked_up(NAMES[11], 0.0) == NAMES[11 : 11 + AHEAD]
+    assert listing.looked_up(NAMES[12], 0.0) == [NAMES[11 + AHEAD]]
+    assert listing.looked_up(NAMES[20], 0.0) == NAMES[12 + AHEAD : 20 + AHEAD]
 
 
 def test_slow_program():

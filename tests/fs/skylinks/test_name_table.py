@@ -474,7 +474,8 @@ async def test_resolver_that_fails(autojump_clock: object):
             assert len(mount.names.asked) == asked
             await trio.sleep(0.5)
             assert await shown(mount) is version
-            assert len(mount.names.asked) == asked + 1
+            in_background = pause == 60 and asked == 1  # only a good answer is asked for early
+            assert len(mount.names.asked) == asked + 1 + in_background
             assert mount.table.is_stale(version)
         mount.names.leads[V2] = good
         await trio.sleep(60)

@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass, field
 
+import pytest
 import trio
 
 from skymount.errors import NotFoundError
 from skymount.portal.client.client import PortalClient
 from skymount.portal.http import request_watch
-from skymount.portal.http.request_watch import RequestWatch, watching
+from skymount.portal.http.request_watch import RequestWatch, watched
 from skymount.wire.skylink import Skylink
 from tests.fakes import portal as fake
 from tests.fakes.portal import FakePortal, running
@@ -79,9 +80,7 @@ async def test_requests_are_noted():
         portal.add(LARGE)
         record = Record()
         watch = RequestWatch(record)
-        with watching(watch):
-            data = await client.base_sector(LARGE.skylink)
-            assert request_watch.current() is watch
+        data = await watched(watch, client.base_sector(LARGE.skylink))
         assert request_watch.current() is None
         assert (record.heads, record.opened) == (1, 1)
         assert record.closed[0][0] == len(data)
@@ -95,14 +94,12 @@ async def test_errors_and_cancelled_requests_are_forgotten():
     async with running(FakePortal()) as portal, PortalClient(portal.url, retries=0) as client:
         record = Record()
         watch = RequestWatch(record)
-        with watching(watch):
-            try:
-                await client.base_sector(Skylink.v1(bytes(32), 1))
-            except NotFoundError:
-                assert watch.is_idle
-            assert record.heads == 1
-            portal.fault(fake.stalls_after(-1))
-            with trio.move_on_after(0.2):
-                await client.base_sector(LARGE.skylink)
+        with pytest.raises(NotFoundError):
+            await watched(watch, client.base_sector(Skylink.v1(bytes(32), 1)))
+        assert watch.is_idle
+        assert record.heads == 1
+        portal.fault(fake.stalls_after(-1))
+        with trio.move_on_after(0.2):
+            await watched(watch, client.base_sector(LARGE.skylink))
         assert watch.is_idle
         assert record.heads == 1

@@ -29,6 +29,21 @@ def test_answer_holds():
     assert known.answer(160, 60) is None
 
 
+def test_answer_is_asked_for_before_its_end():
+    """H2: 5 s before its end (a quarter of `hns_ttl`, if that is less)."""
+    known = CachedResolution(FOUND, requested_at=100)
+    assert [known.refresh_in(now, 60) for now in (100, 154, 155, 1000)] == [55, 1, 0, 0]
+    assert known.refresh_in(100, 4) == 3
+    for other in (
+        CachedResolution(),
+        CachedResolution(absent=True, requested_at=100),
+        CachedResolution(replace(FOUND, provisional=True), requested_at=100),
+        known.after_failure(101),
+        replace(known, outdated=True),
+    ):
+        assert other.refresh_in(101, 60) is None
+
+
 def test_answer_that_is_outdated():
     """H5: What this mount learns earlier counts within a second.
 

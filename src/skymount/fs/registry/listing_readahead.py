@@ -39,7 +39,7 @@ class _Walk:
         first = at + self._skip
         if not self._start <= first <= self._end:
             self._start = self._end = first
-        wanted = self._names[self._end : at + 1 + AHEAD]
+        wanted = self._names[self._end : first + AHEAD]
         self._end += len(wanted)
         self._fetched.update(dict.fromkeys(wanted, now))
         return wanted

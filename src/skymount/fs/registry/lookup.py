@@ -81,7 +81,7 @@ class KeyTreeLookup(Subtree, Generic[S]):
         self.nodes = NodeTable(config.space, self._names, scratch_limit)
         self._poster = EntryPoster(store, keys)
         self._nursery = nursery
-        self._fetching = trio.CapacityLimiter(AHEAD)
+        self._fetching = trio.CapacityLimiter(2 * AHEAD)  # a look-up and an open share a request
 
     def forget(self, inode: int, count: int) -> None:
         self.nodes.forget(inode, count)

@@ -133,6 +133,8 @@ class MountedName:
     rechecks: int = 0  # how often that tree was asked for again
     is_recheck_scheduled: bool = False
     was_used: bool = False  # since the last recheck
+    is_revalidation_scheduled: bool = False  # in the background
+    held_until: float = -math.inf  # how long it shows what it does while that is going on
 
     @property
     def is_loading(self) -> bool:

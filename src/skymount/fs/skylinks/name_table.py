@@ -8,15 +8,12 @@ import errno
 import logging
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
-from typing import Protocol
 
 import trio
 
 from skymount.concurrency import off_loop
-from skymount.content.model.skyfile import Skyfile
 from skymount.errors import (
     BadContentError,
     MalformedError,
@@ -32,8 +29,10 @@ from skymount.fs.inode_space import (
 )
 from skymount.fs.skylinks.mounted_name import LoadState, MountedName, TreeState, TreeVersion
 from skymount.fs.skylinks.parked_names import ParkedName, ParkedNames
+from skymount.fs.skylinks.revalidation import BackgroundRevalidation
 from skymount.fs.skylinks.tree import Tree
 from skymount.fs.skylinks.tree_cache import TreeCache
+from skymount.fs.skylinks.tree_restorer import SkyfileSource, TreeRestorer, fingerprint_of
 from skymount.fs.subtree import IMMUTABLE_TIMEOUT, refuse
 from skymount.portal.registry.cached_resolution import NEGATIVE_TTL
 from skymount.portal.registry.name_resolver import NameResolver, ResolvableName
@@ -46,24 +45,6 @@ _LOGGED_PATH = 200  # characters
 
 # Seconds before each further load of a provisional tree; the last one is repeated.
 _RECHECK_DELAYS = (1.0, 2.0, 4.0, 8.0, 15.0)
-
-
-class SkyfileSource(Protocol):
-    """Where descriptions of skylinks come from."""
-
-    async def load(self, skylink: Skylink, fingerprint: bytes | None = None) -> Skyfile:
-        """Describe a skylink; the description with the fingerprint was used before."""
-
-    def forget(self, skyfile: Skyfile) -> None:
-        """Let go of a skyfile whose tree is evicted."""
-
-
-@dataclass(eq=False, slots=True)
-class _Restore:
-    """Brings back the tree of a version that was evicted."""
-
-    ended: trio.Event = field(default_factory=trio.Event)
-    error: PortalError | None = None
 
 
 class NameTable:
@@ -92,8 +73,11 @@ class NameTable:
         self._names: dict[str, MountedName] = {}
         self._versions: dict[int, TreeVersion] = {}
         self._parked = ParkedNames()
-        self._restores: dict[TreeVersion, _Restore] = {}
+        self._restorer = TreeRestorer(source, nursery, self._set, self._replace)
         self._cache = cache
+        self._revalidation = BackgroundRevalidation(
+            nursery, resolver, self._is_listed, self.start_load
+        )
 
     def __iter__(self) -> Iterator[MountedName]:
         return iter(self._names.values())
@@ -182,9 +166,14 @@ class NameTable:
 
     def ttl(self, mounted: MountedName) -> float:
         """Return the seconds for which a name surely shows what it does; 0: load it again."""
-        if mounted.version.is_empty or mounted.is_loading:
+        if mounted.version.is_empty:
             return 0.0
-        left = max(0.0, mounted.version.expires - trio.current_time())
+        now = trio.current_time()
+        left = max(0.0, mounted.version.expires - now)
+        if now < mounted.held_until and not self._resolver.cached(mounted.goal).outdated:
+            return min(left, mounted.held_until - now)
+        if mounted.is_loading:
+            return 0.0
         if not mounted.moves:
             return min(IMMUTABLE_TIMEOUT, left)
         known = self._resolver.cached(mounted.goal)
@@ -214,6 +203,7 @@ class NameTable:
         mounted.was_used = True
         self._touch(mounted.version)
         if self.ttl(mounted):
+            self._revalidation.schedule(mounted)
             return
         self._check_not_absent(mounted)
         ended = self.start_load(mounted)
@@ -244,7 +234,7 @@ class NameTable:
         try:
             while (tree := version.shown) is None:
                 if version.is_evicted:
-                    error = await self._restored(version)
+                    error = await self._restorer.restore(version)
                 else:
                     mounted = version.mounted
                     await self._wait(mounted)
@@ -361,7 +351,7 @@ class NameTable:
         proved tree is a new version, whose pages the kernel may keep.
         """
         is_provisional = tree.skyfile.is_provisional
-        fingerprint = await _fingerprint(tree.skyfile)
+        fingerprint = await fingerprint_of(tree.skyfile)
         earlier = [each for each in mounted.provisional if each.target == version.target]
         is_same = bool(earlier) and await _is_same(earlier[0], tree)
         for each in earlier:
@@ -411,39 +401,6 @@ class NameTable:
 
     # Evicted trees
 
-    async def _restored(self, version: TreeVersion) -> PortalError | None:
-        """Load the tree of a version again, once for all who wait; return why that failed."""
-        restore = self._restores.get(version)
-        if restore is None:
-            restore = self._restores[version] = _Restore()
-            self._nursery.start_soon(self._run_restore, version, restore)
-        await restore.ended.wait()
-        return restore.error
-
-    async def _run_restore(self, version: TreeVersion, restore: _Restore) -> None:
-        target, name = version.target, version.mounted.name
-        assert target is not None
-        try:
-            skyfile = await self._source.load(target, version.fingerprint)
-            is_same = await _fingerprint(skyfile) == version.fingerprint
-            if is_same and not skyfile.is_provisional:
-                self._set(version, Tree(skyfile), version.fingerprint)
-            else:
-                self._replace(version)
-        except NotFoundError as error:
-            restore.error = UnavailableError(f"{target}: {error}")  # it was there before
-        except PortalError as error:
-            restore.error = error
-            log.info("%s: %s", name, error)
-        except Exception:  # a bug that one name brings out must not end the mount
-            restore.error = BadContentError(f"{name}: loading failed, see the log")
-            log.exception("%s: loading failed", name)
-        finally:
-            if version.is_evicted and restore.error is None:
-                restore.error = UnavailableError("the load was cancelled")
-            del self._restores[version]
-            restore.ended.set()
-
     def _replace(self, version: TreeVersion) -> None:
         """Let a name show another tree than one that was evicted and is described differently."""
         version.state = TreeState.DISPROVED
@@ -461,7 +418,7 @@ class NameTable:
         mounted = version.mounted
         is_shown = mounted.version is version and self._is_listed(mounted)
         is_awaited = is_shown and (mounted.waiting or mounted.is_loading)
-        if version.waiting or is_awaited or version in self._restores:
+        if version.waiting or is_awaited or version in self._restorer:
             return
         if not version.is_used:
             if is_shown:
@@ -564,10 +521,6 @@ class NameTable:
 def _add_provisional(version: TreeVersion) -> None:
     if version not in version.mounted.provisional:
         version.mounted.provisional.append(version)
-
-
-async def _fingerprint(skyfile: Skyfile) -> bytes:
-    return await off_loop(partial(skyfile.fingerprint), len(skyfile.listing.packed))
 
 
 async def _is_same(version: TreeVersion, tree: Tree) -> bool:

@@ -2,11 +2,12 @@
 a watch decides what is late (``portal.hedged_race``).
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class Meter(Protocol):
@@ -34,6 +35,8 @@ class _Body:
 
 class RequestWatch:
     """The requests and bodies that an operation waits for at one portal."""
+
+    __slots__ = ("_bodies", "_busy", "_heads", "_meter")
 
     def __init__(self, meter: Meter, busy: Callable[[], object] = lambda: None) -> None:
         """`busy` is called when it waits for something after it waited for nothing."""
@@ -113,11 +116,10 @@ def current() -> RequestWatch | None:
     return _current.get()
 
 
-@contextmanager
-def watching(watch: RequestWatch) -> Iterator[None]:
-    """Let a watch see what this task asks for, and the tasks that it starts."""
+async def watched(watch: RequestWatch, work: Awaitable[T]) -> T:
+    """Let a watch see what some work asks for, with all tasks that it starts."""
     before = _current.set(watch)
     try:
-        yield
+        return await work
     finally:
         _current.reset(before)

@@ -8,6 +8,7 @@ from skymount.wire.skylink import Skylink
 NEGATIVE_TTL = 5.0  # seconds for which «not found» holds: somebody may register the name any moment
 _FIRST_BACK_OFF = 2.0  # seconds; doubled for each further failure in a row, up to the TTL
 _MOST_DOUBLINGS = 32
+_REFRESH_AHEAD = 5.0  # seconds before an answer runs out, if that is not more than a quarter of it
 
 _PROVISIONAL_TTL = 5.0  # seconds
 
@@ -53,6 +54,16 @@ class CachedResolution:
         else:
             return 0.0
         return max(0.0, until - now)
+
+    def refresh_in(self, now: float, ttl: float) -> float | None:
+        """Return the seconds until a name in use is asked for before its answer runs out.
+
+        None where that is not done: there is no good answer, it is provisional and holds for
+        seconds only, or the last attempt failed.
+        """
+        if self.found is None or self.found.provisional or self.failures or self.outdated:
+            return None
+        return max(0.0, self.requested_at + ttl - min(_REFRESH_AHEAD, ttl / 4) - now)
 
     def answer(self, now: float, ttl: float) -> Resolution | None:
         """Return what still holds, or raise NotFoundError; None if the portals are to be asked."""

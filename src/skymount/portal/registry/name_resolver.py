@@ -6,6 +6,7 @@ turns out to lead elsewhere.
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -93,6 +94,9 @@ class NameResolver:
     def revalidate_in(self, name: ResolvableName) -> float:
         return self.cached(name).revalidate_in(trio.current_time(), self._config.ttl)
 
+    def refresh_in(self, name: ResolvableName) -> float | None:
+        return self.cached(name).refresh_in(trio.current_time(), self._config.ttl)
+
     def learn_key(self, record: DomainRecord) -> None:
         if isinstance(record, RegistryRecord):
             self._refs[record.skylink] = EntryId(record.public_key, record.tweak)
@@ -111,6 +115,19 @@ class NameResolver:
         async with state.asking:
             found = state.cached.answer(trio.current_time(), self._config.ttl)
             return await self._ask(name, state) if found is None else found
+
+    async def refresh(self, name: ResolvableName) -> None:
+        """Ask again although the last answer holds; a failure changes nothing.
+
+        «Not found» is an answer.
+        """
+        state = self._state(name)
+        async with state.asking:
+            before = state.cached
+            with suppress(PortalError):
+                await self._ask(name, state)
+            if state.cached.failures > before.failures:
+                state.cached = replace(before, outdated=before.outdated or state.outdated)
 
     def _state(self, name: ResolvableName) -> _NameState:
         state = self._names.get(name)
