@@ -9,8 +9,14 @@ import pytest
 from skymount.config import Config
 from skymount.daemon.embedded_portal import EmbeddedPortal
 from skymount.daemon.readiness import Report, announce, notify_systemd
+from skymount.fs.skylinks.waiting_reads import KERNEL_LIMIT, WaitingReads
 from tests.fakes.portal import FakePortal, running
 from tests.skymount_process import NotifySocket
+
+
+def no_reads() -> WaitingReads:
+    """The reads of a mount whose portals answer."""
+    return WaitingReads(lambda since: True, ())
 
 
 async def announced(mountpoint: Path, *urls: str) -> list[str]:
@@ -18,7 +24,9 @@ async def announced(mountpoint: Path, *urls: str) -> list[str]:
     told: list[str] = []
     report = Report(ready=lambda: told.append("ready"), warning=told.append)
     config = Config(mountpoint=str(mountpoint), portals=urls, read_ahead=False)
-    await announce(config, report, EmbeddedPortal())
+    reads = no_reads()
+    await announce(config, report, EmbeddedPortal(), reads)
+    assert reads.limit == KERNEL_LIMIT  # no FUSE connection belongs to a plain directory
     return told
 
 
@@ -56,7 +64,7 @@ async def test_mount_point_that_is_gone(tmp_path: Path) -> None:
     report = Report(ready=lambda: told.append("ready"), warning=lambda text: None)
     config = Config(mountpoint=str(tmp_path / "gone"), portals=("http://127.0.0.1:9",))
     with pytest.raises(FileNotFoundError):
-        await announce(config, report, EmbeddedPortal())
+        await announce(config, report, EmbeddedPortal(), no_reads())
     assert told == []
 
 
