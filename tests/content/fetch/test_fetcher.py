@@ -1,5 +1,6 @@
 """Fetching units: each once, whoever asks; what arrived stays, what fails is an error."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -7,7 +8,7 @@ import pytest
 import trio
 
 from skymount.content.fetch.readahead import ReadaheadConfig
-from skymount.content.model.skyfile import Skyfile
+from skymount.content.model.skyfile import Skyfile, VerifyPolicy
 from skymount.errors import (
     BadContentError,
     NotFoundError,
@@ -391,6 +392,35 @@ async def test_nobody_waits(stack: OpenContentStack):
         while made.reader.fetcher.pending:
             await trio.sleep(0.01)
         assert not made.portals[1].asked("GET.*concat")
+
+
+@pytest.mark.parametrize(
+    ("streams", "requests"),
+    [(True, ["bytes=0-1599"]), (False, ["bytes=0-1599", "bytes=0-7"])],
+    ids=["one stream", "file by file"],
+)
+async def test_trial_is_small(stack: OpenContentStack, streams: bool, requests: list[str]):
+    """R12: of many files one is enough to see that a portal works again."""
+    before = plain(100)
+    files = skyfiles.of_files({f"{number:03}": b"12345678" for number in range(200)})
+    many = replace(files, base=None)
+    async with stack(portals=2, policy=VerifyPolicy.OFF) as made:
+        for portal in made.portals:
+            portal.add(before, many)
+        first = made.portal
+        first.concat = streams
+        found = [await made.reader.load(each.skylink) for each in (before, many)]
+        first.fault(fake.status(503))
+        await made.reader.read(found[0], 0, found[0].size)
+        first.heal()
+        await trio.sleep(1.1)
+        first.requests.clear()
+        assert bytes(await made.reader.read(found[1], 0, found[1].size)) == many.payload
+        with trio.fail_after(10):
+            while len(first.requests) < len(requests):
+                await trio.sleep(0.01)
+        await trio.sleep(0.3)
+        assert [request.headers["range"] for request in first.requests] == requests
 
 
 async def idle(made: ContentStack) -> None:
