@@ -92,6 +92,7 @@ async def _serve(
         portals = await stack.enter_async_context(
             open_portals(config.portal_options, config.timeout / _SILENT_PORTALS)
         )
+        status.portals = portals
         reader = await _open_reader(stack, config, portals, status, report)
         nursery = await stack.enter_async_context(trio.open_nursery())
         ledger = stack.enter_context(closing(Ledger(default_path())))
