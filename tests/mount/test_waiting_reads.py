@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import skyfiles
-from tests.fakes.portal import FakePortal, in_thread, stalls_after
+from tests.fakes.portal import FakePortal, in_thread, stalls_after, waits
 from tests.fakes.skyfiles import noise
 from tests.mount.namespaces import NOBODY, Namespace
 from tests.skymount_process import Sandbox, close_pipes, output, run
@@ -132,3 +132,13 @@ def test_another_portal_works(sandbox: Sandbox, fake: FakePortal) -> None:
             fake.fault(stalls_after(-1))
             paths = [hanging / f"{number:02}" for number in range(COUNT)]
             assert output(python(CROWD, *paths)) == b"started\n[]\n"
+
+
+def test_a_slow_portal(sandbox: Sandbox, fake: FakePortal) -> None:
+    """R13: Reads do not fail while the only portal gives signs of life."""
+    with sandbox.mounted("--portal", fake.url) as mount:
+        hanging = mount.skylink(HANGING.name)
+        output(["stat", hanging / "00"])
+        fake.fault(waits(5), HANGING.name)
+        paths = [hanging / f"{number:02}" for number in range(12)]
+        assert output(python(CROWD, *paths)) == b"started\n[]\n"

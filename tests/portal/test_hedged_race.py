@@ -200,6 +200,59 @@ async def test_slow_portal_and_one_that_has_nothing(clock: trio.testing.MockCloc
             assert await made.base_sector(ABSENT.skylink) == ABSENT.base
 
 
+@pytest.mark.parametrize("connections", [2, 8])
+async def test_slow_portal_without_a_free_connection(
+    clock: trio.testing.MockClock, connections: int
+):
+    """R12: it is waited for, however many requests wait for a connection to it."""
+    slow, broken = fake.waits(4.0), fake.status(503)
+    async with net(slow, broken, pattern="basesector", connections=connections) as made:
+        found: list[bytes] = []
+
+        async def one() -> None:
+            found.append(await made.base_sector())
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(2 * connections):
+                nursery.start_soon(one)
+        assert found == [SMALL.base] * 2 * connections
+
+
+async def test_silent_portal_without_a_free_connection(clock: trio.testing.MockClock):
+    """R12: it is left as soon as without: it is asked for a sign of life beside all requests."""
+    async with net(fake.stalls_after(-1), None, connections=3) as made:
+
+        async def one() -> None:
+            with pytest.raises(UnavailableError):
+                await made.base_sector(ABSENT.skylink)
+
+        async def all_at_once() -> None:
+            async with trio.open_nursery() as nursery:
+                for _ in range(9):
+                    nursery.start_soon(one)
+
+        assert await seconds(all_at_once) < 4.0
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+async def test_signs_of_life_of_a_portal_without_a_free_connection(
+    clock: trio.testing.MockClock, is_silent: bool
+):
+    """R13: A portal that is asked for a sign of life gives one unless it is silent."""
+    fault, pattern = (fake.stalls_after(-1), "") if is_silent else (fake.waits(5), "basesector")
+    async with net(fault, pattern=pattern, connections=2) as made, trio.open_nursery() as nursery:
+        for _ in range(4):
+            nursery.start_soon(made.base_sector)
+        await trio.sleep(3)
+        asked = trio.current_time()
+        assert not made.portals.may_answer(0)
+        with trio.move_on_after(1) as scope:
+            await made.portals.ask_for_signs()
+        assert scope.cancelled_caught == is_silent
+        assert made.portals.may_answer(asked) != is_silent
+        nursery.cancel_scope.cancel()
+
+
 async def test_all_say_not_found(clock: trio.testing.MockClock):
     """L4: also if one of them takes its time."""
     async with net(fake.waits(1.5), None, pattern="basesector") as made:

@@ -98,7 +98,8 @@ async def _serve(
         ledger = stack.enter_context(closing(Ledger(default_path())))
         registry = VerifiedRegistry(portals, ledger)
         keys = KeyringCache(Keyring(keyring.default_path()))
-        reads = WaitingReads(portals.may_answer, [each.url for each in portals.clients])
+        urls = [each.url for each in portals.clients]
+        reads = WaitingReads(portals.may_answer, portals.ask_for_signs, urls)
         content_trees = _content_trees(config, reader, registry, reads, nursery, status)
         documents = Documents(registry, reader, portals, config.verify)
         key_trees = _key_trees(config, keys, registry, documents, nursery)
