@@ -5,6 +5,7 @@ import socket
 from pathlib import Path
 
 import pytest
+import trio
 
 from skymount.config import Config
 from skymount.daemon.embedded_portal import EmbeddedPortal
@@ -16,7 +17,7 @@ from tests.skymount_process import NotifySocket
 
 def no_reads() -> WaitingReads:
     """The reads of a mount whose portals answer."""
-    return WaitingReads(lambda since: True, ())
+    return WaitingReads(lambda since: True, trio.sleep_forever, ())
 
 
 async def announced(mountpoint: Path, *urls: str) -> list[str]:

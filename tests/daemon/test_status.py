@@ -9,8 +9,10 @@ from skymount.config import Config
 from skymount.content.cache.memory_cache import MemoryCache
 from skymount.daemon.embedded_portal import EmbeddedPortal
 from skymount.daemon.status import MountStatus
+from skymount.errors import PortalError
 from skymount.fs.failures import FailureLog
 from skymount.fs.skylinks.tree_cache import TreeCache, TreeCacheConfig
+from skymount.portal.health import HealthFigures, PortalHealth
 
 
 class _Names:
@@ -26,9 +28,17 @@ class _Names:
         return self.size, self.count
 
 
+def failing_portal() -> HealthFigures:
+    health = PortalHealth()
+    health.record_failure(PortalError("down"), 10.0, waited=0.0)
+    return health.figures("http://a.example", 10.25, is_probed=True)
+
+
 def test_status() -> None:
+    """E3: the health of each portal, and figures of every part."""
     config = Config(mountpoint="/mnt", portals=("http://a.example",), disk_cache=0)
     status: Any = MountStatus(config, EmbeddedPortal())
+    status.portals = SimpleNamespace(figures=lambda: [failing_portal()])
     status.memory_cache = MemoryCache(1 << 20)
     status.reader = SimpleNamespace(counts={"bytes": 7})
     status.trees = TreeCache(TreeCacheConfig(1 << 20))
@@ -43,5 +53,19 @@ def test_status() -> None:
     assert found["disk_cache"] == {"size": 0}
     assert found["tree_cache"] == {"size": 1 << 20, "used": 0, "loaded": 0}
     assert found["failed_operations"] == []
+    assert found["portal_health"] == [
+        {
+            "url": "http://a.example",
+            "state": "open",
+            "rank": "failing",
+            "latency": None,
+            "failure_rate": 0.2,
+            "body_rate": None,
+            "hedges": 0,
+            "hedges_lost": 0,
+            "last_error": "down",
+            "last_error_age": 0.25,
+        }
+    ]
     assert list(found["operations"]) == ["lookup", "read"]
     assert status.usage() == (110, 3)

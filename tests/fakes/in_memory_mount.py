@@ -302,7 +302,7 @@ async def open_in_memory_mount(
                 each.space: SkylinksDirectory(
                     reader,  # type: ignore[arg-type]
                     each,
-                    WaitingReads(lambda _: True, ()),
+                    WaitingReads(lambda _: True, trio.sleep_forever, ()),
                     lookup_grace=lookup_grace,
                     deadline=deadline,
                 )

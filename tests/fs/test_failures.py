@@ -75,7 +75,7 @@ async def test_a_line_for_each_failure(autojump_clock: object, caplog: pytest.Lo
 
 
 async def test_repetitions_are_counted(autojump_clock: object, caplog: pytest.LogCaptureFixture):
-    """E1: If the same failure comes again within 60 s, the log says only how often."""
+    """E1: If the same failure comes again within the same minute, the log says only how often."""
     failures = FailureLog()
     async with watched(failures):
         for _ in range(42):
@@ -97,17 +97,77 @@ async def test_repetitions_are_counted(autojump_clock: object, caplog: pytest.Lo
     assert "and 1 more times" in counted, "the end of the mount loses no count"
 
 
-async def test_many_different_failures(autojump_clock: object, caplog: pytest.LogCaptureFixture):
-    """Counting repetitions takes bounded memory, and loses no count."""
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "no answer in {:.1f} s; another portal had one",
+        "only {:.0f} bytes in 2 s",
+        "not in {:.0f} s",
+    ],
+)
+async def test_how_long_it_took_makes_no_difference(
+    autojump_clock: object, caplog: pytest.LogCaptureFixture, reason: str
+):
+    """E1: for the same reason, however long it took."""
     failures = FailureLog()
-    for number in range(2000):
-        fail(failures, b"skylinks/%d" % number)
-        fail(failures, b"skylinks/%d" % number)
+    for number in range(100):
+        error = UnavailableError(reason.format(number * 1.1), method="GET", url="http://p:80/AAA")
+        fail(failures, error=error, seconds=number)
+    assert len(lines(caplog)) == 1
+    fail(failures, error=UnavailableError("status 503"))
+    fail(failures, error=UnavailableError("status 504"))
+    assert len(lines(caplog)) == 2, "other numbers are other reasons"
+
+
+@pytest.mark.parametrize(("paths", "count"), [(20_000, 20_000), (300, 20_000), (49, 20_000)])
+async def test_many_different_failures(
+    autojump_clock: object, caplog: pytest.LogCaptureFixture, paths: int, count: int
+):
+    """E1: at most 50 lines in a minute; then one says how many more operations failed."""
+    failures = FailureLog()
     async with watched(failures):
-        pass
-    found = lines(caplog)
-    assert sum(" failed after " in line for line in found) == 2000
-    assert sum("and 1 more times" in line for line in found) == 2000
+        for number in range(count):
+            fail(failures, b"skylinks/%d" % (number % paths))
+        await trio.sleep(61)
+        found = lines(caplog)
+        first = [line for line in found if " failed after " in line]
+        again = [int(line.split()[4]) for line in found if " more times in 60 s: " in line]
+        assert len(first) == min(50, paths)
+        assert len(first) + len(again) == 50
+        assert found[50:] == [
+            f"and {count - len(first) - sum(again)} more operations failed in 60 s"
+        ]
+        fail(failures, b"skylinks/1")
+        assert len(lines(caplog)) == 1, "the next minute has lines again"
+        await trio.sleep(200)
+        assert lines(caplog) == []
+
+
+async def test_minutes_end_by_themselves(autojump_clock: object, caplog: pytest.LogCaptureFixture):
+    """No count is lost if the next failure comes first."""
+    failures = FailureLog()
+    for _ in range(60):
+        fail(failures)
+    await trio.sleep(60)
+    fail(failures)
+    first, counted, second = lines(caplog)
+    assert "and 59 more times" in counted
+    assert first == second
+
+
+async def test_tracebacks_among_many_failures(
+    autojump_clock: object, caplog: pytest.LogCaptureFixture
+):
+    """E1: and at most 10 more with a traceback."""
+    failures, bug = FailureLog(), ZeroDivisionError()
+    for number in range(60):
+        fail(failures, b"skylinks/%d" % number)
+    lines(caplog)
+    for number in range(60):
+        failures.add(describe("read", b"%d" % number, "a bug", bug, errno.EIO, 0.0), 0, bug)
+    assert [bool(record.exc_info) for record in caplog.records] == [True] * 10
+    fail(failures, b"skylinks/none")
+    assert len(caplog.records) == 10
 
 
 async def test_names_forge_no_lines(autojump_clock: object, caplog: pytest.LogCaptureFixture):

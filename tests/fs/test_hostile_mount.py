@@ -557,10 +557,8 @@ def test_portal_that_breaks_at_the_description(scene: Scene):
     """L4: A portal that fails, times out or refuses is never reported as ENOENT.
 
     What goes wrong while a skylink is described is an error of it, gone when the portal is well.
-
-    Only «not found» from every portal is «no such file».
     """
-    breaks = BREAKS | {"error 404": fake.status(404), "error 403": fake.status(403)}
+    breaks = BREAKS | {"error 403": fake.status(403)}
     for how in ("ignores Range", "another range", "no Content-Range"):
         del breaks[how]  # no range is asked for here
 
@@ -568,15 +566,30 @@ def test_portal_that_breaks_at_the_description(scene: Scene):
         skyfile = skyfiles.of_files({"f": f"described {how}".encode() * 10})
         path = scene.publish(skyfile)
         scene.portal.fault(breaks[how], skyfile.name)
-        expected = {"error 404": errno.ENOENT, "error 403": errno.EACCES}.get(how, errno.EIO)
+        expected = errno.EACCES if how == "error 403" else errno.EIO
         assert scene.error("ls", path) == os.strerror(expected)
         scene.portal.heal(skyfile.name)
-        if how == "error 404":
-            assert scene.error("ls", path) == ENOENT  # remembered for a few seconds
-        else:
-            assert scene.read(path / "f") == f"described {how}".encode() * 10
+        assert scene.read(path / "f") == f"described {how}".encode() * 10
 
     concurrently(case, breaks)
+
+
+def test_not_found_is_remembered(tmp_path: Path):
+    """L1: «Not found» from every portal is ENOENT, and remembered for 5 s.
+
+    The lookup may wait long here, so that it has the answer also on a busy machine.
+    """
+    box = Sandbox.make(tmp_path / "box")
+    box.configure("lookup_grace = 20.0\n")
+    with in_thread(FakePortal()) as portal, box.foreground("--portal", portal.url) as mount:
+        made = Scene(mount, [portal])
+        path = made.publish(skyfiles.of_files({"f": b"found later"}))
+        made.portal.fault(fake.status(404))
+        assert made.error("ls", path) == ENOENT
+        made.portal.heal()
+        assert made.error("ls", path) == ENOENT
+        time.sleep(5.1)
+        assert made.names(path) == ["f"]
 
 
 def test_portal_that_stalls(hasty: Scene):
@@ -594,7 +607,7 @@ def test_portal_that_stalls(hasty: Scene):
     for command in (["ls", unknown], ["cat", unknown / "f"], ["cat", large / "f"]):
         begun = time.monotonic()
         assert hasty.error(*command) == ETIMEDOUT
-        assert time.monotonic() - begun < 6
+        assert time.monotonic() - begun < 10
         assert hasty.read(ready / "f") == b"ready"
 
 
@@ -604,13 +617,11 @@ def test_portal_that_says_nothing_at_all(hasty: Scene):
     unknown = hasty.publish(skyfiles.of_files({"f": b"silent"}))
     begun = time.monotonic()
     assert hasty.error("ls", unknown) == ETIMEDOUT
-    assert time.monotonic() - begun < 6
+    assert time.monotonic() - begun < 10
 
 
 def test_portal_that_is_silent_before_one_that_is_not(tmp_path: Path):
-    """R2: A portal that says nothing for a third of that time has failed, and the next one is
-    asked: what needs them is done within `timeout`.
-    """
+    """R11: Nobody waits long for the silent one. R2: what needs them is done within `timeout`."""
     with contextmanager(_scene)(tmp_path / "box", 2, "--timeout", "9") as made:
         content = noise(5 * MIB, 43)
         directory = made.publish(skyfiles.of_files({"f": content}))
@@ -618,7 +629,7 @@ def test_portal_that_is_silent_before_one_that_is_not(tmp_path: Path):
         made.portal.fault(fake.stalls_after(-1))
         begun = time.monotonic()
         assert made.names(small) == ["g"]
-        assert 3 <= time.monotonic() - begun < 8
+        assert time.monotonic() - begun < 8
         assert made.names(directory) == ["f"]
         assert made.read(directory / "f") == content
 
@@ -631,7 +642,7 @@ def test_lookup_does_not_wait_for_a_silent_portal(tmp_path: Path):
             path = made.publish(skyfiles.of_files({"f": b"%d" % number}))
             begun = time.monotonic()
             assert output(["stat", "--format=%F", path]) == b"directory\n"
-            assert time.monotonic() - begun < 5
+            assert time.monotonic() - begun < 10
 
 
 READER = """

@@ -92,12 +92,14 @@ async def _serve(
         portals = await stack.enter_async_context(
             open_portals(config.portal_options, config.timeout / _SILENT_PORTALS)
         )
+        status.portals = portals
         reader = await _open_reader(stack, config, portals, status, report)
         nursery = await stack.enter_async_context(trio.open_nursery())
         ledger = stack.enter_context(closing(Ledger(default_path())))
         registry = VerifiedRegistry(portals, ledger)
         keys = KeyringCache(Keyring(keyring.default_path()))
-        reads = WaitingReads(portals.may_answer, [each.url for each in portals.clients])
+        urls = [each.url for each in portals.clients]
+        reads = WaitingReads(portals.may_answer, portals.ask_for_signs, urls)
         content_trees = _content_trees(config, reader, registry, reads, nursery, status)
         documents = Documents(registry, reader, portals, config.verify)
         key_trees = _key_trees(config, keys, registry, documents, nursery)

@@ -15,6 +15,8 @@ from skymount.daemon.embedded_portal import EmbeddedPortal
 from skymount.fs.failures import FailureLog
 from skymount.fs.skylinks.name_table import NameTable
 from skymount.fs.skylinks.tree_cache import TreeCache
+from skymount.portal.failover import Portals
+from skymount.portal.health import HealthFigures
 
 
 @dataclass
@@ -23,6 +25,7 @@ class MountStatus:
 
     config: Config
     embedded_portal: EmbeddedPortal
+    portals: Portals = field(init=False)
     memory_cache: MemoryCache = field(init=False)
     write_behind: WriteBehindQueue | None = field(init=False, default=None)
     reader: ContentReader = field(init=False)
@@ -41,6 +44,7 @@ class MountStatus:
             "mountpoint": self.config.mountpoint,
             "uptime_seconds": round(time.time() - self._started, 3),
             "portals": self.config.portal_urls,
+            "portal_health": [_rounded(each) for each in self.portals.figures()],
             "own_portal": self.embedded_portal.is_running,
             "verify": self.config.verify.value,
             "memory_cache": {"size": cache.size, "used": cache.used, "on_its_way": cache.reserved},
@@ -67,3 +71,10 @@ class MountStatus:
     def usage(self) -> tuple[int, int]:
         (size, files), (more_size, more_files) = self.skylinks.usage(), self.domains.usage()
         return size + more_size, files + more_files
+
+
+def _rounded(figures: HealthFigures) -> Mapping[str, object]:
+    found = asdict(figures) | {"state": figures.state.value, "rank": figures.rank.name.lower()}
+    return {
+        key: round(value, 4) if isinstance(value, float) else value for key, value in found.items()
+    }

@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import re
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -16,9 +17,11 @@ log = logging.getLogger(__name__)
 
 _SHOWN = 50  # operations in status.json
 _REMEMBERED = 500  # paths with a last error
-_WINDOWS = 250  # different failures whose repetitions are counted at a time
+_LINES = 50  # in the log, in a minute
+_TRACEBACKS = 10  # beyond these
 _PATH_LIMIT = 1000  # characters
 _REASON_LIMIT = 500
+_AMOUNT = re.compile(r"(?<![\d.])[\d.]+(?= (?:s|bytes)\b)")  # differs each time in a reason
 
 _READING = frozenset(
     {
@@ -65,24 +68,32 @@ class Failure:
 
 
 @dataclass(slots=True)
-class _Window:
-    """A time in which the same failure is not logged again."""
+class _Logged:
+    """A failure that has its line, and how often it came again."""
 
     failure: Failure
-    ends: float
     repetitions: int = 0
+
+
+@dataclass(slots=True)
+class _Minute:
+    """A time in which each failure is logged once, and not too many of them."""
+
+    ends: float
+    logged: dict[tuple[str, str, str], _Logged] = field(default_factory=dict)
+    unlogged: int = 0  # failures without a line of their own
 
 
 class FailureLog:
     """Takes each failed operation of a mount."""
 
     def __init__(self, interval: float = 60.0) -> None:
-        """`interval` is the seconds in which the same failure is logged once."""
+        """`interval` is the seconds of a minute."""
         self._interval = interval
         self._recent: deque[Failure] = deque(maxlen=_SHOWN)
         self._errors: LRUCache[int, Failure] = LRUCache(_REMEMBERED)  # by inode number
-        self._windows: dict[tuple[str, str, str], _Window] = {}  # the oldest first
-        self._opened = trio.Event()
+        self._minute: _Minute | None = None
+        self._begun = trio.Event()
 
     def __bool__(self) -> bool:
         """Whether any path has a last error."""
@@ -96,20 +107,29 @@ class FailureLog:
         self._recent.append(failure)
         if inode:
             self._errors[inode] = failure
+        if self._is_to_log(failure, _LINES if bug is None else _LINES + _TRACEBACKS):
+            if bug is None:
+                log.warning("%s: %s", failure.path, failure.text)
+            else:
+                log.error("%s: %s", failure.path, failure.text, exc_info=bug)
+
+    def _is_to_log(self, failure: Failure, limit: int) -> bool:
+        """Count a failure; return whether it is another one, and within the limit of lines."""
         now = trio.current_time()
-        key = failure.operation, failure.path, failure.reason
-        window = self._windows.get(key)
-        if window is not None and now < window.ends:
-            window.repetitions += 1
-            return
-        if window is not None or len(self._windows) >= _WINDOWS:
-            self._close(key if window is not None else next(iter(self._windows)))
-        self._windows[key] = _Window(failure, now + self._interval)
-        self._opened.set()
-        if bug is None:
-            log.warning("%s: %s", failure.path, failure.text)
+        if self._minute is None or now >= self._minute.ends:
+            self._end_minute()
+            self._minute = _Minute(now + self._interval)
+            self._begun.set()
+        logged = self._minute.logged
+        key = failure.operation, failure.path, _AMOUNT.sub("", failure.reason)
+        if key in logged:
+            logged[key].repetitions += 1
+        elif len(logged) < limit:
+            logged[key] = _Logged(failure)
+            return True
         else:
-            log.error("%s: %s", failure.path, failure.text, exc_info=bug)
+            self._minute.unlogged += 1
+        return False
 
     def succeeded(self, operation: str, inode: int) -> None:
         """Forget the last error of a path if this operation shows that it is over."""
@@ -130,32 +150,41 @@ class FailureLog:
         return [failure.to_json() for failure in self._recent]
 
     async def run(self) -> None:
-        """Say how often failures were repeated, each time that an interval is over."""
+        """Say at the end of each minute what it had no lines for."""
         try:
             while True:
-                if not self._windows:
-                    self._opened = trio.Event()
-                    await self._opened.wait()
-                key, window = next(iter(self._windows.items()))
-                await trio.sleep_until(window.ends)
-                if self._windows.get(key) is window:
-                    self._close(key)
+                while (minute := self._minute) is None:
+                    self._begun = trio.Event()
+                    await self._begun.wait()
+                await trio.sleep_until(minute.ends)
+                if self._minute is minute:
+                    self._end_minute()
         finally:
-            for key in list(self._windows):
-                self._close(key)
+            self._end_minute()
 
-    def _close(self, key: tuple[str, str, str]) -> None:
-        window = self._windows.pop(key)
-        if window.repetitions:
-            failure = window.failure
-            log.warning(
-                "%s: %s failed, and %d more times in %g s: %s",
-                failure.path,
-                failure.operation,
-                window.repetitions,
-                self._interval,
-                failure.reason,
-            )
+    def _end_minute(self) -> None:
+        minute, self._minute = self._minute, None
+        if minute is None:
+            return
+        lines, more = len(minute.logged), minute.unlogged
+        for each in minute.logged.values():
+            if each.repetitions and lines >= _LINES:
+                more += each.repetitions
+            elif each.repetitions:
+                lines += 1
+                self._log_repetitions(each.failure, each.repetitions)
+        if more:
+            log.warning("and %d more operations failed in %g s", more, self._interval)
+
+    def _log_repetitions(self, failure: Failure, count: int) -> None:
+        log.warning(
+            "%s: %s failed, and %d more times in %g s: %s",
+            failure.path,
+            failure.operation,
+            count,
+            self._interval,
+            failure.reason,
+        )
 
 
 def printable(text: str, limit: int) -> str:

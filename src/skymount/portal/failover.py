@@ -113,6 +113,15 @@ class Portals:
             return True
         return not self._is_alone and any(each.state(now) is BreakerState.CLOSED for each in found)
 
+    async def ask_for_signs(self) -> None:
+        """Ask all portals for a sign of life, which may take as long as any request."""
+
+        async def ask(client: PortalReader) -> None:
+            if await client.http.is_alive():
+                self.health(client).record_sign(trio.current_time())
+
+        await run_all(*(partial(ask, client) for client in self.clients))
+
     def figures(self) -> list[HealthFigures]:
         """Return how each portal is doing, in the configured order."""
         now, is_probed = trio.current_time(), self.probes is not None

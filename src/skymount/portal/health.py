@@ -110,6 +110,7 @@ class PortalHealth:
     _is_late: bool = False  # it lost a hedge, and has answered nothing since
     _lied_at: float = -math.inf
     _sign_at: float = -math.inf
+    _unanswered_at: float = -math.inf
 
     # --- what happens
 
@@ -177,6 +178,10 @@ class PortalHealth:
     def record_sign(self, now: float) -> None:
         """Record that it lives, whatever it does with requests."""
         self._sign_at = now
+
+    def record_no_sign(self, now: float) -> None:
+        """Record that it was asked for a sign of life, and gave none."""
+        self._unanswered_at = now
 
     def body_opened(self) -> None:
         self._bodies += 1
@@ -254,6 +259,10 @@ class PortalHealth:
     def showed_signs(self, since: float) -> bool:
         """Whether anything came from it since."""
         return self._sign_at >= since
+
+    def showed_no_sign(self, since: float) -> bool:
+        """Whether somebody found since that it gives no sign of life."""
+        return self._unanswered_at >= since
 
     @property
     def hedge_delay(self) -> float:

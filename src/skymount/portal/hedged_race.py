@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 import trio
 
 from skymount.errors import PortalError, PortalTimeoutError
-from skymount.portal.client.base import PortalReader, is_alive
+from skymount.portal.client.base import PortalReader
 from skymount.portal.health import BreakerState, HedgeBudget, PortalHealth
 from skymount.portal.http.request_watch import RequestWatch
 from skymount.portal.reachability import Attempts
@@ -46,7 +46,9 @@ class _Runner:
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     is_late: bool = False
     pinged: float | None = None
-    """When the portal was asked for a sign of life."""
+    """Since when the portal is to give a sign of life."""
+    ping_sent: float | None = None
+    """When it was asked for one; before, its silence says nothing."""
     is_given_up: bool = False
 
     def wait(self, now: float) -> float:
@@ -186,9 +188,7 @@ class HedgedRace(Generic[T]):
             elif runner.pinged is None:
                 runner.pinged = now
                 nursery.start_soon(_ping, runner)
-            elif runner.health.showed_signs(runner.pinged):
-                continue
-            elif now >= runner.pinged + runner.health.config.silence:
+            elif not runner.health.showed_signs(runner.pinged) and _is_silent(runner, now):
                 self._give_up(runner, now)
 
     def _give_up(self, runner: _Runner, now: float) -> None:
@@ -255,7 +255,20 @@ async def unless_late(
     raise failure
 
 
+def _is_silent(runner: _Runner, now: float) -> bool:
+    """Whether a portal that was asked for a sign of life has had its time."""
+    health, sent = runner.health, runner.ping_sent
+    if sent is not None and now >= sent + health.config.silence:
+        health.record_no_sign(now)
+        return True
+    return runner.pinged is not None and health.showed_no_sign(runner.pinged)
+
+
 async def _ping(runner: _Runner) -> None:
     """Ask a portal for a sign of life. Any response is one."""
-    if await is_alive(runner.client.http):
+
+    def sent() -> None:
+        runner.ping_sent = trio.current_time()
+
+    if await runner.client.http.is_alive(sent):
         runner.health.record_sign(trio.current_time())

@@ -1,5 +1,6 @@
 """What is fetched for a program that goes through a listing."""
 
+import weakref
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -68,6 +69,18 @@ def test_age_of_what_an_open_sees():
     assert listing.max_age(NAMES[99], 2.0) == 0
 
 
+def test_last_use():
+    """G6: 30 s after something was fetched, however long the listing is."""
+    listing = ahead()
+    listing.looked_up(NAMES[50], 1.0)
+    listing.opened(NAMES[0], 2.0)
+    assert listing.used_at == 0.0
+    listing.looked_up(NAMES[51], 3.0)
+    assert listing.used_at == 3.0
+    listing.opened(NAMES[1], 4.0)
+    assert listing.used_at == 4.0
+
+
 # --- what is asked for
 
 
@@ -129,6 +142,29 @@ async def test_single_file_after_a_listing(autojump_clock: object, mount: Regist
     await mount.names()
     mount.store.put(ref("050"), b"new")
     assert await mount.read("050") == b"new"
+
+
+async def test_listing_is_forgotten(autojump_clock: object, mount: RegistryMount):
+    """G6: 30 s after it was listed, or after something was fetched; this takes no memory then."""
+    directory = await mount.directory()
+    node = mount.tree.nodes.directory(directory)
+    for _ in range(3):
+        names = await mount.names()
+        await trio.sleep(20)
+    assert node.readahead is not None
+    kept = weakref.ref(node.readahead)
+    await mount.lookup(directory, names[0].encode())
+    assert len(mount.store.asked) == AHEAD
+    await trio.sleep(29)
+    assert kept() is not None
+    await mount.lookup(directory, names[0].encode())
+    assert len(mount.store.asked) == AHEAD, "too late"
+    await trio.sleep(2)
+    assert node.readahead is None
+    assert kept() is None
+    begun = trio.current_time()
+    await look_at_all(mount)
+    assert trio.current_time() - begun == pytest.approx(4 * DELAY), "the next one is as fast"
 
 
 async def test_failure_is_told_by_who_uses_the_file(autojump_clock: object, mount: RegistryMount):

@@ -27,10 +27,20 @@ class Readers:
     last_sign: float = -math.inf
     ended: list[tuple[float, bool]] = field(default_factory=list)
     """When each read ended, and whether it got its bytes."""
+    answers_after: float = math.inf
+    """Seconds until a portal that is asked for a sign of life gives one."""
+    asked: int = 0
     reads: WaitingReads = field(init=False)
 
     def __post_init__(self) -> None:
-        self.reads = WaitingReads(lambda since: self.last_sign >= since, self.portals)
+        self.reads = WaitingReads(
+            lambda since: self.last_sign >= since, self._asked_for_signs, self.portals
+        )
+
+    async def _asked_for_signs(self) -> None:
+        self.asked += 1
+        await trio.sleep(self.answers_after)
+        self.sign()
 
     async def _read(self, seconds: float, needs_portal: bool) -> None:
         try:
@@ -145,6 +155,34 @@ async def test_slow_portals(autojump_clock: object, count: int):
         assert made.ended == [(10, True)] * count
 
 
+@pytest.mark.parametrize("count", [MANY, 100])
+async def test_slow_portals_that_are_asked(autojump_clock: object, count: int):
+    """R13: A portal is asked for a sign of life before reads are given up, now and then."""
+    async with readers() as made:
+        made.answers_after = 0.8
+        await made.start(count, 20)
+        await trio.sleep(21)
+        assert made.ended == [(20, True)] * count
+        assert 4 <= made.asked <= 8
+
+
+async def test_a_sign_of_life_that_comes_too_late(autojump_clock: object):
+    """R13: A portal has a second for it."""
+    async with readers() as made:
+        made.answers_after = 1.2
+        await made.start(MANY, 20)
+        await trio.sleep(4)
+        assert len(failed_at(made)) == MANY
+
+
+async def test_few_reads_ask_nobody(autojump_clock: object):
+    """R13: Nobody is asked for signs of life while few reads wait."""
+    async with readers() as made:
+        await made.start(MANY - 1, 10)
+        await trio.sleep(11)
+        assert not made.asked
+
+
 async def test_a_higher_limit_of_the_kernel(autojump_clock: object):
     """R13: Where the kernel sends more requests at once, more reads may wait."""
     async with readers() as made:
@@ -163,7 +201,7 @@ async def test_a_higher_limit_of_the_kernel(autojump_clock: object):
 )
 async def test_who_is_to_blame(autojump_clock: object, portals: list[str], text: str):
     """E1: The reason names the portal, if there is only one."""
-    reads = WaitingReads(lambda _: False, portals)
+    reads = WaitingReads(lambda _: False, trio.lowlevel.checkpoint, portals)
     found: list[str] = []
 
     async def read() -> None:

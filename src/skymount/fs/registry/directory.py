@@ -20,6 +20,7 @@ from skymount.fs.registry.write_buffer import WriteBuffer
 from skymount.fs.subtree import DirectoryEntry, InodeAttributes, OpenDirectory, directory_entry
 
 _LISTED_AT_ONCE = 128  # names: making their nodes takes 2 ms
+_KEPT = 30.0  # seconds: a program may sort a long listing before it opens the first file
 
 
 class RegistryDirectory(KeyTreeRename[S]):
@@ -35,8 +36,26 @@ class RegistryDirectory(KeyTreeRename[S]):
             names, node_of = await self._file_names(directory), partial(self._child, directory)
         ordered = await in_order(names)
         if directory is not None:
-            directory.readahead = ListingReadahead(ordered, begun, self._config.ttl)
+            self._keep_for_readahead(directory, ordered, begun)
         return _KeyListing(ordered, node_of, self.referred, self.forget)
+
+    def _keep_for_readahead(
+        self, directory: KeyDirectory, names: Sequence[bytes], begun: float
+    ) -> None:
+        if self._nursery is None or not self._config.ttl:
+            return
+        if directory.readahead is None:
+            self._nursery.start_soon(self._drop_readahead, directory)
+        directory.readahead = ListingReadahead(names, begun, self._config.ttl)
+
+    async def _drop_readahead(self, directory: KeyDirectory) -> None:
+        """Drop it once nobody uses it: of 100,000 names it takes 10 MiB, and keeps the names."""
+        while directory.readahead is not None:
+            over = directory.readahead.used_at + _KEPT
+            if trio.current_time() >= over:
+                directory.readahead = None
+            else:
+                await trio.sleep_until(over)
 
     async def _key_names(self) -> set[bytes]:
         found = self.nodes.directory_names | set(self._keys.names())

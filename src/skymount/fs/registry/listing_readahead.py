@@ -50,6 +50,8 @@ class ListingReadahead:
 
     def __init__(self, names: Sequence[bytes], now: float, ttl: float) -> None:
         """`ttl` is how long what was fetched holds."""
+        self.used_at = now
+        """When it was opened, or last had something fetched."""
         self._opened_at = now
         self._ttl = ttl
         self._lookups = _Walk(names, ttl, last=-1, skip=0)
@@ -57,11 +59,17 @@ class ListingReadahead:
 
     def looked_up(self, name: bytes, now: float) -> Sequence[bytes]:
         """Return the names that will be looked up next; from the first name on."""
-        return self._lookups.passed(name, now)
+        return self._passed(self._lookups, name, now)
 
     def opened(self, name: bytes, now: float) -> Sequence[bytes]:
         """Return the names that will be opened next; from the second one in a row on."""
-        return self._opens.passed(name, now)
+        return self._passed(self._opens, name, now)
+
+    def _passed(self, walk: _Walk, name: bytes, now: float) -> Sequence[bytes]:
+        wanted = walk.passed(name, now)
+        if wanted:
+            self.used_at = now
+        return wanted
 
     def max_age(self, name: bytes, now: float) -> float:
         """Return how old the content may be that an open sees; 0 if it was not fetched for that.

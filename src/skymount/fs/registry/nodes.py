@@ -136,7 +136,7 @@ class KeyDirectory(KeyNode):
     files: dict[bytes, EntryFile] = field(default_factory=dict)  # referred to, or new
     scratch: dict[bytes, ScratchFile] = field(default_factory=dict)
     hidden: set[bytes] = field(default_factory=set)  # entries that were renamed to scratch files
-    readahead: ListingReadahead | None = None  # of the last listing
+    readahead: ListingReadahead | None = None  # of the last listing, while it is used
     silent_until: float = -math.inf  # by trio's clock; until then lookups in it ask no portal
 
 

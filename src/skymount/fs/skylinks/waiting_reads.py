@@ -26,6 +26,8 @@ class WaitingReadsConfig:
 
     silence: float = 3.5
     """For which no portal has sent anything."""
+    answer_time: float = 1.0
+    """Of it, that portals have at its end to give a sign of life."""
     patience: float = 0.05
     """That each further read gets then, to find out whether it needs a portal."""
     memory: float = 5.0
@@ -44,13 +46,15 @@ class WaitingReads:
     def __init__(
         self,
         may_answer: Callable[[float], bool],
+        ask_for_signs: Callable[[], Awaitable[object]],
         portals: Sequence[str],
         config: WaitingReadsConfig | None = None,
     ) -> None:
         """`may_answer` returns false if no portal has sent anything since a time, and none that
-        works is left.
+        works is left. `ask_for_signs` asks all of them for something trivial.
         """
         self._may_answer = may_answer
+        self._ask_for_signs = ask_for_signs
         self._portals = portals
         self._config = config or WaitingReadsConfig()
         self._reads: dict[trio.CancelScope, _Waiting] = {}
@@ -91,22 +95,30 @@ class WaitingReads:
                 self._wake = trio.Event()
                 await self._wake.wait()
             await trio.sleep(_INTERVAL)
-            self._look(trio.current_time())
+            await self._look()
 
-    def _look(self, now: float) -> None:
-        config = self._config
+    async def _look(self) -> None:
+        config, now = self._config, trio.current_time()
         if not self._is_silent(now):
-            since = now - config.silence
-            if self._stuck(since) < self.limit - _RESERVE or self._may_answer(since):
+            since = now - (config.silence - config.answer_time)
+            if not self._are_stuck(since):
                 return
+            with trio.move_on_after(config.answer_time):
+                await self._ask_for_signs()
+                if not self._may_answer(since):
+                    await trio.sleep_forever()
+            if not self._are_stuck(since):
+                return
+            now = trio.current_time()
             self._silent_since, self._silent_until = now, now + config.memory
         for scope, read in self._reads.items():
             if read.since <= now - config.patience and read.needs_portal():
                 scope.cancel()
 
-    def _stuck(self, since: float) -> int:
-        """Return how many reads have been waiting since then for portals."""
+    def _are_stuck(self, since: float) -> bool:
+        """Whether too many reads have been waiting since then for portals, which sent nothing."""
         old = [read for read in self._reads.values() if read.since <= since]
-        if len(old) < self.limit - _RESERVE:
-            return 0
-        return sum(read.needs_portal() for read in old)
+        many = self.limit - _RESERVE
+        if len(old) < many or sum(read.needs_portal() for read in old) < many:
+            return False
+        return not self._may_answer(since)

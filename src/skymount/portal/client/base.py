@@ -214,15 +214,6 @@ async def head(http: HttpClient, skylink: Skylink, call: PortalOptions) -> Conte
     )
 
 
-async def is_alive(http: HttpClient) -> bool:
-    """Whether a portal responds to anything."""
-    try:
-        await http.fetch(requests.Request("HEAD", "/"), 0)
-    except PortalError as error:
-        return error.status is not None
-    return True
-
-
 def is_without_headers(error: PortalError) -> bool:
     """Whether a portal failed to send headers, so that other endpoints must be asked.
 

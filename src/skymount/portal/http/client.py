@@ -230,6 +230,21 @@ class HttpClient:
 
         await self._repeat(call, None, attempt)
 
+    async def is_alive(self, on_lent: Callable[[], None] = lambda: None) -> bool:
+        """Whether the portal responds to anything. It is asked beside all other requests, by one
+        task at a time; `on_lent` is called when it is this one's turn.
+        """
+        call = self._call(requests.Request("HEAD", "/"), None, None)
+        more = {"on_lent": on_lent, "is_spare": True}
+        try:
+            with translated(call):
+                request = _with_extensions(_prepared(call)[0], more)
+                response = await self._transport.handle_async_request(request)
+        except PortalError:
+            return False
+        await response.aclose()
+        return True
+
     async def _repeat(
         self, call: Call, content: Content | None, attempt: Callable[[_Attempt], Awaitable[T]]
     ) -> T:

@@ -24,8 +24,9 @@ _FORGETTING = 1.02
 
 class HTTPTransport(httpx.AsyncBaseTransport):
     """Sends requests over pooled connections. `HTTP11Connection.handle` lists the extensions of
-    requests. Two more are: "speculative", as in `ConnectionPool.lend`, and "on_lent", which is
-    called when the request has a connection.
+    requests. Three more are: "speculative", as in `ConnectionPool.lend`, "on_lent", which is
+    called when the request has a connection, and "is_spare": it gets the one connection that is
+    kept free of all other requests.
 
     Closing it ends what is under way. A request after that opens a new connection.
     """
@@ -35,8 +36,9 @@ class HTTPTransport(httpx.AsyncBaseTransport):
         self._options = options
         self._tls: ssl.SSLContext | None = None
         self._tls_lock = trio.Lock()
-        self._pool = ConnectionPool(
-            options.connections, lambda: HTTP11Connection(self._tls_context, _KEEPALIVE)
+        self._pool, self._spare = (
+            ConnectionPool(size, lambda: HTTP11Connection(self._tls_context, _KEEPALIVE))
+            for size in (options.connections, 1)
         )
         self.round_trip: float | None = None
         """Recent minimum of the seconds from a request to its response; None before any."""
@@ -47,15 +49,17 @@ class HTTPTransport(httpx.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         await self._pool.aclose()
+        await self._spare.aclose()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         route = self._route(request.url)
         limit = request.extensions["timeout"]["pool"]
         speculative = request.extensions.get("speculative")
-        connection = await self._pool.lend(limit, speculative=speculative)
+        pool = self._spare if "is_spare" in request.extensions else self._pool
+        connection = await pool.lend(limit, speculative=speculative)
         begun = trio.current_time()
         request.extensions.get("on_lent", lambda: None)()
-        give_back = partial(self._pool.take_back, connection)
+        give_back = partial(pool.take_back, connection)
         try:
             response = await connection.handle(request, route, give_back)
         except BaseException:
