@@ -1,6 +1,7 @@
 """Entries read from all portals: verified, never rolled back, and cached."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from skymount.errors import (
     UnavailableError,
 )
 from skymount.portal.failover import FailoverConfig
+from skymount.portal.health import BreakerState
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.registry.entry_state import (
@@ -384,3 +386,22 @@ async def test_changes_are_told(alone: VerifiedRegistry, one: FakeRegistry, auto
     await alone.write(ref(), PAIR, b"written", None)
     await alone.delete(ref(), PAIR)
     assert told == [(ref(), data) for data in (b"proven", b"read", b"written", None)]
+
+
+async def test_failed_portal_comes_back(one: FakeRegistry, two: FakeRegistry, ledger: Ledger):
+    """R12: also while entries are only written."""
+    async with trio.open_nursery() as probes:
+        portals = replace(portals_of([one, two]), probes=probes)
+        both = VerifiedRegistry(portals, ledger, fresh=0)
+        first = portals.health(portals.clients[0])
+        for each in (one, two):
+            each.set(signed(b"before", 1))
+        one.faults = ["down"]
+        await both.write(ref(), PAIR, b"a", None)
+        assert first.state(trio.current_time()) is BreakerState.OPEN
+        await trio.sleep(1.1)
+        await both.write(ref(), PAIR, b"b", None)
+        with trio.fail_after(10):
+            while first.state(trio.current_time()) is not BreakerState.CLOSED:
+                await trio.sleep(0.01)
+        probes.cancel_scope.cancel()

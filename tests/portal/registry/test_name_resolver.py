@@ -11,6 +11,7 @@ import trio
 from skymount.errors import BadContentError, NotFoundError, PortalError, UnavailableError
 from skymount.portal.client.base import PortalReader
 from skymount.portal.failover import FailoverConfig, Portals
+from skymount.portal.health import BreakerState
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.options import PortalOptions
 from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig, ResolvableName
@@ -73,7 +74,9 @@ async def open_rig(
             portal.add(SITE, OTHER)
             options = PortalOptions(portal.url, idle_timeout=5, retries=0)
             clients.append(await stack.enter_async_context(PortalReader.of(options)))
-        asked = Portals(clients, FailoverConfig(backoff=0.001))
+        probes = await stack.enter_async_context(trio.open_nursery())
+        stack.callback(probes.cancel_scope.cancel)
+        asked = Portals(clients, FailoverConfig(backoff=0.001), probes=probes)
         made = NameResolverConfig(**config)  # type: ignore[arg-type]
         known = None
         if ledger is not None:
@@ -580,3 +583,23 @@ async def test_entry_that_changes_while_the_resolver_fails(tmp_path: Path):
         rig.registry.set(to(OTHER, revision=1))
         await rig.entries.read(KEY)
         assert not rig.names.revalidate_in("example")
+
+
+@pytest.mark.parametrize("verify", [VerifyPolicy.AVAILABLE, VerifyPolicy.OFF])
+@pytest.mark.parametrize("name", ["example", V2], ids=["domain", "skylink"])
+async def test_failed_portal_comes_back(name: ResolvableName, verify: VerifyPolicy):
+    """R12: names alone are enough for that."""
+    async with open_rig(2, ttl=0.0, verify=verify) as rig:
+        for registry in rig.registries:
+            registry.set(to(SITE))
+            registry.lead("example", SITE.skylink)
+        rig.registry.portal.fault(fake.status(503), "/", first=True)
+        first = rig.entries.portals.health(rig.entries.portals.clients[0])
+        assert (await rig.resolve(name))[0] == SITE.skylink
+        assert first.state(trio.current_time()) is BreakerState.OPEN
+        rig.registry.portal.heal("/")
+        await trio.sleep(1.1)
+        assert (await rig.resolve(name))[0] == SITE.skylink
+        with trio.fail_after(10):
+            while first.state(trio.current_time()) is not BreakerState.CLOSED:
+                await trio.sleep(0.01)

@@ -189,7 +189,7 @@ class EntryReader:
                 raise NotFoundError(error.message, url=error.url) from error
 
         try:
-            state = await self.portals.first(ask)
+            state = await self.portals.first(ask, probe=ask)
         except NotFoundError:
             return EntryState(None, begun, self._clock())
         return self._store(ref, state)

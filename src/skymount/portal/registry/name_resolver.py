@@ -161,7 +161,8 @@ class NameResolver:
             return await self._follow(name, path)
         if self._config.verify is VerifyPolicy.REQUIRE:
             raise BadContentError(f"{name}: what a domain leads to is not verified")
-        record = await self._portals.first(partial(self._record, domain=name))
+        ask = partial(self._record, domain=name)
+        record = await self._portals.first(ask, probe=ask)
         self.learn_key(record)
         return replace(await self._follow(record.skylink, path), verified=False)
 
@@ -204,9 +205,12 @@ class NameResolver:
         """Let a portal resolve a v2 skylink; one that proves its answer is preferred."""
         path[link] = None
         ask = partial(self._head, link=link, path=path)
+        probe = partial(self._head, link=link, path={})  # it may outlast this call
         if self._config.verify is VerifyPolicy.OFF:
-            return await self._portals.first(ask)
-        found, failed = await self._portals.best(ask, lambda resolution: resolution.verified)
+            return await self._portals.first(ask, probe=probe)
+        found, failed = await self._portals.best(
+            ask, lambda resolution: resolution.verified, probe=probe
+        )
         if not failed:
             return found
         urls = ", ".join(sorted(client.url for client in failed))
