@@ -32,10 +32,10 @@ MIB = 1 << 20
 MOST = 450 * MIB
 """Bytes that the daemon may occupy (S11)."""
 
-ANSWERED = 5.0
+ANSWERED = 15.0
 """Seconds that others may wait, of a machine that does much else; S11 promises one."""
 
-LIMIT = 120.0
+LIMIT = 300.0
 
 _BEATS = """
 import os, select, sys, time
@@ -110,7 +110,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     with (
         in_thread(portal),
         Sandbox.make(tmp_path / "box").foreground(
-            "--portal", portal.url, "--timeout", "110"
+            "--portal", portal.url, "--timeout", "290"
         ) as mount,
     ):
         small = skyfiles.of_files({"f": b"small"})

@@ -698,6 +698,27 @@ async def test_large_metadata_that_is_broken(stack: OpenContentStack):
         assert found.listing.records == len(CROWD)
 
 
+@pytest.mark.parametrize("policy", [VerifyPolicy.AVAILABLE, VerifyPolicy.OFF])
+async def test_trial_is_small(stack: OpenContentStack, policy: VerifyPolicy):
+    """R12: whether a portal works again is seen from headers, not from a whole description."""
+    async with stack(portals=2, policy=policy) as made:
+        for portal in made.portals:
+            portal.add(INLINE, MANY)
+        first = made.portal
+        first.fault(fake.status(503))
+        await made.loader.load(INLINE.skylink)
+        first.heal()
+        await trio.sleep(1.1)
+        first.requests.clear()
+        found = (await made.loader.load(MANY.skylink)).skyfile
+        assert found.portal == made.portals[1].url
+        with trio.fail_after(10):
+            while not first.requests:
+                await trio.sleep(0.01)
+        await trio.sleep(0.3)
+        assert [request.method for request in first.requests] == ["HEAD"]
+
+
 def unverifiable(files: dict[str, bytes]) -> FakeSkyfile:
     """Return content of files that nobody can check."""
     return skyfiles.unverifiable(describe(files), b"".join(files.values()))

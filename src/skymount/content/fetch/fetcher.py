@@ -295,7 +295,7 @@ class Fetcher:
             await self._portals.first(
                 partial(self._receive, job, stop),
                 urgent=lambda: not job.speculative or job.is_wanted,
-                probe=partial(_sample, skyfile),
+                probe=partial(_sample, skyfile, job.refused),
             )
 
     async def _inline_on_disk(self, skyfile: Skyfile) -> Data | None:
@@ -382,13 +382,17 @@ class Fetcher:
         unit.settle(data)
 
 
-async def _sample(skyfile: Skyfile, client: PortalReader) -> None:
-    """Receive a little of some content and drop it, to see whether a portal works again."""
+async def _sample(skyfile: Skyfile, refused: set[PortalReader], client: PortalReader) -> None:
+    """Receive a little of some content and drop it, to see whether a portal works again. From a
+    portal that does not send the payload as one stream it is a part of the first file only.
+    """
     buffer = memoryview(bytearray(min(_SAMPLE, skyfile.size)))
-    received = range_request.receive(client, skyfile, 0, [buffer], set())
-    async with aclosing(received) as each:
+    first_file = next((size for _, _, size in skyfile.listing.extents_from(0)), len(buffer))
+    views = [view for view in (buffer[:first_file], buffer[first_file:]) if view]
+    async with aclosing(range_request.receive(client, skyfile, 0, views, refused)) as each:
         async for _ in each:
-            pass
+            if client in refused:
+                break
 
 
 def _may_keep(skyfile: Skyfile, client: PortalReader) -> bool:

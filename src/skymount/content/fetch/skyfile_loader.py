@@ -81,9 +81,12 @@ class SkyfileLoader:
         async def ask(client: PortalReader) -> LoadedSkyfile:
             return await self._portals.budget.run(partial(self._describe, client, skylink))
 
+        async def probe(client: PortalReader) -> ContentHead:
+            return await self._portals.budget.run(partial(client.head, skylink))
+
         if not self._is_provable(skylink):
-            return await self._portals.first(ask, probe=ask)
-        found, failed = await self._portals.best(ask, _is_proven, probe=ask)
+            return await self._portals.first(ask, probe=probe)
+        found, failed = await self._portals.best(ask, _is_proven, probe=probe)
         self._log_provisional(found.skyfile, failed)
         if not failed:
             return found
