@@ -123,6 +123,27 @@ async def test_several_wait_for_the_same_silent_portal(clock: trio.testing.MockC
         assert 1 <= made.figures(1).hedges <= 8
 
 
+async def test_time_in_which_nothing_runs(clock: trio.testing.MockClock):
+    """R11: a portal is not late because this program stood still."""
+    async with net(fake.waits(0.5), None) as made:
+        for _ in range(3):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(made.base_sector)
+                await trio.sleep(0.25)
+                clock.jump(10)
+        assert made.figures(0).failure_rate == 0
+        assert made.figures(1).hedges == 0
+
+
+async def test_silent_portal_after_time_in_which_nothing_runs(clock: trio.testing.MockClock):
+    """R11: only that time does not count."""
+    async with net(fake.stalls_after(-1), None) as made, trio.open_nursery() as nursery:
+        nursery.start_soon(made.base_sector)
+        await trio.sleep(0.25)
+        clock.jump(5)
+        assert await seconds(made.base_sector) < FIRST
+
+
 async def test_hedges_are_few(clock: trio.testing.MockClock):
     """R11: at most a tenth of the requests beyond a burst of eight is sent twice."""
     async with net(None, None) as made:

@@ -51,6 +51,12 @@ class _Runner:
     """When it was asked for one; before, its silence says nothing."""
     is_given_up: bool = False
 
+    def skip(self, seconds: float, now: float) -> None:
+        """Leave so many seconds out of account."""
+        self.watch.skip(seconds, now)
+        if self.ping_sent is not None:
+            self.ping_sent = min(self.ping_sent + seconds, now)
+
     def wait(self, now: float) -> float:
         """Return for how long nothing has come that it waits for."""
         return max(self.watch.head_wait(now), self.watch.stall(now))
@@ -76,6 +82,7 @@ class HedgedRace(Generic[T]):
         self._queue: deque[PortalReader] = deque()
         self._running: list[_Runner] = []
         self._news = trio.Event()
+        self._due = math.inf  # when there is to be the next look
         self._crash: Exception | None = None
         self._answers: list[T] = []
 
@@ -99,11 +106,13 @@ class HedgedRace(Generic[T]):
     async def _wait(self) -> None:
         """Wait until an attempt ends or begins to wait, or time has passed in which it waits."""
         is_idle = all(runner.watch.is_idle for runner in self._running)
-        with trio.move_on_after(math.inf if is_idle else CHECK_TIME):
+        self._due = math.inf if is_idle else trio.current_time() + CHECK_TIME
+        with trio.move_on_at(self._due):
             await self._news.wait()
         self._news = trio.Event()
 
     def _wake(self) -> None:
+        self._due = min(self._due, trio.current_time())
         self._news.set()
 
     def _go_on(self, nursery: trio.Nursery) -> None:
@@ -143,8 +152,11 @@ class HedgedRace(Generic[T]):
             self._wake()
 
     def _look(self, now: float) -> None:
-        """See which attempts are late."""
+        """See which attempts are late. Time in which this program stood still does not count."""
+        stood_still = now - self._due
         for runner in self._running:
+            if stood_still > CHECK_TIME:
+                runner.skip(stood_still, now)
             runner.is_late = self._is_late(runner, now)
 
     def _is_late(self, runner: _Runner, now: float) -> bool:

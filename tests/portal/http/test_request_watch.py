@@ -59,6 +59,18 @@ def test_waits():
     assert watch.is_idle
 
 
+def test_time_that_is_left_out():
+    """It shortens waits that are under way, and none begins in the future."""
+    watch = RequestWatch(Record())
+    watch.sent("a", 1)
+    watch.body_awaited("b", 8)
+    watch.skip(5, 10)
+    assert (watch.head_wait(10), watch.stall(10)) == (4, 0)
+    watch.bytes_came("b", 300, 12)
+    watch.skip(5, 12)
+    assert watch.stall(12) == 0
+
+
 def test_rate():
     """It is that of the slowest body; time in which nobody waited does not count."""
     record = Record()

@@ -83,6 +83,14 @@ class RequestWatch:
         if found is not None:
             self._meter.body_closed(found.size, found.waited)
 
+    def skip(self, seconds: float, now: float) -> None:
+        """Leave so many seconds out of all waits."""
+        for request, since in self._heads.items():
+            self._heads[request] = min(since + seconds, now)
+        for body in self._bodies.values():
+            if body.waits_since is not None:
+                body.waits_since = min(body.waits_since + seconds, now)
+
     @property
     def is_idle(self) -> bool:
         """Whether it waits for nothing from the portal; it may wait for a connection."""
