@@ -16,7 +16,8 @@ from cachetools import LRUCache
 from skymount.concurrency import in_thread, off_loop
 from skymount.content.cache.disk_cache import DiskCache
 from skymount.content.cache.memory_cache import Data, MemoryCache
-from skymount.content.fetch.fetcher import Fetcher, Pending
+from skymount.content.fetch.fetch_job import Pending
+from skymount.content.fetch.fetcher import Fetcher
 from skymount.content.fetch.readahead import (
     MemoryShares,
     ReadaheadConfig,
