@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from skymount.errors import MalformedError
-from skymount.wire.registry_entry import SignedEntry
+from skymount.wire.key_pair import SigningKeyPair
+from skymount.wire.registry_entry import SignedEntry, hash_data_key
 
 Value = str | None
 """The content of an entry; None: there is none."""
@@ -106,6 +107,11 @@ class Posts:
             if status in (200, 204):
                 taken = self._taken.setdefault(key[:2], {})
                 taken.setdefault((portal, entry.revision), at)
+
+    def is_known(self, pair: SigningKeyPair, data_key: str) -> bool:
+        """Whether any portal has ever taken such an entry."""
+        with self._lock:
+            return (pair.public_key, hash_data_key(data_key)) in self._taken
 
     def held(self, public_key: bytes, tweak: bytes, portals: Iterable[int], at: float) -> bool:
         """Whether at some time one of these portals had the highest revision that any has taken."""

@@ -71,6 +71,8 @@ class Runner:
         self.arena = arena
         self.memory = Memory()
         self.report = Report()
+        self.durations: dict[str, list[float]] = {}
+        """Seconds that each kind of operation took, if it was right while a portal was healthy."""
         self._lock = threading.Lock()
         self._workers: dict[str, WorkerProcess] = {}
         self._schedule = ""
@@ -134,10 +136,11 @@ class Runner:
         if operation.command:
             found = self._command(operation)
         else:
-            worker = self._workers.setdefault(name, WorkerProcess())
+            if name not in self._workers:
+                self._workers[name] = WorkerProcess()
             limit = 8 * self.syscall_limit
             try:
-                found = worker.do(dict(operation.told), limit)
+                found = self._workers[name].do(dict(operation.told), limit)
             except HungError:
                 found = {"begun": begun, "ended": time.monotonic(), "error": "hung"}
                 found["slowest"] = ("unknown", limit)
@@ -181,6 +184,9 @@ class Runner:
         with self._lock:
             if "error" not in found or self._is_right(operation, found):
                 tally.right[name] += 1
+                if not self.arena.all_broken(found["begun"] - RECOVERY, found["ended"]):
+                    taken = found["ended"] - found["begun"]
+                    self.durations.setdefault(name, []).append(taken)
             elif why := self._excuse(operation, found):
                 tally.excused[why] += 1
             else:
@@ -204,6 +210,8 @@ class Runner:
             return "no daemon"
         if self.arena.all_broken(begin - RECOVERY, end):
             return "no healthy portal"
+        if operation.entry and not self.arena.posts.is_known(self.arena.pair, operation.entry):
+            return "an entry that no portal has yet"
         if operation.entry and not expected_entry(self.arena, operation.entry, begin, end):
             return "newest entry not at a healthy portal"
         if operation.entry and not operation.is_certain:

@@ -3,7 +3,6 @@
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,7 +11,6 @@ import pytest
 
 from tests.chaos.arena import certificates
 from tests.chaos.fault_proxy import FaultProxies, ProxyConfig, fault_proxies
-from tests.chaos.faults import OF_REQUESTS
 from tests.fakes import skyfiles
 from tests.fakes.portal import FakePortal, in_thread
 from tests.fakes.skyfiles import noise
@@ -136,13 +134,26 @@ def test_posts_are_told(proxies: FaultProxies, heard: list[Any]) -> None:
     assert told == [("an entry", None), ("an entry", 404), ("another", None)]
 
 
-def test_each_mode_is_one(proxies: FaultProxies) -> None:
-    """Every mode of requests does something that a client can end."""
-    for mode in (*OF_REQUESTS, "mixed"):
-        proxies.set_mode(0, mode, seed=Random(mode).randrange(100))
+def test_drip(proxies: FaultProxies) -> None:
+    """The answer comes in small pieces, and at once when the fault ends."""
+    proxies.set_mode(0, "drip", seed=3)
+    url = f"{proxies.urls[0]}/{FILE.name}/f"
+    with httpx.stream("GET", url, verify=False, timeout=20) as answer:
+        pieces = answer.iter_raw()
+        first = next(pieces)
+        assert 0 < len(first) < len(FILE.payload)
+        proxies.set_mode(0, "")
+        assert first + b"".join(pieces) == FILE.payload
+
+
+def test_mixed(proxies: FaultProxies) -> None:
+    """Some of the answers are right, others are not."""
+    proxies.set_mode(0, "mixed", 0.7, seed=5)
+    seen = set()
+    for _ in range(12):
         try:
-            get(proxies, seconds=0.5)
+            seen.add(get(proxies, seconds=0.2).content == FILE.payload)
         except httpx.TransportError:
-            pass
+            seen.add(False)
     proxies.set_mode(0, "")
-    assert get(proxies).content == FILE.payload
+    assert seen == {True, False}
