@@ -22,10 +22,19 @@ from skymount.errors import (
 COMMANDS = (
     *("mount", "umount", "upload", "publish", "download", "ls", "cat", "metadata", "hns"),
     *("registry", "db", "key", "skykey", "skylink", "cache", "portal"),
+    *("completion",),
 )
 
 # Modules of `commands` that are not named after the command.
-_MODULES = {"umount": "mount", "ls": "content", "cat": "content", "metadata": "content"}
+_MODULES = {
+    "umount": "mount",
+    "ls": "content",
+    "cat": "content",
+    "metadata": "content",
+    "completion": "install.completion",
+}
+
+COMPLETION_VARIABLE = "_SKYMOUNT_COMPLETE"  # set by the scripts of `skymount completion`
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -99,7 +108,7 @@ def main() -> None:
 
 def _run() -> None:
     try:
-        cli.main(standalone_mode=False)
+        cli.main(standalone_mode=False, complete_var=COMPLETION_VARIABLE)
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
     except (click.Abort, KeyboardInterrupt):

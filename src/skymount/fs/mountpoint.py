@@ -59,18 +59,28 @@ def mounted_at(path: str, system: FuseSystem = _SYSTEM) -> MountInfo | None:
 
     Read from the kernel's table: `os.path.ismount` cannot tell once the daemon is dead.
     """
-    found = None
+    return _mount_table(system).get(path)
+
+
+def mounts_of(user_id: int, system: FuseSystem = _SYSTEM) -> dict[str, MountInfo]:
+    """Return the mounts of skymount by a user, by their paths."""
+    table = _mount_table(system).items()
+    return {path: each for path, each in table if each.is_ours and each.user_id == user_id}
+
+
+def _mount_table(system: FuseSystem) -> dict[str, MountInfo]:
+    """Return the topmost mount at each path."""
+    found = {}
     with open(
         system.mount_table, encoding="utf-8", errors="surrogateescape", newline="\n"
     ) as table:
         for line in table:
             fields = line.split(" ")
             place = _OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4])
-            if place == path:
-                kind, source, options = fields[fields.index("-") + 1 :][:3]
-                user = _USER_ID.search(options)
-                number = fields[2].partition(":")[2]
-                found = MountInfo(kind, source, int(user[1]) if user else None, number)
+            kind, source, options = fields[fields.index("-") + 1 :][:3]
+            user = _USER_ID.search(options)
+            number = fields[2].partition(":")[2]
+            found[place] = MountInfo(kind, source, int(user[1]) if user else None, number)
     return found
 
 
