@@ -20,7 +20,7 @@ from skymount.errors import (
 )
 
 COMMANDS = (
-    *("mount", "umount", "upload", "publish", "download", "ls", "cat", "metadata", "hns"),
+    *("mount", "umount", "status", "upload", "publish", "download", "ls", "cat", "metadata", "hns"),
     *("registry", "db", "key", "skykey", "skylink", "cache", "portal"),
     *("completion",),
 )
@@ -31,6 +31,8 @@ _MODULES = {
     "ls": "content",
     "cat": "content",
     "metadata": "content",
+    "status": "inspection.status",
+    "doctor": "inspection.doctor",
     "completion": "install.completion",
 }
 

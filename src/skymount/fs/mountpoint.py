@@ -84,6 +84,23 @@ def _mount_table(system: FuseSystem) -> dict[str, MountInfo]:
     return found
 
 
+def daemons_of(mounted: MountInfo) -> list[int]:
+    """Return the processes that serve a mount. Before Linux 6.17 also those that serve another
+    mount of the same user.
+    """
+    pids = [int(each) for each in os.listdir("/proc") if each.isdecimal()]
+    return [pid for pid in pids if is_served_by(mounted, pid)]
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped, by a signal or a debugger."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] in ("T", "t")
+
+
 def is_served_by(mounted: MountInfo, pid: int) -> bool:
     """Whether a process has all user ids of the one who mounted, and serves the mount.
 
