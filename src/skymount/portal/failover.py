@@ -185,6 +185,10 @@ class Portals:
                 break
         raise tally.error or UnavailableError("no portal is configured")
 
+    async def ask_once(self, client: PortalReader, ask: Ask[T]) -> T:
+        """Return what one portal answers to one attempt; its health takes note."""
+        return await self._attempt(client, None, ask, self.config.rounds - 1)
+
     def _begin_tally(self) -> "_Tally":
         """Begin with the portals that are not asked at all now."""
         silent = {each for each in self.clients if self._attempts(each) is Attempts.NONE}
