@@ -20,7 +20,8 @@ from skymount.errors import (
 )
 
 COMMANDS = (
-    *("mount", "umount", "status", "upload", "publish", "download", "ls", "cat", "metadata", "hns"),
+    *("mount", "umount", "status", "doctor", "upload", "publish"),
+    *("download", "ls", "cat", "metadata", "hns"),
     *("registry", "db", "key", "skykey", "skylink", "cache", "portal"),
     *("completion",),
 )
