@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from skymount.config import KEYS, Config, default_log_file, default_path, load
+from skymount.config import KEYS, Config, default_log_file, load
+from skymount.config_file import default_path
 from skymount.config_values import parse_size
 from skymount.content.model.skyfile import VerifyPolicy
 from skymount.errors import ConfigError

@@ -12,7 +12,7 @@ from typing import Any
 
 import platformdirs
 
-from skymount.config_file import ConfigFile, shown
+from skymount.config_file import ConfigFile, default_path, shown
 from skymount.config_portals import (
     CREDENTIALS,
     OPTION_KEYS,
@@ -152,11 +152,6 @@ def _unknown_key(key: str, settings: Mapping[str, object]) -> str:
 def _joined(tables: Iterable[PortalTable], later: Iterable[PortalTable]) -> tuple[PortalTable, ...]:
     """Return all tables; a later one takes the place of another one of the same portal."""
     return tuple({portal_identity(table.url): table for table in (*tables, *later)}.values())
-
-
-def default_path() -> Path:
-    """Return the path of the configuration file unless another is named."""
-    return platformdirs.user_config_path("skymount") / "config.toml"
 
 
 def default_log_file(mountpoint: str) -> str:

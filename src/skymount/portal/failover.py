@@ -31,6 +31,7 @@ from skymount.errors import (
     StorageError,
     UnavailableError,
 )
+from skymount.portal.attempts_under_way import AttemptsUnderWay
 from skymount.portal.client.base import PortalReader
 from skymount.portal.health import (
     BreakerState,
@@ -80,6 +81,7 @@ class Portals:
     """
     _health: dict[PortalReader, PortalHealth] = field(default_factory=dict)
     _hedges: HedgeBudget = field(default_factory=HedgeBudget)
+    _under_way: AttemptsUnderWay = field(default_factory=AttemptsUnderWay)
 
     @property
     def writable_clients(self) -> list[PortalReader]:
@@ -121,6 +123,10 @@ class Portals:
                 self.health(client).record_sign(trio.current_time())
 
         await run_all(*(partial(ask, client) for client in self.clients))
+
+    def waited_for(self) -> Sequence[str]:
+        """Return the portals for which an operation waited that is out of time now."""
+        return self._under_way.waited_for()
 
     def figures(self) -> list[HealthFigures]:
         """Return how each portal is doing, in the configured order."""
@@ -277,8 +283,10 @@ class Portals:
         self, client: PortalReader, watch: RequestWatch | None, ask: Ask[T], number: int
     ) -> T:
         health, begun = self.health(client), trio.current_time()
+        watch = watch or RequestWatch(health)
         try:
-            answer = await watched(watch or RequestWatch(health), ask(client))
+            with self._under_way.noted(client.url, watch):
+                answer = await watched(watch, ask(client))
         except (UnavailableError, BadContentError) as error:
             if not error.is_unsent:
                 now, is_last_round = trio.current_time(), number == self.config.rounds - 1

@@ -71,10 +71,11 @@ def init(portals: tuple[str, ...], dialect: str | None, force: bool, file: str |
       skymount config init --portal https://portal.example
       skymount config init --portal https://one.example --portal https://two.example
     """
-    from skymount import config, file_permissions
+    from skymount import file_permissions
+    from skymount.config_file import default_path
     from skymount.storage import atomic_file
 
-    path = Path(os.path.abspath(os.path.expanduser(file))) if file else config.default_path()
+    path = Path(os.path.abspath(os.path.expanduser(file))) if file else default_path()
     content = _new_file(portals, dialect).encode()
     if os.path.lexists(path) and not force:
         raise click.ClickException(
@@ -162,7 +163,7 @@ def path() -> None:
     Example:
       $EDITOR "$(skymount config path)"
     """
-    from skymount.config import default_path
+    from skymount.config_file import default_path
 
     click.echo(str(default_path()))
 
