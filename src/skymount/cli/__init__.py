@@ -20,12 +20,19 @@ from skymount.errors import (
 )
 
 COMMANDS = (
-    *("mount", "umount", "upload", "publish", "download", "ls", "cat", "metadata", "hns"),
+    *("mount", "umount", "status", "upload", "publish", "download", "ls", "cat", "metadata", "hns"),
     *("registry", "db", "key", "skykey", "skylink", "cache", "portal"),
 )
 
 # Modules of `commands` that are not named after the command.
-_MODULES = {"umount": "mount", "ls": "content", "cat": "content", "metadata": "content"}
+_MODULES = {
+    "umount": "mount",
+    "ls": "content",
+    "cat": "content",
+    "metadata": "content",
+    "status": "inspection.status",
+    "doctor": "inspection.doctor",
+}
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2

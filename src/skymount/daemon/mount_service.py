@@ -110,7 +110,8 @@ async def _serve(
             StaticTree(status.to_json), dict(zip(InodeSpace, trees, strict=True)), status.usage
         )
         adapter = fuse.FuseAdapter(file_system, mount)
-        status.operations, status.failures = adapter.counts, adapter.failures
+        status.files, status.failures = file_system, adapter.failures
+        status.operations, status.under_way = adapter.counts, adapter.under_way
         signals = stack.enter_context(trio.open_signal_receiver(*_stop_signals()))
         fuse.attach(adapter, mount)
         try:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 import pyfuse3
@@ -94,10 +95,14 @@ def _handler(
     async def handle(self: "FuseAdapter", /, *args: P.args, **kwargs: P.kwargs) -> R:
         self.counts[name] += 1
         begun = trio.current_time()
+        number = next(self._numbers)
+        self.under_way[number] = name, begun
         try:
             found = await work(self, *args, **kwargs)
         except Exception as error:  # noqa: BLE001  # pyfuse3 ends the mount on any other
             raise self._fuse_error(name, args, error, begun) from None
+        finally:
+            del self.under_way[number]
         if self.failures:
             self._note_success(name, args)
         return found
@@ -135,6 +140,11 @@ class FuseAdapter(pyfuse3.Operations):
         super().__init__()
         self._files = files
         self.counts = Counter[str]()  # requests by kind
+        self.under_way: dict[int, tuple[str, float]] = {}
+        """Kind and beginning, by trio's clock, of the requests that are not answered yet; the
+        oldest first.
+        """
+        self._numbers = count()
         self.failures = FailureLog()
         self._deadline = config.deadline
         self._forget_lock = trio.Lock()
@@ -368,7 +378,7 @@ class FuseAdapter(pyfuse3.Operations):
     @_handler
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         directory = self._files.open_directories[fh]
-        last, count = start_id, 0
+        last, listed = start_id, 0
         known, attributes = IMMUTABLE, self._new_attributes(*IMMUTABLE)
         for name, inode, mode, size, position, validity in directory.readdir(start_id):
             if validity is not known:
@@ -378,8 +388,8 @@ class FuseAdapter(pyfuse3.Operations):
             if not pyfuse3.readdir_reply(token, name, attributes, position):
                 break
             last = position
-            count += 1
-        directory.referred(start_id, last, count)
+            listed += 1
+        directory.referred(start_id, last, listed)
 
     @_handler
     async def releasedir(self, fh: int) -> None:
