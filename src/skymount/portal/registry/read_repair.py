@@ -5,7 +5,6 @@ Entries prove themselves, so anybody may post them. Whoever sends what is owed d
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
 
 import trio
 from cachetools import TTLCache
@@ -22,7 +21,7 @@ _REMEMBERED = 10_000  # repairs
 
 _REASON = "a read found it there in an older revision, or not at all"
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class ReadRepair:
@@ -49,7 +48,7 @@ class ReadRepair:
         )  # the signature of what it was owed
 
     def compare(self, ref: EntryId, answers: Mapping[str, EntryState | None]) -> None:
-        """Take what portals said of an entry; None if it was absent, or older than what was seen."""
+        """Take what portals said of an entry; None: absent, or older than what was seen."""
         states = [state for state in answers.values() if state is not None]
         best = newest(states) if states else None
         behind = []
@@ -66,18 +65,18 @@ class ReadRepair:
         try:
             await self._owe_newest(ref, portals)
         except StorageError as error:
-            _log.info("registry entry %s: portals that lack it are not repaired: %s", ref, error)
+            log.info("registry entry %s: portals that lack it are not repaired: %s", ref, error)
         except Exception:  # a bug must not end the mount
-            _log.exception("registry entry %s: read repair failed", ref)
+            log.exception("registry entry %s: read repair failed", ref)
 
     async def _owe_newest(self, ref: EntryId, portals: Collection[str]) -> None:
         found = await self._marks.in_thread(self._ledger.newest_entry, ref.public_key, ref.tweak)
         if found is None:
             return
-        keys = [(portal, ref) for portal in portals]
-        new = [key for key in keys if self._repaired.get(key) != found.signature]
-        self._repaired.update(dict.fromkeys(new, found.signature))
-        behind = [portal for portal, _ in new]
-        owe = partial(self._ledger.owe, found, ref.data_key, behind, _REASON)
-        if behind and await self._marks.in_thread(owe):
-            self._owed()
+        last = found.signature
+        behind = [each for each in portals if self._repaired.get((each, ref)) != last]
+        self._repaired.update({(portal, ref): last for portal in behind})
+        if behind:
+            owe = self._ledger.owe
+            if await self._marks.in_thread(owe, found, ref.data_key, behind, _REASON):
+                self._owed()
