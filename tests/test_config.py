@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from skymount.config import KEYS, Config, default_log_file, default_path, load, parse_size
+from skymount.config import KEYS, Config, default_log_file, load, parse_size
+from skymount.config_file import default_path
 from skymount.content.model.skyfile import VerifyPolicy
 from skymount.errors import ConfigError
 from skymount.portal.options import DEFAULT_SVC_PORTAL_URL, PortalOptions

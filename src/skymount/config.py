@@ -13,7 +13,7 @@ from typing import Any
 
 import platformdirs
 
-from skymount.config_file import ConfigFile, shown
+from skymount.config_file import ConfigFile, default_path, shown
 from skymount.config_portals import (
     CREDENTIALS,
     OPTION_KEYS,
@@ -259,11 +259,6 @@ def _merged(config: Config, settings: Mapping[str, object], place: Place) -> Con
 def _joined(tables: Iterable[PortalTable], later: Iterable[PortalTable]) -> tuple[PortalTable, ...]:
     """Return all tables; a later one takes the place of another one of the same portal."""
     return tuple({portal_identity(table.url): table for table in (*tables, *later)}.values())
-
-
-def default_path() -> Path:
-    """Return the path of the configuration file unless another is named."""
-    return platformdirs.user_config_path("skymount") / "config.toml"
 
 
 def default_log_file(mountpoint: str) -> str:

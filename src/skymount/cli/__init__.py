@@ -20,8 +20,10 @@ from skymount.errors import (
 )
 
 COMMANDS = (
-    *("mount", "umount", "status", "upload", "publish", "download", "ls", "cat", "metadata", "hns"),
+    *("mount", "umount", "status", "doctor", "upload", "publish"),
+    *("download", "ls", "cat", "metadata", "hns"),
     *("registry", "db", "key", "skykey", "skylink", "cache", "portal"),
+    *("completion",),
 )
 
 # Modules of `commands` that are not named after the command.
@@ -32,7 +34,10 @@ _MODULES = {
     "metadata": "content",
     "status": "inspection.status",
     "doctor": "inspection.doctor",
+    "completion": "install.completion",
 }
+
+COMPLETION_VARIABLE = "_SKYMOUNT_COMPLETE"  # set by the scripts of `skymount completion`
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -106,7 +111,7 @@ def main() -> None:
 
 def _run() -> None:
     try:
-        cli.main(standalone_mode=False)
+        cli.main(standalone_mode=False, complete_var=COMPLETION_VARIABLE)
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
     except (click.Abort, KeyboardInterrupt):

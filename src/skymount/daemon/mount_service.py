@@ -112,7 +112,7 @@ async def _serve(
         file_system = FileSystem(
             StaticTree(status.to_json), dict(zip(InodeSpace, trees, strict=True)), status.usage
         )
-        adapter = fuse.FuseAdapter(file_system, mount)
+        adapter = fuse.FuseAdapter(file_system, mount, portals.waited_for)
         status.files, status.failures = file_system, adapter.failures
         status.operations, status.under_way = adapter.counts, adapter.under_way
         signals = stack.enter_context(trio.open_signal_receiver(*_stop_signals()))

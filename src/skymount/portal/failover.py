@@ -32,6 +32,7 @@ from skymount.errors import (
     StorageError,
     UnavailableError,
 )
+from skymount.portal.attempts_under_way import AttemptsUnderWay
 from skymount.portal.client.base import PortalReader
 from skymount.portal.health import (
     BreakerState,
@@ -84,6 +85,7 @@ class Portals:
     _health: dict[PortalReader, PortalHealth] = field(default_factory=dict)
     _hedges: HedgeBudget = field(default_factory=HedgeBudget)
     _signs: SignsOfLife = field(default_factory=SignsOfLife)
+    _under_way: AttemptsUnderWay = field(default_factory=AttemptsUnderWay)
 
     @property
     def writable_clients(self) -> list[PortalReader]:
@@ -125,6 +127,10 @@ class Portals:
                 self.health(client).record_sign(trio.current_time())
 
         await run_all(*(partial(ask, client) for client in self.clients))
+
+    def waited_for(self) -> Sequence[str]:
+        """Return the portals for which an operation waited that is out of time now."""
+        return self._under_way.waited_for()
 
     def figures(self) -> list[HealthFigures]:
         """Return how each portal is doing, in the configured order."""
@@ -217,7 +223,11 @@ class Portals:
                 break
         raise tally.error or UnavailableError("no portal is configured")
 
-    def _begin_tally(self) -> "Tally":
+    async def ask_once(self, client: PortalReader, ask: Ask[T]) -> T:
+        """Return what one portal answers to one attempt; its health takes note."""
+        return await self._attempt(client, None, ask, self.config.rounds - 1)
+
+    def _begin_tally(self) -> Tally:
         """Begin with the portals that are not asked at all now."""
         silent = {each for each in self.clients if self._attempts(each) is Attempts.NONE}
         if not silent:
@@ -311,8 +321,10 @@ class Portals:
         self, client: PortalReader, watch: RequestWatch | None, ask: Ask[T], number: int
     ) -> T:
         health, begun = self.health(client), trio.current_time()
+        watch = watch or RequestWatch(health)
         try:
-            answer = await watched(watch or RequestWatch(health), ask(client))
+            with self._under_way.noted(client.url, watch):
+                answer = await watched(watch, ask(client))
         except RolledBackError:  # it works, and is only behind
             health.record_answer(trio.current_time(), begun)
             raise

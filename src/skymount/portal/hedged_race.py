@@ -51,10 +51,6 @@ class Runner:
         if self.ping_sent is not None:
             self.ping_sent = min(self.ping_sent + seconds, now)
 
-    def wait(self, now: float) -> float:
-        """Return for how long nothing has come that it waits for."""
-        return max(self.watch.head_wait(now), self.watch.stall(now))
-
 
 class HedgedRace(Generic[T]):
     """A round of one operation."""
@@ -207,7 +203,7 @@ class HedgedRace(Generic[T]):
     def _give_up(self, runner: Runner, now: float) -> None:
         if not runner.is_given_up:
             runner.is_given_up = True
-            waited = runner.wait(now) if runner.pinged is None else now - runner.pinged
+            waited = runner.watch.wait(now) if runner.pinged is None else now - runner.pinged
             text = f"no answer in {now - runner.begun:.1f} s"
             error = PortalTimeoutError(text, url=runner.client.url)
             if not runner.watch.is_idle:
@@ -219,7 +215,7 @@ class HedgedRace(Generic[T]):
         if self._answers:
             for runner in self._running:
                 if runner.is_late and not runner.is_given_up:
-                    waited = max(runner.wait(now), runner.health.hedge_delay)
+                    waited = max(runner.watch.wait(now), runner.health.hedge_delay)
                     runner.health.record_lost_hedge(waited, now)
 
 
@@ -258,7 +254,7 @@ async def unless_late(
             if watch.is_idle:
                 await busy.park()
             await trio.sleep(CHECK_TIME)
-        waited = max(watch.head_wait(now), watch.stall(now))
+        waited = watch.wait(now)
         failure = PortalTimeoutError(f"no answer in {waited:.1f} s", url=client.url)
         health.record_failure(failure, now, waited=waited)
         nursery.cancel_scope.cancel()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from skymount.cli import completion
 from skymount.cli.options import portal_options, reading_options
 from skymount.cli.output import emit, json_option, progress
 from skymount.errors import NotFoundError
@@ -56,7 +57,7 @@ def resolve(domain: str, settings: "Config", as_json: bool) -> None:
 
 @hns.command()
 @click.argument("name", metavar="DOMAIN[/PATH]")
-@click.argument("destination", metavar="[DEST]", required=False)
+@click.argument("destination", metavar="[DEST]", required=False, shell_complete=completion.files)
 @click.option("--force", is_flag=True, help="Replace a file that exists already.")
 @reading_options
 @json_option

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from skymount.cli import completion
 from skymount.cli.key_argument import keyring_with, user_keyring
 from skymount.cli.output import emit, json_option, warn
 from skymount.cli.secret_input import SURPLUS, read_secret, refuse_surplus
@@ -140,7 +141,7 @@ def list_(as_json: bool) -> None:
 
 
 @key.command()
-@click.argument("name")
+@click.argument("name", shell_complete=completion.key_names)
 @click.option("--private", is_flag=True, help="Print the private key: a secret.")
 @json_option
 def show(name: str, private: bool, as_json: bool) -> None:
@@ -158,7 +159,7 @@ def show(name: str, private: bool, as_json: bool) -> None:
 
 
 @key.command()
-@click.argument("name")
+@click.argument("name", shell_complete=completion.key_names)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @json_option
 def remove(name: str, yes: bool, as_json: bool) -> None:
