@@ -43,6 +43,12 @@ def refused(text: str, **more: Any) -> str:
     return re.sub(r"^line \d+: ", "", said.removeprefix(f"{path}: "))
 
 
+def test_options_of_the_kernel() -> None:
+    assert load({"mount_options": "ro,noexec"}, environ={}).mount_options == ("ro", "noexec")
+    with pytest.raises(ConfigError, match="mount_options: unknown: suid; known ones: ro, noexec"):
+        load({"mount_options": ["suid"]}, environ={})
+
+
 def test_without_anything_there_are_defaults() -> None:
     assert load({}, environ=NOWHERE) == Config()
 

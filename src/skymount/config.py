@@ -37,6 +37,7 @@ from skymount.portal.validation import flag, seconds, text, texts
 from skymount.wire.dialect import Dialect, dialect_named
 
 ENVIRONMENT_PREFIX = "SKYMOUNT_"
+MOUNT_OPTIONS = ("ro", "noexec")  # nosuid, nodev and noatime always hold
 
 _LOG_NAME_LIMIT = 200  # characters of a mount point in the name of its log
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
@@ -121,6 +122,14 @@ def _redirect_hosts(value: object, key: str) -> tuple[str, ...]:
     return hosts
 
 
+def _mount_options(value: object, key: str) -> tuple[str, ...]:
+    options = _list(value.replace(",", " ") if isinstance(value, str) else value, key)
+    unknown = [each for each in options if each not in MOUNT_OPTIONS]
+    if unknown:
+        raise ConfigError(f"unknown: {shown(unknown[0])}; known ones: {', '.join(MOUNT_OPTIONS)}")
+    return options
+
+
 def _boolean(value: object, key: str) -> bool:
     if not isinstance(value, str):
         return flag(value, key)
@@ -145,6 +154,7 @@ class Config:
     redirect_hosts: tuple[str, ...] = ()
     mountpoint: str = ""
     allow_other: bool = False
+    mount_options: tuple[str, ...] = ()
     verify: VerifyPolicy = VerifyPolicy.AVAILABLE
     memory_cache: int = 128 << 20
     tree_cache: int = 256 << 20
@@ -217,6 +227,7 @@ _PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "redirect_hosts": _redirect_hosts,
     "mountpoint": _path,
     "allow_other": _boolean,
+    "mount_options": _mount_options,
     "verify": lambda value, key: VerifyPolicy.parse(text(value, key)),
     "memory_cache": lambda value, _: parse_size(value),
     "tree_cache": lambda value, _: parse_size(value),
