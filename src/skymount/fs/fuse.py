@@ -136,8 +136,15 @@ class FuseAdapter(pyfuse3.Operations):
     supports_dot_lookup = False
     enable_writeback_cache = False
 
-    def __init__(self, files: FileSystem, config: FuseConfig) -> None:
+    def __init__(
+        self,
+        files: FileSystem,
+        config: FuseConfig,
+        waited_for: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        """`waited_for` names the portals that an operation which is out of time waited for."""
         super().__init__()
+        self._waited_for = waited_for
         self._files = files
         self.counts = Counter[str]()  # requests by kind
         self.under_way: dict[int, tuple[str, float]] = {}
@@ -186,8 +193,8 @@ class FuseAdapter(pyfuse3.Operations):
             return pyfuse3.FUSEError(number)
         bug = None
         if isinstance(error, trio.TooSlowError):
-            reason = f"not done within {self._deadline:g} s"
-        elif isinstance(error, SkymountError | OSError):
+            error = self._out_of_time()
+        if isinstance(error, SkymountError | OSError):
             reason = str(error) or os.strerror(number)
         else:
             bug, reason = error, f"unforeseen {type(error).__name__}"
@@ -199,6 +206,15 @@ class FuseAdapter(pyfuse3.Operations):
         failure = describe(operation, path or b"?", reason, error, number, seconds)
         self.failures.add(failure, inode, bug)
         return pyfuse3.FUSEError(number)
+
+    def _out_of_time(self) -> PortalTimeoutError:
+        """Return the error of an operation that took too long."""
+        portals = self._waited_for()
+        text = f"not done within {self._deadline:g} s"
+        if len(portals) == 1:
+            return PortalTimeoutError(text, url=portals[0])
+        waited = f", waiting for {' and '.join(portals)}" if portals else ""
+        return PortalTimeoutError(text + waited)
 
     def _inode(self, operation: str, args: Sequence[Any]) -> int:
         """Return the inode number of what an operation is done to, 0 if it is unknown."""
