@@ -22,7 +22,7 @@ def read_configuration(file: str, name: str) -> tuple[Config | None, Sequence[Fi
         return None, [failure(subject, str(error))]
     if warnings:
         return found, [failure(subject, text) for text in warnings]
-    path = Path(file) if file else config.default_path()
+    path = Path(file) if file else default_path()
     text = str(path) if path.exists() else f"there is no {path}: the defaults are used"
     variables = [each for each in sorted(os.environ) if each.startswith(config.ENVIRONMENT_PREFIX)]
     if variables:
