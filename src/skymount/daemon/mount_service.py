@@ -45,6 +45,7 @@ from skymount.portal.ledger.ledger import Ledger, default_path
 from skymount.portal.options import DEFAULT_SVC_PORTAL_URL
 from skymount.portal.registry.entry_state import EntryState
 from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig
+from skymount.portal.registry.read_repair import ReadRepair
 from skymount.portal.registry.spool_retry import SpoolRetry
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 
@@ -97,6 +98,8 @@ async def _serve(
         nursery = await stack.enter_async_context(trio.open_nursery())
         ledger = stack.enter_context(closing(Ledger(default_path())))
         registry = VerifiedRegistry(portals, ledger)
+        if config.send_pending:
+            registry.repair = _read_repair(registry, ledger, nursery)
         keys = KeyringCache(Keyring(keyring.default_path()))
         urls = [each.url for each in portals.clients]
         reads = WaitingReads(portals.may_answer, portals.ask_for_signs, urls)
@@ -195,6 +198,11 @@ def _content_trees(
         SkylinksDirectory(reader, skylinks, reads, lookup_grace=grace, deadline=deadline),
         SkylinksDirectory(reader, domains, reads, lookup_grace=grace, deadline=deadline),
     )
+
+
+def _read_repair(registry: VerifiedRegistry, ledger: Ledger, nursery: trio.Nursery) -> ReadRepair:
+    writable = [client.url for client in registry.portals.writable_clients]
+    return ReadRepair(ledger, registry.marks, writable, nursery, registry.wake_senders)
 
 
 def _tree_bounds(config: Config) -> TreeCacheConfig:
