@@ -44,6 +44,12 @@ def refused(text: str, **more: Any) -> str:
     return re.sub(r"^line \d+: ", "", said.removeprefix(f"{path}: "))
 
 
+def test_options_of_the_kernel() -> None:
+    assert load({"mount_options": "ro,noexec"}, environ=NOWHERE).mount_options == ("ro", "noexec")
+    with pytest.raises(ConfigError, match="mount_options: unknown: suid; known ones: ro, noexec"):
+        load({"mount_options": ["suid"]}, environ=NOWHERE)
+
+
 def test_without_anything_there_are_defaults() -> None:
     assert load({}, environ=NOWHERE) == Config()
 
@@ -79,6 +85,7 @@ def test_every_key_can_be_set_in_the_file() -> None:
         redirect_hosts = ["upload.example", "127.0.0.1:81"]
         mountpoint = "~/sky"
         allow_other = true
+        mount_options = ["ro"]
         verify = "require"
         memory_cache = "1 GiB"
         tree_cache = "16 MiB"
@@ -105,6 +112,7 @@ def test_every_key_can_be_set_in_the_file() -> None:
         redirect_hosts=("upload.example", "127.0.0.1:81"),
         mountpoint="~/sky",
         allow_other=True,
+        mount_options=("ro",),
         verify=VerifyPolicy.REQUIRE,
         memory_cache=1 << 30,
         tree_cache=16 << 20,

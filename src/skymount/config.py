@@ -57,6 +57,7 @@ class Config:
     redirect_hosts: tuple[str, ...] = ()
     mountpoint: str = ""
     allow_other: bool = False
+    mount_options: tuple[str, ...] = ()
     verify: VerifyPolicy = VerifyPolicy.AVAILABLE
     memory_cache: int = 128 << 20
     tree_cache: int = 256 << 20

@@ -14,6 +14,7 @@ from skymount.wire.dialect import dialect_named
 
 _SIZE = re.compile(r"(\d{1,15})(?:\.(\d{1,3}))?\s*([a-z]*)", re.ASCII | re.IGNORECASE)
 _SECONDS_LIMIT = 3600
+_MOUNT_OPTIONS = ("ro", "noexec")  # nosuid, nodev and noatime always hold
 
 
 def parse_size(value: object) -> int:
@@ -117,6 +118,14 @@ def _redirect_hosts(value: object, key: str) -> tuple[str, ...]:
     return hosts
 
 
+def _mount_options(value: object, key: str) -> tuple[str, ...]:
+    options = _list(value, key)
+    unknown = [each for each in options if each not in _MOUNT_OPTIONS]
+    if unknown:
+        raise ConfigError(f"unknown: {shown(unknown[0])}; known ones: {', '.join(_MOUNT_OPTIONS)}")
+    return options
+
+
 def _boolean(value: object, key: str) -> bool:
     if not isinstance(value, str):
         return flag(value, key)
@@ -140,6 +149,7 @@ PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "redirect_hosts": _redirect_hosts,
     "mountpoint": _path,
     "allow_other": _boolean,
+    "mount_options": _mount_options,
     "verify": lambda value, key: VerifyPolicy.parse(text(value, key)),
     "memory_cache": lambda value, _: parse_size(value),
     "tree_cache": lambda value, _: parse_size(value),

@@ -107,7 +107,9 @@ async def _serve(
         documents = Documents(registry, reader, portals, config.verify)
         key_trees = _key_trees(config, keys, registry, documents, nursery)
         retry = SpoolRetry(registry, ledger, keys.latest, sends=config.send_pending)
-        mount = fuse.FuseConfig(config.mountpoint, config.allow_other, config.timeout)
+        mount = fuse.FuseConfig(
+            config.mountpoint, config.allow_other, config.timeout, config.mount_options
+        )
         trees: Sequence[Subtree] = (*content_trees, *key_trees)
         file_system = FileSystem(
             StaticTree(status.to_json), dict(zip(InodeSpace, trees, strict=True)), status.usage

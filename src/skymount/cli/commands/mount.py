@@ -50,6 +50,14 @@ _PID_TIMEOUT = 2.0  # seconds for a mount to answer with its process id
 )
 @click.option("--allow-other", is_flag=True, default=None, help="Let other users in.")
 @click.option(
+    "-o",
+    "--mount-options",
+    metavar="OPTION,...",
+    multiple=True,
+    callback=lambda _, __, given: ",".join(given) or None,
+    help="ro: nothing can be written; noexec: no program can be run from it.",
+)
+@click.option(
     "--log-file",
     metavar="FILE",
     shell_complete=completion.files,
