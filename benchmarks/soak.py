@@ -31,7 +31,7 @@ SETTINGS = {
     "network": Setting(is_shared=True),
     "network-tls": Setting(is_shared=True, tls=True, verify="available", disk_cache="64 MiB"),
 }
-"""Portals have a store each, behind those of a `network` is one; of `content` they are only read."""
+"""Portals have a store each; behind those of a `network` is one. `content` is only read."""
 RIGHT = 0.999
 MEMORY = 10.0  # MB that the daemon may grow over the second half
 DESCRIPTORS = 10
