@@ -56,11 +56,11 @@ def test_requests_and_failures() -> None:
 
 
 def test_entries_owed() -> None:
-    """However they are counted."""
-    assert "owed          http://a.example  2 entries" in shown(owed={"http://a.example": 2})
-    assert "owed          1 entry" in shown(owed=1)
-    assert "owed          2 entries" in shown(owed=[{}, {}])
-    assert "owed" not in shown(owed=0)
+    """By portal."""
+    text = shown(owed=[{"portal": "http://a.example", "count": 2}, {"count": 0}, "what"])
+    assert "owed          http://a.example  2 entries" in text
+    assert text.count("owed") == 1
+    assert "owed" not in shown(owed=7)
 
 
 def test_a_mount_of_another_version() -> None:

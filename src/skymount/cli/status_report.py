@@ -204,15 +204,11 @@ def _in_use(found: MountFigures) -> str:
 
 
 def _owed(owed: Any) -> Iterator[str]:
-    """Yield how many entries portals have not got yet, by portal if that is known."""
-    if isinstance(owed, dict):
-        for portal, number in owed.items():
-            if isinstance(number, int) and number:
-                yield f"{portal}  {counted(number, 'entry')}"
-    elif isinstance(owed, list) and owed:
-        yield counted(len(owed), "entry")
-    elif isinstance(owed, int) and owed:
-        yield counted(owed, "entry")
+    """Yield how many entries each portal has not got yet."""
+    for each in owed if isinstance(owed, list) else []:
+        number = each.get("count") if isinstance(each, dict) else None
+        if isinstance(number, int) and number:
+            yield f"{each.get('portal')}  {counted(number, 'entry')}"
 
 
 def _failure_rows(failures: Sequence[_Failure]) -> Iterator[tuple[str, str]]:

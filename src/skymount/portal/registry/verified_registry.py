@@ -82,6 +82,10 @@ class VerifiedRegistry(EntryReader):
         self._unsaved_failures: dict[int, tuple[str, PendingStatus]] = {}  # by id of the write
         self._write_locks: WeakValueDictionary[EntryId, trio.Lock] = WeakValueDictionary()
 
+    def wake_senders(self) -> None:
+        """Let those look that send what is pending or owed."""
+        self.spool_changed.set()
+
     async def write(
         self,
         ref: EntryId,
