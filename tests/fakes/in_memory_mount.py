@@ -297,7 +297,7 @@ async def open_in_memory_mount(
             )
         )
         files = FileSystem(
-            StaticTree(lambda: b'{"pid": 1}'),
+            StaticTree(lambda: b'{"pid": 1}', lambda: b"skymount_open_files 0\n"),
             {
                 each.space: SkylinksDirectory(
                     reader,  # type: ignore[arg-type]

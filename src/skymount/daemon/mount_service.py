@@ -131,7 +131,9 @@ async def _serve(
         )
         trees: Sequence[Subtree] = (*content_trees, *key_trees)
         file_system = FileSystem(
-            StaticTree(status.to_json), dict(zip(InodeSpace, trees, strict=True)), status.usage
+            StaticTree(status.to_json, status.to_metrics),
+            dict(zip(InodeSpace, trees, strict=True)),
+            status.usage,
         )
         adapter = fuse.FuseAdapter(file_system, mount, portals.waited_for)
         status.files, status.failures = file_system, adapter.failures
@@ -147,6 +149,8 @@ async def _serve(
                 nursery.start_soon(reads.run)
                 nursery.start_soon(retry.run)
                 nursery.start_soon(adapter.failures.run)
+                if config.metrics_listen:
+                    nursery.start_soon(_serve_metrics, config, status, report)
                 for client in portals.clients:
                     nursery.start_soon(client.connect)
                 await fuse.run()
@@ -160,6 +164,17 @@ async def _serve(
                 await retry.say_what_is_pending()
             nursery.cancel_scope.cancel()
     log.info("%s: unmounted", config.mountpoint)
+
+
+async def _serve_metrics(config: Config, status: MountStatus, report: Report) -> None:
+    from skymount.daemon.metrics_server import serve
+
+    try:
+        await serve(config.metrics_listen, status.to_metrics_of_http)
+    except OSError as error:
+        warning = f"metrics_listen: {config.metrics_listen}: {error.strerror or error}"
+        log.warning(warning)
+        report.warning(warning)
 
 
 async def _open_reader(
