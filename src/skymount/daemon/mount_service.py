@@ -36,7 +36,10 @@ from skymount.fs.registry.directory import RegistryDirectory
 from skymount.fs.registry.keyring_cache import KeyringCache
 from skymount.fs.registry.lookup import RegistryDirectoryConfig
 from skymount.fs.skylinks.directory import SkylinksDirectory
-from skymount.fs.skylinks.name_table import NameTable, parse_domain_name, parse_skylink_name
+from skymount.fs.skylinks.name_freshness import NameFreshness
+from skymount.fs.skylinks.name_loader import NameLoader
+from skymount.fs.skylinks.name_parsing import parse_domain_name, parse_skylink_name
+from skymount.fs.skylinks.name_table import NameTable
 from skymount.fs.skylinks.tree_cache import TreeCache, TreeCacheConfig
 from skymount.fs.skylinks.waiting_reads import WaitingReads
 from skymount.fs.skylinks.xattrs import entry_attributes
@@ -47,7 +50,7 @@ from skymount.portal.failover import Portals, open_portals
 from skymount.portal.ledger.ledger import Ledger, default_path
 from skymount.portal.options import DEFAULT_SVC_PORTAL_URL
 from skymount.portal.registry.entry_state import EntryState
-from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig
+from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig, ResolvableName
 from skymount.portal.registry.read_repair import ReadRepair
 from skymount.portal.registry.spool_retry import SpoolRetry
 from skymount.portal.registry.verified_registry import VerifiedRegistry
@@ -219,19 +222,21 @@ def _content_trees(
     status: MountStatus,
 ) -> tuple[SkylinksDirectory, SkylinksDirectory]:
     cache = status.trees = TreeCache(_tree_bounds(config))
-    skylinks, domains = (
-        NameTable(reader, nursery, resolver, parse, space, cache)
-        for parse, space in (
-            (parse_skylink_name, InodeSpace.SKYLINKS),
-            (parse_domain_name, InodeSpace.HNS),
+
+    def directory(
+        parse: Callable[[str], tuple[str, ResolvableName]], space: InodeSpace
+    ) -> tuple[NameTable, SkylinksDirectory]:
+        table = NameTable(parse, space, cache, reader.forget)
+        loader = NameLoader(table, reader, resolver, nursery)
+        freshness = NameFreshness(table, loader, resolver, nursery)
+        grace, deadline = config.lookup_grace, config.timeout
+        return table, SkylinksDirectory(
+            reader, table, loader, freshness, reads, lookup_grace=grace, deadline=deadline
         )
-    )
-    status.skylinks, status.domains = skylinks, domains
-    grace, deadline = config.lookup_grace, config.timeout
-    return (
-        SkylinksDirectory(reader, skylinks, reads, lookup_grace=grace, deadline=deadline),
-        SkylinksDirectory(reader, domains, reads, lookup_grace=grace, deadline=deadline),
-    )
+
+    status.skylinks, skylinks = directory(parse_skylink_name, InodeSpace.SKYLINKS)
+    status.domains, domains = directory(parse_domain_name, InodeSpace.HNS)
+    return skylinks, domains
 
 
 def _read_repair(registry: VerifiedRegistry, ledger: Ledger, nursery: trio.Nursery) -> ReadRepair:
