@@ -97,6 +97,8 @@ def test_every_key_can_be_set_in_the_file() -> None:
         hns_ttl = 30
         timeout = 10
         log_file = "/tmp/log"
+        log_level = "Warning"
+        metrics_listen = "[::1]:9464"
         """
     )
     found = load({}, environ=NOWHERE)
@@ -124,6 +126,8 @@ def test_every_key_can_be_set_in_the_file() -> None:
         hns_ttl=30.0,
         timeout=10.0,
         log_file="/tmp/log",
+        log_level="warning",
+        metrics_listen="[::1]:9464",
     )
     assert all(getattr(found, key) != getattr(Config(), key) for key in KEYS)
 
@@ -424,6 +428,11 @@ def test_an_unknown_key_in_a_table_that_is_not_used() -> None:
         ('timeout = "soon"', "not a number of seconds"),
         ("lookup_grace = []", "must be a number of seconds"),
         ("log_file = 1", "must be a string"),
+        ('log_level = "loud"', "not one of debug, info, warning, error: 'loud'"),
+        ('metrics_listen = "0.0.0.0:9464"', "not an address of this machine alone"),
+        ('metrics_listen = "9464"', "not an address like 127.0.0.1:9464"),
+        ('metrics_listen = "127.0.0.1:99999"', "not an address like 127.0.0.1:9464"),
+        ('metrics_listen = "::1:9464"', "not an address like 127.0.0.1:9464"),
     ],
 )
 def test_a_bad_value_is_refused_with_its_place(line: str, words: str) -> None:

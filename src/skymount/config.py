@@ -69,6 +69,8 @@ class Config:
     hns_ttl: float = 60.0
     timeout: float = 30.0
     log_file: str = ""
+    log_level: str = "info"
+    metrics_listen: str = ""
     portal_tables: tuple[PortalTable, ...] = ()  # of those portals that have one
 
     @property

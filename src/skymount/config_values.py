@@ -11,10 +11,13 @@ from skymount.errors import ConfigError
 from skymount.portal.options import PortalOptions, parse_portal_url
 from skymount.portal.validation import flag, seconds, text, texts
 from skymount.wire.dialect import dialect_named
+from skymount.wire.http.host import parse_loopback
 
 _SIZE = re.compile(r"(\d{1,15})(?:\.(\d{1,3}))?\s*([a-z]*)", re.ASCII | re.IGNORECASE)
 _SECONDS_LIMIT = 3600
 _MOUNT_OPTIONS = ("ro", "noexec")  # nosuid, nodev and noatime always hold
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 def parse_size(value: object) -> int:
@@ -135,6 +138,21 @@ def _boolean(value: object, key: str) -> bool:
     return words[value.lower()]
 
 
+def _log_level(value: object, key: str) -> str:
+    found = text(value, key).lower()
+    if found not in LOG_LEVELS:
+        raise ConfigError(f"not one of {', '.join(LOG_LEVELS)}: {shown(repr(value))}")
+    return found
+
+
+def _metrics_listen(value: object, key: str) -> str:
+    found = text(value, key)
+    if found in ("", "off"):
+        return ""
+    parse_loopback(found)
+    return found
+
+
 PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "portals": _portals,
     "dialect": lambda value, key: dialect_named(text(value, key)).name,
@@ -161,4 +179,6 @@ PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "hns_ttl": _seconds,
     "timeout": _seconds,
     "log_file": _path,
+    "log_level": _log_level,
+    "metrics_listen": _metrics_listen,
 }
