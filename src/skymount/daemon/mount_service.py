@@ -10,7 +10,7 @@ from functools import partial
 
 import trio
 
-from skymount import keyring, process_hardening
+from skymount import keyring, process_hardening, systemd
 from skymount.config import Config
 from skymount.content.cache import block_store
 from skymount.content.cache.block_store import BlockStore
@@ -23,7 +23,7 @@ from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.skydb.documents import Document, Documents
 from skymount.daemon import signals
 from skymount.daemon.embedded_portal import EmbeddedPortal, is_reachable
-from skymount.daemon.readiness import Report, announce, notify_systemd
+from skymount.daemon.readiness import Report, announce
 from skymount.daemon.reload import Reloader
 from skymount.daemon.signals import SignalActions
 from skymount.daemon.status import MountStatus
@@ -134,7 +134,9 @@ async def _serve(
         )
         trees: Sequence[Subtree] = (*content_trees, *key_trees)
         file_system = FileSystem(
-            StaticTree(status.to_json), dict(zip(InodeSpace, trees, strict=True)), status.usage
+            StaticTree(status.to_json, status.to_metrics),
+            dict(zip(InodeSpace, trees, strict=True)),
+            status.usage,
         )
         adapter = fuse.FuseAdapter(file_system, mount, portals.waited_for)
         status.files, status.failures = file_system, adapter.failures
@@ -150,11 +152,13 @@ async def _serve(
                 nursery.start_soon(reads.run)
                 nursery.start_soon(retry.run)
                 nursery.start_soon(adapter.failures.run)
+                if config.metrics_listen:
+                    nursery.start_soon(_serve_metrics, config, status, report)
                 for client in portals.clients:
                     nursery.start_soon(client.connect)
                 await fuse.run()
         finally:
-            notify_systemd("STOPPING=1")
+            systemd.notify("STOPPING=1")
             fuse.detach()
             with trio.CancelScope(shield=True, deadline=trio.current_time() + stop_grace):
                 for tree in key_trees:
@@ -163,6 +167,17 @@ async def _serve(
                 await retry.say_what_is_pending()
             nursery.cancel_scope.cancel()
     log.info("%s: unmounted", config.mountpoint)
+
+
+async def _serve_metrics(config: Config, status: MountStatus, report: Report) -> None:
+    from skymount.daemon.metrics_server import serve
+
+    try:
+        await serve(config.metrics_listen, status.to_metrics_of_http)
+    except OSError as error:
+        warning = f"metrics_listen: {config.metrics_listen}: {error.strerror or error}"
+        log.warning(warning)
+        report.warning(warning)
 
 
 async def _open_reader(
