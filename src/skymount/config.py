@@ -34,6 +34,7 @@ from skymount.portal.options import (
     portal_identity,
 )
 from skymount.portal.validation import flag, seconds, text, texts
+from skymount.portal.write_policy import WritePolicy
 from skymount.wire.dialect import Dialect, dialect_named
 
 ENVIRONMENT_PREFIX = "SKYMOUNT_"
@@ -153,6 +154,7 @@ class Config:
     lookup_grace: float = 0.5
     registry_ttl: float = 2.0
     send_pending: bool = True
+    registry_writes: WritePolicy = WritePolicy.ANY
     hns_ttl: float = 60.0
     timeout: float = 30.0
     log_file: str = ""
@@ -225,6 +227,7 @@ _PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "lookup_grace": _seconds,
     "registry_ttl": _seconds,
     "send_pending": _boolean,
+    "registry_writes": lambda value, key: WritePolicy.parse(text(value, key)),
     "hns_ttl": _seconds,
     "timeout": _seconds,
     "log_file": _path,

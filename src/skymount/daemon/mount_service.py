@@ -45,6 +45,7 @@ from skymount.portal.ledger.ledger import Ledger, default_path
 from skymount.portal.options import DEFAULT_SVC_PORTAL_URL
 from skymount.portal.registry.entry_state import EntryState
 from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig
+from skymount.portal.registry.owed_sender import OwedSender
 from skymount.portal.registry.spool_retry import SpoolRetry
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 
@@ -96,7 +97,7 @@ async def _serve(
         reader = await _open_reader(stack, config, portals, status, report)
         nursery = await stack.enter_async_context(trio.open_nursery())
         ledger = stack.enter_context(closing(Ledger(default_path())))
-        registry = VerifiedRegistry(portals, ledger)
+        registry = VerifiedRegistry(portals, ledger, policy=config.registry_writes)
         keys = KeyringCache(Keyring(keyring.default_path()))
         urls = [each.url for each in portals.clients]
         reads = WaitingReads(portals.may_answer, portals.ask_for_signs, urls)
@@ -104,6 +105,7 @@ async def _serve(
         documents = Documents(registry, reader, portals, config.verify)
         key_trees = _key_trees(config, keys, registry, documents, nursery)
         retry = SpoolRetry(registry, ledger, keys.latest, sends=config.send_pending)
+        owed = status.owed = OwedSender(registry, ledger, sends=config.send_pending)
         mount = fuse.FuseConfig(config.mountpoint, config.allow_other, config.timeout)
         trees: Sequence[Subtree] = (*content_trees, *key_trees)
         file_system = FileSystem(
@@ -119,6 +121,7 @@ async def _serve(
                 nursery.start_soon(announce, config, report, embedded, reads)
                 nursery.start_soon(reads.run)
                 nursery.start_soon(retry.run)
+                nursery.start_soon(owed.run)
                 nursery.start_soon(adapter.failures.run)
                 for client in portals.clients:
                     nursery.start_soon(client.connect)
@@ -131,6 +134,7 @@ async def _serve(
                     await tree.close()  # posts open files, or keeps them in the spool
             with trio.CancelScope(shield=True):
                 await retry.say_what_is_pending()
+                await owed.say_what_is_owed()
             nursery.cancel_scope.cancel()
     log.info("%s: unmounted", config.mountpoint)
 

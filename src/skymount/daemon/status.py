@@ -17,6 +17,8 @@ from skymount.fs.skylinks.name_table import NameTable
 from skymount.fs.skylinks.tree_cache import TreeCache
 from skymount.portal.failover import Portals
 from skymount.portal.health import HealthFigures
+from skymount.portal.ledger.owed_entry import OwedTotal
+from skymount.portal.registry.owed_sender import OwedSender
 
 
 @dataclass
@@ -32,6 +34,7 @@ class MountStatus:
     trees: TreeCache = field(init=False)
     skylinks: NameTable = field(init=False)
     domains: NameTable = field(init=False)
+    owed: OwedSender = field(init=False)
     operations: Mapping[str, int] = field(init=False)  # requests of the kernel by kind
     failures: FailureLog = field(init=False)
     _started: float = field(init=False, default_factory=time.time)
@@ -45,6 +48,7 @@ class MountStatus:
             "uptime_seconds": round(time.time() - self._started, 3),
             "portals": self.config.portal_urls,
             "portal_health": [_rounded(each) for each in self.portals.figures()],
+            "owed_entries": [_owed(each) for each in self.owed.totals],
             "own_portal": self.embedded_portal.is_running,
             "verify": self.config.verify.value,
             "memory_cache": {"size": cache.size, "used": cache.used, "on_its_way": cache.reserved},
@@ -77,4 +81,13 @@ def _rounded(figures: HealthFigures) -> Mapping[str, object]:
     found = asdict(figures) | {"state": figures.state.value, "rank": figures.rank.name.lower()}
     return {
         key: round(value, 4) if isinstance(value, float) else value for key, value in found.items()
+    }
+
+
+def _owed(total: OwedTotal) -> Mapping[str, object]:
+    return {
+        "url": total.portal,
+        "count": total.count,
+        "oldest_seconds": round(time.time() - total.since, 3),
+        "reason": total.reason,
     }
