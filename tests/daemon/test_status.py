@@ -5,6 +5,8 @@ import os
 from types import SimpleNamespace
 from typing import Any
 
+import trio
+
 from skymount.config import Config
 from skymount.content.cache.memory_cache import MemoryCache
 from skymount.daemon.embedded_portal import EmbeddedPortal
@@ -34,22 +36,36 @@ def failing_portal() -> HealthFigures:
     return health.figures("http://a.example", 10.25, is_probed=True)
 
 
-def test_status() -> None:
+async def test_status() -> None:
     """E3: the health of each portal, and figures of every part."""
     config = Config(mountpoint="/mnt", portals=("http://a.example",), disk_cache=0)
     status: Any = MountStatus(config, EmbeddedPortal())
-    status.portals = SimpleNamespace(figures=lambda: [failing_portal()])
+    client = SimpleNamespace(http=SimpleNamespace(in_flight=2))
+    status.portals = SimpleNamespace(figures=lambda: [failing_portal()], clients=[client])
     status.memory_cache = MemoryCache(1 << 20)
-    status.reader = SimpleNamespace(counts={"bytes": 7})
+    status.reader = SimpleNamespace(counts={"bytes": 7}, hits=5, misses=1)
     status.trees = TreeCache(TreeCacheConfig(1 << 20))
     status.skylinks, status.domains = _Names(2, 100), _Names(1, 10)
     status.operations = {"read": 3, "lookup": 4}
+    status.files = SimpleNamespace(open_files={1: None}, open_directories={})
+    asking = trio.current_time()
+    status.under_way = {7: ("read", asking - 2.5), 9: ("open", asking)}
     status.failures = FailureLog()
     found = json.loads(status.to_json())
     assert (found["pid"], found["mountpoint"]) == (os.getpid(), "/mnt")
     assert (found["portals"], found["own_portal"]) == (["http://a.example"], False)
     assert (found["skylinks"], found["domains"], found["fetched"]) == (2, 1, {"bytes": 7})
-    assert found["memory_cache"] == {"size": 1 << 20, "used": 0, "on_its_way": 0}
+    assert found["memory_cache"] == {
+        "size": 1 << 20,
+        "used": 0,
+        "on_its_way": 0,
+        "hits": 5,
+        "misses": 1,
+    }
+    assert (found["open_files"], found["open_directories"]) == (1, 0)
+    requests = found["requests"]
+    assert (requests["under_way"], requests["oldest"]["operation"]) == (1, "read")
+    assert 2.5 <= requests["oldest"]["seconds"] < 60
     assert found["disk_cache"] == {"size": 0}
     assert found["tree_cache"] == {"size": 1 << 20, "used": 0, "loaded": 0}
     assert found["failed_operations"] == []
@@ -65,6 +81,7 @@ def test_status() -> None:
             "hedges_lost": 0,
             "last_error": "down",
             "last_error_age": 0.25,
+            "requests": 2,
         }
     ]
     assert list(found["operations"]) == ["lookup", "read"]

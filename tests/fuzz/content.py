@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from skymount.cli.link_target import ParsedLink
-from skymount.config import ENVIRONMENT_PREFIX, Config, load, parse_size
+from skymount.config import ENVIRONMENT_PREFIX, Config, load
+from skymount.config_values import parse_size
 from skymount.content.cache import block_format
 from skymount.content.cache.block_file import read as read_block
 from skymount.content.cache.buffer_pool import BufferPool

@@ -46,6 +46,7 @@ from skymount.portal.options import DEFAULT_SVC_PORTAL_URL
 from skymount.portal.registry.entry_state import EntryState
 from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig
 from skymount.portal.registry.owed_sender import OwedSender
+from skymount.portal.registry.read_repair import ReadRepair
 from skymount.portal.registry.spool_retry import SpoolRetry
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 
@@ -98,6 +99,8 @@ async def _serve(
         nursery = await stack.enter_async_context(trio.open_nursery())
         ledger = stack.enter_context(closing(Ledger(default_path())))
         registry = VerifiedRegistry(portals, ledger, policy=config.registry_writes)
+        if config.send_pending:
+            registry.repair = _read_repair(registry, ledger, nursery)
         keys = KeyringCache(Keyring(keyring.default_path()))
         urls = [each.url for each in portals.clients]
         reads = WaitingReads(portals.may_answer, portals.ask_for_signs, urls)
@@ -111,8 +114,9 @@ async def _serve(
         file_system = FileSystem(
             StaticTree(status.to_json), dict(zip(InodeSpace, trees, strict=True)), status.usage
         )
-        adapter = fuse.FuseAdapter(file_system, mount)
-        status.operations, status.failures = adapter.counts, adapter.failures
+        adapter = fuse.FuseAdapter(file_system, mount, portals.waited_for)
+        status.files, status.failures = file_system, adapter.failures
+        status.operations, status.under_way = adapter.counts, adapter.under_way
         signals = stack.enter_context(trio.open_signal_receiver(*_stop_signals()))
         fuse.attach(adapter, mount)
         try:
@@ -196,6 +200,11 @@ def _content_trees(
         SkylinksDirectory(reader, skylinks, reads, lookup_grace=grace, deadline=deadline),
         SkylinksDirectory(reader, domains, reads, lookup_grace=grace, deadline=deadline),
     )
+
+
+def _read_repair(registry: VerifiedRegistry, ledger: Ledger, nursery: trio.Nursery) -> ReadRepair:
+    writable = [client.url for client in registry.portals.writable_clients]
+    return ReadRepair(ledger, registry.marks, writable, nursery, registry.wake_senders)
 
 
 def _tree_bounds(config: Config) -> TreeCacheConfig:

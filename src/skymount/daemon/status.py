@@ -6,12 +6,15 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
+import trio
+
 from skymount import __version__
 from skymount.config import Config
 from skymount.content.cache.memory_cache import MemoryCache
 from skymount.content.cache.write_behind import WriteBehindQueue
 from skymount.content.fetch.reader import ContentReader
 from skymount.daemon.embedded_portal import EmbeddedPortal
+from skymount.fs.dispatcher import FileSystem
 from skymount.fs.failures import FailureLog
 from skymount.fs.skylinks.name_table import NameTable
 from skymount.fs.skylinks.tree_cache import TreeCache
@@ -35,32 +38,56 @@ class MountStatus:
     skylinks: NameTable = field(init=False)
     domains: NameTable = field(init=False)
     owed: OwedSender = field(init=False)
+    files: FileSystem = field(init=False)
     operations: Mapping[str, int] = field(init=False)  # requests of the kernel by kind
+    under_way: Mapping[int, tuple[str, float]] = field(init=False)  # those not answered yet
     failures: FailureLog = field(init=False)
     _started: float = field(init=False, default_factory=time.time)
 
     def to_json(self) -> bytes:
-        cache, trees = self.memory_cache, self.trees
+        cache, trees, reader = self.memory_cache, self.trees, self.reader
         found = {
             "version": __version__,
             "pid": os.getpid(),
             "mountpoint": self.config.mountpoint,
             "uptime_seconds": round(time.time() - self._started, 3),
             "portals": self.config.portal_urls,
-            "portal_health": [_rounded(each) for each in self.portals.figures()],
+            "portal_health": [
+                _rounded(each) | {"requests": client.http.in_flight}
+                for each, client in zip(self.portals.figures(), self.portals.clients, strict=True)
+            ],
             "owed_entries": [_owed(each) for each in self.owed.totals],
             "own_portal": self.embedded_portal.is_running,
             "verify": self.config.verify.value,
-            "memory_cache": {"size": cache.size, "used": cache.used, "on_its_way": cache.reserved},
+            "memory_cache": {
+                "size": cache.size,
+                "used": cache.used,
+                "on_its_way": cache.reserved,
+                "hits": reader.hits,
+                "misses": reader.misses,
+            },
             "disk_cache": self._disk_cache(),
             "tree_cache": {"size": trees.config.size, "used": trees.used, "loaded": len(trees)},
-            "fetched": self.reader.counts,
+            "fetched": reader.counts,
             "skylinks": len(self.skylinks),
             "domains": len(self.domains),
+            "open_files": len(self.files.open_files),
+            "open_directories": len(self.files.open_directories),
+            "requests": self._requests(),
             "operations": dict(sorted(self.operations.items())),
             "failed_operations": self.failures.recent(),
         }
         return json.dumps(found, indent=2).encode() + b"\n"
+
+    def _requests(self) -> Mapping[str, object]:
+        """Return the requests under way, without the one that is asking: the youngest."""
+        others = list(self.under_way.values())[:-1]
+        oldest = None
+        if others:
+            operation, begun = others[0]
+            seconds = round(trio.current_time() - begun, 3)
+            oldest = {"operation": operation, "seconds": seconds}
+        return {"under_way": len(others), "oldest": oldest}
 
     def _disk_cache(self) -> Mapping[str, int]:
         queue = self.write_behind
@@ -77,7 +104,7 @@ class MountStatus:
         return size + more_size, files + more_files
 
 
-def _rounded(figures: HealthFigures) -> Mapping[str, object]:
+def _rounded(figures: HealthFigures) -> dict[str, object]:
     found = asdict(figures) | {"state": figures.state.value, "rank": figures.rank.name.lower()}
     return {
         key: round(value, 4) if isinstance(value, float) else value for key, value in found.items()

@@ -660,10 +660,12 @@ async def test_without_a_ledger(one: FakeRegistry, two: FakeRegistry, autojump_c
     two.set(signed(b"old", 3))
     two.set(signed(b"new", 4))
     assert await entries.marks.find_entry(signed(b"", 0).link) is None
+    two.always = "down"
     assert (await entries.read(ref())).data == b"old"
-    one.always = "down"
+    two.always = ""
+    await trio.sleep(60)  # the pause is over
     assert (await entries.read(ref())).data == b"new"
-    one.always, two.always = "", "down"
+    two.always = "down"
     with pytest.raises(RolledBackError, match="revision 3 is behind revision 4"):
         await entries.read(ref())
     assert await entries.marks.find_entry(signed(b"", 0).link) == ref()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from skymount import file_permissions
+from skymount.cli import completion
 from skymount.cli.options import load_settings, mount_options
 from skymount.cli.output import warn
 from skymount.errors import ConfigError, MountError, StorageError
@@ -28,9 +29,14 @@ _PID_TIMEOUT = 2.0  # seconds for a mount to answer with its process id
 
 
 @click.command()
-@click.argument("mountpoint", required=False)
+@click.argument("mountpoint", required=False, shell_complete=completion.directories)
 @mount_options
-@click.option("--name", metavar="NAME", help="Use the table [mounts.NAME] of the configuration.")
+@click.option(
+    "--name",
+    metavar="NAME",
+    shell_complete=completion.mount_names,
+    help="Use the table [mounts.NAME] of the configuration.",
+)
 @click.option("-f", "--foreground", is_flag=True, help="Stay in the foreground, and log to stderr.")
 @click.option("--memory-cache", metavar="SIZE", help="Memory for content, like '128 MiB'.")
 @click.option("--disk-cache", metavar="SIZE|off", help="Disk space for content, like '2 GiB'.")
@@ -43,7 +49,12 @@ _PID_TIMEOUT = 2.0  # seconds for a mount to answer with its process id
     help="Leave the kernel's read-ahead alone.",
 )
 @click.option("--allow-other", is_flag=True, default=None, help="Let other users in.")
-@click.option("--log-file", metavar="FILE", help="Where the daemon logs in the background.")
+@click.option(
+    "--log-file",
+    metavar="FILE",
+    shell_complete=completion.files,
+    help="Where the daemon logs in the background.",
+)
 def mount(mountpoint: str | None, name: str | None, foreground: bool, **flags: Any) -> None:
     """Mount a portal at the directory MOUNTPOINT.
 
@@ -105,7 +116,7 @@ def _log_to(path: str) -> None:
 
 
 @click.command()
-@click.argument("mountpoint")
+@click.argument("mountpoint", shell_complete=completion.mounted_paths)
 @click.option(
     "-z", "--lazy", is_flag=True, help="Detach now; the daemon ends when the mount is unused."
 )

@@ -75,7 +75,8 @@ def upload_query(
 class UploadBody:
     """A multipart body. `size` is its exact length in bytes, None when a source's is not known.
 
-    Each iteration reads the sources again, so that it can be sent again after a redirect.
+    Each iteration reads the sources again, so that it can be sent again after a redirect, or to
+    another portal.
     """
 
     def __init__(
@@ -139,6 +140,21 @@ class UploadBody:
             report(sent / known, {"loaded": sent, "total": known})
 
         return self.with_progress(progress)
+
+    @property
+    def unrepeatable(self) -> str:
+        """Why it cannot be sent again, or empty if it can."""
+        return next(filter(None, (source.unrepeatable for _, source in self._parts)), "")
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it can be sent several times at once."""
+        return all(source.is_shared for _, source in self._parts)
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the portal encrypts it with a skykey; it has another skylink each time then."""
+        return any(name in ("skykeyname", "skykeyid") for name, _ in self.query)
 
     @property
     def headers(self) -> dict[str, str]:

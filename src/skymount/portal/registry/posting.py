@@ -60,7 +60,7 @@ class Posting:
         self.on_owed: Callable[[], None] = lambda: None
         """Called when portals are owed something new."""
         self._entries = entries
-        self._policy = policy
+        self.policy = policy
         self._look = look
         self._clock = clock
         self._late_portals = LatePortals()
@@ -81,7 +81,7 @@ class Posting:
         async def record(portal: PortalReader, answer: SignedEntry | PortalError | None) -> None:
             await self._record_late(signed, portal, requested_at, answer)
 
-        needed = self._policy.needed(len(portals.clients))
+        needed = self.policy.needed(len(portals.clients))
         without = [client for client in portals.clients if client.url in lacking]
         broadcast = Broadcast(portals, post, _is_taken, self._late_portals, record)
         outcome = await broadcast.run(needed, without)

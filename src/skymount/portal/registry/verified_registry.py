@@ -86,6 +86,11 @@ class VerifiedRegistry(EntryReader):
         self._unsaved_failures: dict[int, tuple[str, PendingStatus]] = {}  # by id of the write
         self._write_locks: WeakValueDictionary[EntryId, trio.Lock] = WeakValueDictionary()
 
+    def wake_senders(self) -> None:
+        """Let those look that send what is pending or owed."""
+        self.spool_changed.set()
+        self.posting.on_owed()
+
     async def write(
         self,
         ref: EntryId,
@@ -163,7 +168,7 @@ class VerifiedRegistry(EntryReader):
         if is_rolled_back(mark, signed.entry):
             reason = rollback_reason(mark, signed.entry)
             raise StaleEntryError(f"the entry was changed since: {reason}")
-        current = await self._ask_to_replace(ref)
+        current = await self._ask_before(ref, None)
         is_posted = current.signed == signed  # and the answer was lost
         if is_posted and len(self.portals.writable_clients) < 2:
             await self._mark_posted(ref, number, signed, Posted(()))
@@ -184,7 +189,9 @@ class VerifiedRegistry(EntryReader):
         highest: int | None,
     ) -> EntryState:
         """Post with the next revision; not over revisions above `highest` unless to `overwrite`."""
-        current = await (self._ask_to_replace(ref) if overwrite else self._ask(ref))
+        current = await (
+            self._ask_before(ref, None) if overwrite else self._ask(ref, enough=self._enough)
+        )
         if current.signed is not None and current.signed.entry.data == pending.data:
             await self._drop(ref, pending.id)
             return current
@@ -206,6 +213,16 @@ class VerifiedRegistry(EntryReader):
             with suppress(StorageError):
                 await self.marks.in_thread(self._ledger.mark_failed, number, reason, status)
                 del self._unsaved_failures[number]
+
+    @property
+    def _enough(self) -> int:
+        """How many portals must say that there is no entry, before a write, if others fail."""
+        return self.posting.policy.needed(len(self.portals.writable_clients))
+
+    async def _ask_before(self, ref: EntryId, base: EntryState | None) -> EntryState:
+        """Ask before a write, which replaces the entry or is a change of `base`."""
+        ask = self._ask_to_replace if base is None else self._ask
+        return await ask(ref, enough=self._enough)
 
     def _write_lock(self, ref: EntryId, pair: SigningKeyPair | None) -> trio.Lock:
         if pair is not None and pair.public_key != ref.public_key:
@@ -234,7 +251,6 @@ class VerifiedRegistry(EntryReader):
             cached = self.recall(ref)
             if cached and cached.requested_at > trio.current_time() - self._fresh_for:
                 known = cached
-        ask = self._ask_to_replace if base is None else self._ask
         number = replaces
         urls = [each.url for each in self.portals.writable_clients if each.url not in lacking]
         try:
@@ -242,7 +258,7 @@ class VerifiedRegistry(EntryReader):
             is_pending = base is not None and replaces is None and await self.has_pending(ref)
             for attempt in range(CONFLICTS):
                 await trio.sleep(_BACK_OFF * attempt)
-                current = known if known and not attempt else await ask(ref)
+                current = known if known and not attempt else await self._ask_before(ref, base)
                 if not needs_post(base, current, data):
                     if number is not None:
                         await self._drop(ref, number)
