@@ -10,7 +10,7 @@ from functools import partial
 
 import trio
 
-from skymount import keyring, process_hardening
+from skymount import keyring, process_hardening, systemd
 from skymount.config import Config
 from skymount.content.cache import block_store
 from skymount.content.cache.block_store import BlockStore
@@ -23,7 +23,7 @@ from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.skydb.documents import Document, Documents
 from skymount.daemon import signals
 from skymount.daemon.embedded_portal import EmbeddedPortal, is_reachable
-from skymount.daemon.readiness import Report, announce, notify_systemd
+from skymount.daemon.readiness import Report, announce
 from skymount.daemon.reload import Reloader
 from skymount.daemon.signals import SignalActions
 from skymount.daemon.status import MountStatus
@@ -161,7 +161,7 @@ async def _serve(
                     nursery.start_soon(client.connect)
                 await fuse.run()
         finally:
-            notify_systemd("STOPPING=1")
+            systemd.notify("STOPPING=1")
             fuse.detach()
             with trio.CancelScope(shield=True, deadline=trio.current_time() + stop_grace):
                 for tree in key_trees:
