@@ -69,6 +69,11 @@ class FailoverConfig:
     backoff: float = 0.2
     """Seconds of pause before the second round, doubled for each further one, jittered."""
 
+    def pause(self, number: int) -> float:
+        """Return the seconds of pause before a round; the first one has the number 0."""
+        jitter = random.uniform(0.5, 1.5)
+        return self.backoff * 2.0 ** (number - 1) * jitter
+
 
 @dataclass(frozen=True)
 class Portals:
@@ -368,8 +373,7 @@ class Portals:
             health.is_probed = False
 
     async def _pause_before(self, number: int) -> None:
-        jitter = random.uniform(0.5, 1.5)
-        await trio.sleep(self.config.backoff * 2 ** (number - 1) * jitter)
+        await trio.sleep(self.config.pause(number))
 
 
 @asynccontextmanager
