@@ -10,6 +10,7 @@ from skymount.content.model.skyfile import VerifyPolicy
 from skymount.errors import ConfigError
 from skymount.portal.options import PortalOptions, parse_portal_url
 from skymount.portal.validation import flag, seconds, text, texts
+from skymount.portal.write_policy import WritePolicy
 from skymount.wire.dialect import dialect_named
 
 _SIZE = re.compile(r"(\d{1,15})(?:\.(\d{1,3}))?\s*([a-z]*)", re.ASCII | re.IGNORECASE)
@@ -148,6 +149,7 @@ PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "lookup_grace": _seconds,
     "registry_ttl": _seconds,
     "send_pending": _boolean,
+    "registry_writes": lambda value, key: WritePolicy.parse(text(value, key)),
     "hns_ttl": _seconds,
     "timeout": _seconds,
     "log_file": _path,

@@ -45,6 +45,7 @@ from skymount.portal.ledger.ledger import Ledger, default_path
 from skymount.portal.options import DEFAULT_SVC_PORTAL_URL
 from skymount.portal.registry.entry_state import EntryState
 from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig
+from skymount.portal.registry.owed_sender import OwedSender
 from skymount.portal.registry.read_repair import ReadRepair
 from skymount.portal.registry.spool_retry import SpoolRetry
 from skymount.portal.registry.verified_registry import VerifiedRegistry
@@ -97,7 +98,7 @@ async def _serve(
         reader = await _open_reader(stack, config, portals, status, report)
         nursery = await stack.enter_async_context(trio.open_nursery())
         ledger = stack.enter_context(closing(Ledger(default_path())))
-        registry = VerifiedRegistry(portals, ledger)
+        registry = VerifiedRegistry(portals, ledger, policy=config.registry_writes)
         if config.send_pending:
             registry.repair = _read_repair(registry, ledger, nursery)
         keys = KeyringCache(Keyring(keyring.default_path()))
@@ -107,6 +108,7 @@ async def _serve(
         documents = Documents(registry, reader, portals, config.verify)
         key_trees = _key_trees(config, keys, registry, documents, nursery)
         retry = SpoolRetry(registry, ledger, keys.latest, sends=config.send_pending)
+        owed = status.owed = OwedSender(registry, ledger, sends=config.send_pending)
         mount = fuse.FuseConfig(config.mountpoint, config.allow_other, config.timeout)
         trees: Sequence[Subtree] = (*content_trees, *key_trees)
         file_system = FileSystem(
@@ -123,6 +125,7 @@ async def _serve(
                 nursery.start_soon(announce, config, report, embedded, reads)
                 nursery.start_soon(reads.run)
                 nursery.start_soon(retry.run)
+                nursery.start_soon(owed.run)
                 nursery.start_soon(adapter.failures.run)
                 for client in portals.clients:
                     nursery.start_soon(client.connect)
@@ -135,6 +138,7 @@ async def _serve(
                     await tree.close()  # posts open files, or keeps them in the spool
             with trio.CancelScope(shield=True):
                 await retry.say_what_is_pending()
+                await owed.say_what_is_owed()
             nursery.cancel_scope.cancel()
     log.info("%s: unmounted", config.mountpoint)
 

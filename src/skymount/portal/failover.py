@@ -228,9 +228,10 @@ class Portals:
                 break
         raise tally.error or UnavailableError("no portal is configured")
 
-    async def ask_once(self, client: PortalReader, ask: Ask[T]) -> T:
+    async def ask_once(self, client: PortalReader, ask: Ask[T], *, is_last_round: bool = True) -> T:
         """Return what one portal answers to one attempt; its health takes note."""
-        return await self._attempt(client, None, ask, self.config.rounds - 1)
+        number = self.config.rounds - 1 if is_last_round else 0
+        return await self._attempt(client, None, ask, number)
 
     def _begin_tally(self) -> Tally:
         """Begin with the portals that are not asked at all now."""
