@@ -21,6 +21,7 @@ from skymount.content.cache.memory_cache import MemoryCache
 from skymount.content.cache.write_behind import open_write_behind
 from skymount.content.fetch.reader import ContentReader, open_reader
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
+from skymount.content.replication.replicator import Replicator
 from skymount.content.skydb.documents import Document, Documents
 from skymount.daemon.embedded_portal import EmbeddedPortal, is_reachable
 from skymount.daemon.readiness import Report, announce, notify_systemd
@@ -95,7 +96,8 @@ async def _serve(
             open_portals(config.portal_options, config.timeout / _SILENT_PORTALS)
         )
         status.portals = portals
-        reader = await _open_reader(stack, config, portals, status, report)
+        loader = SkyfileLoader(portals, config.verify)
+        reader = await _open_reader(stack, config, loader, portals, status, report)
         nursery = await stack.enter_async_context(trio.open_nursery())
         ledger = stack.enter_context(closing(Ledger(default_path())))
         registry = VerifiedRegistry(portals, ledger, policy=config.registry_writes)
@@ -105,10 +107,17 @@ async def _serve(
         urls = [each.url for each in portals.clients]
         reads = WaitingReads(portals.may_answer, portals.ask_for_signs, urls)
         content_trees = _content_trees(config, reader, registry, reads, nursery, status)
-        documents = Documents(registry, reader, portals, config.verify)
+        documents = Documents(
+            registry, reader, portals, config.verify, writes=config.registry_writes
+        )
         key_trees = _key_trees(config, keys, registry, documents, nursery)
         retry = SpoolRetry(registry, ledger, keys.latest, sends=config.send_pending)
-        owed = status.owed = OwedSender(registry, ledger, sends=config.send_pending)
+        owed = status.owed = OwedSender(
+            registry,
+            ledger,
+            sends=config.send_pending,
+            send_content=Replicator(portals, reader, loader).replicate,
+        )
         mount = fuse.FuseConfig(config.mountpoint, config.allow_other, config.timeout)
         trees: Sequence[Subtree] = (*content_trees, *key_trees)
         file_system = FileSystem(
@@ -144,10 +153,14 @@ async def _serve(
 
 
 async def _open_reader(
-    stack: AsyncExitStack, config: Config, portals: Portals, status: MountStatus, report: Report
+    stack: AsyncExitStack,
+    config: Config,
+    loader: SkyfileLoader,
+    portals: Portals,
+    status: MountStatus,
+    report: Report,
 ) -> ContentReader:
     cache = status.memory_cache = MemoryCache(config.memory_cache)
-    loader = SkyfileLoader(portals, config.verify)
     disk_cache = None
     store = await trio.to_thread.run_sync(_open_store, config, cache.buffers, report)
     if store is not None:

@@ -26,7 +26,7 @@ OnFallback = Callable[[PortalError, PortalReader], None]
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """The portals that have what was uploaded, in the order in which they took it, and the rest."""
+    """The portals that have what was uploaded, and those that failed."""
 
     results: dict[PortalReader, UploadResult] = field(default_factory=dict)
     failures: dict[PortalReader, PortalError] = field(default_factory=dict)
@@ -37,7 +37,9 @@ class Copies:
         return len({result.skylink for result in self.results.values()}) < 2
 
     def agreed(self, needed: int) -> Skylink:
-        """Return the skylink that most portals gave it; PortalError if these are too few."""
+        """Return the skylink that most portals gave it, or else that of the first portal;
+        PortalError if too few gave it.
+        """
         names = Counter(result.skylink for result in self.results.values())
         skylink, count = next(iter(names.most_common(1)), (None, 0))
         if skylink is not None and count >= needed:
@@ -107,8 +109,7 @@ async def upload_to_all(
         await run_all(*(partial(upload.attempt, client) for client in asked))
         if upload.is_enough or not asked:
             break
-    upload.note_unasked()
-    return upload.copies
+    return upload.ordered()
 
 
 class _SharedProgress:
@@ -163,13 +164,18 @@ class _UploadToAll:
         ]
         return able or [each for each in missing if health[each].may_be_tried(now)]
 
-    def note_unasked(self) -> None:
-        """Note why portals were not asked at all."""
+    def ordered(self) -> Copies:
+        """Return what became of it, in the order of the portals; some were not asked at all."""
+        results, failures = self.copies.results, self.copies.failures
+        ordered = Copies()
         for client in self._portals.clients:
-            if client not in self.copies.results and client not in self.copies.failures:
-                known = self._portals.health(client).known_error
-                default = UnavailableError("it failed a moment ago", url=client.url)
-                self.copies.failures[client] = known or default
+            if client in results:
+                ordered.results[client] = results[client]
+                continue
+            known = failures.get(client) or self._portals.health(client).known_error
+            default = UnavailableError("it failed a moment ago", url=client.url)
+            ordered.failures[client] = known or default
+        return ordered
 
     async def attempt(self, client: PortalReader) -> None:
         """Upload to one portal."""
@@ -178,7 +184,6 @@ class _UploadToAll:
             with scope:
                 result = await self._portals.ask_once(client, self._send)
                 self.copies.results[client] = result
-                self.copies.failures.pop(client, None)
         except PortalError as error:
             self._note_failure(client, error)
         finally:
