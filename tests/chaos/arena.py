@@ -129,7 +129,6 @@ class Arena:
         self.root = root
         self.setting = setting
         self.posts = Posts()
-        self.uploads: list[Any] = []
         self.sandbox = Sandbox.make(root / "sandbox")
         self.pair = SigningKeyPair.from_seed(f"insecure chaos {os.urandom(8).hex()}")
         Keyring(root / "sandbox/data/skymount/keys").add(HOME, self.pair)
@@ -184,7 +183,7 @@ class Arena:
         if event["event"] == "post":
             self.posts.add(event["portal"], event["body"], event["status"], event["at"])
         else:
-            self.uploads.append(event)
+            self.posts.uploaded(event["portal"], event["body"], event["at"])
 
     def _configuration(self) -> str:
         setting = self.setting
@@ -299,6 +298,11 @@ class Arena:
             return None
         assert answer.status_code == 200, answer.text
         return SignedEntry.parse_answer(answer.content, self.pair.public_key, tweak).verify()
+
+    def has_content(self, backend: Backend, skylink: str) -> bool:
+        """Whether a portal has such content, asked directly."""
+        url = f"{backend.url}/svc/metadata/{skylink}"
+        return httpx.get(url, headers=_AGENT, timeout=30).status_code == 200
 
     @property
     def link(self) -> str:

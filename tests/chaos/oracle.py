@@ -1,5 +1,6 @@
 """What may be read, what must be there at the end, and what must never happen."""
 
+import json
 import threading
 from collections import Counter
 from collections.abc import Iterable
@@ -7,7 +8,9 @@ from dataclasses import dataclass, field
 
 from skymount.errors import MalformedError
 from skymount.wire.key_pair import SigningKeyPair
-from skymount.wire.registry_entry import SignedEntry, hash_data_key
+from skymount.wire.registry_entry import SignedEntry, hash_data_key, linked_skylink
+
+NEVER = float("inf")
 
 Value = str | None
 """The content of an entry; None: there is none."""
@@ -84,6 +87,7 @@ class Posts:
         self._lock = threading.Lock()
         self._signed: dict[tuple[bytes, bytes, int], bytes] = {}
         self._taken: dict[tuple[bytes, bytes], dict[tuple[int, int], float]] = {}
+        self._uploads: dict[tuple[int, str], float] = {}
         self.twice: list[str] = []
         """Revisions that were signed for two contents."""
         self.count = 0
@@ -113,13 +117,31 @@ class Posts:
         with self._lock:
             return (pair.public_key, hash_data_key(data_key)) in self._taken
 
-    def held(self, public_key: bytes, tweak: bytes, portals: Iterable[int], at: float) -> bool:
-        """Whether at some time one of these portals had the highest revision that any has taken."""
+    def uploaded(self, portal: int, body: str, at: float) -> None:
+        """Take note of the answer to an upload."""
+        try:
+            skylink = str(json.loads(body)["skylink"])
+        except (ValueError, KeyError, TypeError):
+            return
         with self._lock:
-            taken = self._taken.get((public_key, tweak), {})
+            self._uploads.setdefault((portal, skylink), at)
+
+    def held(self, pair: SigningKeyPair, data_key: str, portals: Iterable[int], at: float) -> bool:
+        """Whether one of these portals had the newest entry at some time, and what it leads to.
+
+        The newest one is the one with the highest revision that any portal has taken.
+        """
+        key = (pair.public_key, hash_data_key(data_key))
+        with self._lock:
+            taken = self._taken.get(key, {})
             best = max((revision for _, revision in taken), default=-1)
-            return best < 0 or any(
-                taken.get((portal, best), float("inf")) <= at for portal in portals
+            if best < 0:
+                return True
+            content = linked_skylink(self._signed[(*key, best)])
+            return any(
+                taken.get((portal, best), NEVER) <= at
+                and (not content or self._uploads.get((portal, str(content)), NEVER) <= at)
+                for portal in portals
             )
 
 

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.arena import Arena
+from skymount.wire.registry_entry import linked_skylink
+from tests.chaos.arena import SITE, Arena
 from tests.chaos.oracle import Report
 from tests.chaos.schedule import Schedule
 from tests.chaos.work import DOCUMENTS, ENTRIES, Memory, Operation, Work, expected_entry, pause
@@ -277,7 +278,18 @@ class Runner:
                 value = None if data is None else data.decode("latin-1")
                 if value not in history.allowed:
                     wrong.append(f"lost: {entry} is {held}, not one of {history.allowed}")
-        return wrong + self._wrong_documents()
+        return wrong + self._wrong_documents() + self._missing_content()
+
+    def _missing_content(self) -> list[str]:
+        """Return the portals that have an entry, but not what it leads to."""
+        wrong = []
+        for entry in (*DOCUMENTS, SITE):
+            for number, backend in enumerate(self.arena.backends):
+                signed = self.arena.held(backend, entry)
+                skylink = signed and linked_skylink(signed.entry.data)
+                if skylink and not self.arena.has_content(backend, str(skylink)):
+                    wrong.append(f"portal {number} lacks the content of {entry}: {skylink}")
+        return wrong
 
     def _wrong_documents(self) -> list[str]:
         """Return the documents that the mount does not show as they were written."""

@@ -1,10 +1,13 @@
 """The oracle of the chaos tests sees what is wrong, and allows what is right."""
 
+import json
+
 import pytest
 
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import Entry, hash_data_key
 from tests.chaos.oracle import History, Posts, Tally
+from tests.fakes import skyfiles
 
 PAIR = SigningKeyPair.from_seed("insecure oracle")
 
@@ -53,14 +56,24 @@ def test_a_revision_signed_twice_is_seen(posts: Posts) -> None:
 
 def test_who_has_the_newest_entry(posts: Posts) -> None:
     """A portal has it from the time on at which it took it."""
-    tweak = hash_data_key("x")
-    assert posts.held(PAIR.public_key, tweak, [0], 0.0)
+    assert posts.held(PAIR, "x", [0], 0.0)
     posts.add(0, body(b"a", 1), 204, 1.0)
-    assert posts.held(PAIR.public_key, tweak, [0, 1], 1.0)
-    assert not posts.held(PAIR.public_key, tweak, [1], 2.0)
+    assert posts.held(PAIR, "x", [0, 1], 1.0)
+    assert not posts.held(PAIR, "x", [1], 2.0)
     posts.add(1, body(b"a", 1), 204, 3.0)
-    assert posts.held(PAIR.public_key, tweak, [1], 3.0)
-    assert not posts.held(PAIR.public_key, tweak, [1], 2.0)
+    assert posts.held(PAIR, "x", [1], 3.0)
+    assert not posts.held(PAIR, "x", [1], 2.0)
+
+
+def test_who_has_the_content_of_an_entry(posts: Posts) -> None:
+    """An entry that leads to content is of use where the content is."""
+    skylink = skyfiles.of_files({"f": b"x"}).skylink
+    posts.add(0, body(bytes(skylink), 1), 204, 1.0)
+    assert not posts.held(PAIR, "x", [0], 2.0)
+    posts.uploaded(1, json.dumps({"skylink": str(skylink)}), 1.0)
+    assert not posts.held(PAIR, "x", [0], 2.0)
+    posts.uploaded(0, json.dumps({"skylink": str(skylink)}), 1.0)
+    assert posts.held(PAIR, "x", [0], 2.0)
 
 
 def test_the_share_that_is_right() -> None:

@@ -6,11 +6,11 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from skymount.wire.registry_entry import hash_data_key
 from tests.chaos.arena import DOMAIN, HOME, SITE, Arena, Content
 from tests.chaos.oracle import History, Value
 
@@ -297,14 +297,11 @@ def expected_entry(arena: Arena, entry: str, begin: float, end: float) -> bool:
     """Whether portals that were healthy all that time had the newest of an entry before."""
     if arena.setting.is_shared:
         return True
+    held = partial(arena.posts.held, arena.pair, entry, at=begin)
     healthy = arena.healthy(begin, end)
-    tweak = hash_data_key(entry)
     if healthy:
-        return arena.posts.held(arena.pair.public_key, tweak, healthy, begin)
-    return all(
-        arena.posts.held(arena.pair.public_key, tweak, [portal], begin)
-        for portal in range(arena.setting.portals)
-    )
+        return held(healthy)
+    return all(held([portal]) for portal in range(arena.setting.portals))
 
 
 def pause(words: tuple[str | Path, ...]) -> dict[str, Any]:

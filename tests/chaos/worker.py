@@ -47,14 +47,22 @@ class Worker:
                 for offset, length in ranges:
                     for at in range(offset, offset + length, PIECE):
                         size = min(PIECE, offset + length - at)
-                        got = self.timed(os.pread, file, size, at)
                         expected.seek(at)
-                        if got != expected.read(size):
-                            return {"wrong": f"{len(got)} bytes at {at}"}
+                        if wrong := self._differs(file, at, expected.read(size)):
+                            return {"wrong": wrong}
         finally:
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
             self.timed(os.close, file)
         return {}
+
+    def _differs(self, file: int, at: int, expected: bytes) -> str:
+        """Read where these bytes are to be. A read may end early, before what could not be had."""
+        while expected:
+            got = self.timed(os.pread, file, len(expected), at)
+            if not got or got != expected[: len(got)]:
+                return f"{len(got)} bytes at {at}"
+            at, expected = at + len(got), expected[len(got) :]
+        return ""
 
     def list(self, path: str, names: dict[str, int]) -> dict[str, Any]:
         """List a directory and look at each name in it; the sizes must be those."""

@@ -33,7 +33,9 @@ def test_a_portal_that_was_away_gets_documents_and_what_was_published(
             assert done.returncode == 0, done.stderr
             link = done.stdout.rstrip()
             with portal_process(tmp_path / "second", "--listen", f"127.0.0.1:{port}") as again:
-                until(lambda: _has(again.url, owner, "doc", 1) and _has(again.url, owner, "site", 0))
+                until(
+                    lambda: _has(again.url, owner, "doc", 1) and _has(again.url, owner, "site", 0)
+                )
                 first.kill()
                 only = ("--portal", again.url)
                 assert json.loads(sandbox.succeed("db", "get", *only, HOME, "doc")) == {"a": 1}
