@@ -22,12 +22,15 @@ ALL, MAJORITY = WritePolicy.ALL, WritePolicy.MAJORITY
 
 @asynccontextmanager
 async def mounted(
-    ledger: Ledger, *registries: FakeRegistry, policy: WritePolicy = WritePolicy.ANY
+    ledger: Ledger,
+    *registries: FakeRegistry,
+    policy: WritePolicy = WritePolicy.ANY,
+    fresh: float = 0,
 ) -> AsyncIterator[VerifiedRegistry]:
     """Have a mount's registry, which may leave posts behind."""
     async with trio.open_nursery() as nursery:
         portals = replace(portals_of(registries), probes=nursery)
-        entries = VerifiedRegistry(portals, ledger, fresh=0, policy=policy)
+        entries = VerifiedRegistry(portals, ledger, fresh=fresh, policy=policy)
         entries.marks = Inline(ledger)
         yield entries
         nursery.cancel_scope.cancel()
@@ -142,28 +145,15 @@ async def test_majority_is_enough(
         assert owed(ledger) == [(two.url, b"x", 0)]
 
 
-async def test_late_portal_is_owed_until_it_confirms(
-    ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
-):
-    """Nobody waits for it longer than usual, the next time not at all."""
-    async with mounted(ledger, one, two) as entries:
-        await entries.read(ref())
-        two.faults = [8.0]
-        begun = trio.current_time()
-        await entries.write(ref(), PAIR, b"x", entries.recall(ref()))
-        assert trio.current_time() - begun <= 10.1
-        two.always = ""
-        assert owed(ledger) in ([], [(two.url, b"x", 0)])
-
-
 async def test_late_post_is_recorded(
     ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
 ):
-    """What comes in the background pays the debt, or says why not."""
-    async with mounted(ledger, one, two) as entries:
+    """Nobody waits for a late portal, which is owed the entry until it says that it has it."""
+    async with mounted(ledger, one, two, fresh=3600) as entries:
+        await entries.write(ref(), PAIR, b"w", None)
         woken = []
         entries.posting.on_owed = lambda: woken.append(True)
-        two.faults = ["", 3.0]  # the entry is asked for first
+        two.faults = [3.0]
         begun = trio.current_time()
         await entries.write(ref(), PAIR, b"x", None)
         assert trio.current_time() - begun < 2
@@ -172,13 +162,34 @@ async def test_late_post_is_recorded(
         await trio.sleep(5)
         assert ledger.owed() == []
         assert at(two) == b"x"
-        two.faults, two.always = ["hang"], "hang"
-        await entries.write(ref(), PAIR, b"y", entries.recall(ref()))
+        two.faults = ["hang"]
+        begun = trio.current_time()
+        await entries.write(ref(), PAIR, b"y", None)
+        assert trio.current_time() - begun < 0.1
         await trio.sleep(60)
         (debt,) = ledger.owed()
         assert (debt.attempts, debt.is_posting) == (1, False)
         assert "in time" in debt.reason
         assert woken
+
+
+async def test_new_entry_while_a_portal_is_down(
+    ledger: Ledger,
+    one: FakeRegistry,
+    two: FakeRegistry,
+    three: FakeRegistry,
+    autojump_clock: object,
+):
+    """Enough portals must say that there is none yet."""
+    three.always = "down"
+    async with mounted(ledger, one, two, three, policy=MAJORITY) as entries:
+        await entries.write(ref(), PAIR, b"x", None)
+        assert at(one) == at(two) == b"x"
+        await trio.sleep(120)
+        two.always = "down"
+        with pytest.raises(UnavailableError):
+            await entries.write(ref("b"), PAIR, b"x", None)
+        assert one.latest(KEY, ref("b").tweak) is None
 
 
 async def test_newer_entry_at_one_portal_is_a_conflict(
@@ -258,16 +269,17 @@ async def test_interrupted_write_is_sent_to_all_later(
     ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
 ):
     """The process ended after one portal took it: it is pending, with the same signature."""
-    two.always = "hang"
-    async with mounted(ledger, one, two, policy=ALL) as entries:
+    async with mounted(ledger, one, two, policy=ALL, fresh=3600) as entries:
+        await entries.write(ref(), PAIR, b"w", None)
+        two.faults = ["hang"]
         with trio.move_on_after(5):
             await entries.write(ref(), PAIR, b"x", None)
-        assert at(one) in (b"x", None)
+        assert (at(one), at(two)) == (b"x", b"w")
         (left,) = ledger.pending()
-        two.always = ""
-        await trio.sleep(120)
         await entries.send(left, PAIR)
         posts: list[SignedEntry] = one.posts + two.posts
-        assert {post.signature for post in posts} == {signed(b"x", 0).signature}
+        assert {post.signature for post in posts if post.entry.data == b"x"} == {
+            signed(b"x", 1).signature
+        }
         assert at(one) == at(two) == b"x"
         assert ledger.owed() == ledger.pending() == []

@@ -198,7 +198,6 @@ class EntryReader:
             except RolledBackError as error:
                 answers[portal.url] = None
                 if to_replace:
-                    absent.add(portal.url)
                     raise NotFoundError(error.message, url=error.url) from error
                 raise
             else:

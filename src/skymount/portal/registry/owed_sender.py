@@ -131,12 +131,14 @@ class OwedSender:
         silent and has answered somebody since.
         """
         health, since = self._registry.portals.health(client), trio.current_time()
+        least = min(pause, self._config.first_pause)
         while True:
             now = trio.current_time()
-            is_over = now >= since + pause or (is_silent and health.showed_signs(since))
+            is_awake = is_silent and now >= since + least and health.showed_signs(since + least / 2)
+            is_over = now >= since + pause or is_awake
             if is_over and health.state(now) is not BreakerState.OPEN:
                 return
-            await trio.sleep(min(max(since + pause - now, 0.1), self._config.first_pause))
+            await trio.sleep(self._config.first_pause)
 
     async def _send_due(self, client: PortalReader, *, is_trial: bool) -> PortalError | None:
         """Send some of what is due, one entry alone for a trial; return the portal's failure."""
