@@ -7,12 +7,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+import platformdirs
+
 from skymount.errors import ConfigError
 
 _SIZE_LIMIT = 1 << 20  # bytes
 _ACCESS_OF_OTHERS = 0o066  # permission bits
 _SEARCH_LIMIT = 4 << 20  # characters that are parsed to find a line
 _SHOWN_LIMIT = 200  # characters of a bad value in a message
+
+
+def default_path() -> Path:
+    """Return the path of the configuration file unless another is named."""
+    return platformdirs.user_config_path("skymount") / "config.toml"
 
 
 def shown(value: object) -> str:

@@ -2,8 +2,11 @@
 
 import json
 import os
+import time
 from types import SimpleNamespace
 from typing import Any
+
+import trio
 
 from skymount.config import Config
 from skymount.content.cache.memory_cache import MemoryCache
@@ -13,6 +16,7 @@ from skymount.errors import PortalError
 from skymount.fs.failures import FailureLog
 from skymount.fs.skylinks.tree_cache import TreeCache, TreeCacheConfig
 from skymount.portal.health import HealthFigures, PortalHealth
+from skymount.portal.ledger.owed_entry import OwedTotal
 
 
 class _Names:
@@ -34,22 +38,38 @@ def failing_portal() -> HealthFigures:
     return health.figures("http://a.example", 10.25, is_probed=True)
 
 
-def test_status() -> None:
+async def test_status() -> None:
     """E3: the health of each portal, and figures of every part."""
     config = Config(mountpoint="/mnt", portals=("http://a.example",), disk_cache=0)
     status: Any = MountStatus(config, EmbeddedPortal())
-    status.portals = SimpleNamespace(figures=lambda: [failing_portal()])
+    client = SimpleNamespace(http=SimpleNamespace(in_flight=2))
+    status.portals = SimpleNamespace(figures=lambda: [failing_portal()], clients=[client])
     status.memory_cache = MemoryCache(1 << 20)
-    status.reader = SimpleNamespace(counts={"bytes": 7})
+    status.reader = SimpleNamespace(counts={"bytes": 7, "requests": 1}, hits=5, misses=1)
     status.trees = TreeCache(TreeCacheConfig(1 << 20))
     status.skylinks, status.domains = _Names(2, 100), _Names(1, 10)
     status.operations = {"read": 3, "lookup": 4}
+    status.files = SimpleNamespace(open_files={1: None}, open_directories={})
+    asking = trio.current_time()
+    status.under_way = {7: ("read", asking - 2.5), 9: ("open", asking)}
     status.failures = FailureLog()
+    totals = [OwedTotal("http://a.example", 2, time.time() - 9.0, "down")]
+    status.owed = SimpleNamespace(totals=totals)
     found = json.loads(status.to_json())
     assert (found["pid"], found["mountpoint"]) == (os.getpid(), "/mnt")
     assert (found["portals"], found["own_portal"]) == (["http://a.example"], False)
-    assert (found["skylinks"], found["domains"], found["fetched"]) == (2, 1, {"bytes": 7})
-    assert found["memory_cache"] == {"size": 1 << 20, "used": 0, "on_its_way": 0}
+    assert (found["skylinks"], found["domains"], found["fetched"]["bytes"]) == (2, 1, 7)
+    assert found["memory_cache"] == {
+        "size": 1 << 20,
+        "used": 0,
+        "on_its_way": 0,
+        "hits": 5,
+        "misses": 1,
+    }
+    assert (found["open_files"], found["open_directories"]) == (1, 0)
+    requests = found["requests"]
+    assert (requests["under_way"], requests["oldest"]["operation"]) == (1, "read")
+    assert 2.5 <= requests["oldest"]["seconds"] < 60
     assert found["disk_cache"] == {"size": 0}
     assert found["tree_cache"] == {"size": 1 << 20, "used": 0, "loaded": 0}
     assert found["failed_operations"] == []
@@ -65,7 +85,15 @@ def test_status() -> None:
             "hedges_lost": 0,
             "last_error": "down",
             "last_error_age": 0.25,
+            "requests": 2,
         }
     ]
+    (owed,) = found["owed_entries"]
+    assert 9 <= owed.pop("oldest_seconds") < 60
+    assert owed == {"url": "http://a.example", "count": 2, "reason": "down"}
     assert list(found["operations"]) == ["lookup", "read"]
     assert status.usage() == (110, 3)
+    text = status.to_metrics().decode()
+    assert 'skymount_portal_up{portal="http://a.example"} 0\n' in text
+    assert "skymount_requests_under_way 1\n" in text
+    assert "skymount_requests_under_way 2\n" in status.to_metrics_of_http().decode()

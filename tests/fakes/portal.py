@@ -233,6 +233,9 @@ class FakePortal:
     """Where it listens; None: at every address."""
     port: int = 0
     tls: ssl.SSLContext | None = None
+    breaks_upload: tuple[int, str] | None = None
+    """Bytes of an upload's body that it reads, and what it does then: reset, stall, or hang without
+    reading any more."""
     _content: dict[Skylink, FakeSkyfile] = field(default_factory=dict)
     _rules: list[_Rule] = field(default_factory=list)
 
@@ -368,7 +371,12 @@ class FakePortal:
     async def _converse(self, stream: trio.SocketStream) -> None:
         held = b""
         while True:
-            request, held = await _receive(stream, held)
+            try:
+                request, held = await _receive(stream, held, self.breaks_upload)
+            except _BrokenUploadError as broken:
+                self.requests.append(broken.request)
+                await _end(stream, broken.then)
+                return
             if request is None:
                 return
             self.requests.append(request)
@@ -386,7 +394,18 @@ class _Started:
         self._status.started()
 
 
-async def _receive(stream: trio.SocketStream, held: bytes) -> tuple[Request | None, bytes]:
+class _BrokenUploadError(Exception):
+    """An upload is not read to its end."""
+
+    def __init__(self, request: Request, then: str) -> None:
+        super().__init__()
+        self.request = request
+        self.then = then
+
+
+async def _receive(
+    stream: trio.SocketStream, held: bytes, breaks: tuple[int, str] | None = None
+) -> tuple[Request | None, bytes]:
     """Read a request; None at the end of the connection."""
     while b"\r\n\r\n" not in held:
         piece = await stream.receive_some()
@@ -398,6 +417,11 @@ async def _receive(stream: trio.SocketStream, held: bytes) -> tuple[Request | No
     method, target, _ = line.split(" ")
     headers = {name.lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
     body = bytearray(rest)
+    if breaks is not None and method == "POST":
+        size = len(body)
+        while size < breaks[0] and (piece := await stream.receive_some()):
+            size += len(piece)
+        raise _BrokenUploadError(Request(method, target, headers, bytes(body)), breaks[1])
     if headers.get("transfer-encoding") == "chunked":  # kept as it came
         while not body.endswith(b"\r\n0\r\n\r\n"):
             piece = await stream.receive_some()
@@ -449,6 +473,8 @@ async def _end(stream: trio.SocketStream, how: str) -> bool:
     if how == "stall":
         while await stream.receive_some():  # until the client gives up
             pass
+    if how == "hang":
+        await trio.sleep_forever()
     if how == "reset":
         stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     return how == "keep"

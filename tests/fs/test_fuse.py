@@ -231,6 +231,34 @@ async def test_read_has_a_limit(autojump_clock: object):
         await refused(errno.ETIMEDOUT, fuse.read(info.fh, 1, 3))
 
 
+@pytest.mark.parametrize(
+    ("portals", "reason", "portal"),
+    [
+        ([], "not done within 7 s", ""),
+        (["http://a"], "not done within 7 s (http://a)", "http://a"),
+        (["http://a", "http://b"], "not done within 7 s, waiting for http://a and http://b", ""),
+    ],
+)
+async def test_portals_that_were_waited_for(
+    portals: list[str],
+    reason: str,
+    portal: str,
+    autojump_clock: object,
+    caplog: pytest.LogCaptureFixture,
+):
+    """E1, E2: the error of the time-out names them."""
+    async with open_in_memory_mount(deadline=7) as mount:
+        fuse = FuseAdapter(mount.files, FuseConfig("/nowhere", deadline=7), lambda: portals)
+        link = mount.reader.add(FILES)
+        mount.reader.delays[link] = 1e9
+        top = await fuse.lookup(SKYLINKS, str(link).encode(), CTX)
+        await refused(errno.ETIMEDOUT, fuse.opendir(top.st_ino, CTX))
+        [failure] = fuse.failures.recent()
+        assert (failure["reason"], failure["portal"]) == (reason, portal)
+        assert caplog.messages[-1].endswith(f": opendir failed after 7.0 s: {reason}")
+        assert fuse.failures.last_error(top.st_ino).decode().endswith(reason)
+
+
 async def test_cancellation_passes():
     """A handler that is cancelled, as at shutdown, is not turned into an errno."""
     async with open_in_memory_mount() as mount:

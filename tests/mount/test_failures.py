@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import skyfiles
-from tests.fakes.portal import FakePortal, in_thread, status
+from tests.fakes.portal import FakePortal, drips, in_thread, status
 from tests.fakes.skyfiles import noise
 from tests.mount.keys import HOME, Owner, until
 from tests.mount.scripted import scripted_portal
 from tests.skymount_process import Sandbox, output, read_status, run, xattrs
 
 LARGE = skyfiles.of_files({"dir/large": noise(5 << 20, 1)})
+KEY = "ab" * 32  # a public key
 LAST_ERROR = "user.skymount.last_error"
 SECRET = "not-for-the-log"  # an API key of a test
 
@@ -76,6 +77,23 @@ except OSError as error:
 
 
 GET = "import os, sys; print(os.getxattr(sys.argv[1], sys.argv[2]).decode())"
+
+
+def test_portals_that_were_waited_for(sandbox: Sandbox, fake: FakePortal) -> None:
+    """E1: the overall time-out names the portal, for what goes on without the operation (a read)
+    and for what ends with it (an entry).
+    """
+    with sandbox.mounted("--portal", fake.url, "--timeout", "3") as mount:
+        file = mount.skylink(LARGE.name) / "dir/large"
+        assert file.stat().st_size
+        fake.fault(drips(1, 0.5))
+        assert "timed out" in run(["head", "-c", "10", file]).stderr
+        assert "timed out" in run(["cat", mount.path / "registry" / KEY / "entry"]).stderr
+        reason = f"not done within 3 s ({fake.url})"
+        assert sandbox.log.read_text().count(reason) == 2
+        seen = [each for each in mount.status()["failed_operations"] if each["reason"] == reason]
+        assert {each["portal"] for each in seen} == {fake.url}
+        assert fake.url in xattrs(file)[LAST_ERROR]
 
 
 def test_a_write_that_fails(sandbox: Sandbox, fake: FakePortal, portal: str) -> None:

@@ -6,10 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import trio.testing
 import trustme
 
 from skymount.portal.ledger.ledger import Ledger
 from tests.portal_process import PortalProcess, portal_process
+
+
+@pytest.fixture
+def clock() -> trio.testing.MockClock:
+    """Return a clock that jumps when nothing happens, also at the sockets."""
+    return trio.testing.MockClock(autojump_threshold=0.01)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from skymount.cli import EXIT_NOT_FOUND
+from skymount.cli import EXIT_NOT_FOUND, completion
 from skymount.errors import KeyringError, MalformedError
 
 if TYPE_CHECKING:
@@ -67,7 +67,10 @@ def entry_arguments(command: F) -> F:
         return command(entry=EntryArgument(owner, data_key, hashed), **parameters)
 
     with_data_key = click.argument("data_key", metavar="DATAKEY")(hashed_option(with_entry))
-    return cast("F", click.argument("owner", metavar="KEY")(with_data_key))
+    return cast(
+        "F",
+        click.argument("owner", metavar="KEY", shell_complete=completion.key_names)(with_data_key),
+    )
 
 
 def key_pair(text: str) -> "SigningKeyPair":

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from skymount.cli import completion
+
 if TYPE_CHECKING:
     from skymount.config import Config
 
@@ -94,7 +96,13 @@ def _portal_options(command: F, timeout_help: str) -> F:
         click.option("--dialect", metavar="NAME", help="Names it uses: svc or skynet."),
         click.option("--timeout", metavar="SECONDS", help=timeout_help),
         click.option("--user-agent", metavar="TEXT", help="What to send as User-Agent."),
-        click.option("--config", "config_file", metavar="FILE", help="Configuration file."),
+        click.option(
+            "--config",
+            "config_file",
+            metavar="FILE",
+            shell_complete=completion.files,
+            help="Configuration file.",
+        ),
     )
     for option in reversed(options):
         command = option(command)

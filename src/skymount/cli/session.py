@@ -126,12 +126,9 @@ class WriteSession:
         return self.portals.clients[0].dialect
 
     async def upload(self, body: "UploadBody") -> Skylink:
-        """Upload content to one portal only, the first that is not read-only: the user chose where
-        it goes.
-        """
-        from skymount.portal.client.upload import send
+        from skymount.cli.uploads import upload_once
 
-        return (await send(self.portals.writable().clients[0].http, body)).skylink
+        return (await upload_once(self.portals, body)).skylink
 
     async def set(self, entry: "EntryId", pair: "SigningKeyPair", data: bytes) -> "EntryState":
         """Set an entry, whatever it holds; an error says if the spool keeps the change."""
@@ -174,6 +171,16 @@ def run_with_client(
     async def main() -> T:
         async with PortalClient(url, ledger=ledger, **options) as client:
             return await function(client)
+
+    return _run(settings, main)
+
+
+def run_with_portals(settings: Config, function: Callable[["Portals"], Awaitable[T]]) -> T:
+    """Run a function with all portals; return its result."""
+
+    async def main() -> T:
+        async with _open_portals(settings) as portals:
+            return await function(portals)
 
     return _run(settings, main)
 

@@ -2,16 +2,15 @@
 
 import gc
 import logging
-import signal
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, closing
 from dataclasses import replace
 from functools import partial
 
 import trio
 
-from skymount import keyring, process_hardening
+from skymount import keyring, process_hardening, systemd
 from skymount.config import Config
 from skymount.content.cache import block_store
 from skymount.content.cache.block_store import BlockStore
@@ -22,9 +21,13 @@ from skymount.content.cache.write_behind import open_write_behind
 from skymount.content.fetch.reader import ContentReader, open_reader
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.skydb.documents import Document, Documents
+from skymount.daemon import signals
 from skymount.daemon.embedded_portal import EmbeddedPortal, is_reachable
-from skymount.daemon.readiness import Report, announce, notify_systemd
+from skymount.daemon.readiness import Report, announce
+from skymount.daemon.reload import Reloader
+from skymount.daemon.signals import SignalActions
 from skymount.daemon.status import MountStatus
+from skymount.daemon.task_dump import dump
 from skymount.errors import CacheError, MountError
 from skymount.fs import fuse, mountpoint
 from skymount.fs.dispatcher import FileSystem
@@ -33,7 +36,10 @@ from skymount.fs.registry.directory import RegistryDirectory
 from skymount.fs.registry.keyring_cache import KeyringCache
 from skymount.fs.registry.lookup import RegistryDirectoryConfig
 from skymount.fs.skylinks.directory import SkylinksDirectory
-from skymount.fs.skylinks.name_table import NameTable, parse_domain_name, parse_skylink_name
+from skymount.fs.skylinks.name_freshness import NameFreshness
+from skymount.fs.skylinks.name_loader import NameLoader
+from skymount.fs.skylinks.name_parsing import parse_domain_name, parse_skylink_name
+from skymount.fs.skylinks.name_table import NameTable
 from skymount.fs.skylinks.tree_cache import TreeCache, TreeCacheConfig
 from skymount.fs.skylinks.waiting_reads import WaitingReads
 from skymount.fs.skylinks.xattrs import entry_attributes
@@ -44,7 +50,9 @@ from skymount.portal.failover import Portals, open_portals
 from skymount.portal.ledger.ledger import Ledger, default_path
 from skymount.portal.options import DEFAULT_SVC_PORTAL_URL
 from skymount.portal.registry.entry_state import EntryState
-from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig
+from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig, ResolvableName
+from skymount.portal.registry.owed_sender import OwedSender
+from skymount.portal.registry.read_repair import ReadRepair
 from skymount.portal.registry.spool_retry import SpoolRetry
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 
@@ -57,8 +65,17 @@ _SWITCH_INTERVAL = 0.0005  # seconds after which a hashing thread yields to the 
 _GC_THRESHOLDS = (2_000, 4, 25)  # collect often: 10,000 new objects stop the event loop for 2 ms
 
 
-def run(config: Config, report: Report, *, stop_grace: float = STOP_GRACE) -> None:
-    """Mount and serve until unmounted or told to stop; MountError when that cannot be done."""
+def run(
+    config: Config,
+    report: Report,
+    reread: Callable[[], Config] | None = None,
+    *,
+    stop_grace: float = STOP_GRACE,
+) -> None:
+    """Mount and serve until unmounted or told to stop; MountError when that cannot be done.
+
+    `reread` reads the configuration again.
+    """
     if mountpoint.check(config.mountpoint, allow_other=config.allow_other):
         log.warning("%s: removed the mount of a skymount that no longer runs", config.mountpoint)
     process_hardening.harden_service()
@@ -69,7 +86,7 @@ def run(config: Config, report: Report, *, stop_grace: float = STOP_GRACE) -> No
     if not config.portals and not is_reachable(DEFAULT_SVC_PORTAL_URL):
         embedded.start()
     try:
-        trio.run(partial(_serve, config, report, embedded, stop_grace))
+        trio.run(partial(_serve, config, report, embedded, reread or (lambda: config), stop_grace))
     except BaseExceptionGroup as group:
         if isinstance(cause := _single_cause(group), MountError):
             raise cause from None
@@ -85,7 +102,11 @@ def _single_cause(error: BaseException) -> BaseException:
 
 
 async def _serve(
-    config: Config, report: Report, embedded: EmbeddedPortal, stop_grace: float
+    config: Config,
+    report: Report,
+    embedded: EmbeddedPortal,
+    reread: Callable[[], Config],
+    stop_grace: float,
 ) -> None:
     status = MountStatus(config, embedded)
     async with AsyncExitStack() as stack:
@@ -96,43 +117,71 @@ async def _serve(
         reader = await _open_reader(stack, config, portals, status, report)
         nursery = await stack.enter_async_context(trio.open_nursery())
         ledger = stack.enter_context(closing(Ledger(default_path())))
-        registry = VerifiedRegistry(portals, ledger)
+        registry = VerifiedRegistry(portals, ledger, policy=config.registry_writes)
+        if config.send_pending:
+            registry.repair = _read_repair(registry, ledger, nursery)
         keys = KeyringCache(Keyring(keyring.default_path()))
         urls = [each.url for each in portals.clients]
         reads = WaitingReads(portals.may_answer, portals.ask_for_signs, urls)
-        content_trees = _content_trees(config, reader, registry, reads, nursery, status)
+        resolver = NameResolver(
+            portals, registry, NameResolverConfig(config.hns_ttl, config.verify)
+        )
+        content_trees = _content_trees(config, reader, resolver, reads, nursery, status)
         documents = Documents(registry, reader, portals, config.verify)
         key_trees = _key_trees(config, keys, registry, documents, nursery)
         retry = SpoolRetry(registry, ledger, keys.latest, sends=config.send_pending)
-        mount = fuse.FuseConfig(config.mountpoint, config.allow_other, config.timeout)
+        owed = status.owed = OwedSender(registry, ledger, sends=config.send_pending)
+        mount = fuse.FuseConfig(
+            config.mountpoint, config.allow_other, config.timeout, config.mount_options
+        )
         trees: Sequence[Subtree] = (*content_trees, *key_trees)
         file_system = FileSystem(
-            StaticTree(status.to_json), dict(zip(InodeSpace, trees, strict=True)), status.usage
+            StaticTree(status.to_json, status.to_metrics),
+            dict(zip(InodeSpace, trees, strict=True)),
+            status.usage,
         )
-        adapter = fuse.FuseAdapter(file_system, mount)
-        status.operations, status.failures = adapter.counts, adapter.failures
-        signals = stack.enter_context(trio.open_signal_receiver(*_stop_signals()))
+        adapter = fuse.FuseAdapter(file_system, mount, portals.waited_for)
+        status.files, status.failures = file_system, adapter.failures
+        status.operations, status.under_way = adapter.counts, adapter.under_way
+        reloader = Reloader(config, reread, portals, resolver, content_trees, key_trees, retry)
+        actions = SignalActions(fuse.stop, reloader.reload, partial(dump, adapter.under_way))
+        received = stack.enter_context(signals.receiving())
         fuse.attach(adapter, mount)
         try:
             with trio.CancelScope() as scope:
-                nursery.start_soon(_stop_on_signal, signals, scope, stop_grace)
+                nursery.start_soon(signals.handle, received, actions, scope, stop_grace)
                 nursery.start_soon(announce, config, report, embedded, reads)
                 nursery.start_soon(reads.run)
                 nursery.start_soon(retry.run)
+                nursery.start_soon(owed.run)
                 nursery.start_soon(adapter.failures.run)
+                if config.metrics_listen:
+                    nursery.start_soon(_serve_metrics, config, status, report)
                 for client in portals.clients:
                     nursery.start_soon(client.connect)
                 await fuse.run()
         finally:
-            notify_systemd("STOPPING=1")
+            systemd.notify("STOPPING=1")
             fuse.detach()
             with trio.CancelScope(shield=True, deadline=trio.current_time() + stop_grace):
                 for tree in key_trees:
                     await tree.close()  # posts open files, or keeps them in the spool
             with trio.CancelScope(shield=True):
                 await retry.say_what_is_pending()
+                await owed.say_what_is_owed()
             nursery.cancel_scope.cancel()
     log.info("%s: unmounted", config.mountpoint)
+
+
+async def _serve_metrics(config: Config, status: MountStatus, report: Report) -> None:
+    from skymount.daemon.metrics_server import serve
+
+    try:
+        await serve(config.metrics_listen, status.to_metrics_of_http)
+    except OSError as error:
+        warning = f"metrics_listen: {config.metrics_listen}: {error.strerror or error}"
+        log.warning(warning)
+        report.warning(warning)
 
 
 async def _open_reader(
@@ -171,27 +220,32 @@ def _open_store(config: Config, buffers: BufferPool, report: Report) -> BlockSto
 def _content_trees(
     config: Config,
     reader: ContentReader,
-    registry: VerifiedRegistry,
+    resolver: NameResolver,
     reads: WaitingReads,
     nursery: trio.Nursery,
     status: MountStatus,
 ) -> tuple[SkylinksDirectory, SkylinksDirectory]:
-    resolving = NameResolverConfig(config.hns_ttl, config.verify)
-    resolver = NameResolver(registry.portals, registry, resolving)
     cache = status.trees = TreeCache(_tree_bounds(config))
-    skylinks, domains = (
-        NameTable(reader, nursery, resolver, parse, space, cache)
-        for parse, space in (
-            (parse_skylink_name, InodeSpace.SKYLINKS),
-            (parse_domain_name, InodeSpace.HNS),
+
+    def directory(
+        parse: Callable[[str], tuple[str, ResolvableName]], space: InodeSpace
+    ) -> tuple[NameTable, SkylinksDirectory]:
+        table = NameTable(parse, space, cache, reader.forget)
+        loader = NameLoader(table, reader, resolver, nursery)
+        freshness = NameFreshness(table, loader, resolver, nursery)
+        grace, deadline = config.lookup_grace, config.timeout
+        return table, SkylinksDirectory(
+            reader, table, loader, freshness, reads, lookup_grace=grace, deadline=deadline
         )
-    )
-    status.skylinks, status.domains = skylinks, domains
-    grace, deadline = config.lookup_grace, config.timeout
-    return (
-        SkylinksDirectory(reader, skylinks, reads, lookup_grace=grace, deadline=deadline),
-        SkylinksDirectory(reader, domains, reads, lookup_grace=grace, deadline=deadline),
-    )
+
+    status.skylinks, skylinks = directory(parse_skylink_name, InodeSpace.SKYLINKS)
+    status.domains, domains = directory(parse_domain_name, InodeSpace.HNS)
+    return skylinks, domains
+
+
+def _read_repair(registry: VerifiedRegistry, ledger: Ledger, nursery: trio.Nursery) -> ReadRepair:
+    writable = [client.url for client in registry.portals.writable_clients]
+    return ReadRepair(ledger, registry.marks, writable, nursery, registry.wake_senders)
 
 
 def _tree_bounds(config: Config) -> TreeCacheConfig:
@@ -228,21 +282,3 @@ def _key_trees(
             nursery,
         ),
     )
-
-
-def _stop_signals() -> list[signal.Signals]:
-    """Return the signals that end a mount; SIGHUP is not one under nohup."""
-    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    return [signal.SIGTERM, signal.SIGINT, *([] if ignored else [signal.SIGHUP])]
-
-
-async def _stop_on_signal(
-    signals: AsyncIterator[int], scope: trio.CancelScope, grace: float
-) -> None:
-    """Unmount on the first signal, and cancel what is still running on the second."""
-    async for number in signals:
-        log.info("%s: unmounting", signal.Signals(number).name)
-        if scope.deadline < float("inf"):
-            scope.cancel()
-        fuse.stop()
-        scope.deadline = trio.current_time() + grace

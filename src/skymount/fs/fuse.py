@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 import pyfuse3
@@ -74,6 +75,7 @@ class FuseConfig:
     mountpoint: str
     allow_other: bool = False
     deadline: float = 30.0  # seconds after which any operation fails with ETIMEDOUT
+    options: tuple[str, ...] = ()  # further ones of mount(8)
 
 
 def errno_of(error: Exception) -> int:
@@ -94,10 +96,14 @@ def _handler(
     async def handle(self: "FuseAdapter", /, *args: P.args, **kwargs: P.kwargs) -> R:
         self.counts[name] += 1
         begun = trio.current_time()
+        number = next(self._numbers)
+        self.under_way[number] = name, begun
         try:
             found = await work(self, *args, **kwargs)
         except Exception as error:  # noqa: BLE001  # pyfuse3 ends the mount on any other
             raise self._fuse_error(name, args, error, begun) from None
+        finally:
+            del self.under_way[number]
         if self.failures:
             self._note_success(name, args)
         return found
@@ -131,10 +137,22 @@ class FuseAdapter(pyfuse3.Operations):
     supports_dot_lookup = False
     enable_writeback_cache = False
 
-    def __init__(self, files: FileSystem, config: FuseConfig) -> None:
+    def __init__(
+        self,
+        files: FileSystem,
+        config: FuseConfig,
+        waited_for: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        """`waited_for` names the portals that an operation which is out of time waited for."""
         super().__init__()
+        self._waited_for = waited_for
         self._files = files
         self.counts = Counter[str]()  # requests by kind
+        self.under_way: dict[int, tuple[str, float]] = {}
+        """Kind and beginning, by trio's clock, of the requests that are not answered yet; the
+        oldest first.
+        """
+        self._numbers = count()
         self.failures = FailureLog()
         self._deadline = config.deadline
         self._forget_lock = trio.Lock()
@@ -176,8 +194,8 @@ class FuseAdapter(pyfuse3.Operations):
             return pyfuse3.FUSEError(number)
         bug = None
         if isinstance(error, trio.TooSlowError):
-            reason = f"not done within {self._deadline:g} s"
-        elif isinstance(error, SkymountError | OSError):
+            error = self._out_of_time()
+        if isinstance(error, SkymountError | OSError):
             reason = str(error) or os.strerror(number)
         else:
             bug, reason = error, f"unforeseen {type(error).__name__}"
@@ -189,6 +207,15 @@ class FuseAdapter(pyfuse3.Operations):
         failure = describe(operation, path or b"?", reason, error, number, seconds)
         self.failures.add(failure, inode, bug)
         return pyfuse3.FUSEError(number)
+
+    def _out_of_time(self) -> PortalTimeoutError:
+        """Return the error of an operation that took too long."""
+        portals = self._waited_for()
+        text = f"not done within {self._deadline:g} s"
+        if len(portals) == 1:
+            return PortalTimeoutError(text, url=portals[0])
+        waited = f", waiting for {' and '.join(portals)}" if portals else ""
+        return PortalTimeoutError(text + waited)
 
     def _inode(self, operation: str, args: Sequence[Any]) -> int:
         """Return the inode number of what an operation is done to, 0 if it is unknown."""
@@ -368,7 +395,7 @@ class FuseAdapter(pyfuse3.Operations):
     @_handler
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         directory = self._files.open_directories[fh]
-        last, count = start_id, 0
+        last, listed = start_id, 0
         known, attributes = IMMUTABLE, self._new_attributes(*IMMUTABLE)
         for name, inode, mode, size, position, validity in directory.readdir(start_id):
             if validity is not known:
@@ -378,8 +405,8 @@ class FuseAdapter(pyfuse3.Operations):
             if not pyfuse3.readdir_reply(token, name, attributes, position):
                 break
             last = position
-            count += 1
-        directory.referred(start_id, last, count)
+            listed += 1
+        directory.referred(start_id, last, listed)
 
     @_handler
     async def releasedir(self, fh: int) -> None:
@@ -467,6 +494,7 @@ def attach(adapter: FuseAdapter, config: FuseConfig) -> None:
     options = set(pyfuse3.default_options)
     options |= {"fsname=skymount", "subtype=skymount", "nosuid", "nodev", "noatime"}
     options.discard("default_permissions")  # so that a write is EROFS for every user
+    options |= set(config.options)
     if config.allow_other:
         options.add("allow_other")
     with tempfile.TemporaryFile() as output:

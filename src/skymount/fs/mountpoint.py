@@ -59,19 +59,46 @@ def mounted_at(path: str, system: FuseSystem = _SYSTEM) -> MountInfo | None:
 
     Read from the kernel's table: `os.path.ismount` cannot tell once the daemon is dead.
     """
-    found = None
+    return _mount_table(system).get(path)
+
+
+def mounts_of(user_id: int, system: FuseSystem = _SYSTEM) -> dict[str, MountInfo]:
+    """Return the mounts of skymount by a user, by their paths."""
+    table = _mount_table(system).items()
+    return {path: each for path, each in table if each.is_ours and each.user_id == user_id}
+
+
+def _mount_table(system: FuseSystem) -> dict[str, MountInfo]:
+    """Return the topmost mount at each path."""
+    found = {}
     with open(
         system.mount_table, encoding="utf-8", errors="surrogateescape", newline="\n"
     ) as table:
         for line in table:
             fields = line.split(" ")
             place = _OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4])
-            if place == path:
-                kind, source, options = fields[fields.index("-") + 1 :][:3]
-                user = _USER_ID.search(options)
-                number = fields[2].partition(":")[2]
-                found = MountInfo(kind, source, int(user[1]) if user else None, number)
+            kind, source, options = fields[fields.index("-") + 1 :][:3]
+            user = _USER_ID.search(options)
+            number = fields[2].partition(":")[2]
+            found[place] = MountInfo(kind, source, int(user[1]) if user else None, number)
     return found
+
+
+def daemons_of(mounted: MountInfo) -> list[int]:
+    """Return the processes that serve a mount. Before Linux 6.17 also those that serve another
+    mount of the same user.
+    """
+    pids = [int(each) for each in os.listdir("/proc") if each.isdecimal()]
+    return [pid for pid in pids if is_served_by(mounted, pid)]
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped, by a signal or a debugger."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] in ("T", "t")
 
 
 def is_served_by(mounted: MountInfo, pid: int) -> bool:

@@ -28,9 +28,11 @@ from skymount.errors import (
     PortalError,
     PortalTimeoutError,
     ReadOnlyPortalError,
+    RolledBackError,
     StorageError,
     UnavailableError,
 )
+from skymount.portal.attempts_under_way import AttemptsUnderWay
 from skymount.portal.client.base import PortalReader
 from skymount.portal.health import (
     BreakerState,
@@ -43,10 +45,12 @@ from skymount.portal.hedged_race import HedgedRace, unless_late
 from skymount.portal.http.memory_budget import MemoryBudget
 from skymount.portal.http.request_watch import RequestWatch, watched
 from skymount.portal.options import ClientOptions, PortalOptions
+from skymount.portal.poll import Poll
 from skymount.portal.reachability import Attempts
+from skymount.portal.sign_of_life import SignsOfLife
+from skymount.portal.tally import Tally
 
 T = TypeVar("T")
-E = TypeVar("E", bound=PortalError)
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +69,11 @@ class FailoverConfig:
     backoff: float = 0.2
     """Seconds of pause before the second round, doubled for each further one, jittered."""
 
+    def pause(self, number: int) -> float:
+        """Return the seconds of pause before a round; the first one has the number 0."""
+        jitter = random.uniform(0.5, 1.5)
+        return self.backoff * 2.0 ** (number - 1) * jitter
+
 
 @dataclass(frozen=True)
 class Portals:
@@ -75,11 +84,13 @@ class Portals:
     budget: MemoryBudget = field(default_factory=MemoryBudget)
     """For descriptions of content while they are received."""
     probes: trio.Nursery | None = None
-    """Where portals that failed are tried again, while others do the work. Without it the next
-    operation after the pause tries them.
+    """Where portals that failed are tried again, while others do the work, and late answers are
+    waited for. Without it the next operation after the pause tries them.
     """
     _health: dict[PortalReader, PortalHealth] = field(default_factory=dict)
     _hedges: HedgeBudget = field(default_factory=HedgeBudget)
+    _signs: SignsOfLife = field(default_factory=SignsOfLife)
+    _under_way: AttemptsUnderWay = field(default_factory=AttemptsUnderWay)
 
     @property
     def writable_clients(self) -> list[PortalReader]:
@@ -122,9 +133,13 @@ class Portals:
 
         await run_all(*(partial(ask, client) for client in self.clients))
 
+    def waited_for(self) -> Sequence[str]:
+        """Return the portals for which an operation waited that is out of time now."""
+        return self._under_way.waited_for()
+
     def figures(self) -> list[HealthFigures]:
         """Return how each portal is doing, in the configured order."""
-        now, is_probed = trio.current_time(), self.probes is not None
+        now, is_probed = trio.current_time(), self.probes is not None and not self._is_alone
         return [
             self.health(each).figures(each.url, now, is_probed=is_probed) for each in self.clients
         ]
@@ -156,39 +171,78 @@ class Portals:
         whether somebody waits for the answer. `probe` is what is asked of a portal whose pause is
         over, in the background; it may outlast the call.
         """
-        if probe is not None and not self._is_alone:
+        if self._is_alone:
+            for client in self.clients:
+                await self._signs.check(client, self.health(client), self.probes)
+        elif probe is not None:
             self._start_probes(probe)
+
+        async def hedge(asked: list[PortalReader], tally: Tally, number: int) -> list[T]:
+            attempt = partial(self._attempt, ask=ask, number=number)
+            return await HedgedRace(attempt, self.health, self._hedges, tally, urgent).run(asked)
+
+        async def try_each(asked: list[PortalReader], tally: Tally, number: int) -> list[T]:
+            for client in asked:
+                try:
+                    return [await self._attempt(client, None, ask, number)]
+                except PortalError as error:
+                    tally.note(client, error)
+            return []
+
+        is_hedged = hedged and not self._is_alone
+        return (await self._in_rounds(hedge if is_hedged else try_each))[0]
+
+    async def poll(self, ask: Ask[T]) -> list[T]:
+        """Return the good answers of all portals that work and are not late; at least one.
+
+        All of them are asked at once. The others, those that fail, are asked only if there is no
+        good answer yet; then the rules of `first` hold. `ask` may run on in the background at
+        portals that are late, and at portals whose pause is over.
+        """
+        if self._is_alone:
+            return [await self.first(ask)]
+        self._start_probes(ask)
+
+        async def poll(asked: list[PortalReader], tally: Tally, number: int) -> list[T]:
+            attempt = partial(self._attempt, ask=ask, number=number)
+            now, is_probed = trio.current_time(), self.probes is not None
+            ranks = [self.health(each).rank(now, is_probed=is_probed) for each in asked]
+            healthy = ranks.count(Rank.HEALTHY)  # they come first
+            race = Poll(attempt, self.health, self._hedges, tally, self.probes)
+            return await race.ask(asked[:healthy], asked[healthy:])
+
+        return await self._in_rounds(poll)
+
+    async def _in_rounds(
+        self, ask: Callable[[list[PortalReader], Tally, int], Awaitable[list[T]]]
+    ) -> list[T]:
+        """Ask the portals in rounds, until there are answers."""
         tally = self._begin_tally()
         for number in range(self.config.rounds):
             if number:
                 await self._pause_before(number)
             asked = [client for client in self.ranked() if client not in tally.done]
-            if hedged and not self._is_alone:
-                attempt = partial(self._attempt, ask=ask, number=number)
-                race = HedgedRace(attempt, self.health, self._hedges, tally, urgent)
-                answers = await race.run(asked)
-                if answers:
-                    return answers[0]
-                asked = []
-            for client in asked:
-                try:
-                    return await self._attempt(client, None, ask, number)
-                except PortalError as error:
-                    tally.note(client, error)
+            if answers := await ask(asked, tally, number):
+                return answers
             if len(tally.done) == len(self.clients):
                 break
         raise tally.error or UnavailableError("no portal is configured")
 
-    def _begin_tally(self) -> "_Tally":
+    async def ask_once(self, client: PortalReader, ask: Ask[T], *, is_last_round: bool = True) -> T:
+        """Return what one portal answers to one attempt; its health takes note."""
+        number = self.config.rounds - 1 if is_last_round else 0
+        return await self._attempt(client, None, ask, number)
+
+    def _begin_tally(self) -> Tally:
         """Begin with the portals that are not asked at all now."""
         silent = {each for each in self.clients if self._attempts(each) is Attempts.NONE}
         if not silent:
-            return _Tally(self._attempts, silent, None)
+            return Tally(self._attempts, silent, None)
         if not self._is_alone and len(silent) == len(self.clients):
             now = trio.current_time()
             silent = {each for each in silent if not self.health(each).may_be_tried(now)}
         errors = (self.health(each).known_error for each in self.clients if each in silent)
-        return _Tally(self._attempts, silent, next(filter(None, errors), None))
+        return Tally(self._attempts, silent, next(filter(None, errors), None))
 
     async def best(
         self, ask: Ask[T], is_proven: Callable[[T], bool], *, probe: Ask[object] | None = None
@@ -273,8 +327,13 @@ class Portals:
         self, client: PortalReader, watch: RequestWatch | None, ask: Ask[T], number: int
     ) -> T:
         health, begun = self.health(client), trio.current_time()
+        watch = watch or RequestWatch(health)
         try:
-            answer = await watched(watch or RequestWatch(health), ask(client))
+            with self._under_way.noted(client.url, watch):
+                answer = await watched(watch, ask(client))
+        except RolledBackError:  # it works, and is only behind
+            health.record_answer(trio.current_time(), begun)
+            raise
         except (UnavailableError, BadContentError) as error:
             if not error.is_unsent:
                 now, is_last_round = trio.current_time(), number == self.config.rounds - 1
@@ -282,9 +341,9 @@ class Portals:
                 health.record_failure(error, now, waited=waited, is_last_round=is_last_round)
             raise
         except PortalError:
-            health.record_answer(trio.current_time())
+            health.record_answer(trio.current_time(), begun)
             raise
-        health.record_success(trio.current_time())
+        health.record_success(trio.current_time(), begun)
         return answer
 
     def _start_probes(self, ask: Ask[object]) -> None:
@@ -315,47 +374,7 @@ class Portals:
             health.is_probed = False
 
     async def _pause_before(self, number: int) -> None:
-        jitter = random.uniform(0.5, 1.5)
-        await trio.sleep(self.config.backoff * 2 ** (number - 1) * jitter)
-
-
-class _Tally:
-    """What the portals said to one operation, and what that means together."""
-
-    def __init__(
-        self,
-        attempts: Callable[[PortalReader], Attempts],
-        done: set[PortalReader],
-        failure: PortalError | None,
-    ) -> None:
-        """`done` are portals that are not asked, and `failure` says why."""
-        self.done = done
-        self.is_empty = True
-        self._attempts = attempts
-        self._failure = failure
-        self._refusal: PortalError | None = None
-
-    def note(self, client: PortalReader, error: PortalError) -> None:
-        self.is_empty = False
-        if isinstance(error, (UnavailableError, BadContentError)):
-            if self._attempts(client) is not Attempts.ALL:
-                self.done.add(client)
-            if not isinstance(self._failure, BadContentError):
-                self._failure = _bare(error)
-        else:
-            self.done.add(client)
-            if self._refusal is None or isinstance(self._refusal, NotFoundError):
-                self._refusal = _bare(error)
-
-    @property
-    def error(self) -> PortalError | None:
-        return self._failure or self._refusal
-
-
-def _bare(error: E) -> E:
-    """Return the error without its traceback and causes, whose frames hold what was received."""
-    error.__cause__ = error.__context__ = None
-    return error.with_traceback(None)
+        await trio.sleep(self.config.pause(number))
 
 
 @asynccontextmanager
@@ -371,9 +390,6 @@ async def open_portals(
         for url, options in portals.items():
             parsed = replace(PortalOptions.parse(url, **options), idle_timeout=timeout, retries=0)
             clients.append(await stack.enter_async_context(PortalReader.of(parsed)))
-        if len(clients) < 2:
-            yield Portals(clients)
-            return
         async with trio.open_nursery() as probes:
             yield Portals(clients, probes=probes)
             probes.cancel_scope.cancel()

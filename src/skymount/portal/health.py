@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from skymount.errors import DisprovedError, PortalError, PortalTimeoutError
-from skymount.portal.reachability import REST_TIME, Attempts, Reachability
+from skymount.portal.reachability import AWAY_TIME, REST_TIME, Attempts, Reachability
 
 
 class BreakerState(Enum):
@@ -98,6 +98,8 @@ class PortalHealth:
     """The last one."""
     is_probed: bool = False
     """Whether a probe is under way."""
+    late_attempts: int = 0
+    """That go on in the background."""
     watchers: set[Callable[[], None]] = field(default_factory=set)
     """Called when it begins to pause."""
     _bodies: int = 0  # being received
@@ -108,20 +110,26 @@ class PortalHealth:
     _told_until: float = -math.inf  # by Retry-After
     _is_silent: bool = False
     _is_late: bool = False  # it lost a hedge, and has answered nothing since
+    _late_at: float = -math.inf
     _lied_at: float = -math.inf
     _sign_at: float = -math.inf
     _unanswered_at: float = -math.inf
 
     # --- what happens
 
-    def record_success(self, now: float) -> None:
-        self._is_closed, self._is_silent, self._is_late = True, False, False
-        self.record_answer(now)
+    def record_success(self, now: float, begun: float = math.inf) -> None:
+        """Record a good answer to what was asked at `begun`."""
+        if begun > self._late_at:
+            self._is_closed, self._is_silent, self._is_late = True, False, False
+        self.record_answer(now, begun)
 
-    def record_answer(self, now: float) -> None:
+    def record_answer(self, now: float, begun: float = math.inf) -> None:
         """Record any answer, a refusal too. A portal that was silent or late is so no more, and one
-        whose pause is over works again.
+        whose pause is over works again; but not if it was late with this very answer.
         """
+        if begun <= self._late_at:
+            self.record_sign(now)
+            return
         self.reachability.record_answer(now)
         self._sign_at = now
         if self.failure_rate:
@@ -149,7 +157,7 @@ class PortalHealth:
     def record_lost_hedge(self, waited: float, now: float) -> None:
         """Record that another portal was asked because this one was late, and answered."""
         self.hedges_lost += 1
-        self._is_late = True
+        self._is_late, self._late_at = True, now
         self._average_latency(waited)
         self.error = PortalTimeoutError(f"no answer in {waited:.1f} s; another portal had one")
         self._open(now)
@@ -263,6 +271,17 @@ class PortalHealth:
     def showed_no_sign(self, since: float) -> bool:
         """Whether somebody found since that it gives no sign of life."""
         return self._unanswered_at >= since
+
+    @property
+    def is_known_silent(self) -> bool:
+        """Whether nothing has come from it since it was silent for the whole of an attempt."""
+        return self._is_silent and not self.showed_signs(self._failed_at)
+
+    def ping_patience(self, now: float) -> float:
+        """Return the seconds that an operation waits for a sign of life from a silent portal."""
+        known_at = max(self._failed_at, self._unanswered_at)
+        is_recent = now < known_at + AWAY_TIME
+        return self.config.least_delay if is_recent else self.config.longest_delay
 
     @property
     def hedge_delay(self) -> float:

@@ -8,7 +8,7 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import trio
 
@@ -17,6 +17,7 @@ from skymount.portal.client.base import PortalReader
 from skymount.portal.health import BreakerState, HedgeBudget, PortalHealth
 from skymount.portal.http.request_watch import RequestWatch
 from skymount.portal.reachability import Attempts
+from skymount.portal.tally import Tally
 
 T = TypeVar("T")
 
@@ -26,17 +27,8 @@ CHECK_TIME = 0.1
 """Seconds between two looks at what is late."""
 
 
-class Tally(Protocol):
-    """What the portals said so far."""
-
-    @property
-    def is_empty(self) -> bool: ...
-
-    def note(self, client: PortalReader, error: PortalError) -> None: ...
-
-
 @dataclass(eq=False)
-class _Runner:
+class Runner:
     """An attempt under way."""
 
     client: PortalReader
@@ -50,16 +42,14 @@ class _Runner:
     ping_sent: float | None = None
     """When it was asked for one; before, its silence says nothing."""
     is_given_up: bool = False
+    is_left: bool = False
+    """Whether it goes on though nobody waits for it."""
 
     def skip(self, seconds: float, now: float) -> None:
         """Leave so many seconds out of account."""
         self.watch.skip(seconds, now)
         if self.ping_sent is not None:
             self.ping_sent = min(self.ping_sent + seconds, now)
-
-    def wait(self, now: float) -> float:
-        """Return for how long nothing has come that it waits for."""
-        return max(self.watch.head_wait(now), self.watch.stall(now))
 
 
 class HedgedRace(Generic[T]):
@@ -80,7 +70,7 @@ class HedgedRace(Generic[T]):
         self._tally = tally
         self._urgent = urgent
         self._queue: deque[PortalReader] = deque()
-        self._running: list[_Runner] = []
+        self._running: list[Runner] = []
         self._news = trio.Event()
         self._due = math.inf  # when there is to be the next look
         self._crash: Exception | None = None
@@ -90,7 +80,7 @@ class HedgedRace(Generic[T]):
         """Ask portals in this order; return the answer, or nothing if all failed."""
         self._queue.extend(clients)
         async with trio.open_nursery() as nursery:
-            while not (self._answers or self._crash):
+            while not self._is_over():
                 if not self._running or all(each.is_late for each in self._running):
                     self._go_on(nursery)
                 if not self._running:
@@ -102,6 +92,9 @@ class HedgedRace(Generic[T]):
         if self._crash is not None and not self._answers:
             raise self._crash
         return self._answers
+
+    def _is_over(self) -> bool:
+        return bool(self._answers or self._crash)
 
     async def _wait(self) -> None:
         """Wait until an attempt ends or begins to wait, or time has passed in which it waits."""
@@ -131,12 +124,16 @@ class HedgedRace(Generic[T]):
         else:
             return
         self._queue.popleft()
-        runner = _Runner(client, health, trio.current_time(), RequestWatch(health, self._wake))
+        self._start(client, nursery)
+
+    def _start(self, client: PortalReader, nursery: trio.Nursery) -> None:
+        health = self._health_of(client)
+        runner = Runner(client, health, trio.current_time(), RequestWatch(health, self._wake))
         health.watchers.add(self._wake)
         self._running.append(runner)
         nursery.start_soon(self._run, runner)
 
-    async def _run(self, runner: _Runner) -> None:
+    async def _run(self, runner: Runner) -> None:
         try:
             with runner.scope:
                 answer = await self._attempt(runner.client, runner.watch)
@@ -159,7 +156,7 @@ class HedgedRace(Generic[T]):
                 runner.skip(stood_still, now)
             runner.is_late = self._is_late(runner, now)
 
-    def _is_late(self, runner: _Runner, now: float) -> bool:
+    def _is_late(self, runner: Runner, now: float) -> bool:
         health, watch = runner.health, runner.watch
         is_failing = health.state(now) is not _CLOSED
         if watch.is_idle:  # it may wait for a connection, behind requests that are late
@@ -203,10 +200,10 @@ class HedgedRace(Generic[T]):
             elif not runner.health.showed_signs(runner.pinged) and _is_silent(runner, now):
                 self._give_up(runner, now)
 
-    def _give_up(self, runner: _Runner, now: float) -> None:
+    def _give_up(self, runner: Runner, now: float) -> None:
         if not runner.is_given_up:
             runner.is_given_up = True
-            waited = runner.wait(now) if runner.pinged is None else now - runner.pinged
+            waited = runner.watch.wait(now) if runner.pinged is None else now - runner.pinged
             text = f"no answer in {now - runner.begun:.1f} s"
             error = PortalTimeoutError(text, url=runner.client.url)
             if not runner.watch.is_idle:
@@ -218,7 +215,7 @@ class HedgedRace(Generic[T]):
         if self._answers:
             for runner in self._running:
                 if runner.is_late and not runner.is_given_up:
-                    waited = max(runner.wait(now), runner.health.hedge_delay)
+                    waited = max(runner.watch.wait(now), runner.health.hedge_delay)
                     runner.health.record_lost_hedge(waited, now)
 
 
@@ -257,7 +254,7 @@ async def unless_late(
             if watch.is_idle:
                 await busy.park()
             await trio.sleep(CHECK_TIME)
-        waited = max(watch.head_wait(now), watch.stall(now))
+        waited = watch.wait(now)
         failure = PortalTimeoutError(f"no answer in {waited:.1f} s", url=client.url)
         health.record_failure(failure, now, waited=waited)
         nursery.cancel_scope.cancel()
@@ -267,7 +264,7 @@ async def unless_late(
     raise failure
 
 
-def _is_silent(runner: _Runner, now: float) -> bool:
+def _is_silent(runner: Runner, now: float) -> bool:
     """Whether a portal that was asked for a sign of life has had its time."""
     health, sent = runner.health, runner.ping_sent
     if sent is not None and now >= sent + health.config.silence:
@@ -276,7 +273,7 @@ def _is_silent(runner: _Runner, now: float) -> bool:
     return runner.pinged is not None and health.showed_no_sign(runner.pinged)
 
 
-async def _ping(runner: _Runner) -> None:
+async def _ping(runner: Runner) -> None:
     """Ask a portal for a sign of life. Any response is one."""
 
     def sent() -> None:

@@ -1,7 +1,5 @@
 """Memory for content: the last used stays, the bound holds."""
 
-import trio
-import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -112,51 +110,21 @@ def test_one_that_is_too_large_makes_room():
     assert cache.used == 0
 
 
-async def test_who_waits_first_has_room_first():
-    """R2: One who needs more than all gets its turn, however many small ones come after it."""
+async def test_room_for_what_is_on_its_way():
+    """R4: What is reserved counts, and what is cached makes room for it."""
     cache = MemoryCache(30)
-    turns: list[int] = []
-
-    async def wait(size: int) -> None:
-        await cache.reserve(size)
-        turns.append(size)
-
-    await cache.reserve(20)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(wait, 40)
-        await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(wait, 1)
-        await trio.testing.wait_all_tasks_blocked()
-        assert turns == []
-        assert not cache.try_reserve(1, 30)
-        cache.release(20)
-        await trio.testing.wait_all_tasks_blocked()
-        assert turns == [40]
-        cache.release(40)
-    assert turns == [40, 1]
-    assert cache.try_reserve(29, 30)
-
-
-async def test_who_gives_up_lets_the_next_one_go():
-    """R3: One who no longer waits is in nobody's way."""
-    cache = MemoryCache(30)
-    await cache.reserve(20)
-    async with trio.open_nursery() as nursery:
-        impatient = await nursery.start(_reserve_in_scope, cache, 40)
-        await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(cache.reserve, 10)
-        await trio.testing.wait_all_tasks_blocked()
-        assert cache.reserved == 20
-        impatient.cancel()
-    assert cache.reserved == 30
-
-
-async def _reserve_in_scope(
-    cache: MemoryCache, size: int, task_status: trio.TaskStatus[trio.CancelScope]
-) -> None:
-    with trio.CancelScope() as scope:
-        task_status.started(scope)
-        await cache.reserve(size)
+    cache.put(key(0), bytes(20))
+    assert cache.try_reserve(10, 30)
+    assert key(0) in cache
+    await cache.reserve(10)
+    assert key(0) not in cache
+    assert not cache.try_reserve(11, 30)
+    cache.put(key(0), bytes(10))
+    assert cache.try_reserve(5, 30)
+    assert key(0) not in cache
+    assert cache.reserved == 25
+    cache.release(25)
+    assert cache.reserved == 0
 
 
 def test_no_memory_at_all():

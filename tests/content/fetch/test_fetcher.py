@@ -244,6 +244,34 @@ async def test_what_is_on_disk_waits_for_no_portal(
             assert bytes(data) == kept.payload
 
 
+async def test_what_is_on_disk_waits_for_no_room(stack: OpenContentStack, tmp_path: Path):
+    """R4: What is on disk is read at once, though fetches that hang fill the memory cache."""
+    kept, hanging = skyfiles.of_files({"f": noise(5 * MIB)}), plain(40 * MIB, 1)
+    async with running(FakePortal()) as portal:
+        portal.add(kept, hanging)
+        async with stack(disk=tmp_path / "c", urls=[portal.url]) as made:
+            skyfile = await made.reader.load(kept.skylink)
+            await made.reader.read(skyfile, 0, skyfile.size)
+            await made.settled()
+        opened = stack(disk=tmp_path / "c", urls=[portal.url], cache=8 * MIB, idle=100)
+        async with opened as made:
+            found = await made.reader.load(hanging.skylink)
+            wanted = await made.reader.load(kept.skylink)
+            portal.fault(fake.stalls_after(-1))
+            async with trio.open_nursery() as nursery:
+                for n in (1, 2, 3):  # one more than there is room for
+                    nursery.start_soon(made.reader.read, found, n * 12 * MIB, 4 * MIB)
+                with trio.fail_after(10):
+                    while made.cache.reserved < made.cache.size:
+                        await trio.sleep(0.001)
+                with trio.fail_after(10):
+                    for offset in (4 * MIB, 0):
+                        data = await made.reader.read(wanted, offset, MIB)
+                        assert bytes(data) == kept.payload[offset : offset + MIB]
+                assert made.cache.reserved == made.cache.size
+                nursery.cancel_scope.cancel()
+
+
 async def test_what_needs_a_portal(stack: OpenContentStack, tmp_path: Path):
     """R13: A read needs a portal once its bytes are known not to be on disk, until they come."""
     content = plain(5 * MIB, 1)
@@ -341,29 +369,48 @@ async def test_body_is_late(stack: OpenContentStack, name: str, shape: str):
             assert first.startswith("bytes=1048576-" if is_resumed else "bytes=0-")
 
 
-async def test_no_room_to_ask_a_second_portal(stack: OpenContentStack):
-    """R4, R11: the second portal waits for room, and gets that of the first when this one fails."""
-    skyfile = plain(5 * MIB)
-    async with stack(portals=2, cache=6 * MIB, idle=2.0) as made:
+async def test_full_memory_and_a_late_portal(stack: OpenContentStack):
+    """R4, R11: the second portal is asked at once though the first one's fetches fill the memory,
+    and there is a bound to that.
+    """
+    skyfile = plain(20 * MIB)
+    async with stack(portals=2, cache=6 * MIB, idle=100) as made:
         for portal in made.portals:
             portal.add(skyfile)
         found = await made.reader.load(skyfile.skylink)
         made.portal.fault(fake.stalls_after(-1), "GET.*concat")
-        most = 0
 
-        async def watch() -> None:
-            nonlocal most
-            while True:
-                most = max(most, made.cache.reserved)
-                await trio.sleep(0.01)
+        async def read(offset: int) -> None:
+            data = await made.reader.read(found, offset, 5 * MIB)
+            assert bytes(data) == skyfile.payload[offset : offset + 5 * MIB]
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(watch)
-            assert bytes(await made.reader.read(found, 0, found.size)) == skyfile.payload
-            nursery.cancel_scope.cancel()
-        assert most <= 6 * MIB
+        with trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+                for n in range(4):
+                    nursery.start_soon(read, n * 5 * MIB)
         await idle(made)
         assert made.cache.reserved == 0
+
+
+async def test_no_room_to_ask_a_second_portal(stack: OpenContentStack):
+    """R4, R11: what waits for two late portals takes no more room than its bound."""
+    skyfile = plain(20 * MIB)
+    config = ReadaheadConfig(hedge_room=MIB)
+    async with stack(portals=2, cache=10 * MIB, idle=2.0, readahead=config) as made:
+        for portal in made.portals:
+            portal.add(skyfile)
+        found = await made.reader.load(skyfile.skylink)
+        for portal in made.portals:
+            portal.fault(fake.stalls_after(-1), "GET.*concat", times=2)
+        async with trio.open_nursery() as nursery:
+            for n in range(2):
+                nursery.start_soon(made.reader.read, found, n * 5 * MIB, 5 * MIB)
+            with trio.fail_after(10):
+                while not made.portals[1].asked("GET.*concat"):
+                    await trio.sleep(0.01)
+            await trio.sleep(0.5)
+            assert len(made.portals[1].asked("GET.*concat")) == 1
+            nursery.cancel_scope.cancel()
 
 
 async def test_second_portal_lies(stack: OpenContentStack):

@@ -16,7 +16,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from skymount.content.cache.buffer_pool import BufferPool, BufferPoolConfig
 from skymount.content.cache.memory_cache import MemoryCache
-from skymount.content.fetch.fetcher import Fetcher, FetchJob
+from skymount.content.fetch.fetch_job import FetchJob
+from skymount.content.fetch.fetcher import Fetcher
 from skymount.content.fetch.readahead import ReadaheadConfig
 from skymount.content.fetch.reader import ContentFile, ContentReader
 from skymount.content.fetch.skyfile_loader import SkyfileLoader

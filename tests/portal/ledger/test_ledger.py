@@ -321,7 +321,9 @@ def test_ledger_of_the_first_version_is_kept(path: Path):
         database.execute("ALTER TABLE spool RENAME TO newer")
         database.executescript(_FIRST_SPOOL)
         database.execute(f"INSERT INTO spool SELECT {', '.join(names)} FROM newer")
-        database.executescript("DROP TABLE newer; PRAGMA user_version = 1")
+        database.executescript("DROP TABLE newer; DROP TABLE owed; PRAGMA user_version = 1")
+        for column in ("data", "kind", "signature"):
+            database.execute(f"ALTER TABLE entries DROP COLUMN {column}")
     database.close()
     for _ in range(2):
         ledger = Ledger.open(path)
@@ -666,8 +668,8 @@ def test_damaged_spool_is_refused(path: Path):
 def test_newer_version_is_refused(path: Path):
     """A ledger that a newer skymount made is left alone."""
     Ledger.open(path).close()
-    execute(path, "PRAGMA user_version = 3")
-    with pytest.raises(StorageError, match="version 3"):
+    execute(path, "PRAGMA user_version = 4")
+    with pytest.raises(StorageError, match="version 4"):
         Ledger.open(path)
 
 

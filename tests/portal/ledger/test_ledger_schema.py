@@ -74,7 +74,7 @@ def test_tables():
         assert ledger_schema.read_highest(db, key) is None
         db.execute(ledger_schema.ENSURE_ENTRY, key)
         five, six = map(ledger_schema.encode_revision, (5, 6))
-        db.execute(ledger_schema.RAISE_MARK, (five, b"work", 1.5, *key))
+        db.execute(ledger_schema.RAISE_MARK, (five, b"work", 1.5, b"x", 1, bytes(64), *key))
         assert ledger_schema.read_mark(db, key) == RevisionMark(5, b"work", 1.5)
         db.execute(ledger_schema.CLAIM, (six, *key))
         assert ledger_schema.read_highest(db, key) == 6

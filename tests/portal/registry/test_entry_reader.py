@@ -186,6 +186,34 @@ async def test_portal_that_has_it_wins_over_one_that_has_not(
     assert (await both.read(ref())).data == b"here"
 
 
+@pytest.mark.parametrize("newer", [0, 1])
+async def test_newest_of_all_portals_is_read(
+    newer: int, both: VerifiedRegistry, one: FakeRegistry, two: FakeRegistry
+):
+    """G18: both are asked, and the highest revision counts, whichever comes first."""
+    for registry in (one, two):
+        registry.set(signed(b"old", 0))
+    for slow in (one, two):
+        (one, two)[newer].set(signed(b"new", 4 if slow is one else 5))
+        slow.faults = ["slowly"]
+        assert (await both.read(ref())).data == b"new"
+    recalled = both.recall(ref())
+    assert recalled is not None
+    assert recalled.revision == 5
+
+
+async def test_older_entry_is_no_failure_of_its_portal(
+    both: VerifiedRegistry, one: FakeRegistry, two: FakeRegistry
+):
+    """R12: a portal that is only behind is asked like the other one."""
+    one.set(signed(b"old", 0))
+    two.set(signed(b"new", 4))
+    for _ in range(2):
+        assert (await both.read(ref())).data == b"new"
+    health = both.portals.health(both.portals.clients[0])
+    assert health.state(trio.current_time()) is BreakerState.CLOSED
+
+
 async def test_absent_is_what_all_portals_say(
     both: VerifiedRegistry, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
 ):

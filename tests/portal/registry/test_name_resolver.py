@@ -289,6 +289,34 @@ async def test_the_one_who_proves_is_preferred():
             assert await rig.resolve(V2) == (OTHER.skylink, True)
 
 
+async def test_newest_entry_of_all_portals():
+    """G18: a proof is the word of one portal; another one may have a newer entry."""
+    for newer in (0, 1):
+        async with open_rig(2) as rig:
+            for number, registry in enumerate(rig.registries):
+                is_newer = number == newer
+                registry.set(to(OTHER if is_newer else SITE, revision=4 if is_newer else 0))
+            assert await rig.resolve(V2) == (OTHER.skylink, True)
+
+
+async def test_proof_of_a_portal_without_a_registry():
+    """H4: it is enough if no portal hands out the entry."""
+    async with open_rig(2) as rig:
+        for registry in rig.registries:
+            registry.set(to(SITE))
+            registry.has_registry = False
+        assert await rig.resolve(V2) == (SITE.skylink, True)
+
+
+async def test_entry_that_was_deleted_since():
+    """G18: what another portal proves is not shown then."""
+    async with open_rig(2) as rig:
+        rig.registry.set(to(SITE))
+        rig.registries[1].set(signed("key", DELETED, 1))
+        with pytest.raises(NotFoundError):
+            await rig.resolve(V2)
+
+
 async def test_the_one_who_proves_fails_at_first():
     """T3: those that fail are asked three times before what nobody can check is believed."""
     async with open_rig(2) as rig:

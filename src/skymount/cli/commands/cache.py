@@ -5,12 +5,10 @@ from typing import TYPE_CHECKING
 import click
 
 from skymount.cli.options import load_settings
-from skymount.cli.output import emit, json_option, warn
+from skymount.cli.output import emit, json_option, readable_size, warn
 
 if TYPE_CHECKING:
     from skymount.content.cache.block_store import BlockStore
-
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 @click.group()
@@ -42,8 +40,8 @@ def info(as_json: bool) -> None:
     store = _existing()
     found = store.info() if store else None
     blocks, used = (found.blocks, found.bytes) if found else (0, 0)
-    bound = f"of {_readable(size)} (as configured)" if size else "(disk_cache is off)"
-    line = f"{_blocks(blocks)}, {_readable(used)} {bound}"
+    bound = f"of {readable_size(size)} (as configured)" if size else "(disk_cache is off)"
+    line = f"{_blocks(blocks)}, {readable_size(used)} {bound}"
     _report(store, as_json, [str(store and store.root), line], size=size, blocks=blocks, bytes=used)
 
 
@@ -59,7 +57,7 @@ def clear(as_json: bool) -> None:
     store = _existing()
     gone = store.clear() if store else None
     blocks, size = (gone.blocks, gone.bytes) if gone else (0, 0)
-    line = f"{_blocks(blocks)} removed, {_readable(size)}"
+    line = f"{_blocks(blocks)} removed, {readable_size(size)}"
     _report(store, as_json, [line], blocks=blocks, bytes=size)
 
 
@@ -96,9 +94,3 @@ def _report(store: "BlockStore | None", as_json: bool, lines: list[str], **facts
 
 def _blocks(count: int) -> str:
     return f"{count} block{'' if count == 1 else 's'}"
-
-
-def _readable(size: int) -> str:
-    power = max(0, min(len(_UNITS) - 1, (size.bit_length() - 1) // 10))
-    shown = size / (1 << 10 * power)
-    return f"{shown:.1f}".removesuffix(".0") + f" {_UNITS[power]}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from skymount.cli import completion
 from skymount.cli.options import reading_options
 from skymount.cli.output import emit, escape, json_option
 from skymount.storage.atomic_file import write_all
@@ -24,7 +25,7 @@ STDOUT = 1  # the descriptor
 
 
 @click.command()
-@click.argument("link")
+@click.argument("link", shell_complete=completion.files)
 @click.option("-l", "is_long", is_flag=True, help="Show mode, size and content type as well.")
 @click.option("-R", "--recursive", is_flag=True, help="List everything below, by its path.")
 @reading_options
@@ -94,7 +95,9 @@ def _lines(found: Sequence[tuple[bytes, "TreeNode"]], is_long: bool) -> Iterator
 
 
 @click.command()
-@click.argument("links", metavar="LINK...", nargs=-1, required=True)
+@click.argument(
+    "links", metavar="LINK...", nargs=-1, required=True, shell_complete=completion.files
+)
 @reading_options
 def cat(links: tuple[str, ...], settings: "Config") -> None:
     """Write the content of each LINK to stdout.
@@ -145,7 +148,7 @@ async def write_out(session: "ContentSession", target: "LinkTarget") -> int:
 
 
 @click.command()
-@click.argument("link")
+@click.argument("link", shell_complete=completion.files)
 @reading_options
 @click.option("--pretty", is_flag=True, help="Print over several lines.")
 @json_option

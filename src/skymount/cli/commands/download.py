@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from skymount.cli import completion
 from skymount.cli.options import reading_options
 from skymount.cli.output import Progress, emit, escape, json_option, progress
 from skymount.errors import BadContentError
@@ -28,8 +29,8 @@ _ARCHIVES = {"zip": ".zip", "tar": ".tar", "targz": ".tar.gz"}
 
 
 @click.command()
-@click.argument("link")
-@click.argument("destination", metavar="[DEST]", required=False)
+@click.argument("link", shell_complete=completion.files)
+@click.argument("destination", metavar="[DEST]", required=False, shell_complete=completion.files)
 @click.option(
     "--archive",
     type=click.Choice(list(_ARCHIVES)),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from skymount.cli import completion
 from skymount.cli.options import portal_options, reading_options
 from skymount.cli.output import emit, json_option, progress
 from skymount.errors import NotFoundError
@@ -32,7 +33,7 @@ def hns() -> None:
     """
 
 
-@hns.command()
+@hns.command(short_help="Print the link that DOMAIN resolves to.")
 @click.argument("domain")
 @portal_options
 @json_option
@@ -54,9 +55,9 @@ def resolve(domain: str, settings: "Config", as_json: bool) -> None:
     emit({"skylink": found.skylink, "data": found.data}, as_json, [found.skylink])
 
 
-@hns.command()
+@hns.command(short_help="Save what DOMAIN resolves to.")
 @click.argument("name", metavar="DOMAIN[/PATH]")
-@click.argument("destination", metavar="[DEST]", required=False)
+@click.argument("destination", metavar="[DEST]", required=False, shell_complete=completion.files)
 @click.option("--force", is_flag=True, help="Replace a file that exists already.")
 @reading_options
 @json_option

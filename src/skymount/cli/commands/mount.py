@@ -1,36 +1,41 @@
 """``skymount mount`` and ``skymount umount``."""
 
 import contextlib
-import logging
 import os
 import select
 import signal
-import sys
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from skymount import file_permissions
+from skymount.cli import completion
 from skymount.cli.options import load_settings, mount_options
 from skymount.cli.output import warn
 from skymount.errors import ConfigError, MountError, StorageError
 
 if TYPE_CHECKING:
+    from skymount.config import Config
     from skymount.fs.mountpoint import MountInfo
 
-_LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 _EXIT_GRACE = 5.0  # seconds that a daemon may take to exit after the unmount
 _TERM_TIMEOUT = 25.0  # seconds that it may take after SIGTERM
 _PID_TIMEOUT = 2.0  # seconds for a mount to answer with its process id
 
 
 @click.command()
-@click.argument("mountpoint", required=False)
+@click.argument("mountpoint", required=False, shell_complete=completion.directories)
 @mount_options
-@click.option("--name", metavar="NAME", help="Use the table [mounts.NAME] of the configuration.")
+@click.option(
+    "--name",
+    metavar="NAME",
+    shell_complete=completion.mount_names,
+    help="Use the table [mounts.NAME] of the configuration.",
+)
 @click.option("-f", "--foreground", is_flag=True, help="Stay in the foreground, and log to stderr.")
 @click.option("--memory-cache", metavar="SIZE", help="Memory for content, like '128 MiB'.")
 @click.option("--disk-cache", metavar="SIZE|off", help="Disk space for content, like '2 GiB'.")
@@ -43,7 +48,22 @@ _PID_TIMEOUT = 2.0  # seconds for a mount to answer with its process id
     help="Leave the kernel's read-ahead alone.",
 )
 @click.option("--allow-other", is_flag=True, default=None, help="Let other users in.")
-@click.option("--log-file", metavar="FILE", help="Where the daemon logs in the background.")
+@click.option(
+    "-o",
+    "--mount-options",
+    metavar="OPTION,...",
+    multiple=True,
+    callback=lambda _, __, given: ",".join(given) or None,
+    help="ro: nothing can be written; noexec: no program can be run from it.",
+)
+@click.option(
+    "--log-file",
+    metavar="FILE",
+    shell_complete=completion.files,
+    help="Where the daemon logs in the background.",
+)
+@click.option("--log-level", metavar="LEVEL", help="What it logs: debug, info, warning or error.")
+@click.option("-v", "--verbose", "log_level", flag_value="debug", help="As --log-level debug.")
 def mount(mountpoint: str | None, name: str | None, foreground: bool, **flags: Any) -> None:
     """Mount a portal at the directory MOUNTPOINT.
 
@@ -57,28 +77,36 @@ def mount(mountpoint: str | None, name: str | None, foreground: bool, **flags: A
       skymount mount --name home --foreground
     """
     from skymount import config
+    from skymount.daemon import log
     from skymount.daemon.daemonize import run_in_background
     from skymount.daemon.mount_service import run
     from skymount.daemon.readiness import Report
     from skymount.fs import mountpoint as place
 
+    if flags["config_file"]:
+        flags["config_file"] = os.path.abspath(flags["config_file"])  # it may be read again
     settings = load_settings(name=name or "", mountpoint=mountpoint, **flags)
     if not settings.mountpoint:
         raise ConfigError(
             "no mount point: name a directory, or set mountpoint in the configuration"
         )
-    settings = replace(settings, mountpoint=place.resolve(settings.mountpoint))
+    path = place.resolve(settings.mountpoint)
+    settings = replace(settings, mountpoint=path)
+
+    def reread() -> "Config":
+        return load_settings(name=name or "", mountpoint=path, **flags)
+
     if foreground:
-        logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT, stream=sys.stderr)
-        logging.getLogger("httpx").setLevel(logging.WARNING)
-        run(settings, Report(ready=lambda: None, warning=lambda text: None))
+        log.log_to_stderr(settings.log_level)
+        run(settings, Report(ready=lambda: None, warning=lambda text: None), reread)
         return
     place.check(settings.mountpoint, allow_other=settings.allow_other)
     log_file = _writable(
         settings.log_file or config.default_log_file(settings.mountpoint),
         is_default=not settings.log_file,
     )
-    for warning in run_in_background(settings, lambda: _log_to(log_file)):
+    begin_log = partial(log.log_to, log_file, settings.log_level)
+    for warning in run_in_background(settings, begin_log, reread):
         warn(warning)
 
 
@@ -98,14 +126,8 @@ def _writable(path: str, *, is_default: bool) -> str:
         ) from None
 
 
-def _log_to(path: str) -> None:
-    from skymount.daemon.log import log_to  # only the daemon needs it
-
-    log_to(path, _LOG_FORMAT)
-
-
 @click.command()
-@click.argument("mountpoint")
+@click.argument("mountpoint", shell_complete=completion.mounted_paths)
 @click.option(
     "-z", "--lazy", is_flag=True, help="Detach now; the daemon ends when the mount is unused."
 )

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from skymount.cli import completion
 from skymount.cli.key_argument import EntryArgument, hashed_option
 from skymount.cli.options import portal_options
 from skymount.cli.output import emit, json_option, progress
@@ -15,9 +16,16 @@ if TYPE_CHECKING:
     from skymount.config import Config
 
 
-@click.command()
+@click.command(short_help="Upload PATH under a link that stays the same.")
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
-@click.option("--key", "owner", metavar="KEY", required=True, help="Key that signs the entry.")
+@click.option(
+    "--key",
+    "owner",
+    metavar="KEY",
+    required=True,
+    shell_complete=completion.key_names,
+    help="Key that signs the entry.",
+)
 @click.option("--as", "data_key", metavar="DATAKEY", required=True, help="Data key of the entry.")
 @hashed_option
 @portal_options

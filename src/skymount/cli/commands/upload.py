@@ -5,8 +5,9 @@ import os
 import select
 import stat
 import sys
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +17,8 @@ from skymount.cli.output import emit, json_option, progress, warn
 if TYPE_CHECKING:
     from skymount.config import Config
     from skymount.portal.client.upload import UploadBody
+    from skymount.portal.failover import Portals
+    from skymount.wire.http.responses import UploadResult
 
 _STDIN = "-"
 _POLL_INTERVAL = 0.2  # seconds after which a wait for standard input looks for a cancellation
@@ -44,6 +47,20 @@ _POLL_INTERVAL = 0.2  # seconds after which a wait for standard input looks for 
 @click.option("--skykey-name", metavar="NAME", help="Let the portal encrypt it with this skykey.")
 @click.option("--skykey-id", metavar="ID", help="The same, by the skykey's id.")
 @click.option("--dry-run", is_flag=True, help="Upload nothing, only print the skylink.")
+@click.option(
+    "--replicas",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=1,
+    help="Upload to that many portals; fail unless all of them have it.",
+)
+@click.option(
+    "--spool",
+    metavar="SIZE",
+    default="1 GiB",
+    show_default=True,
+    help="How much of standard input to keep, so that it can be sent to another portal.",
+)
 @portal_options
 @json_option
 def upload(
@@ -56,6 +73,8 @@ def upload(
     skykey_name: str | None,
     skykey_id: str | None,
     dry_run: bool,
+    replicas: int,
+    spool: str,
     settings: "Config",
     as_json: bool,
 ) -> None:
@@ -64,6 +83,11 @@ def upload(
     With - as PATH the file is read from standard input, and --name is required. A symbolic link to
     a file is uploaded as that file.
 
+    The first portal that takes it gets it, in the order in which they are configured. If one
+    fails, a warning says why, and which one has it in the end. With --replicas the same goes for N
+    portals; if fewer have it, or they call it by different skylinks, the command fails and says
+    which have it. What a portal encrypts is sent to the first portal only.
+
     \b
     Examples:
       skymount upload notes.pdf
@@ -71,9 +95,13 @@ def upload(
       pg_dump shop | skymount upload - --name shop.sql
       skymount upload --json site/ | jq -r .merkleroot
     """
-    from skymount.cli.session import run_with_client
+    from skymount.cli.session import run_with_portals
+    from skymount.cli.uploads import upload_once, upload_replicas
+    from skymount.config_values import parse_size
     from skymount.portal.client.upload import upload_query
 
+    if replicas > 1 and (dry_run or skykey_name or skykey_id):
+        raise click.UsageError("--replicas goes with neither --dry-run nor a skykey")
     query = upload_query(
         skykey_name=skykey_name or "",
         skykey_id=skykey_id or "",
@@ -83,42 +111,52 @@ def upload(
         error_pages=_error_pages(error_pages),
         dry_run=dry_run,
     )
-    body = _body(path, name or "", query)
-    if str(path) != _STDIN:
-        warn_of_empty_directories(path)
-    with progress() as bar:
-        # to one portal only: the user chose where it goes
-        result = run_with_client(
-            settings, lambda client: client.send_upload(body.with_progress(bar)), writes=True
-        )
+    kept = parse_size(spool)
+    if len(settings.portal_urls) < 2:
+        kept = 0  # there is no other portal
+    with ExitStack() as stack:
+        body = _body(path, name or "", query, stack, kept)
+        if str(path) != _STDIN:
+            warn_of_empty_directories(path)
+        with progress() as bar:
+
+            async def send(portals: "Portals") -> "UploadResult":
+                sent = body.with_progress(bar)
+                if replicas == 1:
+                    return await upload_once(portals, sent)
+                return await upload_replicas(portals, sent, replicas)
+
+            result = run_with_portals(settings, send)
     emit(json.loads(result.encode()), as_json, [str(result.skylink)])
 
 
-def _body(path: Path, name: str, query: list[tuple[str, str]]) -> "UploadBody":
+def _body(
+    path: Path, name: str, query: list[tuple[str, str]], stack: ExitStack, kept: int
+) -> "UploadBody":
+    """Prepare what is uploaded; of a pipe so many bytes are kept for another portal."""
     from skymount.portal.client.upload import UploadBody
     from skymount.portal.client.upload_source import UploadSource
+    from skymount.portal.client.upload_spool import UploadSpool
 
     if str(path) != _STDIN:
         return UploadBody.of_path(path, name=name, query=query)
     if not name:
         raise click.UsageError("standard input has no name: add --name NAME")
-    is_file = stat.S_ISREG(os.fstat(0).st_mode)
-    source = UploadSource.of_file_object(
-        sys.stdin.buffer if is_file else cast("BinaryIO", _Pipe()), name
-    )
+    if stat.S_ISREG(os.fstat(0).st_mode):
+        source = UploadSource.of_file_object(sys.stdin.buffer, name)
+    else:
+        spool = stack.enter_context(closing(UploadSpool(_Pipe(), kept)))
+        source = UploadSource.of_spool(spool, name)
     return UploadBody([source], query=query)
 
 
 class _Pipe:
     """Standard input whose reads end when the command is cancelled."""
 
-    def seekable(self) -> bool:
-        return False
-
-    def read(self, size: int) -> bytes:
+    def read(self, size: int, /) -> bytes:
         import trio
 
-        while size and not select.select([0], [], [], _POLL_INTERVAL)[0]:
+        while not select.select([0], [], [], _POLL_INTERVAL)[0]:
             trio.from_thread.check_cancelled()
         return os.read(0, size)
 

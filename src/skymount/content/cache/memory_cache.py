@@ -3,10 +3,10 @@
 Consumed units of sequential readers are evicted first, then the least recently used ones.
 """
 
-import trio
 from cachetools import LRUCache
 
 from skymount.content.cache.buffer_pool import BufferPool
+from skymount.content.cache.room import Room
 from skymount.content.model.skyfile import UnitKey
 
 Data = bytes | memoryview
@@ -30,10 +30,7 @@ class MemoryCache:
         self._units: LRUCache[UnitKey, Data] = LRUCache(size, getsizeof=len)
         self._consumed: LRUCache[UnitKey, Data] = LRUCache(size, getsizeof=len)
         """Units that are not likely to be read again."""
-        self._reserved = 0
-        self._first_waiter = trio.StrictFIFOLock()
-        """Held by the first task that waits for room; later ones queue for it."""
-        self._released = trio.lowlevel.ParkingLot()
+        self._room = Room(size)
 
     @property
     def used(self) -> int:
@@ -42,7 +39,7 @@ class MemoryCache:
 
     @property
     def reserved(self) -> int:
-        return self._reserved
+        return self._room.reserved
 
     def get(self, key: UnitKey) -> Data | None:
         """Return a unit and make it the most recently used."""
@@ -75,7 +72,7 @@ class MemoryCache:
             self._units[key] = data
             while len(self._units) + len(self._consumed) > self._max_units:
                 self._give_back((self._consumed or self._units).popitem()[1])
-        elif not self._reserved:
+        elif not self.reserved:
             self._oversized = (key, data)
 
     def drop(self, key: UnitKey) -> None:
@@ -93,37 +90,22 @@ class MemoryCache:
     # --- in flight -----------------------------------------------------------
 
     async def reserve(self, size: int) -> None:
-        """Reserve room for bytes in flight, waiting for it first come, first served.
-
-        A request larger than the cache is admitted when nothing else is in flight.
-        """
-        if self._first_waiter.locked() or not self._has_room(size):
-            async with self._first_waiter:
-                while not self._has_room(size):
-                    await self._released.park()
-        self._reserve(size)
+        """Reserve room for bytes in flight, as `Room.reserve`."""
+        await self._room.reserve(size)
+        self._evict(0)
 
     def try_reserve(self, size: int, limit: int) -> bool:
         """Reserve room unless that makes more than `limit` bytes, or a task waits for room."""
-        if self._first_waiter.locked() or self._reserved + size > limit:
-            return False
-        self._reserve(size)
-        return True
-
-    def _has_room(self, size: int) -> bool:
-        return not self._reserved or self._reserved + size <= self.size
-
-    def _reserve(self, size: int) -> None:
-        self._reserved += size
-        self._evict(0)
+        is_reserved = self._room.try_reserve(size, limit)
+        if is_reserved:
+            self._evict(0)
+        return is_reserved
 
     def release(self, size: int) -> None:
-        """Release reserved bytes: they have arrived, or will not."""
-        self._reserved -= size
-        self._released.unpark_all()
+        self._room.release(size)
 
     def _evict(self, size: int) -> None:
-        size += self._reserved
+        size += self.reserved
         while self._consumed and self._consumed.currsize + self._units.currsize + size > self.size:
             self._give_back(self._consumed.popitem()[1])
         while self._units and self._units.currsize + size > self.size:

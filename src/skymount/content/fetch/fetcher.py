@@ -7,15 +7,16 @@ fetch that others wait for. Which units are wanted is decided by the reader.
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field
 from functools import partial
 
 import trio
 
 from skymount.content.cache.disk_cache import DiskCache
 from skymount.content.cache.memory_cache import Data, MemoryCache
+from skymount.content.cache.room import Room
 from skymount.content.fetch import range_request
 from skymount.content.fetch.chunk_verifier import Hashes, receive_chunks
+from skymount.content.fetch.fetch_job import FetchJob, Pending
 from skymount.content.fetch.readahead import ReadaheadConfig
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.model.skyfile import Skyfile, UnitKey, Verified
@@ -31,78 +32,6 @@ _SAMPLE = 256 << 10
 
 _ROOM_POLL = 0.1
 """Seconds between two looks for room to ask a second portal."""
-
-
-@dataclass(slots=True, eq=False)
-class Pending:
-    """A unit in flight."""
-
-    done: trio.Event = field(default_factory=trio.Event)
-    data: Data | None = None
-    error: PortalError | None = None
-    waiting: int = 0
-    """Reads that need it, whether they wait for it now or for a unit before it."""
-    needs_portal: bool = False
-    """Whether it is known not to be on disk."""
-
-    def settle(self, data: Data | None, error: PortalError | None = None) -> None:
-        self.data, self.error = data, error
-        self.done.set()
-
-    async def wait(self) -> Data:
-        await self.done.wait()
-        if self.data is None:
-            raise self.error or PortalError("the reading was stopped")
-        return self.data
-
-
-@dataclass(slots=True, eq=False)
-class FetchJob:
-    """Neighbouring units of one size that are fetched together."""
-
-    skyfile: Skyfile
-    keys: list[UnitKey]
-    refused: set[PortalReader]
-    """Portals that do not send this payload as one stream."""
-    speculative: bool
-    """Whether it was started before anybody waited for it."""
-    begun: float
-    units: list[Pending] = field(init=False)
-    arrived: int = 0
-    """Units that have arrived; they do so in order."""
-    is_receiving: bool = False
-    """Whether an attempt uses the room that was reserved for the job."""
-    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
-
-    def __post_init__(self) -> None:
-        self.units = [Pending() for _ in self.keys]
-
-    @property
-    def size(self) -> int:
-        """Bytes in a unit; the payload's last one may have less."""
-        return self.keys[0][1]
-
-    @property
-    def first(self) -> int:
-        return self.keys[0][2]
-
-    def bytes_at(self, number: int) -> int:
-        return min(self.size, self.skyfile.size - (self.first + number) * self.size)
-
-    @property
-    def bytes_left(self) -> int:
-        size = self.skyfile.size
-        start = min(size, (self.first + self.arrived) * self.size)
-        return min(size, (self.first + len(self.keys)) * self.size) - start
-
-    def need_portal(self) -> None:
-        """Note that the units which have not arrived are not on disk."""
-        for unit in self.units[self.arrived :]:
-            unit.needs_portal = True
-
-    @property
-    def is_wanted(self) -> bool:
-        return any(unit.waiting for unit in self.units)
 
 
 class Fetcher:
@@ -126,6 +55,8 @@ class Fetcher:
         self.pending: dict[UnitKey, Pending] = {}
         self.jobs: dict[FetchJob, None] = {}  # the oldest first
         self._demanded = trio.CapacityLimiter(config.max_demanded)
+        self._disk_room = Room(config.disk_room)
+        self._hedge_room = Room(config.hedge_room)
         self._speculative = 0
         self._last = portals.clients[0] if portals.clients else None
         self.fetched = 0
@@ -166,7 +97,7 @@ class Fetcher:
             else:
                 last = None
         for stretch in stretches:
-            job = FetchJob(skyfile, stretch, refused, speculative, trio.current_time())
+            job = FetchJob(skyfile, stretch, refused, speculative, trio.current_time(), self.cache)
             if speculative:
                 if self._speculative >= self.config.max_speculative or not self.cache.try_reserve(
                     job.bytes_left, self.cache.prefetch_limit
@@ -215,21 +146,23 @@ class Fetcher:
         finally:
             if job.speculative:
                 self._speculative -= 1
-                self.cache.release(job.bytes_left)
+                job.room.release(job.bytes_left)
             del self.jobs[job]
             self._forget(job)
             for unit in job.units[job.arrived :]:
                 unit.settle(None, error)
 
     async def _fetch_demanded(self, job: FetchJob) -> None:
-        """Fetch what somebody waits for. What is on disk waits for no other fetch, as all of them
-        may hang.
+        """Fetch what somebody waits for. What is on disk waits for no other fetch, nor for the room
+        that these have, as all of them may hang.
         """
-        await self.cache.reserve(job.bytes_left)
+        if not self.cache.try_reserve(job.bytes_left, self.cache.size):
+            job.room = self._disk_room
+            await job.room.reserve(job.bytes_left)
         try:
             found = await self._load(job)
         finally:
-            self.cache.release(job.bytes_left)
+            job.room.release(job.bytes_left)
         if job.arrived == len(job.keys):
             return
         job.need_portal()
@@ -239,12 +172,13 @@ class Fetcher:
             self._cancel_oldest_unwanted()
             await self._demanded.acquire()
         try:
-            await self.cache.reserve(job.bytes_left)
+            job.room = self.cache
+            await job.room.reserve(job.bytes_left)
             try:
                 is_gap = any(data is not None for data in found[job.arrived :])
                 await self._fetch(job, None if is_gap else found)
             finally:
-                self.cache.release(job.bytes_left)
+                job.room.release(job.bytes_left)
         finally:
             self._demanded.release()
 
@@ -318,21 +252,27 @@ class Fetcher:
         """Have room for the units of one attempt: what the job has reserved, or if another attempt
         uses that, as much again.
         """
-        size = 0
-        while job.is_receiving:
+        more, room = 0, None
+        while job.is_receiving and room is None:
             more = sum(map(job.bytes_at, range(job.arrived, stop)))
-            if self.cache.try_reserve(more, self.cache.size):
-                size = more
-                break
-            await trio.sleep(_ROOM_POLL)
-        job.is_receiving = job.is_receiving or not size
+            room = self._try_reserve_again(more)
+            if room is None:
+                await trio.sleep(_ROOM_POLL)
+        if room is None:
+            job.is_receiving = True
         try:
             yield
         finally:
-            if size:
-                self.cache.release(size)
-            else:
+            if room is None:
                 job.is_receiving = False
+            else:
+                room.release(more)
+
+    def _try_reserve_again(self, size: int) -> MemoryCache | Room | None:
+        """Reserve room for a second attempt, and return where."""
+        if self.cache.try_reserve(size, self.cache.size):
+            return self.cache
+        return self._hedge_room if self._hedge_room.try_reserve(size) else None
 
     async def _receive_units(self, job: FetchJob, stop: int, client: PortalReader) -> None:
         skyfile, first = job.skyfile, job.first + job.arrived
@@ -375,7 +315,7 @@ class Fetcher:
     def _settle(self, job: FetchJob, data: Data) -> None:
         key, unit = job.keys[job.arrived], job.units[job.arrived]
         job.arrived += 1
-        self.cache.release(len(data))
+        job.room.release(len(data))
         self.cache.put(key, data)
         if self.pending.get(key) is unit:
             del self.pending[key]

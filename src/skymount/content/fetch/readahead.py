@@ -49,6 +49,10 @@ class ReadaheadConfig:
     """Time for which a fetch ahead outlives the last close: directories are read file by file."""
     max_demanded: int = 24  # fetches at once for content that somebody waits for
     max_speculative: int = 32  # fetches at once for content that may be read next
+    disk_room: int = 8 << 20
+    """Bytes that may be read from disk at once while the memory cache has no room."""
+    hedge_room: int = 8 << 20
+    """Bytes that may be asked of a second portal at once while the memory cache has no room."""
     patience: float = 5.0
     """Time after which a demanded fetch that nobody waits for any more can be cancelled."""
 

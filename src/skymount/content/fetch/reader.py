@@ -16,7 +16,8 @@ from cachetools import LRUCache
 from skymount.concurrency import in_thread, off_loop
 from skymount.content.cache.disk_cache import DiskCache
 from skymount.content.cache.memory_cache import Data, MemoryCache
-from skymount.content.fetch.fetcher import Fetcher, Pending
+from skymount.content.fetch.fetch_job import Pending
+from skymount.content.fetch.fetcher import Fetcher
 from skymount.content.fetch.readahead import (
     MemoryShares,
     ReadaheadConfig,
@@ -78,6 +79,10 @@ class ContentReader:
         self._open: dict[str, _SkyfileState] = {}
         self._closed: LRUCache[str, _SkyfileState] = LRUCache(_REMEMBERED)
         self._releases_mappings = False
+        self.hits = 0
+        """Reads that were answered from memory."""
+        self.misses = 0
+        """Reads that had to wait."""
 
     @property
     def counts(self) -> Mapping[str, float | None]:
@@ -230,6 +235,7 @@ class ContentFile:
             if found is None or stop > end + len(found[0]):
                 return None
             result = b"".join((data[start - base :], memoryview(found[0])[: stop - end]))
+        self._reader.hits += 1
         stream = self._state.streams.note(start, stop, trio.current_time())
         self._consume(stream, start, stop)
         self._fetch_ahead(stream)
@@ -248,6 +254,7 @@ class ContentFile:
     async def wait(self, offset: int, length: int) -> Data:
         """Return what `ready` did not have; PortalError when it cannot be had."""
         state, reader = self._state, self._reader
+        reader.misses += 1
         start = self._start + offset
         stop = start + min(length, self.size - offset)
         at_start = not offset and self.size >= reader.config.large_file

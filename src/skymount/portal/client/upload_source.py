@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, Self
 
 from skymount.errors import MalformedError, WrongTypeError
 from skymount.portal.client import arguments
+from skymount.portal.client.upload_spool import UploadSpool
 
 UPLOAD_CHUNK_SIZE = 1 << 20
 """Bytes read at a time."""
@@ -25,7 +26,7 @@ Content = bytes | bytearray | memoryview | str | os.PathLike[str] | BinaryIO
 class UploadSource:
     """One file to send: its path inside the upload, and its bytes."""
 
-    origin: Path | bytes | BinaryIO = field(repr=False)
+    origin: Path | bytes | BinaryIO | UploadSpool = field(repr=False)
     name: str
     size: int | None
     """In bytes; None when the origin can be read only once."""
@@ -88,19 +89,39 @@ class UploadSource:
             "a file must be a path, bytes or a binary file object, not " + type(content).__name__
         )
 
+    @classmethod
+    def of_spool(cls, spool: UploadSpool, name: str) -> Self:
+        return cls(spool, checked_name(name), None)
+
+    @property
+    def unrepeatable(self) -> str:
+        """Why it cannot be read again, or empty if it can."""
+        if isinstance(self.origin, UploadSpool):
+            return self.origin.unrepeatable
+        return "" if self.size is not None else "what is uploaded can be read only once"
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it can be read several times at once."""
+        return isinstance(self.origin, Path | bytes)
+
     @property
     def media_type(self) -> str:
         guessed = self.contenttype or mimetypes.guess_type(self.name)[0]
         return guessed or "application/octet-stream"
 
     def read(self) -> Iterator[bytes]:
-        """Yield exactly `size` bytes; MalformedError if the file changed its size."""
+        """Yield exactly `size` bytes; MalformedError if the file changed its size, or if it cannot
+        be read again.
+        """
         if isinstance(self.origin, bytes):
             for at in range(0, len(self.origin), UPLOAD_CHUNK_SIZE):
                 yield self.origin[at : at + UPLOAD_CHUNK_SIZE]
         elif isinstance(self.origin, Path):
             with open(self.origin, "rb", buffering=0) as file:
                 yield from _read(file, self.size, str(self.origin))
+        elif isinstance(self.origin, UploadSpool):
+            yield from self.origin.read()
         else:
             if self.size is not None:
                 self.origin.seek(self.start)

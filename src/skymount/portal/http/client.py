@@ -126,6 +126,11 @@ class HttpClient:
         """Recent minimum of the seconds from a request to its response; None before any."""
         return self._transport.round_trip
 
+    @property
+    def in_flight(self) -> int:
+        """How many requests are under way or wait for a connection."""
+        return self._transport.in_flight
+
     async def aclose(self) -> None:
         """Close every connection. A further request opens new ones; those under way fail."""
         await self._transport.aclose()  # not the client of httpx, which could not be used again

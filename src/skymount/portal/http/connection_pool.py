@@ -41,6 +41,11 @@ class ConnectionPool:
     def __len__(self) -> int:
         return len(self._idle) + len(self._lent)
 
+    @property
+    def in_flight(self) -> int:
+        """How many requests have a connection or wait for one."""
+        return len(self._lent) + len(self._waiting)
+
     async def aclose(self) -> None:
         """Close every connection. Requests under way fail; later ones get new connections."""
         self.closings += 1

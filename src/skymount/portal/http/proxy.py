@@ -143,6 +143,11 @@ class EnvironmentProxies:
         return self._parsed[address]
 
 
+def proxy_of(url: str) -> Proxy | None:
+    """Return the proxy that the environment names for a URL; UnavailableError if it is unusable."""
+    return EnvironmentProxies().proxy_for(httpx.URL(url))
+
+
 def _parsed(address: str) -> Proxy:
     try:
         url = httpx.URL(address if "://" in address else f"http://{address}")

@@ -104,6 +104,10 @@ class RequestWatch:
         """Return for how long a reader has been waiting for the next byte of a body."""
         return max((_waiting(body, now) for body in self._bodies.values()), default=0.0)
 
+    def wait(self, now: float) -> float:
+        """Return for how long nothing has come that it waits for."""
+        return max(self.head_wait(now), self.stall(now))
+
     def slowest_body(self, now: float, least: float) -> float | None:
         """Return the lowest bytes a second of the bodies that were waited for at least so long;
         None without any.

@@ -47,6 +47,11 @@ class HTTPTransport(httpx.AsyncBaseTransport):
     def closings(self) -> int:
         return self._pool.closings
 
+    @property
+    def in_flight(self) -> int:
+        """How many requests are under way or wait for a connection."""
+        return self._pool.in_flight + self._spare.in_flight
+
     async def aclose(self) -> None:
         await self._pool.aclose()
         await self._spare.aclose()

@@ -1,5 +1,5 @@
 """What this machine knows of registry entries, on disk: revision marks, names, claimed revisions,
-and the spool of pending writes. All mounts and commands of a user share it.
+the spool of pending writes, and what portals are owed. All mounts and commands of a user share it.
 
 Everything here is synchronous, and any thread may call.
 """
@@ -7,16 +7,18 @@ Everything here is synchronous, and any thread may call.
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from skymount.errors import MalformedError, RevisionError, StorageError
 from skymount.portal.ledger import ledger_schema as schema
+from skymount.portal.ledger import owed_table, posting_process
+from skymount.portal.ledger.ledger_file import LedgerFile
 from skymount.portal.ledger.ledger_schema import OF_KEY, encode_data_key, encode_revision
+from skymount.portal.ledger.owed_entry import Debt, OwedEntry, OwedTotal
 from skymount.portal.ledger.pending_write import PendingStatus, PendingWrite
 from skymount.portal.ledger.rollback import RevisionMark, is_rolled_back, raised
 from skymount.wire.registry_entry import SignedEntry, entry_link
@@ -24,10 +26,7 @@ from skymount.wire.registry_entry import SignedEntry, entry_link
 if TYPE_CHECKING:
     import sqlite3
 
-    from skymount.storage.sqlite import Database
     from skymount.wire.skylink import Skylink
-
-T = TypeVar("T")
 
 _INTERRUPTED = "interrupted while it was posted"
 
@@ -60,9 +59,8 @@ class Ledger:
         """Select a ledger; its first use opens it. `process` posts, by default this one."""
         self.path = path
         self._clock = clock
-        self._poster = _name_of(process or os.getpid())
-        self._opening = threading.Lock()
-        self._opened: Database | None = None
+        self._poster = posting_process.name_of(process or os.getpid())
+        self.file = LedgerFile(path)
 
     @classmethod
     def of_user(cls) -> Self:
@@ -75,45 +73,21 @@ class Ledger:
         ledger.prepare()
         return ledger
 
-    @property
-    def _database(self) -> Database:
-        with self._opening:
-            if self._opened is None:
-                from skymount.storage.sqlite import Database
-
-                self._opened = Database.open(self.path, schema.ledger_format())
-            return self._opened
-
-    def _read(self, action: Callable[[sqlite3.Connection], T], default: T) -> T:
-        """Return `default` if there is no ledger. Works where the disk is full or read-only."""
-        try:
-            database = self._database
-        except StorageError:
-            from skymount.storage.sqlite import Database
-
-            found = Database.peek(self.path, schema.ledger_format(), action)
-            return default if found is None else found
-        return database.read(action)
-
-    def _rows(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        return self._read(lambda db: db.execute(query, values).fetchall(), [])
-
     def prepare(self) -> None:
         """Open it now; StorageError when it cannot be written to."""
-        assert self._database.path == self.path
+        assert self.file.database.path == self.path
 
     def close(self) -> None:
-        if self._opened is not None:
-            self._opened.close()
+        self.file.close()
 
     # --- revision marks
 
     def mark_of(self, public_key: bytes, tweak: bytes) -> RevisionMark | None:
-        return self._read(lambda db: schema.read_mark(db, (public_key, tweak)), None)
+        return self.file.read(lambda db: schema.read_mark(db, (public_key, tweak)), None)
 
     def highest_revision(self, public_key: bytes, tweak: bytes) -> int | None:
         """Return the highest revision that was seen or claimed, and must not be signed again."""
-        return self._database.read(lambda db: schema.read_highest(db, (public_key, tweak)))
+        return self.file.database.read(lambda db: schema.read_highest(db, (public_key, tweak)))
 
     def record_seen(
         self, signed: SignedEntry, data_key: str | None, *, named: bool = True
@@ -131,18 +105,19 @@ class Ledger:
             mark = schema.read_mark(db, key)
             if mark is None or raised(mark, signed.entry, 0.0) is not mark:
                 return None
-            if named and not is_rolled_back(mark, signed.entry):
-                is_named, stored = db.execute(schema.LISTING_OF, key).fetchone()
+            if not is_rolled_back(mark, signed.entry):
+                is_named, stored, is_kept = db.execute(schema.LISTING_OF, key).fetchone()
                 is_other_key = encoded is not None and stored != encoded
-                if is_named == signed.entry.is_deleted or is_other_key:
+                is_unlisted = is_named == signed.entry.is_deleted or is_other_key
+                if not is_kept or (named and is_unlisted):
                     return None
             return mark
 
-        known = self._database.read(known_mark)
+        known = self.file.database.read(known_mark)
         if known is not None:
             return known
         # Not synced: a mark that is lost in a power failure is seen again.
-        return self._database.write(
+        return self.file.database.write(
             lambda db: self._record_seen(db, signed, encoded, named), durable=False
         )
 
@@ -154,22 +129,35 @@ class Ledger:
         db.execute(schema.ENSURE_ENTRY, key)
         before = schema.read_mark(db, key)
         mark = raised(before, entry, self._clock())
-        if mark is not before:
+        if entry.revision == mark.revision and entry.work == mark.work:
             values = (encode_revision(mark.revision), mark.work, mark.seen_at)
-            db.execute(schema.RAISE_MARK, (*values, *key))
-            posted = f"DELETE FROM spool WHERE {OF_KEY} AND signature = ?"
-            db.execute(posted, (*key, signed.signature))
+            db.execute(schema.RAISE_MARK, (*values, entry.data, entry.kind, signed.signature, *key))
+        if mark is not before:
+            owed_table.supersede(db, signed)
+            self._remove_posted(db, signed)
         if named and not is_rolled_back(before, entry):
             db.execute(schema.LIST_ENTRY, (int(not entry.is_deleted), data_key, *key))
         return mark
 
+    def _remove_posted(self, db: sqlite3.Connection, signed: SignedEntry) -> None:
+        """Take a write that turns out to be posted out of the spool.
+
+        Which portal has it is unknown: if it was for several, all of them are owed it.
+        """
+        query = f"SELECT id, data_key, portals FROM spool WHERE {OF_KEY} AND signature = ?"
+        values = (signed.public_key, signed.entry.tweak, signed.signature)
+        for number, data_key, portals in db.execute(query, values).fetchall():
+            _remove(db, number)
+            if len(urls := portals.split()) > 1:
+                self._owe(db, signed, data_key, [Debt(url, _INTERRUPTED) for url in urls])
+
     # --- listed entries
 
     def public_keys(self) -> list[bytes]:
-        return [key for (key,) in self._rows(schema.LISTED_PUBLIC_KEYS)]
+        return [key for (key,) in self.file.rows(schema.LISTED_PUBLIC_KEYS)]
 
     def listed_entries(self, public_key: bytes) -> list[ListedEntry]:
-        rows = self._rows(schema.LISTED_ENTRIES, (public_key,))
+        rows = self.file.rows(schema.LISTED_ENTRIES, (public_key,))
         return [ListedEntry(schema.decode_data_key(key), tweak) for key, tweak in rows]
 
     def find_entry(self, link: Skylink) -> tuple[bytes, bytes] | None:
@@ -177,21 +165,29 @@ class Ledger:
             keys = db.execute(schema.ALL_KEYS)
             return next((key for key in keys if entry_link(*key) == link), None)
 
-        return self._read(find, None)
+        return self.file.read(find, None)
+
+    def newest_entry(self, public_key: bytes, tweak: bytes) -> SignedEntry | None:
+        """Return the entry of the highest revision that was seen, verified; None if it is unknown,
+        or was forgotten.
+        """
+        return self.file.read(lambda db: schema.read_newest(db, (public_key, tweak)), None)
 
     def forget(self, public_key: bytes, tweak: bytes, *, seen: bool = False) -> bool:
         """No longer list an entry; return whether there was something to forget.
 
-        With `seen` the mark goes too, and an older entry is believed again. No revision up to the
-        mark is ever signed here.
+        With `seen` the mark goes too, and an older entry is believed again; no portal is owed the
+        newer one any more. No revision up to the mark is ever signed here.
         """
         key = (public_key, tweak)
 
         def write(db: sqlite3.Connection) -> bool:
             was_listed = db.execute(schema.UNLIST_ENTRY, key).rowcount > 0
+            if seen:
+                owed_table.remove_all(db, key)
             return (seen and db.execute(schema.FORGET_MARK, key).rowcount > 0) or was_listed
 
-        return self._database.write(write)
+        return self.file.database.write(write)
 
     # --- the spool
 
@@ -227,7 +223,7 @@ class Ledger:
             row = (*key, encode_data_key(data_key), entry.data, None, *signature, self._clock())
             return _spool(db, (*row, self._poster), portals, PendingStatus.WAITING)
 
-        return self._database.write(write)
+        return self.file.database.write(write)
 
     def add_unsigned(
         self,
@@ -256,7 +252,7 @@ class Ledger:
             row = (*key, encoded, data, made_from, *unsigned, self._clock(), None)
             return _spool(db, row, portals, status)
 
-        return self._database.write(write)
+        return self.file.database.write(write)
 
     def begin_retry(self, number: int) -> bool:
         """Mark a pending write as being posted by this process.
@@ -272,17 +268,22 @@ class Ledger:
             if key is None:
                 return False
             found = db.execute(posters, (*key, number)).fetchall()
-            if any(poster != self._poster and _is_running(poster) for (poster,) in found):
+            if any(
+                poster != self._poster and posting_process.is_running(poster) for (poster,) in found
+            ):
                 return False
             db.execute(query, (self._poster, _INTERRUPTED, number))
             return True
 
-        return self._database.write(write)
+        return self.file.database.write(write)
 
-    def mark_posted(self, number: int) -> RevisionMark | None:
+    def mark_posted(
+        self, number: int, taken_by: Collection[str] = (), owed: Collection[Debt] = ()
+    ) -> RevisionMark | None:
         """Take a posted write out of the spool, and raise the mark to it; return the mark then.
 
-        None when it is no longer in the spool: use `record_seen` then.
+        In the same transaction the portals that took it are owed it no more, and others are `owed`
+        it. None when it is no longer in the spool: use `record_seen` and `owe` then.
         """
 
         def write(db: sqlite3.Connection) -> RevisionMark | None:
@@ -292,9 +293,13 @@ class Ledger:
                 return None
             self._remove_same(db, (found.public_key, found.tweak), found.data)
             _remove(db, number)
-            return self._record_seen(db, found.signed, encode_data_key(found.data_key), named=True)
+            data_key = encode_data_key(found.data_key)
+            mark = self._record_seen(db, found.signed, data_key, named=True)
+            owed_table.remove(db, found.signed, taken_by)
+            self._owe(db, found.signed, data_key, owed)
+            return mark
 
-        return self._database.write(write)
+        return self.file.database.write(write)
 
     def mark_failed(
         self, number: int, reason: str, status: PendingStatus = PendingStatus.FAILED
@@ -302,36 +307,133 @@ class Ledger:
         """Record why a write could not be posted; it stays in the spool."""
         query = "UPDATE spool SET reason = ?, poster = NULL, fate = ? WHERE id = ?"
         values = (schema.one_line(reason), status.value, number)
-        self._database.write(lambda db: db.execute(query, values))
+        self.file.database.write(lambda db: db.execute(query, values))
 
     def remove_superseded(self, public_key: bytes, tweak: bytes, number: int) -> list[PendingWrite]:
         """Remove and return older writes to an entry, except a CONFLICT or one being posted."""
         query = f"{schema.PENDING} WHERE {OF_KEY} AND id < ? AND fate != ?"
         values = (public_key, tweak, number, PendingStatus.CONFLICT.value)
-        if not self._rows(query, values):
+        if not self.file.rows(query, values):
             return []
 
         def write(db: sqlite3.Connection) -> list[PendingWrite]:
             found = [self._parse(row) for row in db.execute(query, values).fetchall()]
             return [each for each in found if not each.is_posting and _remove(db, each.id)]
 
-        return self._database.write(write)
+        return self.file.database.write(write)
 
     def has_pending(self, public_key: bytes, tweak: bytes) -> bool:
         """Whether the spool has a write to an entry that a later one would supersede."""
         query = f"SELECT 1 FROM spool WHERE {OF_KEY} AND fate != ? LIMIT 1"
-        return bool(self._rows(query, (public_key, tweak, PendingStatus.CONFLICT.value)))
+        return bool(self.file.rows(query, (public_key, tweak, PendingStatus.CONFLICT.value)))
 
     def pending(self) -> list[PendingWrite]:
-        return [self._parse(row) for row in self._rows(f"{schema.PENDING} ORDER BY id")]
+        return [self._parse(row) for row in self.file.rows(f"{schema.PENDING} ORDER BY id")]
 
     def get(self, number: int) -> PendingWrite | None:
-        rows = self._rows(f"{schema.PENDING} WHERE id = ?", (number,))
+        rows = self.file.rows(f"{schema.PENDING} WHERE id = ?", (number,))
         return self._parse(rows[0]) if rows else None
 
     def drop(self, number: int) -> bool:
         """Remove a pending write; its revision stays claimed. False when it is gone."""
-        return self._database.write(lambda db: _remove(db, number))
+        return self.file.database.write(lambda db: _remove(db, number))
+
+    # --- owed entries
+
+    def owe(
+        self,
+        signed: SignedEntry,
+        data_key: str | None,
+        portals: Collection[str],
+        reason: str,
+        *,
+        with_content: bool = False,
+    ) -> int:
+        """Record that portals lack an entry; return how many of them were not known to.
+
+        The entry was verified. A portal is owed only the newest revision of an entry, and nothing
+        below the mark. With `with_content` the content behind the entry goes there first.
+        """
+        debts = [Debt(portal, reason, with_content) for portal in portals]
+        return self.owe_all(signed, data_key, debts)
+
+    def owe_all(self, signed: SignedEntry, data_key: str | None, debts: Collection[Debt]) -> int:
+        """Do the same for debts of several kinds."""
+        encoded = encode_data_key(data_key)
+
+        def known(db: sqlite3.Connection) -> bool:
+            return all(
+                owed_table.is_owed(db, signed, debt) and not debt.is_posting for debt in debts
+            )
+
+        if self.file.database.read(known):
+            return 0
+        return self.file.database.write(lambda db: self._owe(db, signed, encoded, debts))
+
+    def _owe(
+        self,
+        db: sqlite3.Connection,
+        signed: SignedEntry,
+        data_key: bytes | None,
+        debts: Collection[Debt],
+    ) -> int:
+        now = self._clock()
+        made = [owed_table.owe(db, signed, data_key, each, self._poster, now) for each in debts]
+        return sum(made)
+
+    def owed(
+        self,
+        portals: Collection[str] | None = None,
+        *,
+        due_by: float | None = None,
+        limit: int = owed_table.LIMIT,
+    ) -> list[OwedEntry]:
+        """Return what these portals are owed, by default all, and is due by a time; oldest first.
+
+        Nothing of it is verified.
+        """
+        return self.file.read(lambda db: owed_table.select(db, portals, due_by, limit), [])
+
+    def next_owed_at(self, portal: str) -> float | None:
+        """Return when the first of what a portal is owed is due; None if it is owed nothing."""
+        query = "SELECT min(next_at) FROM owed WHERE portal = ?"
+        rows = self.file.rows(query, (portal,))
+        return rows[0][0] if rows else None
+
+    def owed_totals(self) -> list[OwedTotal]:
+        return self.file.read(owed_table.totals, [])
+
+    def begin_owed(self, signed: SignedEntry, portal: str) -> bool:
+        """Mark an owed entry as being posted by this process.
+
+        False when it is not owed any more, or another process is posting it.
+        """
+        return self.file.database.write(
+            lambda db: owed_table.begin(db, signed, portal, self._poster, self._clock())
+        )
+
+    def release_owed(self) -> int:
+        """Make due what processes were posting that died; return how many processes."""
+        dead: list[str] = self.file.read(owed_table.dead_posters, [])
+        query = "UPDATE owed SET poster = NULL, next_at = 0 WHERE poster = ?"
+        if dead:
+            self.file.database.write(lambda db: db.executemany(query, [(each,) for each in dead]))
+        return len(dead)
+
+    def mark_paid(self, signed: SignedEntry, portals: Collection[str]) -> None:
+        """Record that portals have an entry now; a newer one that they are owed stays owed."""
+        self.file.database.write(lambda db: owed_table.remove(db, signed, portals))
+
+    def mark_owed_failed(
+        self, signed: SignedEntry, portal: str, reason: str, next_at: float
+    ) -> None:
+        """Record why an owed entry could not be posted, and when that is tried again."""
+        self.file.database.write(lambda db: owed_table.fail(db, signed, portal, reason, next_at))
+
+    def drop_owed(self, number: int) -> bool:
+        """Owe a portal nothing any more; False when that debt is gone."""
+        query = "DELETE FROM owed WHERE id = ?"
+        return self.file.database.write(lambda db: db.execute(query, (number,)).rowcount > 0)
 
     def _remove_same(
         self, db: sqlite3.Connection, key: schema.Key, data: bytes, keep: int | None = None
@@ -339,12 +441,12 @@ class Ledger:
         """Remove pending writes of the same content, except `keep` and those being posted."""
         query = f"SELECT id, poster FROM spool WHERE {OF_KEY} AND data = ?"
         for number, poster in db.execute(query, (*key, data)).fetchall():
-            if number != keep and not _is_running(poster):
+            if number != keep and not posting_process.is_running(poster):
                 _remove(db, number)
 
     def _parse(self, row: tuple[Any, ...]) -> PendingWrite:
         try:
-            return schema.parse_pending(row, is_posting=_is_running(row[11]))
+            return schema.parse_pending(row, is_posting=posting_process.is_running(row[11]))
         except (MalformedError, TypeError, ValueError) as error:
             raise StorageError(
                 f"the ledger {self.path} is damaged: pending {row[0]}: {error}"
@@ -361,23 +463,3 @@ def _spool(
 
 def _remove(db: sqlite3.Connection, number: int) -> bool:
     return db.execute(schema.REMOVE_PENDING, (number,)).rowcount > 0
-
-
-def _name_of(process: int) -> str:
-    return f"{process} {_start_of(process)}"
-
-
-def _start_of(process: int) -> str:
-    """Return when a process started, as ids are used again; empty if it is gone."""
-    try:
-        fields = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
-        return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
-    except (OSError, IndexError):
-        return ""
-
-
-def _is_running(poster: str | None) -> bool:
-    if not poster:
-        return False
-    process, _, start = poster.partition(" ")
-    return bool(start) and start == _start_of(int(process))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from skymount.errors import MalformedError
 from skymount.portal.ledger.pending_write import PendingStatus, PendingWrite
 from skymount.portal.ledger.rollback import RevisionMark
 from skymount.wire.hashing import encode_text
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 Key = tuple[bytes, bytes]  # public key and tweak of an entry
 _REASON_LIMIT = 500  # characters of a reason that are kept
 _APPLICATION = 0x736B796C  # "skyl"
-_VERSION = 2
+_VERSION = 3
 
 # Data keys are stored as UTF-8 blobs, because SQLite's text ends at a NUL. Revisions are stored as
 # 8 bytes, because they have one bit more than SQLite's integers; blobs compare as the numbers do.
@@ -31,6 +34,9 @@ CREATE TABLE entries (
     digest BLOB,
     at REAL,
     claimed BLOB,
+    data BLOB,
+    kind INTEGER,
+    signature BLOB,
     PRIMARY KEY (public_key, tweak)
 ) WITHOUT ROWID;
 CREATE TABLE spool (
@@ -51,23 +57,50 @@ CREATE TABLE spool (
 );
 CREATE INDEX spool_of ON spool (public_key, tweak);
 """
+_OWED = """
+CREATE TABLE owed (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    portal TEXT NOT NULL,
+    public_key BLOB NOT NULL,
+    tweak BLOB NOT NULL,
+    data_key BLOB,
+    revision BLOB NOT NULL,
+    kind INTEGER NOT NULL,
+    data BLOB NOT NULL,
+    signature BLOB NOT NULL,
+    with_content INTEGER NOT NULL,
+    since REAL NOT NULL,
+    attempts INTEGER NOT NULL,
+    next_at REAL NOT NULL,
+    reason TEXT NOT NULL,
+    poster TEXT,
+    UNIQUE (public_key, tweak, portal)
+);
+CREATE INDEX owed_to ON owed (portal, since)
+"""
 _UPGRADES = {
     1: "ALTER TABLE spool ADD COLUMN portals TEXT NOT NULL DEFAULT '';"
-    " ALTER TABLE spool ADD COLUMN fate TEXT NOT NULL DEFAULT 'failed'"
+    " ALTER TABLE spool ADD COLUMN fate TEXT NOT NULL DEFAULT 'failed'",
+    2: "ALTER TABLE entries ADD COLUMN data BLOB; ALTER TABLE entries ADD COLUMN kind INTEGER;"
+    f" ALTER TABLE entries ADD COLUMN signature BLOB; {_OWED}",
 }
 
 OF_KEY = "public_key = ? AND tweak = ?"
 ENSURE_ENTRY = "INSERT OR IGNORE INTO entries (public_key, tweak) VALUES (?, ?)"
 ALL_KEYS = "SELECT public_key, tweak FROM entries"
-RAISE_MARK = f"UPDATE entries SET seen = ?, digest = ?, at = ? WHERE {OF_KEY}"
+RAISE_MARK = (
+    "UPDATE entries SET seen = ?, digest = ?, at = ?, data = ?, kind = ?, signature = ?"
+    f" WHERE {OF_KEY}"
+)
 FORGET_MARK = (
     "UPDATE entries SET claimed = max(coalesce(claimed, seen), seen), seen = NULL,"
-    f" digest = NULL, at = NULL WHERE {OF_KEY} AND seen IS NOT NULL"
+    " digest = NULL, at = NULL, data = NULL, kind = NULL, signature = NULL"
+    f" WHERE {OF_KEY} AND seen IS NOT NULL"
 )
 CLAIM = f"UPDATE entries SET claimed = ? WHERE {OF_KEY}"
 LIST_ENTRY = f"UPDATE entries SET named = ?, data_key = coalesce(?, data_key) WHERE {OF_KEY}"
 UNLIST_ENTRY = f"UPDATE entries SET named = 0 WHERE {OF_KEY} AND named"
-LISTING_OF = f"SELECT named, data_key FROM entries WHERE {OF_KEY}"
+LISTING_OF = f"SELECT named, data_key, signature IS NOT NULL FROM entries WHERE {OF_KEY}"
 LISTED_ENTRIES = "SELECT data_key, tweak FROM entries WHERE public_key = ? AND named"
 LISTED_PUBLIC_KEYS = """
 WITH RECURSIVE keys(key) AS (
@@ -83,9 +116,11 @@ PENDING = (
     "SELECT id, public_key, tweak, data_key, data, base, revision, kind, signature, reason,"
     " created, poster, portals, fate FROM spool"
 )
+NEXT_NUMBER = "(SELECT coalesce(max(seq), 0) + 1 FROM sqlite_sequence)"  # of spool and owed
 SPOOL = (
-    "INSERT INTO spool (public_key, tweak, data_key, data, base, revision, kind, signature, reason,"
-    " created, poster, portals, fate) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO spool (id, public_key, tweak, data_key, data, base, revision, kind, signature,"
+    " reason, created, poster, portals, fate)"
+    f" VALUES ({NEXT_NUMBER}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 REPLACE_PENDING = (
     "UPDATE spool SET data = ?, base = NULL, revision = ?, kind = ?, signature = ?, reason = ?,"
@@ -98,7 +133,16 @@ def ledger_format() -> Format:
     """Return the format of the database file."""
     from skymount.storage.sqlite import Format
 
-    return Format(_APPLICATION, _VERSION, _SCHEMA, _UPGRADES)
+    return Format(_APPLICATION, _VERSION, _SCHEMA + _OWED, _UPGRADES)
+
+
+@contextmanager
+def stored_row() -> Iterator[None]:
+    """Turn MalformedError into ValueError: the row is damaged, not what a caller gave."""
+    try:
+        yield
+    except MalformedError as error:
+        raise ValueError(str(error)) from None
 
 
 def read_mark(db: sqlite3.Connection, key: Key) -> RevisionMark | None:
@@ -110,6 +154,21 @@ def read_mark(db: sqlite3.Connection, key: Key) -> RevisionMark | None:
     if len(revision) != 8 or not isinstance(work, bytes) or not isinstance(seen_at, float):
         raise ValueError("a revision mark has the wrong form")
     return RevisionMark(int.from_bytes(revision, "big"), work, seen_at)
+
+
+def read_newest(db: sqlite3.Connection, key: Key) -> SignedEntry | None:
+    """Return the entry of the mark; None if it is not known. ValueError when it is damaged."""
+    mark = read_mark(db, key)
+    query = f"SELECT data, kind, signature FROM entries WHERE {OF_KEY}"
+    row: tuple[Any, ...] | None = db.execute(query, key).fetchone()
+    if mark is None or row is None or row[2] is None:
+        return None
+    (public_key, tweak), (data, kind, signature) = key, row
+    with stored_row():
+        entry = Entry(tweak, data, mark.revision, kind)
+        if entry.work != mark.work:  # an earlier skymount raised the mark alone
+            return None
+        return SignedEntry(public_key, entry, signature).verify()
 
 
 def read_highest(db: sqlite3.Connection, key: Key) -> int | None:

@@ -3,7 +3,7 @@
 import copy
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Self
 from weakref import WeakValueDictionary
@@ -23,7 +23,8 @@ from skymount.portal.client.registry import GET_TIMEOUT, Registry
 from skymount.portal.failover import Portals
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.revision_marks import EntryId, RevisionMarks
-from skymount.portal.registry.entry_state import EntryState, is_news, is_same
+from skymount.portal.registry.entry_state import EntryState, is_news, is_same, newest
+from skymount.portal.registry.read_repair import ReadRepair
 from skymount.wire.registry_entry import SignedEntry
 
 _CACHED_ENTRIES = 10_000  # about a KiB each
@@ -59,6 +60,8 @@ class EntryReader:
         """`look` is seconds that a portal may look for an entry, `clock` the ledger's."""
         self.portals = portals
         self.marks = RevisionMarks(ledger, clock)
+        self.repair: ReadRepair | None = None
+        """What is told which portals are behind."""
         self._look = look
         self._clock = clock
         self._cache: LRUCache[EntryId, EntryState] = LRUCache(_CACHED_ENTRIES)
@@ -148,21 +151,76 @@ class EntryReader:
             raise
         self._store(ref, EntryState(signed, requested_at, mark.seen_at))
 
-    async def _ask(self, ref: EntryId, named: bool = True) -> EntryState:
+    async def _ask(
+        self, ref: EntryId, named: bool = True, *, enough: int | None = None
+    ) -> EntryState:
         begun = trio.current_time()
-
-        async def ask(portal: PortalReader) -> EntryState:
-            return await self._ask_one(portal, ref, named)
-
         try:
-            state = await self.portals.first(ask, probe=ask)
+            return await self._ask_all(ref, named, enough=enough)
         except NotFoundError:
             old = self._cache.get(ref)
             was_absent = old is not None and old.signed is None
-            state = EntryState(None, begun, old.seen_at if old and was_absent else self._clock())
-        return self._store(ref, state)
+            seen_at = old.seen_at if old and was_absent else self._clock()
+            return self._store(ref, EntryState(None, begun, seen_at))
 
-    async def _ask_one(self, portal: PortalReader, ref: EntryId, named: bool) -> EntryState:
+    async def _ask_to_replace(self, ref: EntryId, enough: int | None = None) -> EntryState:
+        """Ask on behalf of a write that replaces the entry: a rolled back entry counts as absent.
+
+        A portal may have lost the entry and restored an old one; its owner can correct that. The
+        other portals must have answered too, because they may have something newer; or so many
+        of all as are `enough`.
+        """
+        begun = trio.current_time()
+        try:
+            return await self._ask_all(ref, to_replace=True, enough=enough)
+        except NotFoundError:
+            return EntryState(None, begun, self._clock())
+
+    async def _ask_all(
+        self,
+        ref: EntryId,
+        named: bool = True,
+        *,
+        to_replace: bool = False,
+        enough: int | None = None,
+    ) -> EntryState:
+        """Ask all portals; return and cache the newest state. Late answers are cached too.
+
+        NotFoundError if all say so; or `enough` of them, when the others fail.
+        """
+        answers: dict[str, EntryState | None] = {}  # by portal; None: absent, or rolled back
+        absent: set[str] = set()
+        has_ended = False
+
+        async def ask(portal: PortalReader) -> EntryState:
+            try:
+                state = await self._ask_one(portal, ref, named)
+            except RolledBackError as error:
+                answers[portal.url] = None
+                if to_replace:
+                    raise NotFoundError(error.message, url=error.url) from error
+                raise
+            else:
+                answers[portal.url] = state
+            finally:
+                if has_ended:
+                    self._take_late(ref, answers)
+            if state is None:
+                absent.add(portal.url)
+                raise NotFoundError("there is no such registry entry", status=404, url=portal.url)
+            return state
+
+        try:
+            return self._store(ref, newest(await self.portals.poll(ask)))
+        except PortalError as error:
+            if enough is not None and len(absent) >= enough:
+                raise NotFoundError(error.message, url=error.url) from error
+            raise
+        finally:
+            has_ended = True
+            self._find_behind(ref, answers)
+
+    async def _ask_one(self, portal: PortalReader, ref: EntryId, named: bool) -> EntryState | None:
         registry = Registry(portal.http, self.marks)
         options = portal.http.options
         try:
@@ -171,28 +229,18 @@ class EntryReader:
             self._log_rejected(ref, error)
             raise
         if found is None:
-            raise NotFoundError("there is no such registry entry", status=404, url=portal.url)
+            return None
         return EntryState(found.signed, found.requested_at, found.mark.seen_at)
 
-    async def _ask_to_replace(self, ref: EntryId) -> EntryState:
-        """Ask on behalf of a write that replaces the entry: a rolled back entry counts as absent.
+    def _take_late(self, ref: EntryId, answers: Mapping[str, EntryState | None]) -> None:
+        states = [state for state in answers.values() if state is not None]
+        if states:
+            self._store(ref, newest(states))
+        self._find_behind(ref, answers)
 
-        A portal may have lost the entry and restored an old one; its owner can correct that. The
-        other portals must have answered too, because they may have something newer.
-        """
-        begun = trio.current_time()
-
-        async def ask(portal: PortalReader) -> EntryState:
-            try:
-                return await self._ask_one(portal, ref, True)
-            except RolledBackError as error:
-                raise NotFoundError(error.message, url=error.url) from error
-
-        try:
-            state = await self.portals.first(ask, probe=ask)
-        except NotFoundError:
-            return EntryState(None, begun, self._clock())
-        return self._store(ref, state)
+    def _find_behind(self, ref: EntryId, answers: Mapping[str, EntryState | None]) -> None:
+        if self.repair is not None:
+            self.repair.compare(ref, answers)
 
     def _store(self, ref: EntryId, state: EntryState) -> EntryState:
         """Cache a state unless a later one is cached, and tell watchers of a change; return it."""

@@ -1,5 +1,6 @@
 """What the registry held at some time, and the decisions about reading and changing it. No IO."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import trio
@@ -49,6 +50,24 @@ def is_news(old: EntryState | None, new: EntryState) -> bool:
     if new.signed is None or is_same(old, new):
         return new.requested_at >= old.requested_at
     return not is_rolled_back(old.mark, new.signed.entry)
+
+
+def newest(states: Sequence[EntryState]) -> EntryState:
+    """Return the state that the registry's rules prefer, of at least one."""
+    found = states[0]
+    for each in states[1:]:
+        if is_behind(found, each):
+            found = each
+    return found
+
+
+def is_behind(one: EntryState | None, other: EntryState) -> bool:
+    """Whether a portal with one state, or without the entry, would take the other one."""
+    if one is None or one.signed is None:
+        return other.signed is not None
+    if other.signed is None or one.signed.entry.revision == MAX_REVISION:
+        return False
+    return is_rolled_back(other.mark, one.signed.entry)
 
 
 def next_revision(current: int, claimed: int | None) -> int:

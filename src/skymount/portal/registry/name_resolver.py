@@ -87,6 +87,14 @@ class NameResolver:
             if each.path.get(link, leads_to) != leads_to:
                 each.outdate()
 
+    def set_ttl(self, seconds: float) -> None:
+        self._config = replace(self._config, ttl=seconds)
+
+    def outdate_all(self) -> None:
+        """Let every name be resolved again when it is used next."""
+        for each in self._names.values():
+            each.outdate()
+
     def cached(self, name: ResolvableName) -> CachedResolution:
         state = self._names.get(name)
         return CachedResolution() if state is None else state.cached
@@ -176,14 +184,23 @@ class NameResolver:
                 return Resolution(link, verified=True)
             target = await self._by_registry(link, path)
             if target is None:
-                return await self._by_portal(link, path)
+                found = await self._by_portal(link, path)
+                if not found.verified or len(self._portals.clients) < 2:
+                    return found
+                # one portal proved it; another may have a newer entry
+                target = await self._by_registry(link, path, is_proven=True)
+                if target is None:
+                    return found
             link = target
         raise BadContentError(f"{link}: more registry entries than {HOPS} are on the way")
 
-    async def _by_registry(self, link: Skylink, path: ResolutionPath) -> Skylink | None:
+    async def _by_registry(
+        self, link: Skylink, path: ResolutionPath, *, is_proven: bool = False
+    ) -> Skylink | None:
         """Read the entry that a v2 skylink names; None where only a portal can resolve it.
 
-        A forged or rolled back entry is an error: that portal's word would be no better.
+        A forged or rolled back entry is an error, unless a portal proved where the link leads: the
+        word of the portal that sent it would be no better.
         """
         ref = self._refs.get(link) or await self._entries.marks.find_entry(link)
         if ref is None:
@@ -191,9 +208,9 @@ class NameResolver:
         self._refs[link] = ref
         try:
             state = await self._entries.read(ref, named=False)
-        except BadContentError:
-            raise
         except PortalError as error:
+            if isinstance(error, BadContentError) and not is_proven:
+                raise
             log.info("%s: its entry cannot be read: %s", link, error)
             return None
         if state.signed is None:  # a portal without a registry may still resolve it

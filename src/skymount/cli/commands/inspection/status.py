@@ -1,0 +1,111 @@
+"""``skymount status``: how the mounts of this user are doing."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from skymount.cli import completion
+from skymount.cli.output import emit, escape, json_option
+from skymount.errors import MountError
+
+if TYPE_CHECKING:
+    from skymount.cli.mount_probe import MountAnswer
+    from skymount.fs.mountpoint import MountInfo
+
+_INTERVAL = 1.0  # seconds
+
+
+@click.command()
+@click.argument("mountpoint", required=False, shell_complete=completion.mounted_paths)
+@json_option
+@click.option("--watch", is_flag=True, help="Show it again each second, until interrupted.")
+def status(mountpoint: str | None, as_json: bool, watch: bool) -> None:
+    """Show how your mounts are doing, or the one at MOUNTPOINT.
+
+    For each mount: its portals and their health, caches, files in use, requests under way,
+    registry entries that portals have not got yet, and the last errors. A mount that does not
+    answer within 2 s is shown as such. Exit code 1 if a mount does not work.
+
+    With --json the result is a list; `status` is the mount's .skymount/status.json. With --watch
+    there is one such line each second.
+
+    \b
+    Examples:
+      skymount status
+      skymount status ~/sky --watch
+      skymount status --json | jq '.[].status.portal_health'
+    """
+    from skymount.cli.mount_probe import MountProber, MountState
+    from skymount.cli.status_report import checked
+
+    prober = MountProber()
+
+    def ask() -> "list[MountAnswer]":
+        return [checked(each) for each in prober.ask(_mounts(mountpoint))]
+
+    if watch:
+        _watch(ask, as_json)
+        return
+    answers = ask()
+    _print(answers, as_json)
+    if any(each.state is not MountState.RUNNING for each in answers):
+        sys.exit(1)
+
+
+def _mounts(named: str | None) -> "dict[str, MountInfo]":
+    from skymount.fs import mountpoint as place
+
+    if named is None:
+        return place.mounts_of(os.getuid())
+    path = place.resolve(named)
+    mounted = place.mounted_at(path)
+    if mounted is None:
+        raise MountError(f"{path}: nothing is mounted there")
+    if not mounted.is_ours:
+        raise MountError(f"{path}: {mounted.kind} is mounted there, not skymount")
+    mounted.check_owner(path)
+    return {path: mounted}
+
+
+def _print(answers: "Sequence[MountAnswer]", as_json: bool) -> None:
+    from skymount.cli.status_report import facts, report
+
+    emit([facts(each) for each in answers] if as_json else None, as_json, report(answers))
+
+
+def _watch(ask: "Callable[[], Sequence[MountAnswer]]", as_json: bool) -> None:
+    """Show it each second until interrupted; a broken pipe is left to the caller."""
+    signal.signal(signal.SIGTERM, _exit_on_signal)  # a terminal is left as it was
+    with suppress(KeyboardInterrupt):
+        if os.isatty(1) and not as_json:
+            _redraw(ask)
+        while True:
+            _print(ask(), as_json)
+            if not as_json:
+                click.echo()
+            sys.stdout.flush()
+            time.sleep(_INTERVAL)
+
+
+def _exit_on_signal(number: int, _: object) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def _redraw(ask: "Callable[[], Sequence[MountAnswer]]") -> NoReturn:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    from skymount.cli.status_report import report
+
+    with Live(console=Console(highlight=False), screen=True, auto_refresh=False) as live:
+        while True:
+            shown = "\n".join(escape(line) for line in report(ask()))
+            live.update(Text(shown, overflow="ellipsis", no_wrap=True), refresh=True)
+            time.sleep(_INTERVAL)

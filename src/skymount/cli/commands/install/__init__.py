@@ -1,0 +1,1 @@
+"""The commands that fit skymount into the machine."""

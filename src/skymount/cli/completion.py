@@ -1,0 +1,67 @@
+"""What a shell's completion offers for arguments: names of keys and of mounts, and paths."""
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from skymount.errors import SkymountError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+
+def files(_: click.Context, __: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+    """Let the shell complete a path."""
+    return [_item(incomplete, "file")]
+
+
+def directories(_: click.Context, __: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+    """Let the shell complete the path of a directory."""
+    return [_item(incomplete, "dir")]
+
+
+def key_names(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the name of a key in the user's keyring."""
+    from skymount.keyring import Keyring, default_path
+
+    with suppress(SkymountError, OSError):
+        return _beginning(incomplete, Keyring(default_path()).names())
+    return []
+
+
+def mount_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Complete NAME of a table [mounts.NAME] of the configuration."""
+    from skymount.config_file import ConfigFile, default_path
+
+    chosen = ctx.params.get("config_file")
+    with suppress(SkymountError, OSError):
+        mounts = ConfigFile.read(Path(chosen or default_path()), required=True).settings["mounts"]
+        return _beginning(incomplete, mounts)
+    return []
+
+
+def mounted_paths(
+    ctx: click.Context, parameter: click.Parameter, incomplete: str
+) -> "list[CompletionItem]":
+    """Complete the path of a mount of this user; others the shell completes, as `~/sky`."""
+    from skymount.fs.mountpoint import mounts_of
+
+    paths: list[str] = []
+    with suppress(OSError):
+        paths = [path for path in mounts_of(os.geteuid()) if path.isprintable()]
+    found = [_item(path, "plain") for path in _beginning(incomplete, paths)]
+    return found or directories(ctx, parameter, incomplete)
+
+
+def _item(value: str, kind: str) -> "CompletionItem":
+    from click.shell_completion import CompletionItem
+
+    return CompletionItem(value, type=kind)
+
+
+def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
+    return sorted(name for name in names if name.startswith(incomplete))

@@ -1,0 +1,1 @@
+"""What ``skymount doctor`` examines; a module for each group of checks."""

@@ -1,0 +1,115 @@
+"""Checks of what is kept on disk: the cache, the ledger and the log."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from skymount import file_permissions
+from skymount.cli.doctor.finding import Finding, failure, ok, warning
+from skymount.cli.output import readable_size
+from skymount.config import Config
+from skymount.content.cache import block_store
+from skymount.content.cache.block_store import BlockStore
+from skymount.errors import CacheError, StorageError
+from skymount.portal.ledger import ledger
+from skymount.portal.ledger.ledger import Ledger
+from skymount.portal.ledger.owed_entry import owed_summary
+from skymount.portal.ledger.pending_write import summary
+
+_PROBE = bytes(64 << 10)
+_LEAST_FREE = 64 << 20  # bytes of a disk that counts as nearly full
+
+
+def check_cache(config: Config, path: Path) -> Finding:
+    """The directory of the cache on disk (docs/semantics.md, K1 to K6)."""
+    subject = "disk cache"
+    if not config.disk_cache:
+        return ok(subject, "off")
+    if problem := write_problem(path):
+        return failure(subject, problem, "nothing is cached there until that is mended")
+    try:
+        store = BlockStore.existing(path, 0)
+        used = store.info().bytes if store else 0
+    except CacheError as error:
+        return failure(subject, str(error), "nothing is cached there until that is mended")
+    free = _free(path)
+    size = readable_size(config.disk_cache)
+    text = f"{path} holds {readable_size(used)} of {size}, {readable_size(free)} are free"
+    if used + free < config.disk_cache:
+        advice = "make room, or set a smaller disk_cache"
+        return warning(subject, f"{text}: fewer than it may take", advice)
+    return ok(subject, text)
+
+
+def check_state(path: Path) -> Finding:
+    """The directory of the ledger and the logs."""
+    subject = "state"
+    if problem := write_problem(path):
+        return failure(subject, problem, "writes to registry and skydb need it, and so do logs")
+    free = _free(path)
+    if free < _LEAST_FREE:
+        return warning(subject, f"{path}: only {readable_size(free)} are free", "make room")
+    return ok(subject, str(path))
+
+
+def check_ledger(path: Path) -> Finding:
+    """What is known of registry entries, and what could not be posted."""
+    subject = "ledger"
+    if not path.exists():
+        return ok(subject, f"there is no {path} yet")
+    if problem := file_permissions.permission_problem(path, path.stat()):
+        return failure(subject, f"{path}: {problem}")
+    with contextlib.closing(Ledger(path)) as opened:
+        try:
+            opened.prepare()
+            texts = summary(opened.pending()), owed_summary(opened.owed_totals())
+        except StorageError as error:
+            advice = "restore it from a backup; without it entries could be signed twice"
+            return failure(subject, str(error), advice)
+    text = "; ".join(filter(None, texts))
+    return warning(subject, text) if text else ok(subject, f"{path}, nothing is pending")
+
+
+def write_problem(path: Path) -> str:
+    """Return why nothing can be written below a directory, which may be missing; or "".
+
+    In a directory that is there a file is written: quotas and full disks show themselves so only.
+    """
+    there = _nearest(path)
+    if not there.is_dir():
+        return f"{there}: not a directory"
+    if there != path:
+        may = os.access(there, os.W_OK | os.X_OK)
+        return "" if may else f"{path}: it cannot be made: {there} is not writable by you"
+    if problem := file_permissions.permission_problem(
+        path, path.stat(), file_permissions.WRITE_ACCESS
+    ):
+        return f"{path}: {problem}"
+    try:
+        with tempfile.TemporaryFile(dir=path) as file:
+            file.write(_PROBE)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return f"{path}: nothing can be written there: {error.strerror}"
+    return ""
+
+
+def _nearest(path: Path) -> Path:
+    """Return the path, or the nearest directory above it that is there."""
+    return next(each for each in (path, *path.parents) if os.path.lexists(each))
+
+
+def _free(path: Path) -> int:
+    found = os.statvfs(_nearest(path))
+    return found.f_bavail * found.f_frsize
+
+
+def checks(config: Config) -> Iterator[Finding]:
+    """Check all of them."""
+    path = ledger.default_path()
+    yield check_cache(config, block_store.default_path())
+    yield check_state(path.parent)
+    yield check_ledger(path)

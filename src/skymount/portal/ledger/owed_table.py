@@ -1,0 +1,207 @@
+"""The ledger's table of owed entries: what each portal is to get. Functions of one transaction."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Any
+
+from skymount.portal.ledger.ledger_schema import (
+    NEXT_NUMBER,
+    OF_KEY,
+    Key,
+    decode_data_key,
+    encode_revision,
+    one_line,
+    read_mark,
+    stored_row,
+)
+from skymount.portal.ledger.owed_entry import Debt, OwedEntry, OwedTotal
+from skymount.portal.ledger.posting_process import is_running
+from skymount.portal.ledger.rollback import is_rolled_back, raised
+from skymount.wire.registry_entry import Entry, SignedEntry
+
+if TYPE_CHECKING:
+    import sqlite3
+
+LIMIT = 10_000  # entries that are owed to one portal
+_POSTING_TIME = 40.0  # seconds after which what this process posts now is due again
+_DROPPED_AT_ONCE = LIMIT // 10  # of the oldest, beyond that
+
+OWED = (
+    "SELECT id, portal, public_key, tweak, data_key, revision, kind, data, signature,"
+    " with_content, since, attempts, next_at, reason, poster FROM owed"
+)
+_INSERT = (
+    "INSERT INTO owed (id, portal, public_key, tweak, data_key, revision, kind, data, signature,"
+    " with_content, since, attempts, next_at, reason, poster)"
+    f" VALUES ({NEXT_NUMBER}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?)"
+)
+_REPLACE = (
+    "UPDATE owed SET data_key = coalesce(?, data_key), revision = ?, kind = ?, data = ?,"
+    " signature = ?, with_content = ?, attempts = 0, next_at = ?, reason = ?, poster = ?"
+    " WHERE id = ?"
+)
+_SUPERSEDE = (
+    "UPDATE owed SET revision = ?, kind = ?, data = ?, signature = ?, attempts = 0, next_at = 0,"
+    f" poster = NULL WHERE {OF_KEY} AND revision <= ? AND signature != ?"
+)
+_OF_DEBT = f"{OF_KEY} AND portal = ? AND signature = ?"
+
+log = logging.getLogger(__name__)
+
+
+def owe(
+    db: sqlite3.Connection,
+    signed: SignedEntry,
+    data_key: bytes | None,
+    debt: Debt,
+    poster: str,
+    now: float,
+) -> bool:
+    """Record a debt; return whether one was made or changed.
+
+    A debt of an older entry becomes one of this entry; one of a newer entry stays.
+    """
+    entry, key = signed.entry, (signed.public_key, signed.entry.tweak)
+    if is_rolled_back(read_mark(db, key), entry):
+        return False
+    posting = (now + _POSTING_TIME, one_line(debt.reason), poster)
+    state = posting if debt.is_posting else (0.0, one_line(debt.reason), None)
+    what = (encode_revision(entry.revision), entry.kind, entry.data, signed.signature)
+    old = db.execute(f"{OWED} WHERE {OF_KEY} AND portal = ?", (*key, debt.portal)).fetchone()
+    if old is None:
+        values = (debt.portal, *key, data_key, *what, int(debt.with_content), now)
+        db.execute(_INSERT, (*values, *state))
+        _keep_limit(db, debt.portal)
+        return True
+    known = parse_owed(old)
+    if is_rolled_back(raised(None, known.signed.entry, 0.0), entry):
+        return False
+    is_same = known.signed.entry == entry
+    if is_same and known.with_content >= debt.with_content and not debt.is_posting:
+        return False
+    with_content = debt.with_content or (is_same and known.with_content)
+    changed = (data_key, *what, int(with_content), *state)
+    db.execute(_REPLACE, (*changed, known.id))
+    return True
+
+
+def is_owed(db: sqlite3.Connection, signed: SignedEntry, debt: Debt) -> bool:
+    """Whether that debt, or one of a later revision, is recorded."""
+    query = (
+        f"SELECT 1 FROM owed WHERE {OF_KEY} AND portal = ? AND"
+        " (revision > ? OR signature = ? AND with_content >= ?)"
+    )
+    revision = encode_revision(signed.entry.revision)
+    values = (debt.portal, revision, signed.signature, int(debt.with_content))
+    key = (signed.public_key, signed.entry.tweak)
+    return db.execute(query, (*key, *values)).fetchone() is not None
+
+
+def supersede(db: sqlite3.Connection, signed: SignedEntry) -> None:
+    """Let portals be owed this entry where they were owed an older one."""
+    entry = signed.entry
+    revision = encode_revision(entry.revision)
+    what = (revision, entry.kind, entry.data, signed.signature)
+    values = (signed.public_key, entry.tweak, revision, signed.signature)
+    db.execute(_SUPERSEDE, (*what, *values))
+
+
+def begin(
+    db: sqlite3.Connection, signed: SignedEntry, portal: str, poster: str, now: float
+) -> bool:
+    """Record that a process posts it; False if it is not owed any more or another one does."""
+    values = (signed.public_key, signed.entry.tweak, portal, signed.signature)
+    row = db.execute(f"SELECT id, poster FROM owed WHERE {_OF_DEBT}", values).fetchone()
+    if row is None or (row[1] != poster and is_running(row[1])):
+        return False
+    query = "UPDATE owed SET poster = ?, next_at = ? WHERE id = ?"
+    db.execute(query, (poster, now + _POSTING_TIME, row[0]))
+    return True
+
+
+def dead_posters(db: sqlite3.Connection) -> list[str]:
+    """Return the processes that ended while they posted something."""
+    found = db.execute("SELECT DISTINCT poster FROM owed WHERE poster IS NOT NULL").fetchall()
+    return [poster for (poster,) in found if not is_running(poster)]
+
+
+def fail(
+    db: sqlite3.Connection, signed: SignedEntry, portal: str, reason: str, next_at: float
+) -> None:
+    """Record an attempt that failed, and when the next one is due."""
+    values = (signed.public_key, signed.entry.tweak, portal, signed.signature)
+    query = "UPDATE owed SET attempts = attempts + 1, reason = ?, next_at = ?, poster = NULL"
+    db.execute(f"{query} WHERE {_OF_DEBT}", (one_line(reason), next_at, *values))
+
+
+def remove(db: sqlite3.Connection, signed: SignedEntry, portals: Iterable[str]) -> None:
+    """Remove the debts of an entry to portals that have it."""
+    for portal in portals:
+        values = (signed.public_key, signed.entry.tweak, portal, signed.signature)
+        db.execute(f"DELETE FROM owed WHERE {_OF_DEBT}", values)
+
+
+def remove_all(db: sqlite3.Connection, key: Key) -> None:
+    """Remove the debts of all revisions of an entry."""
+    db.execute(f"DELETE FROM owed WHERE {OF_KEY}", key)
+
+
+def select(
+    db: sqlite3.Connection, portals: Collection[str] | None, due_by: float | None, limit: int
+) -> list[OwedEntry]:
+    """Return what these portals are owed and is due, the oldest first."""
+    where, values = ["1"], list[object]()
+    if portals is not None:
+        where.append(f"portal IN ({', '.join('?' * len(portals))})")
+        values.extend(portals)
+    if due_by is not None:
+        where.append("next_at <= ?")
+        values.append(due_by)
+    query = f"{OWED} WHERE {' AND '.join(where)} ORDER BY since, id LIMIT ?"
+    return [parse_owed(row) for row in db.execute(query, (*values, limit)).fetchall()]
+
+
+def totals(db: sqlite3.Connection) -> list[OwedTotal]:
+    """Return how much each portal is owed, and why it was not sent."""
+    counts = "SELECT portal, count(*), min(since) FROM owed GROUP BY portal ORDER BY portal"
+    last = "SELECT reason FROM owed WHERE portal = ? ORDER BY next_at DESC, id DESC LIMIT 1"
+    found = []
+    for portal, count, since in db.execute(counts).fetchall():
+        (reason,) = db.execute(last, (portal,)).fetchone()
+        found.append(OwedTotal(portal, count, since, reason))
+    return found
+
+
+def parse_owed(row: tuple[Any, ...]) -> OwedEntry:
+    """Read a row of `OWED`. TypeError or ValueError when it is damaged."""
+    number, portal, public_key, tweak, data_key, revision, kind, data, signature, *rest = row
+    with_content, since, attempts, next_at, reason, poster = rest
+    with stored_row():
+        entry = Entry(tweak, data, int.from_bytes(revision, "big"), kind)
+        signed = SignedEntry(public_key, entry, signature)
+    return OwedEntry(
+        id=number,
+        portal=portal,
+        signed=signed,
+        data_key=decode_data_key(data_key),
+        with_content=bool(with_content),
+        since=since,
+        attempts=attempts,
+        next_at=next_at,
+        reason=reason,
+        is_posting=is_running(poster),
+    )
+
+
+def _keep_limit(db: sqlite3.Connection, portal: str) -> None:
+    (count,) = db.execute("SELECT count(*) FROM owed WHERE portal = ?", (portal,)).fetchone()
+    if count <= LIMIT:
+        return
+    oldest = "SELECT id FROM owed WHERE portal = ? ORDER BY since, id LIMIT ?"
+    db.execute(f"DELETE FROM owed WHERE id IN ({oldest})", (portal, _DROPPED_AT_ONCE))
+    log.warning(
+        "%s is owed more than %d registry entries: the oldest %d are given up",
+        *(portal, LIMIT, _DROPPED_AT_ONCE),
+    )

@@ -1,0 +1,175 @@
+"""``skymount status`` on real mounts."""
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fuse_device import NEEDS_MOUNTS
+from tests.skymount_process import LIMIT, SKYMOUNT, Mount, Sandbox, end, output
+
+pytestmark = NEEDS_MOUNTS
+
+QUICK = 20.0
+"""Seconds: the command's own limit of 2 s, and a busy machine."""
+
+
+@pytest.fixture
+def mount(box: Sandbox) -> Iterator[Mount]:
+    with box.mounted() as mounted:
+        yield mounted
+
+
+def facts(box: Sandbox, mount: Mount, code: int = 0) -> dict[str, Any]:
+    """Return what the command says of a mount, among those of other tests."""
+    done = box.skymount("status", "--json", mount.path, limit=QUICK)
+    assert (done.returncode, done.stderr) == (code, "")
+    [found] = json.loads(done.stdout)
+    assert found["mountpoint"] == str(mount.path)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_a_mount(box: Sandbox, mount: Mount, portal: str, tmp_path: Path) -> None:
+    """E4: portals, caches, what is in use."""
+    (tmp_path / "file").write_bytes(b"x" * 200_000)
+    skylink = box.upload(tmp_path / "file", portal)
+    file = mount.path / "skylinks" / skylink / "file"
+    output(["cat", file])
+    with subprocess.Popen(["tail", "-f", file], stdout=subprocess.PIPE) as reading:
+        assert reading.stdout is not None
+        reading.stdout.read(1)
+        shown = box.succeed("status", mount.path)
+        found = facts(box, mount)
+        reading.kill()
+    first, *others = shown.splitlines()
+    assert first.startswith(f"{mount.path}  running for ")
+    assert f"pid {mount.daemon.pid}, " in first
+    text = "\n".join(others)
+    assert f"portals       {portal}  works, answers in " in text
+    assert "were hits" in text
+    assert "1 skylink, 0 domains, 1 file open, 0 requests under way" in text
+    assert found["state"] == "running"
+    status = found["status"]
+    assert status["open_files"] == 1
+    assert status["requests"] == {"under_way": 0, "oldest": None}
+    assert status["memory_cache"]["hits"] + status["memory_cache"]["misses"] > 0
+    assert status["portal_health"][0]["requests"] == 0
+
+
+def test_all_mounts(box: Sandbox, mount: Mount) -> None:
+    """E4: those of the user, which are named nowhere."""
+    done = box.skymount("status", "--json")
+    assert str(mount.path) in [each["mountpoint"] for each in json.loads(done.stdout)]
+    assert f"{mount.path}  running" in box.skymount("status").stdout
+
+
+def test_what_is_not_our_mount(sandbox: Sandbox) -> None:
+    path = sandbox.directory()
+    assert f"{path}: nothing is mounted there" in sandbox.fail("status", path)
+    assert "is mounted there, not skymount" in sandbox.fail("status", "/proc")
+
+
+def test_a_daemon_that_is_stopped(box: Sandbox, mount: Mount) -> None:
+    """E4: it is shown in 2 s, and works afterwards."""
+    mount.daemon.signal(signal.SIGSTOP)
+    try:
+        found = facts(box, mount, code=1)
+    finally:
+        mount.daemon.signal(signal.SIGCONT)
+    assert found["state"] in ("stopped", "silent")  # before Linux 6.17 it may be another's process
+    if found["state"] == "stopped":
+        assert f"kill -CONT {mount.daemon.pid}" in found["reason"]
+    assert "status" not in found
+    assert facts(box, mount)["state"] == "running"
+
+
+def test_a_daemon_that_is_gone(box: Sandbox, mount: Mount) -> None:
+    """E4: it is shown, with what to do."""
+    mount.daemon.signal(signal.SIGKILL)
+    mount.daemon.wait()
+    found = facts(box, mount, code=1)
+    assert found["state"] == "gone"
+    assert f"skymount umount {mount.path}" in found["reason"]
+    said = box.skymount("status", mount.path)
+    assert f"{mount.path}  gone: its daemon is gone" in said.stdout
+
+
+@contextmanager
+def watching(box: Sandbox, *args: str | Path) -> Iterator["subprocess.Popen[bytes]"]:
+    process = subprocess.Popen(
+        [*SKYMOUNT, "status", "--watch", *map(str, args)],
+        env=box.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        end(process)
+
+
+def test_watch_until_interrupted(box: Sandbox, mount: Mount) -> None:
+    """It goes on while the daemon is stopped, and ends without a word."""
+    with watching(box, "--json", mount.path) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert json.loads(process.stdout.readline())[0]["state"] == "running"
+        mount.daemon.signal(signal.SIGSTOP)
+        try:
+            states = [json.loads(process.stdout.readline())[0]["state"] for _ in range(4)]
+        finally:
+            mount.daemon.signal(signal.SIGCONT)
+        assert {"stopped", "silent"} & set(states)
+        while json.loads(process.stdout.readline())[0]["state"] != "running":
+            pass
+        process.send_signal(signal.SIGINT)
+        assert process.wait(LIMIT) == 0
+        assert process.stderr.read() == b""
+
+
+def test_watch_until_nobody_reads(box: Sandbox, mount: Mount) -> None:
+    """As `| head` does it."""
+    with watching(box, mount.path) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert b"running" in process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(LIMIT) == 141
+        assert process.stderr.read() == b""
+
+
+REDRAWS = """
+import os, pty, sys
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execvp(sys.argv[1], sys.argv[1:])
+shown = b""
+while shown.count(b"running for") < 2:
+    shown += os.read(terminal, 65536)
+os.write(terminal, b"\\x03")
+try:
+    while piece := os.read(terminal, 65536):
+        shown += piece
+except OSError:
+    pass
+_, status = os.waitpid(pid, 0)
+sys.stdout.buffer.write(shown)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+def test_watch_at_a_terminal(box: Sandbox, mount: Mount) -> None:
+    """It is drawn over itself; Ctrl-C brings back what the terminal showed before."""
+    told = box.with_env(TERM="xterm", COLUMNS="200", LINES="40")
+    python = SKYMOUNT[0]
+    done = told.run(python, "-c", REDRAWS, *SKYMOUNT, "status", "--watch", mount.path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("\x1b[?1049h")
+    assert "\x1b[?1049l" in done.stdout
+    assert "Traceback" not in done.stdout

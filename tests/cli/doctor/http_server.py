@@ -1,0 +1,47 @@
+"""A small real HTTP server that answers everything in the same way, over TLS if told to."""
+
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
+
+
+class _Handler(BaseHTTPRequestHandler):
+    date: ClassVar[str] = ""
+    body: ClassVar[bytes] = b"{}"
+    path_known: ClassVar[str] = ""
+
+    def do_GET(self) -> None:
+        """Answer, with another Date than now if there is one."""
+        known = self.path.startswith(self.path_known)
+        self.send_response_only(200 if known else 404)
+        self.send_header("Date", self.date or self.date_time_string())
+        self.send_header("Content-Length", str(len(self.body)))
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def http_server(
+    *, date: str = "", body: bytes = b"{}", path: str = "/", tls: ssl.SSLContext | None = None
+) -> Iterator[str]:
+    """Run it on a free port of 127.0.0.1; yields its URL. Paths that do not begin so are 404."""
+    handler = type("Handler", (_Handler,), {"date": date, "body": body, "path_known": path})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.handle_error = lambda *_: None  # type: ignore[method-assign]
+        if tls is not None:
+            server.socket = tls.wrap_socket(
+                server.socket, server_side=True, do_handshake_on_connect=False
+            )
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield f"{'https' if tls else 'http'}://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()

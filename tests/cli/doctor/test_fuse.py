@@ -1,0 +1,35 @@
+"""Checks of what mounting needs, where a machine is not easily broken so."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from skymount.cli.doctor.finding import Level
+from skymount.cli.doctor.fuse import check_background_limit, check_device, check_kernel
+
+
+@pytest.mark.parametrize(
+    ("release", "level"),
+    [
+        ("6.1.0-18-amd64", Level.OK),
+        ("5.10", Level.OK),
+        ("5.9.1", Level.WARNING),
+        ("4.19.0", Level.WARNING),
+        ("odd", Level.WARNING),
+    ],
+)
+def test_kernels(release: str, level: Level) -> None:
+    assert check_kernel(release).level is level
+
+
+def test_what_is_no_device(tmp_path: Path) -> None:
+    found = check_device(tmp_path)
+    assert (found.level, found.text) == (Level.FAILURE, "it cannot be opened: Is a directory")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root has no such limit")
+def test_a_low_limit_of_background_reads(tmp_path: Path) -> None:
+    parameter = tmp_path / "max_user_bgreq"
+    parameter.write_text("4\n")
+    assert check_background_limit(parameter).level is Level.WARNING

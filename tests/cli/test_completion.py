@@ -1,0 +1,77 @@
+"""What completion offers, asked for as a shell does."""
+
+from pathlib import Path
+
+import click
+
+from skymount.cli import cli
+from tests.cli.helpers import leaves
+from tests.skymount_process import Sandbox
+
+NOTHING_TO_OFFER = {
+    "data",
+    "data_key",
+    "domain",
+    "name",
+    "numbers",
+    "value",
+}
+"""Arguments whose values only the user knows: numbers, new names, domains and data."""
+
+
+def complete(sandbox: Sandbox, line: str, word: str = "") -> list[str]:
+    """Return what is offered for the last word of a command line."""
+    told = sandbox.with_env(
+        _SKYMOUNT_COMPLETE="bash_complete",
+        COMP_WORDS=f"skymount {line} {word}",
+        COMP_CWORD=str(1 + len(line.split())),
+    )
+    done = told.skymount()
+    assert (done.returncode, done.stderr) == (0, "")
+    return list(filter(None, done.stdout.split("\n")))
+
+
+def test_commands(sandbox: Sandbox) -> None:
+    assert complete(sandbox, "", "um") == ["plain,umount"]
+    assert "plain,generate" in complete(sandbox, "key")
+
+
+def test_options(sandbox: Sandbox) -> None:
+    assert complete(sandbox, "mount", "--mem") == ["plain,--memory-cache"]
+
+
+def test_names_of_keys(sandbox: Sandbox) -> None:
+    assert complete(sandbox, "key show") == []
+    for name in ("home", "holiday", "work"):
+        sandbox.succeed("key", "generate", name)
+    both = ["plain,holiday", "plain,home"]
+    assert complete(sandbox, "key show", "ho") == both
+    assert complete(sandbox, "key remove", "ho") == both
+    assert complete(sandbox, "registry get", "ho") == both
+    assert complete(sandbox, "publish site --key", "ho") == both
+
+
+def test_names_of_mounts(sandbox: Sandbox, tmp_path: Path) -> None:
+    sandbox.configure("[mounts.home]\n[mounts.work]\n")
+    assert complete(sandbox, "mount --name") == ["plain,home", "plain,work"]
+    other = tmp_path / "other.toml"
+    other.write_text("[mounts.elsewhere]\n")
+    assert complete(sandbox, f"mount --config {other} --name") == ["plain,elsewhere"]
+    other.write_text("no toml")
+    assert complete(sandbox, f"mount --config {other} --name") == []
+
+
+def test_paths_are_left_to_the_shell(sandbox: Sandbox) -> None:
+    assert complete(sandbox, "upload", "si") == ["file,si"]
+    assert complete(sandbox, "mount", "sk") == ["dir,sk"]
+    assert complete(sandbox, "umount", "~/no-mount") == ["dir,~/no-mount"]
+
+
+def test_each_argument_offers_something_or_is_known_not_to() -> None:
+    for name, command in leaves(cli):
+        for parameter in command.params:
+            if isinstance(parameter, click.Argument) and parameter.name not in NOTHING_TO_OFFER:
+                context = click.Context(command)
+                with context:
+                    offers = parameter.shell_complete(context, "")
+                assert offers or parameter.name == "owner" or name.startswith("skylink "), name

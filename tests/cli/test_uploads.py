@@ -1,0 +1,255 @@
+"""Which portals take what commands upload, and what is said of those that do not (W3)."""
+
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.cli.helpers import piped
+from tests.fakes.portal import FakePortal, Fault, html, stalls_after, status
+from tests.portal_process import running_portal
+from tests.skymount_process import LIMIT, SKYMOUNT, Sandbox, end
+
+UPLOAD = "^POST "
+CLOSED = "http://127.0.0.1:9"
+
+
+@pytest.fixture
+def file(sandbox: Sandbox) -> Path:
+    path = sandbox.root / "file.bin"
+    path.write_bytes(bytes(3 << 20))  # more than sockets hold
+    return path
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two portals of which the first one fails, and commands that use them."""
+
+    box: Sandbox
+    fake: FakePortal
+    second: str
+
+
+@pytest.fixture
+def pair(sandbox: Sandbox, fake: FakePortal, portal: str) -> Pair:
+    return Pair(sandbox.with_env(SKYMOUNT_PORTALS=f"{fake.url} {portal}"), fake, portal)
+
+
+@pytest.fixture(scope="module")
+def third(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of another real portal."""
+    with running_portal(tmp_path_factory.mktemp("third")) as url:
+        yield url
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (status(503, "maintenance"), "maintenance"),
+        (status(401, "no"), "no"),
+        (status(413, "too large"), "too large"),
+        (html, "not"),
+        (stalls_after(-1), ""),
+    ],
+    ids=["503", "401", "413", "html", "silent"],
+)
+def test_a_portal_that_answers_wrongly(pair: Pair, file: Path, fault: Fault, said: str) -> None:
+    """W3: the next one has it, under the skylink that it has by itself; stderr says so."""
+    expected = pair.box.upload(file, pair.second)
+    pair.fake.fault(fault, UPLOAD)
+    done = pair.box.skymount("upload", "--timeout", "1", file)
+    assert (done.returncode, done.stdout) == (0, f"{expected}\n")
+    first, last = done.stderr.splitlines()
+    assert said in first
+    assert first.endswith(f"; now trying {pair.second}")
+    assert last == f"skymount: warning: it was uploaded to {pair.second}"
+
+
+@pytest.mark.parametrize("then", ["reset", "hang"])
+def test_a_portal_that_fails_in_the_middle(pair: Pair, file: Path, then: str) -> None:
+    expected = pair.box.upload(file, pair.second)
+    pair.fake.breaks_upload = 1 << 20, then
+    done = pair.box.skymount("upload", "--timeout", "1", file)
+    assert (done.returncode, done.stdout) == (0, f"{expected}\n")
+    assert len(pair.fake.asked(UPLOAD)) == 1
+
+
+def test_a_portal_that_cannot_be_reached(sandbox: Sandbox, file: Path, portal: str) -> None:
+    done = sandbox.skymount("upload", "--portal", CLOSED, "--portal", portal, file)
+    assert (done.returncode, len(done.stdout)) == (0, 47)
+    assert "cannot be reached" in done.stderr
+
+
+def test_a_directory(pair: Pair) -> None:
+    site = pair.box.directory("site")
+    (site / "a.html").write_text("a")
+    pair.fake.fault(status(503), UPLOAD)
+    done = pair.box.skymount("upload", site)
+    assert httpx.get(f"{pair.second}/{done.stdout.rstrip()}/a.html").text == "a"
+
+
+def test_all_portals_fail(sandbox: Sandbox, file: Path, fake: FakePortal) -> None:
+    """Each is named: the first in a warning, the last in the error."""
+    fake.fault(status(503, "maintenance"), UPLOAD)
+    done = sandbox.skymount("upload", "--portal", CLOSED, "--portal", fake.url, file)
+    assert (done.returncode, done.stdout) == (1, "")
+    warning, error = done.stderr.splitlines()
+    assert CLOSED in warning
+    assert error == f"skymount: maintenance (POST {fake.url}/svc/skyfile/{_path(fake)})"
+
+
+def _path(fake: FakePortal) -> str:
+    return fake.asked(UPLOAD)[0].path.removeprefix("/svc/skyfile/")
+
+
+def test_a_read_only_portal_gets_nothing(
+    sandbox: Sandbox, file: Path, fake: FakePortal, portal: str
+) -> None:
+    """W2: it is no reason for a warning either."""
+    sandbox.configure(
+        f'[[portals]]\nurl = "{fake.url}"\nread_only = true\n[[portals]]\nurl = "{portal}"\n'
+    )
+    assert sandbox.succeed("upload", file)
+    assert fake.requests == []
+
+
+# Standard input
+
+
+@pytest.mark.parametrize("then", ["reset", "hang"])
+def test_standard_input_is_sent_again(pair: Pair, then: str) -> None:
+    content = b"from a pipe" * 100_000
+    expected = piped(pair.box, content, *_from_pipe("--portal", pair.second)).stdout
+    pair.fake.breaks_upload = 1 << 19, then
+    done = piped(pair.box, content, *_from_pipe("--timeout", "1"))
+    assert (done.returncode, done.stdout) == (0, expected)
+
+
+def test_standard_input_beyond_its_bound(pair: Pair) -> None:
+    """The first failure is final, and says so."""
+    pair.fake.fault(status(503, "maintenance"), UPLOAD)
+    done = piped(pair.box, b"from a pipe", *_from_pipe("--spool", "10"))
+    assert (done.returncode, done.stdout) == (1, "")
+    said = "maintenance; it cannot be sent again: only its first 10 bytes would be kept"
+    assert done.stderr.startswith(f"skymount: {said} (POST {pair.fake.url}/")
+
+
+def test_standard_input_that_is_a_file_is_read_again(pair: Pair, file: Path) -> None:
+    pair.fake.fault(status(503), UPLOAD)
+    with file.open("rb") as stdin:
+        done = subprocess.run(
+            [*SKYMOUNT, *_from_pipe("--spool", "0")],
+            env=pair.box.env,
+            stdin=stdin,
+            capture_output=True,
+            check=True,
+            timeout=LIMIT,
+        )
+    assert len(done.stdout) == 47
+
+
+def test_memory_stays_flat(pair: Pair) -> None:
+    """Also while much of standard input is kept and sent again."""
+    size, half = 96 << 20, 48 << 20
+    pair.fake.breaks_upload = half, "reset"
+    process = subprocess.Popen(
+        [*SKYMOUNT, *_from_pipe()],
+        env=pair.box.env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert process.stdin is not None
+        for _ in range(size >> 20):
+            process.stdin.write(bytes(1 << 20))
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        out, said = process.communicate(timeout=LIMIT)
+    finally:
+        end(process)
+    assert (process.returncode, len(out)) == (0, 47), said
+    assert (
+        httpx.head(f"{pair.second}/{out.decode().rstrip()}").headers["content-length"] == f"{size}"
+    )
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+    assert int(line.split()[1]) << 10 < 80 << 20
+
+
+def test_a_size_that_is_none(sandbox: Sandbox) -> None:
+    assert "not a size" in sandbox.fail("upload", "-", "--name", "x", "--spool", "much", code=2)
+
+
+def _from_pipe(*options: str) -> tuple[str, ...]:
+    return ("upload", *options, "-", "--name", "x")
+
+
+# Replicas
+
+
+def test_replicas(sandbox: Sandbox, file: Path, portal: str, third: str) -> None:
+    both = ("--portal", portal, "--portal", third)
+    skylink = sandbox.succeed("upload", *both, "--replicas", "2", file).rstrip()
+    for url in (portal, third):
+        assert httpx.head(f"{url}/{skylink}").status_code == 200
+
+
+def test_replicas_of_standard_input(sandbox: Sandbox, portal: str, third: str) -> None:
+    line = _from_pipe("--portal", portal, "--portal", third, "--replicas", "2")
+    done = piped(sandbox, b"from a pipe", *line)
+    assert (done.returncode, done.stderr) == (0, "")
+    for url in (portal, third):
+        assert httpx.get(f"{url}/{done.stdout.rstrip()}").content == b"from a pipe"
+
+
+def test_too_few_replicas(pair: Pair, file: Path) -> None:
+    """The message says which portals have it, and why others do not."""
+    skylink = pair.box.upload(file, pair.second)
+    pair.fake.fault(status(503, "maintenance"), UPLOAD)
+    said = pair.box.fail("upload", "--replicas", "2", file)
+    assert said.startswith(
+        f"1 of 2 portals have it: {pair.second} has {skylink}; maintenance (POST {pair.fake.url}/"
+    )
+
+
+def test_a_replica_takes_the_place_of_another(pair: Pair, file: Path, third: str) -> None:
+    pair.fake.fault(status(503), UPLOAD)
+    three = [f"--portal={url}" for url in (pair.fake.url, pair.second, third)]
+    done = pair.box.skymount("upload", *three, "--replicas", "2", file)
+    assert (done.returncode, len(done.stdout)) == (0, 47)
+    assert done.stderr.endswith(f"now trying {third}\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--replicas", "3"], "--replicas 3: there are 2 portals to upload to"),
+        (["--replicas", "2", "--dry-run"], "neither --dry-run nor a skykey"),
+        (["--replicas", "2", "--skykey-name", "x"], "neither --dry-run nor a skykey"),
+    ],
+)
+def test_replicas_that_make_no_sense(pair: Pair, file: Path, options: list[str], said: str) -> None:
+    assert said in pair.box.fail("upload", *options, file, code=2)
+    assert pair.fake.requests == []
+
+
+def test_portals_that_name_it_differently(pair: Pair, file: Path, fake: FakePortal) -> None:
+    from tests.fakes.skyfiles import of_files
+
+    other = of_files({"other": b"content"})
+    fake.add(other)
+    skylink = pair.box.upload(file, pair.second)
+    said = pair.box.fail("upload", "--replicas", "2", file)
+    assert said.startswith("the portals gave it different skylinks: ")
+    assert f"{pair.second} has {skylink}" in said
+    assert f"{fake.url} has {other.skylink}" in said
+
+
+def test_publish_goes_to_the_next_portal(pair: Pair, file: Path) -> None:
+    pair.box.succeed("key", "generate", "home")
+    pair.fake.fault(status(503), UPLOAD)
+    done = pair.box.skymount("publish", file, "--key", "home", "--as", "x")
+    assert (done.returncode, len(done.stdout)) == (0, 47)
+    assert f"it was uploaded to {pair.second}\n" in done.stderr

@@ -1,0 +1,152 @@
+"""The wheel, the source distribution, and pipx: what an installation from them has."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Mapping
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PIP = "pip==26.1"  # pipx brings an environment of its own for it, of this version at least
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("packaging")]
+
+
+def run(*command: str | Path, env: Mapping[str, str] | None = None, cwd: Path = ROOT) -> str:
+    """Run a command, which must succeed; return its output."""
+    words = [os.fspath(word) for word in command]
+    done = subprocess.run(
+        words, capture_output=True, text=True, env=env, cwd=cwd, timeout=250, check=False
+    )
+    assert done.returncode == 0, f"{words}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def pip_wheel(directory: Path, *args: str | Path) -> None:
+    """Make wheels with the build tools that are installed."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "-q"]
+    run(*pip, "--no-deps", "--no-build-isolation", "--wheel-dir", directory, *args)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the checkout, so that a build leaves nothing in it."""
+    copy = tmp_path_factory.mktemp("source") / "skymount"
+    listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, copy / name)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Path:
+    """A directory with the wheel."""
+    directory = tmp_path_factory.mktemp("wheels")
+    pip_wheel(directory, source)
+    return directory
+
+
+def _wheel(directory: Path) -> Path:
+    (found,) = directory.glob("skymount-*.whl")
+    return found
+
+
+def _data(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if ".data/data/" in name]
+        return {name.partition(".data/data/")[2]: archive.read(name) for name in names}
+
+
+def test_one_wheel_is_for_all_later_versions_of_python(wheels: Path) -> None:
+    """Its tag says so, and that of the extension in it."""
+    wheel = _wheel(wheels)
+    python, abi, _ = wheel.stem.split("-")[2:]
+    assert (python, abi) == ("cp311", "abi3")
+    with zipfile.ZipFile(wheel) as archive:
+        extensions = [name for name in archive.namelist() if name.endswith(".so")]
+    assert extensions == ["skymount/wire/_merkle.abi3.so"]
+
+
+def test_the_wheel_describes_itself(wheels: Path) -> None:
+    with zipfile.ZipFile(_wheel(wheels)) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        found = Parser().parsestr(archive.read(name).decode())
+    assert found["Description-Content-Type"] == "text/markdown"
+    assert str(found.get_payload()).startswith("# skymount")
+
+
+def test_the_wheel_has_units_man_pages_and_completion(wheels: Path) -> None:
+    data = _data(_wheel(wheels))
+    units = {f"share/systemd/user/{path.name}" for path in (ROOT / "systemd").iterdir()}
+    assert units <= data.keys()
+    assert {"share/man/man1/skymount.1", "share/man/man1/skymount-mount.1"} <= data.keys()
+    assert b"_SKYMOUNT_COMPLETE=bash_complete" in data["share/bash-completion/completions/skymount"]
+    assert b"#compdef skymount" in data["share/zsh/site-functions/_skymount"]
+    assert b"--command skymount" in data["share/fish/vendor_completions.d/skymount.fish"]
+
+
+def test_a_wheel_of_the_source_distribution_is_the_same(
+    tmp_path: Path, source: Path, wheels: Path
+) -> None:
+    code = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+    run(sys.executable, "-c", code, tmp_path, cwd=source)
+    (archive,) = tmp_path.glob("skymount-*.tar.gz")
+    with tarfile.open(archive) as packed:
+        packed.extractall(tmp_path / "unpacked", filter="data")
+    (unpacked,) = (tmp_path / "unpacked").iterdir()
+    pip_wheel(tmp_path / "again", unpacked)
+    again, before = _wheel(tmp_path / "again"), _wheel(wheels)
+    assert _data(again) == _data(before)
+    with zipfile.ZipFile(again) as one, zipfile.ZipFile(before) as other:
+        assert sorted(one.namelist()) == sorted(other.namelist())
+
+
+def test_pipx_installs_the_wheel_without_a_compiler(tmp_path: Path, wheels: Path) -> None:
+    """docs/install.md: with wheels of all that it needs, no development tool is used."""
+    pip_wheel(wheels, "--require-hashes", "-r", ROOT / "requirements/runtime.txt")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    run(*pip, "download", "-q", "--no-deps", "--dest", wheels, PIP)
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("sh", "env"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    env = {
+        "PATH": str(programs),
+        "HOME": str(tmp_path / "home"),
+        "PIPX_HOME": str(tmp_path / "pipx"),
+        "PIPX_BIN_DIR": str(tmp_path / "bin"),
+        "PIPX_MAN_DIR": str(tmp_path / "man"),
+        "PIPX_COMPLETION_DIR": str(tmp_path / "completion"),
+        "LC_ALL": "C.UTF-8",
+    }
+    offline = f"--no-index --only-binary :all: --find-links {wheels}"
+    pipx = [sys.executable, "-m", "pipx"]
+    said = run(*pipx, "install", "--pip-args", offline, _wheel(wheels), env=env)
+    assert "skymount" in said
+    program = tmp_path / "bin/skymount"
+    assert run(program, "--version", env=env, cwd=tmp_path).startswith("skymount ")
+    assert "Usage: skymount mount" in run(program, "mount", "--help", env=env, cwd=tmp_path)
+    python = tmp_path / "pipx/venvs/skymount/bin/python"
+    run(python, "-c", "import pyfuse3, skymount.wire._merkle", env=env, cwd=tmp_path)
+    assert (tmp_path / "man/man1/skymount.1").exists()
+    run(*pipx, "uninstall", "skymount", env=env)
+    assert not program.exists()
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="no groff")
+def test_roff_has_no_complaint_about_a_man_page(wheels: Path) -> None:
+    pages = {name: text for name, text in _data(_wheel(wheels)).items() if "/man/" in name}
+    assert len(pages) > 15
+    for name, text in pages.items():
+        done = subprocess.run(
+            ["groff", "-man", "-ww", "-z", "-Tutf8"], input=text, capture_output=True, check=True
+        )
+        assert done.stderr == b"", name
