@@ -30,7 +30,8 @@ def commands(text: str) -> Iterator[list[str]]:
                 words = words[words.index("skymount") + 1 :]
                 end = (n for n, word in enumerate(words) if _END_OF_COMMAND.fullmatch(word))
                 found = words[: next(end, len(words))]
-                yield [word for word in found if word != "…"]
+                if found:
+                    yield [word for word in found if word != "…"]
 
 
 USES = [
