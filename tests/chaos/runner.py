@@ -19,8 +19,6 @@ from tests.chaos.work import DOCUMENTS, ENTRIES, Memory, Operation, Work, expect
 from tests.chaos.work import value_of as document_value
 from tests.skymount_process import close_pipes
 
-SLACK = 5.0
-"""Seconds that a system call may take beyond the time-out of an operation."""
 COMMAND_LIMIT = 90.0
 RECOVERY = 8.0
 """Seconds after a time without any healthy portal in which operations may still fail: paused
@@ -68,8 +66,10 @@ class WorkerProcess:
 class Runner:
     """Runs one schedule after the other in an arena."""
 
-    def __init__(self, arena: Arena) -> None:
+    def __init__(self, arena: Arena, slack: float) -> None:
         self.arena = arena
+        self.slack = slack
+        """Seconds that a system call may take beyond the time-outs of its operations."""
         self.memory = Memory()
         self.report = Report()
         self.durations: dict[str, list[float]] = {}
@@ -82,7 +82,7 @@ class Runner:
 
     @property
     def syscall_limit(self) -> float:
-        return self.arena.setting.timeout + SLACK
+        return self.arena.setting.timeout + self.slack
 
     def prepare(self) -> None:
         """Publish a first page, so that there is something behind the names that move."""
@@ -195,9 +195,11 @@ class Runner:
                 self.report.failures.append(f"{self._told(operation, found)} [{self._schedule}]")
 
     def _bound(self, call: str) -> float:
-        """A path may take two operations, each of which may take the whole time-out."""
-        steps = 2 if call in ("open", "stat", "listdir", "unlink") else 1
-        return steps * self.arena.setting.timeout + SLACK
+        """Each operation may take the whole time-out. A path may take two operations, and so may a
+        read: what the kernel could not read ahead, it reads once more.
+        """
+        steps = 1 if call in ("close", "pwrite") else 2
+        return steps * self.arena.setting.timeout + self.slack
 
     def _is_right(self, operation: Operation, found: dict[str, Any]) -> bool:
         """Of what is absent, ENOENT is the right answer; `judge` has seen whether it is absent."""
@@ -307,9 +309,9 @@ class Runner:
 
 
 @contextmanager
-def runner(arena: Arena) -> Iterator[Runner]:
+def runner(arena: Arena, slack: float = 5.0) -> Iterator[Runner]:
     """Run schedules, and end what that started."""
-    made = Runner(arena)
+    made = Runner(arena, slack)
     try:
         made.prepare()
         yield made

@@ -19,17 +19,18 @@ pytestmark = [*NEEDS_MOUNTS, pytest.mark.slow, pytest.mark.timeout(400)]
 
 SCHEDULES = 25
 SECONDS = 1.5
+SLACK = 30.0
 RIGHT = 0.9
 """The share of operations that must be right, of those that a healthy portal could serve."""
 
 CHAINS = {
-    "two portals": (1000, Setting(writes=False)),
+    "two portals": (1000, Setting()),
     "two portals of one network": (2000, Setting(is_shared=True)),
     "two portals of one network over TLS": (
         3000,
         Setting(is_shared=True, tls=True, verify="available", disk_cache="64 MiB"),
     ),
-    "three portals": (4000, Setting(portals=3, writes=False)),
+    "three portals": (4000, Setting(portals=3)),
 }
 """The seed of the first schedule, and what it runs with."""
 
@@ -47,7 +48,7 @@ def test_chaos(tmp_path: Path, name: str) -> None:
     G12: A revision is never signed for two contents, also after a crash.
     """
     first, setting = CHAINS[name]
-    with arena(tmp_path, setting) as made, runner(made) as run:
+    with arena(tmp_path, setting) as made, runner(made, SLACK) as run:
         for seed in range(first, first + SCHEDULES):
             run.run(make_schedule(seed, setting, SECONDS))
         run.settle()
