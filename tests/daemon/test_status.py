@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from skymount.errors import PortalError
 from skymount.fs.failures import FailureLog
 from skymount.fs.skylinks.tree_cache import TreeCache, TreeCacheConfig
 from skymount.portal.health import HealthFigures, PortalHealth
+from skymount.portal.ledger.owed_entry import OwedTotal
 
 
 class _Names:
@@ -43,7 +45,7 @@ async def test_status() -> None:
     client = SimpleNamespace(http=SimpleNamespace(in_flight=2))
     status.portals = SimpleNamespace(figures=lambda: [failing_portal()], clients=[client])
     status.memory_cache = MemoryCache(1 << 20)
-    status.reader = SimpleNamespace(counts={"bytes": 7}, hits=5, misses=1)
+    status.reader = SimpleNamespace(counts={"bytes": 7, "requests": 1}, hits=5, misses=1)
     status.trees = TreeCache(TreeCacheConfig(1 << 20))
     status.skylinks, status.domains = _Names(2, 100), _Names(1, 10)
     status.operations = {"read": 3, "lookup": 4}
@@ -51,10 +53,12 @@ async def test_status() -> None:
     asking = trio.current_time()
     status.under_way = {7: ("read", asking - 2.5), 9: ("open", asking)}
     status.failures = FailureLog()
+    totals = [OwedTotal("http://a.example", 2, time.time() - 9.0, "down")]
+    status.owed = SimpleNamespace(totals=totals)
     found = json.loads(status.to_json())
     assert (found["pid"], found["mountpoint"]) == (os.getpid(), "/mnt")
     assert (found["portals"], found["own_portal"]) == (["http://a.example"], False)
-    assert (found["skylinks"], found["domains"], found["fetched"]) == (2, 1, {"bytes": 7})
+    assert (found["skylinks"], found["domains"], found["fetched"]["bytes"]) == (2, 1, 7)
     assert found["memory_cache"] == {
         "size": 1 << 20,
         "used": 0,
@@ -84,5 +88,12 @@ async def test_status() -> None:
             "requests": 2,
         }
     ]
+    (owed,) = found["owed_entries"]
+    assert 9 <= owed.pop("oldest_seconds") < 60
+    assert owed == {"url": "http://a.example", "count": 2, "reason": "down"}
     assert list(found["operations"]) == ["lookup", "read"]
     assert status.usage() == (110, 3)
+    text = status.to_metrics().decode()
+    assert 'skymount_portal_up{portal="http://a.example"} 0\n' in text
+    assert "skymount_requests_under_way 1\n" in text
+    assert "skymount_requests_under_way 2\n" in status.to_metrics_of_http().decode()

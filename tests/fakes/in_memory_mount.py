@@ -308,7 +308,7 @@ async def open_in_memory_mount(
         skylinks = made(parse_skylink_name, InodeSpace.SKYLINKS)
         domains = made(parse_domain_name, InodeSpace.HNS)
         files = FileSystem(
-            StaticTree(lambda: b'{"pid": 1}'),
+            StaticTree(lambda: b'{"pid": 1}', lambda: b"skymount_open_files 0\n"),
             {
                 each[0].space: SkylinksDirectory(
                     reader,  # type: ignore[arg-type]

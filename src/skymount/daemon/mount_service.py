@@ -10,7 +10,7 @@ from functools import partial
 
 import trio
 
-from skymount import keyring, process_hardening
+from skymount import keyring, process_hardening, systemd
 from skymount.config import Config
 from skymount.content.cache import block_store
 from skymount.content.cache.block_store import BlockStore
@@ -20,10 +20,11 @@ from skymount.content.cache.memory_cache import MemoryCache
 from skymount.content.cache.write_behind import open_write_behind
 from skymount.content.fetch.reader import ContentReader, open_reader
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
+from skymount.content.replication.replicator import Replicator
 from skymount.content.skydb.documents import Document, Documents
 from skymount.daemon import signals
 from skymount.daemon.embedded_portal import EmbeddedPortal, is_reachable
-from skymount.daemon.readiness import Report, announce, notify_systemd
+from skymount.daemon.readiness import Report, announce
 from skymount.daemon.reload import Reloader
 from skymount.daemon.signals import SignalActions
 from skymount.daemon.status import MountStatus
@@ -51,6 +52,7 @@ from skymount.portal.ledger.ledger import Ledger, default_path
 from skymount.portal.options import DEFAULT_SVC_PORTAL_URL
 from skymount.portal.registry.entry_state import EntryState
 from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig, ResolvableName
+from skymount.portal.registry.owed_sender import OwedSender
 from skymount.portal.registry.read_repair import ReadRepair
 from skymount.portal.registry.spool_retry import SpoolRetry
 from skymount.portal.registry.verified_registry import VerifiedRegistry
@@ -113,10 +115,11 @@ async def _serve(
             open_portals(config.portal_options, config.timeout / _SILENT_PORTALS)
         )
         status.portals = portals
-        reader = await _open_reader(stack, config, portals, status, report)
+        loader = SkyfileLoader(portals, config.verify)
+        reader = await _open_reader(stack, config, loader, portals, status, report)
         nursery = await stack.enter_async_context(trio.open_nursery())
         ledger = stack.enter_context(closing(Ledger(default_path())))
-        registry = VerifiedRegistry(portals, ledger)
+        registry = VerifiedRegistry(portals, ledger, policy=config.registry_writes)
         if config.send_pending:
             registry.repair = _read_repair(registry, ledger, nursery)
         keys = KeyringCache(Keyring(keyring.default_path()))
@@ -126,15 +129,23 @@ async def _serve(
             portals, registry, NameResolverConfig(config.hns_ttl, config.verify)
         )
         content_trees = _content_trees(config, reader, resolver, reads, nursery, status)
-        documents = Documents(registry, reader, portals, config.verify)
+        documents = Documents(
+            registry, reader, portals, config.verify, writes=config.registry_writes
+        )
         key_trees = _key_trees(config, keys, registry, documents, nursery)
         retry = SpoolRetry(registry, ledger, keys.latest, sends=config.send_pending)
+        replicate = Replicator(portals, reader, loader).replicate
+        owed = status.owed = OwedSender(
+            registry, ledger, sends=config.send_pending, send_content=replicate
+        )
         mount = fuse.FuseConfig(
             config.mountpoint, config.allow_other, config.timeout, config.mount_options
         )
         trees: Sequence[Subtree] = (*content_trees, *key_trees)
         file_system = FileSystem(
-            StaticTree(status.to_json), dict(zip(InodeSpace, trees, strict=True)), status.usage
+            StaticTree(status.to_json, status.to_metrics),
+            dict(zip(InodeSpace, trees, strict=True)),
+            status.usage,
         )
         adapter = fuse.FuseAdapter(file_system, mount, portals.waited_for)
         status.files, status.failures = file_system, adapter.failures
@@ -149,27 +160,46 @@ async def _serve(
                 nursery.start_soon(announce, config, report, embedded, reads)
                 nursery.start_soon(reads.run)
                 nursery.start_soon(retry.run)
+                nursery.start_soon(owed.run)
                 nursery.start_soon(adapter.failures.run)
+                if config.metrics_listen:
+                    nursery.start_soon(_serve_metrics, config, status, report)
                 for client in portals.clients:
                     nursery.start_soon(client.connect)
                 await fuse.run()
         finally:
-            notify_systemd("STOPPING=1")
+            systemd.notify("STOPPING=1")
             fuse.detach()
             with trio.CancelScope(shield=True, deadline=trio.current_time() + stop_grace):
                 for tree in key_trees:
                     await tree.close()  # posts open files, or keeps them in the spool
             with trio.CancelScope(shield=True):
                 await retry.say_what_is_pending()
+                await owed.say_what_is_owed()
             nursery.cancel_scope.cancel()
     log.info("%s: unmounted", config.mountpoint)
 
 
+async def _serve_metrics(config: Config, status: MountStatus, report: Report) -> None:
+    from skymount.daemon.metrics_server import serve
+
+    try:
+        await serve(config.metrics_listen, status.to_metrics_of_http)
+    except OSError as error:
+        warning = f"metrics_listen: {config.metrics_listen}: {error.strerror or error}"
+        log.warning(warning)
+        report.warning(warning)
+
+
 async def _open_reader(
-    stack: AsyncExitStack, config: Config, portals: Portals, status: MountStatus, report: Report
+    stack: AsyncExitStack,
+    config: Config,
+    loader: SkyfileLoader,
+    portals: Portals,
+    status: MountStatus,
+    report: Report,
 ) -> ContentReader:
     cache = status.memory_cache = MemoryCache(config.memory_cache)
-    loader = SkyfileLoader(portals, config.verify)
     disk_cache = None
     store = await trio.to_thread.run_sync(_open_store, config, cache.buffers, report)
     if store is not None:

@@ -1,10 +1,11 @@
-"""What a mount says of itself: ``.skymount/status.json``, and its size for statfs."""
+"""What a mount says of itself: ``status.json``, figures for Prometheus, its size for statfs."""
 
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import trio
 
@@ -20,6 +21,8 @@ from skymount.fs.skylinks.name_table import NameTable
 from skymount.fs.skylinks.tree_cache import TreeCache
 from skymount.portal.failover import Portals
 from skymount.portal.health import HealthFigures
+from skymount.portal.ledger.owed_entry import OwedTotal
+from skymount.portal.registry.owed_sender import OwedSender
 
 
 @dataclass
@@ -35,6 +38,7 @@ class MountStatus:
     trees: TreeCache = field(init=False)
     skylinks: NameTable = field(init=False)
     domains: NameTable = field(init=False)
+    owed: OwedSender = field(init=False)
     files: FileSystem = field(init=False)
     operations: Mapping[str, int] = field(init=False)  # requests of the kernel by kind
     under_way: Mapping[int, tuple[str, float]] = field(init=False)  # those not answered yet
@@ -42,8 +46,29 @@ class MountStatus:
     _started: float = field(init=False, default_factory=time.time)
 
     def to_json(self) -> bytes:
+        found = self._figures(self._others_under_way())
+        return json.dumps(found, indent=2).encode() + b"\n"
+
+    def to_metrics(self) -> bytes:
+        """Return the figures for Prometheus, as a request of the kernel sees them."""
+        return self._metrics(self._others_under_way())
+
+    def to_metrics_of_http(self) -> bytes:
+        """The same as they are while the kernel asks for nothing."""
+        return self._metrics(list(self.under_way.values()))
+
+    def _metrics(self, under_way: Sequence[tuple[str, float]]) -> bytes:
+        from skymount.daemon.metrics import render
+
+        return render(self._figures(under_way), self.failures.counts)
+
+    def _others_under_way(self) -> Sequence[tuple[str, float]]:
+        """Return the requests under way without the one that is asking: the youngest."""
+        return list(self.under_way.values())[:-1]
+
+    def _figures(self, under_way: Sequence[tuple[str, float]]) -> dict[str, Any]:
         cache, trees, reader = self.memory_cache, self.trees, self.reader
-        found = {
+        return {
             "version": __version__,
             "pid": os.getpid(),
             "mountpoint": self.config.mountpoint,
@@ -53,6 +78,7 @@ class MountStatus:
                 _rounded(each) | {"requests": client.http.in_flight}
                 for each, client in zip(self.portals.figures(), self.portals.clients, strict=True)
             ],
+            "owed_entries": [_owed(each) for each in self.owed.totals],
             "own_portal": self.embedded_portal.is_running,
             "verify": self.config.verify.value,
             "memory_cache": {
@@ -69,21 +95,10 @@ class MountStatus:
             "domains": len(self.domains),
             "open_files": len(self.files.open_files),
             "open_directories": len(self.files.open_directories),
-            "requests": self._requests(),
+            "requests": _oldest(under_way),
             "operations": dict(sorted(self.operations.items())),
             "failed_operations": self.failures.recent(),
         }
-        return json.dumps(found, indent=2).encode() + b"\n"
-
-    def _requests(self) -> Mapping[str, object]:
-        """Return the requests under way, without the one that is asking: the youngest."""
-        others = list(self.under_way.values())[:-1]
-        oldest = None
-        if others:
-            operation, begun = others[0]
-            seconds = round(trio.current_time() - begun, 3)
-            oldest = {"operation": operation, "seconds": seconds}
-        return {"under_way": len(others), "oldest": oldest}
 
     def _disk_cache(self) -> Mapping[str, int]:
         queue = self.write_behind
@@ -100,8 +115,27 @@ class MountStatus:
         return size + more_size, files + more_files
 
 
+def _oldest(under_way: Sequence[tuple[str, float]]) -> Mapping[str, object]:
+    """Return how many requests are under way, and the oldest."""
+    oldest = None
+    if under_way:
+        operation, begun = under_way[0]
+        seconds = round(trio.current_time() - begun, 3)
+        oldest = {"operation": operation, "seconds": seconds}
+    return {"under_way": len(under_way), "oldest": oldest}
+
+
 def _rounded(figures: HealthFigures) -> dict[str, object]:
     found = asdict(figures) | {"state": figures.state.value, "rank": figures.rank.name.lower()}
     return {
         key: round(value, 4) if isinstance(value, float) else value for key, value in found.items()
+    }
+
+
+def _owed(total: OwedTotal) -> Mapping[str, object]:
+    return {
+        "url": total.portal,
+        "count": total.count,
+        "oldest_seconds": round(time.time() - total.since, 3),
+        "reason": total.reason,
     }
