@@ -216,7 +216,10 @@ def _key_trees(
     documents: Documents,
     nursery: trio.Nursery,
 ) -> tuple[RegistryDirectory[EntryState], RegistryDirectory[Document]]:
-    ttl, grace = config.registry_ttl, config.lookup_grace
+    ttl, grace, timeout = config.registry_ttl, config.lookup_grace, config.timeout
+    entry_files = RegistryDirectoryConfig(
+        InodeSpace.REGISTRY, ttl=ttl, grace=grace, timeout=timeout
+    )
 
     def attributes(state: EntryState) -> Mapping[str, str]:
         return {} if state.signed is None else entry_attributes(state.signed)
@@ -225,14 +228,14 @@ def _key_trees(
         RegistryDirectory(
             registry,
             keys,
-            RegistryDirectoryConfig(InodeSpace.REGISTRY, ttl=ttl, grace=grace),
+            entry_files,
             attributes,
             nursery,
         ),
         RegistryDirectory(
             documents,
             keys,
-            RegistryDirectoryConfig(InodeSpace.SKYDB, suffix=b".json", ttl=ttl, grace=grace),
+            replace(entry_files, space=InodeSpace.SKYDB, suffix=b".json"),
             lambda document: {**attributes(document.entry), "verified": document.verified.value},
             nursery,
         ),
