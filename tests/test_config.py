@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from skymount.config import KEYS, Config, default_log_file, load, parse_size
+from skymount.config import KEYS, Config, default_log_file, load
 from skymount.config_file import default_path
+from skymount.config_values import parse_size
 from skymount.content.model.skyfile import VerifyPolicy
 from skymount.errors import ConfigError
 from skymount.portal.options import DEFAULT_SVC_PORTAL_URL, PortalOptions
@@ -41,6 +42,12 @@ def refused(text: str, **more: Any) -> str:
     said = str(caught.value)
     assert said.startswith(f"{path}: ")
     return re.sub(r"^line \d+: ", "", said.removeprefix(f"{path}: "))
+
+
+def test_options_of_the_kernel() -> None:
+    assert load({"mount_options": "ro,noexec"}, environ=NOWHERE).mount_options == ("ro", "noexec")
+    with pytest.raises(ConfigError, match="mount_options: unknown: suid; known ones: ro, noexec"):
+        load({"mount_options": ["suid"]}, environ=NOWHERE)
 
 
 def test_without_anything_there_are_defaults() -> None:
@@ -78,6 +85,7 @@ def test_every_key_can_be_set_in_the_file() -> None:
         redirect_hosts = ["upload.example", "127.0.0.1:81"]
         mountpoint = "~/sky"
         allow_other = true
+        mount_options = ["ro"]
         verify = "require"
         memory_cache = "1 GiB"
         tree_cache = "16 MiB"
@@ -89,6 +97,8 @@ def test_every_key_can_be_set_in_the_file() -> None:
         hns_ttl = 30
         timeout = 10
         log_file = "/tmp/log"
+        log_level = "Warning"
+        metrics_listen = "[::1]:9464"
         """
     )
     found = load({}, environ=NOWHERE)
@@ -104,6 +114,7 @@ def test_every_key_can_be_set_in_the_file() -> None:
         redirect_hosts=("upload.example", "127.0.0.1:81"),
         mountpoint="~/sky",
         allow_other=True,
+        mount_options=("ro",),
         verify=VerifyPolicy.REQUIRE,
         memory_cache=1 << 30,
         tree_cache=16 << 20,
@@ -115,6 +126,8 @@ def test_every_key_can_be_set_in_the_file() -> None:
         hns_ttl=30.0,
         timeout=10.0,
         log_file="/tmp/log",
+        log_level="warning",
+        metrics_listen="[::1]:9464",
     )
     assert all(getattr(found, key) != getattr(Config(), key) for key in KEYS)
 
@@ -215,9 +228,55 @@ def test_an_empty_variable_counts_as_not_set() -> None:
 
 
 def test_other_variables_are_not_ours() -> None:
-    """Nor does a variable of our prefix that is no key stop anything."""
+    """Nor does a variable of our prefix that resembles no key stop anything."""
     environ = {"TIMEOUT": "x", "SKYMOUNT_WHATEVER": "x", "skymount_timeout": "x"}
     assert load({}, environ=environ) == Config()
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("SKYMOUNT_PORTAL", "SKYMOUNT_PORTALS"),
+        ("SKYMOUNT_PORTALL", "SKYMOUNT_PORTALS"),
+        ("SKYMOUNT_DISKCACHE", "SKYMOUNT_DISK_CACHE"),
+        ("SKYMOUNT_PORTAL_PASSWRD", "SKYMOUNT_PORTAL_PASSWORD"),
+    ],
+)
+def test_a_misspelt_variable(name: str, meant: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load({}, environ={name: "x"})
+    assert str(caught.value) == f"{name}: there is no such variable; did you mean {meant}?"
+
+
+def test_the_password_of_a_portal_is_no_key() -> None:
+    assert load({}, environ={"SKYMOUNT_PORTAL_PASSWORD": "x"}) == Config()
+
+
+@pytest.mark.parametrize(
+    "text", ["http://a http://b", "http://a,http://b", " http://a,\thttp://b "]
+)
+def test_blanks_or_commas_separate_portals(text: str) -> None:
+    assert load({}, environ={"SKYMOUNT_PORTALS": text}).portals == ("http://a", "http://b")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('portal = "http://a"', "unknown key 'portal'; did you mean portals?"),
+        ('[mount.home]\nmountpoint = "/a"', "unknown key 'mount'; did you mean [mounts.home]?"),
+        ('[mount]\nmountpoint = "/a"', "unknown key 'mount'; did you mean [mounts]?"),
+        (
+            '[mounts.a]\nmount_point = "/a"',
+            "[mounts.a]: unknown key 'mount_point'; did you mean mountpoint?",
+        ),
+        (
+            '[[portals]]\nurl = "http://a"\napikey = "b"',
+            "[[portals]] 1: unknown key 'apikey'; did you mean api_key?",
+        ),
+    ],
+)
+def test_a_misspelt_key(text: str, said: str) -> None:
+    assert refused(text) == said
 
 
 def test_one_table_of_many_is_used() -> None:
@@ -357,7 +416,7 @@ def test_an_unknown_key_in_a_table_that_is_not_used() -> None:
         ("memory_cache = -1", "not a size"),
         ("memory_cache = 1.5", "not a size"),
         ("memory_cache = true", "not a size"),
-        ('disk_cache = "on"', "not a size: 'on'; write it like 128 MiB, or off"),
+        ('disk_cache = "on"', "not a size: 'on'; write it like 128 MiB, 2G or 500 MB, or off"),
         ("disk_cache = false", "not a size"),
         ("timeout = 0", "must be above 0 seconds and at most 3600"),
         ("timeout = -1", "must be above 0 seconds and at most 3600"),
@@ -369,6 +428,11 @@ def test_an_unknown_key_in_a_table_that_is_not_used() -> None:
         ('timeout = "soon"', "not a number of seconds"),
         ("lookup_grace = []", "must be a number of seconds"),
         ("log_file = 1", "must be a string"),
+        ('log_level = "loud"', "not one of debug, info, warning, error: 'loud'"),
+        ('metrics_listen = "0.0.0.0:9464"', "not an address of this machine alone"),
+        ('metrics_listen = "9464"', "not an address like 127.0.0.1:9464"),
+        ('metrics_listen = "127.0.0.1:99999"', "not an address like 127.0.0.1:9464"),
+        ('metrics_listen = "::1:9464"', "not an address like 127.0.0.1:9464"),
     ],
 )
 def test_a_bad_value_is_refused_with_its_place(line: str, words: str) -> None:
@@ -401,6 +465,12 @@ def test_a_bad_flag_is_named() -> None:
         ("128 MiB", 128 << 20),
         (" 3 GIB ", 3 << 30),
         ("1TiB", 1 << 40),
+        ("1G", 1 << 30),
+        ("1 m", 1 << 20),
+        ("1GB", 10**9),
+        ("128 MB", 128 * 10**6),
+        ("1.5 GiB", 3 << 29),
+        ("0.25kB", 250),
     ],
 )
 def test_sizes(text: object, size: int) -> None:
@@ -409,7 +479,10 @@ def test_sizes(text: object, size: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "MiB", "1.5 MiB", "-1", "1 MB", "1 M", "0x10", "1 MiB MiB", "9" * 16, "٣", 1 << 50, None],
+    [
+        *("", "MiB", "1.5", "1.5 B", "1. M", "-1", "1 X", "1 MBB", "1 iB", "0x10", "1 MiB MiB"),
+        *("9" * 16, "٣", 1 << 50, None),
+    ],
 )
 def test_what_is_not_a_size(text: object) -> None:
     with pytest.raises(ConfigError):

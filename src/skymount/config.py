@@ -4,7 +4,6 @@ The file is TOML. An unknown key is an error, so that a typing error does not go
 that the library takes too are checked by its rules. docs/configuration.md lists every key.
 """
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -19,115 +18,28 @@ from skymount.config_portals import (
     OPTION_KEYS,
     Place,
     PortalTable,
-    first_repeated,
     is_tables,
     parse_tables,
 )
+from skymount.config_values import PARSERS
 from skymount.content.model.skyfile import VerifyPolicy
+from skymount.did_you_mean import did_you_mean
 from skymount.errors import ConfigError, MalformedError, WrongTypeError
 from skymount.portal.options import (
     CONNECTIONS,
     DEFAULT_SVC_PORTAL_URL,
     ClientOptions,
     PortalOptions,
-    parse_portal_url,
     portal_identity,
 )
-from skymount.portal.validation import flag, seconds, text, texts
-from skymount.wire.dialect import Dialect, dialect_named
+from skymount.wire.dialect import Dialect
 
 ENVIRONMENT_PREFIX = "SKYMOUNT_"
 
+OTHER_VARIABLES = ("SKYMOUNT_PORTAL_PASSWORD",)
+"""Variables that begin so and are not keys of the configuration."""
+
 _LOG_NAME_LIMIT = 200  # characters of a mount point in the name of its log
-_UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
-_SIZE = re.compile(r"(\d{1,15})\s*([a-z]*)", re.ASCII | re.IGNORECASE)
-_SECONDS_LIMIT = 3600
-
-
-def parse_size(value: object) -> int:
-    """Parse a number of bytes: an integer, or text like ``128 MiB``."""
-    if type(value) is int and 0 <= value < 1 << 50:
-        return value
-    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
-    unit = _UNITS.get(match[2].lower()) if match else None
-    if match is None or unit is None:
-        raise ConfigError(f"not a size: {shown(repr(value))}; write it like 128 MiB")
-    return int(match[1]) * unit
-
-
-def _size_or_off(value: object) -> int:
-    if value == "off":
-        return 0
-    try:
-        return parse_size(value)
-    except ConfigError as error:
-        raise ConfigError(f"{error}, or off") from None
-
-
-def _seconds(value: object, key: str) -> float:
-    if isinstance(value, str):
-        try:
-            value = float(value)
-        except ValueError:
-            raise ConfigError(f"not a number of seconds: {value!r}") from None
-    return seconds(value, key, _SECONDS_LIMIT)
-
-
-def _list(value: object, key: str) -> tuple[str, ...]:
-    return texts(value.split() if isinstance(value, str) else value, key)
-
-
-def _portals(value: object, key: str) -> tuple[str, ...]:
-    if isinstance(value, dict):
-        raise ConfigError("a portal's table begins with [[portals]], in two brackets each")
-    found = tuple(map(parse_portal_url, _list(value, key)))
-    repeated = first_repeated(found)
-    if repeated is not None:
-        raise ConfigError(f"{found[repeated]} is listed twice")
-    return found
-
-
-def _path(value: object, key: str) -> str:
-    found = text(value, key)
-    if "\0" in found:
-        raise ConfigError("not a path: it holds a NUL character")
-    return found
-
-
-def _headers(value: object, key: str) -> object:
-    table = value
-    if isinstance(value, str):
-        lines = [line.partition(":") for line in value.splitlines() if line.strip()]
-        table = {name.strip(): content for name, _, content in lines}
-        if not all(colon for _, colon, _ in lines) or len(table) < len(lines):
-            raise ConfigError("not lines like Name: value, each name once")
-    return _option(table, key)
-
-
-def _option(value: object, key: str) -> object:
-    """Parse the option of the library that has the same name."""
-    options: Any = {key: value}
-    return getattr(PortalOptions.parse(**options), key)
-
-
-def _connections(value: object, key: str) -> object:
-    number = int(value) if isinstance(value, str) and value.isdecimal() else value
-    return _option(number, key)
-
-
-def _redirect_hosts(value: object, key: str) -> tuple[str, ...]:
-    hosts = _list(value, key)
-    _option(hosts, key)
-    return hosts
-
-
-def _boolean(value: object, key: str) -> bool:
-    if not isinstance(value, str):
-        return flag(value, key)
-    words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-    if value.lower() not in words:
-        raise ConfigError(f"neither true nor false: {value!r}")
-    return words[value.lower()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +57,7 @@ class Config:
     redirect_hosts: tuple[str, ...] = ()
     mountpoint: str = ""
     allow_other: bool = False
+    mount_options: tuple[str, ...] = ()
     verify: VerifyPolicy = VerifyPolicy.AVAILABLE
     memory_cache: int = 128 << 20
     tree_cache: int = 256 << 20
@@ -156,6 +69,8 @@ class Config:
     hns_ttl: float = 60.0
     timeout: float = 30.0
     log_file: str = ""
+    log_level: str = "info"
+    metrics_listen: str = ""
     portal_tables: tuple[PortalTable, ...] = ()  # of those portals that have one
 
     @property
@@ -203,33 +118,7 @@ class Config:
 _SINGLE_PORTAL_KEYS = (*CREDENTIALS, "redirect_hosts")
 _PORTAL_KEYS = frozenset({*_SINGLE_PORTAL_KEYS, "node_url"})  # never used with other portals
 
-_PARSERS: Mapping[str, Callable[[object, str], object]] = {
-    "portals": _portals,
-    "dialect": lambda value, key: dialect_named(text(value, key)).name,
-    "api_key": _option,
-    "user_agent": lambda value, key: (
-        PortalOptions.parse(custom_user_agent=text(value, key)).user_agent
-    ),
-    "headers": _headers,
-    "node_url": _option,
-    "ca_file": _option,
-    "connections": _connections,
-    "redirect_hosts": _redirect_hosts,
-    "mountpoint": _path,
-    "allow_other": _boolean,
-    "verify": lambda value, key: VerifyPolicy.parse(text(value, key)),
-    "memory_cache": lambda value, _: parse_size(value),
-    "tree_cache": lambda value, _: parse_size(value),
-    "disk_cache": lambda value, _: _size_or_off(value),
-    "read_ahead": _boolean,
-    "lookup_grace": _seconds,
-    "registry_ttl": _seconds,
-    "send_pending": _boolean,
-    "hns_ttl": _seconds,
-    "timeout": _seconds,
-    "log_file": _path,
-}
-KEYS = tuple(_PARSERS)
+KEYS = tuple(PARSERS)
 """All keys of the file, the tables ``[mounts.NAME]`` left out."""
 
 assert {*KEYS, "portal_tables"} == {item.name for item in fields(Config)}
@@ -237,10 +126,9 @@ assert {*KEYS, "portal_tables"} == {item.name for item in fields(Config)}
 
 def _merged(config: Config, settings: Mapping[str, object], place: Place) -> Config:
     """Return the configuration with these settings; ConfigError names the place and the key."""
-    unknown = sorted(set(settings) - set(_PARSERS))
+    unknown = sorted(set(settings) - set(PARSERS))
     if unknown:
-        said = f"unknown key '{shown(unknown[0])}'; known ones: {', '.join(_PARSERS)}"
-        raise ConfigError(f"{place(unknown[0])}: {said}")
+        raise ConfigError(f"{place(unknown[0])}: {_unknown_key(unknown[0], settings)}")
     portals = settings.get("portals")
     if is_tables(portals):
         tables = parse_tables(portals, partial(place, "portals"), KEYS)
@@ -249,11 +137,19 @@ def _merged(config: Config, settings: Mapping[str, object], place: Place) -> Con
     parsed: dict[str, Any] = {}
     for key, value in settings.items():
         try:
-            parsed[key] = _PARSERS[key](value, key)
+            parsed[key] = PARSERS[key](value, key)
         except (ConfigError, MalformedError, WrongTypeError) as error:
             named = shown(error) if str(error).startswith(key) else f"{key}: {shown(error)}"
             raise ConfigError(f"{place(key)}: {named}") from None
     return replace(config, **parsed)
+
+
+def _unknown_key(key: str, settings: Mapping[str, object]) -> str:
+    said, value = f"unknown key '{shown(key)}'", settings[key]
+    if isinstance(value, dict) and did_you_mean(key, ["mounts"]):
+        named = next((f".{name}" for name, v in value.items() if isinstance(v, dict)), "")
+        return f"{said}; did you mean [mounts{shown(named)}]?"
+    return said + (did_you_mean(key, PARSERS) or f"; known ones: {', '.join(PARSERS)}")
 
 
 def _joined(tables: Iterable[PortalTable], later: Iterable[PortalTable]) -> tuple[PortalTable, ...]:
@@ -292,9 +188,38 @@ def load(
     whose keys override the file's own. ConfigError says where a bad value was found. `warn` is
     called when other users can read secrets in the file.
     """
-    read = ConfigFile.read(Path(file) if file else default_path(), required=bool(file))
-    variables = {f"{ENVIRONMENT_PREFIX}{key.upper()}": key for key in _PARSERS}
-    environment = {key: value for name, key in variables.items() if (value := environ.get(name))}
+    return load_with_origins(flags, environ=environ, file=file, name=name, warn=warn).config
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedConfig:
+    """A configuration, and where each of its values was set."""
+
+    config: Config
+    path: Path
+    """The file that was looked for."""
+    unused: Collection[str]
+    """Keys that have their defaults, as their values belong to portals which are not used."""
+    _places: Mapping[str, Place]
+
+    def origin(self, key: str) -> str:
+        """Return where a key is set; "" if nowhere."""
+        place = self._places.get(key)
+        return place(key) if place is not None else ""
+
+
+def load_with_origins(
+    flags: Mapping[str, object],
+    *,
+    environ: Mapping[str, str],
+    file: str = "",
+    name: str = "",
+    warn: Callable[[str], None] = lambda text: None,
+) -> LoadedConfig:
+    """Read the configuration as `load` does, and say where each value comes from."""
+    path = Path(file) if file else default_path()
+    read = ConfigFile.read(path, required=bool(file))
+    environment = _environment(environ)
     given = {key: value for key, value in flags.items() if value is not None}
 
     found = _of_file(read, name, warn)
@@ -304,7 +229,21 @@ def load(
         is_for_any="portals" not in environment,
     )
     found.add(given, lambda *_: "command line")
-    return found.config_in_use(environment.keys() | given.keys())
+    config, foreign = found.config_in_use(environment.keys() | given.keys())
+    return LoadedConfig(config, path, foreign, found.places)
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the keys that the environment sets; ConfigError for a variable that is misspelt."""
+    variables = {f"{ENVIRONMENT_PREFIX}{key.upper()}": key for key in PARSERS}
+    known = [name.removeprefix(ENVIRONMENT_PREFIX) for name in (*variables, *OTHER_VARIABLES)]
+    for name in sorted(environ):
+        rest = name.removeprefix(ENVIRONMENT_PREFIX)
+        if rest != name and rest not in known:
+            advice = did_you_mean(rest, known, f"{ENVIRONMENT_PREFIX}{{}}")
+            if advice:  # others may use the prefix too
+                raise ConfigError(f"{shown(name)}: there is no such variable{advice}")
+    return {key: value for name, key in variables.items() if (value := environ.get(name))}
 
 
 def _of_file(file: ConfigFile, name: str, warn: Callable[[str], None]) -> "_Settings":
@@ -340,7 +279,7 @@ class _Settings:
     def __init__(self) -> None:
         self.config = Config()
         self._owners: dict[str, tuple[str, ...]] = {}  # portals that a key belongs to; (): any
-        self._places: dict[str, Place] = {}
+        self.places: dict[str, Place] = {}
 
     def add(
         self, settings: Mapping[str, object], place: Place, *, is_for_any: bool = False
@@ -349,10 +288,11 @@ class _Settings:
         self.config = _merged(self.config, settings, place)
         owners = () if is_for_any else self.config.portal_urls
         self._owners |= dict.fromkeys(_PORTAL_KEYS & settings.keys(), owners)
-        self._places |= dict.fromkeys(settings, place)
+        self.places |= dict.fromkeys(settings, place)
 
-    def config_in_use(self, later: Collection[str]) -> Config:
-        """Return the configuration without what belongs to other portals than those used.
+    def config_in_use(self, later: Collection[str]) -> tuple[Config, set[str]]:
+        """Return the configuration without what belongs to other portals than those used, and the
+        keys that were left out.
 
         Keys that were set `later` than the file replace those of a portal's table.
         """
@@ -369,7 +309,7 @@ class _Settings:
             **{key: getattr(Config(), key) for key in foreign},
         )
         self._check_single_portal(found)
-        return found
+        return found, foreign
 
     def _check_single_portal(self, config: Config) -> None:
         """ConfigError for a key of one portal that is set for several."""
@@ -381,7 +321,7 @@ class _Settings:
         for key in keys:
             if getattr(config, key):
                 raise ConfigError(
-                    f"{self._places[key](key)}: {key}: name a single portal with it, which it "
+                    f"{self.places[key](key)}: {key}: name a single portal with it, which it "
                     "belongs to, or set it in the portal's own table [[portals]]"
                 )
 

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeGuard
 
 from skymount.config_file import shown
+from skymount.did_you_mean import did_you_mean
 from skymount.errors import ConfigError, MalformedError, WrongTypeError
 from skymount.portal.options import (
     ClientOptions,
@@ -32,12 +34,18 @@ Place = Callable[..., str]
 """Returns where the value stands that some keys lead to, for a message."""
 
 
+def _nowhere(*_: object) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class PortalTable:
     """One portal, and what its table sets."""
 
     url: str
     options: ClientOptions = field(default_factory=ClientOptions, repr=False)
+    place: Place = field(default=_nowhere, repr=False, compare=False)
+    """Where the table's keys stand."""
 
     @property
     def has_credentials(self) -> bool:
@@ -45,7 +53,7 @@ class PortalTable:
 
     def without(self, keys: Collection[str]) -> "PortalTable":
         options: Any = {key: value for key, value in self.options.items() if key not in keys}
-        return PortalTable(self.url, options)
+        return PortalTable(self.url, options, self.place)
 
 
 def is_tables(value: object) -> TypeGuard[list[object]]:
@@ -83,7 +91,8 @@ def _parse(table: object, number: int, place: Place, other_keys: Collection[str]
         raise _error(place(number), number, "addresses and tables cannot be mixed")
     known = ("url", *OPTION_KEYS)
     for key in sorted(table.keys() - set(known)):
-        said = f"unknown key '{shown(key)}'; known ones: {', '.join(known)}"
+        advice = did_you_mean(key, known) or f"; known ones: {', '.join(known)}"
+        said = f"unknown key '{shown(key)}'{advice}"
         if key in other_keys:
             said += f"; put '{key}' above the first table, it is not of one portal"
         raise _error(place(number, key), number, said)
@@ -96,7 +105,7 @@ def _parse(table: object, number: int, place: Place, other_keys: Collection[str]
             named = shown(error) if str(error).startswith(key) else f"{key}: {shown(error)}"
             raise _error(place(number, key), number, named) from None
     options: Any = {key: table[key] for key in OPTION_KEYS if key in table}
-    return PortalTable(parse_portal_url(table["url"]), options)
+    return PortalTable(parse_portal_url(table["url"]), options, partial(place, number))
 
 
 def _check(key: str, value: object) -> None:

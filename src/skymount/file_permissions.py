@@ -64,6 +64,11 @@ def permission_problem(path: "str | Path", found: os.stat_result, others: int = 
     return f"its mode {mode:o} gives access to other users; run: chmod {right} {quoted}"
 
 
+def directory_problem(path: "Path") -> str:
+    """Return how another user could change what is in a directory, or replace it, or ""."""
+    return permission_problem(path, path.stat(), WRITE_ACCESS) or path_problem(path)
+
+
 def path_problem(path: "Path") -> str:
     """Return how another user could replace what is at a path, or an empty string.
 

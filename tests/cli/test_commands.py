@@ -94,6 +94,33 @@ def test_a_question_ends_with_its_mark(sandbox: Sandbox) -> None:
     assert "Did you mean '--json'? See `" in said
 
 
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["mont"], "mount"),
+        (["unmount", "/x"], "umount"),
+        (["portal", "srve"], "serve"),
+        (["portal", "serve", "--port", "80"], "--listen"),
+        (["portal", "serve", "--bind", "::1"], "--listen"),
+        (["portal", "serve", "--lisen", "::1"], "--listen"),
+        (["ls", "--url", "http://x"], "--portal"),
+    ],
+)
+def test_a_name_that_is_not_quite_ours(sandbox: Sandbox, arguments: list[str], meant: str) -> None:
+    """A misspelt command or option, or what another program calls it."""
+    assert f" Did you mean '{meant}'? See `" in sandbox.fail(*arguments, code=2)
+
+
+def test_a_name_that_resembles_nothing(sandbox: Sandbox) -> None:
+    assert "mean" not in sandbox.fail("frobnicate", code=2)
+    assert "mean" not in sandbox.fail("ls", "--bind", code=2)  # it has no --listen
+
+
+def test_summaries_of_commands_are_not_cut_off(sandbox: Sandbox) -> None:
+    for group in ("", *GROUPS):
+        assert "..." not in sandbox.succeed(*group.split(), "--help").partition("Commands:")[2]
+
+
 def test_a_reader_that_goes_away_is_no_traceback(sandbox: Sandbox) -> None:
     script = '"$@" | true; echo "${PIPESTATUS[0]}"'
     done = sandbox.run("bash", "-c", script, "-", *SKYMOUNT, "mount", "--help")

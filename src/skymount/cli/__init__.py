@@ -22,9 +22,12 @@ from skymount.errors import (
 COMMANDS = (
     *("mount", "umount", "status", "doctor", "upload", "publish"),
     *("download", "ls", "cat", "metadata", "hns"),
-    *("registry", "db", "key", "skykey", "skylink", "cache", "portal"),
+    *("registry", "db", "key", "skykey", "skylink", "cache", "config", "portal"),
     *("completion",),
 )
+
+_MOUNT_HELPER = "mount-helper"  # hidden: programs call it
+_ALL_COMMANDS = (*COMMANDS, _MOUNT_HELPER)
 
 # Modules of `commands` that are not named after the command.
 _MODULES = {
@@ -35,6 +38,7 @@ _MODULES = {
     "status": "inspection.status",
     "doctor": "inspection.doctor",
     "completion": "install.completion",
+    "mount-helper": "install.mount_helper",
 }
 
 COMPLETION_VARIABLE = "_SKYMOUNT_COMPLETE"  # set by the scripts of `skymount completion`
@@ -44,6 +48,15 @@ EXIT_USAGE = 2
 EXIT_NOT_FOUND = 3
 EXIT_INTERRUPTED = 130
 EXIT_NO_READER = 141  # of our output; what a shell shows after SIGPIPE
+
+# What other programs call some of our options.
+_NAMES_ELSEWHERE = {
+    **dict.fromkeys(("--port", "--bind", "--address", "--addr", "--host"), "--listen"),
+    **dict.fromkeys(("--dir", "--directory", "--data-dir", "--path", "--root"), "--data"),
+    **dict.fromkeys(("--url", "--server", "--endpoint", "--gateway"), "--portal"),
+    **dict.fromkeys(("--log", "--logfile"), "--log-file"),
+    "--overwrite": "--force",
+}
 
 _COMMAND_OPTIONS = frozenset(
     {"--json", "--portal", "--dialect", "--timeout", "--user-agent", "--config", "--verify"}
@@ -70,14 +83,26 @@ class _LazyGroup(click.Group):
         with _exiting_without_reader():
             return super().invoke(ctx)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in _ALL_COMMANDS and not args[0].startswith("-"):
+            from skymount.did_you_mean import resembling
+
+            meant = resembling(args[0], COMMANDS)
+            advice = f" Did you mean '{meant}'?" if meant else ""
+            raise click.UsageError(f"No such command '{args[0]}'.{advice}", ctx)
+        return super().resolve_command(ctx, args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        if cmd_name not in _ALL_COMMANDS:
             return None
         name = _MODULES.get(cmd_name, cmd_name)
-        found = getattr(importlib.import_module(f"skymount.cli.commands.{name}"), cmd_name)
+        module = importlib.import_module(f"skymount.cli.commands.{name}")
+        found = getattr(module, cmd_name.replace("-", "_"))
         assert isinstance(found, click.Command)
         return found
 
@@ -89,14 +114,30 @@ def cli() -> None:
 
     \b
     Examples:
-      skymount mount ~/sky            mount; starts an embedded portal if none is there
-      skymount upload site/           upload a directory, print its skylink
-      ls ~/sky/skylinks/SKYLINK/      look at it
-      skymount umount ~/sky           unmount
+      skymount config init --portal URL   name a portal, for all commands
+      skymount mount ~/sky                mount; starts an embedded portal if none is there
+      skymount upload site/               upload a directory, print its skylink
+      ls ~/sky/skylinks/SKYLINK/          look at it
+      skymount umount ~/sky               unmount
 
     Other users can see the command line, so it never takes secrets: set the key of a portal's API
     as api_key in the configuration file, or in SKYMOUNT_API_KEY.
     """
+    _warn_of_foreign_home()
+
+
+def _warn_of_foreign_home() -> None:
+    """Warn root of using another user's home: files that root makes there lock that user out."""
+    home = os.environ.get("HOME", "")
+    with suppress(OSError):
+        owner = os.stat(home).st_uid
+        if os.geteuid() == 0 and owner != 0:
+            from skymount.cli.output import warn
+
+            warn(
+                f"{home}: this home directory belongs to another user (uid {owner}), and root uses "
+                "its configuration, keys and registry; with sudo use `sudo -H`"
+            )
 
 
 def main() -> None:
@@ -109,9 +150,21 @@ def main() -> None:
         _flush_or_discard_output()
 
 
+def _arguments() -> list[str]:
+    """Return our arguments; those of mount(8) as those of the command that understands them.
+
+    It calls /sbin/mount.skymount, a link to us, or through mount.fuse3 ``skymount SOURCE DIR -o
+    OPTIONS``.
+    """
+    name, given = os.path.basename(sys.argv[0]), sys.argv[1:]
+    as_by_fuse = given[2:3] == ["-o"] and given[0] not in COMMANDS and os.path.isabs(given[1])
+    is_helper = name in ("mount.skymount", "mount.fuse.skymount") or as_by_fuse
+    return [_MOUNT_HELPER, *given] if is_helper else given
+
+
 def _run() -> None:
     try:
-        cli.main(standalone_mode=False, complete_var=COMPLETION_VARIABLE)
+        cli.main(_arguments(), standalone_mode=False, complete_var=COMPLETION_VARIABLE)
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
     except (click.Abort, KeyboardInterrupt):
@@ -136,6 +189,10 @@ def _refuse(error: click.UsageError) -> NoReturn:
     in_group = error.ctx is not None and isinstance(error.ctx.command, click.Group)
     if isinstance(error, click.NoSuchOption) and in_group and error.option_name in _COMMAND_OPTIONS:
         text = f"{error.option_name} goes after the command"
+    elif isinstance(error, click.NoSuchOption) and error.ctx and not error.possibilities:
+        known = {name for parameter in error.ctx.command.params for name in parameter.opts}
+        if (ours := _NAMES_ELSEWHERE.get(error.option_name)) in known:
+            text += f" Did you mean '{ours}'?"
     stop = "" if text.endswith(("?", ".")) else "."
     _fail(f"{text}{stop} See `{command} --help`.", error.exit_code)
 

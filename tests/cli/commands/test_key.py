@@ -27,7 +27,8 @@ def piped(sandbox: Sandbox, stdin: str | bytes, *args: str) -> Done:
 def add(sandbox: Sandbox, name: str, stdin: str | bytes = SEED) -> str:
     """Import a key; return what is printed."""
     done = piped(sandbox, stdin, "import", name)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert done.stderr == "" or "can be guessed" in done.stderr
     return done.stdout
 
 
@@ -94,6 +95,16 @@ def test_import_of_a_seed(sandbox: Sandbox, seed: str) -> None:
 @pytest.mark.parametrize("seed", [" s ", "s\n", "a\nb", "s\r", "é", "e\u0301", "\0", "x" * 65536])
 def test_a_seed_counts_as_it_is_written(sandbox: Sandbox, seed: str) -> None:
     assert add(sandbox, "work", f"{seed}\n") == f"{SigningKeyPair.from_seed(seed).public_hex}\n"
+
+
+def test_a_short_pass_phrase_is_warned_of(sandbox: Sandbox) -> None:
+    done = piped(sandbox, "open sesame", "import", "home")
+    assert done.returncode == 0
+    assert done.stderr.startswith(
+        "skymount: warning: a pass-phrase of 11 characters can be guessed, and whoever guesses it "
+        "has the key; use 16 or more"
+    )
+    assert "sesame" not in done.stdout + done.stderr
 
 
 def test_a_bad_name_is_told_before_the_secret_is_read(sandbox: Sandbox) -> None:
@@ -268,4 +279,5 @@ def test_a_user_without_rights(sandbox: Sandbox) -> None:
         assert other.succeed("key", "show", "work") == f"{PAIR.public_hex}\n"
         other.succeed("key", "generate", "new")
         assert (keys(sandbox) / "new").stat().st_uid == NOBODY
-        assert "belongs to another user (uid 65534)" in sandbox.fail("key", "list")
+        said = sandbox.with_env(HOME="/").fail("key", "list")
+        assert "belongs to another user (uid 65534)" in said

@@ -148,3 +148,12 @@ def test_a_running_portal_takes_changes_over(sandbox: Sandbox, tmp_path: Path) -
         assert httpx.get(f"{portal.url}/hnsres/home").json() == {"skylink": f"svc://{skylink}"}
         sandbox.succeed("portal", "hns", "remove", "home")
         assert httpx.get(f"{portal.url}/hns/home").status_code == 404
+
+
+def test_a_data_directory_that_others_can_write_to(sandbox: Sandbox) -> None:
+    """It is refused, as by the portal itself: another user could put another zone there."""
+    data = sandbox.directory("data")
+    data.chmod(0o777)
+    said = sandbox.fail("portal", "hns", "set", "example", A, "--data", data)
+    assert said == (f"{data} cannot be used: other users can write to it; run: chmod go-w {data}")
+    assert list(data.iterdir()) == []

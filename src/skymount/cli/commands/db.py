@@ -128,7 +128,7 @@ def _no_document(data_key: str) -> click.ClickException:
     )
 
 
-@db.command("set")
+@db.command("set", short_help="Store the JSON document in FILE; print its link.")
 @entry_arguments
 @click.argument("file", type=_DocumentFile(), default="-")
 @click.option("--revision", type=int, help="The entry's revision; default: the next one.")
@@ -139,8 +139,9 @@ def set_(
 ) -> None:
     """Store the JSON document in FILE, or on standard input; print its link.
 
-    The document is an object or an array. If it was uploaded but its entry cannot be posted, the
-    entry is kept, see `skymount registry pending`; with --revision it is not.
+    The document is an object or an array, and is read from a file, since it may be long; the short
+    DATA of `skymount registry set` is an argument. If it was uploaded but its entry cannot be
+    posted, the entry is kept, see `skymount registry pending`; with --revision it is not.
 
     \b
     Examples:

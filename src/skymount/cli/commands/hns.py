@@ -33,7 +33,7 @@ def hns() -> None:
     """
 
 
-@hns.command()
+@hns.command(short_help="Print the link that DOMAIN resolves to.")
 @click.argument("domain")
 @portal_options
 @json_option
@@ -55,7 +55,7 @@ def resolve(domain: str, settings: "Config", as_json: bool) -> None:
     emit({"skylink": found.skylink, "data": found.data}, as_json, [found.skylink])
 
 
-@hns.command()
+@hns.command(short_help="Save what DOMAIN resolves to.")
 @click.argument("name", metavar="DOMAIN[/PATH]")
 @click.argument("destination", metavar="[DEST]", required=False, shell_complete=completion.files)
 @click.option("--force", is_flag=True, help="Replace a file that exists already.")

@@ -13,6 +13,8 @@ from skymount.cli.secret_input import SURPLUS, read_secret, refuse_surplus
 if TYPE_CHECKING:
     from skymount.keyring import StoredKey
 
+_SHORT_SECRET = 16  # characters below which a pass-phrase is warned of: a guess costs nothing
+
 _SHOW_SEED = click.option("--show-seed", is_flag=True, help="Print the seed as well: a secret.")
 
 
@@ -48,7 +50,11 @@ def generate(name: str, show_seed: bool, as_json: bool) -> None:
     _emit_stored(user_keyring().add(name, pair), seed if show_seed else "", as_json)
 
 
-@key.command("import", context_settings=SURPLUS)
+@key.command(
+    "import",
+    context_settings=SURPLUS,
+    short_help="Store the key of a seed or pass-phrase under NAME.",
+)
 @click.argument("name")
 @click.option("--private-key", is_flag=True, help="Read a private key of 128 hex digits instead.")
 @json_option
@@ -74,11 +80,21 @@ def import_(ctx: click.Context, name: str, private_key: bool, as_json: bool) -> 
     if private_key:
         pair = SigningKeyPair.from_private_hex(read_secret("Private key").strip())
     else:
-        pair = SigningKeyPair.from_seed(read_secret("Seed or pass-phrase", confirm=True))
+        secret = read_secret("Seed or pass-phrase", confirm=True)
+        _warn_of_guessable(secret)
+        pair = SigningKeyPair.from_seed(secret)
     _emit_stored(user_keyring().add(name, pair), "", as_json)
 
 
-@key.command(context_settings=SURPLUS)
+def _warn_of_guessable(secret: str) -> None:
+    if len(secret) < _SHORT_SECRET:
+        warn(
+            f"a pass-phrase of {len(secret)} characters can be guessed, and whoever guesses it has "
+            f"the key; use {_SHORT_SECRET} or more, or `skymount key generate`"
+        )
+
+
+@key.command(context_settings=SURPLUS, short_help="Derive a key from a master seed and a text.")
 @click.argument("name", required=False)
 @click.option("--child", required=True, metavar="TEXT", help="What the key is for; no secret.")
 @_SHOW_SEED

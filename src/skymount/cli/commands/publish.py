@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from skymount.config import Config
 
 
-@click.command()
+@click.command(short_help="Upload PATH under a link that stays the same.")
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
 @click.option(
     "--key",

@@ -123,10 +123,10 @@ def set_(
 ) -> None:
     """Sign DATA with the key KEY of the keyring, and set the entry.
 
-    Without DATA, or with -, the data is read from standard input as it is, including a line feed
-    at its end. Prints the entry's revision. A change that cannot be posted is kept, see `skymount
-    registry pending`. With --revision it is not kept, and a revision that is not above the
-    registry's is refused.
+    DATA is the data itself, up to 113 bytes, not a file as in `skymount db set`. Without DATA, or
+    with -, it is read from standard input as it is, including a line feed at its end. Prints the
+    entry's revision. A change that cannot be posted is kept, see `skymount registry pending`. With
+    --revision it is not kept, and a revision that is not above the registry's is refused.
 
     \b
     Examples:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from skymount.wire.key_pair import SigningKeyPair
 
 
-@click.command()
+@click.command(short_help="List changes of entries that are still to be posted.")
 @json_option
 def pending(as_json: bool) -> None:
     """List changes of entries that a mount or a command could not post, oldest first.

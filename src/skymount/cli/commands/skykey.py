@@ -84,7 +84,7 @@ def add(ctx: click.Context, settings: "Config", as_json: bool) -> None:
     emit(_facts(key, False), as_json, [key.id])
 
 
-@skykey.command()
+@skykey.command(short_help="Print the id, type and name of a key.")
 @click.argument("name", required=False)
 @click.option("--id", "key_id", metavar="ID", help="Look for this id instead of a name.")
 @_SHOW
@@ -130,7 +130,7 @@ def list_(show_key: bool, settings: "Config", as_json: bool) -> None:
     emit([_facts(key, show_key) for key in keys], as_json, [_line(key, show_key) for key in keys])
 
 
-@skykey.command()
+@skykey.command(short_help="Delete a key, and with it what it encrypts.")
 @click.argument("name", required=False)
 @click.option("--id", "key_id", metavar="ID", help="Delete the key of this id.")
 @portal_options

@@ -38,7 +38,7 @@ def parse(link: str, as_base32: bool, as_json: bool) -> None:
     emit(value, as_json, [(found.base32 if as_base32 else str(found)) + path])
 
 
-@skylink.command()
+@skylink.command(short_help="Print what a skylink says by itself.")
 @click.argument("link")
 @click.option("--dialect", metavar="NAME", help="Names it uses: svc or skynet.")
 @click.option("--config", "config_file", metavar="FILE", help="Configuration file.")

@@ -97,7 +97,7 @@ def upload(
     """
     from skymount.cli.session import run_with_portals
     from skymount.cli.uploads import upload_once, upload_replicas
-    from skymount.config import parse_size
+    from skymount.config_values import parse_size
     from skymount.portal.client.upload import upload_query
 
     if replicas > 1 and (dry_run or skykey_name or skykey_id):

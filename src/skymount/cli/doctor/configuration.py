@@ -7,6 +7,7 @@ from pathlib import Path
 from skymount import config, keyring
 from skymount.cli.doctor.finding import Finding, failure, ok
 from skymount.config import Config
+from skymount.config_file import default_path
 from skymount.errors import ConfigError, KeyringError
 from skymount.keyring import DamagedKey, Keyring
 
@@ -21,7 +22,7 @@ def read_configuration(file: str, name: str) -> tuple[Config | None, Sequence[Fi
         return None, [failure(subject, str(error))]
     if warnings:
         return found, [failure(subject, text) for text in warnings]
-    path = Path(file) if file else config.default_path()
+    path = Path(file) if file else default_path()
     text = str(path) if path.exists() else f"there is no {path}: the defaults are used"
     variables = [each for each in sorted(os.environ) if each.startswith(config.ENVIRONMENT_PREFIX)]
     if variables:

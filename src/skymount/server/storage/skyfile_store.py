@@ -54,9 +54,7 @@ class StoredSkyfile:
 
 def _check_own(path: Path) -> None:
     """StorageError if another user can change what is in a directory, or replace it."""
-    if problem := file_permissions.permission_problem(
-        path, path.stat(), file_permissions.WRITE_ACCESS
-    ) or (file_permissions.path_problem(path)):
+    if problem := file_permissions.directory_problem(path):
         raise StorageError(f"{path} cannot be used: {problem}")
 
 

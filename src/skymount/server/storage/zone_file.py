@@ -204,6 +204,8 @@ def change(data: Path, edit: Callable[[Zone], Zone]) -> None:
     """
     with disk_errors(f"change {data / ZONE_FILE}"):
         file_permissions.make_directory(data)
+        if problem := file_permissions.directory_problem(data):
+            raise StorageError(f"{data} cannot be used: {problem}")
         path = (data / ZONE_FILE).resolve()
         with _locked(path.parent):
             raw, state = _read(path)

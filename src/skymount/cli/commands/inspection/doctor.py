@@ -7,7 +7,7 @@ import click
 from skymount.cli.output import emit, json_option
 
 
-@click.command()
+@click.command(short_help="Check this machine for what keeps mounts from working.")
 @json_option
 @click.option("--config", "config_file", metavar="FILE", help="Configuration file.")
 @click.option("--name", metavar="NAME", help="Check with the table [mounts.NAME] too.")

@@ -22,7 +22,7 @@ def script(shell: str) -> str:
     return ShellComplete.source(kind(cli, {}, "skymount", COMPLETION_VARIABLE)).strip() + "\n"
 
 
-@click.command()
+@click.command(short_help="Print a script that completes commands in SHELL.")
 @click.argument("shell", type=click.Choice(list(PLACES)))
 def completion(shell: str) -> None:
     """Print a script that lets SHELL complete commands, options, names of keys and mounts.

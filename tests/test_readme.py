@@ -1,0 +1,133 @@
+"""The blocks of README.md run as they stand, in order, as an ordinary user with a real portal."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from tests.mount.namespaces import NOBODY, Namespace, new_namespace
+from tests.portal_process import SOURCE, portal_command, portal_environment
+from tests.skymount_process import SKYMOUNT, clear_mounts, output, run
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+EXAMPLE = "https://portal.example"
+SCRIPT_LIMIT = 240.0  # seconds
+
+COPIED = ("pyproject.toml", "README.md", "requirements", "scripts", "src", "tests")
+
+
+def blocks(kind: str, part: str = README) -> list[str]:
+    """Return the blocks of code of one kind."""
+    return re.findall(rf"^```{kind}\n(.*?)^```", part, re.MULTILINE | re.DOTALL)
+
+
+def console(block: str) -> list[tuple[str, str]]:
+    """Return (command, what it prints) of an example with prompts."""
+    parts = re.split(r"^\$ (.*)\n", block, flags=re.MULTILINE)[1:]
+    return list(zip(parts[::2], parts[1::2], strict=True))
+
+
+def make_checkout(path: Path) -> None:
+    """Copy this checkout; its .venv is up to date, as `scripts/setup --dev` leaves it."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    path.mkdir()
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, path / name, ignore=ignored)
+        else:
+            shutil.copy(ROOT / name, path / name)
+    venv, ours = path / ".venv", Path(sys.prefix)
+    packages = Path(sysconfig.get_path("purelib"))
+    (venv / packages.relative_to(ours)).parent.mkdir(parents=True)
+    (venv / packages.relative_to(ours)).symlink_to(packages)
+    shutil.copy(ours / "pyvenv.cfg", venv / "pyvenv.cfg")
+    (venv / "bin").mkdir()
+    python = venv / "bin/python"
+    python.symlink_to(os.path.realpath(sys.executable))
+    command = venv / "bin/skymount"
+    text = (ours / "bin/skymount").read_text()
+    command.write_text(f"#!{python}\n" + text.partition("\n")[2])
+    command.chmod(0o755)
+    files = "cat pyproject.toml requirements/*.txt scripts/setup src/skymount/*/*.[ch]"
+    total = run(["sh", "-c", f"{files} | sha256sum"], cwd=path).stdout.split()[0]
+    version = " ".join(map(str, sys.version_info[:3]))
+    marker = f"{path}\n{version} {sys.base_prefix}\n{total}\ndev\n"
+    (venv / "made-by-setup").write_text(marker)
+
+
+def start_portal(namespace: Namespace, data: Path) -> str:
+    """Start a portal on which the domain `example` leads somewhere; return its address."""
+    command = portal_command("serve", "--listen", "127.0.0.1:0", "--data", str(data))
+    process = namespace.start(*command, env=portal_environment())
+    assert process.stdout is not None
+    url = process.stdout.readline().decode().split()[-1]
+    env = {**portal_environment(), "SKYMOUNT_PORTALS": url, "HOME": str(data)}
+    command = [*namespace.prefix, *SKYMOUNT]
+    skylink = output([*command, "upload", SOURCE / "skymount/cli"], env=env)
+    target = skylink.decode().strip()
+    output([*command, "portal", "hns", "set", "example", target, "--data", data], env=env)
+    return url
+
+
+@pytest.mark.mount
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be someone else")
+@pytest.mark.skipif(sys.prefix == sys.base_prefix, reason="these tests do not run in a .venv")
+def test_every_block_runs_in_order(tmp_path: Path) -> None:
+    root = tmp_path / "box"
+    home, checkout = root / "home", root / "skymount"
+    for path in (root, home, root / "tmp"):
+        path.mkdir()
+    make_checkout(checkout)
+    for each in (root, *root.rglob("*")):
+        os.chown(each, NOBODY, NOBODY, follow_symlinks=False)
+    with new_namespace(network=True) as namespace:
+        prefix = namespace.as_nobody(root)
+        url = start_portal(namespace, tmp_path / "portal")
+        assert EXAMPLE in README
+        quick_start, *everyday = blocks("sh")
+        (example,) = blocks("console")
+        script = [
+            f"set -eux; cd {checkout}",
+            quick_start,
+            *(f"{command} > ~/said{n}" for n, (command, _) in enumerate(console(example))),
+            ".venv/bin/skymount umount ~/skymount-demo",
+            *everyday,
+        ]
+        (checkout / "blocks").write_text("\n".join(script).replace(EXAMPLE, url))
+        env = {
+            "HOME": str(home),
+            "PATH": f"{home}/.local/bin:{os.environ['PATH']}",
+            "LC_ALL": "C.UTF-8",
+            "TMPDIR": str(root / "tmp"),
+            "PYTEST_ADDOPTS": "--collect-only tests/test_errors.py",  # all tests run already
+        }
+        try:
+            done = subprocess.run(
+                [*prefix, "bash", checkout / "blocks"],
+                stdin=subprocess.DEVNULL,
+                env=env,
+                capture_output=True,
+                text=True,
+                timeout=SCRIPT_LIMIT,
+                check=False,
+            )
+        finally:
+            clear_mounts(root, prefix)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    for number, (command, said) in enumerate(console(example)):
+        assert (home / f"said{number}").read_text() == said, command
+    assert re.search(r"^=* \d+ tests collected", done.stdout, re.MULTILINE)
+    assert (home / "copy/index.html").read_text() == "<h1>Hello</h1>\n"
+    assert (checkout / "hello.html").read_text() == "<h1>Hello</h1>\n"
+    assert done.stdout.count("hello, world\n") == 2  # from the mount, and by `registry get`
+    left = [path for path in home.rglob("*") if "skymount" in path.name]
+    assert left == [home / "skymount-demo"], "uninstalling leaves something"
