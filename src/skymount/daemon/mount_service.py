@@ -106,13 +106,13 @@ async def _serve(
 ) -> None:
     status = MountStatus(config, embedded)
     async with AsyncExitStack() as stack:
+        ledger = stack.enter_context(closing(Ledger(default_path())))
         portals = await stack.enter_async_context(
             open_portals(config.portal_options, config.timeout / _SILENT_PORTALS)
         )
         status.portals = portals
         reader = await _open_reader(stack, config, portals, status, report)
         nursery = await stack.enter_async_context(trio.open_nursery())
-        ledger = stack.enter_context(closing(Ledger(default_path())))
         registry = VerifiedRegistry(portals, ledger)
         if config.send_pending:
             registry.repair = _read_repair(registry, ledger, nursery)
