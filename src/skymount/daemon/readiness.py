@@ -1,17 +1,17 @@
 """Sets the size and number of the kernel's requests, and reports when a mount is ready."""
 
-import errno
 import logging
 import os
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import trio
 
+from skymount import systemd
 from skymount.config import Config
 from skymount.daemon.embedded_portal import PROBE_TIMEOUT, EmbeddedPortal, is_reachable
+from skymount.daemon.watchdog import feed_watchdog
 from skymount.fs.skylinks.waiting_reads import KERNEL_LIMIT, WaitingReads
 
 log = logging.getLogger(__name__)
@@ -42,10 +42,12 @@ async def announce(
     tune = partial(_tune_kernel, config.mountpoint, read_ahead=config.read_ahead)
     reads.limit = await trio.to_thread.run_sync(tune, abandon_on_cancel=True)
     log.info("%s: mounted, portals: %s", config.mountpoint, " ".join(config.portal_urls))
-    notify_systemd(f"READY=1\nSTATUS=mounted at {config.mountpoint}")
+    systemd.notify(f"READY=1\nSTATUS=mounted at {config.mountpoint}")
     report.ready()
-    if not config.portals:
-        await embedded.keep_running()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(feed_watchdog, config.mountpoint)
+        if not config.portals:
+            nursery.start_soon(embedded.keep_running)
 
 
 def _tune_kernel(mountpoint: str, *, read_ahead: bool) -> int:
@@ -100,17 +102,3 @@ async def _portal_warning(config: Config, embedded: EmbeddedPortal) -> str:
         return ""
     failed = "the embedded portal did not start, see the log; " if started else ""
     return f"{failed}{' '.join(silent)} does not answer yet; the tree works once it does"
-
-
-def notify_systemd(state: str) -> None:
-    """Send systemd a state, if it asked for it (sd_notify(3))."""
-    address = os.environ.get("NOTIFY_SOCKET", "")
-    if not address:
-        return
-    if address.startswith("@"):
-        address = "\0" + address[1:]
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-            sock.sendto(state.encode(), address)
-    except OSError as error:
-        log.warning("NOTIFY_SOCKET: %s", error.strerror or errno.errorcode.get(error.errno or 0))
