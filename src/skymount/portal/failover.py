@@ -69,6 +69,11 @@ class FailoverConfig:
     backoff: float = 0.2
     """Seconds of pause before the second round, doubled for each further one, jittered."""
 
+    def pause(self, number: int) -> float:
+        """Return the seconds of pause before a round; the first one has the number 0."""
+        jitter = random.uniform(0.5, 1.5)
+        return self.backoff * 2.0 ** (number - 1) * jitter
+
 
 @dataclass(frozen=True)
 class Portals:
@@ -223,9 +228,10 @@ class Portals:
                 break
         raise tally.error or UnavailableError("no portal is configured")
 
-    async def ask_once(self, client: PortalReader, ask: Ask[T]) -> T:
+    async def ask_once(self, client: PortalReader, ask: Ask[T], *, is_last_round: bool = True) -> T:
         """Return what one portal answers to one attempt; its health takes note."""
-        return await self._attempt(client, None, ask, self.config.rounds - 1)
+        number = self.config.rounds - 1 if is_last_round else 0
+        return await self._attempt(client, None, ask, number)
 
     def _begin_tally(self) -> Tally:
         """Begin with the portals that are not asked at all now."""
@@ -368,8 +374,7 @@ class Portals:
             health.is_probed = False
 
     async def _pause_before(self, number: int) -> None:
-        jitter = random.uniform(0.5, 1.5)
-        await trio.sleep(self.config.backoff * 2 ** (number - 1) * jitter)
+        await trio.sleep(self.config.pause(number))
 
 
 @asynccontextmanager
