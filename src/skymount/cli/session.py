@@ -260,7 +260,8 @@ def run_with_writes(settings: Config, function: Callable[[WriteSession], Awaitab
 
         async def main() -> T:
             async with _open_portals(settings) as portals:
-                registry = VerifiedRegistry(portals, ledger, gave_up=warn_of_dropped)
+                policy = settings.registry_writes
+                registry = VerifiedRegistry(portals, ledger, gave_up=warn_of_dropped, policy=policy)
                 return await function(WriteSession(portals, registry, ledger))
 
         return _run(settings, main)
