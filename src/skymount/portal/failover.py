@@ -224,6 +224,7 @@ class Portals:
             asked = [client for client in self.ranked() if client not in tally.done]
             if answers := await ask(asked, tally, number):
                 return answers
+            tally.admit(self._spared())
             if len(tally.done) == len(self.clients):
                 break
         raise tally.error or UnavailableError("no portal is configured")
@@ -235,14 +236,19 @@ class Portals:
 
     def _begin_tally(self) -> Tally:
         """Begin with the portals that are not asked at all now."""
-        silent = {each for each in self.clients if self._attempts(each) is Attempts.NONE}
-        if not silent:
-            return Tally(self._attempts, silent, None)
-        if not self._is_alone and len(silent) == len(self.clients):
-            now = trio.current_time()
-            silent = {each for each in silent if not self.health(each).may_be_tried(now)}
-        errors = (self.health(each).known_error for each in self.clients if each in silent)
-        return Tally(self._attempts, silent, next(filter(None, errors), None))
+        spared = self._spared()
+        errors = (self.health(each).known_error for each in self.clients if each in spared)
+        return Tally(self._attempts, spared, next(filter(None, errors), None))
+
+    def _spared(self) -> set[PortalReader]:
+        """Return the portals that are not asked now. If none works, some of them are after all."""
+        spared = {each for each in self.clients if self._attempts(each) is Attempts.NONE}
+        if not spared or self._is_alone:
+            return spared
+        now = trio.current_time()
+        if any(self.health(each).state(now) is BreakerState.CLOSED for each in self.clients):
+            return spared
+        return {each for each in spared if not self.health(each).may_be_tried(now)}
 
     async def best(
         self, ask: Ask[T], is_proven: Callable[[T], bool], *, probe: Ask[object] | None = None
