@@ -7,9 +7,12 @@ import pytest
 import trio
 import trio.testing
 
-from skymount.errors import DisprovedError, NotFoundError, UnavailableError
+from skymount.errors import DisprovedError, NotFoundError, PortalTimeoutError, UnavailableError
 from skymount.portal.client.client import PortalClient
 from skymount.portal.health import BreakerState, Rank
+from skymount.portal.hedged_race import unless_late
+from skymount.portal.http import request_watch
+from skymount.portal.http.request_watch import RequestWatch
 from tests.fakes import portal as fake
 from tests.portal.nets import (
     ABSENT,
@@ -75,6 +78,26 @@ async def test_silent_portal_after_time_in_which_nothing_runs(clock: trio.testin
         assert await seconds(made.base_sector) < FIRST
 
 
+async def test_attempt_while_nothing_runs(clock: trio.testing.MockClock):
+    """R11: nor is one that failed before, and is tried alone; else its silence counts."""
+    async with net(fake.waits(0.5)) as made:
+        [client] = made.portals.clients
+        health = made.portals.health(client)
+
+        async def attempt(client: PortalClient, watch: RequestWatch) -> bytes:
+            return await request_watch.watched(watch, small(client))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(unless_late, attempt, client, health)
+            await trio.sleep(0.25)
+            clock.jump(10)
+        assert health.failure_rate == 0
+        made.fakes[0].heal()
+        made.fakes[0].fault(fake.stalls_after(-1))
+        with pytest.raises(PortalTimeoutError):
+            await unless_late(attempt, client, health)
+
+
 async def test_hedges_are_few(clock: trio.testing.MockClock):
     """R11: at most a tenth of the requests beyond a burst of eight is sent twice."""
     async with net(None, None) as made:
@@ -129,6 +152,24 @@ async def test_both_are_slow(clock: trio.testing.MockClock):
 
 
 # --- the healthy portal does not have it
+
+
+@pytest.mark.parametrize("failure", [fake.status(503), fake.resets_after(-1)])
+async def test_the_other_portal_ends_when_the_silent_one_is_back(
+    clock: trio.testing.MockClock, failure: fake.Fault
+):
+    """R12: if no portal works, a silent one is tried again 2 s after its last failure."""
+    async with net(fake.stalls_after(-1), None) as made:
+        health = made.portals.health(made.portals.clients[0])
+        while health.state(trio.current_time() + 20) is not BreakerState.OPEN:
+            await made.base_sector()
+            await trio.sleep(1)
+        assert health.is_known_silent
+        made.fakes[0].heal()
+        made.fakes[1].fault(failure)
+        await trio.sleep(3)
+        for _ in range(3):
+            await made.base_sector()
 
 
 async def test_silent_portal_and_one_that_has_nothing(clock: trio.testing.MockClock):

@@ -20,6 +20,7 @@ from skymount.content.cache.memory_cache import MemoryCache
 from skymount.content.cache.write_behind import open_write_behind
 from skymount.content.fetch.reader import ContentReader, open_reader
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
+from skymount.content.replication.replicator import Replicator
 from skymount.content.skydb.documents import Document, Documents
 from skymount.daemon import signals
 from skymount.daemon.embedded_portal import EmbeddedPortal, is_reachable
@@ -110,13 +111,14 @@ async def _serve(
 ) -> None:
     status = MountStatus(config, embedded)
     async with AsyncExitStack() as stack:
+        ledger = stack.enter_context(closing(Ledger(default_path())))
         portals = await stack.enter_async_context(
             open_portals(config.portal_options, config.timeout / _SILENT_PORTALS)
         )
         status.portals = portals
-        reader = await _open_reader(stack, config, portals, status, report)
+        loader = SkyfileLoader(portals, config.verify)
+        reader = await _open_reader(stack, config, loader, portals, status, report)
         nursery = await stack.enter_async_context(trio.open_nursery())
-        ledger = stack.enter_context(closing(Ledger(default_path())))
         registry = VerifiedRegistry(portals, ledger, policy=config.registry_writes)
         if config.send_pending:
             registry.repair = _read_repair(registry, ledger, nursery)
@@ -127,10 +129,15 @@ async def _serve(
             portals, registry, NameResolverConfig(config.hns_ttl, config.verify)
         )
         content_trees = _content_trees(config, reader, resolver, reads, nursery, status)
-        documents = Documents(registry, reader, portals, config.verify)
+        documents = Documents(
+            registry, reader, portals, config.verify, writes=config.registry_writes
+        )
         key_trees = _key_trees(config, keys, registry, documents, nursery)
         retry = SpoolRetry(registry, ledger, keys.latest, sends=config.send_pending)
-        owed = status.owed = OwedSender(registry, ledger, sends=config.send_pending)
+        replicate = Replicator(portals, reader, loader).replicate
+        owed = status.owed = OwedSender(
+            registry, ledger, sends=config.send_pending, send_content=replicate
+        )
         mount = fuse.FuseConfig(
             config.mountpoint, config.allow_other, config.timeout, config.mount_options
         )
@@ -185,10 +192,14 @@ async def _serve_metrics(config: Config, status: MountStatus, report: Report) ->
 
 
 async def _open_reader(
-    stack: AsyncExitStack, config: Config, portals: Portals, status: MountStatus, report: Report
+    stack: AsyncExitStack,
+    config: Config,
+    loader: SkyfileLoader,
+    portals: Portals,
+    status: MountStatus,
+    report: Report,
 ) -> ContentReader:
     cache = status.memory_cache = MemoryCache(config.memory_cache)
-    loader = SkyfileLoader(portals, config.verify)
     disk_cache = None
     store = await trio.to_thread.run_sync(_open_store, config, cache.buffers, report)
     if store is not None:
@@ -261,7 +272,10 @@ def _key_trees(
     documents: Documents,
     nursery: trio.Nursery,
 ) -> tuple[RegistryDirectory[EntryState], RegistryDirectory[Document]]:
-    ttl, grace = config.registry_ttl, config.lookup_grace
+    ttl, grace, timeout = config.registry_ttl, config.lookup_grace, config.timeout
+    entry_files = RegistryDirectoryConfig(
+        InodeSpace.REGISTRY, ttl=ttl, grace=grace, timeout=timeout
+    )
 
     def attributes(state: EntryState) -> Mapping[str, str]:
         return {} if state.signed is None else entry_attributes(state.signed)
@@ -270,14 +284,14 @@ def _key_trees(
         RegistryDirectory(
             registry,
             keys,
-            RegistryDirectoryConfig(InodeSpace.REGISTRY, ttl=ttl, grace=grace),
+            entry_files,
             attributes,
             nursery,
         ),
         RegistryDirectory(
             documents,
             keys,
-            RegistryDirectoryConfig(InodeSpace.SKYDB, suffix=b".json", ttl=ttl, grace=grace),
+            replace(entry_files, space=InodeSpace.SKYDB, suffix=b".json"),
             lambda document: {**attributes(document.entry), "verified": document.verified.value},
             nursery,
         ),
