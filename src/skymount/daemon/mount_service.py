@@ -40,14 +40,15 @@ from skymount.fs.skylinks.xattrs import entry_attributes
 from skymount.fs.static_tree import StaticTree
 from skymount.fs.subtree import Subtree
 from skymount.keyring import Keyring
+from skymount.portal import default_portal
 from skymount.portal.failover import Portals, open_portals
 from skymount.portal.ledger.ledger import Ledger, default_path
-from skymount.portal.options import DEFAULT_SVC_PORTAL_URL
 from skymount.portal.registry.entry_state import EntryState
 from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig
 from skymount.portal.registry.read_repair import ReadRepair
 from skymount.portal.registry.spool_retry import SpoolRetry
 from skymount.portal.registry.verified_registry import VerifiedRegistry
+from skymount.storage.write_check import write_problem
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +67,11 @@ def run(config: Config, report: Report, *, stop_grace: float = STOP_GRACE) -> No
     sys.setswitchinterval(_SWITCH_INTERVAL)
     gc.freeze()  # objects that exist now are never garbage
     gc.set_threshold(*_GC_THRESHOLDS)
-    embedded = EmbeddedPortal()
-    if not config.portals and not is_reachable(DEFAULT_SVC_PORTAL_URL):
+    found = default_portal.find()
+    url = found.url or default_portal.free_url()
+    embedded = EmbeddedPortal(url, None if config.portals else found.foreign_uid)
+    config = replace(config, default_portal=url)
+    if not config.portals and not is_reachable(url):
         embedded.start()
     try:
         trio.run(partial(_serve, config, report, embedded, stop_grace))
@@ -164,6 +168,8 @@ def _open_store(config: Config, buffers: BufferPool, report: Report) -> BlockSto
         if config.disk_cache < block_store.MIN_SIZE:
             least = f"{block_store.MIN_SIZE >> 20} MiB"
             warning = f"disk_cache: hardly anything fits; give it {least} or more, or turn it off"
+        elif problem := write_problem(block_store.default_path()):
+            warning = f"{problem}; nothing more is cached until that is mended"
     except CacheError as error:
         warning = f"{error}; nothing is kept on disk"
     if warning:

@@ -16,7 +16,7 @@ import click
 from skymount import file_permissions
 from skymount.cli import completion
 from skymount.cli.options import load_settings, mount_options
-from skymount.cli.output import warn
+from skymount.cli.output import escape, warn
 from skymount.errors import ConfigError, MountError, StorageError
 
 if TYPE_CHECKING:
@@ -91,6 +91,10 @@ def mount(mountpoint: str | None, name: str | None, foreground: bool, **flags: A
     )
     for warning in run_in_background(settings, lambda: _log_to(log_file)):
         warn(warning)
+    if os.isatty(2):
+        portals = " ".join(settings.portals) or f"{settings.default_portal}, or one of its own"
+        said = f"mounted at {settings.mountpoint}; portal: {portals}; log: {log_file}"
+        click.echo(escape(said), err=True)
 
 
 def _writable(path: str, *, is_default: bool) -> str:

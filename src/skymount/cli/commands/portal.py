@@ -110,15 +110,20 @@ def serve(
       skymount portal serve --listen 127.0.0.1:0 --data ./portal-data
       skymount portal serve --listen 0.0.0.0:4280 --password-file ./password
     """
+    from skymount.portal.default_portal import write_address
     from skymount.server.config import PortalConfig
     from skymount.server.http.basic_auth import read_password
     from skymount.server.main import run
+
+    def on_listening(url: str) -> None:
+        write_address(config.data, url)
+        click.echo(f"listening on {url}")
 
     environment = {} if until_eof else os.environb  # an embedded portal has no password
     host, port = listen
     try:
         password = read_password(password_file, environment)
         config = PortalConfig(host=host, port=port, password=password, **settings)
-        run(config, on_listening=lambda url: click.echo(f"listening on {url}"), until_eof=until_eof)
+        run(config, on_listening=on_listening, until_eof=until_eof)
     except SkymountError as error:  # exit code 1: a port in use is not wrong usage
         raise click.ClickException(str(error)) from None
