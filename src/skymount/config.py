@@ -57,6 +57,7 @@ class Config:
     redirect_hosts: tuple[str, ...] = ()
     mountpoint: str = ""
     allow_other: bool = False
+    mount_options: tuple[str, ...] = ()
     verify: VerifyPolicy = VerifyPolicy.AVAILABLE
     memory_cache: int = 128 << 20
     tree_cache: int = 256 << 20
@@ -68,6 +69,8 @@ class Config:
     hns_ttl: float = 60.0
     timeout: float = 30.0
     log_file: str = ""
+    log_level: str = "info"
+    metrics_listen: str = ""
     portal_tables: tuple[PortalTable, ...] = ()  # of those portals that have one
     default_portal: str = DEFAULT_SVC_PORTAL_URL  # used if none is named
 

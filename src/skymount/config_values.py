@@ -11,9 +11,13 @@ from skymount.errors import ConfigError
 from skymount.portal.options import PortalOptions, parse_portal_url
 from skymount.portal.validation import flag, seconds, text, texts
 from skymount.wire.dialect import dialect_named
+from skymount.wire.http.host import parse_loopback
 
 _SIZE = re.compile(r"(\d{1,15})(?:\.(\d{1,3}))?\s*([a-z]*)", re.ASCII | re.IGNORECASE)
 _SECONDS_LIMIT = 3600
+_MOUNT_OPTIONS = ("ro", "noexec")  # nosuid, nodev and noatime always hold
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 def parse_size(value: object) -> int:
@@ -117,6 +121,14 @@ def _redirect_hosts(value: object, key: str) -> tuple[str, ...]:
     return hosts
 
 
+def _mount_options(value: object, key: str) -> tuple[str, ...]:
+    options = _list(value, key)
+    unknown = [each for each in options if each not in _MOUNT_OPTIONS]
+    if unknown:
+        raise ConfigError(f"unknown: {shown(unknown[0])}; known ones: {', '.join(_MOUNT_OPTIONS)}")
+    return options
+
+
 def _boolean(value: object, key: str) -> bool:
     if not isinstance(value, str):
         return flag(value, key)
@@ -124,6 +136,21 @@ def _boolean(value: object, key: str) -> bool:
     if value.lower() not in words:
         raise ConfigError(f"neither true nor false: {value!r}")
     return words[value.lower()]
+
+
+def _log_level(value: object, key: str) -> str:
+    found = text(value, key).lower()
+    if found not in LOG_LEVELS:
+        raise ConfigError(f"not one of {', '.join(LOG_LEVELS)}: {shown(repr(value))}")
+    return found
+
+
+def _metrics_listen(value: object, key: str) -> str:
+    found = text(value, key)
+    if found in ("", "off"):
+        return ""
+    parse_loopback(found)
+    return found
 
 
 PARSERS: Mapping[str, Callable[[object, str], object]] = {
@@ -140,6 +167,7 @@ PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "redirect_hosts": _redirect_hosts,
     "mountpoint": _path,
     "allow_other": _boolean,
+    "mount_options": _mount_options,
     "verify": lambda value, key: VerifyPolicy.parse(text(value, key)),
     "memory_cache": lambda value, _: parse_size(value),
     "tree_cache": lambda value, _: parse_size(value),
@@ -151,4 +179,6 @@ PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "hns_ttl": _seconds,
     "timeout": _seconds,
     "log_file": _path,
+    "log_level": _log_level,
+    "metrics_listen": _metrics_listen,
 }

@@ -53,6 +53,10 @@ class KeyringError(SkymountError):
     """The keyring cannot be read or written, or does not hold the key."""
 
 
+class UnreplicableError(SkymountError):
+    """Content cannot be uploaded again under its skylink; the message says why."""
+
+
 class PortalError(SkymountError):
     """A portal failed, or sent something wrong.
 

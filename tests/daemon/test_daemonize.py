@@ -26,7 +26,7 @@ except MountError as error:
 else:
     print("warnings:", warnings)
 """
-_TO_FILE = 'log_to(log, "%(levelname)s %(message)s")'
+_TO_FILE = 'log_to(log, "info")'
 _NOBODY = "http://127.0.0.1:9"
 
 

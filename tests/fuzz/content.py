@@ -10,6 +10,7 @@ import zlib
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from skymount.cli.link_target import ParsedLink
 from skymount.config import ENVIRONMENT_PREFIX, Config, load
@@ -21,6 +22,7 @@ from skymount.content.model import description_codec
 from skymount.content.model.listing import DIRECTORY, Listing, unpack
 from skymount.content.model.listing_builder import NAME_LIMIT, PATH_LIMIT, ROWS_LIMIT, tabulate
 from skymount.content.model.skyfile import LoadedSkyfile, Skyfile, Verified
+from skymount.content.replication.upload_plan import UploadPlan, plan_upload
 from skymount.content.skydb.document_text import as_text, as_upload, split, written
 from skymount.errors import (
     BadContentError,
@@ -32,9 +34,14 @@ from skymount.errors import (
 from skymount.fs.registry.file_names import KeyFileNames, is_scratch
 from skymount.fs.skylinks import name_table
 from skymount.keyring import DamagedKey, Keyring, check_name
+from skymount.server.config import PortalConfig
+from skymount.server.http.query_params import parse_query
+from skymount.server.http_error import HttpError
 from skymount.server.storage.skykey_store import SkykeyStore
+from skymount.server.upload.multipart_reader import FormReader
+from skymount.server.upload.rules import PartList, UploadQuery, encode_upload_metadata
 from skymount.wire.base_sector import Layout
-from skymount.wire.metadata import Metadata, Subfile, encode_metadata
+from skymount.wire.metadata import Metadata, Subfile, encode_metadata, parse_metadata
 from skymount.wire.skydb_document import DOCUMENT_LIMIT, encode_document
 from skymount.wire.skykey import Kind
 from tests.fuzz.engine import SHORT, attempt, target
@@ -54,6 +61,45 @@ def _file(name: str, data: bytes) -> Path:
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(data)
     return path
+
+
+# --- uploads of content that exists ---------------------------------------------------
+
+_BOUNDARY = "b0undary"
+_SENT = 1 << 16  # bytes of content that is made up for a form
+
+
+@target(
+    *METADATA,
+    encode_metadata(Metadata("site", 3, subfiles={"a": Subfile(0o644, "a", "text/x", 0, 3)})),
+    encode_metadata(Metadata("raw", 5, mode=0o600)),
+    tokens=(*JSON, *MEMBERS),
+)
+def upload_plan(data: bytes) -> None:
+    """A portal that takes the planned upload stores it with these metadata."""
+    metadata = attempt(parse_metadata, data)
+    size = (metadata and metadata.length) or 0
+    made = attempt(lambda: b"".join(plan_upload(data, size, _BOUNDARY)))
+    if made is None or size > _SENT:
+        return
+    plan = UploadPlan.read(lambda at, count: made[at : at + count], len(made))
+    body = b"".join(text + bytes(count) for text, count in plan.parts())
+    assert len(body) == plan.size
+    stored = attempt(_stored, plan, body, size, errors=(MalformedError, HttpError))
+    assert stored in (None, data)
+
+
+def _stored(plan: UploadPlan, body: bytes, size: int) -> bytes:
+    """Return the metadata that the embedded portal stores."""
+    content_type = plan.media_type.encode()
+    params = parse_query(urlencode(plan.query).encode())
+    query = UploadQuery.parse(params, content_type=content_type, force_disabled=False)
+    parts = PartList(PortalConfig(_directory()))
+    if query.is_form:
+        form = FormReader(content_type, parts)
+        assert b"".join(form.content(body)) == bytes(size)
+        form.finish()
+    return encode_upload_metadata(query, parts, size)
 
 
 # --- listings --------------------------------------------------------------------

@@ -125,7 +125,7 @@ def test_a_lazily_detached_mount_point_can_be_used_again(sandbox: Sandbox, site:
             end(user)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_unmounts(sandbox: Sandbox, portal: str, number: signal.Signals) -> None:
     """M6: SIGTERM and SIGINT unmount as well."""
     with sandbox.foreground("--portal", portal) as mount:

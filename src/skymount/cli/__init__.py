@@ -26,6 +26,9 @@ COMMANDS = (
     *("completion",),
 )
 
+_MOUNT_HELPER = "mount-helper"  # hidden: programs call it
+_ALL_COMMANDS = (*COMMANDS, _MOUNT_HELPER)
+
 # Modules of `commands` that are not named after the command.
 _MODULES = {
     "umount": "mount",
@@ -35,6 +38,7 @@ _MODULES = {
     "status": "inspection.status",
     "doctor": "inspection.doctor",
     "completion": "install.completion",
+    "mount-helper": "install.mount_helper",
 }
 
 COMPLETION_VARIABLE = "_SKYMOUNT_COMPLETE"  # set by the scripts of `skymount completion`
@@ -82,7 +86,7 @@ class _LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in COMMANDS and not args[0].startswith("-"):
+        if args[0] not in _ALL_COMMANDS and not args[0].startswith("-"):
             from skymount.did_you_mean import resembling
 
             meant = resembling(args[0], COMMANDS)
@@ -94,10 +98,11 @@ class _LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        if cmd_name not in _ALL_COMMANDS:
             return None
         name = _MODULES.get(cmd_name, cmd_name)
-        found = getattr(importlib.import_module(f"skymount.cli.commands.{name}"), cmd_name)
+        module = importlib.import_module(f"skymount.cli.commands.{name}")
+        found = getattr(module, cmd_name.replace("-", "_"))
         assert isinstance(found, click.Command)
         return found
 
@@ -145,9 +150,21 @@ def main() -> None:
         _flush_or_discard_output()
 
 
+def _arguments() -> list[str]:
+    """Return our arguments; those of mount(8) as those of the command that understands them.
+
+    It calls /sbin/mount.skymount, a link to us, or through mount.fuse3 ``skymount SOURCE DIR -o
+    OPTIONS``.
+    """
+    name, given = os.path.basename(sys.argv[0]), sys.argv[1:]
+    as_by_fuse = given[2:3] == ["-o"] and given[0] not in COMMANDS and os.path.isabs(given[1])
+    is_helper = name in ("mount.skymount", "mount.fuse.skymount") or as_by_fuse
+    return [_MOUNT_HELPER, *given] if is_helper else given
+
+
 def _run() -> None:
     try:
-        cli.main(standalone_mode=False, complete_var=COMPLETION_VARIABLE)
+        cli.main(_arguments(), standalone_mode=False, complete_var=COMPLETION_VARIABLE)
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
     except (click.Abort, KeyboardInterrupt):

@@ -14,16 +14,18 @@ from skymount.errors import MountError
 log = logging.getLogger(__name__)
 
 
-def run_in_background(config: Config, log_to: Callable[[], None]) -> list[str]:
+def run_in_background(
+    config: Config, log_to: Callable[[], None], reread: Callable[[], Config] | None = None
+) -> list[str]:
     """Fork a daemon that runs the mount; return its warnings once the mount is ready.
 
-    MountError if the daemon fails. No thread may have been started before.
+    MountError if the daemon fails. `reread` is as in `run`. No thread may have been started before.
     """
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(reading)
-        _become_daemon(config, log_to, writing)
+        _become_daemon(config, log_to, writing, reread)
     os.close(writing)
     warnings: list[str] = []
     with os.fdopen(reading, encoding="utf-8", errors="replace") as lines:
@@ -38,7 +40,12 @@ def run_in_background(config: Config, log_to: Callable[[], None]) -> list[str]:
     raise MountError(f"{config.mountpoint}: the daemon ended before the tree answered; see its log")
 
 
-def _become_daemon(config: Config, log_to: Callable[[], None], pipe: int) -> None:
+def _become_daemon(
+    config: Config,
+    log_to: Callable[[], None],
+    pipe: int,
+    reread: Callable[[], Config] | None,
+) -> None:
     """Run the mount. A line in the pipe is R for ready, or W or E with a warning or an error."""
     is_open = True
 
@@ -59,7 +66,7 @@ def _become_daemon(config: Config, log_to: Callable[[], None], pipe: int) -> Non
         os.setsid()
         os.chdir("/")
         log_to()
-        run(config, Report(ready=ready, warning=partial(tell, "W")))
+        run(config, Report(ready=ready, warning=partial(tell, "W")), reread)
         status = 0
     except MountError as error:
         log.error("%s", error)

@@ -1,10 +1,45 @@
-"""The log file of a daemon in the background, which takes all that is printed too."""
+"""Where the log goes, and its lines: one for each event, but for tracebacks."""
 
 import logging
 import os
+import sys
 from logging.handlers import RotatingFileHandler
 
+from skymount.fs.failures import printable
+
 MAX_SIZE = 1 << 20  # bytes after which a new log is begun; the one before is kept beside it
+
+_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+_PACKAGE = "skymount"
+
+
+class LineFormatter(logging.Formatter):
+    """Puts each message on one line."""
+
+    def __init__(self) -> None:
+        super().__init__(_FORMAT)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the library's name
+        record.message = printable(record.message, MAX_SIZE)
+        return super().formatMessage(record)
+
+
+class JournalFormatter(LineFormatter):
+    """Gives each line its priority, by which `journalctl -p` selects (sd-daemon(3)).
+
+    The journal knows the time.
+    """
+
+    _PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._style = logging.PercentStyle("%(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        priority = next((n for level, n in self._PRIORITIES if record.levelno >= level), 7)
+        text = super().format(record)
+        return "\n".join(f"<{priority}>{line}" for line in text.split("\n"))
 
 
 class _LogFile(RotatingFileHandler):
@@ -21,11 +56,39 @@ class _LogFile(RotatingFileHandler):
         os.dup2(self.stream.fileno(), 2)
 
 
-def log_to(path: str, line_format: str) -> None:
+def log_to(path: str, level: str) -> None:
     """Send the log and standard error to a file; standard input and output to nowhere."""
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
     os.close(null)
-    logging.basicConfig(level=logging.INFO, format=line_format, handlers=[_LogFile(path)])
+    _begin(_LogFile(path), LineFormatter(), level)
+
+
+def log_to_stderr(level: str) -> None:
+    """Send the log to standard error; with priorities if that is the journal."""
+    formatter = JournalFormatter() if _is_journal(2) else LineFormatter()
+    _begin(logging.StreamHandler(sys.stderr), formatter, level)
+
+
+def _begin(handler: logging.Handler, formatter: logging.Formatter, level: str) -> None:
+    handler.setFormatter(formatter)
+    logging.basicConfig(handlers=[handler])
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    set_level(level)
+
+
+def set_level(level: str) -> None:
+    """Log from a level on: debug, info, warning or error. Libraries are never as talkative."""
+    number = logging.getLevelNamesMapping()[level.upper()]
+    logging.getLogger(_PACKAGE).setLevel(number)
+    logging.getLogger().setLevel(max(number, logging.INFO))
+
+
+def _is_journal(descriptor: int) -> bool:
+    """Whether a stream leads to the journal (systemd.exec(5), $JOURNAL_STREAM)."""
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"

@@ -2,9 +2,8 @@
 
 import gc
 import logging
-import signal
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, closing
 from dataclasses import replace
 from functools import partial
@@ -22,9 +21,13 @@ from skymount.content.cache.write_behind import open_write_behind
 from skymount.content.fetch.reader import ContentReader, open_reader
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.skydb.documents import Document, Documents
+from skymount.daemon import signals
 from skymount.daemon.embedded_portal import EmbeddedPortal, is_reachable
 from skymount.daemon.readiness import Report, announce, notify_systemd
+from skymount.daemon.reload import Reloader
+from skymount.daemon.signals import SignalActions
 from skymount.daemon.status import MountStatus
+from skymount.daemon.task_dump import dump
 from skymount.errors import CacheError, MountError
 from skymount.fs import fuse, mountpoint
 from skymount.fs.dispatcher import FileSystem
@@ -59,8 +62,17 @@ _SWITCH_INTERVAL = 0.0005  # seconds after which a hashing thread yields to the 
 _GC_THRESHOLDS = (2_000, 4, 25)  # collect often: 10,000 new objects stop the event loop for 2 ms
 
 
-def run(config: Config, report: Report, *, stop_grace: float = STOP_GRACE) -> None:
-    """Mount and serve until unmounted or told to stop; MountError when that cannot be done."""
+def run(
+    config: Config,
+    report: Report,
+    reread: Callable[[], Config] | None = None,
+    *,
+    stop_grace: float = STOP_GRACE,
+) -> None:
+    """Mount and serve until unmounted or told to stop; MountError when that cannot be done.
+
+    `reread` reads the configuration again.
+    """
     if mountpoint.check(config.mountpoint, allow_other=config.allow_other):
         log.warning("%s: removed the mount of a skymount that no longer runs", config.mountpoint)
     process_hardening.harden_service()
@@ -74,7 +86,7 @@ def run(config: Config, report: Report, *, stop_grace: float = STOP_GRACE) -> No
     if not config.portals and not is_reachable(url):
         embedded.start()
     try:
-        trio.run(partial(_serve, config, report, embedded, stop_grace))
+        trio.run(partial(_serve, config, report, embedded, reread or (lambda: config), stop_grace))
     except BaseExceptionGroup as group:
         if isinstance(cause := _single_cause(group), MountError):
             raise cause from None
@@ -90,7 +102,11 @@ def _single_cause(error: BaseException) -> BaseException:
 
 
 async def _serve(
-    config: Config, report: Report, embedded: EmbeddedPortal, stop_grace: float
+    config: Config,
+    report: Report,
+    embedded: EmbeddedPortal,
+    reread: Callable[[], Config],
+    stop_grace: float,
 ) -> None:
     status = MountStatus(config, embedded)
     async with AsyncExitStack() as stack:
@@ -107,11 +123,16 @@ async def _serve(
         keys = KeyringCache(Keyring(keyring.default_path()))
         urls = [each.url for each in portals.clients]
         reads = WaitingReads(portals.may_answer, portals.ask_for_signs, urls)
-        content_trees = _content_trees(config, reader, registry, reads, nursery, status)
+        resolver = NameResolver(
+            portals, registry, NameResolverConfig(config.hns_ttl, config.verify)
+        )
+        content_trees = _content_trees(config, reader, resolver, reads, nursery, status)
         documents = Documents(registry, reader, portals, config.verify)
         key_trees = _key_trees(config, keys, registry, documents, nursery)
         retry = SpoolRetry(registry, ledger, keys.latest, sends=config.send_pending)
-        mount = fuse.FuseConfig(config.mountpoint, config.allow_other, config.timeout)
+        mount = fuse.FuseConfig(
+            config.mountpoint, config.allow_other, config.timeout, config.mount_options
+        )
         trees: Sequence[Subtree] = (*content_trees, *key_trees)
         file_system = FileSystem(
             StaticTree(status.to_json), dict(zip(InodeSpace, trees, strict=True)), status.usage
@@ -119,11 +140,13 @@ async def _serve(
         adapter = fuse.FuseAdapter(file_system, mount, portals.waited_for)
         status.files, status.failures = file_system, adapter.failures
         status.operations, status.under_way = adapter.counts, adapter.under_way
-        signals = stack.enter_context(trio.open_signal_receiver(*_stop_signals()))
+        reloader = Reloader(config, reread, portals, resolver, content_trees, key_trees, retry)
+        actions = SignalActions(fuse.stop, reloader.reload, partial(dump, adapter.under_way))
+        received = stack.enter_context(signals.receiving())
         fuse.attach(adapter, mount)
         try:
             with trio.CancelScope() as scope:
-                nursery.start_soon(_stop_on_signal, signals, scope, stop_grace)
+                nursery.start_soon(signals.handle, received, actions, scope, stop_grace)
                 nursery.start_soon(announce, config, report, embedded, reads)
                 nursery.start_soon(reads.run)
                 nursery.start_soon(retry.run)
@@ -181,13 +204,11 @@ def _open_store(config: Config, buffers: BufferPool, report: Report) -> BlockSto
 def _content_trees(
     config: Config,
     reader: ContentReader,
-    registry: VerifiedRegistry,
+    resolver: NameResolver,
     reads: WaitingReads,
     nursery: trio.Nursery,
     status: MountStatus,
 ) -> tuple[SkylinksDirectory, SkylinksDirectory]:
-    resolving = NameResolverConfig(config.hns_ttl, config.verify)
-    resolver = NameResolver(registry.portals, registry, resolving)
     cache = status.trees = TreeCache(_tree_bounds(config))
     skylinks, domains = (
         NameTable(reader, nursery, resolver, parse, space, cache)
@@ -243,21 +264,3 @@ def _key_trees(
             nursery,
         ),
     )
-
-
-def _stop_signals() -> list[signal.Signals]:
-    """Return the signals that end a mount; SIGHUP is not one under nohup."""
-    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    return [signal.SIGTERM, signal.SIGINT, *([] if ignored else [signal.SIGHUP])]
-
-
-async def _stop_on_signal(
-    signals: AsyncIterator[int], scope: trio.CancelScope, grace: float
-) -> None:
-    """Unmount on the first signal, and cancel what is still running on the second."""
-    async for number in signals:
-        log.info("%s: unmounting", signal.Signals(number).name)
-        if scope.deadline < float("inf"):
-            scope.cancel()
-        fuse.stop()
-        scope.deadline = trio.current_time() + grace

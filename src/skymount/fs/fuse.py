@@ -75,6 +75,7 @@ class FuseConfig:
     mountpoint: str
     allow_other: bool = False
     deadline: float = 30.0  # seconds after which any operation fails with ETIMEDOUT
+    options: tuple[str, ...] = ()  # further ones of mount(8)
 
 
 def errno_of(error: Exception) -> int:
@@ -493,6 +494,7 @@ def attach(adapter: FuseAdapter, config: FuseConfig) -> None:
     options = set(pyfuse3.default_options)
     options |= {"fsname=skymount", "subtype=skymount", "nosuid", "nodev", "noatime"}
     options.discard("default_permissions")  # so that a write is EROFS for every user
+    options |= set(config.options)
     if config.allow_other:
         options.add("allow_other")
     with tempfile.TemporaryFile() as output:

@@ -114,6 +114,25 @@ async def test_conflicts(client: PortalClient, data_key: str):
         assert isinstance(error, RequestRefusedError)
 
 
+@pytest.mark.parametrize("body", [b"<html>Welcome to our network</html>", b"{}"])
+async def test_a_page_in_place_of_the_registry(body: bytes):
+    """C11: Success is an empty response; a page that somebody else sends is no success."""
+    portal = FakePortal()
+    portal.fault(lambda _, __: Reply(200, ((b"Content-Type", b"text/html"),), body))
+    async with running(portal), PortalClient(portal.url) as client:
+        with pytest.raises(BadContentError, match="not empty"):
+            await client.registry.set_entry(PRIVATE, RegistryEntry("key", b"data", 1))
+
+
+@pytest.mark.parametrize("status", [200, 204])
+async def test_an_empty_answer_is_a_success(status: int):
+    """C11: Success is an empty response."""
+    portal = FakePortal()
+    portal.fault(lambda _, __: Reply(status))
+    async with running(portal), PortalClient(portal.url) as client:
+        await client.registry.set_entry(PRIVATE, RegistryEntry("key", b"data", 1))
+
+
 async def test_hashed_data_keys(client: PortalClient, data_key: str):
     """A data key of 64 hex digits can stand on the wire as it is, in every call."""
     hashed = hash_data_key(data_key).hex()

@@ -1,13 +1,12 @@
 """``skymount mount`` and ``skymount umount``."""
 
 import contextlib
-import logging
 import os
 import select
 import signal
-import sys
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +19,9 @@ from skymount.cli.output import escape, warn
 from skymount.errors import ConfigError, MountError, StorageError
 
 if TYPE_CHECKING:
+    from skymount.config import Config
     from skymount.fs.mountpoint import MountInfo
 
-_LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 _EXIT_GRACE = 5.0  # seconds that a daemon may take to exit after the unmount
 _TERM_TIMEOUT = 25.0  # seconds that it may take after SIGTERM
 _PID_TIMEOUT = 2.0  # seconds for a mount to answer with its process id
@@ -50,11 +49,21 @@ _PID_TIMEOUT = 2.0  # seconds for a mount to answer with its process id
 )
 @click.option("--allow-other", is_flag=True, default=None, help="Let other users in.")
 @click.option(
+    "-o",
+    "--mount-options",
+    metavar="OPTION,...",
+    multiple=True,
+    callback=lambda _, __, given: ",".join(given) or None,
+    help="ro: nothing can be written; noexec: no program can be run from it.",
+)
+@click.option(
     "--log-file",
     metavar="FILE",
     shell_complete=completion.files,
     help="Where the daemon logs in the background.",
 )
+@click.option("--log-level", metavar="LEVEL", help="What it logs: debug, info, warning or error.")
+@click.option("-v", "--verbose", "log_level", flag_value="debug", help="As --log-level debug.")
 def mount(mountpoint: str | None, name: str | None, foreground: bool, **flags: Any) -> None:
     """Mount a portal at the directory MOUNTPOINT.
 
@@ -68,28 +77,36 @@ def mount(mountpoint: str | None, name: str | None, foreground: bool, **flags: A
       skymount mount --name home --foreground
     """
     from skymount import config
+    from skymount.daemon import log
     from skymount.daemon.daemonize import run_in_background
     from skymount.daemon.mount_service import run
     from skymount.daemon.readiness import Report
     from skymount.fs import mountpoint as place
 
+    if flags["config_file"]:
+        flags["config_file"] = os.path.abspath(flags["config_file"])  # it may be read again
     settings = load_settings(name=name or "", mountpoint=mountpoint, **flags)
     if not settings.mountpoint:
         raise ConfigError(
             "no mount point: name a directory, or set mountpoint in the configuration"
         )
-    settings = replace(settings, mountpoint=place.resolve(settings.mountpoint))
+    path = place.resolve(settings.mountpoint)
+    settings = replace(settings, mountpoint=path)
+
+    def reread() -> "Config":
+        return load_settings(name=name or "", mountpoint=path, **flags)
+
     if foreground:
-        logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT, stream=sys.stderr)
-        logging.getLogger("httpx").setLevel(logging.WARNING)
-        run(settings, Report(ready=lambda: None, warning=lambda text: None))
+        log.log_to_stderr(settings.log_level)
+        run(settings, Report(ready=lambda: None, warning=lambda text: None), reread)
         return
     place.check(settings.mountpoint, allow_other=settings.allow_other)
     log_file = _writable(
         settings.log_file or config.default_log_file(settings.mountpoint),
         is_default=not settings.log_file,
     )
-    for warning in run_in_background(settings, lambda: _log_to(log_file)):
+    begin_log = partial(log.log_to, log_file, settings.log_level)
+    for warning in run_in_background(settings, begin_log, reread):
         warn(warning)
     if os.isatty(2):
         portals = " ".join(settings.portals) or f"{settings.default_portal}, or one of its own"
@@ -111,12 +128,6 @@ def _writable(path: str, *, is_default: bool) -> str:
         raise MountError(
             f"{path}: the log cannot be written there: {error.strerror}; choose another --log-file"
         ) from None
-
-
-def _log_to(path: str) -> None:
-    from skymount.daemon.log import log_to  # only the daemon needs it
-
-    log_to(path, _LOG_FORMAT)
 
 
 @click.command()

@@ -6,8 +6,8 @@ the headers or the metadata endpoint, and small content is verified by rebuildin
 """
 
 import logging
-from collections.abc import Collection
-from contextlib import aclosing, suppress
+from collections.abc import AsyncIterator, Collection
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -36,6 +36,7 @@ from skymount.errors import (
     NotFoundError,
     PortalError,
     RequestRefusedError,
+    UnreplicableError,
 )
 from skymount.portal.client.base import ContentHead, PortalReader
 from skymount.portal.failover import Portals
@@ -120,6 +121,43 @@ class SkyfileLoader:
         if loaded.payload is None:
             raise BadContentError("the portals no longer agree on what this skylink is")
         return loaded.payload
+
+    @asynccontextmanager
+    async def open_metadata(self, skylink: Skylink) -> AsyncIterator[tuple[MemoryFile, int]]:
+        """Fetch the metadata as they are stored; yield a file, and where in it they begin.
+
+        They are verified if a portal hands out the base sector. UnreplicableError if that is
+        encrypted.
+        """
+        async with open_memory_file() as file:
+
+            async def ask(client: PortalReader) -> int:
+                await in_thread(partial(file.truncate, 0))
+                fetch = partial(self._fetch_metadata, client, skylink, file)
+                try:
+                    return await self._portals.budget.run(fetch)
+                except MalformedError as error:
+                    raise BadContentError(str(error), url=client.url) from error
+
+            yield file, await self._portals.first(ask, hedged=False)
+
+    async def _fetch_metadata(
+        self, client: PortalReader, skylink: Skylink, file: MemoryFile
+    ) -> int:
+        found = await self._base_sector(client, skylink) if self._is_provable(skylink) else None
+        if found is None:
+            receiver = FileReceiver(file)
+            await client.metadata_into(skylink, receiver)
+            receiver.finish()
+            return 0
+        base = found.sector
+        if base is None:
+            raise UnreplicableError(f"{skylink} cannot be uploaded again: it is encrypted")
+        if base.layout.is_extended:
+            await self._fetch_spilled(client, base.layout, base.roots, file)
+            return base.layout.fanout_size
+        await in_thread(partial(file.put, base.metadata))
+        return 0
 
     async def _describe(self, client: PortalReader, skylink: Skylink) -> LoadedSkyfile:
         try:

@@ -18,7 +18,7 @@ class LookupBudget:
     """
 
     def __init__(self, grace: float) -> None:
-        self._grace = grace
+        self.grace = grace
         self._waits: deque[tuple[float, float]] = deque()  # (when it ended, seconds)
 
     @contextmanager
@@ -28,7 +28,7 @@ class LookupBudget:
         while self._waits and self._waits[0][0] <= begun - _PERIOD:
             self._waits.popleft()
         try:
-            yield max(0.0, self._grace - sum(seconds for _, seconds in self._waits))
+            yield max(0.0, self.grace - sum(seconds for _, seconds in self._waits))
         finally:
             ended = trio.current_time()
             if ended - begun >= _COUNTED:

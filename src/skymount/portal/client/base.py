@@ -4,7 +4,7 @@ verifies them.
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from types import TracebackType
 from typing import Self, Unpack
@@ -73,6 +73,14 @@ class PortalReader:
         self.options = options
         self.http = HttpClient(options.url, options)
         self._node: HttpClient | None = None
+
+    def set_credentials(self, given: ClientOptions) -> None:
+        """Use the api_key and headers of these options from the next request on."""
+        found = PortalOptions.parse(self.url, **given)
+        self.options = replace(self.options, api_key=found.api_key, headers=found.headers)
+        self.http.options = self.options
+        if self._node is not None:
+            self._node.options = self.options
 
     @property
     def url(self) -> str:

@@ -189,9 +189,12 @@ class Registry:
         call = call or self._http.options
         request = requests.registry_post(call.dialect)
         try:
-            await self._http.fetch(
+            answer = await self._http.fetch(
                 request, responses.RESPONSE_LIMIT, call, content=signed.encode_update()
             )
+            if answer.body:  # a page of somebody else, who has not stored it
+                message = "the answer to a registry update is not empty"
+                raise self._http.bad(request, call, message, answer.status)
         except PortalError as error:
             if not any(words in error.message for words in _CONFLICT_WORDS):
                 raise

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from copy import copy
 from itertools import chain
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 from uuid import uuid4
 
 import trio
@@ -182,16 +182,35 @@ class UploadBody:
         yield bytes(chunk + self._tail)
 
 
+class Body(Protocol):
+    """What `post` sends. `size` is in bytes, None when it is not known."""
+
+    @property
+    def dirname(self) -> str: ...
+    @property
+    def query(self) -> Sequence[tuple[str, str]]: ...
+    @property
+    def headers(self) -> dict[str, str]: ...
+    @property
+    def size(self) -> int | None: ...
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+
 async def send(
     http: HttpClient, body: UploadBody, options: PortalOptions | None = None
 ) -> responses.UploadResult:
     """Send content. MalformedError or OSError when a file changes or cannot be read."""
     call = options or http.options
+    sent = body.reporting(call.on_upload_progress) if call.on_upload_progress else body
+    return await post(http, sent, call)
+
+
+async def post(http: HttpClient, body: Body, call: PortalOptions) -> responses.UploadResult:
+    """Post the body of an upload, as it is; errors of its iteration are raised."""
     request = requests.upload(
         call.dialect, f"skymount/{uuid4().hex}", filename=body.dirname, query=body.query
     )
-    sent = body.reporting(call.on_upload_progress) if call.on_upload_progress else body
-    content = aiter(sent) if sent.size is None else sent
+    content = aiter(body) if body.size is None else body
     async with http.open(request, call, headers=body.headers, content=content) as answer:
         found = await answer.read(responses.RESPONSE_LIMIT)
         try:

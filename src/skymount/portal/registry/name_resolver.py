@@ -87,6 +87,14 @@ class NameResolver:
             if each.path.get(link, leads_to) != leads_to:
                 each.outdate()
 
+    def set_ttl(self, seconds: float) -> None:
+        self._config = replace(self._config, ttl=seconds)
+
+    def outdate_all(self) -> None:
+        """Let every name be resolved again when it is used next."""
+        for each in self._names.values():
+            each.outdate()
+
     def cached(self, name: ResolvableName) -> CachedResolution:
         state = self._names.get(name)
         return CachedResolution() if state is None else state.cached

@@ -35,7 +35,7 @@ class SpoolRetry:
         sends: bool = True,
     ) -> None:
         """`pair_of` returns the key that signs for a public key. Unless it `sends` it only logs."""
-        self._sends = sends
+        self.sends = sends
         self._entries = entries
         self._ledger = ledger
         self._pair_of = pair_of
@@ -76,7 +76,7 @@ class SpoolRetry:
         if text and text != self._last_summary:
             log.warning(text)
         self._last_summary = text
-        return [each for each in due(pending) if self._sends and self._entries.at(each.portals)]
+        return [each for each in due(pending) if self.sends and self._entries.at(each.portals)]
 
     async def _send(self, writes: Sequence[PendingWrite]) -> bool:
         """Send writes; return whether any was posted. Portals that just failed are skipped."""

@@ -1,0 +1,139 @@
+"""``skymount mount-helper``, which mount(8) calls as /sbin/mount.skymount."""
+
+import os
+import pwd
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from skymount.errors import ConfigError
+
+# Options with a value, and the flag of `skymount mount` that each is; `portal` can be repeated.
+_VALUES = {
+    "config": "--config",
+    "dialect": "--dialect",
+    "disk_cache": "--disk-cache",
+    "log_file": "--log-file",
+    "memory_cache": "--memory-cache",
+    "name": "--name",
+    "portal": "--portal",
+    "timeout": "--timeout",
+    "user_agent": "--user-agent",
+    "verify": "--verify",
+}
+_FLAGS = {
+    "allow_other": ("--allow-other",),
+    "no_read_ahead": ("--no-read-ahead",),
+    "ro": ("-o", "ro"),
+    "noexec": ("-o", "noexec"),
+}
+# What is for mount(8), for systemd, or holds (or cannot hold) for every mount of ours.
+_IGNORED = frozenset(
+    (
+        *("defaults", "auto", "noauto", "nofail", "_netdev", "comment", "silent", "loud"),
+        *("user", "nouser", "users", "owner", "group"),
+        *("rw", "suid", "nosuid", "dev", "nodev", "exec", "async"),
+        *("atime", "noatime", "diratime", "nodiratime", "relatime", "norelatime", "strictatime"),
+        *("lazytime", "nolazytime"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MountCall:
+    """What mount(8) asks for."""
+
+    arguments: tuple[str, ...]
+    """For `skymount mount`."""
+    user: str = ""
+    """Who is to mount, if not who calls."""
+
+
+def parse_call(source: str, directory: str, options: str, *, is_sloppy: bool = False) -> MountCall:
+    """Translate a line of fstab; ConfigError names the options that are not known."""
+    found = _of_source(source)
+    user, unknown = "", []
+    for option in filter(None, options.split(",")):
+        key, _, value = option.partition("=")
+        if key in _VALUES and value:
+            found += [_VALUES[key], value]
+        elif key == "setuid" and value:
+            user = value
+        elif option in _FLAGS:
+            found += _FLAGS[option]
+        elif key not in _IGNORED and not key.startswith(("x-", "X-")):
+            unknown.append(option)
+    if unknown and not is_sloppy:
+        known = ", ".join([*(f"{key}=" for key in (*_VALUES, "setuid")), *_FLAGS])
+        raise ConfigError(
+            f"unknown mount option {', '.join(unknown)}; known ones: {known}, and generic ones"
+        )
+    return MountCall((*found, "--", directory), user)
+
+
+def _of_source(source: str) -> list[str]:
+    if source.startswith(("http://", "https://")):
+        return ["--portal", source]
+    if source in ("", "none", "skymount"):
+        return []
+    raise ConfigError(
+        f"{source}: not a source; write none, or the http or https address of a portal "
+        "(the option name=NAME chooses a table [mounts.NAME] of the configuration)"
+    )
+
+
+@click.command()
+@click.argument("source")
+@click.argument("directory")
+@click.option("-o", "options", multiple=True, metavar="OPTION,...", help="Mount options.")
+@click.option("-t", "kind", metavar="TYPE", help="skymount or fuse.skymount; has no effect.")
+@click.option("-s", "sloppy", is_flag=True, help="Ignore unknown mount options.")
+@click.option("-f", "fake", is_flag=True, help="Only check the options.")
+@click.option("-n", "no_table", is_flag=True, help="Has no effect.")
+@click.option("-v", "verbose", is_flag=True, help="Has no effect.")
+def mount_helper(
+    source: str, directory: str, options: tuple[str, ...], sloppy: bool, fake: bool, **_: Any
+) -> None:
+    """Mount a portal for mount(8) and /etc/fstab.
+
+    mount(8) calls this as /sbin/mount.skymount. SOURCE is none, or the address of a portal.
+
+    Options, as of `skymount mount`: name=NAME, config=FILE, portal=URL (also several times),
+    dialect=NAME, verify=POLICY, timeout=SECONDS, user_agent=TEXT, memory_cache=SIZE,
+    disk_cache=SIZE, log_file=FILE, allow_other, no_read_ahead, ro, noexec. setuid=USER, for root
+    only, mounts as that user, with that user's configuration. Generic options of mount(8) and those
+    of systemd that begin with x- are understood. Any other option is an error.
+
+    \b
+    Examples:
+      mount -t skymount none /home/ann/sky -o setuid=ann,name=home
+      mount -t fuse.skymount https://portal.example /mnt/sky -o allow_other
+    Lines of /etc/fstab:
+      none /home/ann/sky skymount setuid=ann,name=home,_netdev,x-systemd.automount 0 0
+      none /home/ann/sky skymount user,noauto,name=home 0 0
+    """
+    from skymount.cli.commands.mount import mount
+
+    call = parse_call(source, directory, ",".join(options), is_sloppy=sloppy)
+    if call.user:
+        _become(call.user)
+    if not fake:
+        mount.main(list(call.arguments), prog_name="skymount mount", standalone_mode=False)
+
+
+def _become(name: str) -> None:
+    """Take on the identity and the home of a user."""
+    try:
+        user = pwd.getpwnam(name)
+    except KeyError:
+        raise ConfigError(f"setuid={name}: there is no such user") from None
+    if os.geteuid() != user.pw_uid:
+        if os.geteuid() != 0:
+            raise ConfigError(f"setuid={name}: only root may mount for another user")
+        os.initgroups(name, user.pw_gid)
+        os.setgid(user.pw_gid)
+        os.setuid(user.pw_uid)
+    for variable in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
+        os.environ.pop(variable, None)
+    os.environ |= {"HOME": user.pw_dir, "USER": name, "LOGNAME": name}

@@ -1,0 +1,133 @@
+"""What a running mount takes over from a configuration that is read again (semantics, M9)."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import trio
+
+from skymount.config import Config
+from skymount.config_portals import CREDENTIALS
+from skymount.daemon.log import set_level
+from skymount.errors import SkymountError
+from skymount.fs.registry.lookup import KeyTreeLookup
+from skymount.fs.skylinks.directory import SkylinksDirectory
+from skymount.portal.failover import Portals
+from skymount.portal.options import ClientOptions
+from skymount.portal.registry.name_resolver import NameResolver
+from skymount.portal.registry.spool_retry import SpoolRetry
+
+log = logging.getLogger(__name__)
+
+LIVE_KEYS = ("log_level", "lookup_grace", "registry_ttl", "send_pending", "hns_ttl")
+"""The keys that take effect at once, besides the credentials of portals."""
+
+_OF_PORTALS = frozenset(
+    {
+        *("dialect", "api_key", "user_agent", "headers", "node_url", "ca_file", "connections"),
+        *("redirect_hosts", "portal_tables"),
+    }
+)
+"""The keys that are compared portal by portal."""
+
+_KEYS = {"custom_user_agent": "user_agent"}  # what options are called in the configuration
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What differs between two configurations."""
+
+    live: Sequence[str]
+    """Keys that take effect at once."""
+    credentials: Sequence[str]
+    """Portals whose api_key or headers have changed."""
+    remount: Sequence[str]
+    """Keys that take effect when the mount starts again."""
+
+
+def compare(old: Config, new: Config) -> Changes:
+    """Return what has changed."""
+    changed = [each.name for each in fields(Config) if _value(old, each) != _value(new, each)]
+    before, after = old.portal_options, new.portal_options
+    common = [url for url in before if url in after]
+    options = {
+        key
+        for url in common
+        for key in before[url].keys() | after[url].keys()
+        if _option(before, url, key) != _option(after, url, key)
+    }
+    needing = [key for key in changed if key not in LIVE_KEYS and key not in _OF_PORTALS]
+    return Changes(
+        [key for key in changed if key in LIVE_KEYS],
+        [
+            url
+            for url in common
+            if any(_option(before, url, key) != _option(after, url, key) for key in CREDENTIALS)
+        ],
+        sorted({*needing, *(_KEYS.get(key, key) for key in options if key not in CREDENTIALS)}),
+    )
+
+
+def _value(config: Config, key: Any) -> object:
+    return getattr(config, key.name)
+
+
+def _option(options: Mapping[str, ClientOptions], url: str, key: str) -> object:
+    return options[url].get(key) or None
+
+
+@dataclass(eq=False)
+class Reloader:
+    """Reads the configuration again, and hands the parts of a mount what has changed."""
+
+    config: Config
+    """As it is in effect."""
+    reread: Callable[[], Config]
+    portals: Portals
+    resolver: NameResolver
+    content_trees: Sequence[SkylinksDirectory]
+    key_trees: Sequence[KeyTreeLookup[Any]]
+    retry: SpoolRetry
+
+    async def reload(self) -> None:
+        """Read it again, and resolve names again that are used from now on.
+
+        A configuration with an error changes nothing.
+        """
+        self.resolver.outdate_all()
+        try:
+            new = await trio.to_thread.run_sync(self.reread)
+        except SkymountError as error:
+            log.error("SIGHUP: nothing is changed: %s", error)
+            return
+        changes = compare(self.config, new)
+        for key in changes.live:
+            log.info("SIGHUP: %s is %s now", key, getattr(new, key))
+        for url in changes.credentials:
+            log.info("SIGHUP: %s has other credentials now", url)
+        for key in changes.remount:
+            log.warning("SIGHUP: %s has changed: mount again for that", key)
+        if not (changes.live or changes.credentials or changes.remount):
+            log.info("SIGHUP: the configuration is as before")
+        self._apply(new, changes)
+
+    def _apply(self, new: Config, changes: Changes) -> None:
+        values: dict[str, Any] = {key: getattr(new, key) for key in LIVE_KEYS}
+        self.config = replace(
+            self.config,
+            api_key=new.api_key,
+            headers=new.headers,
+            portal_tables=new.portal_tables,
+            **values,
+        )
+        set_level(new.log_level)
+        self.resolver.set_ttl(new.hns_ttl)
+        self.retry.sends = new.send_pending
+        for tree in self.content_trees:
+            tree.set_lookup_grace(new.lookup_grace)
+        for keys in self.key_trees:
+            keys.set_times(ttl=new.registry_ttl, grace=new.lookup_grace)
+        for client in self.portals.clients:
+            if client.url in changes.credentials:
+                client.set_credentials(new.portal_options[client.url])

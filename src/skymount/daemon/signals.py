@@ -1,0 +1,80 @@
+"""The signals of a mount: what ends it, what it reads again, and what it tells."""
+
+import faulthandler
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import trio
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SignalActions:
+    """What signals do."""
+
+    unmount: Callable[[], None]
+    """Takes no more requests; those under way go on."""
+    reload: Callable[[], Awaitable[None]]
+    dump: Callable[[], list[str]]
+    """Returns lines for the log."""
+
+
+@contextmanager
+def receiving() -> Iterator[AsyncIterator[int]]:
+    """Receive signals. SIGUSR1 also writes the stacks of all threads to stderr, at once: it tells
+    where the event loop hangs if it does.
+    """
+    numbers = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1]
+    if not _is_ignored():
+        numbers.append(signal.SIGHUP)
+    with trio.open_signal_receiver(*numbers) as signals:
+        faulthandler.register(signal.SIGUSR1, file=2, all_threads=True, chain=True)
+        try:
+            yield signals
+        finally:
+            faulthandler.unregister(signal.SIGUSR1)
+
+
+async def handle(
+    signals: AsyncIterator[int], actions: SignalActions, scope: trio.CancelScope, grace: float
+) -> None:
+    """Handle signals. The first one that ends the mount leaves `grace` seconds to what is under
+    way; the second one cancels it.
+    """
+    ending = {signal.SIGTERM, signal.SIGINT}
+    if _has_terminal():
+        ending.add(signal.SIGHUP)  # the terminal was closed
+    async for number in signals:
+        if number in ending:
+            log.info("%s: unmounting", signal.Signals(number).name)
+            if scope.deadline < float("inf"):
+                scope.cancel()
+            actions.unmount()
+            scope.deadline = trio.current_time() + grace
+        elif number == signal.SIGHUP:
+            await actions.reload()
+        else:
+            await trio.to_thread.run_sync(_log_all, actions.dump())
+
+
+def _log_all(lines: list[str]) -> None:
+    for line in lines:
+        log.warning("%s", line)  # also where only warnings are logged
+
+
+def _has_terminal() -> bool:
+    """Whether this process has a controlling terminal."""
+    with suppress(OSError):
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
+        return True
+    return False
+
+
+def _is_ignored() -> bool:
+    """Whether SIGHUP is to be ignored: under nohup, at a terminal."""
+    return signal.getsignal(signal.SIGHUP) is signal.SIG_IGN and _has_terminal()

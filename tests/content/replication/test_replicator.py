@@ -1,0 +1,242 @@
+"""Content that is brought to a further portal keeps its skylink there (docs/semantics.md, W4)."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+import trio
+
+from skymount.content.cache.memory_cache import MemoryCache
+from skymount.content.fetch.reader import open_reader
+from skymount.content.fetch.skyfile_loader import SkyfileLoader
+from skymount.content.model.skyfile import Verified, VerifyPolicy
+from skymount.content.replication.replicator import Replicator
+from skymount.errors import (
+    AccessDeniedError,
+    NotFoundError,
+    PortalError,
+    ReadOnlyPortalError,
+    UnavailableError,
+    UnreplicableError,
+)
+from skymount.portal.client.base import PortalReader
+from skymount.portal.client.client import PortalClient
+from skymount.portal.failover import Portals, open_portals
+from skymount.portal.health import BreakerState
+from skymount.portal.options import ClientOptions
+from skymount.wire.metadata import Metadata, Subfile, encode_metadata
+from tests.fakes.portal import FakePortal, closes_after, running, status
+from tests.fakes.skyfiles import (
+    FakeSkyfile,
+    encrypted,
+    noise,
+    of_files,
+    of_metadata,
+    packed,
+    resolver,
+)
+from tests.portal_process import running_portal
+
+UPLOAD = "^POST "
+WHOLE = {"format": "concat", "no-response-metadata": "true"}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a real portal that has content."""
+    with running_portal(tmp_path_factory.mktemp("source")) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a real portal that lacks it."""
+    with running_portal(tmp_path_factory.mktemp("target")) as url:
+        yield url
+
+
+@dataclass
+class Kit:
+    """A replicator, and the portal that it brings content to."""
+
+    replicator: Replicator
+    portals: Portals
+    to: PortalReader
+
+
+@asynccontextmanager
+async def kit(source: str, target: str) -> AsyncIterator[Kit]:
+    async with open_portals({source: {}, target: {}}, 20) as portals:
+        loader = SkyfileLoader(portals, VerifyPolicy.AVAILABLE)
+        async with open_reader(portals, loader, MemoryCache(8 << 20)) as reader:
+            yield Kit(Replicator(portals, reader, loader), portals, portals.clients[1])
+
+
+@asynccontextmanager
+async def faked(content: FakeSkyfile, target: str) -> AsyncIterator[tuple[Kit, FakePortal]]:
+    """Take content from a fake portal."""
+    async with running(FakePortal()) as fake:
+        fake.add(content)
+        async with kit(fake.url, target) as found:
+            yield found, fake
+
+
+def form(*files: tuple[str, bytes, str, int], **more: object) -> FakeSkyfile:
+    """Return the upload of files, each a path, content, media type and mode."""
+    subfiles, payload = {}, b""
+    for path, content, media_type, mode in files:
+        subfiles[path] = Subfile(mode, path, media_type, len(payload), len(content))
+        payload += content
+    name = str(more.pop("filename", "site"))
+    metadata = Metadata(name, len(payload), subfiles=subfiles, **more)  # type: ignore[arg-type]
+    contents = {path: content for path, content, _, _ in files}
+    return of_metadata(encode_metadata(metadata), payload, files=contents)
+
+
+TEXT = ("a.txt", b"hello", "text/plain", 0o644)
+PAGE = ("index.html", b"<p>", "text/html", 0)
+SHAPES = {
+    "one file": form(TEXT, filename="a.txt"),
+    "one file of another name": form(TEXT, filename="b.txt"),
+    "one file of a directory": form(PAGE, tryfiles=("index.html",)),
+    "nothing": form(("empty", b"", "", 0), filename="empty"),
+    "raw": of_metadata(encode_metadata(Metadata("r", 5, mode=0o755)), b"hello"),
+    "directory": form(
+        TEXT, ("z/b", b"", "", 0), ("z/a", b"xyz", "", 0o755), tryfiles=("index.html",)
+    ),
+    "without tryfiles": form(TEXT, PAGE),
+    "default path": form(TEXT, PAGE, defaultpath="/index.html"),
+    "no default path": form(TEXT, PAGE, disabledefaultpath=True),
+    "pages": form(TEXT, PAGE, tryfiles=("a.txt", "/index.html"), errorpages={"404": "/a.txt"}),
+    "odd names": form(('q"uo\\te', b"1", "", 0), ("\n\u00e9\U0001f600 &<>", b"2", 'x/y; z="1"', 0)),
+    "large": form(("big.bin", noise(9 << 20, 5), "application/octet-stream", 0), TEXT),
+    "many files": of_files({f"d{n % 7}/{n:05}": noise(n % 300, n) for n in range(2000)}),
+    "metadata of several sectors": of_files(
+        {f"{n:05}" + "x" * 245: b"%d" % n for n in range(8000)}
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_content_keeps_its_skylink(target: str, shape: str):
+    """W4: whatever its form. Once it is there, nothing is sent."""
+    content = SHAPES[shape]
+    async with faked(content, target) as (found, _):
+        await found.replicator.replicate(content.skylink, found.to)
+    async with httpx.AsyncClient(base_url=target) as client:
+        answer = await client.get(f"/{content.name}", params=WHOLE)
+        assert answer.content == content.payload
+        assert (await client.get(f"/svc/metadata/{content.name}")).content == content.metadata
+
+
+async def test_what_a_real_portal_has(source: str, target: str, tmp_path: Path):
+    site = tmp_path / "site"
+    (site / "deep/er").mkdir(parents=True)
+    (site / "deep/er/x.txt").write_bytes(b"x")
+    (site / "big").write_bytes(noise(5 << 20))
+    async with PortalClient(source) as client:
+        skylink = (await client.upload_directory(site)).skylink
+    async with kit(source, target) as found:
+        await found.replicator.replicate(skylink, found.to)
+    async with PortalClient(target) as client:
+        got = await client.get_file_content(skylink, path="deep/er/x.txt")
+        assert (got.data, got.verified) == (b"x", Verified.YES)
+
+
+async def test_nothing_is_sent_to_a_portal_that_has_it():
+    content = SHAPES["directory"]
+    async with running(FakePortal()) as target:
+        target.add(content)
+        async with faked(content, target.url) as (found, _):
+            await found.replicator.replicate(content.skylink, found.to)
+        assert [request.method for request in target.requests] == ["HEAD"]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (encrypted({"a": b"secret"}), "it is encrypted"),
+        (packed({"a": b"x"}), "it lies in a packed sector"),
+        (of_metadata(b'{"filename":"sia.pdf"}', b"x"), "not as portals write them now"),
+    ],
+    ids=["encrypted", "packed", "old"],
+)
+async def test_content_that_cannot_keep_its_skylink(content: FakeSkyfile, reason: str):
+    """Nothing is sent, and no portal is blamed for it."""
+    async with running(FakePortal()) as target, faked(content, target.url) as (found, _):
+        with pytest.raises(UnreplicableError, match=reason):
+            await found.replicator.replicate(content.skylink, found.to)
+        assert target.asked(UPLOAD) == []
+        now = trio.current_time()
+        states = [found.portals.health(each).state(now) for each in found.portals.clients]
+        assert states == [BreakerState.CLOSED] * 2
+
+
+async def test_a_resolver_skylink_is_no_content(target: str):
+    async with faked(SHAPES["raw"], target) as (found, _):
+        with pytest.raises(UnreplicableError, match="it is no content"):
+            await found.replicator.replicate(resolver(), found.to)
+
+
+async def test_a_portal_that_stores_it_under_another_skylink():
+    async with running(FakePortal()) as target:
+        target.add(SHAPES["raw"])  # which it answers every upload with
+        async with faked(SHAPES["directory"], target.url) as (found, _):
+            with pytest.raises(UnreplicableError, match=f"as {SHAPES['raw'].name}"):
+                await found.replicator.replicate(SHAPES["directory"].skylink, found.to)
+
+
+async def test_nobody_has_it(source: str, target: str):
+    async with kit(source, target) as found:
+        with pytest.raises(NotFoundError):
+            await found.replicator.replicate(of_files({"a": b"nowhere"}).skylink, found.to)
+
+
+async def test_a_portal_that_does_not_take_it():
+    content = SHAPES["directory"]
+    async with running(FakePortal()) as target:
+        target.fault(status(503, "full"), UPLOAD)
+        async with faked(content, target.url) as (found, _):
+            with pytest.raises(UnavailableError, match="full"):
+                await found.replicator.replicate(content.skylink, found.to)
+            health = found.portals.health(found.to)
+            assert health.state(trio.current_time()) is BreakerState.OPEN
+
+
+async def test_a_portal_that_fails_to_say_whether_it_has_it():
+    content = SHAPES["directory"]
+    async with running(FakePortal()) as target:
+        target.fault(status(403), "^HEAD ")
+        async with faked(content, target.url) as (found, _):
+            with pytest.raises(AccessDeniedError):
+                await found.replicator.replicate(content.skylink, found.to)
+        assert target.asked(UPLOAD) == []
+
+
+async def test_content_that_breaks_off_while_it_is_sent():
+    """The portal that it is sent to is not blamed, and the error is that of the source."""
+    content = SHAPES["large"]
+    async with running(FakePortal()) as target, faked(content, target.url) as (found, fake):
+        fake.fault(closes_after(1 << 20), "^GET /[^s]")
+        with pytest.raises(PortalError):
+            await found.replicator.replicate(content.skylink, found.to)
+        health = found.portals.health(found.to)
+        assert health.state(trio.current_time()) is BreakerState.CLOSED
+
+
+async def test_a_read_only_portal_gets_nothing():
+    """W2."""
+    content = SHAPES["directory"]
+    async with running(FakePortal()) as fake, running(FakePortal()) as target:
+        fake.add(content)
+        options: dict[str, ClientOptions] = {fake.url: {}, target.url: {"read_only": True}}
+        async with open_portals(options, 20) as portals:
+            loader = SkyfileLoader(portals, VerifyPolicy.AVAILABLE)
+            async with open_reader(portals, loader, MemoryCache(8 << 20)) as reader:
+                replicator = Replicator(portals, reader, loader)
+                with pytest.raises(ReadOnlyPortalError):
+                    await replicator.replicate(content.skylink, portals.clients[1])
+        assert target.asked(UPLOAD) == []
