@@ -198,7 +198,7 @@ class NotifySocket:
         """Whether there is a message."""
         return bool(select.select([self._socket], [], [], 0)[0])
 
-    def receive(self, sender: "subprocess.Popen[bytes] | None" = None) -> list[str]:
+    def receive(self, sender: "subprocess.Popen[Any] | None" = None) -> list[str]:
         """Return the lines of the next message; fail when the sender ends without one."""
         for _ in range(int(LIMIT * 10)):
             ended = sender is not None and sender.poll() is not None

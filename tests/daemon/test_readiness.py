@@ -9,10 +9,9 @@ import trio
 
 from skymount.config import Config
 from skymount.daemon.embedded_portal import EmbeddedPortal
-from skymount.daemon.readiness import Report, announce, notify_systemd
+from skymount.daemon.readiness import Report, announce
 from skymount.fs.skylinks.waiting_reads import KERNEL_LIMIT, WaitingReads
 from tests.fakes.portal import FakePortal, running
-from tests.skymount_process import NotifySocket
 
 
 def no_reads() -> WaitingReads:
@@ -71,28 +70,3 @@ async def test_mount_point_that_is_gone(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         await announce(config, report, EmbeddedPortal(), no_reads())
     assert told == []
-
-
-@pytest.mark.parametrize("abstract", [False, True])
-def test_systemd_is_told(abstract: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """M7: what changes goes to its socket, as it is."""
-    systemd = NotifySocket(abstract=abstract)
-    try:
-        monkeypatch.setenv("NOTIFY_SOCKET", systemd.address)
-        notify_systemd("READY=1\nSTATUS=mounted")
-        assert systemd.receive() == ["READY=1", "STATUS=mounted"]
-        monkeypatch.delenv("NOTIFY_SOCKET")
-        notify_systemd("STOPPING=1")
-        assert not systemd.has_message
-    finally:
-        systemd.close()
-
-
-@pytest.mark.parametrize("address", ["/nonexistent/socket", "@nobody-listens-here", "x" * 200])
-def test_socket_that_nobody_listens_at(
-    address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It is a warning in the log."""
-    monkeypatch.setenv("NOTIFY_SOCKET", address)
-    notify_systemd("READY=1")
-    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["NOTIFY_SOCKET"]

@@ -43,7 +43,7 @@ async def test_status() -> None:
     client = SimpleNamespace(http=SimpleNamespace(in_flight=2))
     status.portals = SimpleNamespace(figures=lambda: [failing_portal()], clients=[client])
     status.memory_cache = MemoryCache(1 << 20)
-    status.reader = SimpleNamespace(counts={"bytes": 7}, hits=5, misses=1)
+    status.reader = SimpleNamespace(counts={"bytes": 7, "requests": 1}, hits=5, misses=1)
     status.trees = TreeCache(TreeCacheConfig(1 << 20))
     status.skylinks, status.domains = _Names(2, 100), _Names(1, 10)
     status.operations = {"read": 3, "lookup": 4}
@@ -54,7 +54,7 @@ async def test_status() -> None:
     found = json.loads(status.to_json())
     assert (found["pid"], found["mountpoint"]) == (os.getpid(), "/mnt")
     assert (found["portals"], found["own_portal"]) == (["http://a.example"], False)
-    assert (found["skylinks"], found["domains"], found["fetched"]) == (2, 1, {"bytes": 7})
+    assert (found["skylinks"], found["domains"], found["fetched"]["bytes"]) == (2, 1, 7)
     assert found["memory_cache"] == {
         "size": 1 << 20,
         "used": 0,
@@ -86,3 +86,7 @@ async def test_status() -> None:
     ]
     assert list(found["operations"]) == ["lookup", "read"]
     assert status.usage() == (110, 3)
+    text = status.to_metrics().decode()
+    assert 'skymount_portal_up{portal="http://a.example"} 0\n' in text
+    assert "skymount_requests_under_way 1\n" in text
+    assert "skymount_requests_under_way 2\n" in status.to_metrics_of_http().decode()

@@ -16,7 +16,11 @@ from skymount.errors import NotFoundError
 from skymount.fs.dispatcher import FileSystem
 from skymount.fs.inode_space import ROOT, InodeSpace, first_tree_number
 from skymount.fs.skylinks.directory import SkylinksDirectory
-from skymount.fs.skylinks.name_table import NameTable, parse_domain_name, parse_skylink_name
+from skymount.fs.skylinks.mounted_name import MountedName
+from skymount.fs.skylinks.name_freshness import NameFreshness
+from skymount.fs.skylinks.name_loader import NameLoader
+from skymount.fs.skylinks.name_parsing import parse_domain_name, parse_skylink_name
+from skymount.fs.skylinks.name_table import NameTable
 from skymount.fs.skylinks.tree_cache import TreeCache, TreeCacheConfig
 from skymount.fs.skylinks.waiting_reads import WaitingReads
 from skymount.fs.static_tree import StaticTree
@@ -255,8 +259,12 @@ class InMemoryMount:
     files: FileSystem
     table: NameTable
     """The names in ``skylinks``."""
+    loader: NameLoader
+    """Loads their trees."""
+    freshness: NameFreshness
     domains: NameTable
     """The names in ``hns``."""
+    domain_freshness: NameFreshness
     reader: FakeReader
     names: FakeNames
     trees: TreeCache
@@ -289,29 +297,44 @@ async def open_in_memory_mount(
     """
     reader, names, cache = FakeReader(), FakeNames(ttl), TreeCache(trees)
     async with trio.open_nursery() as nursery:
-        table, domains = (
-            NameTable(reader, nursery, names, parse, space, cache, tree_number)
-            for parse, space in (
-                (parse_skylink_name, InodeSpace.SKYLINKS),
-                (parse_domain_name, InodeSpace.HNS),
-            )
-        )
+
+        def made(
+            parse: Callable[[str], tuple[str, ResolvableName]], space: InodeSpace
+        ) -> tuple[NameTable, NameLoader, NameFreshness]:
+            table = NameTable(parse, space, cache, reader.forget, tree_number)
+            loader = NameLoader(table, reader, names, nursery)
+            return table, loader, NameFreshness(table, loader, names, nursery)
+
+        skylinks = made(parse_skylink_name, InodeSpace.SKYLINKS)
+        domains = made(parse_domain_name, InodeSpace.HNS)
         files = FileSystem(
-            StaticTree(lambda: b'{"pid": 1}'),
+            StaticTree(lambda: b'{"pid": 1}', lambda: b"skymount_open_files 0\n"),
             {
-                each.space: SkylinksDirectory(
+                each[0].space: SkylinksDirectory(
                     reader,  # type: ignore[arg-type]
-                    each,
+                    *each,
                     WaitingReads(lambda _: True, trio.sleep_forever, ()),
                     lookup_grace=lookup_grace,
                     deadline=deadline,
                 )
-                for each in (table, domains)
+                for each in (skylinks, domains)
             },
-            table.usage,
+            skylinks[0].usage,
         )
-        yield InMemoryMount(Requests(files), files, table, domains, reader, names, cache)
+        yield InMemoryMount(
+            Requests(files), files, *skylinks, domains[0], domains[2], reader, names, cache
+        )
         nursery.cancel_scope.cancel()
+
+
+def links(mount: InMemoryMount, count: int) -> list[Skylink]:
+    """Publish so many skylinks."""
+    return [mount.reader.add({"f": str(n).encode()}) for n in range(count)]
+
+
+def at(mount: InMemoryMount, name: object) -> MountedName:
+    """Return a name in ``skylinks``."""
+    return mount.table.get_or_add(str(name))
 
 
 async def lookup(mount: InMemoryMount, *names: str) -> InodeAttributes:

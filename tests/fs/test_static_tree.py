@@ -26,6 +26,7 @@ async def test_fixed_nodes(autojump_clock: object):
         assert [child.name for child in await listing(mount, CONTROL)] == [
             b"help.txt",
             b"status.json",
+            b"metrics",
         ]
         help_file = await lookup(mount, ".skymount", "help.txt")
         handle, keep, _ = await mount.operations.open(help_file.inode, os.O_RDONLY)
@@ -48,14 +49,14 @@ async def test_fixed_nodes(autojump_clock: object):
 async def test_status_is_made_at_each_open():
     """Who has it open reads on in what was made then."""
     made = iter(range(10))
-    tree = StaticTree(lambda: b"%d" % next(made))
+    tree = StaticTree(lambda: b"%d" % next(made), bytes)
     first, second = await tree.open(STATUS, os.O_RDONLY), await tree.open(STATUS, os.O_RDONLY)
     assert [await each.read(0, 10) for each in (second, first, second)] == [b"1", b"0", b"1"]
 
 
 async def test_directories_of_other_subtrees_are_empty():
     """Where a subtree is missing its directory is there all the same, with nothing in it."""
-    tree = StaticTree(lambda: b"")
+    tree = StaticTree(lambda: b"", bytes)
     for inode in (SKYLINKS, HNS, REGISTRY, SKYDB):
         assert list((await tree.opendir(inode)).readdir(0)) == []
         assert await tree.lookup(inode, b"x") == InodeAttributes(0)
@@ -65,12 +66,12 @@ async def test_directories_of_other_subtrees_are_empty():
 @pytest.mark.parametrize("inode", [ROOT, CONTROL, HELP, STATUS])
 async def test_opening_to_write(inode: int, flags: int):
     """Nothing can be opened to be changed."""
-    await refused(errno.EROFS, StaticTree(lambda: b"").open(inode, flags))
+    await refused(errno.EROFS, StaticTree(lambda: b"", bytes).open(inode, flags))
 
 
 async def test_xattrs():
     """The root says who the daemon is."""
-    tree = StaticTree(lambda: b"")
+    tree = StaticTree(lambda: b"", bytes)
     assert await tree.xattrs(ROOT) == {b"user.skymount.pid": str(os.getpid()).encode()}
     for inode in (CONTROL, HELP, STATUS, SKYLINKS):
         assert await tree.xattrs(inode) == {}

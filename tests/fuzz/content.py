@@ -32,7 +32,7 @@ from skymount.errors import (
     StorageError,
 )
 from skymount.fs.registry.file_names import KeyFileNames, is_scratch
-from skymount.fs.skylinks import name_table
+from skymount.fs.skylinks import name_parsing
 from skymount.keyring import DamagedKey, Keyring, check_name
 from skymount.server.config import PortalConfig
 from skymount.server.http.query_params import parse_query
@@ -326,8 +326,8 @@ def data_key_name(data: bytes) -> None:
             assert not is_scratch(name)
             assert names.parse(name).tweak == found.tweak
     text = text_of(data)
-    attempt(name_table.parse_skylink_name, text)
-    domain = attempt(name_table.parse_domain_name, text)
+    attempt(name_parsing.parse_skylink_name, text)
+    domain = attempt(name_parsing.parse_domain_name, text)
     assert domain is None or domain[0] == domain[1]
 
 

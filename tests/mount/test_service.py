@@ -5,6 +5,7 @@ import os
 import shlex
 import shutil
 import signal
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -59,6 +60,30 @@ def test_a_socket_that_nobody_listens_at_is_no_obstacle(
         assert "NOTIFY_SOCKET" in sandbox.log.read_text()
 
 
+def test_the_watchdog_hears_of_a_mount_that_answers(sandbox: Sandbox, portal: str) -> None:
+    """M7: At least three times in the watchdog's time, the mount is asked and systemd told."""
+    told = sandbox.with_env(WATCHDOG_USEC="300000")
+    with told.foreground("--portal", portal) as mount:
+        for _ in range(3):
+            assert mount.notify.receive(mount.process) == ["WATCHDOG=1"]
+
+
+def test_the_watchdog_hears_nothing_of_a_stopped_daemon(sandbox: Sandbox, portal: str) -> None:
+    told = sandbox.with_env(WATCHDOG_USEC="300000")
+    with told.foreground("--portal", portal) as mount:
+        assert mount.notify.receive(mount.process) == ["WATCHDOG=1"]
+        mount.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, mount.process.pid, os.WSTOPPED)
+        while mount.notify.has_message:
+            mount.notify.receive()
+        try:
+            assert subprocess.run(["sleep", "0.5"], check=True)
+            assert not mount.notify.has_message
+        finally:
+            mount.process.send_signal(signal.SIGCONT)
+        assert mount.notify.receive(mount.process) == ["WATCHDOG=1"]
+
+
 def test_a_mount_that_fails_is_never_ready(sandbox: Sandbox) -> None:
     notify = NotifySocket()
     try:
@@ -75,7 +100,7 @@ def test_systemd_finds_no_fault_with_the_unit(sandbox: Sandbox) -> None:
     shutil.copy(UNIT, instance)
     with tempfile.TemporaryDirectory(prefix="sm") as runtime:  # sockets of others want short paths
         short = sandbox.with_env(XDG_RUNTIME_DIR=runtime)
-        for path in (UNIT, instance):
+        for path in (UNIT, instance, *UNIT.parent.glob("skymount-portal.*")):
             done = short.run("systemd-analyze", "--user", "--man=no", "verify", path)
             assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 

@@ -23,7 +23,10 @@ COMMANDS = (
     *("mount", "umount", "status", "doctor", "upload", "publish"),
     *("download", "ls", "cat", "metadata", "hns"),
     *("registry", "db", "key", "skykey", "skylink", "cache", "config", "portal"),
-    *("completion",),
+    *(
+        "service",
+        "completion",
+    ),
 )
 
 _MOUNT_HELPER = "mount-helper"  # hidden: programs call it
@@ -38,6 +41,7 @@ _MODULES = {
     "status": "inspection.status",
     "doctor": "inspection.doctor",
     "completion": "install.completion",
+    "service": "install.service",
     "mount-helper": "install.mount_helper",
 }
 

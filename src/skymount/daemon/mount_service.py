@@ -10,7 +10,7 @@ from functools import partial
 
 import trio
 
-from skymount import keyring, process_hardening
+from skymount import keyring, process_hardening, systemd
 from skymount.config import Config
 from skymount.content.cache import block_store
 from skymount.content.cache.block_store import BlockStore
@@ -23,7 +23,7 @@ from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.skydb.documents import Document, Documents
 from skymount.daemon import signals
 from skymount.daemon.embedded_portal import EmbeddedPortal, is_reachable
-from skymount.daemon.readiness import Report, announce, notify_systemd
+from skymount.daemon.readiness import Report, announce
 from skymount.daemon.reload import Reloader
 from skymount.daemon.signals import SignalActions
 from skymount.daemon.status import MountStatus
@@ -36,7 +36,10 @@ from skymount.fs.registry.directory import RegistryDirectory
 from skymount.fs.registry.keyring_cache import KeyringCache
 from skymount.fs.registry.lookup import RegistryDirectoryConfig
 from skymount.fs.skylinks.directory import SkylinksDirectory
-from skymount.fs.skylinks.name_table import NameTable, parse_domain_name, parse_skylink_name
+from skymount.fs.skylinks.name_freshness import NameFreshness
+from skymount.fs.skylinks.name_loader import NameLoader
+from skymount.fs.skylinks.name_parsing import parse_domain_name, parse_skylink_name
+from skymount.fs.skylinks.name_table import NameTable
 from skymount.fs.skylinks.tree_cache import TreeCache, TreeCacheConfig
 from skymount.fs.skylinks.waiting_reads import WaitingReads
 from skymount.fs.skylinks.xattrs import entry_attributes
@@ -47,7 +50,7 @@ from skymount.portal import default_portal
 from skymount.portal.failover import Portals, open_portals
 from skymount.portal.ledger.ledger import Ledger, default_path
 from skymount.portal.registry.entry_state import EntryState
-from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig
+from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig, ResolvableName
 from skymount.portal.registry.read_repair import ReadRepair
 from skymount.portal.registry.spool_retry import SpoolRetry
 from skymount.portal.registry.verified_registry import VerifiedRegistry
@@ -135,7 +138,9 @@ async def _serve(
         )
         trees: Sequence[Subtree] = (*content_trees, *key_trees)
         file_system = FileSystem(
-            StaticTree(status.to_json), dict(zip(InodeSpace, trees, strict=True)), status.usage
+            StaticTree(status.to_json, status.to_metrics),
+            dict(zip(InodeSpace, trees, strict=True)),
+            status.usage,
         )
         adapter = fuse.FuseAdapter(file_system, mount, portals.waited_for)
         status.files, status.failures = file_system, adapter.failures
@@ -151,11 +156,13 @@ async def _serve(
                 nursery.start_soon(reads.run)
                 nursery.start_soon(retry.run)
                 nursery.start_soon(adapter.failures.run)
+                if config.metrics_listen:
+                    nursery.start_soon(_serve_metrics, config, status, report)
                 for client in portals.clients:
                     nursery.start_soon(client.connect)
                 await fuse.run()
         finally:
-            notify_systemd("STOPPING=1")
+            systemd.notify("STOPPING=1")
             fuse.detach()
             with trio.CancelScope(shield=True, deadline=trio.current_time() + stop_grace):
                 for tree in key_trees:
@@ -164,6 +171,17 @@ async def _serve(
                 await retry.say_what_is_pending()
             nursery.cancel_scope.cancel()
     log.info("%s: unmounted", config.mountpoint)
+
+
+async def _serve_metrics(config: Config, status: MountStatus, report: Report) -> None:
+    from skymount.daemon.metrics_server import serve
+
+    try:
+        await serve(config.metrics_listen, status.to_metrics_of_http)
+    except OSError as error:
+        warning = f"metrics_listen: {config.metrics_listen}: {error.strerror or error}"
+        log.warning(warning)
+        report.warning(warning)
 
 
 async def _open_reader(
@@ -210,19 +228,21 @@ def _content_trees(
     status: MountStatus,
 ) -> tuple[SkylinksDirectory, SkylinksDirectory]:
     cache = status.trees = TreeCache(_tree_bounds(config))
-    skylinks, domains = (
-        NameTable(reader, nursery, resolver, parse, space, cache)
-        for parse, space in (
-            (parse_skylink_name, InodeSpace.SKYLINKS),
-            (parse_domain_name, InodeSpace.HNS),
+
+    def directory(
+        parse: Callable[[str], tuple[str, ResolvableName]], space: InodeSpace
+    ) -> tuple[NameTable, SkylinksDirectory]:
+        table = NameTable(parse, space, cache, reader.forget)
+        loader = NameLoader(table, reader, resolver, nursery)
+        freshness = NameFreshness(table, loader, resolver, nursery)
+        grace, deadline = config.lookup_grace, config.timeout
+        return table, SkylinksDirectory(
+            reader, table, loader, freshness, reads, lookup_grace=grace, deadline=deadline
         )
-    )
-    status.skylinks, status.domains = skylinks, domains
-    grace, deadline = config.lookup_grace, config.timeout
-    return (
-        SkylinksDirectory(reader, skylinks, reads, lookup_grace=grace, deadline=deadline),
-        SkylinksDirectory(reader, domains, reads, lookup_grace=grace, deadline=deadline),
-    )
+
+    status.skylinks, skylinks = directory(parse_skylink_name, InodeSpace.SKYLINKS)
+    status.domains, domains = directory(parse_domain_name, InodeSpace.HNS)
+    return skylinks, domains
 
 
 def _read_repair(registry: VerifiedRegistry, ledger: Ledger, nursery: trio.Nursery) -> ReadRepair:

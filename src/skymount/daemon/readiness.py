@@ -1,17 +1,17 @@
 """Sets the size and number of the kernel's requests, and reports when a mount is ready."""
 
-import errno
 import logging
 import os
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import trio
 
+from skymount import systemd
 from skymount.config import Config
 from skymount.daemon.embedded_portal import EmbeddedPortal
+from skymount.daemon.watchdog import feed_watchdog
 from skymount.fs.skylinks.waiting_reads import KERNEL_LIMIT, WaitingReads
 from skymount.portal.ledger.ledger import default_path
 from skymount.portal.options import DEFAULT_SVC_PORTAL_URL, PortalOptions
@@ -46,14 +46,16 @@ async def announce(
     tune = partial(_tune_kernel, config.mountpoint, read_ahead=config.read_ahead)
     reads.limit = await trio.to_thread.run_sync(tune, abandon_on_cancel=True)
     log.info("%s: mounted, portals: %s", config.mountpoint, " ".join(config.portal_urls))
-    notify_systemd(f"READY=1\nSTATUS=mounted at {config.mountpoint}")
+    systemd.notify(f"READY=1\nSTATUS=mounted at {config.mountpoint}")
     of_ledger = await trio.to_thread.run_sync(_ledger_warning, abandon_on_cancel=True)
     for warning in filter(None, [*of_own, *await _portal_warnings(config, embedded), of_ledger]):
         log.warning("%s", warning)
         report.warning(warning)
     report.ready()
-    if not config.portals:
-        await embedded.keep_running()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(feed_watchdog, config.mountpoint)
+        if not config.portals:
+            nursery.start_soon(embedded.keep_running)
 
 
 def _tune_kernel(mountpoint: str, *, read_ahead: bool) -> int:
@@ -128,17 +130,3 @@ def _ledger_warning() -> str:
         f"{problem}; until that is mended entries and documents cannot be written, and old entries "
         "that portals show go unnoticed"
     )
-
-
-def notify_systemd(state: str) -> None:
-    """Send systemd a state, if it asked for it (sd_notify(3))."""
-    address = os.environ.get("NOTIFY_SOCKET", "")
-    if not address:
-        return
-    if address.startswith("@"):
-        address = "\0" + address[1:]
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-            sock.sendto(state.encode(), address)
-    except OSError as error:
-        log.warning("NOTIFY_SOCKET: %s", error.strerror or errno.errorcode.get(error.errno or 0))

@@ -1,10 +1,11 @@
-"""What a mount says of itself: ``.skymount/status.json``, and its size for statfs."""
+"""What a mount says of itself: ``status.json``, figures for Prometheus, its size for statfs."""
 
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import trio
 
@@ -42,8 +43,29 @@ class MountStatus:
     _started: float = field(init=False, default_factory=time.time)
 
     def to_json(self) -> bytes:
+        found = self._figures(self._others_under_way())
+        return json.dumps(found, indent=2).encode() + b"\n"
+
+    def to_metrics(self) -> bytes:
+        """Return the figures for Prometheus, as a request of the kernel sees them."""
+        return self._metrics(self._others_under_way())
+
+    def to_metrics_of_http(self) -> bytes:
+        """The same as they are while the kernel asks for nothing."""
+        return self._metrics(list(self.under_way.values()))
+
+    def _metrics(self, under_way: Sequence[tuple[str, float]]) -> bytes:
+        from skymount.daemon.metrics import render
+
+        return render(self._figures(under_way), self.failures.counts)
+
+    def _others_under_way(self) -> Sequence[tuple[str, float]]:
+        """Return the requests under way without the one that is asking: the youngest."""
+        return list(self.under_way.values())[:-1]
+
+    def _figures(self, under_way: Sequence[tuple[str, float]]) -> dict[str, Any]:
         cache, trees, reader = self.memory_cache, self.trees, self.reader
-        found = {
+        return {
             "version": __version__,
             "pid": os.getpid(),
             "mountpoint": self.config.mountpoint,
@@ -69,21 +91,10 @@ class MountStatus:
             "domains": len(self.domains),
             "open_files": len(self.files.open_files),
             "open_directories": len(self.files.open_directories),
-            "requests": self._requests(),
+            "requests": _oldest(under_way),
             "operations": dict(sorted(self.operations.items())),
             "failed_operations": self.failures.recent(),
         }
-        return json.dumps(found, indent=2).encode() + b"\n"
-
-    def _requests(self) -> Mapping[str, object]:
-        """Return the requests under way, without the one that is asking: the youngest."""
-        others = list(self.under_way.values())[:-1]
-        oldest = None
-        if others:
-            operation, begun = others[0]
-            seconds = round(trio.current_time() - begun, 3)
-            oldest = {"operation": operation, "seconds": seconds}
-        return {"under_way": len(others), "oldest": oldest}
 
     def _disk_cache(self) -> Mapping[str, int]:
         queue = self.write_behind
@@ -98,6 +109,16 @@ class MountStatus:
     def usage(self) -> tuple[int, int]:
         (size, files), (more_size, more_files) = self.skylinks.usage(), self.domains.usage()
         return size + more_size, files + more_files
+
+
+def _oldest(under_way: Sequence[tuple[str, float]]) -> Mapping[str, object]:
+    """Return how many requests are under way, and the oldest."""
+    oldest = None
+    if under_way:
+        operation, begun = under_way[0]
+        seconds = round(trio.current_time() - begun, 3)
+        oldest = {"operation": operation, "seconds": seconds}
+    return {"under_way": len(under_way), "oldest": oldest}
 
 
 def _rounded(figures: HealthFigures) -> dict[str, object]:

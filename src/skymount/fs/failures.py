@@ -4,7 +4,7 @@ import errno
 import logging
 import re
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -55,12 +55,16 @@ class Failure:
     def when(self) -> str:
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.time))
 
+    @property
+    def errno_name(self) -> str:
+        return errno.errorcode.get(self.number, str(self.number))
+
     def to_json(self) -> dict[str, str | float]:
         return {
             "time": self.when,
             "operation": self.operation,
             "path": self.path,
-            "errno": errno.errorcode.get(self.number, str(self.number)),
+            "errno": self.errno_name,
             "reason": self.reason,
             "portal": self.portal,
             "seconds": round(self.seconds, 3),
@@ -91,6 +95,8 @@ class FailureLog:
         """`interval` is the seconds of a minute."""
         self._interval = interval
         self._recent: deque[Failure] = deque(maxlen=_SHOWN)
+        self.counts = Counter[str]()
+        """Failures by the names of their errno."""
         self._errors: LRUCache[int, Failure] = LRUCache(_REMEMBERED)  # by inode number
         self._minute: _Minute | None = None
         self._begun = trio.Event()
@@ -105,6 +111,7 @@ class FailureLog:
         Call it in trio.
         """
         self._recent.append(failure)
+        self.counts[failure.errno_name] += 1
         if inode:
             self._errors[inode] = failure
         if self._is_to_log(failure, _LINES if bug is None else _LINES + _TRACEBACKS):

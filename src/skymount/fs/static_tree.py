@@ -7,7 +7,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from skymount.fs.inode_space import CONTROL, HELP, HNS, REGISTRY, ROOT, SKYDB, SKYLINKS, STATUS
+from skymount.fs.inode_space import (
+    CONTROL,
+    HELP,
+    HNS,
+    METRICS,
+    REGISTRY,
+    ROOT,
+    SKYDB,
+    SKYLINKS,
+    STATUS,
+)
 from skymount.fs.subtree import (
     IMMUTABLE_TIMEOUT,
     NO_ENTRY,
@@ -27,6 +37,8 @@ _SUBTREES: Mapping[bytes, int] = {
     b"skydb": SKYDB,
 }
 
+_FILES: Mapping[bytes, int] = {b"help.txt": HELP, b"status.json": STATUS, b"metrics": METRICS}
+
 _HELP_TEXT = b"""\
 This directory is a content portal, mounted by skymount.
 
@@ -34,7 +46,8 @@ This directory is a content portal, mounted by skymount.
   hns/<domain>/<path>         the same for what a domain leads to now
   registry/<key>/<data key>   small signed files, written back when they are closed
   skydb/<key>/<data key>.json JSON documents of any size, likewise
-  .skymount/status.json       how the mount is doing
+  .skymount/status.json       how the mount is doing; see also `skymount status`
+  .skymount/metrics           the same as figures for Prometheus
 
 Publish a file or a directory with:   skymount upload PATH
 Make a key to write with:             skymount key generate NAME
@@ -56,18 +69,19 @@ _StaticDirectory: TypeAlias = Mapping[bytes, int]
 class StaticTree(Subtree):
     """Nodes that live as long as the mount, so that the kernel's references are not counted.
 
-    `status` makes the JSON of ``status.json``.
+    `status` makes the JSON of ``status.json``, `metrics` the text of ``metrics``.
     """
 
     has_own_deadline = True  # nothing here waits
 
-    def __init__(self, status: Callable[[], bytes]) -> None:
+    def __init__(self, status: Callable[[], bytes], metrics: Callable[[], bytes]) -> None:
         self._nodes: Mapping[int, _StaticDirectory | _StaticFile] = {
             ROOT: {b".skymount": CONTROL, **_SUBTREES},
             **{inode: {} for inode in _SUBTREES.values()},
-            CONTROL: {b"help.txt": HELP, b"status.json": STATUS},
+            CONTROL: _FILES,
             HELP: _StaticFile(lambda: _HELP_TEXT, is_constant=True),
             STATUS: _StaticFile(status, is_constant=False),
+            METRICS: _StaticFile(metrics, is_constant=False),
         }
 
     def path(self, inode: int) -> bytes:
@@ -75,7 +89,7 @@ class StaticTree(Subtree):
             return b"."
         inside = {b".skymount": CONTROL, **_SUBTREES}
         found = {number: name for name, number in inside.items()}
-        found |= {HELP: b".skymount/help.txt", STATUS: b".skymount/status.json"}
+        found |= {number: b".skymount/" + name for name, number in _FILES.items()}
         return found.get(inode, b"")
 
     async def lookup(self, parent: int, name: bytes) -> InodeAttributes:

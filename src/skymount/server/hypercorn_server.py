@@ -47,9 +47,11 @@ async def serve(
     *,
     on_listening: Callable[[str], None],
     shutdown: trio.Event | None = None,
+    listener: socket.socket | None = None,
 ) -> None:
     """Run a portal until `shutdown` is set or the task is cancelled.
 
+    `listener` is a socket to accept connections from, in place of one at the address of `config`.
     `on_listening` is called with its URL once it accepts connections. StorageError when the data
     directory cannot be used, ConfigError when the address cannot.
     """
@@ -57,7 +59,8 @@ async def serve(
     try:
         skykeys = await trio.to_thread.run_sync(SkykeyStore.open, config.data)
         entries = await trio.to_thread.run_sync(EntryStore.open, config.data)
-        with closing(entries), await trio.to_thread.run_sync(_listen, config) as listening:
+        opening = partial(_listen, config, listener)
+        with closing(entries), await trio.to_thread.run_sync(opening) as listening:
             # Accepted connections inherit it. It also ends one whose client reads nothing.
             timeout_ms = round(config.send_timeout * 1000)
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
@@ -69,7 +72,7 @@ async def serve(
         store.close()
 
 
-def _listen(config: PortalConfig) -> socket.socket:
+def _listen(config: PortalConfig, listener: socket.socket | None) -> socket.socket:
     host, port = config.host, config.port
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -79,7 +82,7 @@ def _listen(config: PortalConfig) -> socket.socket:
                 f"refusing to listen on {host}:{port} without a password, as others may reach it: "
                 "give one with --password-file FILE, or allow this with --insecure"
             )
-        return socket.create_server(address, family=family, backlog=_BACKLOG)
+        return listener or socket.create_server(address, family=family, backlog=_BACKLOG)
     except (OSError, OverflowError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         reason = str(reason or error).partition(" (while")[0]  # what create_server adds

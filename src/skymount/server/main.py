@@ -3,8 +3,10 @@
 import logging
 import os
 import signal
+import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 
 import trio
 
@@ -16,15 +18,25 @@ from skymount.server.hypercorn_server import serve
 _SWITCH_INTERVAL = 0.0005  # seconds that hashing threads may keep the event loop waiting
 
 
-def run(config: PortalConfig, *, on_listening: Callable[[str], None], until_eof: bool) -> None:
-    """Serve until SIGTERM or SIGINT, or with `until_eof` also until standard input ends."""
+def run(
+    config: PortalConfig,
+    *,
+    on_listening: Callable[[str], None],
+    until_eof: bool,
+    listener: socket.socket | None = None,
+) -> None:
+    """Serve until SIGTERM or SIGINT, or with `until_eof` also until standard input ends.
+
+    `listener` is a socket to accept connections from, in place of one at the address of `config`.
+    """
     process_hardening.harden_service()
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     sys.setswitchinterval(_SWITCH_INTERVAL)
-    trio.run(_run, config, on_listening, until_eof)
+    served = partial(serve, config, on_listening=on_listening, listener=listener)
+    trio.run(_run, served, until_eof)
 
 
-async def _run(config: PortalConfig, on_listening: Callable[[str], None], until_eof: bool) -> None:
+async def _run(served: Callable[..., Awaitable[None]], until_eof: bool) -> None:
     shutdown = trio.Event()
     failure: SkymountError | None = None
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
@@ -33,7 +45,7 @@ async def _run(config: PortalConfig, on_listening: Callable[[str], None], until_
             if until_eof:
                 nursery.start_soon(_set_on_eof, shutdown)
             try:
-                await serve(config, on_listening=on_listening, shutdown=shutdown)
+                await served(shutdown=shutdown)
             except SkymountError as error:  # raised below: the nursery would wrap it in a group
                 failure = error
             nursery.cancel_scope.cancel()

@@ -147,6 +147,6 @@ async def test_pruned_name(autojump_clock: object):
             publish(mount, b"x", f"n{number}")
             mounted = mount.domains.get_or_add(f"n{number}")
             for _ in range(2):
-                await mount.domains.revalidate(mounted, 1)
+                await mount.domain_freshness.revalidate(mounted, 1)
         await trio.sleep(56)
         assert len(mount.names.asked) - 200 == len(mount.domains) < 200

@@ -103,27 +103,35 @@ def serve(
 ) -> None:
     """Serve content over HTTP until interrupted.
 
-    The last line before it serves is "listening on http://HOST:PORT".
+    The last line before it serves is "listening on http://HOST:PORT". A socket that systemd passes
+    takes the place of --listen.
 
     \b
     Examples:
       skymount portal serve --listen 127.0.0.1:0 --data ./portal-data
       skymount portal serve --listen 0.0.0.0:4280 --password-file ./password
     """
+    from skymount import systemd
     from skymount.portal.default_portal import write_address
     from skymount.server.config import PortalConfig
     from skymount.server.http.basic_auth import read_password
     from skymount.server.main import run
 
-    def on_listening(url: str) -> None:
-        write_address(config.data, url)
-        click.echo(f"listening on {url}")
-
     environment = {} if until_eof else os.environb  # an embedded portal has no password
     host, port = listen
+
+    def say(url: str) -> None:
+        write_address(config.data, url)
+        click.echo(f"listening on {url}")
+        if not until_eof:  # an embedded portal is no service of its own
+            systemd.notify(f"READY=1\nSTATUS=listening on {url}")
+
     try:
+        listener = None if until_eof else systemd.passed_listener(os.environ)
+        if listener is not None:
+            host, port = listener.getsockname()[:2]
         password = read_password(password_file, environment)
         config = PortalConfig(host=host, port=port, password=password, **settings)
-        run(config, on_listening=on_listening, until_eof=until_eof)
+        run(config, on_listening=say, until_eof=until_eof, listener=listener)
     except SkymountError as error:  # exit code 1: a port in use is not wrong usage
         raise click.ClickException(str(error)) from None

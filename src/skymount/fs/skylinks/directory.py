@@ -15,6 +15,8 @@ from skymount.fs.inode_space import DIRECTORY_INODES, PATHS
 from skymount.fs.skylinks import xattrs
 from skymount.fs.skylinks.lookup_budget import LookupBudget
 from skymount.fs.skylinks.mounted_name import MountedName, TreeVersion
+from skymount.fs.skylinks.name_freshness import NameFreshness
+from skymount.fs.skylinks.name_loader import NameLoader
 from skymount.fs.skylinks.name_table import NameTable
 from skymount.fs.skylinks.tree import DIRECTORY_MODE, ChildRange, Tree
 from skymount.fs.skylinks.waiting_reads import WaitingReads
@@ -47,6 +49,8 @@ class SkylinksDirectory(Subtree):
         self,
         reader: ContentReader,
         table: NameTable,
+        loader: NameLoader,
+        freshness: NameFreshness,
         reads: WaitingReads,
         *,
         lookup_grace: float,
@@ -54,6 +58,8 @@ class SkylinksDirectory(Subtree):
     ) -> None:
         self._reader = reader
         self._table = table
+        self._loader = loader
+        self._freshness = freshness
         self._reads = reads
         self._root = DIRECTORY_INODES[table.space]
         self._budget = LookupBudget(lookup_grace)
@@ -90,9 +96,9 @@ class SkylinksDirectory(Subtree):
             return NO_ENTRY
         try:
             with self._budget.waiting() as limit, trio.fail_after(self._deadline):
-                await self._table.revalidate(mounted, limit)
+                await self._freshness.revalidate(mounted, limit)
         except NotFoundError:
-            timeout = _limited(mounted, self._table.negative_ttl(mounted))
+            timeout = _limited(mounted, self._freshness.negative_ttl(mounted))
             return InodeAttributes(0, entry_timeout=timeout)
         self._table.add_references(mounted.version)
         return self.name_attributes(mounted)
@@ -101,7 +107,7 @@ class SkylinksDirectory(Subtree):
         version = mounted.version
         if not version.is_known:
             return _unknown(version.inode())
-        timeout = _limited(mounted, self._table.ttl(mounted))
+        timeout = _limited(mounted, self._freshness.ttl(mounted))
         return InodeAttributes(version.inode(), DIRECTORY_MODE, entry_timeout=timeout)
 
     async def getattr(self, inode: int) -> InodeAttributes:
@@ -121,7 +127,7 @@ class SkylinksDirectory(Subtree):
         version, tree, index = await self._node(inode)
         if not version.mounted.moves:
             return xattrs.attributes(tree, index)
-        stale = self._table.is_stale(version)
+        stale = self._freshness.is_stale(version)
         return xattrs.attributes(tree, index, verified=version.verified, stale=stale)
 
     async def opendir(self, inode: int) -> OpenDirectory:
@@ -149,7 +155,7 @@ class SkylinksDirectory(Subtree):
         tree = version.shown
         if tree is None:
             with trio.fail_after(self._deadline):
-                tree = await self._table.load_tree(version)
+                tree = await self._loader.load_tree(version)
         return (version, tree, index) if index < len(tree) else refuse(errno.ESTALE)
 
 

@@ -136,6 +136,10 @@ class MountedName:
     is_revalidation_scheduled: bool = False  # in the background
     held_until: float = -math.inf  # how long it shows what it does while that is going on
 
+    def add_provisional(self, version: TreeVersion) -> None:
+        if version not in self.provisional:
+            self.provisional.append(version)
+
     @property
     def is_loading(self) -> bool:
         return self.load_state is not LoadState.IDLE

@@ -56,15 +56,12 @@ class TreeRestorer:
         self._replace = replace
         self._restores: dict[TreeVersion, _Restore] = {}
 
-    def __contains__(self, version: TreeVersion) -> bool:
-        """Whether the tree of a version is being loaded."""
-        return version in self._restores
-
     async def restore(self, version: TreeVersion) -> PortalError | None:
         """Load the tree of a version; return why that failed."""
         restore = self._restores.get(version)
         if restore is None:
             restore = self._restores[version] = _Restore()
+            version.waiting += 1
             self._nursery.start_soon(self._run, version, restore)
         await restore.ended.wait()
         return restore.error
@@ -90,6 +87,7 @@ class TreeRestorer:
         finally:
             if version.is_evicted and restore.error is None:
                 restore.error = UnavailableError("the load was cancelled")
+            version.waiting -= 1
             del self._restores[version]
             restore.ended.set()
 

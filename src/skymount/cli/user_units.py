@@ -1,0 +1,153 @@
+"""The units of systemd for a user: where they come from, where they go, and what is enabled."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import skymount
+from skymount.errors import ConfigError, SkymountError
+
+MARK = "# Written by `skymount service install`, which writes it again.\n"
+"""The first line of a file of ours, as opposed to one that the user has changed."""
+
+_PACKAGED = ("/etc/systemd/user", "/usr/local/lib/systemd/user", "/usr/lib/systemd/user")
+_COMMAND = "/usr/bin/env skymount"  # in the units: whatever their PATH has
+_NAME = re.compile(r"[A-Za-z0-9_.:][A-Za-z0-9_.:-]{0,99}")
+_TIMEOUT = 60.0  # seconds that systemctl may take; it waits for units that it starts
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Units that belong together. `unit` is the one that is enabled and started."""
+
+    unit: str
+    files: tuple[str, ...]
+    wanted_by: str
+
+    @classmethod
+    def of_mount(cls, name: str) -> "Service":
+        """Return the service of the mount [mounts.NAME]."""
+        if not _NAME.fullmatch(name):
+            raise ConfigError(
+                f"{name}: a service's name has 1 to 100 letters, digits, '.', '_', ':' and '-'; "
+                "give the mount such a name in the configuration"
+            )
+        return cls(f"skymount@{name}.service", ("skymount@.service",), "default.target")
+
+    @classmethod
+    def of_portal(cls) -> "Service":
+        """Return the service of the portal, which is started by its socket."""
+        files = ("skymount-portal.socket", "skymount-portal.service")
+        return cls("skymount-portal.socket", files, "sockets.target")
+
+
+@dataclass(frozen=True, slots=True)
+class UserUnits:
+    """The directory of a user's units."""
+
+    directory: Path
+
+    @classmethod
+    def of_user(cls) -> "UserUnits":
+        import platformdirs
+
+        return cls(platformdirs.user_config_path("systemd") / "user")
+
+    def link(self, service: Service) -> Path:
+        """Return the link that enables a service."""
+        return self.directory / f"{service.wanted_by}.wants" / service.unit
+
+    def place(self, file: str) -> Path | None:
+        """Return where a unit file is installed, None if it is not."""
+        for directory in (self.directory, *map(Path, _PACKAGED)):
+            if (directory / file).exists():
+                return directory / file
+        return None
+
+    def write(self, file: str) -> Path:
+        """Install a unit file, unless a package or the user did; return where it is."""
+        text = unit_text(file)
+        own = self.directory / file
+        if not own.exists() and text == _source(file):
+            for directory in map(Path, _PACKAGED):
+                if (directory / file).exists():
+                    return directory / file
+        if not own.exists() or self._is_ours(own, file):
+            own.parent.mkdir(parents=True, exist_ok=True)
+            own.write_text(MARK + text)
+        return own
+
+    def enable(self, service: Service, unit: Path) -> None:
+        """Enable a service by its link, as systemctl would."""
+        link = self.link(service)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(unit)
+
+    def disable(self, service: Service) -> None:
+        self.link(service).unlink(missing_ok=True)
+
+    def remove(self, service: Service) -> list[Path]:
+        """Remove the files of ours that no other enabled service needs; return what was removed."""
+        wants = self.directory / f"{service.wanted_by}.wants"
+        if "@" in service.unit and any(wants.glob("skymount@*.service")):
+            return []
+        found = [self.directory / file for file in service.files]
+        found = [path for path in found if path.exists() and self._is_ours(path, path.name)]
+        for path in found:
+            path.unlink()
+        return found
+
+    @staticmethod
+    def _is_ours(path: Path, file: str) -> bool:
+        text = path.read_text(errors="replace")
+        return text.startswith(MARK) or text == _source(file)
+
+
+def unit_text(file: str) -> str:
+    """Return a unit that runs this installation of skymount."""
+    text = _source(file)
+    if _COMMAND not in text:
+        return text
+    program = Path(sys.prefix) / "bin/skymount"
+    path = re.search(r"^Environment=PATH=(.*)$", text, re.MULTILINE)
+    search = path[1].replace("%h", os.path.expanduser("~")) if path else os.defpath
+    found = shutil.which("skymount", path=search)
+    if found is not None and os.path.realpath(found) == os.path.realpath(program):
+        return text
+    quoted = str(program).replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return text.replace(_COMMAND, f'"{quoted}"' if re.search(r"[\s'\"\\;]", quoted) else quoted)
+
+
+def _source(file: str) -> str:
+    """Return a unit as it is in the checkout or in the wheel."""
+    checkout = Path(skymount.__file__).parents[2] / "systemd"
+    installed = Path(sys.prefix) / "share/systemd/user"
+    for directory in (checkout, installed):
+        if (directory / file).is_file():
+            return (directory / file).read_text()
+    raise SkymountError(f"{installed / file} is missing: install skymount again")
+
+
+def systemctl(*words: str) -> "subprocess.CompletedProcess[str]":
+    """Run ``systemctl --user``; with exit code 127 if that cannot be done."""
+    command = ["systemctl", "--user", *words]
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=_TIMEOUT
+        )
+    except FileNotFoundError:
+        reason = "systemctl is missing"
+    except subprocess.TimeoutExpired:
+        reason = f"`{' '.join(command)}` did not end in {_TIMEOUT:.0f} s"
+    return subprocess.CompletedProcess(command, 127, "", reason)
+
+
+def reason_of(done: "subprocess.CompletedProcess[str]") -> str:
+    """Return why a systemctl failed, on one line."""
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    return lines[0] if lines else f"exit code {done.returncode}"

@@ -1,0 +1,146 @@
+"""The figures of a mount in Prometheus' text format. No IO but for those of the process."""
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+
+Labels = tuple[tuple[str, str], ...]
+Samples = Iterable[tuple[Labels, float | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Metric:
+    name: str
+    help: str
+    samples: Samples
+
+    @property
+    def kind(self) -> str:
+        return "counter" if self.name.endswith("_total") else "gauge"
+
+    def lines(self) -> Iterator[str]:
+        yield f"# HELP {self.name} {self.help}"
+        yield f"# TYPE {self.name} {self.kind}"
+        for labels, value in self.samples:
+            if value is not None:
+                text = ",".join(f'{key}="{each.translate(_ESCAPES)}"' for key, each in labels)
+                yield f"{self.name}{{{text}}} {value}" if text else f"{self.name} {value}"
+
+
+def render(figures: Mapping[str, Any], failures: Mapping[str, int]) -> bytes:
+    """Return the text for the figures of ``status.json`` and failed operations by errno."""
+    metrics = [
+        *_process(figures),
+        *_operations(figures, failures),
+        *_caches(figures),
+        *_portals(figures["portal_health"]),
+    ]
+    return "".join(f"{line}\n" for each in metrics for line in each.lines()).encode()
+
+
+def _one(value: float | None) -> Samples:
+    return [((), value)]
+
+
+def _by(label: str, values: Mapping[str, float]) -> Samples:
+    return [(((label, key),), value) for key, value in values.items()]
+
+
+def _process(figures: Mapping[str, Any]) -> Iterator[_Metric]:
+    labels = tuple((key, str(figures[key])) for key in ("mountpoint", "version", "verify"))
+    yield _Metric("skymount_mount_info", "What is mounted, and how.", [(labels, 1)])
+    started = time.time() - figures["uptime_seconds"]
+    yield _Metric("process_start_time_seconds", "Start, since 1970.", _one(round(started, 2)))
+    yield _Metric(
+        "process_cpu_seconds_total", "Processor time.", _one(round(time.process_time(), 2))
+    )
+    yield _Metric("process_resident_memory_bytes", "Resident memory.", _one(_resident()))
+
+
+def _resident() -> int | None:
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return None
+
+
+def _operations(figures: Mapping[str, Any], failures: Mapping[str, int]) -> Iterator[_Metric]:
+    requests = figures["requests"]
+    oldest = requests["oldest"]
+    yield _Metric(
+        "skymount_requests_total",
+        "Requests of the kernel by operation.",
+        _by("operation", figures["operations"]),
+    )
+    yield _Metric(
+        "skymount_failed_operations_total",
+        "Operations that failed, by errno.",
+        _by("errno", failures),
+    )
+    yield _Metric(
+        "skymount_requests_under_way",
+        "Requests of the kernel that are not answered yet.",
+        _one(requests["under_way"]),
+    )
+    yield _Metric(
+        "skymount_oldest_request_seconds",
+        "Age of the oldest of these.",
+        _one(oldest["seconds"] if oldest else 0),
+    )
+    for name, text in (
+        ("open_files", "Open files."),
+        ("open_directories", "Open directories."),
+        ("skylinks", "Skylinks in use."),
+        ("domains", "Domains in use."),
+    ):
+        yield _Metric(f"skymount_{name}", text, _one(figures[name]))
+
+
+def _caches(figures: Mapping[str, Any]) -> Iterator[_Metric]:
+    memory, disk, trees = (figures[f"{name}_cache"] for name in ("memory", "disk", "tree"))
+    fetched = figures["fetched"]
+    for name, text, value in (
+        ("fetched_bytes_total", "Bytes that portals have sent.", fetched["bytes"]),
+        ("fetches_total", "Requests to portals for content.", fetched["requests"]),
+        ("memory_cache_bytes", "Content in memory.", memory["used"]),
+        ("memory_cache_limit_bytes", "Limit of content in memory.", memory["size"]),
+        ("memory_cache_in_flight_bytes", "Content on its way.", memory["on_its_way"]),
+        ("memory_cache_hits_total", "Reads from memory.", memory["hits"]),
+        ("memory_cache_misses_total", "Reads that had to wait.", memory["misses"]),
+        ("tree_cache_bytes", "Memory for names and sizes.", trees["used"]),
+        ("tree_cache_limit_bytes", "Limit of that.", trees["size"]),
+        ("trees", "Trees in memory.", trees["loaded"]),
+        ("disk_cache_limit_bytes", "Limit of content on disk.", disk["size"]),
+    ):
+        yield _Metric(f"skymount_{name}", text, _one(value))
+    for name, text in (
+        ("hits", "Blocks read from disk."),
+        ("misses", "Blocks that were not on disk."),
+        ("stored", "Blocks written to disk."),
+        ("dropped", "Blocks not written: the queue or disk was full."),
+        ("damaged", "Blocks found damaged."),
+    ):
+        if name in disk:
+            yield _Metric(f"skymount_disk_cache_{name}_total", text, _one(disk[name]))
+
+
+def _portals(portals: Iterable[Mapping[str, Any]]) -> Iterator[_Metric]:
+    for name, text, key in (
+        ("latency_seconds", "Usual time to the head of a response.", "latency"),
+        ("failure_ratio", "Share of failures lately.", "failure_rate"),
+        ("body_bytes_per_second", "Usual rate of bodies.", "body_rate"),
+        ("requests_under_way", "Requests that are not answered yet.", "requests"),
+        ("hedges_total", "Requests because another portal was late.", "hedges"),
+        ("hedges_lost_total", "Requests that another portal answered.", "hedges_lost"),
+    ):
+        samples = [((("portal", each["url"]),), each[key]) for each in portals]
+        yield _Metric(f"skymount_portal_{name}", text, samples)
+    states = [((("portal", each["url"]),), int(each["state"] == "closed")) for each in portals]
+    yield _Metric("skymount_portal_up", "1 while the portal does not pause.", states)

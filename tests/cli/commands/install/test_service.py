@@ -1,0 +1,160 @@
+"""`skymount service`, with a systemctl that only writes down what it is told."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.skymount_process import Sandbox
+
+ROOT = Path(__file__).resolve().parents[4]
+
+
+@pytest.fixture
+def home(sandbox: Sandbox) -> Sandbox:
+    """A home with a mount called home, and no systemctl."""
+    sandbox.directory()
+    sandbox.configure(f'[mounts.home]\nmountpoint = "{sandbox.root}/mnt"\n[mounts.bare]\n')
+    return sandbox.with_env(PATH=str(sandbox.directory("bin")))
+
+
+def units(box: Sandbox) -> Path:
+    return Path(box.env["XDG_CONFIG_HOME"]) / "systemd/user"
+
+
+def with_systemctl(box: Sandbox, answer: str = "exit 0") -> Path:
+    """Add a systemctl; return the file in which it writes down what it is told."""
+    told = box.root / "told"
+    program = box.root / "bin/systemctl"
+    program.write_text(f'#!/bin/sh\necho "$*" >>{told}\n{answer}\n')
+    program.chmod(0o755)
+    return told
+
+
+def test_systemctl_enables_and_starts_it(home: Sandbox) -> None:
+    told = with_systemctl(home)
+    said = home.succeed("service", "install", "home", "--now")
+    unit = units(home) / "skymount@.service"
+    assert said == f"unit: {unit}\nenabled and started: skymount@home.service\n"
+    commands = ["--user daemon-reload", "--user enable --now skymount@home.service"]
+    assert told.read_text().splitlines() == commands
+
+
+def test_the_unit_runs_this_very_installation(home: Sandbox) -> None:
+    with_systemctl(home)
+    home.succeed("service", "install", "home")
+    lines = (units(home) / "skymount@.service").read_text().splitlines()
+    assert lines[0] == "# Written by `skymount service install`, which writes it again."
+    (command,) = [line for line in lines if line.startswith("ExecStart=")]
+    program = Path(command.removeprefix("ExecStart=").split()[0])
+    assert program.is_absolute()
+    assert command.endswith(" mount --foreground --name %i")
+
+
+def test_a_program_that_the_unit_finds_is_not_named(home: Sandbox) -> None:
+    """So that it can be replaced by another version."""
+    with_systemctl(home)
+    home.succeed("service", "install", "home")
+    unit = units(home) / "skymount@.service"
+    program = unit.read_text().partition("ExecStart=")[2].split()[0]
+    link = Path(home.env["HOME"]) / ".local/bin/skymount"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(program)
+    home.succeed("service", "install", "home")
+    assert "ExecStart=/usr/bin/env skymount mount" in unit.read_text()
+
+
+def test_without_systemd_it_is_enabled_by_a_link(home: Sandbox) -> None:
+    done = home.skymount("service", "install", "home")
+    link = units(home) / "default.target.wants/skymount@home.service"
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[1] == f"enabled: {link}"
+    assert done.stderr == (
+        "skymount: warning: systemd --user cannot be reached here: systemctl is missing; "
+        "skymount@home.service starts at the next login\n"
+    )
+    assert os.readlink(link) == str(units(home) / "skymount@.service")
+    assert home.skymount("service", "status", "home").stdout.splitlines() == [
+        f"unit: {units(home) / 'skymount@.service'}",
+        "enabled: yes",
+        "state: unknown; systemd --user cannot be reached here: systemctl is missing",
+    ]
+
+
+def test_it_cannot_be_started_without_systemd(home: Sandbox) -> None:
+    with_systemctl(home, "echo Failed to connect to bus: No medium found >&2; exit 1")
+    done = home.skymount("service", "install", "home", "--now")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "skymount: skymount@home.service is enabled, but not started: systemd --user cannot be "
+        "reached here: Failed to connect to bus: No medium found; it starts at the next login\n"
+    )
+
+
+def test_a_start_that_fails(home: Sandbox) -> None:
+    with_systemctl(home, 'case "$*" in *enable*) echo Job failed. >&2; exit 1; esac')
+    said = home.fail_of_many_lines("service", "install", "home", "--now")
+    assert said.startswith("skymount@home.service: Job failed.; see `journalctl --user -u ")
+
+
+def test_remove_leaves_the_unit_to_other_mounts(home: Sandbox) -> None:
+    home.configure('[mounts.home]\nmountpoint = "/"\n[mounts.work]\nmountpoint = "/"\n')
+    for name in ("home", "work"):
+        assert home.skymount("service", "install", name).returncode == 0
+    unit = units(home) / "skymount@.service"
+    assert home.succeed("service", "remove", "home") == "disabled: skymount@home.service\n"
+    assert unit.exists()
+    said = home.succeed("service", "remove", "work")
+    assert said == f"disabled: skymount@work.service\nremoved: {unit}\n"
+    assert not any(path.is_file() for path in units(home).rglob("*"))
+    assert home.fail("service", "remove", "work") == "skymount@work.service is not installed"
+
+
+def test_a_unit_that_the_user_changed_stays(home: Sandbox) -> None:
+    with_systemctl(home)
+    unit = units(home) / "skymount@.service"
+    unit.parent.mkdir(parents=True)
+    unit.write_text("[Service]\nExecStart=/bin/true\n")
+    home.succeed("service", "install", "home")
+    home.succeed("service", "remove", "home")
+    assert unit.read_text() == "[Service]\nExecStart=/bin/true\n"
+
+
+def test_a_copy_of_the_unit_from_the_checkout_is_not_a_change(home: Sandbox) -> None:
+    with_systemctl(home)
+    unit = units(home) / "skymount@.service"
+    unit.parent.mkdir(parents=True)
+    unit.write_text((ROOT / "systemd/skymount@.service").read_text())
+    home.succeed("service", "remove", "home")
+    assert not unit.exists()
+
+
+def test_the_portal_is_started_by_its_socket(home: Sandbox) -> None:
+    told = with_systemctl(home)
+    home.succeed("service", "install", "--portal", "--now")
+    assert told.read_text().splitlines()[1] == "--user enable --now skymount-portal.socket"
+    names = {path.name for path in units(home).iterdir()}
+    assert names == {"skymount-portal.socket", "skymount-portal.service"}
+    home.succeed("service", "remove", "--portal", "--now")
+    assert not list(units(home).iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["other"], "no table [mounts.other]"),
+        (["bare"], "[mounts.bare] has no mountpoint: add a line like mountpoint = '~/sky'"),
+        (["a/b"], "a/b: a service's name has 1 to 100 letters, digits, "),
+        ([], "give the NAME of a table [mounts.NAME], or --portal."),
+        (["home", "--portal"], "give the NAME of a table [mounts.NAME], or --portal."),
+    ],
+)
+def test_what_cannot_be_installed(home: Sandbox, arguments: list[str], said: str) -> None:
+    assert said in home.fail("service", "install", *arguments, code=2)
+    assert not units(home).exists()
+
+
+def test_status_of_what_is_not_installed(home: Sandbox) -> None:
+    done = home.skymount("service", "status", "home")
+    assert done.returncode == 3
+    assert done.stdout.startswith("unit: skymount@.service is not installed\nenabled: no\nstate: ")
