@@ -406,7 +406,7 @@ class Sandbox:
 
     def upload(self, path: Path, portal: str) -> str:
         """Publish a file or a directory; return its skylink."""
-        return self.succeed("upload", "--portal", portal, "--", path).rstrip("\n")
+        return self.succeed("upload", "--all", "--portal", portal, "--", path).rstrip("\n")
 
     @contextmanager
     def mounted(

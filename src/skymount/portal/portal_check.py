@@ -112,7 +112,7 @@ async def _problem(options: PortalOptions) -> Sequence[str]:
         is_silent = isinstance(error, PortalTimeoutError) or error.unreached is not None
         advice = advice_for(error.message)
         late = _WORKS_LATER if is_silent and "certificate" not in error.message else ""
-        what = error.message.removeprefix("cannot be reached: ")
+        what = error.message.rpartition("cannot be reached: ")[2]
         return what, "; ".join(filter(None, (advice, late)))
     except PortalError as error:
         return error.message, advice_for(error.message) or NO_PORTAL

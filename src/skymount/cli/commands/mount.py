@@ -131,19 +131,41 @@ def _writable(path: str, *, is_default: bool) -> str:
 
 
 @click.command()
-@click.argument("mountpoint", shell_complete=completion.mounted_paths)
+@click.argument(
+    "mountpoints", metavar="[MOUNTPOINT]...", nargs=-1, shell_complete=completion.mounted_paths
+)
+@click.option(
+    "--name",
+    metavar="NAME",
+    shell_complete=completion.mount_names,
+    help="Unmount what the table [mounts.NAME] of the configuration names.",
+)
 @click.option(
     "-z", "--lazy", is_flag=True, help="Detach now; the daemon ends when the mount is unused."
 )
-def umount(mountpoint: str, lazy: bool) -> None:
-    """Unmount MOUNTPOINT and wait until its daemon has ended.
+def umount(mountpoints: tuple[str, ...], name: str | None, lazy: bool) -> None:
+    """Unmount each MOUNTPOINT and wait until its daemon has ended.
 
     A warning says how many changes of registry entries are still to be posted.
 
     \b
     Example:
       skymount umount ~/sky
+      skymount umount --name home
     """
+    if name:
+        named = load_settings(name=name).mountpoint
+        if not named:
+            raise ConfigError(f"[mounts.{name}] has no mountpoint")
+        mountpoints = (*mountpoints, named)
+    if not mountpoints:
+        raise click.UsageError("name a mount point, or a table of the configuration with --name")
+    for each in mountpoints:
+        _unmount(each, lazy=lazy)
+    _warn_of_pending()
+
+
+def _unmount(mountpoint: str, *, lazy: bool) -> None:
     from skymount.fs import mountpoint as place
 
     path = place.resolve(mountpoint)
@@ -160,7 +182,6 @@ def umount(mountpoint: str, lazy: bool) -> None:
             signal.pidfd_send_signal(daemon, signal.SIGTERM)
         if not _has_ended(daemon, _TERM_TIMEOUT):
             raise MountError(f"{path}: unmounted, but its daemon is still running")
-    _warn_of_pending()
 
 
 def _warn_of_pending() -> None:
