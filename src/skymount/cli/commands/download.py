@@ -189,7 +189,7 @@ async def _save_tree(
     path = (target.name if destination is None else destination).rstrip("/") or "/"
     exists = _is_directory(path, chosen=destination is not None)
     parent, name = (path, "") if exists else os.path.split(path)
-    with StagingDirectory(parent) as staging:
+    with StagingDirectory(parent, path) as staging:
         if exists:
             staging.check_merge(items, force=force)
         warn_of_unverified(target.link.text, target.verified, session.policy)
