@@ -25,12 +25,13 @@ from tests.chaos.runner import Runner, runner
 from tests.chaos.schedule import Setting, make_schedule
 
 SETTINGS = {
+    "portals": Setting(),
+    "portals-tls": Setting(tls=True, verify="available", disk_cache="64 MiB"),
     "content": Setting(writes=False),
     "network": Setting(is_shared=True),
     "network-tls": Setting(is_shared=True, tls=True, verify="available", disk_cache="64 MiB"),
 }
-"""What the mount is used for: `content` has portals of their own, which are only read; behind the
-portals of a `network` is one store."""
+"""Portals have a store each; behind those of a `network` is one. `content` is only read."""
 RIGHT = 0.999
 MEMORY = 10.0  # MB that the daemon may grow over the second half
 DESCRIPTORS = 10
@@ -156,7 +157,7 @@ def main() -> int:
     options.add_argument("--schedules", type=int, default=10**9, help="at most so many")
     options.add_argument("--length", type=float, default=10.0, help="seconds of a schedule")
     options.add_argument("--portals", type=int, choices=(2, 3), default=2)
-    options.add_argument("--setting", choices=SETTINGS, default="network")
+    options.add_argument("--setting", choices=SETTINGS, default="portals")
     options.add_argument("--timeout", type=float, default=10.0, help="that of the mount")
     options.add_argument("--log", type=Path, help="where the daemon's log is copied to")
     given = options.parse_args()

@@ -14,6 +14,7 @@ from skymount.config_values import parse_size
 from skymount.content.model.skyfile import VerifyPolicy
 from skymount.errors import ConfigError
 from skymount.portal.options import DEFAULT_SVC_PORTAL_URL, PortalOptions
+from skymount.portal.write_policy import WritePolicy
 
 NOWHERE: dict[str, str] = {}
 
@@ -94,6 +95,7 @@ def test_every_key_can_be_set_in_the_file() -> None:
         lookup_grace = 0.25
         registry_ttl = 1
         send_pending = false
+        registry_writes = "majority"
         hns_ttl = 30
         timeout = 10
         log_file = "/tmp/log"
@@ -123,6 +125,7 @@ def test_every_key_can_be_set_in_the_file() -> None:
         lookup_grace=0.25,
         registry_ttl=1.0,
         send_pending=False,
+        registry_writes=WritePolicy.MAJORITY,
         hns_ttl=30.0,
         timeout=10.0,
         log_file="/tmp/log",

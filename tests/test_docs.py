@@ -15,7 +15,7 @@ from skymount.config_portals import OPTION_KEYS
 from skymount.content.model.skyfile import VerifyPolicy
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
 def _script(name: str) -> ModuleType:

@@ -6,11 +6,15 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from email.parser import Parser
 from pathlib import Path
 
 import pytest
+
+from tests.fuse_device import mounts
+from tests.mount.namespaces import Namespace, new_namespace
+from tests.skymount_process import Sandbox, clear_mounts
 
 ROOT = Path(__file__).resolve().parent.parent
 PIP = "pip==26.1"  # pipx brings an environment of its own for it, of this version at least
@@ -109,9 +113,16 @@ def test_a_wheel_of_the_source_distribution_is_the_same(
         assert sorted(one.namelist()) == sorted(other.namelist())
 
 
-def test_pipx_installs_the_wheel_without_a_compiler(tmp_path: Path, wheels: Path) -> None:
-    """docs/install.md: with wheels of all that it needs, no development tool is used."""
+@pytest.fixture(scope="module")
+def all_wheels(wheels: Path) -> Path:
+    """The directory of the wheel, with those of all that it needs, as pinned."""
     pip_wheel(wheels, "--require-hashes", "-r", ROOT / "requirements/runtime.txt")
+    return wheels
+
+
+def test_pipx_installs_the_wheel_without_a_compiler(tmp_path: Path, all_wheels: Path) -> None:
+    """docs/install.md: with wheels of all that it needs, no development tool is used."""
+    wheels = all_wheels
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     run(*pip, "download", "-q", "--no-deps", "--dest", wheels, PIP)
     programs = tmp_path / "programs"
@@ -150,3 +161,67 @@ def test_roff_has_no_complaint_about_a_man_page(wheels: Path) -> None:
             ["groff", "-man", "-ww", "-z", "-Tutf8"], input=text, capture_output=True, check=True
         )
         assert done.stderr == b"", name
+
+
+SYSTEM_PYTHON = Path("/usr/bin/python{}.{}".format(*sys.version_info))
+
+
+@pytest.fixture
+def mount_namespace() -> Iterator[Namespace]:
+    with new_namespace(network=False) as made:
+        yield made
+
+
+@pytest.fixture
+def installed(tmp_path: Path, all_wheels: Path, mount_namespace: Namespace) -> Iterator[Path]:
+    """A root into which the Debian package is installed; its /opt is that of the name space.
+
+    The machine's own packages stay as they are. Removing it leaves nothing.
+    """
+    if os.getuid() or shutil.which("dpkg-deb") is None or not SYSTEM_PYTHON.exists():
+        pytest.skip(f"needs root, dpkg-deb and {SYSTEM_PYTHON}")
+    env = {**os.environ, "WHEELS": str(all_wheels)}
+    run(ROOT / "scripts/build-deb", tmp_path, env=env)
+    (package,) = tmp_path.glob("skymount_*.deb")
+    root = tmp_path / "root"
+    (root / "var/lib/dpkg").mkdir(parents=True)
+    (root / "var/lib/dpkg/status").touch()
+    dpkg = ["dpkg", "--root", root, "--log=/dev/null", "--force-depends"]
+    run(*dpkg, "--install", package)
+    mount_namespace.do("mount", "--bind", root / "opt", "/opt")
+    yield root
+    mount_namespace.do("umount", "/opt")
+    run(*dpkg, "--remove", "skymount")
+    left = [path for path in root.rglob("*") if not path.is_relative_to(root / "var")]
+    assert [path for path in left if not path.is_dir()] == []
+
+
+@mounts
+def test_the_debian_package_mounts(
+    installed: Path, mount_namespace: Namespace, sandbox: Sandbox
+) -> None:
+    """With its own libraries, by its mount helper; with man pages, completion and units."""
+    for name in (
+        "usr/share/man/man1/skymount.1.gz",
+        "usr/share/man/man8/mount.skymount.8.gz",
+        "usr/share/bash-completion/completions/skymount",
+        "usr/share/zsh/vendor-completions/_skymount",
+        "usr/share/fish/vendor_completions.d/skymount.fish",
+        "usr/lib/systemd/user/skymount@.service",
+    ):
+        assert (installed / name).is_file(), name
+    inside = mount_namespace.prefix
+    env = {name: value for name, value in sandbox.env.items() if name != "PYTHONPATH"}
+    program = installed / "usr/bin/skymount"
+    assert run(*inside, program, "--version", env=env).startswith("skymount ")
+    code = "import sys, pyfuse3, skymount.wire._merkle; print(sys.prefix, pyfuse3.__file__)"
+    said = run(*inside, "/opt/skymount/bin/python", "-c", code, env=env)
+    assert said.startswith("/opt/skymount /opt/skymount/lib/")
+    path = sandbox.directory()
+    helper = installed / "usr/sbin/mount.skymount"
+    try:
+        run(*inside, helper, "http://127.0.0.1:9", path, "-o", "rw,ro", env=env)
+        assert "skylinks" in run(*inside, "ls", path)
+        assert run(*inside, program, "umount", path, env=env) == ""
+    finally:
+        clear_mounts(path, inside)

@@ -32,6 +32,7 @@ from skymount.portal.options import (
     PortalOptions,
     portal_identity,
 )
+from skymount.portal.write_policy import WritePolicy
 from skymount.wire.dialect import Dialect
 
 ENVIRONMENT_PREFIX = "SKYMOUNT_"
@@ -66,6 +67,7 @@ class Config:
     lookup_grace: float = 0.5
     registry_ttl: float = 2.0
     send_pending: bool = True
+    registry_writes: WritePolicy = WritePolicy.ANY
     hns_ttl: float = 60.0
     timeout: float = 30.0
     log_file: str = ""

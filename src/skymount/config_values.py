@@ -10,6 +10,7 @@ from skymount.content.model.skyfile import VerifyPolicy
 from skymount.errors import ConfigError
 from skymount.portal.options import PortalOptions, parse_portal_url
 from skymount.portal.validation import flag, seconds, text, texts
+from skymount.portal.write_policy import WritePolicy
 from skymount.wire.dialect import dialect_named
 from skymount.wire.http.host import parse_loopback
 
@@ -176,6 +177,7 @@ PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "lookup_grace": _seconds,
     "registry_ttl": _seconds,
     "send_pending": _boolean,
+    "registry_writes": lambda value, key: WritePolicy.parse(text(value, key)),
     "hns_ttl": _seconds,
     "timeout": _seconds,
     "log_file": _path,

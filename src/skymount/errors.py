@@ -54,7 +54,7 @@ class KeyringError(SkymountError):
 
 
 class UnreplicableError(SkymountError):
-    """Content cannot be uploaded again under its skylink; the message says why."""
+    """Content cannot be brought to a further portal under its skylink; the message says why."""
 
 
 class PortalError(SkymountError):

@@ -126,21 +126,31 @@ class Posts:
         with self._lock:
             self._uploads.setdefault((portal, skylink), at)
 
-    def held(self, pair: SigningKeyPair, data_key: str, portals: Iterable[int], at: float) -> bool:
+    def held(
+        self,
+        pair: SigningKeyPair,
+        data_key: str,
+        portals: Iterable[int],
+        at: float,
+        versions: int = 1,
+    ) -> bool:
         """Whether one of these portals had the newest entry at some time, and what it leads to.
 
-        The newest one is the one with the highest revision that any portal has taken.
+        The newest one is the one with the highest revision that any portal has taken. Of several
+        `versions` a portal must have what each leads to.
         """
         key = (pair.public_key, hash_data_key(data_key))
         with self._lock:
             taken = self._taken.get(key, {})
-            best = max((revision for _, revision in taken), default=-1)
-            if best < 0:
+            newest = sorted({revision for _, revision in taken})[-versions:]
+            if not newest:
                 return True
-            content = linked_skylink(self._signed[(*key, best)])
+            linked = [linked_skylink(self._signed[(*key, each)]) for each in newest]
             return any(
-                taken.get((portal, best), NEVER) <= at
-                and (not content or self._uploads.get((portal, str(content)), NEVER) <= at)
+                taken.get((portal, newest[-1]), NEVER) <= at
+                and all(
+                    self._uploads.get((portal, str(each)), NEVER) <= at for each in linked if each
+                )
                 for portal in portals
             )
 

@@ -76,6 +76,7 @@ def test_facts() -> None:
         "posting": False,
         "portals": ["http://one", "http://two"],
         "waiting": True,
+        "owed": False,
     }
     failed = replace(HELD, signed=signed(b"hello", 3), status=PendingStatus.CONFLICT)
     assert (pending_facts(failed)["revision"], pending_facts(failed)["waiting"]) == (3, False)

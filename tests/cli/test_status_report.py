@@ -56,11 +56,12 @@ def test_requests_and_failures() -> None:
 
 
 def test_entries_owed() -> None:
-    """By portal."""
-    text = shown(owed=[{"portal": "http://a.example", "count": 2}, {"count": 0}, "what"])
-    assert "owed          http://a.example  2 entries" in text
-    assert text.count("owed") == 1
-    assert "owed" not in shown(owed=7)
+    """By portal, with why."""
+    first = {"url": "http://a.example", "count": 2, "oldest_seconds": 61.5, "reason": "down"}
+    text = shown(owed_entries=[first, {"url": "http://b.example", "count": 1}])
+    assert "owed          http://a.example  2 entries, the oldest for 1 min 1 s: down\n" in text
+    assert "http://b.example  1 entry, the oldest for 0 s" in text
+    assert "owed" not in shown(owed_entries=[])
 
 
 def test_a_mount_of_another_version() -> None:

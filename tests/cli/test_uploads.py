@@ -1,5 +1,6 @@
 """Which portals take what commands upload, and what is said of those that do not (W3)."""
 
+import json
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from tests.portal_process import running_portal
 from tests.skymount_process import LIMIT, SKYMOUNT, Sandbox, end
 
 UPLOAD = "^POST "
+SOON = ("--timeout", "4")
 CLOSED = "http://127.0.0.1:9"
 
 
@@ -60,7 +62,7 @@ def test_a_portal_that_answers_wrongly(pair: Pair, file: Path, fault: Fault, sai
     """W3: the next one has it, under the skylink that it has by itself; stderr says so."""
     expected = pair.box.upload(file, pair.second)
     pair.fake.fault(fault, UPLOAD)
-    done = pair.box.skymount("upload", "--timeout", "1", file)
+    done = pair.box.skymount("upload", *SOON, file)
     assert (done.returncode, done.stdout) == (0, f"{expected}\n")
     first, last = done.stderr.splitlines()
     assert said in first
@@ -72,7 +74,7 @@ def test_a_portal_that_answers_wrongly(pair: Pair, file: Path, fault: Fault, sai
 def test_a_portal_that_fails_in_the_middle(pair: Pair, file: Path, then: str) -> None:
     expected = pair.box.upload(file, pair.second)
     pair.fake.breaks_upload = 1 << 20, then
-    done = pair.box.skymount("upload", "--timeout", "1", file)
+    done = pair.box.skymount("upload", *SOON, file)
     assert (done.returncode, done.stdout) == (0, f"{expected}\n")
     assert len(pair.fake.asked(UPLOAD)) == 1
 
@@ -124,7 +126,7 @@ def test_standard_input_is_sent_again(pair: Pair, then: str) -> None:
     content = b"from a pipe" * 100_000
     expected = piped(pair.box, content, *_from_pipe("--portal", pair.second)).stdout
     pair.fake.breaks_upload = 1 << 19, then
-    done = piped(pair.box, content, *_from_pipe("--timeout", "1"))
+    done = piped(pair.box, content, *_from_pipe(*SOON))
     assert (done.returncode, done.stdout) == (0, expected)
 
 
@@ -247,9 +249,40 @@ def test_portals_that_name_it_differently(pair: Pair, file: Path, fake: FakePort
     assert f"{fake.url} has {other.skylink}" in said
 
 
-def test_publish_goes_to_the_next_portal(pair: Pair, file: Path) -> None:
+# Publishing
+
+
+def test_what_is_published_goes_to_all_portals(
+    sandbox: Sandbox, file: Path, portal: str, third: str
+) -> None:
+    """W4: content and entry."""
+    sandbox.succeed("key", "generate", "home")
+    both = ("--portal", portal, "--portal", third)
+    link = sandbox.succeed("publish", *both, file, "--key", "home", "--as", "x").rstrip()
+    (sandbox.root / "doc.json").write_text('{"a": 1}')
+    sandbox.succeed("db", "set", *both, "home", "doc", "doc.json")
+    for url in (portal, third):
+        listed = sandbox.succeed("ls", "--portal", url, link)
+        assert listed.rstrip() == file.name
+        assert sandbox.succeed("db", "get", "--portal", url, "home", "doc") == '{"a": 1}\n'
+
+
+def test_a_portal_that_lacks_what_is_published(pair: Pair, file: Path) -> None:
+    """W4: it is owed both, and a warning says so."""
     pair.box.succeed("key", "generate", "home")
-    pair.fake.fault(status(503), UPLOAD)
+    pair.fake.fault(status(503, "full"))
     done = pair.box.skymount("publish", file, "--key", "home", "--as", "x")
     assert (done.returncode, len(done.stdout)) == (0, 47)
-    assert f"it was uploaded to {pair.second}\n" in done.stderr
+    warning = done.stderr.splitlines()[0]
+    assert warning.startswith("skymount: warning: full (POST ")
+    assert warning.endswith("; it gets content and entry later, while a mount runs")
+    assert pair.fake.asked("^POST /svc/registry") == []
+
+
+def test_all_portals_must_have_what_is_published(pair: Pair, file: Path) -> None:
+    pair.box.succeed("key", "generate", "home")
+    pair.box.configure('registry_writes = "all"\n')
+    pair.fake.fault(status(503, "full"))
+    said = pair.box.fail("publish", file, "--key", "home", "--as", "x")
+    assert said.startswith("1 of 2 portals took it, 2 have to: full (POST ")
+    assert json.loads(pair.box.succeed("registry", "pending", "--json")) == []

@@ -17,6 +17,7 @@ PORTAL = {
 }
 CACHE = {"size": 10, "used": 5, "on_its_way": 1, "hits": 6, "misses": 7, "loaded": 2}
 FIGURES: dict[str, Any] = {
+    "owed_entries": [{"url": "http://b.example", "count": 7}],
     "mountpoint": "/a\nb",
     "version": "1",
     "verify": "require",
@@ -73,6 +74,7 @@ def test_the_format() -> None:
         "skymount_memory_cache_hits_total": 6,
         "skymount_disk_cache_damaged_total": 5,
         f"skymount_portal_up{portal}": 1,
+        'skymount_owed_entries{portal="http://b.example"}': 7,
         f"skymount_portal_latency_seconds{portal}": 0.0125,
         f"skymount_portal_hedges_lost_total{portal}": 4,
     }

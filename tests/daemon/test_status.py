@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from skymount.errors import PortalError
 from skymount.fs.failures import FailureLog
 from skymount.fs.skylinks.tree_cache import TreeCache, TreeCacheConfig
 from skymount.portal.health import HealthFigures, PortalHealth
+from skymount.portal.ledger.owed_entry import OwedTotal
 
 
 class _Names:
@@ -51,6 +53,8 @@ async def test_status() -> None:
     asking = trio.current_time()
     status.under_way = {7: ("read", asking - 2.5), 9: ("open", asking)}
     status.failures = FailureLog()
+    totals = [OwedTotal("http://a.example", 2, time.time() - 9.0, "down")]
+    status.owed = SimpleNamespace(totals=totals)
     found = json.loads(status.to_json())
     assert (found["pid"], found["mountpoint"]) == (os.getpid(), "/mnt")
     assert (found["portals"], found["own_portal"]) == (["http://a.example"], False)
@@ -84,6 +88,9 @@ async def test_status() -> None:
             "requests": 2,
         }
     ]
+    (owed,) = found["owed_entries"]
+    assert 9 <= owed.pop("oldest_seconds") < 60
+    assert owed == {"url": "http://a.example", "count": 2, "reason": "down"}
     assert list(found["operations"]) == ["lookup", "read"]
     assert status.usage() == (110, 3)
     text = status.to_metrics().decode()

@@ -8,7 +8,16 @@ import pytest
 
 from skymount.errors import MountError
 from skymount.fs import mountpoint
-from skymount.fs.mountpoint import FuseSystem, MountInfo, is_served_by, mounted_at, resolve
+from skymount.fs.mountpoint import (
+    FuseSystem,
+    MountInfo,
+    daemons_of,
+    is_served_by,
+    is_stopped,
+    mounted_at,
+    mounts_of,
+    resolve,
+)
 
 
 class Table:
@@ -192,3 +201,22 @@ class TestCheck:
         system = replace(table.system, fusermount="no-such-program")
         with pytest.raises(MountError, match="install the package fuse3"):
             mountpoint.check(str(tmp_path), system=system)
+
+
+def test_mounts_of_a_user(table: Table) -> None:
+    """Ours alone, the topmost at each place."""
+    table.add(
+        line(b"/a") + b",user_id=7",
+        line(b"/b") + b",user_id=8",
+        line(rb"/c\040d") + b",user_id=7",
+        line(b"/e", kind=b"fuse.other") + b",user_id=7",
+        line(b"/f") + b",user_id=7",
+        line(b"/f", kind=b"tmpfs"),
+    )
+    assert list(mounts_of(7, table.system)) == ["/a", "/c d"]
+
+
+def test_no_process_serves_what_is_not_there() -> None:
+    assert daemons_of(MountInfo("fuse.skymount", "skymount", os.getuid(), "999999999")) == []
+    assert not is_stopped(os.getpid())
+    assert not is_stopped(1 << 30)

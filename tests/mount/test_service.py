@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mount.keys import until
 from tests.mount.site import Site
 from tests.skymount_process import SKYMOUNT, NotifySocket, Sandbox, mounts_at, output, run
 
@@ -147,6 +148,9 @@ def test_the_unit_starts_and_stops_a_mount(sandbox: Sandbox, site: Site, unit: _
         found = output(["cat", path / "skylinks" / site.skylink / "one byte"])
         assert found == b"x"
         assert b"9437184" in output(["cat", path / ".skymount/status.json"])
+        assert service["ExecReload"] == "/bin/kill -HUP $MAINPID"
+        sandbox.run("/bin/kill", "-HUP", str(mount.process.pid))
+        until(lambda: "SIGHUP: the configuration is as before" in mount.log.read_text())
         mount.process.send_signal(signal.SIGTERM)
         assert mount.notify.receive(mount.process) == ["STOPPING=1"]
         assert mount.wait() == 0

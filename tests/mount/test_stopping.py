@@ -354,7 +354,10 @@ def test_another_user_s_mount(sandbox: Sandbox, portal: str, mount_namespace: Na
         assert other.fail("umount", "--lazy", path, cwd=Path("/")) == said
         assert other.fail("mount", path, "--portal", portal, cwd=Path("/")) == said
         assert mount.status()["pid"] == mount.daemon.pid
-        assert sandbox.within(mount_namespace.prefix).succeed("umount", path) == ""
+        root = sandbox.within(mount_namespace.prefix).with_env(
+            HOME="/"
+        )  # its own, as `sudo -H` has
+        assert root.succeed("umount", path) == ""
         assert mount.daemon.ended
         assert mounts_at(path, mount_namespace.prefix) == []
 
@@ -380,7 +383,8 @@ def test_a_mount_that_names_another_process(
     try:
         assert impostor.stdout is not None
         assert impostor.stdout.readline() == b"mounted\n"
-        done = sandbox.within(prefixes[by]).skymount("umount", path)
+        home = "/" if by == "root" else str(sandbox.root / "home")
+        done = sandbox.within(prefixes[by]).with_env(HOME=home).skymount("umount", path)
         assert (done.returncode, done.stdout) == (0, "")
         assert done.stderr == (
             f"skymount: warning: {path}: it names process {victim.pid}, which does not serve this "

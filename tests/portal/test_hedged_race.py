@@ -131,6 +131,24 @@ async def test_both_are_slow(clock: trio.testing.MockClock):
 # --- the healthy portal does not have it
 
 
+@pytest.mark.parametrize("failure", [fake.status(503), fake.resets_after(-1)])
+async def test_the_other_portal_ends_when_the_silent_one_is_back(
+    clock: trio.testing.MockClock, failure: fake.Fault
+):
+    """R12: if no portal works, a silent one is tried again 2 s after its last failure."""
+    async with net(fake.stalls_after(-1), None) as made:
+        health = made.portals.health(made.portals.clients[0])
+        while health.state(trio.current_time() + 20) is not BreakerState.OPEN:
+            await made.base_sector()
+            await trio.sleep(1)
+        assert health.is_known_silent
+        made.fakes[0].heal()
+        made.fakes[1].fault(failure)
+        await trio.sleep(3)
+        for _ in range(3):
+            await made.base_sector()
+
+
 async def test_silent_portal_and_one_that_has_nothing(clock: trio.testing.MockClock):
     """R12, L4: that is no «not found», and known after two seconds, then at once."""
     async with net(fake.stalls_after(-1), None) as made:

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import trio
 
 from skymount.errors import (
+    BadContentError,
     MalformedError,
     PortalError,
     ReadOnlyPortalError,
@@ -20,9 +22,9 @@ from skymount.portal.client.upload import UploadBody
 from skymount.portal.client.upload_source import UploadSource
 from skymount.portal.client.upload_spool import UploadSpool
 from skymount.portal.failover import Portals
-from skymount.portal.uploads import upload_copies, upload_to_first
+from skymount.portal.uploads import upload_copies, upload_to_all, upload_to_first
 from skymount.wire.http.responses import UploadResult
-from tests.fakes.portal import FakePortal, body_is, running, stalls_after, status
+from tests.fakes.portal import FakePortal, body_is, running, stalls_after, status, waits
 from tests.fakes.skyfiles import of_files
 
 FILE = of_files({"a.txt": b"hello"})
@@ -48,14 +50,16 @@ class Several:
 
 
 @asynccontextmanager
-async def several(count: int, *read_only: int) -> AsyncIterator[Several]:
+async def several(count: int, *read_only: int, timeout: float = 60) -> AsyncIterator[Several]:
     """Run so many portals, of which some are read-only."""
     async with AsyncExitStack() as stack:
         fakes, clients = [], []
         for number in range(count):
             fake = await stack.enter_async_context(running(FakePortal()))
             fake.add(FILE)
-            client = PortalReader(fake.url, retries=0, timeout=1, read_only=number in read_only)
+            client = PortalReader(
+                fake.url, retries=0, timeout=timeout, read_only=number in read_only
+            )
             fakes.append(fake)
             clients.append(await stack.enter_async_context(client))
         yield Several(fakes, Portals(clients))
@@ -184,7 +188,7 @@ async def test_beyond_its_bound_the_first_failure_of_a_pipe_is_final():
 
 async def test_copies_are_sent_at_once():
     """The second portal has its request when the first one, which is silent, fails."""
-    async with several(3) as found:
+    async with several(3, timeout=1) as found:
         found.fakes[0].fault(stalls_after(-1), UPLOAD)
         asked: list[list[int]] = []
         copies = await upload_copies(
@@ -219,3 +223,116 @@ async def test_portals_that_name_it_differently():
         found.fakes[1].fault(body_is(OTHER_RESULT), UPLOAD)
         copies = await upload_copies(found.portals, body(), 2, found.note)
         assert not copies.is_same
+
+
+# To all portals
+
+
+async def test_all_portals_get_it():
+    async with several(3, 1) as found:
+        copies = await upload_to_all(found.portals, body(), 1, patience=20)
+        assert set(copies.results) == {found.portals.clients[0], found.portals.clients[2]}
+        assert copies.failures == {}
+        assert copies.agreed(2) == FILE.skylink
+        assert copies.lacking(FILE.skylink) == []
+        assert found.takers == [1, 0, 1]
+
+
+async def test_portals_that_fail_lack_it():
+    async with several(3) as found:
+        found.fakes[0].fault(status(503), UPLOAD)
+        found.fakes[1].fault(status(403), UPLOAD)
+        copies = await upload_to_all(found.portals, body(), 1, patience=20)
+        assert copies.agreed(1) == FILE.skylink
+        assert set(copies.lacking(FILE.skylink)) == {each.url for each in found.fakes[:2]}
+
+
+@pytest.mark.parametrize("then", ["stall", "hang"])
+async def test_a_silent_portal_is_left_once_enough_have_it(then: str):
+    """Its health knows: the next upload does not wait for it."""
+    async with several(2) as found:
+        found.fakes[0].breaks_upload = 1, then
+        with trio.fail_after(60):
+            copies = await upload_to_all(found.portals, large(), 1, patience=1.5)
+            assert copies.lacking(FILE.skylink) == [found.fakes[0].url]
+            begun = trio.current_time()
+            await upload_to_all(found.portals, large(), 1, patience=300)
+            assert trio.current_time() - begun < 60
+        assert found.takers == [1, 2]
+
+
+async def test_a_slow_portal_that_goes_on_is_waited_for():
+    async with several(2) as found:
+        found.fakes[0].fault(waits(2.0), UPLOAD)
+        copies = await upload_to_all(found.portals, body(), 1, patience=30)
+        assert len(copies.results) == 2
+
+
+async def test_a_silent_portal_is_waited_for_while_it_is_needed():
+    async with several(2) as found:
+        found.fakes[0].fault(waits(0.9), UPLOAD)
+        copies = await upload_to_all(found.portals, body(), 2, patience=0.001)
+        assert len(copies.results) == 2
+
+
+async def test_a_portal_that_failed_is_asked_if_it_is_needed():
+    async with several(2) as found:
+        found.fakes[0].fault(status(503), UPLOAD, times=1)
+        await upload_to_all(found.portals, body(), 1, patience=20)
+        await upload_to_all(found.portals, body(), 1, patience=20)
+        assert found.takers == [1, 2]
+        copies = await upload_to_all(found.portals, body(), 2, patience=20)
+        assert len(copies.results) == 2
+
+
+async def test_rounds_while_too_few_have_it():
+    async with several(2) as found:
+        found.fakes[0].fault(status(503, "busy"), UPLOAD, times=2)
+        found.fakes[1].fault(status(403), UPLOAD)
+        copies = await upload_to_all(found.portals, body(), 1, patience=20, rounds=3)
+        assert found.takers == [3, 1]  # a refusal is final
+        assert copies.lacking(copies.agreed(1)) == [found.fakes[1].url]
+
+
+async def test_too_few_portals():
+    """The error is that of a portal, a failure before a refusal."""
+    async with several(3) as found:
+        found.fakes[0].fault(status(403, "forbidden"), UPLOAD)
+        found.fakes[1].fault(status(503, "busy"), UPLOAD)
+        copies = await upload_to_all(found.portals, body(), 2, patience=20)
+        with pytest.raises(UnavailableError, match=r"^1 of 3 portals took it, 2 have to: busy"):
+            copies.agreed(2)
+        found.fakes[2].fault(status(403), UPLOAD)
+        copies = await upload_to_all(found.portals, body(), 1, patience=20)
+        with pytest.raises(UnavailableError, match=r"^busy"):
+            copies.agreed(1)
+
+
+async def test_most_portals_decide_about_the_skylink():
+    async with several(3) as found:
+        found.fakes[0].fault(body_is(OTHER_RESULT), UPLOAD)
+        copies = await upload_to_all(found.portals, body(), 3, patience=20)
+        assert copies.agreed(2) == FILE.skylink
+        assert copies.lacking(FILE.skylink) == [found.fakes[0].url]
+        with pytest.raises(BadContentError, match="different skylinks"):
+            copies.agreed(3)
+
+
+async def test_progress_is_that_of_the_upload_that_is_furthest():
+    async with several(2) as found:
+        told: list[int] = []
+        found.fakes[0].breaks_upload = 1, "hang"
+        copies = await upload_to_all(
+            found.portals,
+            large().with_progress(lambda sent, _: told.append(sent)),
+            1,
+            patience=1,
+        )
+        assert len(copies.results) == 1
+        assert told == sorted(told)
+        assert told[-1] == large().size
+
+
+def large() -> UploadBody:
+    """Return more than sockets hold."""
+    return UploadBody([UploadSource.of_bytes(bytes(24 << 20), "a.txt")])

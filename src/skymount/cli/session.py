@@ -2,7 +2,7 @@
 
 import logging
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
     asynccontextmanager,
@@ -32,6 +32,7 @@ from skymount.errors import (
 from skymount.portal.client.client import PortalClient
 from skymount.portal.options import ClientOptions
 from skymount.portal.verify_policy import VerifyPolicy
+from skymount.portal.write_policy import WritePolicy
 from skymount.wire.dialect import Dialect
 from skymount.wire.skylink import Skylink
 
@@ -120,20 +121,31 @@ class WriteSession:
     portals: "Portals"
     registry: "VerifiedRegistry"
     ledger: "Ledger"
+    policy: WritePolicy
+    """How many portals must have what is written."""
 
     @property
     def dialect(self) -> Dialect:
         return self.portals.clients[0].dialect
 
-    async def upload(self, body: "UploadBody") -> Skylink:
-        from skymount.cli.uploads import upload_once
+    async def publish(
+        self, entry: "EntryId", pair: "SigningKeyPair", body: "UploadBody"
+    ) -> tuple[Skylink, "EntryState"]:
+        """Upload content to all portals, then set an entry to it; an error as of `set`."""
+        from skymount.cli.uploads import upload_everywhere
 
-        return (await upload_once(self.portals, body)).skylink
+        skylink, lacking = await upload_everywhere(self.portals, body, self.policy)
+        return skylink, await self.set(entry, pair, bytes(skylink), lacking)
 
-    async def set(self, entry: "EntryId", pair: "SigningKeyPair", data: bytes) -> "EntryState":
-        """Set an entry, whatever it holds; an error says if the spool keeps the change."""
+    async def set(
+        self, entry: "EntryId", pair: "SigningKeyPair", data: bytes, lacking: Collection[str] = ()
+    ) -> "EntryState":
+        """Set an entry, whatever it holds; an error says if the spool keeps the change.
+
+        The portals with the addresses `lacking` lack the content behind it.
+        """
         with self._explaining_spool(entry):
-            return await self.registry.write(entry, pair, data, None)
+            return await self.registry.write(entry, pair, data, None, lacking=lacking)
 
     async def delete(self, entry: "EntryId", pair: "SigningKeyPair") -> "EntryState":
         with self._explaining_spool(entry):
@@ -260,8 +272,9 @@ def run_with_writes(settings: Config, function: Callable[[WriteSession], Awaitab
 
         async def main() -> T:
             async with _open_portals(settings) as portals:
-                registry = VerifiedRegistry(portals, ledger, gave_up=warn_of_dropped)
-                return await function(WriteSession(portals, registry, ledger))
+                policy = settings.registry_writes
+                registry = VerifiedRegistry(portals, ledger, gave_up=warn_of_dropped, policy=policy)
+                return await function(WriteSession(portals, registry, ledger, policy))
 
         return _run(settings, main)
 

@@ -64,6 +64,13 @@ class _Failure(Struct):
     reason: str = ""
 
 
+class _Owed(Struct):
+    url: str = ""
+    count: int = 0
+    oldest_seconds: float = 0.0
+    reason: str = ""
+
+
 class _Fetched(Struct):
     bytes: int = 0
 
@@ -88,7 +95,7 @@ class MountFigures(Struct):
     open_directories: int = 0
     requests: _Requests = field(default_factory=_Requests)
     failed_operations: list[_Failure] = field(default_factory=list)
-    owed: Any = None
+    owed_entries: list[_Owed] = field(default_factory=list)
 
 
 def facts(answer: MountAnswer) -> Mapping[str, object]:
@@ -133,7 +140,7 @@ def _lines(answer: MountAnswer) -> Iterator[str]:
             *_portal_rows(found),
             *_cache_rows(found),
             ("in use", _in_use(found)),
-            *(("owed", text) for text in _owed(found.owed)),
+            *_owed_rows(found),
             *_failure_rows(found.failed_operations),
         ]
     )
@@ -203,12 +210,12 @@ def _in_use(found: MountFigures) -> str:
     return text + (f" (a {oldest.operation} for {oldest.seconds:.1f} s)" if oldest else "")
 
 
-def _owed(owed: Any) -> Iterator[str]:
+def _owed_rows(found: MountFigures) -> Iterator[tuple[str, str]]:
     """Yield how many entries each portal has not got yet."""
-    for each in owed if isinstance(owed, list) else []:
-        number = each.get("count") if isinstance(each, dict) else None
-        if isinstance(number, int) and number:
-            yield f"{each.get('portal')}  {counted(number, 'entry')}"
+    for each in found.owed_entries:
+        age = readable_time(each.oldest_seconds)
+        text = f"{each.url}  {counted(each.count, 'entry')}, the oldest for {age}"
+        yield "owed", f"{text}: {each.reason}" if each.reason else text
 
 
 def _failure_rows(failures: Sequence[_Failure]) -> Iterator[tuple[str, str]]:

@@ -7,12 +7,18 @@ import click
 from skymount.cli.output import warn
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from skymount.errors import PortalError
     from skymount.portal.client.base import PortalReader
     from skymount.portal.client.upload import UploadBody
     from skymount.portal.failover import Portals
     from skymount.portal.uploads import Copies
+    from skymount.portal.write_policy import WritePolicy
     from skymount.wire.http.responses import UploadResult
+    from skymount.wire.skylink import Skylink
+
+_PATIENCE = 10.0  # seconds without progress after which a portal is left, if enough others have it
 
 
 async def upload_once(portals: "Portals", body: "UploadBody") -> "UploadResult":
@@ -37,6 +43,26 @@ async def upload_replicas(portals: "Portals", body: "UploadBody", count: int) ->
     if len(copies.results) < count or not copies.is_same:
         raise click.ClickException(_shortage(copies, count, body.unrepeatable))
     return next(iter(copies.results.values()))
+
+
+async def upload_everywhere(
+    portals: "Portals", body: "UploadBody", policy: "WritePolicy"
+) -> "tuple[Skylink, Collection[str]]":
+    """Upload to all portals, as many as the policy demands; return the skylink and the addresses of
+    the portals that lack it, of which there is a warning.
+    """
+    from skymount.portal.uploads import upload_to_all
+
+    needed = policy.needed(len(portals.writable().clients))
+    copies = await upload_to_all(portals, body, needed, patience=_PATIENCE)
+    skylink = copies.agreed(needed)
+    lacking = copies.lacking(skylink)
+    for client, result in copies.results.items():
+        if client.url in lacking:
+            warn(f"{client.url} stores it as {result.skylink}")
+    for error in copies.failures.values():
+        warn(f"{error}; it gets content and entry later, while a mount runs")
+    return skylink, lacking
 
 
 def _warn_of_fallback(error: "PortalError", then: "PortalReader") -> None:

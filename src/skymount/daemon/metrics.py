@@ -39,7 +39,7 @@ def render(figures: Mapping[str, Any], failures: Mapping[str, int]) -> bytes:
         *_process(figures),
         *_operations(figures, failures),
         *_caches(figures),
-        *_portals(figures["portal_health"]),
+        *_portals(figures["portal_health"], figures.get("owed_entries", ())),
     ]
     return "".join(f"{line}\n" for each in metrics for line in each.lines()).encode()
 
@@ -131,7 +131,9 @@ def _caches(figures: Mapping[str, Any]) -> Iterator[_Metric]:
             yield _Metric(f"skymount_disk_cache_{name}_total", text, _one(disk[name]))
 
 
-def _portals(portals: Iterable[Mapping[str, Any]]) -> Iterator[_Metric]:
+def _portals(
+    portals: Iterable[Mapping[str, Any]], owed: Iterable[Mapping[str, Any]]
+) -> Iterator[_Metric]:
     for name, text, key in (
         ("latency_seconds", "Usual time to the head of a response.", "latency"),
         ("failure_ratio", "Share of failures lately.", "failure_rate"),
@@ -142,5 +144,10 @@ def _portals(portals: Iterable[Mapping[str, Any]]) -> Iterator[_Metric]:
     ):
         samples = [((("portal", each["url"]),), each[key]) for each in portals]
         yield _Metric(f"skymount_portal_{name}", text, samples)
+    yield _Metric(
+        "skymount_owed_entries",
+        "Entries that a portal has not got yet.",
+        [((("portal", each["url"]),), each["count"]) for each in owed],
+    )
     states = [((("portal", each["url"]),), int(each["state"] == "closed")) for each in portals]
     yield _Metric("skymount_portal_up", "1 while the portal does not pause.", states)

@@ -20,6 +20,7 @@ from skymount.content.cache.memory_cache import MemoryCache
 from skymount.content.cache.write_behind import open_write_behind
 from skymount.content.fetch.reader import ContentReader, open_reader
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
+from skymount.content.replication.replicator import Replicator
 from skymount.content.skydb.documents import Document, Documents
 from skymount.daemon import signals
 from skymount.daemon.embedded_portal import EmbeddedPortal, is_reachable
@@ -51,6 +52,7 @@ from skymount.portal.failover import Portals, open_portals
 from skymount.portal.ledger.ledger import Ledger, default_path
 from skymount.portal.registry.entry_state import EntryState
 from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig, ResolvableName
+from skymount.portal.registry.owed_sender import OwedSender
 from skymount.portal.registry.read_repair import ReadRepair
 from skymount.portal.registry.spool_retry import SpoolRetry
 from skymount.portal.registry.verified_registry import VerifiedRegistry
@@ -117,10 +119,11 @@ async def _serve(
             open_portals(config.portal_options, config.timeout / _SILENT_PORTALS)
         )
         status.portals = portals
-        reader = await _open_reader(stack, config, portals, status, report)
+        loader = SkyfileLoader(portals, config.verify)
+        reader = await _open_reader(stack, config, loader, portals, status, report)
         nursery = await stack.enter_async_context(trio.open_nursery())
         ledger = stack.enter_context(closing(Ledger(default_path())))
-        registry = VerifiedRegistry(portals, ledger)
+        registry = VerifiedRegistry(portals, ledger, policy=config.registry_writes)
         if config.send_pending:
             registry.repair = _read_repair(registry, ledger, nursery)
         keys = KeyringCache(Keyring(keyring.default_path()))
@@ -130,9 +133,15 @@ async def _serve(
             portals, registry, NameResolverConfig(config.hns_ttl, config.verify)
         )
         content_trees = _content_trees(config, reader, resolver, reads, nursery, status)
-        documents = Documents(registry, reader, portals, config.verify)
+        documents = Documents(
+            registry, reader, portals, config.verify, writes=config.registry_writes
+        )
         key_trees = _key_trees(config, keys, registry, documents, nursery)
         retry = SpoolRetry(registry, ledger, keys.latest, sends=config.send_pending)
+        replicate = Replicator(portals, reader, loader).replicate
+        owed = status.owed = OwedSender(
+            registry, ledger, sends=config.send_pending, send_content=replicate
+        )
         mount = fuse.FuseConfig(
             config.mountpoint, config.allow_other, config.timeout, config.mount_options
         )
@@ -155,6 +164,7 @@ async def _serve(
                 nursery.start_soon(announce, config, report, embedded, reads)
                 nursery.start_soon(reads.run)
                 nursery.start_soon(retry.run)
+                nursery.start_soon(owed.run)
                 nursery.start_soon(adapter.failures.run)
                 if config.metrics_listen:
                     nursery.start_soon(_serve_metrics, config, status, report)
@@ -169,6 +179,7 @@ async def _serve(
                     await tree.close()  # posts open files, or keeps them in the spool
             with trio.CancelScope(shield=True):
                 await retry.say_what_is_pending()
+                await owed.say_what_is_owed()
             nursery.cancel_scope.cancel()
     log.info("%s: unmounted", config.mountpoint)
 
@@ -185,10 +196,14 @@ async def _serve_metrics(config: Config, status: MountStatus, report: Report) ->
 
 
 async def _open_reader(
-    stack: AsyncExitStack, config: Config, portals: Portals, status: MountStatus, report: Report
+    stack: AsyncExitStack,
+    config: Config,
+    loader: SkyfileLoader,
+    portals: Portals,
+    status: MountStatus,
+    report: Report,
 ) -> ContentReader:
     cache = status.memory_cache = MemoryCache(config.memory_cache)
-    loader = SkyfileLoader(portals, config.verify)
     disk_cache = None
     store = await trio.to_thread.run_sync(_open_store, config, cache.buffers, report)
     if store is not None:

@@ -21,6 +21,8 @@ from skymount.fs.skylinks.name_table import NameTable
 from skymount.fs.skylinks.tree_cache import TreeCache
 from skymount.portal.failover import Portals
 from skymount.portal.health import HealthFigures
+from skymount.portal.ledger.owed_entry import OwedTotal
+from skymount.portal.registry.owed_sender import OwedSender
 
 
 @dataclass
@@ -36,6 +38,7 @@ class MountStatus:
     trees: TreeCache = field(init=False)
     skylinks: NameTable = field(init=False)
     domains: NameTable = field(init=False)
+    owed: OwedSender = field(init=False)
     files: FileSystem = field(init=False)
     operations: Mapping[str, int] = field(init=False)  # requests of the kernel by kind
     under_way: Mapping[int, tuple[str, float]] = field(init=False)  # those not answered yet
@@ -75,6 +78,7 @@ class MountStatus:
                 _rounded(each) | {"requests": client.http.in_flight}
                 for each, client in zip(self.portals.figures(), self.portals.clients, strict=True)
             ],
+            "owed_entries": [_owed(each) for each in self.owed.totals],
             "own_portal": self.embedded_portal.is_running,
             "verify": self.config.verify.value,
             "memory_cache": {
@@ -125,4 +129,13 @@ def _rounded(figures: HealthFigures) -> dict[str, object]:
     found = asdict(figures) | {"state": figures.state.value, "rank": figures.rank.name.lower()}
     return {
         key: round(value, 4) if isinstance(value, float) else value for key, value in found.items()
+    }
+
+
+def _owed(total: OwedTotal) -> Mapping[str, object]:
+    return {
+        "url": total.portal,
+        "count": total.count,
+        "oldest_seconds": round(time.time() - total.since, 3),
+        "reason": total.reason,
     }

@@ -69,6 +69,11 @@ class FailoverConfig:
     backoff: float = 0.2
     """Seconds of pause before the second round, doubled for each further one, jittered."""
 
+    def pause(self, number: int) -> float:
+        """Return the seconds of pause before a round; the first one has the number 0."""
+        jitter = random.uniform(0.5, 1.5)
+        return self.backoff * 2.0 ** (number - 1) * jitter
+
 
 @dataclass(frozen=True)
 class Portals:
@@ -219,24 +224,31 @@ class Portals:
             asked = [client for client in self.ranked() if client not in tally.done]
             if answers := await ask(asked, tally, number):
                 return answers
+            tally.admit(self._spared())
             if len(tally.done) == len(self.clients):
                 break
         raise tally.error or UnavailableError("no portal is configured")
 
-    async def ask_once(self, client: PortalReader, ask: Ask[T]) -> T:
+    async def ask_once(self, client: PortalReader, ask: Ask[T], *, is_last_round: bool = True) -> T:
         """Return what one portal answers to one attempt; its health takes note."""
-        return await self._attempt(client, None, ask, self.config.rounds - 1)
+        number = self.config.rounds - 1 if is_last_round else 0
+        return await self._attempt(client, None, ask, number)
 
     def _begin_tally(self) -> Tally:
         """Begin with the portals that are not asked at all now."""
-        silent = {each for each in self.clients if self._attempts(each) is Attempts.NONE}
-        if not silent:
-            return Tally(self._attempts, silent, None)
-        if not self._is_alone and len(silent) == len(self.clients):
-            now = trio.current_time()
-            silent = {each for each in silent if not self.health(each).may_be_tried(now)}
-        errors = (self.health(each).known_error for each in self.clients if each in silent)
-        return Tally(self._attempts, silent, next(filter(None, errors), None))
+        spared = self._spared()
+        errors = (self.health(each).known_error for each in self.clients if each in spared)
+        return Tally(self._attempts, spared, next(filter(None, errors), None))
+
+    def _spared(self) -> set[PortalReader]:
+        """Return the portals that are not asked now. If none works, some of them are after all."""
+        spared = {each for each in self.clients if self._attempts(each) is Attempts.NONE}
+        if not spared or self._is_alone:
+            return spared
+        now = trio.current_time()
+        if any(self.health(each).state(now) is BreakerState.CLOSED for each in self.clients):
+            return spared
+        return {each for each in spared if not self.health(each).may_be_tried(now)}
 
     async def best(
         self, ask: Ask[T], is_proven: Callable[[T], bool], *, probe: Ask[object] | None = None
@@ -368,8 +380,7 @@ class Portals:
             health.is_probed = False
 
     async def _pause_before(self, number: int) -> None:
-        jitter = random.uniform(0.5, 1.5)
-        await trio.sleep(self.config.backoff * 2 ** (number - 1) * jitter)
+        await trio.sleep(self.config.pause(number))
 
 
 @asynccontextmanager

@@ -255,7 +255,7 @@ class PortalHealth:
         return Attempts.ONE if once else found
 
     def may_be_tried(self, now: float) -> bool:
-        """Whether it gets an attempt because every other portal pauses too."""
+        """Whether it gets an attempt because no other portal works either."""
         is_due = now >= max(self._failed_at + REST_TIME, self._told_until)
         return is_due and self.reachability.attempts(now) is not Attempts.NONE
 

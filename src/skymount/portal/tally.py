@@ -16,15 +16,21 @@ class Tally:
     def __init__(
         self,
         attempts: Callable[[PortalReader], Attempts],
-        done: set[PortalReader],
+        spared: set[PortalReader],
         failure: PortalError | None,
     ) -> None:
-        """`done` are portals that are not asked, and `failure` says why."""
-        self.done = done
+        """`spared` are portals that are not asked, and `failure` says why."""
+        self.done = set(spared)
+        self._spared = spared
         self.is_empty = True
         self._attempts = attempts
         self._failure = failure
         self._refusal: PortalError | None = None
+
+    def admit(self, spared: set[PortalReader]) -> None:
+        """Let those of the portals that were spared be asked that are so no more."""
+        self.done -= self._spared - spared
+        self._spared &= spared
 
     def note(self, client: PortalReader, error: PortalError) -> None:
         self.is_empty = False

@@ -80,6 +80,7 @@ def test_pending_lists_what_could_not_be_posted(box: Sandbox, pair: SigningKeyPa
         "posting": False,
         "portals": [],
         "waiting": False,
+        "owed": False,
     }
 
 
@@ -258,3 +259,29 @@ def test_damaged_ledger_is_named(box: Sandbox) -> None:
     done = box.skymount("registry", "pending")
     assert done.returncode == 1
     assert str(path) in done.stderr
+
+
+def test_what_a_portal_is_owed(box: Sandbox, pair: SigningKeyPair) -> None:
+    """G19: it is listed behind what is pending, and dropped by its number or with the rest."""
+    held(box, pair, b"later")
+    with ledger_of(box) as ledger:
+        for portal in ("http://a.invalid", "http://b.invalid"):
+            ledger.owe(entry(pair, b"x", 3), "greeting", [portal], "it is down")
+    lines = box.succeed("registry", "pending").splitlines()
+    assert lines[1].startswith("2  ")
+    assert lines[1].endswith(
+        '  home/greeting  revision 3  "x"  owed to http://a.invalid: it is down'
+    )
+    found = json.loads(box.succeed("registry", "pending", "--json"))
+    assert [(each["id"], each["owed"], each["portals"]) for each in found] == [
+        (1, False, []),
+        (2, True, ["http://a.invalid"]),
+        (3, True, ["http://b.invalid"]),
+    ]
+    done = box.skymount("registry", "retry", "2")
+    assert "http://a.invalid is not among the portals" in done.stderr
+    assert "1 of 1 stay pending" in done.stderr
+    box.succeed("registry", "drop", "2")
+    assert len(box.succeed("registry", "pending").splitlines()) == 2
+    box.succeed("registry", "drop", "--all")
+    assert box.succeed("registry", "pending") == ""

@@ -300,18 +300,19 @@ def test_a_mount_whose_daemon_is_gone(box: Sandbox) -> None:
 
 
 def test_units_that_cannot_mount(box: Sandbox) -> None:
-    """One that takes away what fusermount3 needs, and one that does not find the program."""
+    """One that takes away what fusermount3 needs, and ones that do not find the program."""
     path = box.root / "config/systemd/user/skymount@.service"
     path.parent.mkdir(parents=True)
-    shutil.copy(Path(__file__).parents[3] / "systemd/skymount@.service", path)
-    text = path.read_text()
-    said = fault(box, "systemd unit") if shutil.which("skymount") is None else ""
-    assert not said or "there is no skymount on its PATH" in said
+    text = (Path(__file__).parents[3] / "systemd/skymount@.service").read_text()
     path.write_text(text.replace("KillMode", "NoNewPrivileges=yes\nKillMode"))
     assert "NoNewPrivileges= keeps it from mounting; remove that line" in fault(box, "systemd unit")
-    path.write_text(text)
-    program = box.root / "home/.local/bin/skymount"
-    program.parent.mkdir(parents=True)
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
+    path.write_text(text.replace("env skymount", "env skymount-of-yesterday"))
+    assert f"{path}: there is no skymount-of-yesterday (PATH is " in fault(box, "systemd unit")
+    path.write_text(text.replace("/usr/bin/env skymount", '"/moved away/bin/skymount"'))
+    said = fault(box, "systemd unit")
+    assert f"{path}: there is no /moved away/bin/skymount (PATH is " in said
+    assert "`skymount service install NAME` writes it anew" in said
+    path.unlink()
+    box.configure('[mounts.home]\nmountpoint = "~/sky"\n')
+    box.skymount("service", "install", "home")
     assert examined(box)["systemd unit"]["text"] == str(path)

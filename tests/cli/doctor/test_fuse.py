@@ -1,6 +1,5 @@
 """Checks of what mounting needs, where a machine is not easily broken so."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -28,8 +27,9 @@ def test_what_is_no_device(tmp_path: Path) -> None:
     assert (found.level, found.text) == (Level.FAILURE, "it cannot be opened: Is a directory")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root has no such limit")
-def test_a_low_limit_of_background_reads(tmp_path: Path) -> None:
+def test_limits_of_background_reads(tmp_path: Path) -> None:
     parameter = tmp_path / "max_user_bgreq"
-    parameter.write_text("4\n")
-    assert check_background_limit(parameter).level is Level.WARNING
+    for text, level in (("4\n", Level.WARNING), ("12\n", Level.OK), ("", Level.OK)):
+        parameter.write_text(text)
+        assert check_background_limit(is_root=False, parameter=parameter).level is level
+    assert check_background_limit(is_root=True, parameter=parameter).level is Level.OK

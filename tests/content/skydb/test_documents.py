@@ -15,6 +15,7 @@ from skymount.content.cache.memory_cache import MemoryCache
 from skymount.content.fetch.reader import open_reader
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.model.skyfile import LoadedSkyfile, Verified, VerifyPolicy
+from skymount.content.replication.replicator import Replicator
 from skymount.content.skydb.document_text import as_text, as_upload
 from skymount.content.skydb.documents import Documents
 from skymount.content.worker.shared_memory import LongText
@@ -23,19 +24,23 @@ from skymount.errors import (
     InvalidDocumentError,
     ReadOnlyPortalError,
     StaleEntryError,
+    UnavailableError,
 )
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.client import PortalClient
+from skymount.portal.client.upload import UploadBody, send
 from skymount.portal.failover import Portals
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.revision_marks import EntryId
+from skymount.portal.registry.owed_sender import OwedSender
 from skymount.portal.registry.verified_registry import VerifiedRegistry
+from skymount.portal.write_policy import WritePolicy
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.metadata import Metadata, encode_metadata
 from skymount.wire.registry_entry import hash_data_key
 from skymount.wire.skydb_document import DOCUMENT_LIMIT
 from skymount.wire.skylink import Skylink
-from tests.fakes.portal import FakePortal, running
+from tests.fakes.portal import FakePortal, running, status
 from tests.fakes.skyfiles import unverifiable
 from tests.portal_process import running_portal
 
@@ -62,6 +67,17 @@ class Kit:
     entries: VerifiedRegistry
     loads: list[Skylink]
     """Skylinks whose descriptions were asked for."""
+    ledger: Ledger
+    replicator: Replicator
+
+    def sender(self) -> OwedSender:
+        """Return what sends portals what they are owed."""
+        return OwedSender(self.entries, self.ledger, send_content=self.replicator.replicate)
+
+    async def upload_to_first(self, document: bytes) -> Skylink:
+        """Upload a document to the first portal only."""
+        http = self.entries.portals.clients[0].http
+        return (await send(http, UploadBody.of_document(document, "dk:x"))).skylink
 
 
 class CountingLoader(SkyfileLoader):
@@ -81,6 +97,7 @@ async def open_kit(
     policy: VerifyPolicy = VerifyPolicy.AVAILABLE,
     cache: int = 64 << 20,
     read_only: Collection[str] = (),
+    writes: WritePolicy = WritePolicy.ANY,
 ) -> AsyncIterator[Kit]:
     """Open the documents of portals, with a ledger of their own."""
     async with AsyncExitStack() as stack:
@@ -93,8 +110,10 @@ async def open_kit(
         )
         ledger = Ledger.open(path / "ledger.sqlite3")
         stack.callback(ledger.close)
-        entries = VerifiedRegistry(portals, ledger)
-        yield Kit(Documents(entries, reader, portals, policy, cache), entries, loader.loads)
+        entries = VerifiedRegistry(portals, ledger, policy=writes)
+        documents = Documents(entries, reader, portals, policy, cache, writes)
+        replicator = Replicator(portals, reader, loader)
+        yield Kit(documents, entries, loader.loads, ledger, replicator)
 
 
 async def test_written_and_read(portal: str, tmp_path: Path):
@@ -136,6 +155,53 @@ async def test_a_portal_that_is_read_only_gets_no_document(portal: str, tmp_path
             with pytest.raises(ReadOnlyPortalError):
                 await kit.documents.write(ref("skips"), PAIR, b"{}", None)
         assert mirror.asked("^POST") == []
+
+
+async def test_documents_go_to_all_portals(portal: str, tmp_path: Path):
+    """W4: with their entries; one portal's end takes nothing with it."""
+    with running_portal(tmp_path / "second") as second:
+        async with open_kit(portal, second, path=tmp_path) as kit:
+            await kit.documents.write(ref("both"), PAIR, b'{"a": 1}', None)
+            assert kit.ledger.owed() == []
+        for url in (portal, second):
+            async with PortalClient(url) as client:
+                assert (await client.db.get_json(PAIR.public_hex, "both")).data == {"a": 1}
+
+
+@pytest.mark.parametrize("policy", [WritePolicy.ANY, WritePolicy.ALL])
+async def test_a_portal_that_does_not_take_a_document(
+    portal: str, tmp_path: Path, policy: WritePolicy
+):
+    """W4: it is owed content and entry; if all portals must have a document, that is an error."""
+    async with running(FakePortal()) as fake:
+        fake.fault(status(503, "full"))
+        async with open_kit(fake.url, portal, path=tmp_path, writes=policy) as kit:
+            if policy is WritePolicy.ALL:
+                with pytest.raises(
+                    UnavailableError, match="1 of 2 portals took it, 2 have to: full"
+                ):
+                    await kit.documents.write(ref("one"), PAIR, b"{}", None)
+                assert kit.ledger.pending() == []  # D2: it is not kept
+                return
+            await kit.documents.write(ref("one"), PAIR, b"{}", None)
+            owed = kit.ledger.owed()
+            assert [(each.portal, each.with_content) for each in owed] == [(fake.url, True)]
+        assert fake.asked("^POST /svc/registry") == []
+
+
+async def test_what_a_portal_lacks_is_brought_to_it(portal: str, tmp_path: Path):
+    """W5: first the content, then the entry."""
+    with running_portal(tmp_path / "second") as second:
+        async with open_kit(portal, second, path=tmp_path) as kit, trio.open_nursery() as nursery:
+            skylink = await kit.upload_to_first(b'{"a": 2}')
+            await kit.entries.write(ref("owed"), PAIR, bytes(skylink), None, lacking=[second])
+            nursery.start_soon(kit.sender().run)
+            with trio.fail_after(30):
+                while kit.ledger.owed():
+                    await trio.sleep(0.05)
+            nursery.cancel_scope.cancel()
+        async with PortalClient(second) as client:
+            assert (await client.db.get_json(PAIR.public_hex, "owed")).data == {"a": 2}
 
 
 async def test_both_stored_forms(portal: str, tmp_path: Path):

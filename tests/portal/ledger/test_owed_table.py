@@ -163,8 +163,12 @@ def test_one_process_sends_a_debt(ledger: Ledger):
     assert child.stdout.readline() == "True\n"
     assert ledger.owed()[0].is_posting
     assert not ledger.begin_owed(signed(), A)
+    assert ledger.release_owed() == 0
     child.kill()
     child.communicate()
+    assert ledger.owed(due_by=1000.0) == []
+    assert ledger.release_owed() == 1
+    assert len(ledger.owed(due_by=1000.0)) == 1
     assert ledger.begin_owed(signed(), A)
 
 
@@ -307,3 +311,31 @@ def test_entry_of_the_mark_is_verified(ledger: Ledger):
         database.execute("UPDATE entries SET signature = ?", (bytes(64),))
     with pytest.raises(StorageError, match="damaged"):
         ledger.newest_entry(KEY, TWEAK)
+
+
+# --- writes that turn out to be posted
+
+
+def test_write_for_several_portals_that_turns_up_at_one_is_owed(ledger: Ledger):
+    """The process died before it knew: the other portals may not have it."""
+    ledger.claim_revision(signed(b"x", 1), "a", portals=[A, B])
+    ledger.record_seen(signed(b"x", 1), "a")
+    assert ledger.pending() == []
+    assert owed(ledger) == [(A, b"x", 1), (B, b"x", 1)]
+    ledger.mark_paid(signed(b"x", 1), [A, B])
+    ledger.claim_revision(signed(b"y", 2), "a", portals=[A])
+    ledger.record_seen(signed(b"y", 2), "a")
+    assert ledger.owed() == []
+
+
+def test_what_is_being_posted_is_due_later(ledger: Ledger, clock: Clock):
+    """The process that posts it says how that ended; if it never does, it is sent again."""
+    assert ledger.next_owed_at(A) is None
+    ledger.owe_all(signed(), "a", [Debt(A, "late", is_posting=True)])
+    assert ledger.owed()[0].is_posting
+    assert ledger.owed(due_by=clock.now) == []
+    due = ledger.next_owed_at(A)
+    assert due is not None
+    assert clock.now < due < clock.now + 120
+    ledger.mark_owed_failed(signed(), A, "down", clock.now)
+    assert not ledger.owed(due_by=clock.now)[0].is_posting

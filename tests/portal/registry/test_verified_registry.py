@@ -237,7 +237,9 @@ async def test_conflict_at_one_portal_is_not_passed_by_at_another(
     ledger: Ledger,
     autojump_clock: object,
 ):
-    """G10: a portal that lags does not take an edit which another refuses."""
+    """G10, G19: a portal that lags takes an edit which another refuses, and is owed the newer
+    entry for it.
+    """
     for registry in (one, two):
         registry.set(signed(b"base", 1))
     base = await both.read(ref())
@@ -250,8 +252,9 @@ async def test_conflict_at_one_portal_is_not_passed_by_at_another(
     one.before = meanwhile
     with pytest.raises(StaleEntryError):
         await both.write(ref(), PAIR, b"ours", base)
-    assert two.posts == []
-    assert two.latest(PAIR.public_key, ref().tweak) == signed(b"base", 1)
+    assert two.latest(PAIR.public_key, ref().tweak) == signed(b"ours", 2)
+    owed = [(each.portal, each.signed) for each in ledger.owed()]
+    assert owed == [(two.url, signed(b"theirs", 9))]
 
 
 @pytest.mark.parametrize("fault", ["down", "denied", "slow"])

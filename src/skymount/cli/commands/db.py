@@ -168,8 +168,7 @@ def _set_next(
     body = UploadBody.of_document(encode_document(document), name)
 
     async def store(session: "WriteSession") -> tuple[int, str]:
-        skylink = await session.upload(body)
-        state = await session.set(entry.id, pair, bytes(skylink))
+        skylink, state = await session.publish(entry.id, pair, body)
         return state.revision, session.dialect.link(skylink)
 
     return run_with_writes(settings, store)

@@ -187,16 +187,17 @@ def _unmount(mountpoint: str, *, lazy: bool) -> None:
 def _warn_of_pending() -> None:
     """Warn of pending registry entries, which only a mount would post by itself."""
     from skymount.portal.ledger.ledger import Ledger
+    from skymount.portal.ledger.owed_entry import owed_summary
     from skymount.portal.ledger.pending_write import summary
 
     with contextlib.closing(Ledger.of_user()) as ledger:
         if not ledger.path.exists():
             return
         try:
-            text = summary(ledger.pending())
+            texts = [summary(ledger.pending()), owed_summary(ledger.owed_totals())]
         except StorageError as error:
-            text = str(error)
-    if text:
+            texts = [str(error)]
+    for text in filter(None, texts):
         warn(text)
 
 

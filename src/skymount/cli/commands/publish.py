@@ -45,7 +45,8 @@ def publish(
 
     KEY is the name of a key in the keyring (see `skymount key`), DATAKEY any text. The two name the
     registry entry that will point to the upload; the link is that entry's skylink, which leads to
-    what was published last. If the upload is done but the entry cannot be posted, the entry is
+    what was published last. Both go to all portals; registry_writes in the configuration says how
+    many must have them. If the upload is done but the entry cannot be posted, the entry is
     kept, see `skymount registry pending`. Of a directory the same is left out as by `skymount
     upload`. --json prints the skylink of the upload, the link, and the revision.
 
@@ -67,8 +68,8 @@ def publish(
     with progress() as bar:
 
         async def send(session: "WriteSession") -> "tuple[Skylink, int]":
-            skylink = await session.upload(body.with_progress(bar))
-            return skylink, (await session.set(entry.id, pair, bytes(skylink))).revision
+            skylink, state = await session.publish(entry.id, pair, body.with_progress(bar))
+            return skylink, state.revision
 
         skylink, revision = run_with_writes(settings, send)
     link = str(entry_link(pair.public_key, entry.tweak))

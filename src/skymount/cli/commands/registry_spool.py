@@ -8,7 +8,14 @@ import click
 from skymount.cli.key_argument import EntryArgument, entry_arguments, key_pair, open_ledger
 from skymount.cli.options import portal_options
 from skymount.cli.output import emit, json_option, warn
-from skymount.cli.pending_entries import key_names, pending_facts, pending_line, warn_of_dropped
+from skymount.cli.pending_entries import (
+    key_names,
+    owed_facts,
+    owed_line,
+    pending_facts,
+    pending_line,
+    warn_of_dropped,
+)
 from skymount.errors import (
     KeyringError,
     NotFoundError,
@@ -20,6 +27,8 @@ from skymount.errors import (
 if TYPE_CHECKING:
     from skymount.cli.session import WriteSession
     from skymount.config import Config
+    from skymount.portal.ledger.ledger import Ledger
+    from skymount.portal.ledger.owed_entry import OwedEntry
     from skymount.portal.ledger.pending_write import PendingWrite
     from skymount.wire.key_pair import SigningKeyPair
 
@@ -27,11 +36,12 @@ if TYPE_CHECKING:
 @click.command(short_help="List changes of entries that are still to be posted.")
 @json_option
 def pending(as_json: bool) -> None:
-    """List changes of entries that a mount or a command could not post, oldest first.
+    """List changes of entries that a mount or a command could not post, oldest first, and then
+    entries that only some of several portals have: the others are owed them.
 
     If no portal answered, a running mount posts the change by itself once one does. Each line has a
     number for `retry` and `drop`, the key and the data key, the revision if one was signed, the
-    data, and why it was not posted.
+    data, and why it was not posted. What is owed is sent by a running mount too.
 
     \b
     Examples:
@@ -39,12 +49,15 @@ def pending(as_json: bool) -> None:
       skymount registry retry
     """
     with open_ledger() as ledger:
-        found = ledger.pending()
-    names = key_names() if found else {}
+        found, owed = ledger.pending(), ledger.owed()
+    names = key_names() if found or owed else {}
     emit(
-        [pending_facts(each) for each in found],
+        [*map(pending_facts, found), *map(owed_facts, owed)],
         as_json,
-        [pending_line(each, names) for each in found],
+        [
+            *(pending_line(each, names) for each in found),
+            *(owed_line(each, names) for each in owed),
+        ],
     )
 
 
@@ -61,6 +74,8 @@ def retry(numbers: tuple[int, ...], overwrite: bool, settings: "Config", as_json
     --overwrite gets the next revision. A change in conflict with somebody else's stays pending
     until you overwrite or drop it.
 
+    Entries that portals are owed are sent to them.
+
     The changes go to the portals of this command. If the mount used others, name them here too:
     `pending --json` shows them. A mount does all this by itself, but never overwrites.
 
@@ -72,14 +87,16 @@ def retry(numbers: tuple[int, ...], overwrite: bool, settings: "Config", as_json
     from skymount.cli.session import run_with_writes
 
     with open_ledger() as ledger:
-        chosen = _chosen(ledger.pending(), numbers)
-        pairs = {key: _pair(key) for key in {each.public_key for each in chosen}}
-        sent = []
-        if chosen:
-            sent = run_with_writes(
-                settings, lambda session: _send_all(session, chosen, pairs, overwrite=overwrite)
-            )
-        left = {each.id for each in ledger.pending()}
+        chosen = _chosen(_all(ledger), numbers)
+        writes, owed = _split(chosen)
+        pairs = {key: _pair(key) for key in {each.public_key for each in writes}}
+
+        async def send(session: "WriteSession") -> list[dict[str, Any]]:
+            posted = await _send_all(session, writes, pairs, overwrite=overwrite)
+            return [*posted, *(await _send_owed(session, owed))]
+
+        sent = run_with_writes(settings, send) if chosen else []
+        left = {each.id for each in _all(ledger)}
     emit(sent, as_json, [f"{each['id']}: revision {each['revision']}" for each in sent])
     stay = sum(each.id in left for each in chosen)
     if stay:
@@ -126,11 +143,31 @@ async def _send_all(
     return sent
 
 
+async def _send_owed(session: "WriteSession", owed: "Sequence[OwedEntry]") -> list[dict[str, Any]]:
+    """Send portals what they are owed."""
+    from skymount.portal.registry.owed_sender import OwedSender
+
+    sender = OwedSender(session.registry, session.ledger)
+    clients = {client.url: client for client in session.portals.writable_clients}
+    sent: list[dict[str, Any]] = []
+    for each in owed:
+        client = clients.get(each.portal)
+        if client is None:
+            warn(f"{each.id}: {each.portal} is not among the portals that this command writes to")
+            continue
+        try:
+            if await sender.send(client, each):
+                sent.append({"id": each.id, "revision": each.signed.entry.revision})
+        except SkymountError as error:
+            warn(f"{each.id}: {error}")
+    return sent
+
+
 @click.command()
 @click.argument("numbers", metavar="[NUMBER]...", type=int, nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Drop all pending changes.")
 def drop(numbers: tuple[int, ...], everything: bool) -> None:
-    """Drop pending changes for good.
+    """Drop pending changes, and what portals are owed, for good.
 
     \b
     Example:
@@ -139,8 +176,11 @@ def drop(numbers: tuple[int, ...], everything: bool) -> None:
     if bool(numbers) == everything:
         raise click.UsageError("name what to drop by its numbers, or use --all")
     with open_ledger() as ledger:
-        for each in _chosen(ledger.pending(), numbers):
-            ledger.drop(each.id)
+        writes, owed = _split(_chosen(_all(ledger), numbers))
+        for write in writes:
+            ledger.drop(write.id)
+        for each in owed:
+            ledger.drop_owed(each.id)
 
 
 @click.command()
@@ -164,7 +204,22 @@ def forget(entry: EntryArgument, seen: bool) -> None:
             raise NotFoundError(f"{entry.data_key}: no such entry is listed")
 
 
-def _chosen(pending: "Sequence[PendingWrite]", numbers: Sequence[int]) -> "list[PendingWrite]":
+def _all(ledger: "Ledger") -> "list[PendingWrite | OwedEntry]":
+    return [*ledger.pending(), *ledger.owed()]
+
+
+def _split(
+    found: "Sequence[PendingWrite | OwedEntry]",
+) -> "tuple[list[PendingWrite], list[OwedEntry]]":
+    from skymount.portal.ledger.owed_entry import OwedEntry
+
+    owed = [each for each in found if isinstance(each, OwedEntry)]
+    return [each for each in found if not isinstance(each, OwedEntry)], owed
+
+
+def _chosen(
+    pending: "Sequence[PendingWrite | OwedEntry]", numbers: Sequence[int]
+) -> "list[PendingWrite | OwedEntry]":
     """Return the changes with these numbers, or all but those being posted; oldest first."""
     found = {each.id: each for each in pending}
     if not numbers:

@@ -2,14 +2,14 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-import platformdirs
-
 from skymount.cli.doctor.finding import Finding, failure, ok, warning
+from skymount.cli.user_units import UserUnits
 
 _UNIT = "skymount@.service"
 _TIMEOUT = 3.0  # seconds
@@ -18,30 +18,36 @@ _WITHOUT_SETUID = re.compile(
     r"|Protect\w+)=(?!no$|false$|0$|$)",
     re.MULTILINE,
 )
+_START = re.compile(r"^ExecStart=(.+)", re.MULTILINE)
 _PATH = re.compile(r"^Environment=\"?PATH=([^\"\n]+)", re.MULTILINE)
 
 
-def unit_directories() -> list[Path]:
-    """Return where the user's manager looks, the most important first."""
-    own = platformdirs.user_config_path("systemd") / "user"
-    return [own, *(Path(each) / "systemd/user" for each in ("/etc", "/usr/local/lib", "/usr/lib"))]
-
-
-def check_unit(directories: Sequence[Path]) -> Finding:
-    """Find the unit, and whether it can start a mount."""
+def check_unit(path: Path | None) -> Finding:
+    """Whether the unit can start a mount; None: there is no unit."""
     subject = "systemd unit"
-    path = next((each / _UNIT for each in directories if (each / _UNIT).exists()), None)
     if path is None:
-        return ok(subject, "not installed; docs/configuration.md says how")
+        return ok(subject, "not installed; `skymount service install NAME` does that")
     text = path.read_text(errors="replace")
     if found := _WITHOUT_SETUID.search(text):
         return failure(subject, f"{path}: {found[1]}= keeps it from mounting", "remove that line")
     search = _PATH.search(text)
     places = search[1].replace("%h", os.path.expanduser("~")) if search else os.defpath
-    if shutil.which("skymount", path=places) is None:
-        advice = 'link it there: `ln -s "$(command -v skymount)" ~/.local/bin/`'
-        return failure(subject, f"{path}: there is no skymount on its PATH ({places})", advice)
+    program = _program(text)
+    if shutil.which(program, path=places) is None:
+        advice = "`skymount service install NAME` writes it anew"
+        return failure(subject, f"{path}: there is no {program} (PATH is {places})", advice)
     return ok(subject, str(path))
+
+
+def _program(text: str) -> str:
+    """Return the program that a unit starts, by its path or its name."""
+    command = _START.search(text)
+    try:
+        words = shlex.split(command[1]) if command else []
+    except ValueError:
+        words = []
+    words = words[1:] if words[:1] == ["/usr/bin/env"] else words
+    return words[0].replace("%%", "%") if words else "skymount"
 
 
 def check_failed() -> Iterator[Finding]:
@@ -61,5 +67,5 @@ def check_failed() -> Iterator[Finding]:
 
 def checks() -> Iterator[Finding]:
     """Check the unit and what became of it."""
-    yield check_unit(unit_directories())
+    yield check_unit(UserUnits.of_user().place(_UNIT))
     yield from check_failed()

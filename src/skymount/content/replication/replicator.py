@@ -2,11 +2,12 @@
 
 import secrets
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from functools import partial
 
 import trio
+from cachetools import LRUCache
 
 from skymount.concurrency import in_thread, off_loop
 from skymount.content.cache.memory_cache import Data
@@ -15,7 +16,13 @@ from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.replication.upload_plan import PLANNING, UploadPlan, plan_upload
 from skymount.content.worker.shared_memory import MemoryFile, open_memory_file
 from skymount.content.worker.worker_process import run_worker
-from skymount.errors import MalformedError, NotFoundError, SkymountError, UnreplicableError
+from skymount.errors import (
+    MalformedError,
+    NotFoundError,
+    PortalError,
+    SkymountError,
+    UnreplicableError,
+)
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.upload import post
 from skymount.portal.failover import Portals
@@ -28,6 +35,7 @@ worker process.
 """
 
 _READ_SIZE = 1 << 20  # bytes of the payload that are read at a time
+_REMEMBERED = 1024  # contents that a portal stores under another skylink
 _PIECE = 128 << 10  # bytes of the body that are sent at a time; the time-out is for each
 
 
@@ -39,22 +47,28 @@ class Replicator:
         self._reader = reader
         self._loader = loader
         self._slot = trio.CapacityLimiter(1)
+        self._renamed: LRUCache[tuple[Skylink, PortalReader], str] = LRUCache(_REMEMBERED)
+        """What portals store under another skylink: it is not sent to them again."""
 
     async def replicate(self, skylink: Skylink, portal: PortalReader) -> None:
         """Bring content to a portal, unless it has it already.
 
-        UnreplicableError if it cannot keep its skylink there, PortalError if no portal has it or
-        this one does not take it.
+        UnreplicableError if it cannot be read, or cannot keep its skylink there; PortalError if the
+        portal does not take it.
         """
         if await self._has(portal, skylink):
             return
+        if (skylink, portal) in self._renamed:
+            raise UnreplicableError(self._renamed[skylink, portal])
         if skylink.version != 1 or skylink.offset:
             reason = "it is no content" if skylink.version != 1 else "it lies in a packed sector"
             raise UnreplicableError(f"{skylink} cannot be uploaded again: {reason}")
         async with self._slot:
             result = await self._upload(skylink, portal)
         if result.skylink != skylink:
-            raise UnreplicableError(f"{portal.url} stores {skylink} as {result.skylink}")
+            reason = f"{portal.url} stores {skylink} as {result.skylink}"
+            self._renamed[skylink, portal] = reason
+            raise UnreplicableError(reason)
 
     async def _has(self, portal: PortalReader, skylink: Skylink) -> bool:
         try:
@@ -64,14 +78,17 @@ class Replicator:
         return True
 
     async def _upload(self, skylink: Skylink, portal: PortalReader) -> UploadResult:
-        skyfile = await self._reader.load(skylink)
-        async with self._planned(skylink, skyfile.size) as plan:
-            with closing(self._reader.open(skyfile, 0, skyfile.size)) as payload:
-                body = _Body(plan, payload)
-                try:
-                    return await self._portals.ask_once(portal, body.post)
-                except _SourceError as error:
-                    raise error.reason from None
+        async with AsyncExitStack() as stack:
+            try:
+                skyfile = await self._reader.load(skylink)
+                plan = await stack.enter_async_context(self._planned(skylink, skyfile.size))
+            except PortalError as error:
+                raise _unreadable(skylink, error) from None
+            payload = stack.enter_context(closing(self._reader.open(skyfile, 0, skyfile.size)))
+            try:
+                return await self._portals.ask_once(portal, _Body(plan, payload).post)
+            except _SourceError as error:
+                raise _unreadable(skylink, error.reason) from None
 
     @asynccontextmanager
     async def _planned(self, skylink: Skylink, size: int) -> AsyncIterator[UploadPlan]:
@@ -85,6 +102,10 @@ class Replicator:
                         f"{skylink} cannot be uploaded again: {error}"
                     ) from None
             yield UploadPlan.read(planned.get, len(planned))
+
+
+def _unreadable(skylink: Skylink, error: SkymountError) -> UnreplicableError:
+    return UnreplicableError(f"{skylink} cannot be read: {error}")
 
 
 async def _plan(

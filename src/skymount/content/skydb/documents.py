@@ -1,7 +1,7 @@
 """SkyDB documents as text to read and write, verified like all content."""
 
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +29,8 @@ from skymount.portal.failover import Portals
 from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.registry.entry_state import EntryState
 from skymount.portal.registry.verified_registry import VerifiedRegistry
+from skymount.portal.uploads import upload_to_all
+from skymount.portal.write_policy import WritePolicy
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import linked_skylink
 from skymount.wire.skydb_document import DOCUMENT_LIMIT, document_name
@@ -43,6 +45,9 @@ _SMALL = 128 << 10
 """Bytes of a document that are parsed in a thread. json holds the GIL for 2 ms then. Larger ones go
 to a worker process, whose start takes 0.1 s.
 """
+
+_PATIENCE = 2.0
+"""Seconds after which a portal that takes nothing is left, once enough others have a document."""
 
 _CACHE = 64 << 20  # bytes of documents' text kept in memory
 
@@ -94,11 +99,14 @@ class Documents:
         portals: Portals,
         policy: VerifyPolicy = VerifyPolicy.AVAILABLE,
         cache: int = _CACHE,
+        writes: WritePolicy = WritePolicy.ANY,
     ) -> None:
+        """`writes` says how many portals must have a document that is written."""
         self._entries = entries
         self._reader = reader
         self._portals = portals
         self._policy = policy
+        self._writes = writes
         self._texts: LRUCache[Skylink, _Text] = LRUCache(cache, getsizeof=_size)
         self._in_use: WeakValueDictionary[tuple[Skylink, Verified], LongText]
         self._in_use = WeakValueDictionary()
@@ -236,16 +244,27 @@ class Documents:
         hashed = ref.data_key is None
         name = document_name(ref.tweak.hex() if hashed else str(ref.data_key), hashed)
 
-        async def upload(portal: PortalReader) -> Skylink:
-            return (await send(portal.http, UploadBody.of_document(body, name))).skylink
-
-        skylink = await self._portals.writable().first(upload, hedged=False)
-        state = await self._entries.write(
-            ref, pair, bytes(skylink), None if base is None else base.entry
-        )
+        skylink, lacking = await self._upload(UploadBody.of_document(body, name))
+        before = None if base is None else base.entry
+        state = await self._entries.write(ref, pair, bytes(skylink), before, lacking=lacking)
         own = _Text(text, is_own=True)
         self._keep(skylink, own)
         return Document(state, *own)
+
+    async def _upload(self, body: UploadBody) -> tuple[Skylink, Collection[str]]:
+        """Upload to all portals; return the skylink and which ones lack it."""
+        portals = self._portals.writable()
+        if len(portals.clients) == 1:
+
+            async def upload(portal: PortalReader) -> Skylink:
+                return (await send(portal.http, body)).skylink
+
+            return await portals.first(upload, hedged=False), ()
+        needed = self._writes.needed(len(portals.clients))
+        rounds = portals.config.rounds
+        copies = await upload_to_all(portals, body, needed, patience=_PATIENCE, rounds=rounds)
+        skylink = copies.agreed(needed)
+        return skylink, copies.lacking(skylink)
 
     async def has_pending(self, ref: EntryId) -> bool:
         return await self._entries.has_pending(ref)

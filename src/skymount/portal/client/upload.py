@@ -91,7 +91,7 @@ class UploadBody:
         self.dirname = dirname
         self.query = tuple(query)
         self._boundary = secrets.token_hex(16)
-        self._progress: Progress | None = None
+        self.progress: Progress | None = None
         self._parts = [(self._head(source, field), source) for source in sources]
         self._tail = f"--{self._boundary}--\r\n".encode()
         self.size: int | None = len(self._tail)
@@ -130,7 +130,7 @@ class UploadBody:
 
     def with_progress(self, progress: Progress | None) -> Self:
         body = copy(self)
-        body._progress = progress
+        body.progress = progress
         return body
 
     def reporting(self, report: OnUploadProgress) -> Self:
@@ -138,7 +138,7 @@ class UploadBody:
 
         The total of a body of unknown size is what has been sent so far.
         """
-        before = self._progress
+        before = self.progress
 
         def progress(sent: int, total: int | None) -> None:
             if before is not None:
@@ -175,7 +175,7 @@ class UploadBody:
         return b"--" + self._boundary.encode() + b"\r\n" + part.encode() + b"\r\n"
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        return _BodyStream(self._chunks(), self.size, self._progress)
+        return _BodyStream(self._chunks(), self.size, self.progress)
 
     def _chunks(self) -> Iterator[bytes]:
         """Yield chunks of about 1 MiB. Small files share one, which saves calls of threads."""

@@ -134,11 +134,22 @@ class Ledger:
             db.execute(schema.RAISE_MARK, (*values, entry.data, entry.kind, signed.signature, *key))
         if mark is not before:
             owed_table.supersede(db, signed)
-            posted = f"DELETE FROM spool WHERE {OF_KEY} AND signature = ?"
-            db.execute(posted, (*key, signed.signature))
+            self._remove_posted(db, signed)
         if named and not is_rolled_back(before, entry):
             db.execute(schema.LIST_ENTRY, (int(not entry.is_deleted), data_key, *key))
         return mark
+
+    def _remove_posted(self, db: sqlite3.Connection, signed: SignedEntry) -> None:
+        """Take a write that turns out to be posted out of the spool.
+
+        Which portal has it is unknown: if it was for several, all of them are owed it.
+        """
+        query = f"SELECT id, data_key, portals FROM spool WHERE {OF_KEY} AND signature = ?"
+        values = (signed.public_key, signed.entry.tweak, signed.signature)
+        for number, data_key, portals in db.execute(query, values).fetchall():
+            _remove(db, number)
+            if len(urls := portals.split()) > 1:
+                self._owe(db, signed, data_key, [Debt(url, _INTERRUPTED) for url in urls])
 
     # --- listed entries
 
@@ -383,6 +394,12 @@ class Ledger:
         """
         return self.file.read(lambda db: owed_table.select(db, portals, due_by, limit), [])
 
+    def next_owed_at(self, portal: str) -> float | None:
+        """Return when the first of what a portal is owed is due; None if it is owed nothing."""
+        query = "SELECT min(next_at) FROM owed WHERE portal = ?"
+        rows = self.file.rows(query, (portal,))
+        return rows[0][0] if rows else None
+
     def owed_totals(self) -> list[OwedTotal]:
         return self.file.read(owed_table.totals, [])
 
@@ -392,8 +409,16 @@ class Ledger:
         False when it is not owed any more, or another process is posting it.
         """
         return self.file.database.write(
-            lambda db: owed_table.begin(db, signed, portal, self._poster)
+            lambda db: owed_table.begin(db, signed, portal, self._poster, self._clock())
         )
+
+    def release_owed(self) -> int:
+        """Make due what processes were posting that died; return how many processes."""
+        dead: list[str] = self.file.read(owed_table.dead_posters, [])
+        query = "UPDATE owed SET poster = NULL, next_at = 0 WHERE poster = ?"
+        if dead:
+            self.file.database.write(lambda db: db.executemany(query, [(each,) for each in dead]))
+        return len(dead)
 
     def mark_paid(self, signed: SignedEntry, portals: Collection[str]) -> None:
         """Record that portals have an entry now; a newer one that they are owed stays owed."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import sqlite3
 
 LIMIT = 10_000  # entries that are owed to one portal
+_POSTING_TIME = 40.0  # seconds after which what this process posts now is due again
 _DROPPED_AT_ONCE = LIMIT // 10  # of the oldest, beyond that
 
 OWED = (
@@ -34,11 +35,11 @@ OWED = (
 _INSERT = (
     "INSERT INTO owed (id, portal, public_key, tweak, data_key, revision, kind, data, signature,"
     " with_content, since, attempts, next_at, reason, poster)"
-    f" VALUES ({NEXT_NUMBER}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, ?, ?)"
+    f" VALUES ({NEXT_NUMBER}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?)"
 )
 _REPLACE = (
     "UPDATE owed SET data_key = coalesce(?, data_key), revision = ?, kind = ?, data = ?,"
-    " signature = ?, with_content = ?, attempts = 0, next_at = 0, reason = ?, poster = ?"
+    " signature = ?, with_content = ?, attempts = 0, next_at = ?, reason = ?, poster = ?"
     " WHERE id = ?"
 )
 _SUPERSEDE = (
@@ -65,12 +66,13 @@ def owe(
     entry, key = signed.entry, (signed.public_key, signed.entry.tweak)
     if is_rolled_back(read_mark(db, key), entry):
         return False
-    posting = poster if debt.is_posting else None
+    posting = (now + _POSTING_TIME, one_line(debt.reason), poster)
+    state = posting if debt.is_posting else (0.0, one_line(debt.reason), None)
     what = (encode_revision(entry.revision), entry.kind, entry.data, signed.signature)
     old = db.execute(f"{OWED} WHERE {OF_KEY} AND portal = ?", (*key, debt.portal)).fetchone()
     if old is None:
         values = (debt.portal, *key, data_key, *what, int(debt.with_content), now)
-        db.execute(_INSERT, (*values, one_line(debt.reason), posting))
+        db.execute(_INSERT, (*values, *state))
         _keep_limit(db, debt.portal)
         return True
     known = parse_owed(old)
@@ -80,7 +82,7 @@ def owe(
     if is_same and known.with_content >= debt.with_content and not debt.is_posting:
         return False
     with_content = debt.with_content or (is_same and known.with_content)
-    changed = (data_key, *what, int(with_content), one_line(debt.reason), posting)
+    changed = (data_key, *what, int(with_content), *state)
     db.execute(_REPLACE, (*changed, known.id))
     return True
 
@@ -106,14 +108,23 @@ def supersede(db: sqlite3.Connection, signed: SignedEntry) -> None:
     db.execute(_SUPERSEDE, (*what, *values))
 
 
-def begin(db: sqlite3.Connection, signed: SignedEntry, portal: str, poster: str) -> bool:
+def begin(
+    db: sqlite3.Connection, signed: SignedEntry, portal: str, poster: str, now: float
+) -> bool:
     """Record that a process posts it; False if it is not owed any more or another one does."""
     values = (signed.public_key, signed.entry.tweak, portal, signed.signature)
     row = db.execute(f"SELECT id, poster FROM owed WHERE {_OF_DEBT}", values).fetchone()
     if row is None or (row[1] != poster and is_running(row[1])):
         return False
-    db.execute("UPDATE owed SET poster = ? WHERE id = ?", (poster, row[0]))
+    query = "UPDATE owed SET poster = ?, next_at = ? WHERE id = ?"
+    db.execute(query, (poster, now + _POSTING_TIME, row[0]))
     return True
+
+
+def dead_posters(db: sqlite3.Connection) -> list[str]:
+    """Return the processes that ended while they posted something."""
+    found = db.execute("SELECT DISTINCT poster FROM owed WHERE poster IS NOT NULL").fetchall()
+    return [poster for (poster,) in found if not is_running(poster)]
 
 
 def fail(

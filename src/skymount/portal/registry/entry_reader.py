@@ -151,33 +151,45 @@ class EntryReader:
             raise
         self._store(ref, EntryState(signed, requested_at, mark.seen_at))
 
-    async def _ask(self, ref: EntryId, named: bool = True) -> EntryState:
+    async def _ask(
+        self, ref: EntryId, named: bool = True, *, enough: int | None = None
+    ) -> EntryState:
         begun = trio.current_time()
         try:
-            return await self._ask_all(ref, named)
+            return await self._ask_all(ref, named, enough=enough)
         except NotFoundError:
             old = self._cache.get(ref)
             was_absent = old is not None and old.signed is None
             seen_at = old.seen_at if old and was_absent else self._clock()
             return self._store(ref, EntryState(None, begun, seen_at))
 
-    async def _ask_to_replace(self, ref: EntryId) -> EntryState:
+    async def _ask_to_replace(self, ref: EntryId, enough: int | None = None) -> EntryState:
         """Ask on behalf of a write that replaces the entry: a rolled back entry counts as absent.
 
         A portal may have lost the entry and restored an old one; its owner can correct that. The
-        other portals must have answered too, because they may have something newer.
+        other portals must have answered too, because they may have something newer; or so many
+        of all as are `enough`.
         """
         begun = trio.current_time()
         try:
-            return await self._ask_all(ref, to_replace=True)
+            return await self._ask_all(ref, to_replace=True, enough=enough)
         except NotFoundError:
             return EntryState(None, begun, self._clock())
 
     async def _ask_all(
-        self, ref: EntryId, named: bool = True, *, to_replace: bool = False
+        self,
+        ref: EntryId,
+        named: bool = True,
+        *,
+        to_replace: bool = False,
+        enough: int | None = None,
     ) -> EntryState:
-        """Ask all portals; return and cache the newest state. Late answers are cached too."""
+        """Ask all portals; return and cache the newest state. Late answers are cached too.
+
+        NotFoundError if all say so; or `enough` of them, when the others fail.
+        """
         answers: dict[str, EntryState | None] = {}  # by portal; None: absent, or rolled back
+        absent: set[str] = set()
         has_ended = False
 
         async def ask(portal: PortalReader) -> EntryState:
@@ -194,11 +206,16 @@ class EntryReader:
                 if has_ended:
                     self._take_late(ref, answers)
             if state is None:
+                absent.add(portal.url)
                 raise NotFoundError("there is no such registry entry", status=404, url=portal.url)
             return state
 
         try:
             return self._store(ref, newest(await self.portals.poll(ask)))
+        except PortalError as error:
+            if enough is not None and len(absent) >= enough:
+                raise NotFoundError(error.message, url=error.url) from error
+            raise
         finally:
             has_ended = True
             self._find_behind(ref, answers)

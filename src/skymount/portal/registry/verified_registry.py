@@ -5,7 +5,7 @@ A write claims its revision in the ledger before it is posted. Reading is in `en
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from mmap import mmap
 from weakref import WeakValueDictionary
@@ -22,8 +22,7 @@ from skymount.errors import (
     StaleEntryError,
     StorageError,
 )
-from skymount.portal.client.base import PortalReader
-from skymount.portal.client.registry import GET_TIMEOUT, Registry
+from skymount.portal.client.registry import GET_TIMEOUT
 from skymount.portal.failover import Portals
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.pending_write import PendingStatus, PendingWrite
@@ -36,6 +35,8 @@ from skymount.portal.registry.entry_state import (
     next_revision,
     status_after,
 )
+from skymount.portal.registry.posting import Posted, Posting
+from skymount.portal.write_policy import WritePolicy
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import DATA_LIMIT, DELETED, Entry, SignedEntry
 
@@ -69,15 +70,18 @@ class VerifiedRegistry(EntryReader):
         fresh: float = FRESH,
         clock: Callable[[], float] = time.time,
         gave_up: Callable[[PendingWrite], None] | None = None,
+        policy: WritePolicy = WritePolicy.ANY,
     ) -> None:
         """`look` is seconds that a portal may look for an entry, `clock` the ledger's.
 
-        `fresh` is seconds for which a cached revision serves as the one that a rewrite follows.
-        `gave_up` is called with each pending write that a posted one superseded; else it is logged.
+        `policy` says how many portals must take a write. `fresh` is seconds for which a cached
+        revision serves as the one that a rewrite follows. `gave_up` is called with each pending
+        write that a posted one superseded; else it is logged.
         """
         super().__init__(portals, ledger, look=look, clock=clock)
         self._gave_up = gave_up or _log_superseded
         self._fresh_for = fresh
+        self.posting = Posting(self, policy, look=look, clock=clock)
         self.spool_changed = trio.Event()  # who waits for the next change replaces it
         self._unsaved_failures: dict[int, tuple[str, PendingStatus]] = {}  # by id of the write
         self._write_locks: WeakValueDictionary[EntryId, trio.Lock] = WeakValueDictionary()
@@ -85,6 +89,7 @@ class VerifiedRegistry(EntryReader):
     def wake_senders(self) -> None:
         """Let those look that send what is pending or owed."""
         self.spool_changed.set()
+        self.posting.on_owed()
 
     async def write(
         self,
@@ -92,17 +97,22 @@ class VerifiedRegistry(EntryReader):
         pair: SigningKeyPair,
         content: bytes | bytearray | mmap,
         base: EntryState | None,
+        *,
+        lacking: Collection[str] = (),
     ) -> EntryState:
         """Sign and post new content, even if the entry has it already; return the state then.
 
         With a `base` the content is a change of that state: StaleEntryError when the portal has
         another one. Without, it replaces whatever is there. After any error but
         StorageError and MalformedError the content is in the spool.
+
+        It is not posted to the portals with the addresses `lacking`, which do not have the content
+        behind the entry: they are owed both.
         """
         data = bytes(content)
         Entry(ref.tweak, data, 0)  # MalformedError for too much data
         async with self._write_lock(ref, pair):
-            return await self._write(ref, pair, data, base)
+            return await self._write(ref, pair, data, base, lacking=lacking)
 
     def check(self, ref: EntryId, base: EntryState) -> None:
         """Accept content made from any state: its owner has signed that state before."""
@@ -158,11 +168,12 @@ class VerifiedRegistry(EntryReader):
         if is_rolled_back(mark, signed.entry):
             reason = rollback_reason(mark, signed.entry)
             raise StaleEntryError(f"the entry was changed since: {reason}")
-        current = await self._ask_to_replace(ref)
-        if current.signed == signed:  # it was posted, and the answer was lost
-            await self._mark_posted(ref, number, signed)
+        current = await self._ask_before(ref, None)
+        is_posted = current.signed == signed  # and the answer was lost
+        if is_posted and len(self.portals.writable_clients) < 2:
+            await self._mark_posted(ref, number, signed, Posted(()))
             return current
-        if current.revision >= signed.entry.revision:
+        if current.revision >= signed.entry.revision and not is_posted:
             raise _changed_since(current)
         state = await self._post(ref, number, signed)
         if state is None:
@@ -178,7 +189,9 @@ class VerifiedRegistry(EntryReader):
         highest: int | None,
     ) -> EntryState:
         """Post with the next revision; not over revisions above `highest` unless to `overwrite`."""
-        current = await (self._ask_to_replace(ref) if overwrite else self._ask(ref))
+        current = await (
+            self._ask_before(ref, None) if overwrite else self._ask(ref, enough=self._enough)
+        )
         if current.signed is not None and current.signed.entry.data == pending.data:
             await self._drop(ref, pending.id)
             return current
@@ -201,6 +214,16 @@ class VerifiedRegistry(EntryReader):
                 await self.marks.in_thread(self._ledger.mark_failed, number, reason, status)
                 del self._unsaved_failures[number]
 
+    @property
+    def _enough(self) -> int:
+        """How many portals must say that there is no entry, before a write, if others fail."""
+        return self.posting.policy.needed(len(self.portals.writable_clients))
+
+    async def _ask_before(self, ref: EntryId, base: EntryState | None) -> EntryState:
+        """Ask before a write, which replaces the entry or is a change of `base`."""
+        ask = self._ask_to_replace if base is None else self._ask
+        return await ask(ref, enough=self._enough)
+
     def _write_lock(self, ref: EntryId, pair: SigningKeyPair | None) -> trio.Lock:
         if pair is not None and pair.public_key != ref.public_key:
             raise MalformedError("an entry is signed by its owner's key, not by another")
@@ -216,6 +239,7 @@ class VerifiedRegistry(EntryReader):
         known: EntryState | None = None,
         replaces: int | None = None,
         limit: int | None = None,
+        lacking: Collection[str] = (),
     ) -> EntryState:
         """Post new content. `known` is what the portals just said; `replaces` a pending write.
 
@@ -227,14 +251,14 @@ class VerifiedRegistry(EntryReader):
             cached = self.recall(ref)
             if cached and cached.requested_at > trio.current_time() - self._fresh_for:
                 known = cached
-        ask = self._ask_to_replace if base is None else self._ask
         number = replaces
+        urls = [each.url for each in self.portals.writable_clients if each.url not in lacking]
         try:
             self.portals.writable()  # fails before anything is signed
             is_pending = base is not None and replaces is None and await self.has_pending(ref)
             for attempt in range(CONFLICTS):
                 await trio.sleep(_BACK_OFF * attempt)
-                current = known if known and not attempt else await ask(ref)
+                current = known if known and not attempt else await self._ask_before(ref, base)
                 if not needs_post(base, current, data):
                     if number is not None:
                         await self._drop(ref, number)
@@ -242,10 +266,10 @@ class VerifiedRegistry(EntryReader):
                     if not is_pending:
                         return current
                 claimed, signed = await self.marks.in_thread(
-                    self._claim, ref, pair, data, current.revision, number, limit
+                    self._claim, ref, pair, data, current.revision, number, limit, urls
                 )
                 number, limit = claimed, None
-                state = await self._post(ref, claimed, signed)
+                state = await self._post(ref, claimed, signed, lacking)
                 if state is not None:
                     return state
             raise RevisionConflictError(f"somebody else was faster {CONFLICTS} times")
@@ -261,9 +285,9 @@ class VerifiedRegistry(EntryReader):
         current: int,
         replaces: int | None,
         limit: int | None,
+        portals: Sequence[str],
     ) -> tuple[int, SignedEntry]:
         """Sign content with an unclaimed revision, and claim it. Runs in a thread."""
-        portals = [client.url for client in self.portals.writable_clients]
         while True:
             highest = self._ledger.highest_revision(ref.public_key, ref.tweak)
             if limit is not None and highest is not None and highest > limit:
@@ -275,29 +299,19 @@ class VerifiedRegistry(EntryReader):
             except RevisionError:
                 continue  # another process was faster
 
-    async def _post(self, ref: EntryId, number: int, signed: SignedEntry) -> EntryState | None:
-        """Post to the first portal that takes it; None when one has the same or a later revision.
-
-        Read-only portals are left out.
-        The answer to a post may be lost: a portal that refuses it but has this very entry took it.
-        """
+    async def _post(
+        self, ref: EntryId, number: int, signed: SignedEntry, lacking: Collection[str] = ()
+    ) -> EntryState | None:
+        """Post to the portals that are not read-only; None when one has something newer."""
         requested_at = trio.current_time()
-
-        async def post(portal: PortalReader) -> bool:
-            registry = Registry(portal.http, self.marks)
-            try:
-                await registry.post(signed)
-            except RevisionConflictError:
-                held = await registry.fetch(
-                    ref.public_key, ref.tweak, portal.http.options, timeout=self._look
-                )
-                return held is not None and held.entry == signed.entry
-            return True
-
-        if not await self.portals.writable().first(post, hedged=False):
+        posted = await self.posting.post(self.portals.writable(), signed, lacking)
+        if posted is None:
             return None
-        with trio.CancelScope(shield=True):  # it is posted
-            mark = await self._mark_posted(ref, number, signed)
+        try:
+            with trio.CancelScope(shield=True):  # it is posted
+                mark = await self._mark_posted(ref, number, signed, posted)
+        finally:
+            posted.recorded.set()
         return self._store(ref, EntryState(signed, requested_at, mark.seen_at))
 
     async def _spool(
@@ -334,15 +348,36 @@ class VerifiedRegistry(EntryReader):
             elif isinstance(error, SkymountError):
                 raise StorageError(f"{reason}; the content is lost: {failure}") from error
 
-    async def _mark_posted(self, ref: EntryId, number: int, signed: SignedEntry) -> RevisionMark:
+    async def _mark_posted(
+        self, ref: EntryId, number: int, signed: SignedEntry, posted: Posted
+    ) -> RevisionMark:
         mark = None
         try:
-            mark = await self.marks.in_thread(self._ledger.mark_posted, number)
+            mark = await self.marks.in_thread(
+                self._ledger.mark_posted, number, posted.taken_by, posted.debts
+            )
             await self._remove_superseded(ref, number)
         except StorageError as error:
             _log.warning("registry entry %s: it is posted, and stays pending: %s", ref, error)
-        mark = self.marks.with_unsaved(ref, mark) if mark else None
-        return mark or await self.marks.record(ref, signed)
+        if mark is None:
+            mark = await self.marks.record(ref, signed)
+            await self._record_debts(ref, signed, posted)
+        if posted.debts:
+            self.posting.on_owed()
+        return self.marks.with_unsaved(ref, mark) or mark
+
+    async def _record_debts(self, ref: EntryId, signed: SignedEntry, posted: Posted) -> None:
+        """Record what portals are owed of a write that is no longer in the spool."""
+
+        def record() -> None:
+            self._ledger.mark_paid(signed, posted.taken_by)
+            self._ledger.owe_all(signed, ref.data_key, posted.debts)
+
+        if posted.debts or len(self.portals.writable_clients) > 1:
+            try:
+                await self.marks.in_thread(record)
+            except StorageError as error:
+                _log.warning("registry entry %s: not all portals have it: %s", ref, error)
 
     async def _drop(self, ref: EntryId, number: int) -> None:
         await self.marks.in_thread(self._ledger.drop, number)

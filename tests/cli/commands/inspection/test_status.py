@@ -3,6 +3,7 @@
 import json
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.fuse_device import NEEDS_MOUNTS
-from tests.skymount_process import LIMIT, SKYMOUNT, Mount, Sandbox, end, output
+from tests.skymount_process import LIMIT, SKYMOUNT, Mount, Sandbox, end, output, run
 
 pytestmark = NEEDS_MOUNTS
 
@@ -98,6 +99,26 @@ def test_a_daemon_that_is_gone(box: Sandbox, mount: Mount) -> None:
     assert f"skymount umount {mount.path}" in found["reason"]
     said = box.skymount("status", mount.path)
     assert f"{mount.path}  gone: its daemon is gone" in said.stdout
+
+
+def test_a_daemon_that_is_busy(sandbox: Sandbox) -> None:
+    """E4: It has taken the request, so that nothing ends the process that waits; the command ends
+    all the same, and so does what reads its output.
+    """
+    path = sandbox.directory()
+    script = Path(__file__).with_name("busy_mount.py")
+    daemon = subprocess.Popen([sys.executable, script, path], stdout=subprocess.PIPE)
+    try:
+        assert daemon.stdout is not None
+        assert daemon.stdout.readline() == b"mounted\n"
+        command = [*SKYMOUNT, "status", "--json", str(path)]
+        done = sandbox.run("sh", "-c", '"$@" | cat', "-", *command, limit=QUICK)
+        [found] = json.loads(done.stdout)
+        assert found["state"] == "silent"
+        assert "in 2 s" in found["reason"]
+    finally:
+        end(daemon)
+        run(["fusermount3", "-uz", "--", path])
 
 
 @contextmanager

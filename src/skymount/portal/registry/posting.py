@@ -1,0 +1,213 @@
+"""Posts signed entries to all portals that take writes, at once."""
+
+import copy
+import logging
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+import trio
+
+from skymount.errors import (
+    BadContentError,
+    PortalError,
+    RevisionConflictError,
+    RevisionError,
+    StorageError,
+    UnavailableError,
+)
+from skymount.portal.broadcast import Broadcast, LatePortals, Outcome
+from skymount.portal.client.base import PortalReader
+from skymount.portal.client.registry import GET_TIMEOUT, Registry
+from skymount.portal.failover import Portals
+from skymount.portal.ledger.owed_entry import Debt
+from skymount.portal.registry.entry_reader import EntryReader
+from skymount.portal.write_policy import WritePolicy
+from skymount.wire.registry_entry import SignedEntry, check_update
+
+_FIRST_PAUSE = 1.0  # seconds until a late post that failed is sent again
+_LACKS_CONTENT = "the content behind the entry could not be sent there"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """An entry that enough portals took."""
+
+    taken_by: tuple[str, ...]
+    """The addresses of portals that have it."""
+    debts: tuple[Debt, ...] = ()
+    """What the others are owed."""
+    recorded: trio.Event = field(default_factory=trio.Event)
+    """To be set once this is in the ledger."""
+
+
+class Posting:
+    """Posts entries, and records in the ledger what becomes of posts that are late."""
+
+    def __init__(
+        self,
+        entries: EntryReader,
+        policy: WritePolicy = WritePolicy.ANY,
+        *,
+        look: float = GET_TIMEOUT,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`policy` says how many portals must take an entry, `look` is the seconds that a portal
+        may look for one, `clock` the ledger's.
+        """
+        self.on_owed: Callable[[], None] = lambda: None
+        """Called when portals are owed something new."""
+        self._entries = entries
+        self.policy = policy
+        self._look = look
+        self._clock = clock
+        self._late_portals = LatePortals()
+
+    async def post(
+        self, portals: Portals, signed: SignedEntry, lacking: Collection[str] = ()
+    ) -> Posted | None:
+        """Post to all portals but those `lacking` the content behind the entry; None when one has
+        something newer. PortalError when too few took it.
+        """
+        if len(portals.clients) == 1 and not lacking:
+            return await self._post_to_only(portals, signed)
+        requested_at = trio.current_time()
+
+        async def post(portal: PortalReader) -> SignedEntry | None:
+            return await self.post_to(portal, signed)
+
+        async def record(portal: PortalReader, answer: SignedEntry | PortalError | None) -> None:
+            await self._record_late(signed, portal, requested_at, answer)
+
+        needed = self.policy.needed(len(portals.clients))
+        without = [client for client in portals.clients if client.url in lacking]
+        broadcast = Broadcast(portals, post, _is_taken, self._late_portals, record)
+        outcome = await broadcast.run(needed, without)
+        newer = {client: held for client, held in outcome.answers.items() if held is not None}
+        if newer:
+            behind = [client.url for client in outcome.answers if client not in newer]
+            for client, held in newer.items():
+                await self.learn(held, requested_at, client.url, behind)
+            return None
+        if len(outcome.answers) < needed:
+            raise _too_few(outcome, needed, len(portals.clients))
+        lacks = [Debt(url, _LACKS_CONTENT, with_content=True) for url in lacking]
+        failed = [Debt(client.url, str(error)) for client, error in outcome.errors.items()]
+        late = [
+            Debt(client.url, str(error), is_posting=True) for client, error in outcome.late.items()
+        ]
+        taken_by = tuple(client.url for client in outcome.answers)
+        return Posted(taken_by, (*lacks, *failed, *late), outcome.handled)
+
+    async def _post_to_only(self, portals: Portals, signed: SignedEntry) -> Posted | None:
+        async def post(portal: PortalReader) -> Posted | None:
+            refusal = await self._post(portal, signed)
+            return Posted((portal.url,)) if refusal is None else None
+
+        return await portals.first(post, hedged=False)
+
+    async def post_to(self, portal: PortalReader, signed: SignedEntry) -> SignedEntry | None:
+        """Post to one portal; return the entry that it has instead, or None if it took it.
+
+        UnavailableError when it refuses the entry as outdated, and does not show a newer one.
+        """
+        refusal = await self._post(portal, signed)
+        if refusal is None:
+            return None
+        if refusal.held is not None and _replaces_not(signed, refusal.held):
+            return refusal.held
+        text = f"it refuses the entry without having a newer one: {refusal.message}"
+        raise UnavailableError(text, url=portal.url)
+
+    async def _post(self, portal: PortalReader, signed: SignedEntry) -> "_Refusal | None":
+        """Post to one portal. The answer to an earlier post may have been lost: a portal that
+        refuses the entry but has it took it.
+        """
+        registry = Registry(portal.http, self._entries.marks)
+        key = (signed.public_key, signed.entry.tweak)
+        try:
+            await registry.post(signed)
+        except RevisionConflictError as error:
+            held = await registry.fetch(*key, portal.http.options, timeout=self._look)
+            is_taken = held is not None and held.entry == signed.entry
+            return None if is_taken else _Refusal(held, error.message)
+        return None
+
+    async def learn(
+        self, held: SignedEntry, requested_at: float, portal: str, behind: Collection[str] = ()
+    ) -> None:
+        """Remember what a portal has instead of what was posted, and what others took."""
+        ledger = self._entries.marks.ledger
+        try:
+            await self._entries.accept(held, requested_at, portal)
+            if ledger is not None and behind:
+                reason = f"{portal} has a newer one"
+                await self._entries.marks.in_thread(ledger.owe, held, None, behind, reason)
+                self.on_owed()
+        except (BadContentError, StorageError) as error:
+            _log.info("%s", error)
+
+    async def _record_late(
+        self,
+        signed: SignedEntry,
+        portal: PortalReader,
+        requested_at: float,
+        answer: SignedEntry | PortalError | None,
+    ) -> None:
+        """Record what became of a post that nobody waited for."""
+        ledger, url = self._entries.marks.ledger, portal.url
+        if ledger is None:
+            return
+        try:
+            with trio.CancelScope(shield=True):
+                if isinstance(answer, PortalError):
+                    next_at = self._clock() + _FIRST_PAUSE
+                    await self._entries.marks.in_thread(
+                        ledger.mark_owed_failed, signed, url, str(answer), next_at
+                    )
+                    self.on_owed()
+                    return
+                if answer is not None:
+                    await self.learn(answer, requested_at, url)
+                    await self._entries.marks.in_thread(ledger.mark_paid, answer, [url])
+                await self._entries.marks.in_thread(ledger.mark_paid, signed, [url])
+        except StorageError as error:
+            _log.info("%s is owed a registry entry, whether it has it or not: %s", url, error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """A portal says that an entry is outdated."""
+
+    held: SignedEntry | None
+    """What it has, verified."""
+    message: str
+
+
+def _is_taken(held: SignedEntry | None) -> bool:
+    return held is None
+
+
+def _replaces_not(signed: SignedEntry, held: SignedEntry) -> bool:
+    """Whether the registry's rules forbid that an entry replaces the one that is there."""
+    try:
+        check_update(held.entry, signed.entry)
+    except RevisionError:
+        return True
+    return False
+
+
+def _too_few(outcome: Outcome[SignedEntry | None], needed: int, portals: int) -> PortalError:
+    """Return the error of a write that too few portals took: wrong content, else a failure, else
+    a refusal.
+    """
+    errors = list(outcome.errors.values())
+    kinds: tuple[type[PortalError], ...] = (BadContentError, UnavailableError, PortalError)
+    ordered = [error for kind in kinds for error in errors if isinstance(error, kind)]
+    found = copy.copy(ordered[0]) if ordered else UnavailableError(_LACKS_CONTENT)
+    if needed > 1:
+        said = f"{len(outcome.answers)} of {portals} portals took it, {needed} have to"
+        found.message = f"{said}: {found.message}"
+    return found

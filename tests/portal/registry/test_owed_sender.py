@@ -1,0 +1,226 @@
+"""What portals are owed, and is sent by itself (G19)."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+import trio
+
+from skymount.errors import StorageError, UnavailableError
+from skymount.portal.client.base import PortalReader
+from skymount.portal.ledger.ledger import Ledger
+from skymount.portal.registry.owed_sender import OwedConfig, OwedSender
+from skymount.portal.registry.verified_registry import VerifiedRegistry
+from skymount.wire.skylink import Skylink
+from tests.fakes.entries import FakeRegistry, portals_of
+from tests.portal.ledger.entries import KEY, PAIR
+from tests.portal.registry.entries import Inline, ref, signed
+
+LINK = Skylink.v1(bytes(range(32)), 4096)
+
+
+class SendContent:
+    """Content that is sent, unless a failure is set."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[Skylink, str]] = []
+        self.failure: Exception | None = None
+
+    async def __call__(self, skylink: Skylink, portal: PortalReader) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.failure is not None:
+            raise self.failure
+        self.sent.append((skylink, portal.url))
+
+
+@asynccontextmanager
+async def running(
+    ledger: Ledger, *registries: FakeRegistry, send_content: SendContent | None = None
+) -> AsyncIterator[tuple[VerifiedRegistry, OwedSender]]:
+    """Have a mount's registry, and what sends what it owes."""
+    async with trio.open_nursery() as nursery:
+        portals = replace(portals_of(registries), probes=nursery)
+        entries = VerifiedRegistry(portals, ledger, fresh=3600)
+        entries.marks = Inline(ledger)
+        sender = OwedSender(entries, ledger, send_content=send_content, clock=trio.current_time)
+        nursery.start_soon(sender.run)
+        yield entries, sender
+        nursery.cancel_scope.cancel()
+
+
+def at(portal: FakeRegistry, name: str = "a") -> bytes | None:
+    found = portal.latest(KEY, ref(name).tweak)
+    return None if found is None else found.entry.data
+
+
+async def until(is_so: Callable[[], object], limit: float = 3600) -> float:
+    """Wait until something holds; return how long that took."""
+    begun = trio.current_time()
+    with trio.fail_after(limit):
+        while not is_so():
+            await trio.sleep(0.1)
+    return trio.current_time() - begun
+
+
+@pytest.fixture
+def ledger(ledger: Ledger) -> Ledger:
+    """A ledger by trio's clock."""
+    return Ledger(ledger.path, trio.current_time)
+
+
+async def test_owed_entry_is_sent_when_the_portal_is_back(
+    ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
+):
+    """Soon after, if it was not away for long; nothing else is owed then."""
+    two.always = "down"
+    async with running(ledger, one, two) as (entries, sender):
+        for name in ("a", "b", "c"):
+            await entries.write(ref(name), PAIR, b"x", None)
+        await until(lambda: sender.totals and sender.totals[0].count == 3)
+        assert [(each.portal, each.count) for each in sender.totals] == [(two.url, 3)]
+        await trio.sleep(3)
+        two.always = ""
+        assert await until(lambda: not ledger.owed()) < 10
+        assert [at(two, name) for name in ("a", "b", "c")] == [b"x"] * 3
+        await until(lambda: not sender.totals)
+
+
+async def test_pauses_grow(
+    ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
+):
+    """A portal that is away is tried once in a while, with one entry."""
+    two.always = "down"
+    config = OwedConfig()
+    async with running(ledger, one, two) as (entries, _):
+        for name in ("a", "b", "c"):
+            await entries.write(ref(name), PAIR, b"x", None)
+        await trio.sleep(3600)
+        asked = two.requests
+        await trio.sleep(3600)
+        assert 3600 / config.longest_pause - 2 <= two.requests - asked <= 14
+
+
+async def test_portal_that_answers_others_is_tried_again(
+    ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
+):
+    """The pause of a portal that was silent ends when it answers somebody."""
+    two.always = "down"
+    async with running(ledger, one, two) as (entries, _):
+        await entries.write(ref(), PAIR, b"x", None)
+        await trio.sleep(3600)
+        two.always = ""
+        second = entries.portals.clients[1]
+        entries.portals.health(second).record_sign(trio.current_time() + 1)
+        assert await until(lambda: at(two)) < 70
+
+
+async def test_superseded_entries_are_not_sent(
+    ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
+):
+    """Only the last one of each entry."""
+    two.always = "down"
+    async with running(ledger, one, two) as (entries, _):
+        for data in (b"x", b"y", b"z"):
+            await entries.write(ref(), PAIR, data, None)
+        two.posts.clear()
+        two.always = ""
+        await until(lambda: not ledger.owed())
+        assert {each.entry.data for each in two.posts} == {b"z"}
+
+
+async def test_portal_with_something_newer_is_owed_nothing(
+    ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
+):
+    """What it has is recorded."""
+    async with running(ledger, one, two) as (entries, _):
+        two.set(signed(b"theirs", 7))
+        ledger.owe(signed(b"x", 3), "a", [two.url], "down")
+        entries.wake_senders()
+        await until(lambda: not ledger.owed())
+        assert at(two) == b"theirs"
+        assert ledger.newest_entry(KEY, ref().tweak) == signed(b"theirs", 7)
+
+
+async def test_refused_entry_holds_up_no_other(
+    ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
+):
+    """It is tried again with growing pauses of its own."""
+    async with running(ledger, one, two) as (entries, _):
+        two.faults = ["denied"]
+        ledger.owe(signed(b"x", 1), "a", [two.url], "down")
+        entries.wake_senders()
+        await until(lambda: two.requests)
+        ledger.owe(signed(b"y", 1, "b"), "b", [two.url], "down")
+        entries.wake_senders()
+        assert await until(lambda: at(two, "b")) < 1
+        await until(lambda: at(two))
+        assert ledger.owed() == []
+
+
+async def test_content_goes_first(
+    ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
+):
+    """The entry is not posted before its content is there; a failure of that is the reason."""
+    send_content = SendContent()
+    send_content.failure = UnavailableError("no room")
+    async with running(ledger, one, two, send_content=send_content) as (entries, _):
+        await entries.write(ref(), PAIR, bytes(LINK), None, lacking=[two.url])
+        await trio.sleep(10)
+        assert two.posts == []
+        assert "no room" in ledger.owed()[0].reason
+        send_content.failure = None
+        await until(lambda: not ledger.owed(), 100)
+        assert send_content.sent == [(LINK, two.url)]
+        assert at(two) == bytes(LINK)
+
+
+async def test_without_means_content_waits(
+    ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
+):
+    """Nothing is posted, and the entry stays owed."""
+    async with running(ledger, one, two) as (entries, sender):
+        await entries.write(ref(), PAIR, bytes(LINK), None, lacking=[two.url])
+        await trio.sleep(1000)
+        assert two.posts == []
+        (debt,) = ledger.owed()
+        assert 3 < debt.attempts < 15
+        with pytest.raises(StorageError, match="content"):
+            await sender.send(entries.portals.clients[1], debt)
+
+
+async def test_what_a_dead_process_was_posting_is_sent(
+    ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
+):
+    """Soon after the start of a mount."""
+    dead = Ledger(ledger.path, trio.current_time, process=2**22 + 1)
+    dead.owe(signed(b"x", 1), "a", [two.url], "down")
+    assert dead.begin_owed(signed(b"x", 1), two.url)
+    dead.close()
+    async with running(ledger, one, two):
+        assert await until(lambda: at(two)) < 5
+
+
+async def test_damaged_entry_is_not_sent(
+    ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
+):
+    """Its signature is checked before it leaves the machine."""
+    wrong = replace(signed(b"x", 1), signature=bytes(64))
+    async with running(ledger, one, two) as (entries, _):
+        ledger.owe(wrong, "a", [two.url], "down")
+        entries.wake_senders()
+        await until(lambda: ledger.owed()[0].attempts)
+        assert two.posts == []
+        assert "damaged" in ledger.owed()[0].reason
+
+
+async def test_read_only_portal_and_others_are_sent_nothing(
+    ledger: Ledger, one: FakeRegistry, autojump_clock: object
+):
+    """W2; and what is owed to portals that this mount does not use waits for another one."""
+    other = FakeRegistry(2, read_only=True)
+    ledger.owe(signed(b"x", 1), "a", [other.url, "http://elsewhere.invalid"], "down")
+    async with running(ledger, one, other) as (_, sender):
+        await trio.sleep(1000)
+        assert other.posts == []
+        assert len(sender.totals) == 2

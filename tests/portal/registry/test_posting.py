@@ -1,0 +1,285 @@
+"""Posting an entry to several portals (G19)."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+import trio
+
+from skymount.errors import PortalError, ReadOnlyPortalError, StaleEntryError, UnavailableError
+from skymount.portal.ledger.ledger import Ledger
+from skymount.portal.ledger.pending_write import PendingStatus
+from skymount.portal.registry.verified_registry import VerifiedRegistry
+from skymount.portal.write_policy import WritePolicy
+from skymount.wire.registry_entry import SignedEntry
+from tests.fakes.entries import FakeRegistry, portals_of
+from tests.portal.ledger.entries import KEY, PAIR, by_work
+from tests.portal.registry.entries import Inline, pending, ref, signed
+
+ALL, MAJORITY = WritePolicy.ALL, WritePolicy.MAJORITY
+
+
+@asynccontextmanager
+async def mounted(
+    ledger: Ledger,
+    *registries: FakeRegistry,
+    policy: WritePolicy = WritePolicy.ANY,
+    fresh: float = 0,
+) -> AsyncIterator[VerifiedRegistry]:
+    """Have a mount's registry, which may leave posts behind."""
+    async with trio.open_nursery() as nursery:
+        portals = replace(portals_of(registries), probes=nursery)
+        entries = VerifiedRegistry(portals, ledger, fresh=fresh, policy=policy)
+        entries.marks = Inline(ledger)
+        yield entries
+        nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+def three() -> FakeRegistry:
+    return FakeRegistry(3)
+
+
+def at(portal: FakeRegistry, name: str = "a") -> bytes | None:
+    found = portal.latest(KEY, ref(name).tweak)
+    return None if found is None else found.entry.data
+
+
+def owed(ledger: Ledger) -> list[tuple[str, bytes, int]]:
+    return [
+        (each.portal, each.signed.entry.data, each.signed.entry.revision) for each in ledger.owed()
+    ]
+
+
+async def test_write_goes_to_all(
+    ledger: Ledger,
+    one: FakeRegistry,
+    two: FakeRegistry,
+    three: FakeRegistry,
+    autojump_clock: object,
+):
+    """The same bytes, once each; nobody is owed anything."""
+    async with mounted(ledger, one, two, three) as entries:
+        await entries.write(ref(), PAIR, b"x", None)
+        assert one.posts == two.posts == three.posts == [signed(b"x", 0)]
+        assert owed(ledger) == []
+        assert pending(ledger) == []
+
+
+@pytest.mark.parametrize("fault", ["down", "denied", "slow", "deaf", "lost"])
+async def test_one_portal_is_enough(
+    fault: str,
+    ledger: Ledger,
+    one: FakeRegistry,
+    two: FakeRegistry,
+    three: FakeRegistry,
+    autojump_clock: object,
+):
+    """With `any` the write is done; the others are owed it, with the reason."""
+    one.always = three.always = fault
+    async with mounted(ledger, one, two, three) as entries:
+        state = await entries.write(ref(), PAIR, b"x", None)
+        assert state.data == at(two) == b"x"
+        assert set(owed(ledger)) == {(one.url, b"x", 0), (three.url, b"x", 0)}
+        assert pending(ledger) == []
+        assert all(each.reason for each in ledger.owed())
+
+
+async def test_read_only_portal_is_owed_nothing(
+    ledger: Ledger, one: FakeRegistry, autojump_clock: object
+):
+    """W2: it is as if it were not there."""
+    other = FakeRegistry(2, read_only=True)
+    async with mounted(ledger, one, other, policy=ALL) as entries:
+        await entries.write(ref(), PAIR, b"x", None)
+        assert other.posts == []
+        assert owed(ledger) == []
+    async with mounted(ledger, other) as entries:
+        with pytest.raises(ReadOnlyPortalError):
+            await entries.write(ref(), PAIR, b"y", None)
+        assert other.posts == []
+
+
+@pytest.mark.parametrize(("policy", "down"), [(MAJORITY, 2), (ALL, 1)])
+async def test_too_few_took_it(
+    policy: WritePolicy,
+    down: int,
+    ledger: Ledger,
+    one: FakeRegistry,
+    two: FakeRegistry,
+    three: FakeRegistry,
+    autojump_clock: object,
+):
+    """The write fails, says how many took it, and stays in the spool for all portals."""
+    for each in (three, two)[:down]:
+        each.always = "deaf"
+    async with mounted(ledger, one, two, three, policy=policy) as entries:
+        with pytest.raises(UnavailableError, match=rf"{3 - down} of 3 portals took it"):
+            await entries.write(ref(), PAIR, b"x", None)
+        (left,) = ledger.pending()
+        assert left.status is PendingStatus.WAITING
+        assert left.portals == (one.url, two.url, three.url)
+        assert ledger.owed() == []
+        two.always = three.always = ""
+        await trio.sleep(120)
+        again = entries.at(left.portals)
+        assert again is not None
+        assert (await again.send(left)).revision == 0
+        assert at(one) == at(two) == at(three) == b"x"
+        assert {len({post.signature for post in each.posts}) for each in (one, two, three)} == {1}
+        assert ledger.pending() == []
+
+
+async def test_majority_is_enough(
+    ledger: Ledger,
+    one: FakeRegistry,
+    two: FakeRegistry,
+    three: FakeRegistry,
+    autojump_clock: object,
+):
+    """Two of three."""
+    two.always = "deaf"
+    async with mounted(ledger, one, two, three, policy=MAJORITY) as entries:
+        await entries.write(ref(), PAIR, b"x", None)
+        assert owed(ledger) == [(two.url, b"x", 0)]
+
+
+async def test_late_post_is_recorded(
+    ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
+):
+    """Nobody waits for a late portal, which is owed the entry until it says that it has it."""
+    async with mounted(ledger, one, two, fresh=3600) as entries:
+        await entries.write(ref(), PAIR, b"w", None)
+        woken = []
+        entries.posting.on_owed = lambda: woken.append(True)
+        two.faults = [3.0]
+        begun = trio.current_time()
+        await entries.write(ref(), PAIR, b"x", None)
+        assert trio.current_time() - begun < 2
+        (debt,) = ledger.owed()
+        assert (debt.portal, debt.is_posting) == (two.url, True)
+        await trio.sleep(5)
+        assert ledger.owed() == []
+        assert at(two) == b"x"
+        two.faults = ["hang"]
+        begun = trio.current_time()
+        await entries.write(ref(), PAIR, b"y", None)
+        assert trio.current_time() - begun < 0.1
+        await trio.sleep(60)
+        (debt,) = ledger.owed()
+        assert (debt.attempts, debt.is_posting) == (1, False)
+        assert "in time" in debt.reason
+        assert woken
+
+
+async def test_new_entry_while_a_portal_is_down(
+    ledger: Ledger,
+    one: FakeRegistry,
+    two: FakeRegistry,
+    three: FakeRegistry,
+    autojump_clock: object,
+):
+    """Enough portals must say that there is none yet."""
+    three.always = "down"
+    async with mounted(ledger, one, two, three, policy=MAJORITY) as entries:
+        await entries.write(ref(), PAIR, b"x", None)
+        assert at(one) == at(two) == b"x"
+        await trio.sleep(120)
+        two.always = "down"
+        with pytest.raises(UnavailableError):
+            await entries.write(ref("b"), PAIR, b"x", None)
+        assert one.latest(KEY, ref("b").tweak) is None
+
+
+async def test_newer_entry_at_one_portal_is_a_conflict(
+    ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
+):
+    """G10: a rewrite takes a revision above it, at all portals; an edit is refused."""
+    two.set(signed(b"theirs", 4))
+    one.set(signed(b"old", 1))
+    async with mounted(ledger, one, two) as entries:
+        one_state = await entries.at([one.url]).read(ref())  # type: ignore[union-attr]
+        with pytest.raises(StaleEntryError):
+            await entries.write(ref(), PAIR, b"edit", one_state)
+        state = await entries.write(ref(), PAIR, b"whole", None)
+        assert state.revision == 5
+        assert at(one) == at(two) == b"whole"
+        assert ledger.owed() == []
+
+
+async def test_claimed_conflict_is_not_believed(
+    ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
+):
+    """A portal that refuses a post as outdated and shows nothing newer has failed."""
+    two.set(signed(b"theirs", 4))
+    two.always = "stale"  # it shows nothing
+    one.set(signed(b"old", 1))
+    async with mounted(ledger, one, two) as entries:
+        assert (await entries.write(ref(), PAIR, b"x", None)).revision == 2
+        ((url, data, revision),) = owed(ledger)
+        assert (url, data, revision) == (two.url, b"x", 2)
+        assert "without having a newer one" in ledger.owed()[0].reason
+
+
+async def test_equal_revisions_are_decided_by_work(
+    ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
+):
+    """A portal takes the one with less work in place of the other."""
+    first, *_, last = by_work(0)
+    two.set(first)
+    async with mounted(ledger, one, two) as entries:
+        assert await entries.posting.post(entries.portals, last) is not None
+        assert one.ever == [last]
+        assert two.ever == [first, last]
+        assert await entries.posting.post(entries.portals, first) is None
+
+
+async def test_portal_without_the_content_is_owed_both(
+    ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
+):
+    """The entry is not posted where what it leads to is missing."""
+    async with mounted(ledger, one, two) as entries:
+        await entries.write(ref(), PAIR, b"x", None, lacking=[two.url])
+        assert two.posts == []
+        (debt,) = ledger.owed()
+        assert (debt.portal, debt.with_content) == (two.url, True)
+        with pytest.raises(PortalError):
+            await entries.write(ref(), PAIR, b"y", None, lacking=[one.url, two.url])
+
+
+async def test_write_again_pays_what_was_owed(
+    ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
+):
+    """A later write takes the place of what a portal was owed, or pays it."""
+    two.always = "deaf"
+    async with mounted(ledger, one, two) as entries:
+        await entries.write(ref(), PAIR, b"x", None)
+        await trio.sleep(120)
+        await entries.write(ref(), PAIR, b"y", None)
+        assert owed(ledger) == [(two.url, b"y", 1)]
+        two.always = ""
+        await trio.sleep(120)
+        await entries.write(ref(), PAIR, b"z", None)
+        assert owed(ledger) == []
+        assert at(two) == b"z"
+
+
+async def test_interrupted_write_is_sent_to_all_later(
+    ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
+):
+    """The process ended after one portal took it: it is pending, with the same signature."""
+    async with mounted(ledger, one, two, policy=ALL, fresh=3600) as entries:
+        await entries.write(ref(), PAIR, b"w", None)
+        two.faults = ["hang"]
+        with trio.move_on_after(5):
+            await entries.write(ref(), PAIR, b"x", None)
+        assert (at(one), at(two)) == (b"x", b"w")
+        (left,) = ledger.pending()
+        await entries.send(left, PAIR)
+        posts: list[SignedEntry] = one.posts + two.posts
+        assert {post.signature for post in posts if post.entry.data == b"x"} == {
+            signed(b"x", 1).signature
+        }
+        assert at(one) == at(two) == b"x"
+        assert ledger.owed() == ledger.pending() == []

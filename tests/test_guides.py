@@ -1,0 +1,81 @@
+"""The guides name commands, options and messages that there are, and the pages make a site."""
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from skymount.cli import cli
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TROUBLESHOOTING = ROOT / "docs/troubleshooting.md"
+
+_END_OF_COMMAND = re.compile(r"[|&;<>()]+")
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """Yield the arguments of each use of skymount in the shell blocks of a page."""
+    for block in re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        for line in re.sub(r"\\\n", " ", block).splitlines():
+            lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+            lexer.whitespace_split = True
+            words = [word for word in lexer if word]
+            while "skymount" in words:
+                words = words[words.index("skymount") + 1 :]
+                end = (n for n, word in enumerate(words) if _END_OF_COMMAND.fullmatch(word))
+                found = words[: next(end, len(words))]
+                if found:
+                    yield [word for word in found if word != "…"]
+
+
+USES = [
+    pytest.param(use, id=f"{page.name}: {' '.join(use)}"[:70])
+    for page in PAGES
+    for use in commands(page.read_text())
+]
+
+
+@pytest.mark.parametrize("use", USES)
+def test_commands_in_pages_exist(use: list[str]) -> None:
+    """Each command has that name, and knows its options."""
+    command: click.Command = cli
+    context = click.Context(cli, info_name="skymount", **cli.context_settings)
+    words = list(use)
+    while isinstance(command, click.Group):
+        name = words.pop(0)
+        found = command.get_command(context, name)
+        assert found is not None, name
+        command, context = (
+            found,
+            click.Context(found, context, info_name=name, **found.context_settings),
+        )
+    command.make_parser(context).parse_args(words)
+
+
+def _told() -> list[str]:
+    """Return the messages of the page on trouble: what stands in code in its first columns."""
+    rows = re.findall(r"^\| (`.*?) \|", TROUBLESHOOTING.read_text(), re.MULTILINE)
+    return [message for row in rows for message in re.findall(r"`([^`]+)`", row.split(" (from")[0])]
+
+
+@pytest.mark.parametrize("message", [each for each in _told() if "Transport" not in each])
+def test_explained_messages_are_in_the_source(message: str) -> None:
+    """Each message of the page on trouble is one that skymount prints."""
+    source = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    joined = re.sub(r'"\s*\n\s*f?"', "", source)
+    parts = [part.strip(" :;,") for part in message.split("…")]
+    assert any(parts)
+    assert all(part in joined for part in parts), parts
+
+
+def test_site_builds_without_warnings(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "howto" / "offline.html").exists()
