@@ -30,7 +30,7 @@ def load_settings(
 
 
 def _default_data() -> Path:
-    from skymount.portal.default_portal import default_data
+    from skymount.default_portal import default_data
 
     return default_data()
 
@@ -81,7 +81,7 @@ def _with_default_portal(settings: "Config") -> "Config":
     """Return the configuration with this user's own portal, if another user has the default one."""
     from dataclasses import replace
 
-    from skymount.portal import default_portal
+    from skymount import default_portal
 
     if settings.portals:
         return settings

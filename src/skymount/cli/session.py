@@ -377,7 +377,7 @@ def _with_advice(settings: Config, error: BaseException) -> BaseException:
         )
         return error
     if isinstance(error, UnavailableError) and settings.portals:
-        from skymount.portal.portal_check import advice_for
+        from skymount.portal.http.portal_check import advice_for
 
         advice = advice_for(error.message)
         if advice and advice not in error.message:

@@ -10,7 +10,7 @@ from functools import partial
 
 import trio
 
-from skymount import keyring, process_hardening, systemd
+from skymount import default_portal, keyring, process_hardening, systemd
 from skymount.config import Config
 from skymount.content.cache import block_store
 from skymount.content.cache.block_store import BlockStore
@@ -47,7 +47,6 @@ from skymount.fs.skylinks.xattrs import entry_attributes
 from skymount.fs.static_tree import StaticTree
 from skymount.fs.subtree import Subtree
 from skymount.keyring import Keyring
-from skymount.portal import default_portal
 from skymount.portal.failover import Portals, open_portals
 from skymount.portal.ledger.ledger import Ledger, default_path
 from skymount.portal.registry.entry_state import EntryState

@@ -13,9 +13,9 @@ from skymount.config import Config
 from skymount.daemon.embedded_portal import EmbeddedPortal
 from skymount.daemon.watchdog import feed_watchdog
 from skymount.fs.skylinks.waiting_reads import KERNEL_LIMIT, WaitingReads
+from skymount.portal.http.portal_check import problem_with
 from skymount.portal.ledger.ledger import default_path
 from skymount.portal.options import DEFAULT_SVC_PORTAL_URL, PortalOptions
-from skymount.portal.portal_check import problem_with
 from skymount.storage.write_check import write_problem
 
 log = logging.getLogger(__name__)

@@ -112,7 +112,7 @@ def serve(
       skymount portal serve --listen 0.0.0.0:4280 --password-file ./password
     """
     from skymount import systemd
-    from skymount.portal.default_portal import write_address
+    from skymount.default_portal import write_address
     from skymount.server.config import PortalConfig
     from skymount.server.http.basic_auth import read_password
     from skymount.server.main import run

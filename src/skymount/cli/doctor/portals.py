@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import trio
 
+from skymount import default_portal
 from skymount.cli.doctor.finding import Finding, failure, ok, warning
 from skymount.cli.status_report import readable_time
 from skymount.concurrency import run_all
@@ -21,7 +22,7 @@ from skymount.errors import (
     NotFoundError,
     PortalError,
 )
-from skymount.portal import default_portal, portal_check
+from skymount.portal.http import portal_check
 from skymount.portal.http.response import Response
 from skymount.portal.options import PortalOptions
 

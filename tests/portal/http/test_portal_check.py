@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import trustme
 
+from skymount.portal.http.portal_check import problem_with
 from skymount.portal.options import PortalOptions
-from skymount.portal.portal_check import problem_with
 from tests.fakes.portal import FakePortal, running
 
 LIMIT = 10.0
