@@ -17,7 +17,7 @@ from skymount.wire.registry_entry import SignedEntry, check_update, parse_public
 from tests.fakes.entries import Key, forged
 from tests.skymount_process import LIMIT
 
-_DELAY = 0.03  # seconds of the fault "slow"
+_DELAYS = {"slow": 0.03, "late": 4.0}  # seconds, by fault
 
 
 class Gate:
@@ -47,7 +47,7 @@ class ScriptedPortal:
     "" none; "down" is a status of 503, "denied" of 403; "drop" ends the connection before anything
     is done, "lost" after; "deaf" fails if it is a post; "twice" is done twice, and the second
     answer is given; "stale" answers with the entry before; "forged" changes the data; "missing"
-    denies it; "slow" takes a moment.
+    denies it; "slow" takes a moment; "late" takes seconds.
     """
 
     def __init__(self) -> None:
@@ -118,8 +118,8 @@ class ScriptedPortal:
             if fault:
                 self.used.append(fault)
             self.before()
-        if fault == "slow":
-            time.sleep(_DELAY)
+        if fault in _DELAYS:
+            time.sleep(_DELAYS[fault])
         if _is_dropped(self.gate_before, method):
             return None
         if fault == "drop":

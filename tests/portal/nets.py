@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import trio
 import trio.testing
@@ -10,6 +10,7 @@ import trio.testing
 from skymount.portal.client.client import PortalClient
 from skymount.portal.failover import Portals
 from skymount.portal.health import HealthFigures
+from skymount.portal.options import PortalOptions
 from skymount.wire.skylink import Skylink
 from tests.fakes import portal as fake
 from tests.fakes.portal import FakePortal, Fault, running
@@ -51,7 +52,9 @@ class Net:
 
 
 @asynccontextmanager
-async def net(*faults: Fault | None, pattern: str = "", connections: int = 8) -> AsyncIterator[Net]:
+async def net(
+    *faults: Fault | None, pattern: str = "", connections: int = 8, idle_timeout: float = 60.0
+) -> AsyncIterator[Net]:
     """Run a portal for each fault, in this order of preference; None is a healthy one."""
     async with AsyncExitStack() as stack:
         fakes, clients = [], []
@@ -61,7 +64,8 @@ async def net(*faults: Fault | None, pattern: str = "", connections: int = 8) ->
             if fault is not None:
                 portal.fault(fault, pattern)
             fakes.append(await stack.enter_async_context(running(portal)))
-            client = PortalClient(portal.url, retries=0, connections=connections)
+            options = PortalOptions.parse(portal.url, retries=0, connections=connections)
+            client = PortalClient.of(replace(options, idle_timeout=idle_timeout))
             clients.append(await stack.enter_async_context(client))
         probes = await stack.enter_async_context(trio.open_nursery())
         yield Net(fakes, Portals(clients, probes=probes))

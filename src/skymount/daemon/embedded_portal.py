@@ -23,12 +23,12 @@ _MAX_BACKOFF = 60.0  # seconds between attempts to start a portal that does not 
 _MAX_LINE = 4096  # bytes of its output that are logged as one line
 
 
-def is_reachable(url: str) -> bool:
+def is_reachable(url: str, timeout: float = PROBE_TIMEOUT) -> bool:
     """Whether something listens at a portal's address."""
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
-        socket.create_connection((parts.hostname or "", port), timeout=PROBE_TIMEOUT).close()
+        socket.create_connection((parts.hostname or "", port), timeout=timeout).close()
     except OSError:
         return False
     return True
@@ -37,7 +37,9 @@ def is_reachable(url: str) -> bool:
 class EmbeddedPortal:
     """The embedded portal as a child process, which ends when this process does, even if killed."""
 
-    def __init__(self) -> None:
+    def __init__(self, start_timeout: float = _START_TIMEOUT) -> None:
+        """`start_timeout` is the seconds that it may take to listen."""
+        self._start_timeout = start_timeout
         self._process: subprocess.Popen[bytes] | None = None
         self._log_thread = threading.Thread()
 
@@ -77,7 +79,7 @@ class EmbeddedPortal:
         process = self._process
         if process is None or process.stdout is None:
             return False
-        with trio.move_on_after(_START_TIMEOUT):
+        with trio.move_on_after(self._start_timeout):
             line = await trio.to_thread.run_sync(process.stdout.readline, abandon_on_cancel=True)
             if not line:
                 await trio.to_thread.run_sync(self._log_thread.join, abandon_on_cancel=True)

@@ -111,6 +111,7 @@ async def _serve(
 ) -> None:
     status = MountStatus(config, embedded)
     async with AsyncExitStack() as stack:
+        ledger = stack.enter_context(closing(Ledger(default_path())))
         portals = await stack.enter_async_context(
             open_portals(config.portal_options, config.timeout / _SILENT_PORTALS)
         )
@@ -118,7 +119,6 @@ async def _serve(
         loader = SkyfileLoader(portals, config.verify)
         reader = await _open_reader(stack, config, loader, portals, status, report)
         nursery = await stack.enter_async_context(trio.open_nursery())
-        ledger = stack.enter_context(closing(Ledger(default_path())))
         keys = KeyringCache(Keyring(keyring.default_path()))
         registry = VerifiedRegistry(
             portals,
@@ -277,7 +277,10 @@ def _key_trees(
     documents: Documents,
     nursery: trio.Nursery,
 ) -> tuple[RegistryDirectory[EntryState], RegistryDirectory[Document]]:
-    ttl, grace = config.registry_ttl, config.lookup_grace
+    ttl, grace, timeout = config.registry_ttl, config.lookup_grace, config.timeout
+    entry_files = RegistryDirectoryConfig(
+        InodeSpace.REGISTRY, ttl=ttl, grace=grace, timeout=timeout
+    )
 
     def attributes(state: EntryState) -> Mapping[str, str]:
         return {} if state.signed is None else entry_attributes(state.signed)
@@ -286,14 +289,14 @@ def _key_trees(
         RegistryDirectory(
             registry,
             keys,
-            RegistryDirectoryConfig(InodeSpace.REGISTRY, ttl=ttl, grace=grace),
+            entry_files,
             attributes,
             nursery,
         ),
         RegistryDirectory(
             documents,
             keys,
-            RegistryDirectoryConfig(InodeSpace.SKYDB, suffix=b".json", ttl=ttl, grace=grace),
+            replace(entry_files, space=InodeSpace.SKYDB, suffix=b".json"),
             lambda document: {**attributes(document.entry), "verified": document.verified.value},
             nursery,
         ),

@@ -32,6 +32,7 @@ from skymount.errors import (
     StorageError,
     UnavailableError,
 )
+from skymount.portal import retry_after
 from skymount.portal.attempts_under_way import AttemptsUnderWay
 from skymount.portal.client.base import PortalReader
 from skymount.portal.health import (
@@ -68,6 +69,8 @@ class FailoverConfig:
     """How often each portal is asked before a failure is reported."""
     backoff: float = 0.2
     """Seconds of pause before the second round, doubled for each further one, jittered."""
+    longest_wait: float = 10.0
+    """Seconds after its begin up to which an operation waits for portals that asked for a pause."""
 
     def pause(self, number: int) -> float:
         """Return the seconds of pause before a round; the first one has the number 0."""
@@ -217,17 +220,36 @@ class Portals:
         self, ask: Callable[[list[PortalReader], Tally, int], Awaitable[list[T]]]
     ) -> list[T]:
         """Ask the portals in rounds, until there are answers."""
-        tally = self._begin_tally()
+        tally, begun = self._begin_tally(), trio.current_time()
         for number in range(self.config.rounds):
-            if number:
-                await self._pause_before(number)
+            if not await self._may_begin_round(number, tally, begun):
+                break
             asked = [client for client in self.ranked() if client not in tally.done]
             if answers := await ask(asked, tally, number):
                 return answers
             tally.admit(self._spared())
-            if len(tally.done) == len(self.clients):
-                break
-        raise tally.error or UnavailableError("no portal is configured")
+        raise retry_after.with_end(
+            tally.error or UnavailableError("no portal is configured"),
+            {client.url: self.health(client) for client in self.clients},
+        )
+
+    async def _may_begin_round(self, number: int, tally: Tally, begun: float) -> bool:
+        """Pause before a round; whether there is anybody left to ask."""
+        is_told = self._is_alone and any(
+            self.health(each).told_until > trio.current_time() for each in self.clients
+        )
+        if len(tally.done) < len(self.clients) and not (number and is_told):
+            if number:
+                await self._pause_before(number)
+            return True
+        portals = [self.health(each) for each in self.clients]
+        longest = self.config.longest_wait
+        if tally.is_refused or not await retry_after.wait_for_one(portals, begun, longest):
+            return False
+        now = trio.current_time()
+        told = (each for each in self.clients if begun < self.health(each).told_until <= now)
+        tally.done.difference_update(told)
+        return True
 
     async def ask_once(self, client: PortalReader, ask: Ask[T], *, is_last_round: bool = True) -> T:
         """Return what one portal answers to one attempt; its health takes note."""

@@ -100,6 +100,8 @@ class PortalHealth:
     """Whether a probe is under way."""
     late_attempts: int = 0
     """That go on in the background."""
+    told_until: float = -math.inf
+    """Until when it asked to be left alone (Retry-After)."""
     watchers: set[Callable[[], None]] = field(default_factory=set)
     """Called when it begins to pause."""
     _bodies: int = 0  # being received
@@ -107,7 +109,6 @@ class PortalHealth:
     _failed_at: float = -math.inf
     _is_closed: bool = True
     _pause_until: float = -math.inf
-    _told_until: float = -math.inf  # by Retry-After
     _is_silent: bool = False
     _is_late: bool = False  # it lost a hedge, and has answered nothing since
     _late_at: float = -math.inf
@@ -150,7 +151,7 @@ class PortalHealth:
         if isinstance(error, DisprovedError):
             self._lied_at = now
         if error.retry_after is not None:
-            self._told_until = now + min(error.retry_after, self.config.longest_pause)
+            self.told_until = now + min(error.retry_after, self.config.longest_pause)
         self.error = copy.copy(error)
         self._open(now)
 
@@ -214,7 +215,7 @@ class PortalHealth:
     def state(self, now: float) -> BreakerState:
         if self._is_closed:
             return BreakerState.CLOSED
-        paused = now < max(self._pause_until, self._told_until)
+        paused = now < max(self._pause_until, self.told_until)
         return BreakerState.OPEN if paused else BreakerState.HALF_OPEN
 
     def rank(self, now: float, *, is_probed: bool) -> Rank:
@@ -237,7 +238,7 @@ class PortalHealth:
         found = self.reachability.attempts(now)
         if is_alone or found is Attempts.NONE:
             return found
-        if now < self._told_until:
+        if now < self.told_until:
             return Attempts.NONE
         if not self._is_silent or self._is_closed:
             return found
@@ -256,7 +257,7 @@ class PortalHealth:
 
     def may_be_tried(self, now: float) -> bool:
         """Whether it gets an attempt because no other portal works either."""
-        is_due = now >= max(self._failed_at + REST_TIME, self._told_until)
+        is_due = now >= max(self._failed_at + REST_TIME, self.told_until)
         return is_due and self.reachability.attempts(now) is not Attempts.NONE
 
     @property

@@ -253,7 +253,11 @@ async def unless_late(
         while not is_late(watch, health, None, now := trio.current_time()):
             if watch.is_idle:
                 await busy.park()
-            await trio.sleep(CHECK_TIME)
+            due = trio.current_time() + CHECK_TIME
+            await trio.sleep_until(due)
+            stood_still = trio.current_time() - due
+            if stood_still > CHECK_TIME:
+                watch.skip(stood_still, trio.current_time())
         waited = watch.wait(now)
         failure = PortalTimeoutError(f"no answer in {waited:.1f} s", url=client.url)
         health.record_failure(failure, now, waited=waited)

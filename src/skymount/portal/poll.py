@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import trio
 
+from skymount.errors import StorageError
 from skymount.portal.client.base import PortalReader
 from skymount.portal.health import HedgeBudget, PortalHealth
 from skymount.portal.hedged_race import HedgedRace, Runner
@@ -74,8 +75,10 @@ class Poll(HedgedRace[T]):
         finally:
             if runner.is_left:
                 runner.health.late_attempts -= 1
-        if self._has_ended and self._crash:  # a bug must not end everybody else's tasks
-            log.error("%s: a late answer", runner.client.url, exc_info=self._crash)
+        if self._has_ended and isinstance(self._crash, StorageError):
+            log.info("%s: late answer: %s", runner.client.url, self._crash)
+        elif self._has_ended and self._crash:  # a bug must not end everybody else's tasks
+            log.error("%s: late answer", runner.client.url, exc_info=self._crash)
 
     def _leave(self, runner: Runner, now: float) -> None:
         """Let an attempt go on for a while, or cancel it."""

@@ -45,6 +45,11 @@ class Tally:
                 self._refusal = _bare(error)
 
     @property
+    def is_refused(self) -> bool:
+        """Whether a portal refused, or said «not found»."""
+        return self._refusal is not None
+
+    @property
     def error(self) -> PortalError | None:
         return self._failure or self._refusal
 

@@ -53,6 +53,7 @@ class RegistryDirectoryConfig:
     suffix: bytes = b""  # ends the names of its files
     ttl: float = 2.0  # how old what stat says may be
     grace: float = 0.5  # how long a lookup waits for a portal
+    timeout: float = 30.0  # how long anything may take
 
 
 class KeyTreeLookup(Subtree, Generic[S]):
@@ -305,7 +306,8 @@ class KeyTreeLookup(Subtree, Generic[S]):
     async def _fetch(self, entry_id: EntryId, max_age: float) -> None:
         async with self._fetching:
             try:
-                await self._store.fetch_ahead(entry_id, max_age)
+                with trio.move_on_after(self._config.timeout):  # operations wait for its answer
+                    await self._store.fetch_ahead(entry_id, max_age)
             except SkymountError as error:  # reported when the file is used
                 log.debug("%s: not fetched ahead: %s", entry_id, error)
             except Exception:  # a bug that one entry brings out must not end the mount

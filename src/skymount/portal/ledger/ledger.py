@@ -6,7 +6,6 @@ Everything here is synchronous, and any thread may call.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -16,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Self
 from skymount.errors import MalformedError, RevisionError, StorageError
 from skymount.portal.ledger import ledger_schema as schema
 from skymount.portal.ledger import owed_table, posting_process
-from skymount.portal.ledger.ledger_file import LedgerFile
 from skymount.portal.ledger.ledger_schema import OF_KEY, encode_data_key, encode_revision
-from skymount.portal.ledger.owed_entry import Debt, OwedEntry, OwedTotal
+from skymount.portal.ledger.owed_entry import Debt
+from skymount.portal.ledger.owed_ledger import OwedLedger
 from skymount.portal.ledger.pending_write import PendingStatus, PendingWrite
 from skymount.portal.ledger.rollback import RevisionMark, is_rolled_back, raised
 from skymount.wire.registry_entry import SignedEntry, entry_link
@@ -46,21 +45,12 @@ def default_path() -> Path:
     return platformdirs.user_state_path("skymount") / "ledger.sqlite3"
 
 
-class Ledger:
+class Ledger(OwedLedger):
     """A ledger. Every method raises StorageError, which names the file, when it fails.
 
     A damaged ledger is refused, not replaced: what it knows prevents that a revision is signed for
     two contents, and that portals roll entries back.
     """
-
-    def __init__(
-        self, path: Path, clock: Callable[[], float] = time.time, process: int | None = None
-    ) -> None:
-        """Select a ledger; its first use opens it. `process` posts, by default this one."""
-        self.path = path
-        self._clock = clock
-        self._poster = posting_process.name_of(process or os.getpid())
-        self.file = LedgerFile(path)
 
     @classmethod
     def of_user(cls) -> Self:
@@ -337,103 +327,6 @@ class Ledger:
     def drop(self, number: int) -> bool:
         """Remove a pending write; its revision stays claimed. False when it is gone."""
         return self.file.database.write(lambda db: _remove(db, number))
-
-    # --- owed entries
-
-    def owe(
-        self,
-        signed: SignedEntry,
-        data_key: str | None,
-        portals: Collection[str],
-        reason: str,
-        *,
-        with_content: bool = False,
-    ) -> int:
-        """Record that portals lack an entry; return how many of them were not known to.
-
-        The entry was verified. A portal is owed only the newest revision of an entry, and nothing
-        below the mark. With `with_content` the content behind the entry goes there first.
-        """
-        debts = [Debt(portal, reason, with_content) for portal in portals]
-        return self.owe_all(signed, data_key, debts)
-
-    def owe_all(self, signed: SignedEntry, data_key: str | None, debts: Collection[Debt]) -> int:
-        """Do the same for debts of several kinds."""
-        encoded = encode_data_key(data_key)
-
-        def known(db: sqlite3.Connection) -> bool:
-            return all(
-                owed_table.is_owed(db, signed, debt) and not debt.is_posting for debt in debts
-            )
-
-        if self.file.database.read(known):
-            return 0
-        return self.file.database.write(lambda db: self._owe(db, signed, encoded, debts))
-
-    def _owe(
-        self,
-        db: sqlite3.Connection,
-        signed: SignedEntry,
-        data_key: bytes | None,
-        debts: Collection[Debt],
-    ) -> int:
-        now = self._clock()
-        made = [owed_table.owe(db, signed, data_key, each, self._poster, now) for each in debts]
-        return sum(made)
-
-    def owed(
-        self,
-        portals: Collection[str] | None = None,
-        *,
-        due_by: float | None = None,
-        limit: int = owed_table.LIMIT,
-    ) -> list[OwedEntry]:
-        """Return what these portals are owed, by default all, and is due by a time; oldest first.
-
-        Nothing of it is verified.
-        """
-        return self.file.read(lambda db: owed_table.select(db, portals, due_by, limit), [])
-
-    def next_owed_at(self, portal: str) -> float | None:
-        """Return when the first of what a portal is owed is due; None if it is owed nothing."""
-        query = "SELECT min(next_at) FROM owed WHERE portal = ?"
-        rows = self.file.rows(query, (portal,))
-        return rows[0][0] if rows else None
-
-    def owed_totals(self) -> list[OwedTotal]:
-        return self.file.read(owed_table.totals, [])
-
-    def begin_owed(self, signed: SignedEntry, portal: str) -> bool:
-        """Mark an owed entry as being posted by this process.
-
-        False when it is not owed any more, or another process is posting it.
-        """
-        return self.file.database.write(
-            lambda db: owed_table.begin(db, signed, portal, self._poster, self._clock())
-        )
-
-    def release_owed(self) -> int:
-        """Make due what processes were posting that died; return how many processes."""
-        dead: list[str] = self.file.read(owed_table.dead_posters, [])
-        query = "UPDATE owed SET poster = NULL, next_at = 0 WHERE poster = ?"
-        if dead:
-            self.file.database.write(lambda db: db.executemany(query, [(each,) for each in dead]))
-        return len(dead)
-
-    def mark_paid(self, signed: SignedEntry, portals: Collection[str]) -> None:
-        """Record that portals have an entry now; a newer one that they are owed stays owed."""
-        self.file.database.write(lambda db: owed_table.remove(db, signed, portals))
-
-    def mark_owed_failed(
-        self, signed: SignedEntry, portal: str, reason: str, next_at: float
-    ) -> None:
-        """Record why an owed entry could not be posted, and when that is tried again."""
-        self.file.database.write(lambda db: owed_table.fail(db, signed, portal, reason, next_at))
-
-    def drop_owed(self, number: int) -> bool:
-        """Owe a portal nothing any more; False when that debt is gone."""
-        query = "DELETE FROM owed WHERE id = ?"
-        return self.file.database.write(lambda db: db.execute(query, (number,)).rowcount > 0)
 
     def _remove_same(
         self, db: sqlite3.Connection, key: schema.Key, data: bytes, keep: int | None = None

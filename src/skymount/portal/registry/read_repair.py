@@ -43,6 +43,7 @@ class ReadRepair:
         self._portals = frozenset(portals)
         self._nursery = nursery
         self._owed = owed
+        self._has_repaired = False
         self._repaired: TTLCache[tuple[str, EntryId], bytes] = TTLCache(
             _REMEMBERED, REPAIR_TIME, trio.current_time
         )  # the signature of what it was owed
@@ -55,7 +56,7 @@ class ReadRepair:
         for portal, state in answers.items():
             if state is None or (best is not None and is_behind(state, best)):
                 behind.append(portal)
-            else:
+            elif self._has_repaired:
                 self._repaired.pop((portal, ref), None)
         wanted = self._portals.intersection(behind)
         if wanted:
@@ -75,6 +76,7 @@ class ReadRepair:
             return
         last = found.signature
         behind = [each for each in portals if self._repaired.get((each, ref)) != last]
+        self._has_repaired = True
         self._repaired.update({(portal, ref): last for portal in behind})
         if behind:
             owe = self._ledger.owe
