@@ -19,14 +19,14 @@ from tests.skymount_process import Sandbox, clear_mounts
 ROOT = Path(__file__).resolve().parent.parent
 PIP = "pip==26.1"  # pipx brings an environment of its own for it, of this version at least
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("packaging")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("packaging")]
 
 
 def run(*command: str | Path, env: Mapping[str, str] | None = None, cwd: Path = ROOT) -> str:
     """Run a command, which must succeed; return its output."""
     words = [os.fspath(word) for word in command]
     done = subprocess.run(
-        words, capture_output=True, text=True, env=env, cwd=cwd, timeout=250, check=False
+        words, capture_output=True, text=True, env=env, cwd=cwd, timeout=600, check=False
     )
     assert done.returncode == 0, f"{words}:\n{done.stdout}\n{done.stderr}"
     return done.stdout

@@ -122,10 +122,15 @@ async def _serve(
         loader = SkyfileLoader(portals, config.verify)
         reader = await _open_reader(stack, config, loader, portals, status, report)
         nursery = await stack.enter_async_context(trio.open_nursery())
-        registry = VerifiedRegistry(portals, ledger, policy=config.registry_writes)
+        keys = KeyringCache(Keyring(keyring.default_path()))
+        registry = VerifiedRegistry(
+            portals,
+            ledger,
+            policy=config.registry_writes,
+            is_own=lambda public_key: keys.pair(public_key) is not None,
+        )
         if config.send_pending:
             registry.repair = _read_repair(registry, ledger, nursery)
-        keys = KeyringCache(Keyring(keyring.default_path()))
         urls = [each.url for each in portals.clients]
         reads = WaitingReads(portals.may_answer, portals.ask_for_signs, urls)
         resolver = NameResolver(
