@@ -391,9 +391,13 @@ class Sandbox:
         done = self.skymount(*args, cwd=cwd)
         assert done.stdout == ""
         assert done.returncode == code, done.stderr
-        assert done.stderr.startswith("skymount: ")
         assert done.stderr.count("\n") == 1, done.stderr
         assert done.stderr.endswith("\n")
+        if "--json" in args:
+            found = json.loads(done.stderr)
+            assert found["exit_code"] == code
+            return str(found["error"])
+        assert done.stderr.startswith("skymount: ")
         return done.stderr.removeprefix("skymount: ").rstrip("\n")
 
     def fail_of_many_lines(self, *args: str | Path, code: int = 1) -> str:
@@ -406,7 +410,7 @@ class Sandbox:
 
     def upload(self, path: Path, portal: str) -> str:
         """Publish a file or a directory; return its skylink."""
-        return self.succeed("upload", "--portal", portal, "--", path).rstrip("\n")
+        return self.succeed("upload", "--all", "--portal", portal, "--", path).rstrip("\n")
 
     @contextmanager
     def mounted(

@@ -74,10 +74,11 @@ class Config:
     log_level: str = "info"
     metrics_listen: str = ""
     portal_tables: tuple[PortalTable, ...] = ()  # of those portals that have one
+    default_portal: str = DEFAULT_SVC_PORTAL_URL  # used if none is named
 
     @property
     def portal_urls(self) -> tuple[str, ...]:
-        return self.portals or (DEFAULT_SVC_PORTAL_URL,)
+        return self.portals or (self.default_portal,)
 
     @property
     def portal_options(self) -> Mapping[str, ClientOptions]:
@@ -123,7 +124,7 @@ _PORTAL_KEYS = frozenset({*_SINGLE_PORTAL_KEYS, "node_url"})  # never used with 
 KEYS = tuple(PARSERS)
 """All keys of the file, the tables ``[mounts.NAME]`` left out."""
 
-assert {*KEYS, "portal_tables"} == {item.name for item in fields(Config)}
+assert {*KEYS, "portal_tables", "default_portal"} == {item.name for item in fields(Config)}
 
 
 def _merged(config: Config, settings: Mapping[str, object], place: Place) -> Config:

@@ -1,5 +1,6 @@
 """The command line: help, version, exit codes, what goes to stdout and what to stderr."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -146,3 +147,13 @@ def test_a_config_file_with_secrets_that_others_can_read(sandbox: Sandbox, porta
     assert done.stderr.startswith(f"skymount: warning: {file}: others can read or change it")
     assert f"`chmod 600 {file}`" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_an_error_is_json_where_that_was_asked_for(sandbox: Sandbox) -> None:
+    for args, code in ((["ls", "--json", "x"], 2), (["key", "show", "x", "--json"], 3)):
+        done = sandbox.skymount(*args)
+        assert (done.returncode, done.stdout) == (code, "")
+        found = json.loads(done.stderr)
+        assert found["exit_code"] == code
+        assert found["error"]
+    assert sandbox.skymount("ls", "--", "--json").stderr.startswith("skymount: ")

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from skymount.cli.link_target import ParsedLink
+from skymount.errors import MalformedError
 from skymount.wire.metadata import Metadata, encode_metadata
 from tests.cli.helpers import asking
 from tests.fakes import portal as faults
@@ -227,3 +229,23 @@ def test_a_link_that_would_write_to_the_terminal(named: Sandbox) -> None:
     """A warning has the link with control characters escaped."""
     done = named.skymount("ls", "hns://example/?\x1b[2J")
     assert "\x1b" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("example.org/a", "did you mean the domain hns://example.org/a?"),
+        ("A" * 45, "a skylink has 46 characters, this one 45"),
+        ("example", "a skylink has 46 characters, a domain begins with hns://"),
+        (__file__, "it is a file on this machine, which `skymount upload` uploads"),
+    ],
+)
+def test_what_is_no_link_gets_advice(text: str, advice: str) -> None:
+    with pytest.raises(MalformedError) as caught:
+        ParsedLink.parse(text)
+    assert str(caught.value).endswith(f"; {advice}")
+
+
+def test_a_domain_as_a_mount_spells_it() -> None:
+    found = ParsedLink.parse("hns/Example/a%20b")
+    assert (found.root, found.path) == ("example", b"a b")

@@ -93,7 +93,7 @@ def test_without_a_portal_the_advice_is_to_start_one(home: Sandbox, command: str
     with new_namespace(network=True) as place:
         code, out, said = ask(home.within(place.prefix), command)
     assert (code, out) == (1, "")
-    assert said.startswith("skymount: cannot be reached: ")
+    assert said.startswith("skymount: 127.0.0.1:4280 cannot be reached: ")
     assert said.endswith(
         "start a portal with `skymount portal serve` or `skymount mount`, or name one with "
         "--portal URL\n"

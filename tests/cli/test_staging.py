@@ -96,3 +96,13 @@ def test_nothing_is_left_of_what_cannot_be_made(tmp_path: Path) -> None:
 def test_pieces_end_where_units_do() -> None:
     assert list(pieces(SKYFILE, 3, 6)) == [(3, 1), (4, 4), (8, 1)]
     assert list(pieces(SKYFILE, 3, 0)) == []
+
+
+def test_an_error_names_the_place_that_was_asked_for(tmp_path: Path) -> None:
+    """Not the path in the staging directory: that one was never given."""
+    copy = str(tmp_path / "copy")
+    with StagingDirectory(str(tmp_path), copy) as staging:
+        staging.make_directories([b"data"])
+        with pytest.raises(FileExistsError) as caught:
+            staging.make_directories([b"data"])
+        assert caught.value.filename == f"{copy}/data"

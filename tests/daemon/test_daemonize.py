@@ -83,7 +83,10 @@ def test_warnings(sandbox: Sandbox) -> None:
     mountpoint = sandbox.directory()
     try:
         done = start(sandbox, mountpoint)
-        warning = f"{_NOBODY} does not answer yet; the tree works once it does"
+        warning = (
+            f"{_NOBODY} does not answer yet: all attempts to connect to {_NOBODY[7:]} failed; "
+            "is it running, and is the port right?; the tree works once it does"
+        )
         assert done.stdout.startswith(f"warnings: [{warning!r}]\n")
         assert read_status(mountpoint)["portals"] == [_NOBODY]
         sandbox.succeed("umount", mountpoint)

@@ -64,7 +64,7 @@ def test_start_and_stop(alone: Sandbox) -> None:
     """M5: it is at the default address from when it says so until it is stopped."""
     noted, said = run(
         alone,
-        "portal = EmbeddedPortal(60)\n"
+        "portal = EmbeddedPortal(start_timeout=60)\n"
         "note(portal)\n"
         "portal.start()\n"
         "told.append(trio.run(portal.is_listening))\n"
@@ -80,7 +80,7 @@ def test_one_that_does_not_start(alone: Sandbox) -> None:
     """It is not waited for, and the log has its words."""
     noted, said = run(
         alone,
-        "first, second = EmbeddedPortal(60), EmbeddedPortal(60)\n"
+        "first, second = EmbeddedPortal(start_timeout=60), EmbeddedPortal(start_timeout=60)\n"
         "first.start()\n"
         "told.append(trio.run(first.is_listening))\n"
         "second.start()\n"
@@ -96,7 +96,7 @@ def test_one_that_ended_is_replaced(alone: Sandbox) -> None:
     """M5: also where it was another mount's."""
     noted, said = run(
         alone,
-        "other, portal = EmbeddedPortal(60), EmbeddedPortal(60)\n"
+        "other, portal = EmbeddedPortal(start_timeout=60), EmbeddedPortal(start_timeout=60)\n"
         "other.start()\n"
         "async def main():\n"
         "    await other.is_listening()\n"

@@ -26,7 +26,7 @@ class Proxy:
         self._listener.bind(("127.0.0.1", port))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.requests: list[str] = []
-        """The targets of the requests so far."""
+        """The targets of the requests so far, without the one that a new mount sends (M3)."""
         self.delay = 0.0
         """Seconds by which each request is delayed."""
         self.stalling = False
@@ -77,7 +77,8 @@ class Proxy:
         with suppress(OSError):
             while piece := source.recv(_PIECE):
                 if is_request:
-                    self.requests += [found.decode() for found in _REQUEST.findall(piece)]
+                    found = [target.decode() for target in _REQUEST.findall(piece)]
+                    self.requests += [each for each in found if not each.endswith("/stats")]
                     if self.stalling:
                         self.stalled.set()
                         continue

@@ -5,6 +5,7 @@ Each test has a network of its own, in which the default port is free.
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -16,6 +17,14 @@ from tests.mount.namespaces import Namespace
 from tests.skymount_process import SKYMOUNT, Mount, Sandbox, Watched, output, read_status
 
 DEFAULT = "http://127.0.0.1:4280"
+
+LISTENS_AS_ANOTHER = """
+import os, socket, sys
+os.setuid(1234)
+with socket.create_server(("127.0.0.1", 4280)):
+    print(flush=True)
+    sys.stdin.read()
+"""
 
 ANSWERS = """
 import socket, sys
@@ -155,12 +164,13 @@ def test_two_mounts_share_one_portal(alone: Sandbox, something: Path) -> None:
 
 
 def test_our_own_portal_that_does_not_start_is_a_warning(alone: Sandbox) -> None:
-    """Its reason is in the log."""
+    """M3: with the reason, which is in the log too."""
     (alone.root / "data/skymount").mkdir()
     (alone.root / "data/skymount/portal").write_text("in the way")
     with alone.mounted(clean=False) as mount:
-        assert "the embedded portal did not start, see the log" in mount.warnings
-        assert " WARNING portal: skymount: Invalid value for '--data'" in alone.log.read_text()
+        said = "the embedded portal did not start: Invalid value for '--data': Directory"
+        assert said in mount.warnings
+        assert " WARNING portal: Invalid value for '--data'" in alone.log.read_text()
 
 
 def test_what_our_own_portal_says_is_in_the_log(alone: Sandbox) -> None:
@@ -197,3 +207,29 @@ def test_a_mount_whose_portal_ends_with_another_mount_starts_its_own(
 def test_upload_without_any_portal_says_how_to_get_one(alone: Sandbox, something: Path) -> None:
     said = alone.fail("upload", something)
     assert "start a portal with `skymount portal serve` or `skymount mount`" in said
+
+
+def test_a_portal_of_another_user_is_not_used(
+    alone: Sandbox, namespace: Namespace, something: Path
+) -> None:
+    """M5: if that is another user, its portal is not used unless it is named. The mount then says
+    so and starts its own on a free port, which the user's commands find, and they refuse to work
+    without any.
+    """
+    if os.getuid() != 0:
+        pytest.skip("only root can be someone else")
+    theirs = namespace.start(sys.executable, "-c", LISTENS_AS_ANOTHER)
+    assert theirs.stdout is not None
+    assert theirs.stdout.readline() == b"\n"
+    said = alone.fail("upload", something)
+    assert said.startswith(f"{DEFAULT}: another user (uid 1234) listens there, who would see")
+    with alone.mounted() as mount:
+        own = mount.status()["portals"][0]
+        assert own != DEFAULT
+        assert mount.warnings == (
+            f"skymount: warning: {DEFAULT}: another user (uid 1234) listens there, and is not "
+            f"used by default; your own portal is at {own}\n"
+        )
+        skylink = alone.succeed("upload", something).strip()
+        found = output([*mount.prefix, "cat", mount.skylink(skylink) / "something.txt"])
+        assert found == b"something"

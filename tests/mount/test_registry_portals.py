@@ -116,6 +116,29 @@ def test_write_while_a_portal_is_away(sandbox: Sandbox, portals: list[Portal], t
     assert owner.pending() == []
 
 
+def test_new_files_while_a_portal_is_away(
+    sandbox: Sandbox, portals: list[Portal], tmp_path: Path
+) -> None:
+    """G3: what is not there is ENOENT below one's own key, unless it was seen before; below others'
+    keys it is an error.
+    """
+    one, two = portals
+    owner = Owner.make(sandbox, one.url)
+    with mounted(owner, two.url) as (_, files):
+        assert write(files, "only at the second", "seen")
+    text = tmp_path / "text"
+    text.write_text("[\n  1\n]\n")
+    two.kill()
+    with mounted(owner, one.url, two.url) as (mount, files):
+        for directory, name in ((files, "new"), (mount.path / "skydb" / HOME, "new.json")):
+            assert "No such file" in run(["cat", directory / name]).stderr
+            assert run(["cp", text, directory / name]).returncode == 0
+            assert run(["cat", directory / name]).stdout.split() == ["[", "1", "]"]
+        stranger = mount.path / "registry" / ("ab" * 32)
+        for path in (files / "seen", stranger / "x"):
+            assert "Input/output error" in run(["cat", path]).stderr
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_silent_portal(sandbox: Sandbox, portals: list[Portal], first: bool) -> None:
     """Writes succeed, whichever portal it is; it gets them once it goes on."""

@@ -230,6 +230,18 @@ def _exit_code(error: SkymountError) -> int:
 def _fail(text: str, code: int) -> NoReturn:
     from skymount.cli.output import escape  # the text may be a portal's
 
+    line = " ".join(text.split())
     with suppress(OSError):
-        click.echo(f"skymount: {escape(' '.join(text.split()))}", err=True)
+        if _wants_json():
+            import json
+
+            click.echo(json.dumps({"error": line, "exit_code": code}), err=True)
+        else:
+            click.echo(f"skymount: {escape(line)}", err=True)
     sys.exit(code)
+
+
+def _wants_json() -> bool:
+    """Whether --json was given; also to a command that was not understood."""
+    options = sys.argv[1:]
+    return "--json" in (options[: options.index("--")] if "--" in options else options)

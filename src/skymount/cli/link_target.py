@@ -1,19 +1,20 @@
 """The argument LINK: a skylink or a domain, with a path in the tree that a mount shows of it."""
 
+import os
 import re
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes
 
 import click
 
 from skymount.cli import EXIT_NOT_FOUND
 from skymount.cli.output import escape, warn
 from skymount.content.model.skyfile import Verified, VerifyPolicy
-from skymount.errors import BadContentError, NotFoundError
+from skymount.errors import BadContentError, MalformedError, NotFoundError
 from skymount.fs.skylinks.tree import Tree, TreeDirectory, TreeFile, TreeNode
 from skymount.fs.subtree import NAME_MAX
 from skymount.portal.client.base import PortalReader
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from skymount.wire.hns import DomainRecord
 
 HNS = "hns://"
+_HNS_DIRECTORY = "hns/"  # as in a mount
+
+_SKYLINK_LIKE = re.compile(r"[A-Za-z0-9_-]{40,60}")
 
 # Unicode: control characters, invisible ones, line breaks, and surrogates (bytes, not UTF-8).
 _UNSAFE_CATEGORIES = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
@@ -51,9 +55,20 @@ class ParsedLink:
 
     @classmethod
     def parse(cls, text: str) -> "ParsedLink":
-        """Parse any form of `split_link`, or ``hns://domain/path``; MalformedError otherwise."""
+        """Parse any form of `split_link`, ``hns://domain/path`` or ``hns/domain/path``, or a path
+        inside a mount; MalformedError otherwise.
+        """
+        if text[: len(_HNS_DIRECTORY)] == _HNS_DIRECTORY:
+            text = HNS + text[len(_HNS_DIRECTORY) :]
         if text[: len(HNS)].lower() != HNS:
-            skylink, path = split_link(text)
+            try:
+                skylink, path = split_link(text)
+            except MalformedError as error:
+                inside = _inside_mount(text)
+                if inside is None:
+                    raise MalformedError(f"{error}{_advice(text)}") from None
+                found = cls.parse(inside)
+                return cls(text, found.root, found.path)
             return cls(text, skylink, _decoded(path))
         from skymount.wire.hns import parse_domain
 
@@ -69,6 +84,32 @@ class ParsedLink:
             return (await hns.resolve(client.http, domain, client.options)).record
         except NotFoundError as error:
             raise NotFoundError(f"{domain}: there is no such name", status=error.status) from None
+
+
+def _inside_mount(text: str) -> str | None:
+    """Return the link of a path inside a mount of ours: what is below ``skylinks`` or ``hns``."""
+    from skymount.fs import mountpoint
+
+    path = os.path.abspath(os.path.expanduser(text))
+    for mounted in mountpoint.mounts_of(os.getuid()):
+        if path.startswith(f"{mounted}/"):
+            kind, _, rest = path[len(mounted) + 1 :].partition("/")
+            if kind in ("skylinks", "hns") and rest:
+                prefix = HNS if kind == "hns" else ""
+                return prefix + quote(os.fsencode(rest))
+    return None
+
+
+def _advice(text: str) -> str:
+    """Return what may have been meant that is no skylink."""
+    first = text.rpartition("://")[2].partition("/")[0]
+    if os.path.exists(text):
+        return "; it is a file on this machine, which `skymount upload` uploads"
+    if _SKYLINK_LIKE.fullmatch(first):
+        return f"; a skylink has 46 characters, this one {len(first)}"
+    if "." in first and "://" not in text:
+        return f"; did you mean the domain {HNS}{text}?"
+    return "; a skylink has 46 characters, a domain begins with hns://"
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,9 +30,9 @@ def load_settings(
 
 
 def _default_data() -> Path:
-    import platformdirs
+    from skymount.default_portal import default_data
 
-    return platformdirs.user_data_path("skymount") / "portal"
+    return default_data()
 
 
 data_option = click.option(
@@ -72,9 +72,28 @@ def _with_settings(command: F) -> F:
     @wraps(command)
     def with_settings(**parameters: Any) -> Any:
         given = {name: parameters.pop(name) for name in _FLAGS if name in parameters}
-        return command(settings=load_settings(**given), **parameters)
+        return command(settings=_with_default_portal(load_settings(**given)), **parameters)
 
     return cast("F", with_settings)
+
+
+def _with_default_portal(settings: "Config") -> "Config":
+    """Return the configuration with this user's own portal, if another user has the default one."""
+    from dataclasses import replace
+
+    from skymount import default_portal
+
+    if settings.portals:
+        return settings
+    found = default_portal.find()
+    if not found.url:
+        url = settings.default_portal
+        raise click.ClickException(
+            f"{url}: another user (uid {found.foreign_uid}) listens there, who would see what you "
+            f"send, so it is not used by default; name a portal with --portal URL (that one with "
+            f"--portal {url}), or `skymount mount` starts one of your own"
+        )
+    return replace(settings, default_portal=found.url)
 
 
 _verify_option = click.option(

@@ -61,11 +61,18 @@ def progress() -> Iterator[Progress | None]:
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TransferSpeedColumn
+    from rich.progress import BarColumn, DownloadColumn, ProgressColumn, Task
     from rich.progress import Progress as Bar
+    from rich.text import Text
 
-    with Bar(
-        BarColumn(), DownloadColumn(), TransferSpeedColumn(), console=Console(stderr=True)
-    ) as bar:
+    class Speed(ProgressColumn):
+        """Bytes a second, in the same units as all else; rich has decimal ones only."""
+
+        def render(self, task: Task) -> Text:
+            speed = task.finished_speed or task.speed
+            return Text("?" if speed is None else f"{readable_size(int(speed))}/s")
+
+    columns = (BarColumn(), DownloadColumn(binary_units=True), Speed())
+    with Bar(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -376,7 +376,14 @@ def _with_advice(settings: Config, error: BaseException) -> BaseException:
             "is to be believed, `skymount registry forget --seen KEY DATAKEY`"
         )
         return error
-    if settings.portals or not isinstance(error, UnavailableError):
+    if isinstance(error, UnavailableError) and settings.portals:
+        from skymount.portal.http.portal_check import advice_for
+
+        advice = advice_for(error.message)
+        if advice and advice not in error.message:
+            error.message += f"; {advice}"
+        return error
+    if not isinstance(error, UnavailableError):
         return error
     return UnavailableError(
         f"{error}; start a portal with `skymount portal serve` or `skymount mount`, "

@@ -62,8 +62,10 @@ def pieces(skyfile: Skyfile, offset: int, size: int) -> Iterator[tuple[int, int]
 class StagingDirectory:
     """A temporary directory inside `parent`; an OSError names the destination, not this one."""
 
-    def __init__(self, parent: str) -> None:
+    def __init__(self, parent: str, shown: str | None = None) -> None:
+        """`shown` is what errors call the place of the files; `parent` by default."""
         self._parent = parent
+        self._label = parent if shown is None else shown
         self._name = ""
         self._outside = self._inside = self._tree = -1
         self._descriptors: list[int] = []
@@ -155,7 +157,7 @@ class StagingDirectory:
 
     def place_directory(self, name: str) -> None:
         """Move the whole tree to a new name in `parent`; DestinationError when it is taken."""
-        with self._naming(name):
+        with self._naming():
             if _exists(name, self._outside):
                 raise taken(os.path.join(self._parent, name))
             os.rename(_TREE, name, src_dir_fd=self._inside, dst_dir_fd=self._outside)
@@ -213,7 +215,7 @@ class StagingDirectory:
         return found
 
     def _shown(self, path: str | bytes) -> str:
-        return os.path.join(self._parent, os.fsdecode(path))
+        return os.path.join(self._label, os.fsdecode(path)) if path else self._label
 
     @contextmanager
     def _naming(self, path: str | bytes = "") -> Iterator[None]:

@@ -16,14 +16,14 @@ from skymount.portal.options import DEFAULT_SVC_PORTAL_URL
 
 log = logging.getLogger(__name__)
 
-PROBE_TIMEOUT = 0.3  # seconds for a connection to a portal; only a warning depends on it
+_PROBE_TIMEOUT = 0.3  # seconds for a connection to a portal
 _START_TIMEOUT = 15.0  # seconds that the embedded portal may take to listen
 _CHECK_INTERVAL = 2.0  # seconds between checks of the default address
 _MAX_BACKOFF = 60.0  # seconds between attempts to start a portal that does not start
 _MAX_LINE = 4096  # bytes of its output that are logged as one line
 
 
-def is_reachable(url: str, timeout: float = PROBE_TIMEOUT) -> bool:
+def is_reachable(url: str, timeout: float = _PROBE_TIMEOUT) -> bool:
     """Whether something listens at a portal's address."""
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -37,11 +37,21 @@ def is_reachable(url: str, timeout: float = PROBE_TIMEOUT) -> bool:
 class EmbeddedPortal:
     """The embedded portal as a child process, which ends when this process does, even if killed."""
 
-    def __init__(self, start_timeout: float = _START_TIMEOUT) -> None:
-        """`start_timeout` is the seconds that it may take to listen."""
+    def __init__(
+        self,
+        url: str = DEFAULT_SVC_PORTAL_URL,
+        foreign_uid: int | None = None,
+        *,
+        start_timeout: float = _START_TIMEOUT,
+    ) -> None:
+        """`foreign_uid` is the other user who has the default address, if it is taken so;
+        `start_timeout` the seconds that it may take to listen.
+        """
+        self.url, self.foreign_uid = url, foreign_uid
         self._start_timeout = start_timeout
         self._process: subprocess.Popen[bytes] | None = None
         self._log_thread = threading.Thread()
+        self._last_line = ""
 
     @property
     def is_running(self) -> bool:
@@ -52,9 +62,10 @@ class EmbeddedPortal:
         return self._process is not None
 
     def start(self) -> None:
-        """Start it at the default address; MountError when it cannot be started."""
+        """Start it at its address; MountError when it cannot be started."""
         self.stop()
-        address = urlsplit(DEFAULT_SVC_PORTAL_URL).netloc
+        self._last_line = ""
+        address = urlsplit(self.url).netloc
         command = [sys.executable, "-P", "-m", "skymount", "portal", "serve", "--listen", address]
         try:
             self._process = subprocess.Popen(
@@ -70,9 +81,14 @@ class EmbeddedPortal:
                 "name a portal with --portal URL"
             ) from None
         self._log_thread = threading.Thread(
-            target=_log_lines, args=(self._process.stderr,), daemon=True
+            target=self._log_lines, args=(self._process.stderr,), daemon=True
         )
         self._log_thread.start()
+
+    @property
+    def last_line(self) -> str:
+        """The last line that it printed: why it ended, if it did."""
+        return self._last_line
 
     async def is_listening(self) -> bool:
         """Wait until it listens; False if it ended or took too long."""
@@ -87,15 +103,15 @@ class EmbeddedPortal:
         return False
 
     async def keep_running(self) -> None:
-        """Start one when the default address cannot be reached: another mount's may have ended."""
+        """Start one when its address cannot be reached: another mount's may have ended."""
         pause = _CHECK_INTERVAL
         while True:
             await trio.sleep(pause)
             if self.is_running or await trio.to_thread.run_sync(
-                is_reachable, DEFAULT_SVC_PORTAL_URL, abandon_on_cancel=True
+                is_reachable, self.url, abandon_on_cancel=True
             ):
                 continue
-            log.warning("no portal answers at %s any more, starting one", DEFAULT_SVC_PORTAL_URL)
+            log.warning("no portal answers at %s any more, starting one", self.url)
             started = False
             try:
                 await trio.to_thread.run_sync(self.start)
@@ -118,8 +134,10 @@ class EmbeddedPortal:
         self._log_thread.join(5)
         process.stdout.close()
 
-
-def _log_lines(stderr: IO[bytes]) -> None:
-    with stderr:
-        for line in iter(partial(stderr.readline, _MAX_LINE), b""):
-            log.warning("portal: %s", line.decode("utf-8", "backslashreplace").rstrip())
+    def _log_lines(self, stderr: IO[bytes]) -> None:
+        with stderr:
+            for line in iter(partial(stderr.readline, _MAX_LINE), b""):
+                text = line.decode("utf-8", "backslashreplace").rstrip()
+                text = text.removeprefix("skymount: ")
+                self._last_line = text
+                log.warning("portal: %s", text)

@@ -10,7 +10,7 @@ from functools import partial
 
 import trio
 
-from skymount import keyring, process_hardening, systemd
+from skymount import default_portal, keyring, process_hardening, systemd
 from skymount.config import Config
 from skymount.content.cache import block_store
 from skymount.content.cache.block_store import BlockStore
@@ -49,13 +49,13 @@ from skymount.fs.subtree import Subtree
 from skymount.keyring import Keyring
 from skymount.portal.failover import Portals, open_portals
 from skymount.portal.ledger.ledger import Ledger, default_path
-from skymount.portal.options import DEFAULT_SVC_PORTAL_URL
 from skymount.portal.registry.entry_state import EntryState
 from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig, ResolvableName
 from skymount.portal.registry.owed_sender import OwedSender
 from skymount.portal.registry.read_repair import ReadRepair
 from skymount.portal.registry.spool_retry import SpoolRetry
 from skymount.portal.registry.verified_registry import VerifiedRegistry
+from skymount.storage.write_check import write_problem
 
 log = logging.getLogger(__name__)
 
@@ -83,8 +83,11 @@ def run(
     sys.setswitchinterval(_SWITCH_INTERVAL)
     gc.freeze()  # objects that exist now are never garbage
     gc.set_threshold(*_GC_THRESHOLDS)
-    embedded = EmbeddedPortal()
-    if not config.portals and not is_reachable(DEFAULT_SVC_PORTAL_URL):
+    found = default_portal.find()
+    url = found.url or default_portal.free_url()
+    embedded = EmbeddedPortal(url, None if config.portals else found.foreign_uid)
+    config = replace(config, default_portal=url)
+    if not config.portals and not is_reachable(url):
         embedded.start()
     try:
         trio.run(partial(_serve, config, report, embedded, reread or (lambda: config), stop_grace))
@@ -119,10 +122,15 @@ async def _serve(
         loader = SkyfileLoader(portals, config.verify)
         reader = await _open_reader(stack, config, loader, portals, status, report)
         nursery = await stack.enter_async_context(trio.open_nursery())
-        registry = VerifiedRegistry(portals, ledger, policy=config.registry_writes)
+        keys = KeyringCache(Keyring(keyring.default_path()))
+        registry = VerifiedRegistry(
+            portals,
+            ledger,
+            policy=config.registry_writes,
+            is_own=lambda public_key: keys.pair(public_key) is not None,
+        )
         if config.send_pending:
             registry.repair = _read_repair(registry, ledger, nursery)
-        keys = KeyringCache(Keyring(keyring.default_path()))
         urls = [each.url for each in portals.clients]
         reads = WaitingReads(portals.may_answer, portals.ask_for_signs, urls)
         resolver = NameResolver(
@@ -220,6 +228,8 @@ def _open_store(config: Config, buffers: BufferPool, report: Report) -> BlockSto
         if config.disk_cache < block_store.MIN_SIZE:
             least = f"{block_store.MIN_SIZE >> 20} MiB"
             warning = f"disk_cache: hardly anything fits; give it {least} or more, or turn it off"
+        elif problem := write_problem(block_store.default_path()):
+            warning = f"{problem}; nothing more is cached until that is mended"
     except CacheError as error:
         warning = f"{error}; nothing is kept on disk"
     if warning:

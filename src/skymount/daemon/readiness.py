@@ -10,11 +10,18 @@ import trio
 
 from skymount import systemd
 from skymount.config import Config
-from skymount.daemon.embedded_portal import PROBE_TIMEOUT, EmbeddedPortal, is_reachable
+from skymount.daemon.embedded_portal import EmbeddedPortal
 from skymount.daemon.watchdog import feed_watchdog
 from skymount.fs.skylinks.waiting_reads import KERNEL_LIMIT, WaitingReads
+from skymount.portal.http.portal_check import problem_with
+from skymount.portal.ledger.ledger import default_path
+from skymount.portal.options import DEFAULT_SVC_PORTAL_URL, PortalOptions
+from skymount.storage.write_check import write_problem
 
 log = logging.getLogger(__name__)
+
+CHECK_LIMIT = 2.0
+"""Seconds that portals get to answer; only warnings depend on it."""
 
 # With the kernel's defaults (128 KiB, 12 requests) a file is read at half the speed, and sixteen
 # readers do a quarter fewer random reads at 50 ms each. Reads that hang take up places too.
@@ -35,14 +42,15 @@ async def announce(
     config: Config, report: Report, embedded: EmbeddedPortal, reads: WaitingReads
 ) -> None:
     """Report that the mount is ready, once it answers; then keep an embedded portal running."""
-    warning = await _portal_warning(config, embedded)
-    if warning:
-        log.warning(warning)
-        report.warning(warning)
+    of_own = await _embedded_warnings(embedded)
     tune = partial(_tune_kernel, config.mountpoint, read_ahead=config.read_ahead)
     reads.limit = await trio.to_thread.run_sync(tune, abandon_on_cancel=True)
     log.info("%s: mounted, portals: %s", config.mountpoint, " ".join(config.portal_urls))
     systemd.notify(f"READY=1\nSTATUS=mounted at {config.mountpoint}")
+    of_ledger = await trio.to_thread.run_sync(_ledger_warning, abandon_on_cancel=True)
+    for warning in filter(None, [*of_own, *await _portal_warnings(config, embedded), of_ledger]):
+        log.warning("%s", warning)
+        report.warning(warning)
     report.ready()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(feed_watchdog, config.mountpoint)
@@ -83,22 +91,42 @@ def _write(path: str, value: int) -> None:
         file.write(str(value))
 
 
-async def _portal_warning(config: Config, embedded: EmbeddedPortal) -> str:
-    started = embedded.was_started
-    if started and await embedded.is_listening():
-        return ""
-    silent = list(config.portal_urls)
+async def _embedded_warnings(embedded: EmbeddedPortal) -> list[str]:
+    """Wait for the embedded portal if it was started; return what there is to say of it."""
+    found = []
+    if embedded.foreign_uid is not None:
+        found.append(
+            f"{DEFAULT_SVC_PORTAL_URL}: another user (uid {embedded.foreign_uid}) listens there, "
+            f"and is not used by default; your own portal is at {embedded.url}"
+        )
+    if embedded.was_started and not await embedded.is_listening():
+        reason = embedded.last_line.partition(" See `")[0] or "it said nothing"
+        found.append(f"the embedded portal did not start: {reason}; name one with --portal URL")
+    return found
 
-    async def probe(url: str) -> None:
-        if await trio.to_thread.run_sync(is_reachable, url, abandon_on_cancel=True):
-            silent.remove(url)
 
-    # a limit of its own: looking up a host name has none
-    with trio.move_on_after(2 * PROBE_TIMEOUT):
-        async with trio.open_nursery() as probes:
-            for url in config.portal_urls:
-                probes.start_soon(probe, url)
-    if not silent:
+async def _portal_warnings(config: Config, embedded: EmbeddedPortal) -> list[str]:
+    """Return what keeps portals from being used: each is sent one request."""
+    if embedded.was_started:
+        return []
+    problems = dict.fromkeys(config.portal_urls, "")
+
+    async def check(url: str) -> None:
+        options = PortalOptions.parse(url, **config.portal_options[url])
+        problems[url] = await problem_with(options, CHECK_LIMIT)
+
+    async with trio.open_nursery() as checks:
+        for url in problems:
+            checks.start_soon(check, url)
+    return [each for each in problems.values() if each]
+
+
+def _ledger_warning() -> str:
+    """Return what keeps the mount from keeping what it knows of registry entries."""
+    problem = write_problem(default_path().parent)
+    if not problem:
         return ""
-    failed = "the embedded portal did not start, see the log; " if started else ""
-    return f"{failed}{' '.join(silent)} does not answer yet; the tree works once it does"
+    return (
+        f"{problem}; until that is mended entries and documents cannot be written, and old entries "
+        "that portals show go unnoticed"
+    )

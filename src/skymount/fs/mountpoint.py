@@ -4,6 +4,7 @@ import errno
 import os
 import re
 import shutil
+import stat
 import subprocess
 import threading
 from dataclasses import dataclass, field
@@ -201,7 +202,13 @@ def _check_fuse(allow_other: bool, system: FuseSystem) -> None:
             f"{system.device}: you may not use it; let users in with "
             f"`sudo chmod 666 {system.device}`, as most systems do, or join its group"
         )
-    if shutil.which(system.fusermount) is None:
+    helper = shutil.which(system.fusermount)
+    if helper is not None and os.geteuid() != 0 and not os.stat(helper).st_mode & stat.S_ISUID:
+        raise MountError(
+            f"{helper} is not setuid root, so only root can mount: `sudo chmod u+s {helper}`, or "
+            "install the package fuse3 again"
+        )
+    if helper is None:
         raise MountError(
             f"{system.fusermount} is missing: install the package fuse3 "
             "(`sudo apt install fuse3`, `sudo dnf install fuse3`)"

@@ -264,6 +264,8 @@ def _ca_file(value: object, name: str) -> str:
 
 
 def _redirect_host(host: str, name: str) -> tuple[str, int | None]:
+    if "*" in host:
+        raise MalformedError(f"{name}: {host[:_SHOWN]!r}: each host has to be named, without '*'")
     parts = urlsplit(parse_portal_url(f"http://{host}"))
     if parts.path or not parts.hostname:
         raise MalformedError(f"{name}: {host[:_SHOWN]!r} is neither host nor host:port")

@@ -310,3 +310,24 @@ def test_a_portal_that_is_away(sandbox: Sandbox) -> None:
     box = sandbox.with_env(SKYMOUNT_PORTALS="http://127.0.0.1:9")
     for command in ("ls", "cat", "download", "metadata"):
         assert "cannot be reached" in box.fail(command, "A" * 46)
+
+
+def test_sizes_for_people(box: Sandbox) -> None:
+    (box.root / "big").write_bytes(bytes(1536 << 10))
+    (box.root / "site").mkdir()
+    (box.root / "big").rename(box.root / "site/big")
+    skylink = box.succeed("upload", "site").strip()
+    assert " 1.5 MiB " in box.succeed("ls", "-lh", skylink)
+    assert " 1572864 " in box.succeed("ls", "-l", skylink)
+
+
+def test_binary_data_and_a_terminal(box: Sandbox) -> None:
+    """It would garble the terminal; a pipe gets it, and with --force a terminal does."""
+    (box.root / "binary").write_bytes(b"\0\x1b[2J")
+    skylink = box.succeed("upload", "binary").strip()
+    assert box.succeed("cat", skylink) == "\0\x1b[2J"
+    for args, code in ((["cat", skylink], 1), (["cat", "--force", skylink], 0)):
+        command = " ".join([*SKYMOUNT, *args])
+        done = box.run("script", "-qec", command, "/dev/null")
+        assert done.returncode == code, done.stdout
+        assert ("it is binary" in done.stdout) == (code == 1)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.skymount_process import Sandbox
+from tests.skymount_process import Sandbox, clear_mounts, mounts_at
 
 
 def test_no_mount_point(sandbox: Sandbox) -> None:
@@ -45,4 +45,19 @@ def test_umount_of_what_is_not_mounted(sandbox: Sandbox) -> None:
     path = sandbox.directory()
     assert sandbox.fail("umount", path) == f"{path}: nothing is mounted there"
     assert "nothing is mounted there" in sandbox.fail("umount", sandbox.root / "absent")
-    assert "Missing argument" in sandbox.fail("umount", code=2)
+    assert "name a mount point" in sandbox.fail("umount", code=2)
+
+
+def test_umount_by_name_and_of_several(sandbox: Sandbox, portal: str) -> None:
+    one, two = sandbox.directory("one"), sandbox.directory("two")
+    sandbox.configure(f'portals = ["{portal}"]\n[mounts.home]\nmountpoint = "{one}"\n')
+    try:
+        for args in (("--name", "home"), (two,)):
+            sandbox.succeed("mount", *args)
+        assert sandbox.succeed("umount", two, "--name", "home") == ""
+        assert mounts_at(one) == mounts_at(two) == []
+        sandbox.succeed("mount", "--name", "home")
+        inside = f"{one}/skylinks/{'A' * 46}/x"
+        assert "no portal has it" in sandbox.fail("cat", inside, code=3)
+    finally:
+        clear_mounts(sandbox.root)

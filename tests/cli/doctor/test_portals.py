@@ -6,7 +6,8 @@ import socket
 import pytest
 
 from skymount.cli.doctor.finding import Level
-from skymount.cli.doctor.portals import check_clock, listener_uid
+from skymount.cli.doctor.portals import check_clock
+from skymount.default_portal import listener_uid
 
 URL = "http://a.example"
 NOON = 1704110400.0  # 2024-01-01 12:00 UTC

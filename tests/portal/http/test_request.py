@@ -73,3 +73,9 @@ def test_message_of_a_portal():
     """It is one line that a terminal shows as it is, and not a page."""
     error = call().error(RequestRefusedError, "a\x1b[2J\nb" + "x" * 1000)
     assert error.message == "a [2J b" + "x" * 293
+
+
+def test_a_short_key_is_not_masked_letter_by_letter():
+    """C6: where it stands alone it is."""
+    made = call(api_key="a").error(RequestRefusedError, "a bad key: a")
+    assert made.message == "*** bad key: ***"

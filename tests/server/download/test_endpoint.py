@@ -1,10 +1,11 @@
 """Downloads: URLs, headers, parameters, errors."""
 
 import itertools
+import urllib.request
 
 import pytest
 
-from skymount.server.download.endpoint import payload_ranges
+from skymount.server.download.endpoint import metadata_headers, payload_ranges
 from skymount.wire.http.byte_range import ByteRange
 from skymount.wire.skylink import Skylink
 from tests.server.http_client import Client, assert_same_headers, message_of
@@ -115,3 +116,20 @@ def test_cut_gives_every_slice_of_every_extent() -> None:
         ]
         assert b"".join(pieces) == joined[start:stop]
         assert all(pieces)
+
+
+def test_metadata_in_headers_is_what_a_client_can_take() -> None:
+    """An agent gets all of it under its dialect's name, any other one 16 KiB in all."""
+    names = ["svc-metadata", "Skynet-File-Metadata"]
+    for agent, own in (("x svc-agent/1", names[0]), ("Sia-Agent", names[1])):
+        assert metadata_headers(b"x" * 10**6, agent) == [(own, b"x" * 10**6)]
+    for size, found in ((8192, names), (8193, names[:1]), (16384, names[:1]), (16385, [])):
+        assert [name for name, _ in metadata_headers(b"x" * size, "curl/8")] == found
+
+
+def test_a_directory_of_many_files_can_be_fetched_by_any_client(client: Client) -> None:
+    """Python's own client refuses headers of more than 64 KiB."""
+    many = {f"{n:04}/{'x' * 20}": b"1" for n in range(1000)}
+    skylink = client.upload({**many, "index.html": b"<p>Hello</p>"}, filename="many")
+    with urllib.request.urlopen(f"{client.base_url}/{skylink}/", timeout=30) as answer:
+        assert answer.read() == b"<p>Hello</p>"

@@ -1,6 +1,7 @@
 """``skymount ls``, ``cat`` and ``metadata``: content without a mount, verified as by one."""
 
 import json
+import os
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
@@ -10,7 +11,7 @@ import click
 
 from skymount.cli import completion
 from skymount.cli.options import reading_options
-from skymount.cli.output import emit, escape, json_option
+from skymount.cli.output import emit, escape, json_option, readable_size
 from skymount.storage.atomic_file import write_all
 
 if TYPE_CHECKING:
@@ -24,13 +25,21 @@ if TYPE_CHECKING:
 STDOUT = 1  # the descriptor
 
 
-@click.command()
+@click.command(context_settings={"help_option_names": ["--help"]})
 @click.argument("link", shell_complete=completion.files)
 @click.option("-l", "is_long", is_flag=True, help="Show mode, size and content type as well.")
+@click.option("-h", "is_readable", is_flag=True, help="With -l: show sizes like 1.5 MiB.")
 @click.option("-R", "--recursive", is_flag=True, help="List everything below, by its path.")
 @reading_options
 @json_option
-def ls(link: str, is_long: bool, recursive: bool, as_json: bool, settings: "Config") -> None:
+def ls(
+    link: str,
+    is_long: bool,
+    is_readable: bool,
+    recursive: bool,
+    as_json: bool,
+    settings: "Config",
+) -> None:
     """List the files and directories at LINK, one a line.
 
     LINK is a skylink in any form or a domain (hns://NAME), with an optional path in which special
@@ -54,7 +63,7 @@ def ls(link: str, is_long: bool, recursive: bool, as_json: bool, settings: "Conf
     target.warn_of_hidden()
     nodes = target.walk() if recursive else target.children()
     found = list(nodes) or [(target.name.encode(), target.node)][: bool(target.path)]
-    emit(_listing(target, found) if as_json else None, as_json, _lines(found, is_long))
+    emit(_listing(target, found) if as_json else None, as_json, _lines(found, is_long, is_readable))
 
 
 def _listing(target: "LinkTarget", found: Sequence[tuple[bytes, "TreeNode"]]) -> dict[str, object]:
@@ -77,11 +86,15 @@ def _entry(path: bytes, node: "TreeNode") -> dict[str, object]:
     return {**common, "type": "file", "size": node.size, "content_type": node.content_type}
 
 
-def _lines(found: Sequence[tuple[bytes, "TreeNode"]], is_long: bool) -> Iterator[str]:
+def _lines(
+    found: Sequence[tuple[bytes, "TreeNode"]], is_long: bool, is_readable: bool
+) -> Iterator[str]:
     from skymount.fs.skylinks.tree import TreeFile
 
     rows = [
-        (str(node.size), node.content_type or "-") if isinstance(node, TreeFile) else ("-", "-")
+        (readable_size(node.size) if is_readable else str(node.size), node.content_type or "-")
+        if isinstance(node, TreeFile)
+        else ("-", "-")
         for _, node in found
     ]
     sizes = max((len(size) for size, _ in rows), default=0)
@@ -98,8 +111,9 @@ def _lines(found: Sequence[tuple[bytes, "TreeNode"]], is_long: bool) -> Iterator
 @click.argument(
     "links", metavar="LINK...", nargs=-1, required=True, shell_complete=completion.files
 )
+@click.option("--force", is_flag=True, help="Write binary data to a terminal, too.")
 @reading_options
-def cat(links: tuple[str, ...], settings: "Config") -> None:
+def cat(links: tuple[str, ...], force: bool, settings: "Config") -> None:
     """Write the content of each LINK to stdout.
 
     LINK names a file, or a directory with a single file in it. Content that mounts keep on disk is
@@ -114,17 +128,17 @@ def cat(links: tuple[str, ...], settings: "Config") -> None:
     from skymount.cli.session import run_with_content
 
     parsed = [ParsedLink.parse(link) for link in links]
-    run_with_content(settings, lambda session: _cat(session, parsed))
+    run_with_content(settings, lambda session: _cat(session, parsed, force))
 
 
-async def _cat(session: "ContentSession", links: Sequence["ParsedLink"]) -> None:
+async def _cat(session: "ContentSession", links: Sequence["ParsedLink"], force: bool) -> None:
     from skymount.cli.link_target import open_target
 
     for link in links:
-        await write_out(session, await open_target(session, link))
+        await write_out(session, await open_target(session, link), force=force)
 
 
-async def write_out(session: "ContentSession", target: "LinkTarget") -> int:
+async def write_out(session: "ContentSession", target: "LinkTarget", *, force: bool = False) -> int:
     """Write the file that a target is to stdout; return its size in bytes."""
     import trio
 
@@ -142,9 +156,18 @@ async def write_out(session: "ContentSession", target: "LinkTarget") -> int:
     warn_of_unverified(target.link.text, target.verified, session.policy)
     for at, length in pieces(skyfile, file.offset, file.size):
         data = await session.reader.read(skyfile, at, length)
+        if at == file.offset and not force and os.isatty(STDOUT) and _is_binary(bytes(data[:8192])):
+            raise click.ClickException(
+                f"{escape(target.link.text)}: it is binary, and would garble the terminal; send it "
+                "to a file or a program, or add --force"
+            )
         # abandoned on cancel: a pipe that nobody reads must not keep the command from ending
         await trio.to_thread.run_sync(write_all, STDOUT, data, abandon_on_cancel=True)
     return file.size
+
+
+def _is_binary(data: bytes) -> bool:
+    return b"\0" in data or b"\x1b" in data
 
 
 @click.command()

@@ -11,7 +11,7 @@ import click
 
 from skymount.cli import completion
 from skymount.cli.options import reading_options
-from skymount.cli.output import Progress, emit, escape, json_option, progress
+from skymount.cli.output import Progress, emit, escape, json_option, progress, readable_size
 from skymount.errors import BadContentError
 from skymount.storage.atomic_file import write_all
 from skymount.wire.http import requests
@@ -84,7 +84,8 @@ def download(
     elif os.isatty(2) and destination != "-":
         total = sum(size for _, size in saved.files)
         what = escape(saved.files[0][0]) if len(saved.files) == 1 else f"{len(saved.files)} files"
-        click.echo(f"{what}, {total} bytes", err=True)
+        where = "" if destination else f" in {escape(os.getcwd())}"
+        click.echo(f"saved {what}{where}, {readable_size(total)}", err=True)
     if saved.left_out:
         raise click.ClickException(f"{saved.left_out} files cannot be saved, see above")
 
@@ -188,7 +189,7 @@ async def _save_tree(
     path = (target.name if destination is None else destination).rstrip("/") or "/"
     exists = _is_directory(path, chosen=destination is not None)
     parent, name = (path, "") if exists else os.path.split(path)
-    with StagingDirectory(parent) as staging:
+    with StagingDirectory(parent, path) as staging:
         if exists:
             staging.check_merge(items, force=force)
         warn_of_unverified(target.link.text, target.verified, session.policy)

@@ -15,7 +15,7 @@ import click
 from skymount import file_permissions
 from skymount.cli import completion
 from skymount.cli.options import load_settings, mount_options
-from skymount.cli.output import warn
+from skymount.cli.output import escape, warn
 from skymount.errors import ConfigError, MountError, StorageError
 
 if TYPE_CHECKING:
@@ -108,6 +108,10 @@ def mount(mountpoint: str | None, name: str | None, foreground: bool, **flags: A
     begin_log = partial(log.log_to, log_file, settings.log_level)
     for warning in run_in_background(settings, begin_log, reread):
         warn(warning)
+    if os.isatty(2):
+        portals = " ".join(settings.portals) or f"{settings.default_portal}, or one of its own"
+        said = f"mounted at {settings.mountpoint}; portal: {portals}; log: {log_file}"
+        click.echo(escape(said), err=True)
 
 
 def _writable(path: str, *, is_default: bool) -> str:
@@ -127,19 +131,41 @@ def _writable(path: str, *, is_default: bool) -> str:
 
 
 @click.command()
-@click.argument("mountpoint", shell_complete=completion.mounted_paths)
+@click.argument(
+    "mountpoints", metavar="[MOUNTPOINT]...", nargs=-1, shell_complete=completion.mounted_paths
+)
+@click.option(
+    "--name",
+    metavar="NAME",
+    shell_complete=completion.mount_names,
+    help="Unmount what the table [mounts.NAME] of the configuration names.",
+)
 @click.option(
     "-z", "--lazy", is_flag=True, help="Detach now; the daemon ends when the mount is unused."
 )
-def umount(mountpoint: str, lazy: bool) -> None:
-    """Unmount MOUNTPOINT and wait until its daemon has ended.
+def umount(mountpoints: tuple[str, ...], name: str | None, lazy: bool) -> None:
+    """Unmount each MOUNTPOINT and wait until its daemon has ended.
 
     A warning says how many changes of registry entries are still to be posted.
 
     \b
     Example:
       skymount umount ~/sky
+      skymount umount --name home
     """
+    if name:
+        named = load_settings(name=name).mountpoint
+        if not named:
+            raise ConfigError(f"[mounts.{name}] has no mountpoint")
+        mountpoints = (*mountpoints, named)
+    if not mountpoints:
+        raise click.UsageError("name a mount point, or a table of the configuration with --name")
+    for each in mountpoints:
+        _unmount(each, lazy=lazy)
+    _warn_of_pending()
+
+
+def _unmount(mountpoint: str, *, lazy: bool) -> None:
     from skymount.fs import mountpoint as place
 
     path = place.resolve(mountpoint)
@@ -156,7 +182,6 @@ def umount(mountpoint: str, lazy: bool) -> None:
             signal.pidfd_send_signal(daemon, signal.SIGTERM)
         if not _has_ended(daemon, _TERM_TIMEOUT):
             raise MountError(f"{path}: unmounted, but its daemon is still running")
-    _warn_of_pending()
 
 
 def _warn_of_pending() -> None:

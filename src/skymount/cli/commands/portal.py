@@ -112,6 +112,7 @@ def serve(
       skymount portal serve --listen 0.0.0.0:4280 --password-file ./password
     """
     from skymount import systemd
+    from skymount.default_portal import write_address
     from skymount.server.config import PortalConfig
     from skymount.server.http.basic_auth import read_password
     from skymount.server.main import run
@@ -120,6 +121,7 @@ def serve(
     host, port = listen
 
     def say(url: str) -> None:
+        write_address(config.data, url)
         click.echo(f"listening on {url}")
         if not until_eof:  # an embedded portal is no service of its own
             systemd.notify(f"READY=1\nSTATUS=listening on {url}")

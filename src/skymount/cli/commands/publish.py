@@ -9,6 +9,7 @@ from skymount.cli import completion
 from skymount.cli.key_argument import EntryArgument, hashed_option
 from skymount.cli.options import portal_options
 from skymount.cli.output import emit, json_option, progress
+from skymount.cli.upload_selection import UploadSelection, selection_options
 from skymount.wire.skylink import Skylink
 
 if TYPE_CHECKING:
@@ -28,10 +29,17 @@ if TYPE_CHECKING:
 )
 @click.option("--as", "data_key", metavar="DATAKEY", required=True, help="Data key of the entry.")
 @hashed_option
+@selection_options
 @portal_options
 @json_option
 def publish(
-    path: Path, owner: str, data_key: str, hashed: bool, settings: "Config", as_json: bool
+    path: Path,
+    owner: str,
+    data_key: str,
+    hashed: bool,
+    selection: UploadSelection,
+    settings: "Config",
+    as_json: bool,
 ) -> None:
     """Upload the file or directory PATH under a link that stays the same; print that link.
 
@@ -39,8 +47,8 @@ def publish(
     registry entry that will point to the upload; the link is that entry's skylink, which leads to
     what was published last. Both go to all portals; registry_writes in the configuration says how
     many must have them. If the upload is done but the entry cannot be posted, the entry is
-    kept, see `skymount registry pending`. --json prints the skylink of the upload, the link, and
-    the revision.
+    kept, see `skymount registry pending`. Of a directory the same is left out as by `skymount
+    upload`. --json prints the skylink of the upload, the link, and the revision.
 
     \b
     Examples:
@@ -54,8 +62,9 @@ def publish(
 
     entry = EntryArgument(owner, data_key, hashed)
     pair = entry.key_pair()
-    body = UploadBody.of_path(path)
-    warn_of_empty_directories(path)
+    body = UploadBody.of_path(path, skips=selection.skips)
+    selection.report()
+    warn_of_empty_directories(path, selection)
     with progress() as bar:
 
         async def send(session: "WriteSession") -> "tuple[Skylink, int]":

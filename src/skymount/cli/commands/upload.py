@@ -13,6 +13,7 @@ import click
 
 from skymount.cli.options import portal_options
 from skymount.cli.output import emit, json_option, progress, warn
+from skymount.cli.upload_selection import UploadSelection, selection_options
 
 if TYPE_CHECKING:
     from skymount.config import Config
@@ -25,7 +26,13 @@ _POLL_INTERVAL = 0.2  # seconds after which a wait for standard input looks for 
 
 
 @click.command()
-@click.argument("path", type=click.Path(exists=True, path_type=Path, allow_dash=True))
+@click.argument(
+    "paths",
+    metavar="PATH...",
+    nargs=-1,
+    required=True,
+    type=click.Path(exists=True, path_type=Path, allow_dash=True),
+)
 @click.option("--name", metavar="NAME", help="Name of the file or directory in the skylink.")
 @click.option("--default-path", metavar="PATH", help="File that a browser is shown first.")
 @click.option("--no-default-path", is_flag=True, help="Show a browser no file first.")
@@ -46,7 +53,11 @@ _POLL_INTERVAL = 0.2  # seconds after which a wait for standard input looks for 
 )
 @click.option("--skykey-name", metavar="NAME", help="Let the portal encrypt it with this skykey.")
 @click.option("--skykey-id", metavar="ID", help="The same, by the skykey's id.")
-@click.option("--dry-run", is_flag=True, help="Upload nothing, only print the skylink.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Store nothing, only print the skylink. The portal works it out, and is sent all of it.",
+)
 @click.option(
     "--replicas",
     type=click.IntRange(min=1),
@@ -61,10 +72,11 @@ _POLL_INTERVAL = 0.2  # seconds after which a wait for standard input looks for 
     show_default=True,
     help="How much of standard input to keep, so that it can be sent to another portal.",
 )
+@selection_options
 @portal_options
 @json_option
 def upload(
-    path: Path,
+    paths: tuple[Path, ...],
     name: str | None,
     default_path: str | None,
     no_default_path: bool,
@@ -75,13 +87,20 @@ def upload(
     dry_run: bool,
     replicas: int,
     spool: str,
+    selection: UploadSelection,
     settings: "Config",
     as_json: bool,
 ) -> None:
     """Upload the file or directory PATH; print its skylink.
 
-    With - as PATH the file is read from standard input, and --name is required. A symbolic link to
-    a file is uploaded as that file.
+    Several PATHs are uploaded one after another, and get a skylink each. With - as PATH the file is
+    read from standard input, and --name is required. A symbolic link to a file is uploaded as that
+    file.
+
+    What is uploaded cannot be recalled, so some things in a directory are left out, with a line on
+    stderr: what belongs to version control, .env files, .ssh, .gnupg, private keys, editors' swap
+    files and .DS_Store. --all takes them along. A file .skymountignore in the directory, or below,
+    names what else to leave out, in the syntax of .gitignore; so does --exclude.
 
     The first portal that takes it gets it, in the order in which they are configured. If one
     fails, a warning says why, and which one has it in the end. With --replicas the same goes for N
@@ -95,11 +114,11 @@ def upload(
       pg_dump shop | skymount upload - --name shop.sql
       skymount upload --json site/ | jq -r .merkleroot
     """
-    from skymount.cli.session import run_with_portals
-    from skymount.cli.uploads import upload_once, upload_replicas
     from skymount.config_values import parse_size
     from skymount.portal.client.upload import upload_query
 
+    if len(paths) > 1 and (name or Path(_STDIN) in paths):
+        raise click.UsageError("--name and standard input go with a single PATH")
     if replicas > 1 and (dry_run or skykey_name or skykey_id):
         raise click.UsageError("--replicas goes with neither --dry-run nor a skykey")
     query = upload_query(
@@ -114,24 +133,35 @@ def upload(
     kept = parse_size(spool)
     if len(settings.portal_urls) < 2:
         kept = 0  # there is no other portal
-    with ExitStack() as stack:
-        body = _body(path, name or "", query, stack, kept)
-        if str(path) != _STDIN:
-            warn_of_empty_directories(path)
-        with progress() as bar:
+    for path in paths:
+        with ExitStack() as stack:
+            body = _body(path, name or "", query, stack, kept, selection)
+            result = _send(settings, body, replicas)
+        emit(json.loads(result.encode()), as_json, [str(result.skylink)])
 
-            async def send(portals: "Portals") -> "UploadResult":
-                sent = body.with_progress(bar)
-                if replicas == 1:
-                    return await upload_once(portals, sent)
-                return await upload_replicas(portals, sent, replicas)
 
-            result = run_with_portals(settings, send)
-    emit(json.loads(result.encode()), as_json, [str(result.skylink)])
+def _send(settings: "Config", body: "UploadBody", replicas: int) -> "UploadResult":
+    from skymount.cli.session import run_with_portals
+    from skymount.cli.uploads import upload_once, upload_replicas
+
+    with progress() as bar:
+
+        async def send(portals: "Portals") -> "UploadResult":
+            sent = body.with_progress(bar)
+            if replicas == 1:
+                return await upload_once(portals, sent)
+            return await upload_replicas(portals, sent, replicas)
+
+        return run_with_portals(settings, send)
 
 
 def _body(
-    path: Path, name: str, query: list[tuple[str, str]], stack: ExitStack, kept: int
+    path: Path,
+    name: str,
+    query: list[tuple[str, str]],
+    stack: ExitStack,
+    kept: int,
+    selection: UploadSelection,
 ) -> "UploadBody":
     """Prepare what is uploaded; of a pipe so many bytes are kept for another portal."""
     from skymount.portal.client.upload import UploadBody
@@ -139,7 +169,10 @@ def _body(
     from skymount.portal.client.upload_spool import UploadSpool
 
     if str(path) != _STDIN:
-        return UploadBody.of_path(path, name=name, query=query)
+        body = UploadBody.of_path(path, name=name, query=query, skips=selection.skips)
+        selection.report()
+        warn_of_empty_directories(path, selection)
+        return body
     if not name:
         raise click.UsageError("standard input has no name: add --name NAME")
     if stat.S_ISREG(os.fstat(0).st_mode):
@@ -170,9 +203,9 @@ def _error_pages(texts: tuple[str, ...]) -> dict[str, str]:
     return pages
 
 
-def warn_of_empty_directories(path: Path) -> None:
+def warn_of_empty_directories(path: Path, selection: UploadSelection) -> None:
     """Warn that empty directories are not uploaded."""
     from skymount.portal.client.upload_source import empty_directories
 
-    for empty in empty_directories(path):
+    for empty in empty_directories(path, selection.skips):
         warn(f"{empty}: empty, and not part of the upload")

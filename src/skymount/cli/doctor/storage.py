@@ -1,8 +1,6 @@
 """Checks of what is kept on disk: the cache, the ledger and the log."""
 
 import contextlib
-import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,8 +15,8 @@ from skymount.portal.ledger import ledger
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.owed_entry import owed_summary
 from skymount.portal.ledger.pending_write import summary
+from skymount.storage.write_check import free_space, write_problem
 
-_PROBE = bytes(64 << 10)
 _LEAST_FREE = 64 << 20  # bytes of a disk that counts as nearly full
 
 
@@ -34,7 +32,7 @@ def check_cache(config: Config, path: Path) -> Finding:
         used = store.info().bytes if store else 0
     except CacheError as error:
         return failure(subject, str(error), "nothing is cached there until that is mended")
-    free = _free(path)
+    free = free_space(path)
     size = readable_size(config.disk_cache)
     text = f"{path} holds {readable_size(used)} of {size}, {readable_size(free)} are free"
     if used + free < config.disk_cache:
@@ -48,7 +46,7 @@ def check_state(path: Path) -> Finding:
     subject = "state"
     if problem := write_problem(path):
         return failure(subject, problem, "writes to registry and skydb need it, and so do logs")
-    free = _free(path)
+    free = free_space(path)
     if free < _LEAST_FREE:
         return warning(subject, f"{path}: only {readable_size(free)} are free", "make room")
     return ok(subject, str(path))
@@ -70,41 +68,6 @@ def check_ledger(path: Path) -> Finding:
             return failure(subject, str(error), advice)
     text = "; ".join(filter(None, texts))
     return warning(subject, text) if text else ok(subject, f"{path}, nothing is pending")
-
-
-def write_problem(path: Path) -> str:
-    """Return why nothing can be written below a directory, which may be missing; or "".
-
-    In a directory that is there a file is written: quotas and full disks show themselves so only.
-    """
-    there = _nearest(path)
-    if not there.is_dir():
-        return f"{there}: not a directory"
-    if there != path:
-        may = os.access(there, os.W_OK | os.X_OK)
-        return "" if may else f"{path}: it cannot be made: {there} is not writable by you"
-    if problem := file_permissions.permission_problem(
-        path, path.stat(), file_permissions.WRITE_ACCESS
-    ):
-        return f"{path}: {problem}"
-    try:
-        with tempfile.TemporaryFile(dir=path) as file:
-            file.write(_PROBE)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        return f"{path}: nothing can be written there: {error.strerror}"
-    return ""
-
-
-def _nearest(path: Path) -> Path:
-    """Return the path, or the nearest directory above it that is there."""
-    return next(each for each in (path, *path.parents) if os.path.lexists(each))
-
-
-def _free(path: Path) -> int:
-    found = os.statvfs(_nearest(path))
-    return found.f_bavail * found.f_frsize
 
 
 def checks(config: Config) -> Iterator[Finding]:

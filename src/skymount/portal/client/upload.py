@@ -15,6 +15,7 @@ from skymount.errors import MalformedError
 from skymount.portal.client.arguments import text_mapping
 from skymount.portal.client.upload_source import (
     UPLOAD_CHUNK_SIZE,
+    Skip,
     UploadSource,
     checked_name,
     directory_sources,
@@ -102,16 +103,22 @@ class UploadBody:
 
     @classmethod
     def of_path(
-        cls, path: Path, *, name: str = "", field: str = "", query: Iterable[tuple[str, str]] = ()
+        cls,
+        path: Path,
+        *,
+        name: str = "",
+        field: str = "",
+        query: Iterable[tuple[str, str]] = (),
+        skips: Skip | None = None,
     ) -> Self:
         """Prepare a file or a whole directory; OSError or MalformedError when it cannot be sent.
 
-        `name` replaces its own name.
+        `name` replaces its own name. What `skips` says is left out of a directory.
         """
         if not path.is_dir():
             source = UploadSource.of_path(path, name)
             return cls([source], field=field or FILE_FIELD, query=query)
-        sources = directory_sources(path)
+        sources = directory_sources(path, skips) if skips else directory_sources(path)
         if not sources:
             raise MalformedError(f"{path}: there is no file in it")
         dirname = checked_name(name or path.resolve().name or "root", path)

@@ -6,7 +6,7 @@ import errno
 import mimetypes
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Self
@@ -168,17 +168,28 @@ def mapping_sources(files: Mapping[str, Content]) -> list[UploadSource]:
     return found
 
 
-def directory_sources(directory: Path) -> list[UploadSource]:
-    """List the regular files below a directory, sorted by path.
+Skip = Callable[[Path, Path, bool], bool]
+"""Whether something is left out of an upload: the directory that is uploaded, what is below it, and
+whether that is a directory."""
+
+
+def _take_all(*_: object) -> bool:
+    return False
+
+
+def directory_sources(directory: Path, skips: Skip = _take_all) -> list[UploadSource]:
+    """List the regular files below a directory that are not left out, sorted by path.
 
     Symbolic links are followed to files, but not to directories (there may be a loop).
     MalformedError names what cannot be stored: a device, a socket, a name that is not UTF-8.
     """
     found: list[UploadSource] = []
     for parent, subdirs, names in os.walk(directory, onerror=_raise):
-        subdirs.sort()
+        subdirs[:] = sorted(n for n in subdirs if not skips(directory, Path(parent, n), True))
         for name in names:
             file = Path(parent, name)
+            if skips(directory, file, False):
+                continue
             status = _status(file)
             if not stat.S_ISREG(status.st_mode):
                 raise MalformedError(f"{file}: only regular files can be uploaded")
@@ -203,7 +214,11 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def empty_directories(directory: Path) -> list[str]:
+def empty_directories(directory: Path, skips: Skip = _take_all) -> list[str]:
     """List the empty directories below, which a skylink cannot hold."""
-    found = os.walk(directory)
-    return [parent for parent, subdirs, names in found if not subdirs and not names]
+    found = []
+    for parent, subdirs, names in os.walk(directory):
+        if not subdirs and not names:
+            found.append(parent)
+        subdirs[:] = [name for name in subdirs if not skips(directory, Path(parent, name), True)]
+    return found

@@ -271,7 +271,9 @@ class HttpClient:
                     raise
             await trio.sleep(pause)
             if closings != self._transport.closings:
-                raise call.error(UnavailableError, "cannot be reached: the client was closed")
+                raise call.error(
+                    UnavailableError, f"{call.host} cannot be reached: the client was closed"
+                )
 
     def _call(
         self,

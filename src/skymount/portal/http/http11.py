@@ -193,7 +193,12 @@ class HTTP11Connection:
             return await self._dial(route.host, route.port, context, timeout, check)
         if route.is_tunnel and context is not None:
             raise httpx.UnsupportedProtocol("no tunnel for https goes through a proxy at https://")
-        stream = await self._dial(proxy.host, proxy.port, context, timeout, None)
+        try:
+            stream = await self._dial(proxy.host, proxy.port, context, timeout, None)
+        except httpx.ConnectError as error:
+            raise httpx.ConnectError(f"{proxy} of the environment: {error}") from error
+        except httpx.ConnectTimeout as error:
+            raise httpx.ConnectTimeout(f"{proxy} of the environment") from error
         if not route.is_tunnel:
             return stream
         try:
@@ -201,7 +206,7 @@ class HTTP11Connection:
                 await _open_tunnel(stream, route)
                 await stream.start_tls(await self._tls(), route.host)
                 return stream
-            raise httpx.ConnectTimeout("no tunnel through the proxy")
+            raise httpx.ConnectTimeout(f"no tunnel through {proxy}")
         except BaseException:
             stream.close()
             raise
@@ -245,9 +250,9 @@ async def _open_tunnel(stream: SocketStream, route: Route) -> None:
     head, _ = await _receive_head(stream, proxy, buffer, None)
     if not 200 <= head.status_code < 300:
         reason = head.reason.decode("ascii", "replace")
-        raise httpx.ProxyError(f"the proxy refuses a tunnel: {head.status_code} {reason}")
+        raise httpx.ProxyError(f"{route.proxy} refuses a tunnel: {head.status_code} {reason}")
     if buffer.rest:
-        raise httpx.ProxyError("the proxy sends something before the tunnel is used")
+        raise httpx.ProxyError(f"{route.proxy} sends something before the tunnel is used")
 
 
 # --- requests

@@ -24,6 +24,9 @@ class Proxy:
     authorization: bytes = field(default=b"", repr=False)
     """The value of a Proxy-Authorization header; empty without credentials."""
 
+    def __str__(self) -> str:
+        return f"the proxy {self.scheme}://{self.host}:{self.port}"
+
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
         return [(b"Proxy-Authorization", self.authorization)] if self.authorization else []

@@ -3,6 +3,7 @@
 import re
 from collections.abc import AsyncIterable
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from skymount import __version__
 from skymount.errors import PortalError
@@ -54,6 +55,11 @@ class Call:
         encoded = [(name.encode(), value.encode("latin-1")) for name, value in found.values()]
         return encoded, frozenset(name.encode() for name in private)
 
+    @property
+    def host(self) -> str:
+        """Who was asked, for messages."""
+        return urlsplit(self.shown_address).netloc or self.shown_address
+
     def error(
         self, kind: type[PortalError], message: str, status: int | None = None
     ) -> PortalError:
@@ -67,7 +73,10 @@ class Call:
 
     def _shown(self, text: str) -> str:
         for secret in sorted(self._secrets(), key=len, reverse=True):
-            text = text.replace(secret, "***")
+            if len(secret) < _SECRET:  # not letter by letter
+                text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "***", text)
+            else:
+                text = text.replace(secret, "***")
         return "".join(c if c.isprintable() else " " for c in text[:_WORDS])
 
     def _secrets(self) -> set[str]:

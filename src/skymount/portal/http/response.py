@@ -277,6 +277,7 @@ def translated(call: Call) -> Iterator[None]:
         raise call.error(kind, str(error)) from error
     except httpx.HTTPError as error:
         detail = str(error) or type(error).__name__
-        raise call.error(UnavailableError, f"cannot be reached: {detail}") from error
+        what = f"{call.host} cannot be reached: {detail}"
+        raise call.error(UnavailableError, what) from error
     except httpx.InvalidURL as error:
         raise call.error(RequestRefusedError, str(error)) from None

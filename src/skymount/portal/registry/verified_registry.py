@@ -71,16 +71,19 @@ class VerifiedRegistry(EntryReader):
         clock: Callable[[], float] = time.time,
         gave_up: Callable[[PendingWrite], None] | None = None,
         policy: WritePolicy = WritePolicy.ANY,
+        is_own: Callable[[bytes], bool] = lambda _: False,
     ) -> None:
         """`look` is seconds that a portal may look for an entry, `clock` the ledger's.
 
-        `policy` says how many portals must take a write. `fresh` is seconds for which a cached
+        `policy` says how many portals must take a write, and `is_own` whether the private key of a
+        public key is here. `fresh` is seconds for which a cached
         revision serves as the one that a rewrite follows. `gave_up` is called with each pending
         write that a posted one superseded; else it is logged.
         """
         super().__init__(portals, ledger, look=look, clock=clock)
         self._gave_up = gave_up or _log_superseded
         self._fresh_for = fresh
+        self._is_own = is_own
         self.posting = Posting(self, policy, look=look, clock=clock)
         self.spool_changed = trio.Event()  # who waits for the next change replaces it
         self._unsaved_failures: dict[int, tuple[str, PendingStatus]] = {}  # by id of the write
@@ -218,6 +221,17 @@ class VerifiedRegistry(EntryReader):
     def _enough(self) -> int:
         """How many portals must say that there is no entry, before a write, if others fail."""
         return self.posting.policy.needed(len(self.portals.writable_clients))
+
+    async def _ask(
+        self, ref: EntryId, named: bool = True, *, enough: int | None = None
+    ) -> EntryState:
+        """Ask as `EntryReader` does. An entry of one's own that was never seen here is absent if
+        `enough` portals say so: otherwise nothing new could be made while a portal is away.
+        """
+        may_be_new = enough is None and len(self.portals.clients) > 1
+        if may_be_new and self._is_own(ref.public_key) and await self.marks.find(ref) is None:
+            enough = self._enough
+        return await super()._ask(ref, named, enough=enough)
 
     async def _ask_before(self, ref: EntryId, base: EntryState | None) -> EntryState:
         """Ask before a write, which replaces the entry or is a change of `base`."""

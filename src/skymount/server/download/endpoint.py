@@ -28,6 +28,8 @@ from skymount.wire.http.responses import etag
 
 _MANY_SUBFILES = 2000  # with more, a selection may take over 1 ms and runs in a thread
 
+_HEADER_ROOM = 16 << 10  # bytes of metadata in the headers for clients that do not name themselves
+
 
 @dataclass(frozen=True, slots=True)
 class DownloadEndpoint:
@@ -72,14 +74,28 @@ def _common_headers(
     skyfile: ParsedSkyfile,
     content: SelectedContent,
     query: DownloadQuery,
+    user_agent: str,
 ) -> responses.HeaderList:
     headers = resolved.headers()
+    if query.with_metadata and content.metadata_header is not None:
+        headers += metadata_headers(content.metadata_header, user_agent)
     for dialect in PRESETS.values():
-        if query.with_metadata and content.metadata_header is not None:
-            headers.append((dialect.metadata_header, content.metadata_header))
         if query.with_layout:
             headers.append((dialect.layout_header, bytes(skyfile.stored.layout).hex()))
     return headers
+
+
+def metadata_headers(metadata: bytes, user_agent: str) -> responses.HeaderList:
+    """Return the headers that carry metadata.
+
+    An agent that names its dialect gets it under that dialect's name. Others, such as curl and
+    browsers, get what common clients take: 16 KiB, under each name that there is room for.
+    """
+    for dialect in PRESETS.values():
+        if dialect.agent in user_agent:
+            return [(dialect.metadata_header, metadata)]
+    count = _HEADER_ROOM // len(metadata) if metadata else len(PRESETS)
+    return [(dialect.metadata_header, metadata) for dialect in [*PRESETS.values()][:count]]
 
 
 async def _serve(
@@ -90,7 +106,8 @@ async def _serve(
     request_headers: Mapping[str, str],
 ) -> Response:
     query, payload = download.query, skyfile.stored.payload
-    headers = _common_headers(resolved, skyfile, content, query)
+    user_agent = request_headers.get("user-agent", "")
+    headers = _common_headers(resolved, skyfile, content, query, user_agent)
     tag = etag(resolved.skylink, f"/{download.path}", query.archive)
     is_error_page = content.status != 200
     if not is_error_page:

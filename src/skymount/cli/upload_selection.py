@@ -1,0 +1,146 @@
+"""Which files of a directory are uploaded: not what is hardly meant, as it cannot be recalled."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import click
+
+from skymount.cli.output import escape
+from skymount.errors import MalformedError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+IGNORE_FILE = ".skymountignore"
+
+_VERSION_CONTROL = (".git", ".hg", ".svn", ".bzr", ".jj", "_darcs", "CVS")
+_SECRETS = (".env*", ".ssh", ".gnupg", "*.p12", "*.pfx", "*.ppk")
+_LITTER = (".DS_Store", "*.swp", "*.swo", "*~", ".#*", "#*#")
+LEFT_OUT = (*_VERSION_CONTROL, *_SECRETS, *_LITTER, IGNORE_FILE)
+"""Names of files and directories."""
+
+_PRIVATE_KEY = b"PRIVATE KEY-----"
+_KEY_NAMES = ("*.pem", "*.key", "id_*", "*_rsa", "*_ed25519")  # they may be other things
+_HEAD = 4096  # bytes of a file in which that is looked for
+_IGNORE_LIMIT = 1 << 20  # bytes of an ignore file
+_NAMED = 5  # names in the message
+
+
+@dataclass
+class UploadSelection:
+    """Decides about each file and directory below one that is uploaded; remembers what it left out.
+
+    Patterns are those of gitignore: the last one that matches decides, `excludes` before the files.
+    """
+
+    take_all: bool = False
+    excludes: tuple[str, ...] = ()
+    left_out: list[str] = field(default_factory=list)
+    _seen: set[Path] = field(default_factory=set)
+    _specs: dict[Path, Any] = field(default_factory=dict)
+
+    def skips(self, root: Path, path: Path, is_directory: bool) -> bool:
+        """Whether a file or directory below `root` is not uploaded; directories come first."""
+        if self._is_ignored(root, path, is_directory):
+            return True
+        if self.take_all or not _is_hardly_meant(path, is_directory):
+            return False
+        if path.name != IGNORE_FILE and path not in self._seen:
+            self._seen.add(path)
+            self.left_out.append(path.relative_to(root).as_posix())
+        return True
+
+    def _is_ignored(self, root: Path, path: Path, is_directory: bool) -> bool:
+        end = "/" if is_directory else ""
+        if self.excludes:
+            relative = path.relative_to(root).as_posix() + end
+            if self._spec_of(self.excludes, Path()).match_file(relative):
+                return True
+        for above in path.parents:  # the nearest ignore file is asked first
+            spec = self._spec_in(above)
+            if spec is not None:
+                found = spec.check_file(path.relative_to(above).as_posix() + end).include
+                if found is not None:
+                    return bool(found)
+            if above == root:
+                break
+        return False
+
+    def _spec_in(self, directory: Path) -> Any:
+        """Return the patterns of a directory's ignore file; None if it has none."""
+        if directory not in self._specs:
+            try:
+                with (directory / IGNORE_FILE).open("rb") as file:
+                    raw = file.read(_IGNORE_LIMIT + 1)
+            except FileNotFoundError:
+                raw = b""
+            if len(raw) > _IGNORE_LIMIT:
+                raise MalformedError(
+                    f"{directory / IGNORE_FILE}: larger than {_IGNORE_LIMIT} bytes"
+                )
+            lines = raw.decode("utf-8", "surrogateescape").splitlines()
+            self._specs[directory] = self._spec_of(lines, directory) if lines else None
+        return self._specs[directory]
+
+    def _spec_of(self, lines: Iterable[str], where: Path) -> Any:
+        import pathspec  # only uploads with patterns need it
+
+        if where not in self._specs:
+            try:
+                self._specs[where] = pathspec.GitIgnoreSpec.from_lines(lines)
+            except ValueError as error:
+                raise MalformedError(f"bad pattern of files to leave out: {error}") from None
+        return self._specs[where]
+
+    def report(self) -> None:
+        """Say in one line what was left out though no pattern of the user's asked for it."""
+        self.left_out.sort()
+        names = self.left_out[:_NAMED]
+        more = len(self.left_out) - len(names)
+        if names:
+            text = ", ".join(names) + (f" and {more} more" if more else "")
+            click.echo(f"skymount: left out: {escape(text)}; --all takes them along", err=True)
+            self.left_out.clear()
+
+
+def _is_hardly_meant(path: Path, is_directory: bool) -> bool:
+    if any(fnmatchcase(path.name, pattern) for pattern in LEFT_OUT):
+        return True
+    if is_directory or not any(fnmatchcase(path.name, pattern) for pattern in _KEY_NAMES):
+        return False
+    try:
+        with path.open("rb") as file:
+            return _PRIVATE_KEY in file.read(_HEAD)
+    except OSError:
+        return False  # the upload says what is wrong with it
+
+
+def selection_options(command: F) -> F:
+    """Add ``--exclude`` and ``--all``; the command gets `selection`."""
+    from functools import wraps
+
+    @wraps(command)
+    def with_selection(excludes: tuple[str, ...], take_all: bool, **parameters: Any) -> Any:
+        return command(selection=UploadSelection(take_all, excludes), **parameters)
+
+    options = (
+        click.option(
+            "--exclude",
+            "excludes",
+            multiple=True,
+            metavar="GLOB",
+            help="Leave out what this pattern matches, as in .gitignore. Repeatable.",
+        ),
+        click.option(
+            "--all",
+            "take_all",
+            is_flag=True,
+            help="Take along .git, .env, .ssh, private keys and the like, too.",
+        ),
+    )
+    found: Any = with_selection
+    for option in reversed(options):
+        found = option(found)
+    return cast("F", found)

@@ -1,0 +1,107 @@
+"""Which files of a directory are uploaded."""
+
+from pathlib import Path
+
+import pytest
+
+from skymount.cli.upload_selection import UploadSelection
+from skymount.errors import MalformedError
+from skymount.portal.client.upload_source import directory_sources, empty_directories
+from tests.skymount_process import Sandbox
+
+KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n"
+CERTIFICATE = "-----BEGIN CERTIFICATE-----\nAAAA\n"
+
+
+def make(root: Path, *names: str, **contents: str) -> Path:
+    for name in (*names, *contents):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(contents.get(name, "x"))
+    return root
+
+
+def taken(root: Path, selection: UploadSelection) -> list[str]:
+    return [source.name for source in directory_sources(root, selection.skips)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(".git/config", "a/.git/HEAD", ".hg/store", ".svn/entries", "CVS/Root"),
+        *(".env", ".env.local", "a/.envrc", ".ssh/known_hosts", ".gnupg/pubring.kbx", "me.p12"),
+        *(".notes.swp", "notes~", "#notes#", ".#notes", ".DS_Store", ".skymountignore"),
+    ],
+)
+def test_what_is_hardly_meant_is_left_out(tmp_path: Path, name: str) -> None:
+    make(tmp_path, "index.html", name)
+    assert taken(tmp_path, UploadSelection()) == ["index.html"]
+    assert taken(tmp_path, UploadSelection(take_all=True)) == sorted(["index.html", name])
+
+
+def test_a_private_key_is_known_by_its_content(tmp_path: Path) -> None:
+    """A certificate and a presentation are not one."""
+    names = {"id_ed25519": KEY, "tls.pem": KEY, "tls.key": KEY, "my_rsa": KEY}
+    make(
+        tmp_path, **names, **{"ca.pem": CERTIFICATE, "talk.key": "slides", "id_rsa.pub": "ssh-rsa"}
+    )
+    selection = UploadSelection()
+    assert taken(tmp_path, selection) == ["ca.pem", "id_rsa.pub", "talk.key"]
+    assert sorted(selection.left_out) == sorted(names)
+
+
+@pytest.mark.parametrize("name", ["environment.txt", "git/x", "a.envoy", "notes.swpx", "~notes"])
+def test_other_names_are_taken(tmp_path: Path, name: str) -> None:
+    assert taken(make(tmp_path, name), UploadSelection()) == [name]
+
+
+def test_an_ignore_file_has_the_syntax_of_gitignore(tmp_path: Path) -> None:
+    """The one nearest to a file decides; a directory that is left out is not looked into."""
+    make(tmp_path, "a.log", "keep.log", "b/c.log", "b/d.txt", "build/x", "b/build", "top/e")
+    (tmp_path / ".skymountignore").write_text("# logs\n*.log\n!keep.log\nbuild/\n/top\n")
+    (tmp_path / "b/.skymountignore").write_text("!c.log\nd.txt\n")
+    (tmp_path / "build/.skymountignore").write_text("!x\n")
+    selection = UploadSelection()
+    assert taken(tmp_path, selection) == ["b/build", "b/c.log", "keep.log"]
+    assert selection.left_out == []  # the user asked for it
+
+
+def test_exclude_comes_before_the_ignore_file(tmp_path: Path) -> None:
+    make(tmp_path, "a.txt", "b.txt", "c/d.txt")
+    (tmp_path / ".skymountignore").write_text("!a.txt\n")
+    assert taken(tmp_path, UploadSelection(excludes=("a.*", "/c"))) == ["b.txt"]
+
+
+def test_an_ignore_file_that_cannot_be_used(tmp_path: Path) -> None:
+    make(tmp_path, "a")
+    (tmp_path / ".skymountignore").write_text("x\n" * (1 << 20))
+    with pytest.raises(MalformedError, match="larger than 1048576 bytes"):
+        taken(tmp_path, UploadSelection())
+
+
+def test_empty_directories_that_are_left_out_are_no_matter(tmp_path: Path) -> None:
+    (tmp_path / ".git/refs").mkdir(parents=True)
+    (tmp_path / "empty").mkdir()
+    assert empty_directories(tmp_path, UploadSelection().skips) == [str(tmp_path / "empty")]
+
+
+def test_one_line_says_what_was_left_out(box: Sandbox) -> None:
+    """Of each command that uploads a directory."""
+    site = make(box.root / "site", "index.html", ".env", ".git/HEAD", *(f"{n}~" for n in range(5)))
+    done = box.skymount("upload", site, site / "index.html")
+    assert done.returncode == 0
+    assert done.stderr == (
+        "skymount: left out: .env, .git, 0~, 1~, 2~ and 2 more; --all takes them along\n"
+    )
+    directory, file = done.stdout.split()
+    assert box.succeed("ls", directory) == "index.html\n"
+    assert box.succeed("cat", file) == "x"
+    everything = box.succeed("upload", "--all", "--exclude", "*~", site).strip()
+    assert box.succeed("ls", everything) == ".env\n.git/\nindex.html\n"
+
+
+def test_several_paths_have_no_name_in_common(box: Sandbox) -> None:
+    make(box.root, "a", "b")
+    for args in (("--name", "c", "a", "b"), ("a", "-")):
+        said = box.fail("upload", *args, code=2)
+        assert said.startswith("--name and standard input go with a single PATH")

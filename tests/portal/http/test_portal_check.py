@@ -1,0 +1,104 @@
+"""What a mount says of portals that cannot be used: the reason, and what to do."""
+
+import functools
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+import trustme
+
+from skymount.portal.http.portal_check import problem_with
+from skymount.portal.options import PortalOptions
+from tests.fakes.portal import FakePortal, running
+
+LIMIT = 10.0
+
+
+class _Page(BaseHTTPRequestHandler):
+    """A web server that is no portal."""
+
+    def __init__(self, status: int, *args: object) -> None:
+        self._status = status
+        super().__init__(*args)  # type: ignore[arg-type]
+
+    def do_GET(self) -> None:
+        body = b"<!doctype html><h1>Hello</h1>"
+        self.send_response(self._status)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+class _Server(HTTPServer):
+    def handle_error(self, *args: object) -> None:
+        """Clients that do not like the certificate go away."""
+
+
+@pytest.fixture
+def web_server(request: pytest.FixtureRequest) -> Iterator[HTTPServer]:
+    server = _Server(("127.0.0.1", 0), functools.partial(_Page, getattr(request, "param", 200)))
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def url_of(server: HTTPServer, scheme: str = "http") -> str:
+    return f"{scheme}://127.0.0.1:{server.server_port}"
+
+
+async def problem(url: str, limit: float = LIMIT, **options: object) -> str:
+    return await problem_with(PortalOptions.parse(url, **options), limit)  # type: ignore[arg-type]
+
+
+async def test_a_portal_that_answers_is_no_problem() -> None:
+    async with running(FakePortal()) as portal:
+        assert await problem(portal.url) == ""
+
+
+@pytest.mark.parametrize("web_server", [200, 404], indirect=True)
+async def test_another_server(web_server: HTTPServer) -> None:
+    """M3: or that is no portal is a warning in one line, which says why and what to do."""
+    said = await problem(url_of(web_server))
+    assert said.startswith(f"{url_of(web_server)}: it ")
+    assert said.endswith("; is this the address of a portal?")
+
+
+async def test_a_server_that_is_silent() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        assert await problem(url, 0.2) == (
+            f"{url} does not answer yet: silent for 0.2 s; the tree works once it does"
+        )
+
+
+async def test_https_to_an_http_port(web_server: HTTPServer) -> None:
+    said = await problem(url_of(web_server, "https"))
+    assert "nobody speaks TLS there: write http:// in place of https://" in said
+
+
+async def test_a_certificate_that_is_not_trusted(web_server: HTTPServer, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    web_server.socket = context.wrap_socket(web_server.socket, server_side=True)
+    url = url_of(web_server, "https")
+    said = await problem(url)
+    assert said.startswith(f"{url}: ")
+    assert "certificate" in said
+    assert "name the authority's certificates as ca_file" in said
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    trusted = await problem(url, ca_file=str(tmp_path / "ca.pem"))
+    assert "it sends something else than a portal does" in trusted
