@@ -19,6 +19,7 @@ from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.model.skyfile import BLOCK_SIZE, VerifyPolicy
 from skymount.portal.client.client import PortalClient
 from skymount.portal.failover import FailoverConfig, Portals
+from skymount.portal.health import HedgeBudget
 from skymount.portal.options import PortalOptions
 from tests.fakes.portal import FakePortal, running
 
@@ -34,6 +35,7 @@ class ContentStack:
     cache: MemoryCache
     portals: list[FakePortal]
     clients: list[PortalClient]
+    failover: Portals
     queue: WriteBehindQueue | None
 
     async def settled(self) -> None:
@@ -63,6 +65,7 @@ async def open_content_stack(
     urls: Sequence[str] = (),
     block_size: int = BLOCK_SIZE,
     readahead: ReadaheadConfig = ReadaheadConfig(),  # noqa: B008
+    hedges: HedgeBudget | None = None,
 ) -> AsyncIterator[ContentStack]:
     """Make a stack with so many portals; `idle` is the time-out between two pieces, in seconds.
 
@@ -80,7 +83,8 @@ async def open_content_stack(
             clients.append(await stack.enter_async_context(PortalClient.of(options)))
         probes = await stack.enter_async_context(trio.open_nursery())
         stack.callback(probes.cancel_scope.cancel)
-        asked = Portals(clients, FailoverConfig(backoff=0.001), probes=probes)
+        budget = hedges or HedgeBudget()
+        asked = Portals(clients, FailoverConfig(backoff=0.001), probes=probes, hedges=budget)
         memory = MemoryCache(cache)
         loader = SkyfileLoader(asked, policy, block_size)
         disk_cache = queue = None
@@ -91,4 +95,4 @@ async def open_content_stack(
         reader = await stack.enter_async_context(
             open_reader(asked, loader, memory, disk_cache, readahead)
         )
-        yield ContentStack(reader, loader, memory, fakes, clients, queue)
+        yield ContentStack(reader, loader, memory, fakes, clients, asked, queue)

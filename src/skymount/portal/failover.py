@@ -90,8 +90,8 @@ class Portals:
     """Where portals that failed are tried again, while others do the work, and late answers are
     waited for. Without it the next operation after the pause tries them.
     """
+    hedges: HedgeBudget = field(default_factory=HedgeBudget)
     _health: dict[PortalReader, PortalHealth] = field(default_factory=dict)
-    _hedges: HedgeBudget = field(default_factory=HedgeBudget)
     _signs: SignsOfLife = field(default_factory=SignsOfLife)
     _under_way: AttemptsUnderWay = field(default_factory=AttemptsUnderWay)
 
@@ -182,7 +182,7 @@ class Portals:
 
         async def hedge(asked: list[PortalReader], tally: Tally, number: int) -> list[T]:
             attempt = partial(self._attempt, ask=ask, number=number)
-            return await HedgedRace(attempt, self.health, self._hedges, tally, urgent).run(asked)
+            return await HedgedRace(attempt, self.health, self.hedges, tally, urgent).run(asked)
 
         async def try_each(asked: list[PortalReader], tally: Tally, number: int) -> list[T]:
             for client in asked:
@@ -211,7 +211,7 @@ class Portals:
             now, is_probed = trio.current_time(), self.probes is not None
             ranks = [self.health(each).rank(now, is_probed=is_probed) for each in asked]
             healthy = ranks.count(Rank.HEALTHY)  # they come first
-            race = Poll(attempt, self.health, self._hedges, tally, self.probes)
+            race = Poll(attempt, self.health, self.hedges, tally, self.probes)
             return await race.ask(asked[:healthy], asked[healthy:])
 
         return await self._in_rounds(poll)
@@ -385,7 +385,7 @@ class Portals:
         for client in self.clients:
             health = self.health(client)
             is_due = health.state(now) is BreakerState.HALF_OPEN and not health.is_probed
-            if is_due and self._hedges.take():
+            if is_due and self.hedges.take():
                 health.is_probed = True
                 self.probes.start_soon(self._probe, client, ask)
 
