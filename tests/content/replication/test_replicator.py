@@ -13,7 +13,7 @@ from skymount.content.cache.memory_cache import MemoryCache
 from skymount.content.fetch.reader import open_reader
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.model.skyfile import Verified, VerifyPolicy
-from skymount.content.replication.replicator import Replicator
+from skymount.content.replication.replicator import SIZE_LIMIT, Replicator
 from skymount.errors import (
     AccessDeniedError,
     ReadOnlyPortalError,
@@ -66,19 +66,22 @@ class Kit:
 
 
 @asynccontextmanager
-async def kit(source: str, target: str) -> AsyncIterator[Kit]:
+async def kit(source: str, target: str, limit: int = SIZE_LIMIT) -> AsyncIterator[Kit]:
     async with open_portals({source: {}, target: {}}, 20) as portals:
         loader = SkyfileLoader(portals, VerifyPolicy.AVAILABLE)
         async with open_reader(portals, loader, MemoryCache(8 << 20)) as reader:
-            yield Kit(Replicator(portals, reader, loader), portals, portals.clients[1])
+            replicator = Replicator(portals, reader, loader, limit)
+            yield Kit(replicator, portals, portals.clients[1])
 
 
 @asynccontextmanager
-async def faked(content: FakeSkyfile, target: str) -> AsyncIterator[tuple[Kit, FakePortal]]:
+async def faked(
+    content: FakeSkyfile, target: str, limit: int = SIZE_LIMIT
+) -> AsyncIterator[tuple[Kit, FakePortal]]:
     """Take content from a fake portal."""
     async with running(FakePortal()) as fake:
         fake.add(content)
-        async with kit(fake.url, target) as found:
+        async with kit(fake.url, target, limit) as found:
             yield found, fake
 
 
@@ -156,7 +159,7 @@ async def test_nothing_is_sent_to_a_portal_that_has_it():
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (encrypted({"a": b"secret"}), "it is encrypted"),
+        (encrypted({"a": b"secret"}), "no portal proves that it is the content"),
         (packed({"a": b"x"}), "it lies in a packed sector"),
         (of_metadata(b'{"filename":"sia.pdf"}', b"x"), "not as portals write them now"),
     ],
@@ -171,6 +174,84 @@ async def test_content_that_cannot_keep_its_skylink(content: FakeSkyfile, reason
         now = trio.current_time()
         states = [found.portals.health(each).state(now) for each in found.portals.clients]
         assert states == [BreakerState.CLOSED] * 2
+
+
+def disguised(*, size: int) -> tuple[FakeSkyfile, FakeSkyfile]:
+    """Return content, and what a lying portal shows in its place."""
+    good = noise(size, 3)
+    evil = good if size > 4 << 20 else noise(size, 4)
+    return (
+        form(("a.txt", good, "text/plain", 0o644), filename="a.txt"),
+        form(("evil.txt", evil, "text/html", 0o644), filename="evil.txt"),
+    )
+
+
+@asynccontextmanager
+async def lying(*others: FakePortal, size: int) -> AsyncIterator[tuple[Kit, FakePortal]]:
+    """Run portals: first a liar without base sectors, then others, last the one that is brought
+    content.
+    """
+    good, evil = disguised(size=size)
+    async with running(FakePortal()) as liar, running(FakePortal()) as target:
+        liar.resolve(good.skylink, evil)
+        liar.fault(status(404), "basesector")
+        target.add(evil)  # which it answers every upload with
+        urls = [liar.url, *(each.url for each in others), target.url]
+        async with open_portals({url: {} for url in urls}, 20) as portals:
+            loader = SkyfileLoader(portals, VerifyPolicy.AVAILABLE)
+            async with open_reader(portals, loader, MemoryCache(8 << 20)) as reader:
+                yield Kit(Replicator(portals, reader, loader), portals, portals.clients[-1]), target
+
+
+@pytest.mark.parametrize("size", [1000, 5 << 20])
+async def test_nothing_that_is_only_the_word_of_a_portal_is_sent(size: int):
+    good, _ = disguised(size=size)
+    async with lying(size=size) as (found, target):
+        with pytest.raises(UnreplicableError):
+            await found.replicator.replicate(good.skylink, found.to)
+        assert target.asked(UPLOAD) == []
+
+
+@pytest.mark.parametrize("size", [1000, 5 << 20])
+@pytest.mark.parametrize("has_base_sectors", [True, False])
+async def test_a_liar_does_not_say_what_is_sent(size: int, has_base_sectors: bool):
+    """The metadata are those that another portal proves; without a proof nothing is sent."""
+    good, _ = disguised(size=size)
+    async with running(FakePortal()) as honest:
+        honest.add(good)
+        if not has_base_sectors:
+            honest.fault(status(404), "basesector")
+        async with lying(honest, size=size) as (found, target):
+            with pytest.raises(UnreplicableError):
+                await found.replicator.replicate(good.skylink, found.to)
+            sent = [request.body for request in target.asked(UPLOAD)]
+    is_proved = has_base_sectors or size < 4 << 20
+    assert [good.payload in body and b"text/plain" in body for body in sent] == [True] * is_proved
+
+
+async def test_a_liar_that_calls_it_encrypted_keeps_nothing_from_being_sent():
+    content = SHAPES["directory"]
+    async with running(FakePortal()) as target:
+        target.add(encrypted({"a": b"secret"}))
+        async with running(FakePortal()) as honest, running(FakePortal()) as liar:
+            honest.add(content)
+            liar.resolve(content.skylink, encrypted({"a": b"secret"}))
+            urls = [liar.url, honest.url, target.url]
+            async with open_portals({url: {} for url in urls}, 20) as portals:
+                loader = SkyfileLoader(portals, VerifyPolicy.AVAILABLE)
+                async with open_reader(portals, loader, MemoryCache(8 << 20)) as reader:
+                    replicator = Replicator(portals, reader, loader)
+                    with pytest.raises(UnreplicableError, match="stores"):
+                        await replicator.replicate(content.skylink, portals.clients[-1])
+        assert len(target.asked(UPLOAD)) == 1
+
+
+async def test_content_beyond_the_limit_is_not_sent():
+    content = SHAPES["raw"]
+    async with running(FakePortal()) as target, faked(content, target.url, 4) as (found, _):
+        with pytest.raises(UnreplicableError, match="it has 5 bytes, more than 4"):
+            await found.replicator.replicate(content.skylink, found.to)
+        assert target.asked(UPLOAD) == []
 
 
 async def test_a_resolver_skylink_is_no_content(target: str):

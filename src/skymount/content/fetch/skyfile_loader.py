@@ -36,7 +36,6 @@ from skymount.errors import (
     NotFoundError,
     PortalError,
     RequestRefusedError,
-    UnreplicableError,
 )
 from skymount.portal.client.base import ContentHead, PortalReader
 from skymount.portal.failover import Portals
@@ -123,17 +122,17 @@ class SkyfileLoader:
         return loaded.payload
 
     @asynccontextmanager
-    async def open_metadata(self, skylink: Skylink) -> AsyncIterator[tuple[MemoryFile, int]]:
-        """Fetch the metadata as they are stored; yield a file, and where in it they begin.
+    async def open_metadata(self, skyfile: Skyfile) -> AsyncIterator[tuple[MemoryFile, int]]:
+        """Fetch the metadata of verified content as they are stored; yield a file, and where in it
+        they begin.
 
-        They are verified if a portal hands out the base sector. UnreplicableError if that is
-        encrypted.
+        They come from a portal that proves them again, as the description has a part of them only.
         """
         async with open_memory_file() as file:
 
             async def ask(client: PortalReader) -> int:
                 await in_thread(partial(file.truncate, 0))
-                fetch = partial(self._fetch_metadata, client, skylink, file)
+                fetch = partial(self._fetch_metadata, client, skyfile, file)
                 try:
                     return await self._portals.budget.run(fetch)
                 except MalformedError as error:
@@ -142,17 +141,20 @@ class SkyfileLoader:
             yield file, await self._portals.first(ask, hedged=False)
 
     async def _fetch_metadata(
-        self, client: PortalReader, skylink: Skylink, file: MemoryFile
+        self, client: PortalReader, skyfile: Skyfile, file: MemoryFile
     ) -> int:
-        found = await self._base_sector(client, skylink) if self._is_provable(skylink) else None
+        found = await self._base_sector(client, skyfile.skylink)
         if found is None:
             receiver = FileReceiver(file)
-            await client.metadata_into(skylink, receiver)
+            await client.metadata_into(skyfile.skylink, receiver)
             receiver.finish()
+            raw = file.get(0, receiver.size) if receiver.size <= SECTOR_SIZE else None
+            if raw is None or await self._verified_payload(client, skyfile, raw) is None:
+                raise BadContentError("its metadata cannot be verified", url=client.url)
             return 0
         base = found.sector
         if base is None:
-            raise UnreplicableError(f"{skylink} cannot be uploaded again: it is encrypted")
+            raise DisprovedError(f"{skyfile.skylink}: it is not encrypted", url=client.url)
         if base.layout.is_extended:
             await self._fetch_spilled(client, base.layout, base.roots, file)
             return base.layout.fanout_size

@@ -13,6 +13,7 @@ from skymount.concurrency import in_thread, off_loop
 from skymount.content.cache.memory_cache import Data
 from skymount.content.fetch.reader import ContentFile, ContentReader
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
+from skymount.content.model.skyfile import Skyfile, Verified
 from skymount.content.replication.upload_plan import PLANNING, UploadPlan, plan_upload
 from skymount.content.worker.shared_memory import MemoryFile, open_memory_file
 from skymount.content.worker.worker_process import run_worker
@@ -29,6 +30,9 @@ from skymount.portal.failover import Portals
 from skymount.wire.http.responses import UploadResult
 from skymount.wire.skylink import Skylink
 
+SIZE_LIMIT = 64 << 30
+"""Bytes of content that are brought to a further portal; more is not sent."""
+
 _SMALL_METADATA = 48 << 10
 """Bytes of metadata that are planned with in a thread, which holds the GIL. Longer ones go to a
 worker process.
@@ -42,10 +46,17 @@ _PIECE = 128 << 10  # bytes of the body that are sent at a time; the time-out is
 class Replicator:
     """Uploads what the portals have, one content at a time, in little memory."""
 
-    def __init__(self, portals: Portals, reader: ContentReader, loader: SkyfileLoader) -> None:
+    def __init__(
+        self,
+        portals: Portals,
+        reader: ContentReader,
+        loader: SkyfileLoader,
+        size_limit: int = SIZE_LIMIT,
+    ) -> None:
         self._portals = portals
         self._reader = reader
         self._loader = loader
+        self._size_limit = size_limit
         self._slot = trio.CapacityLimiter(1)
         self._renamed: LRUCache[tuple[Skylink, PortalReader], str] = LRUCache(_REMEMBERED)
         """What portals store under another skylink: it is not sent to them again."""
@@ -81,7 +92,8 @@ class Replicator:
         async with AsyncExitStack() as stack:
             try:
                 skyfile = await self._reader.load(skylink)
-                plan = await stack.enter_async_context(self._planned(skylink, skyfile.size))
+                self._check(skyfile)
+                plan = await stack.enter_async_context(self._planned(skyfile))
             except PortalError as error:
                 raise _unreadable(skylink, error) from None
             payload = stack.enter_context(closing(self._reader.open(skyfile, 0, skyfile.size)))
@@ -90,16 +102,25 @@ class Replicator:
             except _SourceError as error:
                 raise _unreadable(skylink, error.reason) from None
 
+    def _check(self, skyfile: Skyfile) -> None:
+        """UnreplicableError unless the content is proved, and not too large."""
+        cannot = f"{skyfile.skylink} cannot be uploaded again"
+        if skyfile.verified is not Verified.YES or skyfile.is_provisional:
+            raise UnreplicableError(f"{cannot}: no portal proves that it is the content")
+        if skyfile.size > self._size_limit:
+            limit = f"more than {self._size_limit}"
+            raise UnreplicableError(f"{cannot}: it has {skyfile.size} bytes, {limit}")
+
     @asynccontextmanager
-    async def _planned(self, skylink: Skylink, size: int) -> AsyncIterator[UploadPlan]:
+    async def _planned(self, skyfile: Skyfile) -> AsyncIterator[UploadPlan]:
         boundary = secrets.token_hex(16)
         async with open_memory_file() as planned:
-            async with self._loader.open_metadata(skylink) as (metadata, start):
+            async with self._loader.open_metadata(skyfile) as (metadata, start):
                 try:
-                    await _plan(metadata, start, planned, size, boundary)
+                    await _plan(metadata, start, planned, skyfile.size, boundary)
                 except MalformedError as error:
                     raise UnreplicableError(
-                        f"{skylink} cannot be uploaded again: {error}"
+                        f"{skyfile.skylink} cannot be uploaded again: {error}"
                     ) from None
             yield UploadPlan.read(planned.get, len(planned))
 
