@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from skymount.wire.skylink import Skylink
 
 _INTERRUPTED = "interrupted while it was posted"
+_UNASKED = "it was sent when this portal was not in use"
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +274,7 @@ class Ledger(OwedLedger):
         """Take a posted write out of the spool, and raise the mark to it; return the mark then.
 
         In the same transaction the portals that took it are owed it no more, and others are `owed`
-        it. None when it is no longer in the spool: use `record_seen` and `owe` then.
+        it, and so are those that it was written for but was not sent to now. None when it is no longer in the spool: use `record_seen` and `owe` then.
         """
 
         def write(db: sqlite3.Connection) -> RevisionMark | None:
@@ -286,7 +287,11 @@ class Ledger(OwedLedger):
             data_key = encode_data_key(found.data_key)
             mark = self._record_seen(db, found.signed, data_key, named=True)
             owed_table.remove(db, found.signed, taken_by)
-            self._owe(db, found.signed, data_key, owed)
+            known = {*taken_by, *(debt.portal for debt in owed)}
+            unasked = [
+                Debt(url, _UNASKED) for url in found.portals if taken_by and url not in known
+            ]
+            self._owe(db, found.signed, data_key, [*owed, *unasked])
             return mark
 
         return self.file.database.write(write)
