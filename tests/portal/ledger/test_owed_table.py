@@ -13,7 +13,7 @@ import pytest
 from skymount.errors import StorageError
 from skymount.portal.ledger import ledger_schema, owed_table
 from skymount.portal.ledger.ledger import Ledger
-from skymount.portal.ledger.owed_entry import OwedEntry, Debt
+from skymount.portal.ledger.owed_entry import Debt, OwedEntry
 from skymount.wire.registry_entry import SignedEntry, hash_data_key
 from tests.portal.ledger.entries import KEY, TWEAK, by_work, signed
 

@@ -274,7 +274,8 @@ class Ledger(OwedLedger):
         """Take a posted write out of the spool, and raise the mark to it; return the mark then.
 
         In the same transaction the portals that took it are owed it no more, and others are `owed`
-        it, and so are those that it was written for but was not sent to now. None when it is no longer in the spool: use `record_seen` and `owe` then.
+        it, and so are those that it was written for but was not sent to now. None when it is no
+        longer in the spool: use `record_seen` and `owe` then.
         """
 
         def write(db: sqlite3.Connection) -> RevisionMark | None:
