@@ -206,7 +206,7 @@ class OwedSender:
         skylink = linked_skylink(owed.signed.entry.data)
         if owed.with_content and skylink is not None:
             if self._send_content is None:
-                raise StorageError("the content behind it is to be sent first, by a mount")
+                raise StorageError("the content behind it is to be sent first")
             await self._send_content(skylink, client)
 
     async def _put_off(self, owed: OwedEntry, error: BaseException) -> None:
