@@ -171,7 +171,7 @@ class OwedSender:
 
     async def send(self, client: PortalReader, owed: OwedEntry) -> bool:
         """Send an entry to the portal that is owed it; False when it is owed no longer, or another
-        process sends it now. A portal that has something newer is owed nothing either.
+        process sends it now, or the portal has something newer.
         """
         registry, signed = self._registry, owed.signed
         in_thread = registry.marks.in_thread
@@ -186,10 +186,22 @@ class OwedSender:
             await self._put_off(owed, error)
             raise
         if newer is not None:
+            if owed.is_own:
+                await self._ask_others(client, owed)
             await registry.posting.learn(newer, begun, client.url)
             await in_thread(self._ledger.mark_paid, newer, [owed.portal])
         await in_thread(self._ledger.mark_paid, signed, [owed.portal])
-        return True
+        return newer is None
+
+    async def _ask_others(self, client: PortalReader, owed: OwedEntry) -> None:
+        """Find out whether portals that took the entry have a newer one too: then somebody replaced
+        it there, and it is not in conflict with what this portal has.
+        """
+        urls = {each.url for each in self._registry.portals.writable_clients} - {client.url}
+        others = self._registry.at(urls)
+        if others is not None:
+            with suppress(PortalError, StorageError):
+                await others.read(_ref(owed))
 
     async def _prepare(self, client: PortalReader, owed: OwedEntry) -> None:
         try:
@@ -199,7 +211,7 @@ class OwedSender:
         skylink = linked_skylink(owed.signed.entry.data)
         if owed.with_content and skylink is not None:
             if self._send_content is None:
-                raise StorageError("the content behind it is to be sent first, by a mount")
+                raise StorageError("the content behind it is to be sent first")
             await self._send_content(skylink, client)
 
     async def _put_off(self, owed: OwedEntry, error: BaseException) -> None:
