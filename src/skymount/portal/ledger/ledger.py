@@ -335,7 +335,10 @@ class Ledger(OwedLedger):
             known = {*taken_by, *(debt.portal for debt in debts)}
             unasked = [url for url in found.portals if taken_by and url not in known]
             self._owe(
-                db, found.signed, data_key, [*debts, *(Debt(url, _UNASKED) for url in unasked)]
+                db,
+                found.signed,
+                data_key,
+                [*debts, *(Debt(url, _UNASKED, is_own=True) for url in unasked)],
             )
             return mark
 
