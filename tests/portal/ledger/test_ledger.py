@@ -668,8 +668,8 @@ def test_damaged_spool_is_refused(path: Path):
 def test_newer_version_is_refused(path: Path):
     """A ledger that a newer skymount made is left alone."""
     Ledger.open(path).close()
-    execute(path, "PRAGMA user_version = 4")
-    with pytest.raises(StorageError, match="version 4"):
+    execute(path, "PRAGMA user_version = 5")
+    with pytest.raises(StorageError, match="version 5"):
         Ledger.open(path)
 
 

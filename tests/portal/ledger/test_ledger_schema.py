@@ -14,7 +14,7 @@ from skymount.portal.ledger.rollback import RevisionMark
 from skymount.wire.registry_entry import MAX_REVISION
 from tests.portal.ledger.entries import KEY, OTHER, TWEAK, signed
 
-ROW = (1, KEY, TWEAK, b"a", b"data", None, None, None, None, "down", 5.0, None, "", "failed")
+ROW = (1, KEY, TWEAK, b"a", b"data", None, None, None, None, "down", 5.0, None, "", "", "failed")
 
 
 @given(st.integers(0, MAX_REVISION), st.integers(0, MAX_REVISION))
@@ -51,15 +51,17 @@ def test_pending_write():
     assert (found.base, found.portals, found.status) == (None, (), PendingStatus.FAILED)
     made = signed(b"data", 7)
     revision = ledger_schema.encode_revision(7)
-    row = (*ROW[:6], revision, 1, made.signature, *ROW[9:12], "http://one http://two", "waiting")
+    portals = ("http://one http://two", "http://three")
+    row = (*ROW[:6], revision, 1, made.signature, *ROW[9:12], *portals, "waiting")
     found = ledger_schema.parse_pending(row, is_posting=True)
     assert (found.signed, found.is_posting) == (made, True)
     assert found.portals == ("http://one", "http://two")
+    assert found.lacking == ("http://three",)
     assert found.status is PendingStatus.WAITING
     for wrong in (
         (1, OTHER.public_key, *row[2:]),
         (*row[:4], b"other", *row[5:]),
-        (*row[:13], "lost"),
+        (*row[:14], "lost"),
     ):
         with pytest.raises(ValueError):
             ledger_schema.parse_pending(wrong, is_posting=False)

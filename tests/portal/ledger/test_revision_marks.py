@@ -22,11 +22,11 @@ class ReadOnlyLedger(Ledger):
     is_full = True
 
     def record_seen(
-        self, signed: SignedEntry, data_key: str | None, *, named: bool = True
+        self, signed: SignedEntry, data_key: str | None, *, named: bool = True, portal: str = ""
     ) -> RevisionMark:
         if self.is_full:
             raise StorageError("no space left")
-        return super().record_seen(signed, data_key, named=named)
+        return super().record_seen(signed, data_key, named=named, portal=portal)
 
 
 @pytest.fixture(params=["ledger", "memory"])

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 import trio
 
-from skymount.errors import StorageError, UnavailableError
+from skymount.errors import StaleEntryError, StorageError, UnavailableError
 from skymount.portal.client.base import PortalReader
 from skymount.portal.ledger.ledger import Ledger
+from skymount.portal.ledger.pending_write import PendingStatus
 from skymount.portal.registry.owed_sender import OwedConfig, OwedSender
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.skylink import Skylink
@@ -224,3 +225,161 @@ async def test_read_only_portal_and_others_are_sent_nothing(
         await trio.sleep(1000)
         assert other.posts == []
         assert len(sender.totals) == 2
+
+
+async def test_one_entry_that_always_fails_keeps_no_other_back(
+    ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
+):
+    """Its content cannot be sent; what is owed after it goes to the portal all the same."""
+    send_content = SendContent()
+    send_content.failure = UnavailableError("no room")
+    async with running(ledger, one, two, send_content=send_content) as (entries, _):
+        await entries.write(ref(), PAIR, bytes(LINK), None, lacking=[two.url])
+        await trio.sleep(100)
+        two.always = "down"
+        await entries.write(ref("b"), PAIR, b"b", None)
+        await entries.write(ref("c"), PAIR, b"c", None)
+        two.always = ""
+        await until(lambda: at(two, "b") and at(two, "c"), 1000)
+        assert [debt.data_key for debt in ledger.owed()] == ["a"]
+
+
+async def test_a_write_that_was_kept_is_owed_to_portals_that_are_not_in_use(
+    ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
+):
+    """It was kept for two portals, and a mount of one of them sends it."""
+    one.always = two.always = "down"
+    async with running(ledger, one, two) as (entries, _):
+        with pytest.raises(UnavailableError):
+            await entries.write(ref(), PAIR, b"x", None)
+    one.always = two.always = ""
+    async with running(ledger, one) as (entries, _):
+        (pending,) = ledger.pending()
+        await entries.send(pending, PAIR)
+        assert (at(one), at(two), ledger.pending()) == (b"x", None, [])
+        assert [debt.portal for debt in ledger.owed()] == [two.url]
+    async with running(ledger, one, two):
+        await until(lambda: at(two))
+
+
+async def test_content_that_takes_long_keeps_no_entry_back(
+    ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
+):
+    """An entry without content is posted while the content of another one is sent."""
+
+    class Slowly(SendContent):
+        async def __call__(self, skylink: Skylink, portal: PortalReader) -> None:
+            await trio.sleep(7200)
+
+    async with running(ledger, one, two, send_content=Slowly()) as (entries, _):
+        await entries.write(ref(), PAIR, bytes(LINK), None, lacking=[two.url])
+        await trio.sleep(10)
+        ledger.owe(signed(b"b", 1, "b"), "b", [two.url], "down")
+        entries.wake_senders()
+        assert await until(lambda: at(two, "b")) < 60
+
+
+async def test_write_that_is_older_than_what_the_portal_has_is_kept(
+    ledger: Ledger,
+    one: FakeRegistry,
+    two: FakeRegistry,
+    autojump_clock: object,
+    caplog: pytest.LogCaptureFixture,
+):
+    """It was acknowledged while that portal was away, so it is not lost without a word."""
+    async with running(ledger, one, two) as (entries, _):
+        await entries.write(ref(), PAIR, b"base", None)
+        two.always = "down"
+        await entries.write(ref(), PAIR, b"mine", None)
+        two.set(signed(b"theirs", 7))
+        two.always = ""
+        await until(lambda: at(one) == b"mine" and not ledger.owed([two.url]))
+        (kept,) = ledger.pending()
+        assert (kept.data, kept.status) == (b"mine", PendingStatus.CONFLICT)
+        assert "revision 7 won, which http://p2.invalid has" in kept.reason
+        (line,) = [each for each in caplog.records if "revision 7 won" in each.message]
+        assert (line.levelname, str(ref()) in line.message) == ("WARNING", True)
+        with pytest.raises(StaleEntryError):
+            await entries.send(kept, PAIR)
+        assert [each.status for each in ledger.pending()] == [PendingStatus.CONFLICT]
+        await entries.send(kept, PAIR, overwrite=True)
+        assert at(one) == at(two) == b"mine"
+        assert ledger.pending() == ledger.owed() == []
+
+
+async def test_deletion_that_is_older_than_what_the_portal_has_is_a_warning(
+    ledger: Ledger,
+    one: FakeRegistry,
+    two: FakeRegistry,
+    autojump_clock: object,
+    caplog: pytest.LogCaptureFixture,
+):
+    """Nothing is kept of it: there is no content."""
+    async with running(ledger, one, two) as (entries, _):
+        await entries.write(ref(), PAIR, b"base", None)
+        two.always = "down"
+        await entries.delete(ref(), PAIR)
+        two.set(signed(b"theirs", 7))
+        two.always = ""
+        await until(lambda: not ledger.owed([two.url]))
+        assert "the deletion of revision 1 was made" in caplog.text
+        assert ledger.pending() == []
+
+
+async def test_write_that_somebody_replaced_where_it_was_taken_is_no_conflict(
+    ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
+):
+    """The other program saw it there, as far as anybody can tell."""
+    async with running(ledger, one, two) as (entries, _):
+        two.always = "down"
+        await entries.write(ref(), PAIR, b"mine", None)
+        for portal in (one, two):
+            portal.set(signed(b"theirs", 7))
+        two.always = ""
+        await until(lambda: not ledger.owed())
+        assert ledger.pending() == []
+
+
+@pytest.mark.parametrize("data", [b"mine", b"other"])
+async def test_read_finds_a_conflict_too(
+    ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object, data: bytes
+):
+    """Whoever learns first what the portal has keeps the write; the same content is none."""
+    two.always = "down"
+    async with running(ledger, one, two) as (entries, _):
+        await entries.write(ref(), PAIR, b"mine", None)
+    two.always = ""
+    two.set(signed(data, 7))
+    reader = VerifiedRegistry(portals_of([one, two]), ledger)
+    reader.marks = Inline(ledger)
+    assert (await reader.read(ref())).data == data
+    assert [each.data for each in ledger.pending()] == ([b"mine"] if data == b"other" else [])
+
+
+async def test_repair_of_what_others_wrote_is_no_conflict(
+    ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
+):
+    """Only the writes of this machine are kept."""
+    async with running(ledger, one, two) as (entries, _):
+        two.set(signed(b"newer", 7))
+        ledger.owe(signed(b"theirs", 3), "a", [two.url], "behind")
+        entries.wake_senders()
+        await until(lambda: not ledger.owed())
+        assert ledger.pending() == []
+
+
+async def test_later_write_stands_for_the_one_before(
+    ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
+):
+    """A rewrite that meets something newer takes the next revision; nothing else is kept."""
+    two.always = "down"
+    entries = VerifiedRegistry(portals_of([one, two]), ledger, fresh=3600)
+    entries.marks = Inline(ledger)
+    await entries.write(ref(), PAIR, b"mine", None)
+    assert [each.is_own for each in ledger.owed()] == [True]
+    await trio.sleep(120)
+    two.always = ""
+    two.set(signed(b"theirs", 7))
+    await entries.write(ref(), PAIR, b"again", None)
+    assert at(one) == at(two) == b"again"
+    assert ledger.pending() == ledger.owed() == []

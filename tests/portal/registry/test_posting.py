@@ -283,3 +283,44 @@ async def test_interrupted_write_is_sent_to_all_later(
         }
         assert at(one) == at(two) == b"x"
         assert ledger.owed() == ledger.pending() == []
+
+
+@pytest.mark.parametrize("is_signed", [True, False])
+async def test_retry_remembers_who_lacks_the_content(
+    ledger: Ledger,
+    one: FakeRegistry,
+    two: FakeRegistry,
+    autojump_clock: object,
+    is_signed: bool,
+):
+    """W4: the entry goes to those that have its content; the others are owed both then."""
+    one.always = "deaf" if is_signed else "down"
+    async with mounted(ledger, one, two) as entries:
+        two.always = "" if is_signed else "down"
+        with pytest.raises(UnavailableError):
+            await entries.write(ref(), PAIR, b"x", None, lacking=[two.url])
+        one.always = two.always = ""
+        (left,) = ledger.pending()
+        assert (left.signed is not None) == is_signed
+        assert (left.portals, left.lacking) == ((one.url,), (two.url,))
+        chosen = entries.at(left.portals) if is_signed else entries
+        assert chosen is not None
+        await trio.sleep(120)
+        await chosen.send(left, PAIR)
+        assert (at(one), two.posts) == (b"x", [])
+        (debt,) = ledger.owed()
+        assert (debt.portal, debt.with_content, debt.is_own) == (two.url, True, True)
+        assert ledger.pending() == []
+
+
+async def test_content_that_is_written_again_is_owed(
+    ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
+):
+    """W4 holds also if the entry need not be posted."""
+    one.set(signed(b"old", 0))
+    async with mounted(ledger, one, two) as entries:
+        base = await entries.read(ref())
+        one.set(signed(b"x", 1))
+        await entries.write(ref(), PAIR, b"x", base, lacking=[two.url])
+        (debt,) = ledger.owed()
+        assert (debt.portal, debt.with_content) == (two.url, True)

@@ -6,6 +6,7 @@ Everything here is synchronous, and any thread may call.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from skymount.errors import MalformedError, RevisionError, StorageError
 from skymount.portal.ledger import ledger_schema as schema
 from skymount.portal.ledger import owed_table, posting_process
 from skymount.portal.ledger.ledger_schema import OF_KEY, encode_data_key, encode_revision
-from skymount.portal.ledger.owed_entry import Debt
+from skymount.portal.ledger.owed_entry import Debt, OwedEntry, lacking_debts
 from skymount.portal.ledger.owed_ledger import OwedLedger
 from skymount.portal.ledger.pending_write import PendingStatus, PendingWrite
 from skymount.portal.ledger.rollback import RevisionMark, is_rolled_back, raised
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from skymount.wire.skylink import Skylink
 
 _INTERRUPTED = "interrupted while it was posted"
+_UNASKED = "it was sent when this portal was not in use"
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +84,14 @@ class Ledger(OwedLedger):
         return self.file.database.read(lambda db: schema.read_highest(db, (public_key, tweak)))
 
     def record_seen(
-        self, signed: SignedEntry, data_key: str | None, *, named: bool = True
+        self, signed: SignedEntry, data_key: str | None, *, named: bool = True, portal: str = ""
     ) -> RevisionMark:
         """Raise the mark to an entry whose signature was verified; return the mark then.
 
         The mark is never lowered: `is_rolled_back` tells whether the entry is behind it. If `named`
         the entry is listed, or no longer if it is deleted. A pending write that turns out to be
-        posted leaves the spool.
+        posted leaves the spool. `portal` is where the entry was seen: a write of this machine that
+        is older, and that this portal did not get, goes back to the spool as a CONFLICT.
         """
         key = (signed.public_key, signed.entry.tweak)
         encoded = encode_data_key(data_key)
@@ -108,11 +113,18 @@ class Ledger(OwedLedger):
             return known
         # Not synced: a mark that is lost in a power failure is seen again.
         return self.file.database.write(
-            lambda db: self._record_seen(db, signed, encoded, named), durable=False
+            lambda db: self._record_seen(db, signed, encoded, named, portal=portal), durable=False
         )
 
     def _record_seen(
-        self, db: sqlite3.Connection, signed: SignedEntry, data_key: bytes | None, named: bool
+        self,
+        db: sqlite3.Connection,
+        signed: SignedEntry,
+        data_key: bytes | None,
+        named: bool,
+        *,
+        portal: str = "",
+        is_own: bool = False,
     ) -> RevisionMark:
         entry = signed.entry
         key = (signed.public_key, entry.tweak)
@@ -123,23 +135,52 @@ class Ledger(OwedLedger):
             values = (encode_revision(mark.revision), mark.work, mark.seen_at)
             db.execute(schema.RAISE_MARK, (*values, entry.data, entry.kind, signed.signature, *key))
         if mark is not before:
-            owed_table.supersede(db, signed)
+            if lost := owed_table.overtaken(db, signed, portal):
+                self._keep_overtaken(db, lost, entry.revision)
+            owed_table.supersede(db, signed, is_own=is_own)
             self._remove_posted(db, signed)
         if named and not is_rolled_back(before, entry):
             db.execute(schema.LIST_ENTRY, (int(not entry.is_deleted), data_key, *key))
         return mark
+
+    def _keep_overtaken(self, db: sqlite3.Connection, lost: OwedEntry, revision: int) -> None:
+        """Keep a write of this machine that a newer entry won over, as a CONFLICT.
+
+        Not if a later write to the entry is pending: that is sent or kept instead.
+        """
+        signed = lost.signed
+        entry, key = signed.entry, (signed.public_key, signed.entry.tweak)
+        if db.execute(schema.HAS_PENDING, key).fetchone():
+            return
+        name = signed.entry.tweak.hex() if lost.data_key is None else ascii(lost.data_key)
+        what = "the deletion" if entry.is_deleted else "the write"
+        reason = (
+            f"revision {revision} won, which {lost.portal} has: {what} of revision"
+            f" {entry.revision} was made while that portal could not be asked"
+        )
+        kept = "" if entry.is_deleted else "; it is kept, see `skymount registry pending`"
+        log.warning("registry entry %s/%s: %s%s", signed.public_key.hex(), name, reason, kept)
+        if entry.is_deleted:
+            return
+        what_signed = (encode_revision(entry.revision), entry.kind, signed.signature)
+        row = (*key, encode_data_key(lost.data_key), entry.data, None, *what_signed)
+        lacking = [lost.portal] if lost.with_content else []
+        state = (schema.one_line(reason), self._clock(), None)
+        _spool(db, (*row, *state), [lost.portal], PendingStatus.CONFLICT, lacking)
 
     def _remove_posted(self, db: sqlite3.Connection, signed: SignedEntry) -> None:
         """Take a write that turns out to be posted out of the spool.
 
         Which portal has it is unknown: if it was for several, all of them are owed it.
         """
-        query = f"SELECT id, data_key, portals FROM spool WHERE {OF_KEY} AND signature = ?"
+        query = f"SELECT id, data_key, portals, lacking FROM spool WHERE {OF_KEY} AND signature = ?"
         values = (signed.public_key, signed.entry.tweak, signed.signature)
-        for number, data_key, portals in db.execute(query, values).fetchall():
+        for number, data_key, portals, lacking in db.execute(query, values).fetchall():
             _remove(db, number)
+            debts = lacking_debts(lacking.split())
             if len(urls := portals.split()) > 1:
-                self._owe(db, signed, data_key, [Debt(url, _INTERRUPTED) for url in urls])
+                debts += [Debt(url, _INTERRUPTED, is_own=True) for url in urls]
+            self._owe(db, signed, data_key, debts)
 
     # --- listed entries
 
@@ -187,10 +228,12 @@ class Ledger(OwedLedger):
         data_key: str | None,
         replaces: int | None = None,
         portals: Sequence[str] = (),
+        lacking: Collection[str] = (),
     ) -> int:
         """Claim the entry's revision and spool it before it is posted; return the write's id.
 
-        It is on disk when this returns, WAITING for the `portals`. RevisionError when that
+        It is on disk when this returns, WAITING for the `portals`; those `lacking` the content
+        behind it are owed both once it is posted. RevisionError when that
         revision, or a higher one, was seen or claimed. It takes the place of the pending write that
         it `replaces`; a pending write of the same content leaves the spool.
         """
@@ -211,7 +254,7 @@ class Ledger(OwedLedger):
                 if db.execute(schema.REPLACE_PENDING, values).rowcount:
                     return replaces
             row = (*key, encode_data_key(data_key), entry.data, None, *signature, self._clock())
-            return _spool(db, (*row, self._poster), portals, PendingStatus.WAITING)
+            return _spool(db, (*row, self._poster), portals, PendingStatus.WAITING, lacking)
 
         return self.file.database.write(write)
 
@@ -225,6 +268,7 @@ class Ledger(OwedLedger):
         base: int | None = None,
         portals: Sequence[str] = (),
         status: PendingStatus = PendingStatus.FAILED,
+        lacking: Collection[str] = (),
     ) -> int:
         """Spool content for which no revision was claimed; return the id of the pending write.
 
@@ -240,7 +284,7 @@ class Ledger(OwedLedger):
             self._remove_same(db, key, data)
             unsigned = (None, None, None, schema.one_line(reason))
             row = (*key, encoded, data, made_from, *unsigned, self._clock(), None)
-            return _spool(db, row, portals, status)
+            return _spool(db, row, portals, status, lacking)
 
         return self.file.database.write(write)
 
@@ -276,7 +320,8 @@ class Ledger(OwedLedger):
         """Take a posted write out of the spool, and raise the mark to it; return the mark then.
 
         In the same transaction the portals that took it are owed it no more, and others are `owed`
-        it. None when it is no longer in the spool: use `record_seen` and `owe` then.
+        it, as are those that lack the content behind it, and those that it was written for but not
+        sent to now. None when it is no longer in the spool: use `record_seen` and `owe` then.
         """
 
         def write(db: sqlite3.Connection) -> RevisionMark | None:
@@ -287,9 +332,14 @@ class Ledger(OwedLedger):
             self._remove_same(db, (found.public_key, found.tweak), found.data)
             _remove(db, number)
             data_key = encode_data_key(found.data_key)
-            mark = self._record_seen(db, found.signed, data_key, named=True)
+            mark = self._record_seen(db, found.signed, data_key, named=True, is_own=True)
             owed_table.remove(db, found.signed, taken_by)
-            self._owe(db, found.signed, data_key, owed)
+            debts = [*owed, *lacking_debts(set(found.lacking).difference(taken_by))]
+            known = {*taken_by, *(debt.portal for debt in debts)}
+            unasked = [url for url in found.portals if taken_by and url not in known]
+            self._owe(
+                db, found.signed, data_key, [*debts, *(Debt(url, _UNASKED) for url in unasked)]
+            )
             return mark
 
         return self.file.database.write(write)
@@ -317,8 +367,7 @@ class Ledger(OwedLedger):
 
     def has_pending(self, public_key: bytes, tweak: bytes) -> bool:
         """Whether the spool has a write to an entry that a later one would supersede."""
-        query = f"SELECT 1 FROM spool WHERE {OF_KEY} AND fate != ? LIMIT 1"
-        return bool(self.file.rows(query, (public_key, tweak, PendingStatus.CONFLICT.value)))
+        return bool(self.file.rows(schema.HAS_PENDING, (public_key, tweak)))
 
     def pending(self) -> list[PendingWrite]:
         return [self._parse(row) for row in self.file.rows(f"{schema.PENDING} ORDER BY id")]
@@ -350,9 +399,14 @@ class Ledger(OwedLedger):
 
 
 def _spool(
-    db: sqlite3.Connection, row: Sequence[object], portals: Sequence[str], status: PendingStatus
+    db: sqlite3.Connection,
+    row: Sequence[object],
+    portals: Sequence[str],
+    status: PendingStatus,
+    lacking: Collection[str] = (),
 ) -> int:
-    number = db.execute(schema.SPOOL, (*row, " ".join(portals), status.value)).lastrowid
+    values = (*row, " ".join(portals), " ".join(lacking), status.value)
+    number = db.execute(schema.SPOOL, values).lastrowid
     assert number is not None
     return number
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Key = tuple[bytes, bytes]  # public key and tweak of an entry
 _REASON_LIMIT = 500  # characters of a reason that are kept
 _APPLICATION = 0x736B796C  # "skyl"
-_VERSION = 3
+_VERSION = 4
 
 # Data keys are stored as UTF-8 blobs, because SQLite's text ends at a NUL. Revisions are stored as
 # 8 bytes, because they have one bit more than SQLite's integers; blobs compare as the numbers do.
@@ -78,11 +78,16 @@ CREATE TABLE owed (
 );
 CREATE INDEX owed_to ON owed (portal, since)
 """
+_OWN_AND_LACKING = (
+    "ALTER TABLE owed ADD COLUMN own INTEGER NOT NULL DEFAULT 0;"
+    " ALTER TABLE spool ADD COLUMN lacking TEXT NOT NULL DEFAULT ''"
+)
 _UPGRADES = {
     1: "ALTER TABLE spool ADD COLUMN portals TEXT NOT NULL DEFAULT '';"
     " ALTER TABLE spool ADD COLUMN fate TEXT NOT NULL DEFAULT 'failed'",
     2: "ALTER TABLE entries ADD COLUMN data BLOB; ALTER TABLE entries ADD COLUMN kind INTEGER;"
     f" ALTER TABLE entries ADD COLUMN signature BLOB; {_OWED}",
+    3: _OWN_AND_LACKING,
 }
 
 OF_KEY = "public_key = ? AND tweak = ?"
@@ -114,17 +119,20 @@ WHERE key IS NOT NULL AND EXISTS (SELECT 1 FROM entries WHERE public_key = key A
 """
 PENDING = (
     "SELECT id, public_key, tweak, data_key, data, base, revision, kind, signature, reason,"
-    " created, poster, portals, fate FROM spool"
+    " created, poster, portals, lacking, fate FROM spool"
 )
 NEXT_NUMBER = "(SELECT coalesce(max(seq), 0) + 1 FROM sqlite_sequence)"  # of spool and owed
 SPOOL = (
     "INSERT INTO spool (id, public_key, tweak, data_key, data, base, revision, kind, signature,"
-    " reason, created, poster, portals, fate)"
-    f" VALUES ({NEXT_NUMBER}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    " reason, created, poster, portals, lacking, fate)"
+    f" VALUES ({NEXT_NUMBER}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 REPLACE_PENDING = (
     "UPDATE spool SET data = ?, base = NULL, revision = ?, kind = ?, signature = ?, reason = ?,"
     " poster = ? WHERE id = ?"
+)
+HAS_PENDING = (
+    f"SELECT 1 FROM spool WHERE {OF_KEY} AND fate != '{PendingStatus.CONFLICT.value}' LIMIT 1"
 )
 REMOVE_PENDING = "DELETE FROM spool WHERE id = ?"
 
@@ -133,7 +141,7 @@ def ledger_format() -> Format:
     """Return the format of the database file."""
     from skymount.storage.sqlite import Format
 
-    return Format(_APPLICATION, _VERSION, _SCHEMA + _OWED, _UPGRADES)
+    return Format(_APPLICATION, _VERSION, f"{_SCHEMA}{_OWED};{_OWN_AND_LACKING}", _UPGRADES)
 
 
 @contextmanager
@@ -181,7 +189,7 @@ def read_highest(db: sqlite3.Connection, key: Key) -> int | None:
 def parse_pending(row: tuple[Any, ...], *, is_posting: bool) -> PendingWrite:
     """Read a row of `PENDING`. MalformedError, TypeError or ValueError when it is damaged."""
     number, public_key, tweak, data_key, data, base, revision, kind, signature, *rest = row
-    reason, created, _, portals, status = rest
+    reason, created, _, portals, lacking, status = rest
     signed = None
     if signature is not None:
         entry = Entry(tweak, data, int.from_bytes(revision, "big"), kind)
@@ -198,6 +206,7 @@ def parse_pending(row: tuple[Any, ...], *, is_posting: bool) -> PendingWrite:
         created=created,
         is_posting=is_posting,
         portals=tuple(portals.split()),  # addresses have no blanks
+        lacking=tuple(lacking.split()),
         status=PendingStatus(status),
     )
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from skymount.wire.registry_entry import SignedEntry
+
+LACKS_CONTENT = "the content behind the entry could not be sent there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,13 @@ class Debt:
     """Whether the content behind the entry is not there either, and goes first."""
     is_posting: bool = False
     """Whether this process is posting it now."""
+    is_own: bool = False
+    """Whether the entry was written by this machine."""
+
+
+def lacking_debts(portals: Iterable[str]) -> list[Debt]:
+    """Return the debts to portals that lack the content behind an entry written here."""
+    return [Debt(url, LACKS_CONTENT, with_content=True, is_own=True) for url in portals]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +49,8 @@ class OwedEntry:
     reason: str
     is_posting: bool
     """Whether a running process is posting it now."""
+    is_own: bool = False
+    """Whether the entry was written by this machine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,21 +30,22 @@ _DROPPED_AT_ONCE = LIMIT // 10  # of the oldest, beyond that
 
 OWED = (
     "SELECT id, portal, public_key, tweak, data_key, revision, kind, data, signature,"
-    " with_content, since, attempts, next_at, reason, poster FROM owed"
+    " with_content, own, since, attempts, next_at, reason, poster FROM owed"
 )
 _INSERT = (
     "INSERT INTO owed (id, portal, public_key, tweak, data_key, revision, kind, data, signature,"
-    " with_content, since, attempts, next_at, reason, poster)"
-    f" VALUES ({NEXT_NUMBER}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?)"
+    " with_content, own, since, attempts, next_at, reason, poster)"
+    f" VALUES ({NEXT_NUMBER}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?)"
 )
 _REPLACE = (
     "UPDATE owed SET data_key = coalesce(?, data_key), revision = ?, kind = ?, data = ?,"
-    " signature = ?, with_content = ?, attempts = 0, next_at = ?, reason = ?, poster = ?"
+    " signature = ?, with_content = ?, own = ?, attempts = 0, next_at = ?, reason = ?,"
+    " poster = ?"
     " WHERE id = ?"
 )
 _SUPERSEDE = (
-    "UPDATE owed SET revision = ?, kind = ?, data = ?, signature = ?, attempts = 0, next_at = 0,"
-    f" poster = NULL WHERE {OF_KEY} AND revision <= ? AND signature != ?"
+    "UPDATE owed SET revision = ?, kind = ?, data = ?, signature = ?, own = ?, attempts = 0,"
+    f" next_at = 0, poster = NULL WHERE {OF_KEY} AND revision <= ? AND signature != ?"
 )
 _OF_DEBT = f"{OF_KEY} AND portal = ? AND signature = ?"
 
@@ -71,7 +72,7 @@ def owe(
     what = (encode_revision(entry.revision), entry.kind, entry.data, signed.signature)
     old = db.execute(f"{OWED} WHERE {OF_KEY} AND portal = ?", (*key, debt.portal)).fetchone()
     if old is None:
-        values = (debt.portal, *key, data_key, *what, int(debt.with_content), now)
+        values = (debt.portal, *key, data_key, *what, int(debt.with_content), int(debt.is_own), now)
         db.execute(_INSERT, (*values, *state))
         _keep_limit(db, debt.portal)
         return True
@@ -79,10 +80,12 @@ def owe(
     if is_rolled_back(raised(None, known.signed.entry, 0.0), entry):
         return False
     is_same = known.signed.entry == entry
-    if is_same and known.with_content >= debt.with_content and not debt.is_posting:
+    is_known = known.with_content >= debt.with_content and known.is_own >= debt.is_own
+    if is_same and is_known and not debt.is_posting:
         return False
     with_content = debt.with_content or (is_same and known.with_content)
-    changed = (data_key, *what, int(with_content), *state)
+    is_own = debt.is_own or (is_same and known.is_own)
+    changed = (data_key, *what, int(with_content), int(is_own), *state)
     db.execute(_REPLACE, (*changed, known.id))
     return True
 
@@ -91,19 +94,31 @@ def is_owed(db: sqlite3.Connection, signed: SignedEntry, debt: Debt) -> bool:
     """Whether that debt, or one of a later revision, is recorded."""
     query = (
         f"SELECT 1 FROM owed WHERE {OF_KEY} AND portal = ? AND"
-        " (revision > ? OR signature = ? AND with_content >= ?)"
+        " (revision > ? OR signature = ? AND with_content >= ? AND own >= ?)"
     )
     revision = encode_revision(signed.entry.revision)
-    values = (debt.portal, revision, signed.signature, int(debt.with_content))
+    values = (debt.portal, revision, signed.signature, int(debt.with_content), int(debt.is_own))
     key = (signed.public_key, signed.entry.tweak)
     return db.execute(query, (*key, *values)).fetchone() is not None
 
 
-def supersede(db: sqlite3.Connection, signed: SignedEntry) -> None:
+def overtaken(db: sqlite3.Connection, signed: SignedEntry, portal: str) -> OwedEntry | None:
+    """Return this machine's own write of other content that a portal is owed, but which is older
+    than an entry that it has.
+    """
+    query = f"{OWED} WHERE {OF_KEY} AND portal = ? AND own AND signature != ? AND data != ?"
+    values = (signed.public_key, signed.entry.tweak, portal, signed.signature, signed.entry.data)
+    row = db.execute(query, values).fetchone()
+    found = parse_owed(row) if row else None
+    newest = raised(None, signed.entry, 0.0)
+    return found if found and is_rolled_back(newest, found.signed.entry) else None
+
+
+def supersede(db: sqlite3.Connection, signed: SignedEntry, *, is_own: bool) -> None:
     """Let portals be owed this entry where they were owed an older one."""
     entry = signed.entry
     revision = encode_revision(entry.revision)
-    what = (revision, entry.kind, entry.data, signed.signature)
+    what = (revision, entry.kind, entry.data, signed.signature, int(is_own))
     values = (signed.public_key, entry.tweak, revision, signed.signature)
     db.execute(_SUPERSEDE, (*what, *values))
 
@@ -148,19 +163,23 @@ def remove_all(db: sqlite3.Connection, key: Key) -> None:
     db.execute(f"DELETE FROM owed WHERE {OF_KEY}", key)
 
 
-def select(
-    db: sqlite3.Connection, portals: Collection[str] | None, due_by: float | None, limit: int
+def select(db: sqlite3.Connection, portals: Collection[str] | None) -> list[OwedEntry]:
+    """Return what these portals are owed, or all; the oldest first."""
+    where = "" if portals is None else f"WHERE portal IN ({', '.join('?' * len(portals))})"
+    rows = db.execute(f"{OWED} {where} ORDER BY since, id", tuple(portals or ())).fetchall()
+    return [parse_owed(row) for row in rows]
+
+
+def due(
+    db: sqlite3.Connection, portal: str, now: float, with_content: bool, limit: int
 ) -> list[OwedEntry]:
-    """Return what these portals are owed and is due, the oldest first."""
-    where, values = ["1"], list[object]()
-    if portals is not None:
-        where.append(f"portal IN ({', '.join('?' * len(portals))})")
-        values.extend(portals)
-    if due_by is not None:
-        where.append("next_at <= ?")
-        values.append(due_by)
-    query = f"{OWED} WHERE {' AND '.join(where)} ORDER BY since, id LIMIT ?"
-    return [parse_owed(row) for row in db.execute(query, (*values, limit)).fetchall()]
+    """Return what is due; that first which failed least often, so that no entry keeps others
+    back.
+    """
+    where = "portal = ? AND next_at <= ? AND with_content = ?"
+    query = f"{OWED} WHERE {where} ORDER BY attempts, since, id LIMIT ?"
+    rows = db.execute(query, (portal, now, int(with_content), limit)).fetchall()
+    return [parse_owed(row) for row in rows]
 
 
 def totals(db: sqlite3.Connection) -> list[OwedTotal]:
@@ -177,7 +196,7 @@ def totals(db: sqlite3.Connection) -> list[OwedTotal]:
 def parse_owed(row: tuple[Any, ...]) -> OwedEntry:
     """Read a row of `OWED`. TypeError or ValueError when it is damaged."""
     number, portal, public_key, tweak, data_key, revision, kind, data, signature, *rest = row
-    with_content, since, attempts, next_at, reason, poster = rest
+    with_content, own, since, attempts, next_at, reason, poster = rest
     with stored_row():
         entry = Entry(tweak, data, int.from_bytes(revision, "big"), kind)
         signed = SignedEntry(public_key, entry, signature)
@@ -192,6 +211,7 @@ def parse_owed(row: tuple[Any, ...]) -> OwedEntry:
         next_at=next_at,
         reason=reason,
         is_posting=is_running(poster),
+        is_own=bool(own),
     )
 
 

@@ -33,6 +33,7 @@ class PendingWrite:
     is_posting: bool  # whether a running process is posting it now
     portals: tuple[str, ...] = ()  # addresses that it was written for; empty when unknown
     status: PendingStatus = PendingStatus.FAILED
+    lacking: tuple[str, ...] = ()  # addresses that lack the content behind it
 
 
 def due(pending: Sequence[PendingWrite]) -> list[PendingWrite]:

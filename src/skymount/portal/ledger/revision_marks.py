@@ -96,11 +96,13 @@ class RevisionMarks:
         return later(saved, unsaved.mark) if unsaved else saved
 
     async def record(
-        self, ref: EntryId, signed: SignedEntry, *, named: bool = True
+        self, ref: EntryId, signed: SignedEntry, *, named: bool = True, portal: str = ""
     ) -> RevisionMark:
         """Raise the mark as `Ledger.record_seen` does; return the mark then."""
         if self.ledger is not None:
-            record = partial(self.ledger.record_seen, signed, ref.data_key, named=named)
+            record = partial(
+                self.ledger.record_seen, signed, ref.data_key, named=named, portal=portal
+            )
             unsaved = self._unsaved.get(ref)
             try:
                 mark = await self.in_thread(record)
@@ -155,7 +157,7 @@ class RevisionMarks:
             signed.verify()
         except MalformedError as error:
             raise BadContentError(f"registry entry {ref}: {error}", url=portal) from None
-        mark = await self.record(ref, signed, named=named)
+        mark = await self.record(ref, signed, named=named, portal=portal)
         if is_rolled_back(mark, signed.entry):
             raise _rolled_back(ref, mark, signed.entry, portal)
         return mark
@@ -181,7 +183,7 @@ class RevisionMarks:
                 if seen is None or seen.seen_at < begun or attempt == _ATTEMPTS:
                     break
                 continue
-            mark = await self.record(ref, signed, named=named)
+            mark = await self.record(ref, signed, named=named, portal=portal)
             if not is_rolled_back(mark, signed.entry):
                 return VerifiedEntry(signed, mark, requested_at)
             if mark.seen_at < begun or attempt == _ATTEMPTS:

@@ -11,6 +11,7 @@ import trio
 from skymount.errors import (
     BadContentError,
     PortalError,
+    RequestRefusedError,
     RevisionConflictError,
     RevisionError,
     StorageError,
@@ -20,13 +21,12 @@ from skymount.portal.broadcast import Broadcast, LatePortals, Outcome
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.registry import GET_TIMEOUT, Registry
 from skymount.portal.failover import Portals
-from skymount.portal.ledger.owed_entry import Debt
+from skymount.portal.ledger.owed_entry import LACKS_CONTENT, Debt, lacking_debts
 from skymount.portal.registry.entry_reader import EntryReader
 from skymount.portal.write_policy import WritePolicy
 from skymount.wire.registry_entry import SignedEntry, check_update
 
 _FIRST_PAUSE = 1.0  # seconds until a late post that failed is sent again
-_LACKS_CONTENT = "the content behind the entry could not be sent there"
 
 _log = logging.getLogger(__name__)
 
@@ -71,8 +71,8 @@ class Posting:
         """Post to all portals but those `lacking` the content behind the entry; None when one has
         something newer. PortalError when too few took it.
         """
-        if len(portals.clients) == 1 and not lacking:
-            return await self._post_to_only(portals, signed)
+        if len(portals.clients) == 1 and portals.clients[0].url not in lacking:
+            return await self._post_to_only(portals, signed, lacking)
         requested_at = trio.current_time()
 
         async def post(portal: PortalReader) -> SignedEntry | None:
@@ -93,25 +93,30 @@ class Posting:
             return None
         if len(outcome.answers) < needed:
             raise _too_few(outcome, needed, len(portals.clients))
-        lacks = [Debt(url, _LACKS_CONTENT, with_content=True) for url in lacking]
-        failed = [Debt(client.url, str(error)) for client, error in outcome.errors.items()]
-        late = [
-            Debt(client.url, str(error), is_posting=True) for client, error in outcome.late.items()
-        ]
+        debts = lacking_debts(lacking)
+        for is_posting, errors in ((False, outcome.errors), (True, outcome.late)):
+            debts += [
+                Debt(client.url, str(error), is_posting=is_posting, is_own=True)
+                for client, error in errors.items()
+            ]
         taken_by = tuple(client.url for client in outcome.answers)
-        return Posted(taken_by, (*lacks, *failed, *late), outcome.handled)
+        return Posted(taken_by, tuple(debts), outcome.handled)
 
-    async def _post_to_only(self, portals: Portals, signed: SignedEntry) -> Posted | None:
+    async def _post_to_only(
+        self, portals: Portals, signed: SignedEntry, lacking: Collection[str]
+    ) -> Posted | None:
         async def post(portal: PortalReader) -> Posted | None:
             refusal = await self._post(portal, signed)
-            return Posted((portal.url,)) if refusal is None else None
+            return Posted((portal.url,), debts) if refusal is None else None
+
+        debts = tuple(lacking_debts(lacking))
 
         return await portals.first(post, hedged=False)
 
     async def post_to(self, portal: PortalReader, signed: SignedEntry) -> SignedEntry | None:
         """Post to one portal; return the entry that it has instead, or None if it took it.
 
-        UnavailableError when it refuses the entry as outdated, and does not show a newer one.
+        RequestRefusedError when it refuses the entry as outdated, and does not show a newer one.
         """
         refusal = await self._post(portal, signed)
         if refusal is None:
@@ -119,7 +124,7 @@ class Posting:
         if refusal.held is not None and _replaces_not(signed, refusal.held):
             return refusal.held
         text = f"it refuses the entry without having a newer one: {refusal.message}"
-        raise UnavailableError(text, url=portal.url)
+        raise RequestRefusedError(text, url=portal.url)
 
     async def _post(self, portal: PortalReader, signed: SignedEntry) -> "_Refusal | None":
         """Post to one portal. The answer to an earlier post may have been lost: a portal that
@@ -206,7 +211,7 @@ def _too_few(outcome: Outcome[SignedEntry | None], needed: int, portals: int) ->
     errors = list(outcome.errors.values())
     kinds: tuple[type[PortalError], ...] = (BadContentError, UnavailableError, PortalError)
     ordered = [error for kind in kinds for error in errors if isinstance(error, kind)]
-    found = copy.copy(ordered[0]) if ordered else UnavailableError(_LACKS_CONTENT)
+    found = copy.copy(ordered[0]) if ordered else UnavailableError(LACKS_CONTENT)
     if needed > 1:
         said = f"{len(outcome.answers)} of {portals} portals took it, {needed} have to"
         found.message = f"{said}: {found.message}"

@@ -5,7 +5,7 @@ A write claims its revision in the ledger before it is posted. Reading is in `en
 
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
 from mmap import mmap
@@ -26,6 +26,7 @@ from skymount.errors import (
 from skymount.portal.client.registry import GET_TIMEOUT
 from skymount.portal.failover import Portals
 from skymount.portal.ledger.ledger import Ledger
+from skymount.portal.ledger.owed_entry import lacking_debts
 from skymount.portal.ledger.pending_write import PendingStatus, PendingWrite
 from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.ledger.rollback import RevisionMark, is_rolled_back, rollback_reason
@@ -116,7 +117,7 @@ class VerifiedRegistry(EntryReader):
         data = bytes(content)
         Entry(ref.tweak, data, 0)  # MalformedError for too much data
         async with self._write_lock(ref, pair):
-            return await self._write(ref, pair, data, base, lacking=lacking)
+            return await self._write(ref, pair, data, base, lacking)
 
     def check(self, ref: EntryId, base: EntryState) -> None:
         """Accept content made from any state: its owner has signed that state before."""
@@ -165,16 +166,18 @@ class VerifiedRegistry(EntryReader):
                 raise StorageError(f"{text}, or written later" if only_last else text)
             try:
                 if not overwrite and pending.signed is not None:
-                    return await self._send_again(ref, pending.id, pending.signed)
+                    return await self._send_again(ref, pending, pending.signed)
                 return await self._send_anew(ref, pending, pair, overwrite, highest)
             except BaseException as error:
                 # With an unknown base the entry may have been there before.
                 is_unknown = isinstance(error, StaleEntryError) and pending.base == -1
                 before = PendingStatus.CONFLICT if is_unknown else pending.status
-                await self._spool(ref, pending.data, None, pending.id, error, before)
+                await self._spool(ref, pending.data, None, pending.id, error, before=before)
                 raise
 
-    async def _send_again(self, ref: EntryId, number: int, signed: SignedEntry) -> EntryState:
+    async def _send_again(
+        self, ref: EntryId, pending: PendingWrite, signed: SignedEntry
+    ) -> EntryState:
         mark = await self.marks.find(ref)
         if is_rolled_back(mark, signed.entry):
             reason = rollback_reason(mark, signed.entry)
@@ -182,11 +185,11 @@ class VerifiedRegistry(EntryReader):
         current = await self._ask_before(ref, None)
         is_posted = current.signed == signed  # and the answer was lost
         if is_posted and len(self.portals.writable_clients) < 2:
-            await self._mark_posted(ref, number, signed, Posted(()))
+            await self._mark_posted(ref, pending.id, signed, Posted(()))
             return current
         if current.revision >= signed.entry.revision and not is_posted:
             raise _changed_since(current)
-        state = await self._post(ref, number, signed)
+        state = await self._post(ref, pending.id, signed, pending.lacking)
         if state is None:
             raise StaleEntryError("the entry was changed since: a later revision is there")
         return state
@@ -205,6 +208,7 @@ class VerifiedRegistry(EntryReader):
         )
         if current.signed is not None and current.signed.entry.data == pending.data:
             await self._drop(ref, pending.id)
+            await self._owe_content(ref, current, pending.lacking)
             return current
         if not overwrite and current.revision != pending.base:
             raise _changed_since(current)
@@ -215,7 +219,10 @@ class VerifiedRegistry(EntryReader):
         else:
             base, limit = current, max(current.revision, -1 if highest is None else highest)
         return await self._write(
-            ref, pair, pending.data, base, known=current, replaces=pending.id, limit=limit
+            *(ref, pair, pending.data, base, pending.lacking),
+            known=current,
+            replaces=pending.id,
+            limit=limit,
         )
 
     async def save(self) -> None:
@@ -257,11 +264,11 @@ class VerifiedRegistry(EntryReader):
         pair: SigningKeyPair,
         data: bytes,
         base: EntryState | None,
+        lacking: Collection[str] = (),
         *,
         known: EntryState | None = None,
         replaces: int | None = None,
         limit: int | None = None,
-        lacking: Collection[str] = (),
     ) -> EntryState:
         """Post new content. `known` is what the portals just said; `replaces` a pending write.
 
@@ -274,7 +281,6 @@ class VerifiedRegistry(EntryReader):
             if cached and cached.requested_at > trio.current_time() - self._fresh_for:
                 known = cached
         number = replaces
-        urls = [each.url for each in self.portals.writable_clients if each.url not in lacking]
         try:
             self.portals.writable()  # fails before anything is signed
             is_pending = base is not None and replaces is None and await self.has_pending(ref)
@@ -284,11 +290,11 @@ class VerifiedRegistry(EntryReader):
                 if not needs_post(base, current, data):
                     if number is not None:
                         await self._drop(ref, number)
-                        return current
-                    if not is_pending:
+                    if number is not None or not is_pending:
+                        await self._owe_content(ref, current, lacking)
                         return current
                 claimed, signed = await self.marks.in_thread(
-                    self._claim, ref, pair, data, current.revision, number, limit, urls
+                    self._claim, ref, pair, data, current.revision, number, limit, lacking
                 )
                 number, limit = claimed, None
                 state = await self._post(ref, claimed, signed, lacking)
@@ -296,7 +302,7 @@ class VerifiedRegistry(EntryReader):
                     return state
             raise RevisionConflictError(f"somebody else was faster {CONFLICTS} times")
         except BaseException as error:
-            await self._spool(ref, data, base, number, error)
+            await self._spool(ref, data, base, number, error, lacking)
             raise
 
     def _claim(
@@ -307,9 +313,10 @@ class VerifiedRegistry(EntryReader):
         current: int,
         replaces: int | None,
         limit: int | None,
-        portals: Sequence[str],
+        lacking: Collection[str],
     ) -> tuple[int, SignedEntry]:
         """Sign content with an unclaimed revision, and claim it. Runs in a thread."""
+        portals = self._urls_without(lacking)
         while True:
             highest = self._ledger.highest_revision(ref.public_key, ref.tweak)
             if limit is not None and highest is not None and highest > limit:
@@ -317,9 +324,12 @@ class VerifiedRegistry(EntryReader):
             revision = next_revision(current, highest)
             signed = Entry(ref.tweak, data, revision).sign(pair.private_key)
             try:
-                return self._ledger.claim_revision(signed, ref.data_key, replaces, portals), signed
+                number = self._ledger.claim_revision(
+                    signed, ref.data_key, replaces, portals, lacking
+                )
             except RevisionError:
                 continue  # another process was faster
+            return number, signed
 
     async def _post(
         self, ref: EntryId, number: int, signed: SignedEntry, lacking: Collection[str] = ()
@@ -343,6 +353,8 @@ class VerifiedRegistry(EntryReader):
         base: EntryState | None,
         number: int | None,
         error: BaseException,
+        lacking: Collection[str] = (),
+        *,
         before: PendingStatus = PendingStatus.FAILED,
     ) -> None:
         """Spool content that was not posted, with the reason. A CONFLICT `before` stays one."""
@@ -356,8 +368,8 @@ class VerifiedRegistry(EntryReader):
                 self._ledger.mark_failed(number, reason, status)
             elif data != DELETED:
                 key = (ref.public_key, ref.tweak, ref.data_key)
-                portals = [client.url for client in self.portals.writable_clients]
-                self._ledger.add_unsigned(*key, data, reason, made_from, portals, status)
+                portals = self._urls_without(lacking)
+                self._ledger.add_unsigned(*key, data, reason, made_from, portals, status, lacking)
 
         try:
             with trio.CancelScope(shield=True):
@@ -400,6 +412,20 @@ class VerifiedRegistry(EntryReader):
                 await self.marks.in_thread(record)
             except StorageError as error:
                 _log.warning("registry entry %s: not all portals have it: %s", ref, error)
+
+    async def _owe_content(self, ref: EntryId, state: EntryState, portals: Collection[str]) -> None:
+        """Let portals be owed an entry that need not be posted, and the content behind it."""
+        if state.signed is None or not portals:
+            return
+        debts = lacking_debts(portals)
+        try:
+            await self.marks.in_thread(self._ledger.owe_all, state.signed, ref.data_key, debts)
+            self.posting.on_owed()
+        except StorageError as error:
+            _log.warning("registry entry %s: not all portals have its content: %s", ref, error)
+
+    def _urls_without(self, lacking: Collection[str]) -> list[str]:
+        return [each.url for each in self.portals.writable_clients if each.url not in lacking]
 
     async def _drop(self, ref: EntryId, number: int) -> None:
         await self.marks.in_thread(self._ledger.drop, number)
