@@ -424,4 +424,4 @@ def is_behind(one: Entry, other: Entry) -> bool:
 
 
 Model.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
-TestModel = pytest.mark.slow(Model.TestCase)
+TestModel = pytest.mark.slow(pytest.mark.timeout(600)(Model.TestCase))  # 12 s without other work
