@@ -288,10 +288,11 @@ class Ledger(OwedLedger):
 
         return self.file.database.write(write)
 
-    def begin_retry(self, number: int) -> bool:
+    def begin_retry(self, number: int, *, only_last: bool = False) -> bool:
         """Mark a pending write as being posted by this process.
 
-        False when it is gone, or another process is posting it or a later write to the entry.
+        False when it is gone, or another process is posting it or a later write to the entry. If
+        `only_last`, False too when any later write to the entry is in the spool.
         """
         posters = f"SELECT poster FROM spool WHERE {OF_KEY} AND id >= ?"
         query = "UPDATE spool SET poster = ?, reason = ? WHERE id = ?"
@@ -302,6 +303,8 @@ class Ledger(OwedLedger):
             if key is None:
                 return False
             found = db.execute(posters, (*key, number)).fetchall()
+            if only_last and len(found) > 1:
+                return False
             if any(
                 poster != self._poster and posting_process.is_running(poster) for (poster,) in found
             ):
