@@ -22,7 +22,7 @@ def test_large_directory_behind_small_buffers(sandbox: Sandbox, portal: str) -> 
     skylink = sandbox.upload(source, portal)
     without = "location /svc/basesector { return 404; }"
     with nginx_before(portal, sandbox.root / "nginx", without) as url:
-        agent = {"User-Agent": "skymount tests"}  # others get no long headers
+        agent = {"User-Agent": "svc-agent"}  # others get no long headers
         request = urllib.request.Request(
             f"{url}/{skylink}?format=concat", None, agent, method="HEAD"
         )
