@@ -27,7 +27,11 @@ def commands(text: str) -> Iterator[list[str]]:
             lexer.whitespace_split = True
             words = [word for word in lexer if word]
             while "skymount" in words:
-                words = words[words.index("skymount") + 1 :]
+                at = words.index("skymount")
+                before = words[at - 1] if at else ""
+                words = words[at + 1 :]
+                if before != "sudo" and before and not _END_OF_COMMAND.fullmatch(before):
+                    continue
                 end = (n for n, word in enumerate(words) if _END_OF_COMMAND.fullmatch(word))
                 found = words[: next(end, len(words))]
                 if found:

@@ -33,7 +33,7 @@ def getxattr(path: Path, *names: str) -> list[str]:
 def result(site: Site) -> dict[str, str]:
     """What the upload of the shared site answered."""
     found = json.loads(
-        site.sandbox.succeed("upload", "--json", "--portal", site.portal, site.source)
+        site.sandbox.succeed("upload", "--all", "--json", "--portal", site.portal, site.source)
     )
     assert isinstance(found, dict)
     return found

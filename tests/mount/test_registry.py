@@ -487,12 +487,18 @@ def test_forged_signature(owner: Owner, registries: list[FakeRegistry]) -> None:
         assert read(files / "x") == b"true"
 
 
+def without_repair(owner: Owner) -> Owner:
+    """Return the owner of a mount that sends portals nothing by itself (G18)."""
+    return replace(owner, sandbox=owner.sandbox.with_env(SKYMOUNT_SEND_PENDING="false"))
+
+
 def test_rolled_back(owner: Owner, registries: list[FakeRegistry]) -> None:
     """G4: nor a revision below the highest that this machine has seen of the entry.
 
     In this mount and in the next one; another portal's later revision is.
     """
     liar, honest = registries
+    owner = without_repair(owner)
     liar.set(owner.signed("x", b"new", 7))
     with owner.mounted(portal=liar.portal.url) as files:
         assert read(files / "x") == b"new"
@@ -511,6 +517,7 @@ def test_rolled_back(owner: Owner, registries: list[FakeRegistry]) -> None:
 def test_owner_sets_a_portal_right(owner: Owner) -> None:
     """G4: A portal that lost what it had is set right by the owner: whole new content, and rm."""
     owner.put("x", b"old")
+    owner = without_repair(owner)
     with (
         owner.mounted() as files,
         closing(Ledger.open(owner.sandbox.root / "state/skymount/ledger.sqlite3")) as ledger,

@@ -4,7 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import httpx
@@ -103,6 +103,44 @@ def test_stopped_first_portal(sandbox: Sandbox, pair: list[PortalProcess]) -> No
             assert output(["stat", "-c", "%s", *files]) == first == b"0\n1\n2\n3\n4\n"
             assert output(["cat", *files]) == b"x" * 10
             assert time.monotonic() < begun + 1.0 + SLACK
+
+
+class DistantPortal(ScriptedPortal):
+    """A portal whose answers take a moment, once it is far away. It counts round trips: a request
+    that comes after an answer is one of a later round trip.
+    """
+
+    is_far = False
+    round_trips = 0
+
+    def handle(self, method: str, target: str, body: bytes) -> tuple[int, bytes] | None:
+        number = self.round_trips + 1
+        time.sleep(0.5 if self.is_far else 0)
+        answer = super().handle(method, target, body)
+        with self.lock:
+            self.round_trips = max(self.round_trips, number)
+        return answer
+
+
+def test_listing_is_fetched_ahead(sandbox: Sandbox) -> None:
+    """G6: `ls -l` of entries takes few round trips."""
+    count = 40
+    portal = DistantPortal()
+    portal.start()
+    with closing(portal):
+        owner = Owner.make(sandbox, portal.url)
+        patient = owner.sandbox.with_env(SKYMOUNT_REGISTRY_TTL="60")
+        for number in range(count):
+            portal.set(owner.signed(f"e{number:02}", b"x" * number, 0))
+        with patient.mounted("--portal", portal.url) as mount:
+            files = [mount.path / "registry" / HOME / f"e{number:02}" for number in range(count)]
+            output(["cat", *files])  # from now on they are listed
+        portal.is_far, portal.round_trips, portal.gets = True, 0, 0
+        with patient.mounted("--portal", portal.url) as mount:
+            lines = output(["ls", "-l", f"{mount.path}/registry/{HOME}/"]).splitlines()[1:]
+        assert [int(line.split()[4]) for line in lines] == list(range(count))
+        assert portal.gets >= count
+        assert portal.round_trips < count / 2
 
 
 def test_stopped_portal_alone(sandbox: Sandbox, pair: list[PortalProcess]) -> None:

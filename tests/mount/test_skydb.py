@@ -170,6 +170,7 @@ def test_text_that_is_not_verified(owner: Owner, portal: str) -> None:
     with in_thread(FakePortal()) as fake:
         fake.add(doubtful)
         portals = ("--portal", fake.url)
+        owner.sandbox.configure(f'[[portals]]\nurl = "{fake.url}"\nread_only = true\n')
         with (
             owner.mounted(*portals, at=place) as registry,
             program(registry.parent.parent / "skydb" / HOME) as tool,

@@ -130,7 +130,7 @@ async def _serve(
             is_own=lambda public_key: keys.pair(public_key) is not None,
         )
         if config.send_pending:
-            registry.repair = _read_repair(registry, ledger, nursery)
+            registry.repair = _read_repair(registry, ledger, portals.probes or nursery)
         urls = [each.url for each in portals.clients]
         reads = WaitingReads(portals.may_answer, portals.ask_for_signs, urls)
         resolver = NameResolver(

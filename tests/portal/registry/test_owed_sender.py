@@ -227,6 +227,58 @@ async def test_read_only_portal_and_others_are_sent_nothing(
         assert len(sender.totals) == 2
 
 
+async def test_one_entry_that_always_fails_keeps_no_other_back(
+    ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
+):
+    """Its content cannot be sent; what is owed after it goes to the portal all the same."""
+    send_content = SendContent()
+    send_content.failure = UnavailableError("no room")
+    async with running(ledger, one, two, send_content=send_content) as (entries, _):
+        await entries.write(ref(), PAIR, bytes(LINK), None, lacking=[two.url])
+        await trio.sleep(100)
+        two.always = "down"
+        await entries.write(ref("b"), PAIR, b"b", None)
+        await entries.write(ref("c"), PAIR, b"c", None)
+        two.always = ""
+        await until(lambda: at(two, "b") and at(two, "c"), 1000)
+        assert [debt.data_key for debt in ledger.owed()] == ["a"]
+
+
+async def test_a_write_that_was_kept_is_owed_to_portals_that_are_not_in_use(
+    ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
+):
+    """It was kept for two portals, and a mount of one of them sends it."""
+    one.always = two.always = "down"
+    async with running(ledger, one, two) as (entries, _):
+        with pytest.raises(UnavailableError):
+            await entries.write(ref(), PAIR, b"x", None)
+    one.always = two.always = ""
+    async with running(ledger, one) as (entries, _):
+        (pending,) = ledger.pending()
+        await entries.send(pending, PAIR)
+        assert (at(one), at(two), ledger.pending()) == (b"x", None, [])
+        assert [debt.portal for debt in ledger.owed()] == [two.url]
+    async with running(ledger, one, two):
+        await until(lambda: at(two))
+
+
+async def test_content_that_takes_long_keeps_no_entry_back(
+    ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
+):
+    """An entry without content is posted while the content of another one is sent."""
+
+    class Slowly(SendContent):
+        async def __call__(self, skylink: Skylink, portal: PortalReader) -> None:
+            await trio.sleep(7200)
+
+    async with running(ledger, one, two, send_content=Slowly()) as (entries, _):
+        await entries.write(ref(), PAIR, bytes(LINK), None, lacking=[two.url])
+        await trio.sleep(10)
+        ledger.owe(signed(b"b", 1, "b"), "b", [two.url], "down")
+        entries.wake_senders()
+        assert await until(lambda: at(two, "b")) < 60
+
+
 async def test_write_that_is_older_than_what_the_portal_has_is_kept(
     ledger: Ledger,
     one: FakeRegistry,

@@ -103,6 +103,23 @@ async def test_what_is_there_supersedes_what_was_written_before(
     assert b"new" not in [each.entry.data for each in one.ever]
 
 
+async def test_what_is_written_while_the_retry_waits_for_it(
+    ledger: Ledger, one: FakeRegistry, autojump_clock: object
+) -> None:
+    """G12: of each entry only the last write is sent."""
+    one.set(signed(b"old", 0))
+    async with running(ledger, one) as entries:
+        await entries.read(ref())
+        one.always = "deaf"
+        await fail(entries, b"first")
+        one.faults = [2 * FIRST_PAUSE]  # its GET holds the lock when the retry begins
+        await fail(entries, b"second")
+        one.always = ""
+        await until_sent(ledger)
+        await trio.sleep(100)
+    assert [each.entry.data for each in one.ever] == [b"old", b"second"]
+
+
 @pytest.mark.parametrize("fault", ["denied", "missing"])
 async def test_what_is_refused_is_not_sent_again(
     fault: str, ledger: Ledger, one: FakeRegistry, autojump_clock: object

@@ -16,12 +16,21 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from skymount.errors import FrozenEntryError, PortalError, RevisionError, StaleEntryError
+from skymount.errors import (
+    FrozenEntryError,
+    PortalError,
+    RevisionError,
+    StaleEntryError,
+    StorageError,
+)
 from skymount.portal.ledger.ledger import Ledger
-from skymount.portal.ledger.pending_write import PendingWrite
+from skymount.portal.ledger.owed_entry import OwedEntry
+from skymount.portal.ledger.pending_write import PendingStatus, PendingWrite
 from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.registry.entry_state import EntryState
+from skymount.portal.registry.owed_sender import OwedSender
 from skymount.portal.registry.verified_registry import VerifiedRegistry
+from skymount.portal.write_policy import WritePolicy
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import DELETED, MAX_REVISION, Entry, SignedEntry, hash_data_key
 from tests.fakes.entries import FakeRegistry, portals_of
@@ -32,7 +41,7 @@ NAMES = ("a", "b")
 REFS = {name: EntryId(PAIR.public_key, hash_data_key(name), name) for name in NAMES}
 LASTING = ["", "", "", "down", "deaf", "lost", "twice", "stale", "forged", "missing"]
 FAULTS = [*LASTING, "denied", "slow", 0.3]
-PORTALS = 2
+PORTALS = 3
 
 T = TypeVar("T")
 
@@ -42,11 +51,12 @@ faults = st.lists(st.sampled_from(FAULTS), max_size=8)
 
 
 class Model(RuleBasedStateMachine):
-    """Two processes with one ledger, two portals, and the owner's program on another machine."""
+    """Two processes with one ledger, three portals, and the owner's program on another machine."""
 
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp())
+        self.policy = WritePolicy.ANY
         self.clock = trio.testing.MockClock(autojump_threshold=0)
         self.portals = [FakeRegistry(n) for n in range(PORTALS)]
         self.ledgers: list[Ledger] = []
@@ -62,8 +72,9 @@ class Model(RuleBasedStateMachine):
         self.foreign: set[SignedEntry] = set()
         """What the other machine signed."""
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(policy=st.sampled_from(WritePolicy))
+    def begin(self, policy: WritePolicy) -> None:
+        self.policy = policy
         self.ledgers = [Ledger.open(self.root / "ledger.sqlite3") for _ in range(2)]
         self.processes = [self.process(ledger) for ledger in self.ledgers]
 
@@ -192,6 +203,40 @@ class Model(RuleBasedStateMachine):
         assert self.ledgers[1].drop(waiting.id)
         self.unsent.pop((self.name_of(waiting), waiting.data), None)
 
+    @precondition(lambda self: self.owed())
+    @rule(data=st.data(), by=st.integers(0, 1))
+    def pay(self, data: st.DataObject, by: int) -> None:
+        """Send a portal what it is owed; a write of this machine is not lost without a word."""
+        debt = data.draw(st.sampled_from(self.owed()), "owed")
+        (name,) = (each for each in NAMES if self.is_of(debt.signed, each))
+        process = self.processes[by]
+        number = [portal.url for portal in self.portals].index(debt.portal)
+        (client,) = (each for each in process.portals.clients if each.url == debt.portal)
+        sender = OwedSender(process, self.ledgers[by])
+        with contextlib.suppress(PortalError, StorageError):
+            is_sent = self.run(sender.send, client, debt)
+            there = self.at(self.portals[number], name)
+            if is_sent:
+                assert debt.signed in self.portals[number].ever
+            elif debt.is_own and there is not None and not debt.signed.entry.is_deleted:
+                assert self.is_known_to_have_lost(debt, name)
+
+    def is_known_to_have_lost(self, debt: OwedEntry, name: str) -> bool:
+        """Whether a write that a newer entry won over is kept, or was replaced where it was."""
+        data = debt.signed.entry.data
+        kept = [each for each in self.pending() if self.name_of(each) == name]
+        others = [each for each in self.portals if each.url != debt.portal]
+        there = [found for each in self.portals if (found := self.at(each, name))]
+        return (
+            any(each.status is not PendingStatus.CONFLICT or each.data == data for each in kept)
+            or any(found.entry.data == data for found in there)
+            or any(
+                is_behind(debt.signed.entry, found.entry)
+                for each in others
+                if (found := self.at(each, name))
+            )
+        )
+
     def change(
         self,
         name: str,
@@ -234,6 +279,9 @@ class Model(RuleBasedStateMachine):
     def done(self, name: str, signed: SignedEntry) -> None:
         """What was reported as done is what a new process reads, or what somebody set since."""
         assert any(signed in portal.ever for portal in self.portals)
+        assert signed in self.foreign or all(
+            self.has_or_is_owed(portal, name, signed) for portal in self.portals
+        )
         for portal in self.portals:
             portal.faults, portal.always = [], ""
         found = self.run(self.process(self.ledgers[0]).read, REFS[name])
@@ -256,7 +304,25 @@ class Model(RuleBasedStateMachine):
         elif not remembered:  # another process may remember what was true a moment ago
             assert not is_behind(state.signed.entry, mark.entry)
 
+    def has_or_is_owed(self, portal: FakeRegistry, name: str, signed: SignedEntry) -> bool:
+        """Whether an entry, or something newer, was at a portal or is owed to it."""
+        owed = [each.signed for each in self.owed() if each.portal == portal.url]
+        return any(
+            each == signed or is_behind(signed.entry, each.entry)
+            for each in (*portal.ever, *owed)
+            if self.is_of(each, name)
+        )
+
     # --- what always holds
+
+    @invariant()
+    def nothing_outdated_is_owed(self) -> None:
+        """Of an entry only the newest revision that was seen is owed."""
+        for debt in self.owed():
+            assert not debt.is_posting
+            mark = self.ledgers[0].newest_entry(PAIR.public_key, debt.signed.entry.tweak)
+            assert mark is not None
+            assert not is_behind(debt.signed.entry, mark.entry)
 
     @invariant()
     def no_revision_has_two_contents(self) -> None:
@@ -292,9 +358,12 @@ class Model(RuleBasedStateMachine):
     # --- means
 
     def process(self, ledger: Ledger) -> VerifiedRegistry:
-        found = VerifiedRegistry(portals_of(self.portals), ledger)
+        found = VerifiedRegistry(portals_of(self.portals), ledger, policy=self.policy)
         found.marks = Inline(ledger)
         return found
+
+    def owed(self) -> list[OwedEntry]:
+        return self.ledgers[0].owed() if self.ledgers else []
 
     def pending(self) -> list[PendingWrite]:
         return self.ledgers[0].pending() if self.ledgers else []
@@ -354,5 +423,5 @@ def is_behind(one: Entry, other: Entry) -> bool:
     )
 
 
-Model.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
-TestModel = pytest.mark.slow(Model.TestCase)
+Model.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestModel = pytest.mark.slow(pytest.mark.timeout(600)(Model.TestCase))  # 12 s without other work

@@ -74,7 +74,7 @@ def retry(numbers: tuple[int, ...], overwrite: bool, settings: "Config", as_json
     --overwrite gets the next revision. A change in conflict with somebody else's stays pending
     until you overwrite or drop it.
 
-    Entries that portals are owed are sent to them.
+    Entries that portals are owed are sent to them, with the content behind them that they lack.
 
     The changes go to the portals of this command. If the mount used others, name them here too:
     `pending --json` shows them. A mount does all this by itself, but never overwrites.
@@ -84,6 +84,7 @@ def retry(numbers: tuple[int, ...], overwrite: bool, settings: "Config", as_json
       skymount registry retry
       skymount registry retry --overwrite 3
     """
+    from skymount.cli.owed_entries import send_owed
     from skymount.cli.session import run_with_writes
 
     with open_ledger() as ledger:
@@ -93,7 +94,7 @@ def retry(numbers: tuple[int, ...], overwrite: bool, settings: "Config", as_json
 
         async def send(session: "WriteSession") -> list[dict[str, Any]]:
             posted = await _send_all(session, writes, pairs, overwrite=overwrite)
-            return [*posted, *(await _send_owed(session, owed))]
+            return [*posted, *(await send_owed(session, settings, owed))]
 
         sent = run_with_writes(settings, send) if chosen else []
         left = {each.id for each in _all(ledger)}
@@ -140,26 +141,6 @@ async def _send_all(
         else:
             posted[entry] = state.revision
             sent.append({"id": each.id, "revision": state.revision})
-    return sent
-
-
-async def _send_owed(session: "WriteSession", owed: "Sequence[OwedEntry]") -> list[dict[str, Any]]:
-    """Send portals what they are owed."""
-    from skymount.portal.registry.owed_sender import OwedSender
-
-    sender = OwedSender(session.registry, session.ledger)
-    clients = {client.url: client for client in session.portals.writable_clients}
-    sent: list[dict[str, Any]] = []
-    for each in owed:
-        client = clients.get(each.portal)
-        if client is None:
-            warn(f"{each.id}: {each.portal} is not among the portals that this command writes to")
-            continue
-        try:
-            if await sender.send(client, each):
-                sent.append({"id": each.id, "revision": each.signed.entry.revision})
-        except SkymountError as error:
-            warn(f"{each.id}: {error}")
     return sent
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from skymount.wire.skylink import Skylink
 
 _INTERRUPTED = "interrupted while it was posted"
+_UNASKED = "it was sent when this portal was not in use"
 
 log = logging.getLogger(__name__)
 
@@ -287,10 +288,11 @@ class Ledger(OwedLedger):
 
         return self.file.database.write(write)
 
-    def begin_retry(self, number: int) -> bool:
+    def begin_retry(self, number: int, *, only_last: bool = False) -> bool:
         """Mark a pending write as being posted by this process.
 
-        False when it is gone, or another process is posting it or a later write to the entry.
+        False when it is gone, or another process is posting it or a later write to the entry. If
+        `only_last`, False too when any later write to the entry is in the spool.
         """
         posters = f"SELECT poster FROM spool WHERE {OF_KEY} AND id >= ?"
         query = "UPDATE spool SET poster = ?, reason = ? WHERE id = ?"
@@ -301,6 +303,8 @@ class Ledger(OwedLedger):
             if key is None:
                 return False
             found = db.execute(posters, (*key, number)).fetchall()
+            if only_last and len(found) > 1:
+                return False
             if any(
                 poster != self._poster and posting_process.is_running(poster) for (poster,) in found
             ):
@@ -316,8 +320,8 @@ class Ledger(OwedLedger):
         """Take a posted write out of the spool, and raise the mark to it; return the mark then.
 
         In the same transaction the portals that took it are owed it no more, and others are `owed`
-        it, as are those that lack the content behind it. None when it is no longer in the spool:
-        use `record_seen` and `owe` then.
+        it, as are those that lack the content behind it, and those that it was written for but not
+        sent to now. None when it is no longer in the spool: use `record_seen` and `owe` then.
         """
 
         def write(db: sqlite3.Connection) -> RevisionMark | None:
@@ -331,7 +335,14 @@ class Ledger(OwedLedger):
             mark = self._record_seen(db, found.signed, data_key, named=True, is_own=True)
             owed_table.remove(db, found.signed, taken_by)
             debts = [*owed, *lacking_debts(set(found.lacking).difference(taken_by))]
-            self._owe(db, found.signed, data_key, debts)
+            known = {*taken_by, *(debt.portal for debt in debts)}
+            unasked = [url for url in found.portals if taken_by and url not in known]
+            self._owe(
+                db,
+                found.signed,
+                data_key,
+                [*debts, *(Debt(url, _UNASKED, is_own=True) for url in unasked)],
+            )
             return mark
 
         return self.file.database.write(write)

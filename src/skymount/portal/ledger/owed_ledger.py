@@ -71,23 +71,24 @@ class OwedLedger:
         made = [owed_table.owe(db, signed, data_key, each, self._poster, now) for each in debts]
         return sum(made)
 
-    def owed(
-        self,
-        portals: Collection[str] | None = None,
-        *,
-        due_by: float | None = None,
-        limit: int = owed_table.LIMIT,
-    ) -> list[OwedEntry]:
-        """Return what these portals are owed, by default all, and is due by a time; oldest first.
-
-        Nothing of it is verified.
+    def owed(self, portals: Collection[str] | None = None) -> list[OwedEntry]:
+        """Return what these portals are owed, by default all, the oldest first. Nothing of it is
+        verified.
         """
-        return self.file.read(lambda db: owed_table.select(db, portals, due_by, limit), [])
+        return self.file.read(lambda db: owed_table.select(db, portals), [])
 
-    def next_owed_at(self, portal: str) -> float | None:
-        """Return when the first of what a portal is owed is due; None if it is owed nothing."""
-        query = "SELECT min(next_at) FROM owed WHERE portal = ?"
-        rows = self.file.rows(query, (portal,))
+    def due_owed(
+        self, portal: str, now: float, limit: int, *, with_content: bool
+    ) -> list[OwedEntry]:
+        """Return some of what a portal is owed and is due, with its content or without."""
+        return self.file.read(lambda db: owed_table.due(db, portal, now, with_content, limit), [])
+
+    def next_owed_at(self, portal: str, *, with_content: bool) -> float | None:
+        """Return when the first entry that a portal is owed, with its content or without, is due;
+        None if it is owed nothing.
+        """
+        query = "SELECT min(next_at) FROM owed WHERE portal = ? AND with_content = ?"
+        rows = self.file.rows(query, (portal, int(with_content)))
         return rows[0][0] if rows else None
 
     def owed_totals(self) -> list[OwedTotal]:

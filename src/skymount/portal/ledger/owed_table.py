@@ -163,19 +163,23 @@ def remove_all(db: sqlite3.Connection, key: Key) -> None:
     db.execute(f"DELETE FROM owed WHERE {OF_KEY}", key)
 
 
-def select(
-    db: sqlite3.Connection, portals: Collection[str] | None, due_by: float | None, limit: int
+def select(db: sqlite3.Connection, portals: Collection[str] | None) -> list[OwedEntry]:
+    """Return what these portals are owed, or all; the oldest first."""
+    where = "" if portals is None else f"WHERE portal IN ({', '.join('?' * len(portals))})"
+    rows = db.execute(f"{OWED} {where} ORDER BY since, id", tuple(portals or ())).fetchall()
+    return [parse_owed(row) for row in rows]
+
+
+def due(
+    db: sqlite3.Connection, portal: str, now: float, with_content: bool, limit: int
 ) -> list[OwedEntry]:
-    """Return what these portals are owed and is due, the oldest first."""
-    where, values = ["1"], list[object]()
-    if portals is not None:
-        where.append(f"portal IN ({', '.join('?' * len(portals))})")
-        values.extend(portals)
-    if due_by is not None:
-        where.append("next_at <= ?")
-        values.append(due_by)
-    query = f"{OWED} WHERE {' AND '.join(where)} ORDER BY since, id LIMIT ?"
-    return [parse_owed(row) for row in db.execute(query, (*values, limit)).fetchall()]
+    """Return what is due; that first which failed least often, so that no entry keeps others
+    back.
+    """
+    where = "portal = ? AND next_at <= ? AND with_content = ?"
+    query = f"{OWED} WHERE {where} ORDER BY attempts, since, id LIMIT ?"
+    rows = db.execute(query, (portal, now, int(with_content), limit)).fetchall()
+    return [parse_owed(row) for row in rows]
 
 
 def totals(db: sqlite3.Connection) -> list[OwedTotal]:

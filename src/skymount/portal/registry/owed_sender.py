@@ -74,7 +74,7 @@ class OwedSender:
         self._send_content = send_content
         self._config = config or OwedConfig()
         self._clock = clock
-        self._changed: dict[PortalReader | None, trio.Event] = {}
+        self._changed: dict[tuple[PortalReader, bool] | None, trio.Event] = {}
         registry.posting.on_owed = self.wake
 
     def wake(self) -> None:
@@ -87,7 +87,8 @@ class OwedSender:
         async with trio.open_nursery() as nursery:
             if self._sends:
                 for client in self._registry.portals.writable_clients:
-                    nursery.start_soon(self._serve, client)
+                    for with_content in (False, True):
+                        nursery.start_soon(self._serve, client, with_content)
             while True:
                 self._changed[None] = changed = trio.Event()
                 if await self._from_ledger(self._ledger.release_owed):
@@ -101,18 +102,19 @@ class OwedSender:
         if text := owed_summary(self.totals):
             log.warning(text)
 
-    async def _serve(self, client: PortalReader) -> None:
-        """Send one portal what it is owed."""
+    async def _serve(self, client: PortalReader, with_content: bool) -> None:
+        """Send one portal what it is owed; content by itself, as it may take long."""
         pause = self._config.first_pause
         while True:
-            self._changed[client] = changed = trio.Event()
-            wait = await self._wait_until_due(client)
+            self._changed[client, with_content] = changed = trio.Event()
+            wait = await self._wait_until_due(client, with_content)
             if wait > 0:
                 with trio.move_on_after(min(wait, self._config.look)):
                     await changed.wait()
                 continue
             await self._rest(client)
-            failure = await self._send_due(client, is_trial=pause > self._config.first_pause)
+            limit = self._config.at_once if pause == self._config.first_pause else 1
+            failure = await self._send_due(client, with_content, limit)
             self._changed[None].set()
             if failure is None:
                 pause = self._config.first_pause
@@ -120,8 +122,9 @@ class OwedSender:
                 await self._rest(client, pause, is_silent=failure.status is None)
                 pause = min(2 * pause, self._config.longest_pause)
 
-    async def _wait_until_due(self, client: PortalReader) -> float:
-        due = await self._from_ledger(partial(self._ledger.next_owed_at, client.url))
+    async def _wait_until_due(self, client: PortalReader, with_content: bool) -> float:
+        find = partial(self._ledger.next_owed_at, client.url, with_content=with_content)
+        due = await self._from_ledger(find)
         return self._config.look if due is None else due - self._clock()
 
     async def _rest(
@@ -140,10 +143,12 @@ class OwedSender:
                 return
             await trio.sleep(self._config.first_pause)
 
-    async def _send_due(self, client: PortalReader, *, is_trial: bool) -> PortalError | None:
-        """Send some of what is due, one entry alone for a trial; return the portal's failure."""
-        limit = 1 if is_trial else self._config.at_once
-        find = partial(self._ledger.owed, [client.url], due_by=self._clock(), limit=limit)
+    async def _send_due(
+        self, client: PortalReader, with_content: bool, limit: int
+    ) -> PortalError | None:
+        """Send some of what is due; return the portal's failure."""
+        now = self._clock()
+        find = partial(self._ledger.due_owed, client.url, now, limit, with_content=with_content)
         failure: PortalError | None = None
 
         async def send(owed: OwedEntry) -> None:
@@ -206,7 +211,7 @@ class OwedSender:
         skylink = linked_skylink(owed.signed.entry.data)
         if owed.with_content and skylink is not None:
             if self._send_content is None:
-                raise StorageError("the content behind it is to be sent first, by a mount")
+                raise StorageError("the content behind it is to be sent first")
             await self._send_content(skylink, client)
 
     async def _put_off(self, owed: OwedEntry, error: BaseException) -> None:
@@ -214,7 +219,7 @@ class OwedSender:
         pause = 0.0
         if not isinstance(error, UnavailableError | trio.Cancelled):
             config = self._config
-            pause = min(config.first_pause * 2**owed.attempts, config.longest_pause)
+            pause = min(config.first_pause * 2 ** min(owed.attempts, 16), config.longest_pause)
         reason = str(error) if isinstance(error, SkymountError) else "interrupted"
         fail = partial(self._ledger.mark_owed_failed, owed.signed, owed.portal)
         with trio.CancelScope(shield=True), suppress(StorageError):

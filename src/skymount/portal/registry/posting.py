@@ -11,6 +11,7 @@ import trio
 from skymount.errors import (
     BadContentError,
     PortalError,
+    RequestRefusedError,
     RevisionConflictError,
     RevisionError,
     StorageError,
@@ -115,7 +116,7 @@ class Posting:
     async def post_to(self, portal: PortalReader, signed: SignedEntry) -> SignedEntry | None:
         """Post to one portal; return the entry that it has instead, or None if it took it.
 
-        UnavailableError when it refuses the entry as outdated, and does not show a newer one.
+        RequestRefusedError when it refuses the entry as outdated, and does not show a newer one.
         """
         refusal = await self._post(portal, signed)
         if refusal is None:
@@ -123,7 +124,7 @@ class Posting:
         if refusal.held is not None and _replaces_not(signed, refusal.held):
             return refusal.held
         text = f"it refuses the entry without having a newer one: {refusal.message}"
-        raise UnavailableError(text, url=portal.url)
+        raise RequestRefusedError(text, url=portal.url)
 
     async def _post(self, portal: PortalReader, signed: SignedEntry) -> "_Refusal | None":
         """Post to one portal. The answer to an earlier post may have been lost: a portal that

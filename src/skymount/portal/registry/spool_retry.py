@@ -91,7 +91,7 @@ class SpoolRetry:
             unavailable.add(write.portals)  # until they answer in time
             with trio.move_on_after(_ATTEMPT_LIMIT):
                 try:
-                    state = await entries.send(write, pair)
+                    state = await entries.send(write, pair, only_last=True)
                     log.info("registry entry %s: posted, with revision %d", ref, state.revision)
                     is_sent = True
                 except UnavailableError:

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from functools import partial
 from mmap import mmap
 from weakref import WeakValueDictionary
 
@@ -141,21 +142,28 @@ class VerifiedRegistry(EntryReader):
         return await self.marks.in_thread(self._ledger.has_pending, ref.public_key, ref.tweak)
 
     async def send(
-        self, pending: PendingWrite, pair: SigningKeyPair | None = None, *, overwrite: bool = False
+        self,
+        pending: PendingWrite,
+        pair: SigningKeyPair | None = None,
+        *,
+        overwrite: bool = False,
+        only_last: bool = False,
     ) -> EntryState:
         """Post a pending write: the very same bytes if they are signed.
 
         StaleEntryError when the entry was changed since, unless to `overwrite`: then it gets the
         next revision, signed with `pair`. On any error the write stays in the spool. StorageError
-        when it is not there, or another process is posting it.
+        when it is not there, another process is posting it, or `only_last` and it is not the last.
         """
         ref = EntryId(pending.public_key, pending.tweak, pending.data_key)
         self.portals.writable()  # fails before the spool is touched
         async with self._write_lock(ref, pair):
             key = (ref.public_key, ref.tweak)
             highest = await self.marks.in_thread(self._ledger.highest_revision, *key)
-            if not await self.marks.in_thread(self._ledger.begin_retry, pending.id):
-                raise StorageError("it is not in the spool any more, or being posted elsewhere")
+            begin = partial(self._ledger.begin_retry, pending.id, only_last=only_last)
+            if not await self.marks.in_thread(begin):
+                text = "it is not in the spool any more, or being posted elsewhere"
+                raise StorageError(f"{text}, or written later" if only_last else text)
             try:
                 if not overwrite and pending.signed is not None:
                     return await self._send_again(ref, pending, pending.signed)
