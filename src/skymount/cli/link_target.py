@@ -100,6 +100,9 @@ def _inside_mount(text: str) -> str | None:
     return None
 
 
+_SHOWN = 255  # characters of a text that a message repeats
+
+
 def _advice(text: str) -> str:
     """Return what may have been meant that is no skylink."""
     first = text.rpartition("://")[2].partition("/")[0]
@@ -107,7 +110,7 @@ def _advice(text: str) -> str:
         return "; it is a file on this machine, which `skymount upload` uploads"
     if _SKYLINK_LIKE.fullmatch(first):
         return f"; a skylink has 46 characters, this one {len(first)}"
-    if "." in first and "://" not in text:
+    if "." in first and "://" not in text and text.isprintable() and len(text) <= _SHOWN:
         return f"; did you mean the domain {HNS}{text}?"
     return "; a skylink has 46 characters, a domain begins with hns://"
 
