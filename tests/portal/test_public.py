@@ -73,6 +73,7 @@ LOCAL: dict[str, dict[str, Any]] = {
 """Every call that makes none."""
 
 INNER = {
+    "set_credentials",
     *("aclose", "base_sector", "connect", "dialect", "head", "node", "of", "open_range"),
     *("metadata_into", "raw_metadata", "round_trip", "sector", "send_upload", "url", "db"),
     *("registry", "registry.fetch", "registry.revision_after", "registry.post", "registry.read"),
