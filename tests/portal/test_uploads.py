@@ -21,7 +21,7 @@ from skymount.portal.client.base import PortalReader
 from skymount.portal.client.upload import UploadBody
 from skymount.portal.client.upload_source import UploadSource
 from skymount.portal.client.upload_spool import UploadSpool
-from skymount.portal.failover import Portals
+from skymount.portal.failover.portals import Portals
 from skymount.portal.uploads import upload_copies, upload_to_all, upload_to_first
 from skymount.wire.http.responses import UploadResult
 from tests.fakes.portal import FakePortal, body_is, running, stalls_after, status, waits

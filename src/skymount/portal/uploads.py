@@ -14,9 +14,9 @@ from skymount.concurrency import run_all
 from skymount.errors import BadContentError, PortalError, PortalTimeoutError, UnavailableError
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.upload import Progress, UploadBody, send
-from skymount.portal.failover import Portals
-from skymount.portal.health import Rank
-from skymount.portal.reachability import Attempts
+from skymount.portal.failover.health import Rank
+from skymount.portal.failover.portals import Portals
+from skymount.portal.failover.reachability import Attempts
 from skymount.wire.http.responses import UploadResult
 from skymount.wire.skylink import Skylink
 

@@ -21,8 +21,8 @@ from skymount.errors import (
     UnavailableError,
 )
 from skymount.portal.client.client import PortalClient
-from skymount.portal.failover import PROOF_TIMEOUT, FailoverConfig, Portals
-from skymount.portal.reachability import SLOW_ATTEMPT
+from skymount.portal.failover.portals import PROOF_TIMEOUT, FailoverConfig, Portals
+from skymount.portal.failover.reachability import SLOW_ATTEMPT
 from skymount.wire.skylink import Skylink
 
 NOT_FOUND = NotFoundError("not here")

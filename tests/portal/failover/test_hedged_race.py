@@ -9,12 +9,12 @@ import trio.testing
 
 from skymount.errors import DisprovedError, NotFoundError, PortalTimeoutError, UnavailableError
 from skymount.portal.client.client import PortalClient
-from skymount.portal.health import BreakerState, Rank
-from skymount.portal.hedged_race import unless_late
+from skymount.portal.failover.health import BreakerState, Rank
+from skymount.portal.failover.hedged_race import unless_late
 from skymount.portal.http import request_watch
 from skymount.portal.http.request_watch import RequestWatch
 from tests.fakes import portal as fake
-from tests.portal.nets import (
+from tests.portal.failover.nets import (
     ABSENT,
     BROKEN,
     FIRST,

@@ -32,24 +32,24 @@ from skymount.errors import (
     StorageError,
     UnavailableError,
 )
-from skymount.portal import retry_after
-from skymount.portal.attempts_under_way import AttemptsUnderWay
 from skymount.portal.client.base import PortalReader
-from skymount.portal.health import (
+from skymount.portal.failover import retry_after
+from skymount.portal.failover.attempts_under_way import AttemptsUnderWay
+from skymount.portal.failover.health import (
     BreakerState,
     HealthFigures,
     HedgeBudget,
     PortalHealth,
     Rank,
 )
-from skymount.portal.hedged_race import HedgedRace, unless_late
+from skymount.portal.failover.hedged_race import HedgedRace, unless_late
+from skymount.portal.failover.poll import Poll
+from skymount.portal.failover.reachability import Attempts
+from skymount.portal.failover.sign_of_life import SignsOfLife
+from skymount.portal.failover.tally import Tally
 from skymount.portal.http.memory_budget import MemoryBudget
 from skymount.portal.http.request_watch import RequestWatch, watched
 from skymount.portal.options import ClientOptions, PortalOptions
-from skymount.portal.poll import Poll
-from skymount.portal.reachability import Attempts
-from skymount.portal.sign_of_life import SignsOfLife
-from skymount.portal.tally import Tally
 
 T = TypeVar("T")
 
