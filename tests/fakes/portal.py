@@ -234,8 +234,8 @@ class FakePortal:
     port: int = 0
     tls: ssl.SSLContext | None = None
     breaks_upload: tuple[int, str] | None = None
-    """Bytes of an upload's body that it reads, and what it does then: reset, stall, or hang without
-    reading any more."""
+    """Bytes of an upload's body that it reads, and what it does then: reset, stall, sip (read on,
+    slowly), or hang without reading any more."""
     _content: dict[Skylink, FakeSkyfile] = field(default_factory=dict)
     _rules: list[_Rule] = field(default_factory=list)
 
@@ -473,6 +473,8 @@ async def _end(stream: trio.SocketStream, how: str) -> bool:
     if how == "stall":
         while await stream.receive_some():  # until the client gives up
             pass
+    while how == "sip" and await stream.receive_some(_PIECE):
+        await trio.sleep(0.2)
     if how == "hang":
         await trio.sleep_forever()
     if how == "reset":
