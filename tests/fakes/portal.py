@@ -95,6 +95,12 @@ def status(code: int, message: str = "no") -> Fault:
     return lambda _, __: error(code, message)
 
 
+def asks_for_a_pause(seconds: int) -> Fault:
+    """Refuse as too busy, and say when the next attempt is welcome."""
+    busy = error(429, "slow down").with_header(b"Retry-After", b"%d" % seconds)
+    return lambda _, __: busy
+
+
 def html(request: Request, reply: Reply) -> Reply:
     """Answer with a page that says nothing is wrong."""
     return Reply(200, ((b"Content-Type", b"text/html"),), b"<html><body>Welcome</body></html>")

@@ -16,7 +16,7 @@ from skymount.errors import (
 )
 from skymount.portal.broadcast import LATE_TIME, Broadcast, LatePortals, Outcome
 from skymount.portal.client.base import PortalReader
-from skymount.portal.failover import Portals
+from skymount.portal.failover.portals import Portals
 
 
 class Client:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from skymount.errors import PortalError
     from skymount.portal.client.base import PortalReader
     from skymount.portal.client.upload import UploadBody
-    from skymount.portal.failover import Portals
+    from skymount.portal.failover.portals import Portals
     from skymount.portal.uploads.copies import Copies
     from skymount.portal.write_policy import WritePolicy
     from skymount.wire.http.responses import UploadResult

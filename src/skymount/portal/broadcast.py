@@ -13,9 +13,10 @@ import trio
 
 from skymount.errors import BadContentError, PortalError, PortalTimeoutError, UnavailableError
 from skymount.portal.client.base import PortalReader
-from skymount.portal.failover import Ask, Portals
-from skymount.portal.health import Rank
-from skymount.portal.reachability import Attempts
+from skymount.portal.failover.health import Rank
+from skymount.portal.failover.portals import Portals
+from skymount.portal.failover.reachability import Attempts
+from skymount.portal.failover.recorded_attempts import Ask
 
 LATE_TIME = 30.0
 """Seconds that an attempt may still take after it was left behind."""

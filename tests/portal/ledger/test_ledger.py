@@ -475,7 +475,8 @@ def test_nothing_that_was_said_is_lost_by_a_kill(path: Path, lines: int):
     assert child.stdout is not None
     said = [child.stdout.readline().split() for _ in range(lines)]
     child.send_signal(signal.SIGKILL)
-    rest = child.communicate()[0].splitlines(keepends=True)
+    with child:  # `communicate` would lose what `readline` has buffered
+        rest = child.stdout.readlines()
     said += [line.split() for line in rest if line.endswith("\n")]  # one may be cut off
     said = [words for words in said if words and words[0] != "ready"]
     settled = {words[1] for words in said if words[0] == "settled"}

@@ -21,7 +21,7 @@ from skymount.errors import (
     UnavailableError,
 )
 from skymount.portal.client.client import PortalClient
-from skymount.portal.failover import Portals
+from skymount.portal.failover.portals import Portals
 from skymount.portal.http.response import Response
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.pending_write import PendingStatus, PendingWrite

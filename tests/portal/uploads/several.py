@@ -10,9 +10,9 @@ from skymount.portal.client.base import PortalReader
 from skymount.portal.client.upload import UploadBody
 from skymount.portal.client.upload_source import UploadSource
 from skymount.portal.client.upload_spool import UploadSpool
-from skymount.portal.failover import Portals
+from skymount.portal.failover.portals import Portals
 from skymount.wire.http.responses import UploadResult
-from tests.fakes.portal import FakePortal, Fault, error, running
+from tests.fakes.portal import FakePortal, running
 from tests.fakes.skyfiles import of_files
 
 FILE = of_files({"a.txt": b"hello"})
@@ -67,9 +67,3 @@ def piped(limit: int) -> Iterator[UploadBody]:
 def large() -> UploadBody:
     """Return more than sockets hold."""
     return UploadBody([UploadSource.of_bytes(bytes(24 << 20), "a.txt")])
-
-
-def asks_for_a_pause(seconds: int) -> Fault:
-    """Refuse, and say when the next attempt is welcome."""
-    busy = error(429, "slow down").with_header(b"Retry-After", b"%d" % seconds)
-    return lambda _, __: busy

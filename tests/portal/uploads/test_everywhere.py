@@ -8,12 +8,11 @@ from skymount.errors import (
     UnavailableError,
 )
 from skymount.portal.uploads.everywhere import time_for_others, upload_to_all
-from tests.fakes.portal import body_is, status, waits
+from tests.fakes.portal import asks_for_a_pause, body_is, status, waits
 from tests.portal.uploads.several import (
     FILE,
     OTHER_RESULT,
     UPLOAD,
-    asks_for_a_pause,
     body,
     large,
     several,

@@ -16,12 +16,11 @@ from skymount.errors import (
 )
 from skymount.portal.client.upload import UploadBody
 from skymount.portal.uploads.fallback import upload_copies, upload_to_first
-from tests.fakes.portal import body_is, stalls_after, status, waits
+from tests.fakes.portal import asks_for_a_pause, body_is, stalls_after, status, waits
 from tests.portal.uploads.several import (
     FILE,
     OTHER_RESULT,
     UPLOAD,
-    asks_for_a_pause,
     body,
     large,
     piped,

@@ -7,7 +7,7 @@ import pytest
 from skymount.errors import BadContentError, DisprovedError
 from skymount.portal.client.upload import UploadBody
 from skymount.portal.client.upload_source import UploadSource
-from skymount.portal.health import Rank
+from skymount.portal.failover.health import Rank
 from skymount.portal.uploads.copies import Copies
 from skymount.portal.uploads.settlement import settle
 from skymount.wire.http.responses import UploadResult

@@ -20,7 +20,7 @@ from skymount.errors import (
 )
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.registry import GET_TIMEOUT, Registry
-from skymount.portal.failover import Portals
+from skymount.portal.failover.portals import Portals
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.revision_marks import EntryId, RevisionMarks
 from skymount.portal.registry.entry_state import EntryState, is_news, is_same, newest

@@ -24,7 +24,7 @@ from skymount.errors import (
     StorageError,
 )
 from skymount.portal.client.registry import GET_TIMEOUT
-from skymount.portal.failover import Portals
+from skymount.portal.failover.portals import Portals
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.owed_entry import lacking_debts
 from skymount.portal.ledger.pending_write import PendingStatus, PendingWrite

@@ -8,12 +8,12 @@ import trio
 
 from skymount.concurrency import run_all
 from skymount.errors import BadContentError, PortalError, PortalTimeoutError, UnavailableError
-from skymount.portal import retry_after
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.upload import UploadBody, send
-from skymount.portal.failover import Portals
-from skymount.portal.health import PortalHealth, Rank
-from skymount.portal.reachability import Attempts
+from skymount.portal.failover import retry_after
+from skymount.portal.failover.health import PortalHealth, Rank
+from skymount.portal.failover.portals import Portals
+from skymount.portal.failover.reachability import Attempts
 from skymount.portal.uploads.copies import Copies, SharedProgress
 from skymount.portal.uploads.settlement import settle
 from skymount.wire.http.responses import UploadResult

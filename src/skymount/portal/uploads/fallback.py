@@ -7,10 +7,10 @@ import trio
 
 from skymount.concurrency import run_all
 from skymount.errors import PortalError
-from skymount.portal import retry_after
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.upload import UploadBody, send
-from skymount.portal.failover import Portals
+from skymount.portal.failover import retry_after
+from skymount.portal.failover.portals import Portals
 from skymount.portal.uploads.copies import Copies, OnFallback, SharedProgress
 from skymount.portal.uploads.settlement import settle
 from skymount.portal.uploads.silence import send_unless_silent

@@ -9,9 +9,9 @@ from skymount.concurrency import run_all
 from skymount.errors import DisprovedError, PortalError
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.upload import UploadBody
-from skymount.portal.client.upload_check import check_upload
-from skymount.portal.failover import Portals
+from skymount.portal.failover.portals import Portals
 from skymount.portal.uploads.copies import Copies
+from skymount.portal.uploads.upload_check import check_upload
 
 _log = logging.getLogger(__name__)
 

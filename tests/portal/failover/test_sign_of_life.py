@@ -9,11 +9,11 @@ import trio.testing
 
 from skymount.errors import PortalTimeoutError, UnavailableError
 from skymount.portal.client.client import PortalClient
-from skymount.portal.failover import Portals
+from skymount.portal.failover.portals import Portals
 from skymount.portal.options import PortalOptions
 from tests.fakes import portal as fake
 from tests.fakes.portal import FakePortal, running
-from tests.portal.nets import SMALL, Net, net, seconds, small
+from tests.portal.failover.nets import SMALL, Net, net, seconds, small
 
 Work = Callable[[], Awaitable[object]]
 

@@ -9,9 +9,9 @@ import trio.testing
 
 from skymount.errors import NotFoundError, PortalTimeoutError, UnavailableError
 from skymount.portal.client.client import PortalClient
-from skymount.portal.health import BreakerState
+from skymount.portal.failover.health import BreakerState
 from tests.fakes import portal as fake
-from tests.portal.nets import ABSENT, BROKEN, FIRST, LATER, SMALL, Net, net, seconds, small
+from tests.portal.failover.nets import ABSENT, BROKEN, FIRST, LATER, SMALL, Net, net, seconds, small
 
 
 class Asked:

@@ -1,7 +1,7 @@
 """One round over several portals: the next one is asked as well while those before it are late.
 
 The first good answer wins, and the attempts that it leaves behind are cancelled. ``health`` says
-what is late, ``failover`` what an attempt is and what failures mean together.
+what is late, ``portals`` what an attempt is and what failures mean together.
 """
 
 import math
@@ -14,10 +14,10 @@ import trio
 
 from skymount.errors import PortalError, PortalTimeoutError
 from skymount.portal.client.base import PortalReader
-from skymount.portal.health import BreakerState, HedgeBudget, PortalHealth
+from skymount.portal.failover.health import BreakerState, HedgeBudget, PortalHealth
+from skymount.portal.failover.reachability import Attempts
+from skymount.portal.failover.tally import Tally
 from skymount.portal.http.request_watch import RequestWatch
-from skymount.portal.reachability import Attempts
-from skymount.portal.tally import Tally
 
 T = TypeVar("T")
 

@@ -1,7 +1,7 @@
 """When a portal that cannot be reached gets all attempts, one, or none."""
 
 from skymount.errors import PortalError, UnavailableError
-from skymount.portal.reachability import (
+from skymount.portal.failover.reachability import (
     AWAY_TIME,
     REST_TIME,
     SLOW_ATTEMPT,

@@ -6,8 +6,8 @@ import pytest
 import trio
 
 from skymount.errors import PortalError
-from skymount.portal.attempts_under_way import AttemptsUnderWay
-from skymount.portal.health import PortalHealth
+from skymount.portal.failover.attempts_under_way import AttemptsUnderWay
+from skymount.portal.failover.health import PortalHealth
 from skymount.portal.http.request_watch import RequestWatch
 
 SILENT, DRIPPING, IDLE = "http://silent", "http://dripping", "http://idle"

@@ -7,7 +7,7 @@ import trio
 
 from skymount.errors import NotFoundError, PortalError, UnavailableError
 from skymount.portal.client.client import PortalClient
-from skymount.portal.failover import Portals
+from skymount.portal.failover.portals import Portals
 
 
 class BusyPortals:

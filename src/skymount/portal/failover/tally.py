@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from skymount.errors import BadContentError, NotFoundError, PortalError, UnavailableError
 from skymount.portal.client.base import PortalReader
-from skymount.portal.reachability import Attempts
+from skymount.portal.failover.reachability import Attempts
 
 E = TypeVar("E", bound=PortalError)
 

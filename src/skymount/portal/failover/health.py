@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from skymount.errors import DisprovedError, PortalError, PortalTimeoutError
-from skymount.portal.reachability import AWAY_TIME, REST_TIME, Attempts, Reachability
+from skymount.portal.failover.reachability import AWAY_TIME, REST_TIME, Attempts, Reachability
 
 
 class BreakerState(Enum):

@@ -10,7 +10,7 @@ import trio
 
 from skymount.errors import UnavailableError
 from skymount.portal.client.base import PortalReader
-from skymount.portal.health import PortalHealth
+from skymount.portal.failover.health import PortalHealth
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ import trio
 from skymount.errors import DisprovedError, PortalError, PortalTimeoutError
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.upload import DIRECTORY_FIELD, UploadBody
-from skymount.portal.client.upload_check import check_upload
 from skymount.portal.client.upload_source import UploadSource
+from skymount.portal.uploads.upload_check import check_upload
 from tests.fakes.portal import FakePortal, flips, running, stalls_after, status
 from tests.fakes.skyfiles import FakeSkyfile, encrypted, noise, of_files, packed, resolver
 

@@ -12,10 +12,10 @@ import trio
 
 from skymount.errors import StorageError
 from skymount.portal.client.base import PortalReader
-from skymount.portal.health import HedgeBudget, PortalHealth
-from skymount.portal.hedged_race import HedgedRace, Runner
+from skymount.portal.failover.health import HedgeBudget, PortalHealth
+from skymount.portal.failover.hedged_race import HedgedRace, Runner
+from skymount.portal.failover.tally import Tally
 from skymount.portal.http.request_watch import RequestWatch
-from skymount.portal.tally import Tally
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 import trio
 
 from skymount.errors import PortalError, UnavailableError
-from skymount.portal.health import PortalHealth
+from skymount.portal.failover.health import PortalHealth
 
 _SPREAD = 0.1
 """Seconds over which operations that waited for the same portal are spread."""

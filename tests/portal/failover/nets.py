@@ -8,8 +8,8 @@ import trio
 import trio.testing
 
 from skymount.portal.client.client import PortalClient
-from skymount.portal.failover import Portals
-from skymount.portal.health import HealthFigures
+from skymount.portal.failover.health import HealthFigures
+from skymount.portal.failover.portals import Portals
 from skymount.portal.options import PortalOptions
 from skymount.wire.skylink import Skylink
 from tests.fakes import portal as fake

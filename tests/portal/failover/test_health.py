@@ -3,8 +3,14 @@
 import pytest
 
 from skymount.errors import DisprovedError, PortalTimeoutError, UnavailableError
-from skymount.portal.health import BreakerState, HealthConfig, HedgeBudget, PortalHealth, Rank
-from skymount.portal.reachability import Attempts
+from skymount.portal.failover.health import (
+    BreakerState,
+    HealthConfig,
+    HedgeBudget,
+    PortalHealth,
+    Rank,
+)
+from skymount.portal.failover.reachability import Attempts
 
 DOWN = UnavailableError("down", status=503)
 SILENT = PortalTimeoutError("no answer")
