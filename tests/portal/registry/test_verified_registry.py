@@ -28,7 +28,8 @@ from skymount.portal.ledger.pending_write import PendingStatus, PendingWrite
 from skymount.portal.registry.entry_state import (
     EntryState,
 )
-from skymount.portal.registry.verified_registry import CONFLICTS, FRESH, VerifiedRegistry
+from skymount.portal.registry.entry_writer import CONFLICTS
+from skymount.portal.registry.verified_registry import FRESH, VerifiedRegistry
 from skymount.wire.registry_entry import DELETED, MAX_REVISION, SignedEntry
 from tests.fakes.entries import FakeRegistry, portals_of
 from tests.portal.ledger.entries import OTHER, PAIR
