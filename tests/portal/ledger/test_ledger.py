@@ -17,9 +17,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from skymount.errors import MalformedError, RevisionError, StorageError
-from skymount.portal.ledger.ledger import Ledger, ListedEntry, default_path
+from skymount.portal.ledger.ledger import Ledger, default_path
 from skymount.portal.ledger.pending_write import PendingStatus
 from skymount.portal.ledger.rollback import RevisionMark
+from skymount.portal.ledger.seen_ledger import ListedEntry
 from skymount.wire.registry_entry import DELETED, MAX_REVISION, Entry, hash_data_key
 from tests.mount.namespaces import Namespace, new_namespace
 from tests.portal.ledger.entries import KEY, OTHER, TWEAK, signed
