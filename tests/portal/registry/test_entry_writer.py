@@ -11,8 +11,10 @@ from skymount.errors import (
     UnavailableError,
 )
 from skymount.portal.ledger.ledger import Ledger
+from skymount.portal.ledger.pending_write import PendingStatus
 from skymount.portal.registry.entry_writer import CONFLICTS
 from skymount.portal.registry.verified_registry import FRESH, VerifiedRegistry
+from skymount.portal.write_policy import WritePolicy
 from skymount.wire.registry_entry import MAX_REVISION
 from tests.fakes.entries import FakeRegistry, portals_of
 from tests.portal.ledger.entries import PAIR
@@ -296,3 +298,60 @@ async def test_writes_skip_a_portal_that_is_read_only(one: FakeRegistry, ledger:
     assert [each.portals for each in ledger.pending()] == [(one.url,)]
     assert mirror.posts == []
     assert entries.at([mirror.url]) is None
+
+
+@pytest.mark.parametrize("seen", [4, 3])
+async def test_edit_of_what_one_portal_lost_while_another_is_away(
+    both: VerifiedRegistry, one: FakeRegistry, two: FakeRegistry, ledger: Ledger, seen: int
+):
+    """G10: it is made on what is known, unless this machine has seen something newer."""
+    one.set(signed(b"base", 3))
+    two.set(signed(b"base", 3))
+    base = await both.read(ref())
+    one.forget(PAIR.public_key, ref().tweak)
+    two.always = "down"
+    if seen > base.revision:
+        ledger.record_seen(signed(b"theirs", seen), "a")
+        with pytest.raises(StaleEntryError):
+            await both.write(ref(), PAIR, b"base, edited", base)
+        return
+    done = await both.write(ref(), PAIR, b"base, edited", base)
+    assert (done.revision, one.latest(PAIR.public_key, ref().tweak)) == (4, done.signed)
+    assert [(each.portal, each.signed) for each in ledger.owed()] == [(two.url, done.signed)]
+
+
+async def test_edit_of_what_too_few_portals_answer_for(
+    one: FakeRegistry, two: FakeRegistry, ledger: Ledger, autojump_clock: object
+):
+    """G10: the error is that of the portal that is away, and the edit goes out once it is back."""
+    everywhere = VerifiedRegistry(portals_of([one, two]), ledger, fresh=0, policy=WritePolicy.ALL)
+    one.set(signed(b"base", 3))
+    two.set(signed(b"base", 3))
+    base = await everywhere.read(ref())
+    one.forget(PAIR.public_key, ref().tweak)
+    two.always = "down"
+    with pytest.raises(UnavailableError, match="down") as failure:
+        await everywhere.write(ref(), PAIR, b"base, edited", base)
+    assert failure.value.url == two.url
+    (kept,) = ledger.pending()
+    assert (kept.status, kept.base) == (PendingStatus.WAITING, 3)
+    either = VerifiedRegistry(portals_of([one, two]), ledger, fresh=0)
+    with pytest.raises(UnavailableError):  # what it was made from may be there
+        await either.send(kept, PAIR)
+    assert [each.status for each in ledger.pending()] == [PendingStatus.WAITING]
+    two.always = ""
+    await trio.sleep(100)
+    done = await either.send(kept, PAIR)
+    assert (done.revision, done.data) == (4, b"base, edited")
+    assert pending(ledger) == []
+
+
+async def test_edit_of_what_all_portals_lost(
+    both: VerifiedRegistry, one: FakeRegistry, two: FakeRegistry
+):
+    """G10: it is stale, and the error says why."""
+    one.set(signed(b"base", 3))
+    base = await both.read(ref())
+    one.forget(PAIR.public_key, ref().tweak)
+    with pytest.raises(StaleEntryError, match="it is gone, the change was made from revision 3"):
+        await both.write(ref(), PAIR, b"base, edited", base)

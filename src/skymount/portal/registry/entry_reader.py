@@ -23,6 +23,7 @@ from skymount.portal.client.registry import GET_TIMEOUT, Registry
 from skymount.portal.failover.portals import Portals
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.revision_marks import EntryId, RevisionMarks
+from skymount.portal.ledger.rollback import is_rolled_back
 from skymount.portal.registry.entry_state import EntryState, is_news, is_same, newest
 from skymount.portal.registry.read_repair import ReadRepair
 from skymount.wire.registry_entry import SignedEntry
@@ -40,6 +41,10 @@ class _SharedRequest:
         self.lock = trio.Lock()
         self.failures = 0
         self.error: PortalError | None = None
+
+
+class _PartlyAbsentError(NotFoundError):
+    """Some portals say that there is no such entry, and others failed."""
 
 
 class EntryReader:
@@ -153,13 +158,25 @@ class EntryReader:
         self.store(ref, EntryState(signed, requested_at, mark.seen_at))
 
     async def ask(
-        self, ref: EntryId, named: bool = True, *, enough: int | None = None
+        self,
+        ref: EntryId,
+        named: bool = True,
+        *,
+        enough: int | None = None,
+        seen: EntryState | None = None,
     ) -> EntryState:
-        """Ask all portals now. If others fail, an entry is absent if `enough` of them say so."""
+        """Ask all portals now. If others fail, an entry is absent if `enough` of them say so; but
+        if it is the entry of a `seen` state, which is the newest that this machine saw, they have
+        lost it, and that state is returned.
+        """
         begun = trio.current_time()
         try:
             return await self._ask_all(ref, named, enough=enough)
-        except NotFoundError:
+        except NotFoundError as error:
+            if isinstance(error, _PartlyAbsentError) and seen is not None and seen.signed:
+                mark = await self.marks.find(ref)
+                if not is_rolled_back(mark, seen.signed.entry):
+                    return seen
             old = self._cache.get(ref)
             was_absent = old is not None and old.signed is None
             seen_at = old.seen_at if old and was_absent else self._clock()
@@ -214,9 +231,11 @@ class EntryReader:
 
         try:
             return self.store(ref, newest(await self.portals.poll(ask)))
+        except NotFoundError:
+            raise
         except PortalError as error:
             if enough is not None and len(absent) >= enough:
-                raise NotFoundError(error.message, url=error.url) from error
+                raise _PartlyAbsentError(error.message, url=error.url) from error
             raise
         finally:
             has_ended = True

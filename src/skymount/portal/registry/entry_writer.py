@@ -38,9 +38,13 @@ class EntryWriter:
         return self.posting.policy.needed(len(self.entries.portals.writable_clients))
 
     async def ask_before(self, ref: EntryId, base: EntryState | None) -> EntryState:
-        """Ask before a write, which replaces the entry or is a change of `base`."""
-        ask = self.entries.ask_to_replace if base is None else self.entries.ask
-        return await ask(ref, enough=self.enough)
+        """Ask before a write, which replaces the entry or is a change of `base`.
+
+        If portals lost that while others cannot be asked, nobody is known to have changed it.
+        """
+        if base is None:
+            return await self.entries.ask_to_replace(ref, enough=self.enough)
+        return await self.entries.ask(ref, enough=self.enough, seen=base)
 
     async def write(
         self,

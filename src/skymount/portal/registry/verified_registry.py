@@ -25,7 +25,7 @@ from skymount.portal.ledger.pending_write import PendingStatus, PendingWrite
 from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.ledger.rollback import is_rolled_back, rollback_reason
 from skymount.portal.registry.entry_reader import EntryReader
-from skymount.portal.registry.entry_state import EntryState
+from skymount.portal.registry.entry_state import EntryState, described
 from skymount.portal.registry.entry_writer import EntryWriter
 from skymount.portal.registry.posting import Posted, Posting
 from skymount.portal.registry.write_outcomes import WriteOutcomes
@@ -189,8 +189,10 @@ class VerifiedRegistry(EntryReader):
     ) -> EntryState:
         """Post with the next revision; not over revisions above `highest` unless to `overwrite`."""
         writer = self._writer
+        # What it was made from is not absent while a portal that may have it cannot be asked.
+        enough = writer.enough if pending.base == -1 else None
         current = await (
-            writer.ask_before(ref, None) if overwrite else self.ask(ref, enough=writer.enough)
+            writer.ask_before(ref, None) if overwrite else self.ask(ref, enough=enough)
         )
         if current.signed is not None and current.signed.entry.data == pending.data:
             await self._outcomes.unchanged(ref, pending.id, current, pending.lacking)
@@ -215,7 +217,12 @@ class VerifiedRegistry(EntryReader):
         await self._outcomes.save()
 
     async def ask(
-        self, ref: EntryId, named: bool = True, *, enough: int | None = None
+        self,
+        ref: EntryId,
+        named: bool = True,
+        *,
+        enough: int | None = None,
+        seen: EntryState | None = None,
     ) -> EntryState:
         """Ask as `EntryReader` does. An entry of one's own that was never seen here is absent if
         as many portals say so as must take a write: otherwise nothing new could be made while one
@@ -224,7 +231,7 @@ class VerifiedRegistry(EntryReader):
         may_be_new = enough is None and len(self.portals.clients) > 1
         if may_be_new and self._is_own(ref.public_key) and await self.marks.find(ref) is None:
             enough = self._writer.enough
-        return await super().ask(ref, named, enough=enough)
+        return await super().ask(ref, named, enough=enough, seen=seen)
 
     @property
     def _writer(self) -> EntryWriter:
@@ -237,4 +244,4 @@ class VerifiedRegistry(EntryReader):
 
 
 def _changed_since(current: EntryState) -> StaleEntryError:
-    return StaleEntryError(f"the entry was changed since: it has revision {current.revision}")
+    return StaleEntryError(f"the entry was changed since: {described(current)}")
