@@ -49,6 +49,10 @@ class TrioThread(Generic[R]):
         with suppress(AttributeError):  # __init__ failed
             self._cancel()
 
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
     def call(self, function: Callable[[], Awaitable[T]]) -> T:
         if threading.current_thread() is self._thread:
             text = f"a callback of this {self._kind} cannot wait for another of its calls"
