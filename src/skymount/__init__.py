@@ -7,23 +7,23 @@ first use: a mount needs none of them.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # `as` exports a name to type checkers
-    from skymount.file_api.functions import listdir as listdir
-    from skymount.file_api.functions import open as open  # noqa: A004
     from skymount.file_api.path import Path as Path
+    from skymount.file_api.path import listdir as listdir
+    from skymount.file_api.path import open as open  # noqa: A004
 
 __version__ = "0.1.0"
 
-_HOMES = {"open": "functions", "listdir": "functions", "Path": "path"}
+_PUBLIC = ("open", "listdir", "Path")
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name from the module that it lives in."""
-    if name not in _HOMES:
+    """Load a public name on its first use."""
+    if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
+    from skymount.file_api import path
 
-    return getattr(importlib.import_module(f"skymount.file_api.{_HOMES[name]}"), name)
+    return getattr(path, name)
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_HOMES]
+    return [*globals(), *_PUBLIC]

@@ -71,11 +71,14 @@ class Entry:
         return common
 
     def children(self) -> Iterator["Entry"]:
-        """Yield what is directly in a directory; NotADirectoryError for a file."""
+        """Return what is directly in a directory; NotADirectoryError for a file, at once."""
         if not self.is_directory:
             raise os_error(errno.ENOTDIR, self.location)
-        for index in self.tree.listing.children(self.index):
-            yield self._below((self.tree.listing.names[index].decode(),), index)
+        listing = self.tree.listing
+        return (
+            self._below((listing.names[index].decode(),), index)
+            for index in listing.children(self.index)
+        )
 
     def descendants(self, maxdepth: int | None = None) -> Iterator["Entry"]:
         """Yield all that is below a directory, parents first."""

@@ -1,8 +1,8 @@
-"""`skymount.Path`: what `pathlib.Path` has for reading."""
+"""`skymount.Path`: what `pathlib.Path` has for reading; `skymount.open` and `skymount.listdir`."""
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import total_ordering
 from pathlib import PurePosixPath
@@ -31,21 +31,19 @@ class Path:
         self,
         link: "str | Path",
         *,
-        portals: "str | list[str] | tuple[str, ...] | None" = None,
+        portals: str | Sequence[str] | None = None,
         verify: str | None = None,
         disk_cache: bool | int | str | None = None,
         api_key: str | None = None,
     ) -> None:
-        if isinstance(link, Path):
-            location, files = link._location, link._files
+        given = (portals, verify, disk_cache, api_key)
+        if not isinstance(link, Path):
+            self._location, self._files = Location.parse(link), Files.of(*given)
         else:
-            location, files = Location.parse(link), None
-        is_own = (portals, verify, disk_cache, api_key) != (None, None, None, None)
-        self._location = location
-        self._files = (
-            Files.of(portals, verify, disk_cache, api_key) if is_own or not files else files
-        )
-        self._pure = PurePosixPath("/", *location.names)
+            has_own = given != (None, None, None, None)
+            self._location = link._location
+            self._files = Files.of(*given) if has_own else link._files
+        self._pure = PurePosixPath("/", *self._location.names)
 
     def _at(self, pure: PurePosixPath) -> "Path":
         made = Path.__new__(Path)
@@ -235,3 +233,40 @@ def _select(entry: Entry, parts: tuple[str, ...]) -> Iterator[Entry]:
         name = child.location.names[-1]
         if fnmatchcase(name, first) if _MAGIC & set(first) else name == first:
             yield from _select(child, rest)
+
+
+def open(  # noqa: A001 - it is called as `skymount.open`
+    link: str | Path,
+    mode: str = "rb",
+    portals: str | Sequence[str] | None = None,
+    *,
+    buffering: int = -1,
+    encoding: str | None = None,
+    errors: str | None = None,
+    newline: str | None = None,
+    verify: str | None = None,
+    disk_cache: bool | int | str | None = None,
+    api_key: str | None = None,
+) -> IO[Any]:
+    """Open a file of a skylink or a domain, as Python's own `open` does; only for reading.
+
+    `link` is ``skylink://<skylink>/<path>`` or ``skyhns://<domain>/<path>``, or a link in any other
+    form. The other options say how to read it, in place of the configuration (docs/library.md).
+
+    OSError of the kind that `open` would raise, ValueError for a link or an option that is none.
+    """
+    path = Path(link, portals=portals, verify=verify, disk_cache=disk_cache, api_key=api_key)
+    return path.open(mode, buffering, encoding, errors, newline)
+
+
+def listdir(
+    link: str | Path,
+    portals: str | Sequence[str] | None = None,
+    *,
+    verify: str | None = None,
+    disk_cache: bool | int | str | None = None,
+    api_key: str | None = None,
+) -> list[str]:
+    """Return the names in a directory; arguments and errors are those of `open`."""
+    path = Path(link, portals=portals, verify=verify, disk_cache=disk_cache, api_key=api_key)
+    return [child.name for child in path.iterdir()]
