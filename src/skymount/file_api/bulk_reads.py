@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import trio
 
 from skymount.concurrency import run_all
 from skymount.content.model.skyfile import Skyfile
-from skymount.errors import SkymountError
+from skymount.errors import BadContentError, SkymountError
 from skymount.file_api.session import Extent, Session
 
 _RUN = 4 << 20  # bytes of one read at most, and of the pieces of a long range
@@ -40,11 +39,15 @@ async def read_many(
     found: list[bytearray | Failure] = [bytearray(length) for _, _, length in wanted]
     runs = _runs(pieces, _GAP if max_gap is None else max_gap)
 
+    again: list[_Piece] = []
+
     async def work() -> None:
         for run in runs:
-            await _read_run(session, run, found)
+            if await _read_run(session, run, found) is not None:
+                again.extend(run)
 
     await run_all(*[work] * _AT_ONCE)
+    await _read_alone(session, again, found)
     return [bytes(each) if isinstance(each, bytearray) else each for each in found]
 
 
@@ -70,22 +73,34 @@ def _runs(pieces: Sequence[_Piece], gap: int) -> Iterator[list[_Piece]]:
         yield run
 
 
-async def _read_run(session: Session, run: list[_Piece], found: list[bytearray | Failure]) -> None:
-    """Read what belongs together; if that fails, each piece alone."""
+async def _read_run(
+    session: Session, run: list[_Piece], found: list[bytearray | Failure]
+) -> Failure | None:
+    """Read what belongs together; return why that failed."""
     start, stop = run[0].start, max(piece.stop for piece in run)
     try:
         with trio.fail_after(session.config.timeout):
-            read = partial(session.reader.read, run[0].skyfile, start, stop - start)
-            data = memoryview(await read())
+            data = memoryview(await session.reader.read(run[0].skyfile, start, stop - start))
     except (SkymountError, OSError, trio.TooSlowError) as error:
-        if len(run) == 1:
-            found[run[0].number] = error
-            return
-        for piece in run:
-            await _read_run(session, [piece], found)
-        return
+        return error
     for piece in run:
         into = found[piece.number]
         if isinstance(into, bytearray):
             part = data[piece.start - start : piece.stop - start]
             into[piece.offset : piece.offset + len(part)] = part
+    return None
+
+
+async def _read_alone(
+    session: Session, pieces: list[_Piece], found: list[bytearray | Failure]
+) -> None:
+    """Read pieces that failed together with others, one by one: only some of them may be bad.
+
+    Another failure than bad content is that of all the rest.
+    """
+    failure: Failure | None = None
+    for piece in pieces:
+        if failure is None or isinstance(failure, BadContentError):
+            failure = await _read_run(session, [piece], found)
+        if failure is not None:
+            found[piece.number] = failure
