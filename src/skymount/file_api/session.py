@@ -20,7 +20,7 @@ from skymount.content.model.skyfile import Skyfile
 from skymount.errors import CacheError
 from skymount.file_api.options import FileOptions, with_default_portal
 from skymount.fs.skylinks.tree import Tree
-from skymount.portal.failover import Portals, open_portals
+from skymount.portal.failover.portals import Portals, open_portals
 from skymount.portal.registry.lazy_registry import LazyRegistry
 from skymount.portal.registry.name_resolver import NameResolver
 from skymount.portal.verify_policy import Verified

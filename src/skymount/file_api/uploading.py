@@ -11,7 +11,7 @@ from skymount.file_api.sessions import SESSIONS
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.upload import UploadBody
 from skymount.portal.client.upload_source import empty_directories
-from skymount.portal.uploads import upload_to_first
+from skymount.portal.uploads.fallback import upload_to_first
 from skymount.upload_selection import UploadSelection
 from skymount.wire.skylink import Skylink
 
