@@ -15,9 +15,7 @@ from skymount.server.http_error import HttpError
 _TYPES = {
     "style.css": "text/css; charset=utf-8",
     "script.js": "text/javascript; charset=utf-8",
-    **{
-        f"{name}.svg": "image/svg+xml" for name in ("icon", "file", "folder", "locked", "up")
-    },
+    **{f"{name}.svg": "image/svg+xml" for name in ("icon", "file", "folder", "locked", "up")},
 }
 
 

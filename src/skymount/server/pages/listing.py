@@ -24,7 +24,7 @@ from skymount.server.pages.content_hosts import ContentHosts, portal_url
 from skymount.server.pages.media import essence, is_inert, preview_kind
 from skymount.server.pages.rendering import SANDBOX, render_page
 from skymount.server.storage.stored_range import read_chunks
-from skymount.wire.metadata import Metadata
+from skymount.wire.metadata import Metadata, is_single
 
 VIEW = "/-/view"
 
@@ -53,9 +53,11 @@ class ContentPages:
         query, content = opened.request.query, opened.content
         if query.archive in ARCHIVE_TYPES or query.attachment:
             return await self.download.serve(request, opened)
-        if content is not None and content.archive:
-            if own := portal_url(request):
-                return _redirect(own + quote(request.scope["path"], safe="/%+"))
+        portal = portal_url(request)
+        if content is not None and content.archive and portal:
+            return _redirect(portal + quote(request.scope["path"], safe="/%+"))
+        is_only_file = content is not None and content.is_only_file and not query.archive
+        if not portal and content is not None and (content.archive or is_only_file):
             return await self._listing(request, opened, _base(request))
         return await self._content(request, opened)
 
@@ -87,7 +89,7 @@ class ContentPages:
         metadata = opened.skyfile.metadata
         if not metadata.subfiles and path:
             raise HttpError(404, f"there is no /{path} in this skylink, which is a single file")
-        if path in metadata.subfiles or not metadata.subfiles:
+        if path in metadata.subfiles or (not path and is_single(metadata)):
             return await self._preview(request, opened, base)
         return await self._listing(request, opened, base)
 
@@ -169,7 +171,7 @@ class ContentPages:
             base=base,
             view=f"{VIEW}/{skylink}",
             runs=not is_inert(kind),
-            is_directory=bool(skyfile.metadata.subfiles),
+            is_directory=not is_single(skyfile.metadata),
         )
 
 

@@ -96,8 +96,8 @@ class UploadForm:
         else:
             self.sessions.check(request, session, header)
         content_type = request.headers.get("content-type", "").encode("latin-1")
-        query = UploadQuery.parse({}, content_type=content_type, force_disabled=True)
         with refuse_malformed(400, "failed to upload: "):
+            query = UploadQuery.parse({}, content_type=content_type, force_disabled=True)
             parts = PageParts(self.upload.config, check)
             skylink = await self.upload.receive(request, query, content_type, parts)
         target = f"/?stored={skylink}"

@@ -190,11 +190,12 @@ class SkyfileList:
 
 
 def _describe(raw: bytes) -> tuple[str, int]:
-    """Return the name in metadata, and the number of its files."""
+    """Return the name in metadata, and the number of its files; 0 if it is no directory."""
     try:
         names = _decode_names(raw)
-        found, count = names.filename, len(names.subfiles or ())
+        found, files = names.filename, [*(names.subfiles or ())]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         metadata = parse_metadata(raw)
-        found, count = metadata.filename, len(metadata.subfiles)
+        found, files = metadata.filename, [*metadata.subfiles]
+    count = 0 if files == [found] else len(files)
     return found.encode(errors="replace").decode(), count
