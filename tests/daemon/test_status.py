@@ -15,7 +15,7 @@ from skymount.daemon.status import MountStatus
 from skymount.errors import PortalError
 from skymount.fs.failures import FailureLog
 from skymount.fs.skylinks.tree_cache import TreeCache, TreeCacheConfig
-from skymount.portal.health import HealthFigures, PortalHealth
+from skymount.portal.failover.health import HealthFigures, PortalHealth
 from skymount.portal.ledger.owed_entry import OwedTotal
 
 

@@ -18,8 +18,9 @@ from skymount.content.fetch.reader import ContentReader, open_reader
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.model.skyfile import BLOCK_SIZE, VerifyPolicy
 from skymount.portal.client.client import PortalClient
-from skymount.portal.failover import FailoverConfig, Portals
-from skymount.portal.health import HedgeBudget
+from skymount.portal.failover.health import HedgeBudget
+from skymount.portal.failover.portals import Portals
+from skymount.portal.failover.rounds import FailoverConfig
 from skymount.portal.options import PortalOptions
 from tests.fakes.portal import FakePortal, running
 

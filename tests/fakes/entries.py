@@ -20,7 +20,7 @@ from skymount.errors import (
     UnavailableError,
 )
 from skymount.portal.client.base import PortalReader
-from skymount.portal.failover import Portals
+from skymount.portal.failover.portals import Portals
 from skymount.portal.http.client import HttpClient
 from skymount.portal.http.response import Headers, Response
 from skymount.portal.options import PortalOptions

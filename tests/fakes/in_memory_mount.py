@@ -25,7 +25,7 @@ from skymount.fs.skylinks.tree_cache import TreeCache, TreeCacheConfig
 from skymount.fs.skylinks.waiting_reads import WaitingReads
 from skymount.fs.static_tree import StaticTree
 from skymount.fs.subtree import DirectoryEntry, InodeAttributes
-from skymount.portal.failover import Portals
+from skymount.portal.failover.portals import Portals
 from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.registry.cached_resolution import Resolution
 from skymount.portal.registry.entry_state import EntryState

@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 )
 
 from skymount.portal.client.base import PortalReader
-from skymount.portal.failover import Portals
+from skymount.portal.failover.portals import Portals
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.pending_write import PendingWrite
 from skymount.portal.ledger.revision_marks import EntryId

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from skymount.content.cache.disk_cache import DiskCache
     from skymount.content.fetch.reader import ContentReader
     from skymount.portal.client.upload import UploadBody
-    from skymount.portal.failover import Portals
+    from skymount.portal.failover.portals import Portals
     from skymount.portal.ledger.ledger import Ledger
     from skymount.portal.ledger.revision_marks import EntryId
     from skymount.portal.registry.entry_state import EntryState
@@ -280,7 +280,7 @@ def run_with_writes(settings: Config, function: Callable[[WriteSession], Awaitab
 
 
 def _open_portals(settings: Config) -> "AbstractAsyncContextManager[Portals]":
-    from skymount.portal.failover import open_portals
+    from skymount.portal.failover.portals import open_portals
 
     return open_portals(settings.portal_options, settings.timeout)
 

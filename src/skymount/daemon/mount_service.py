@@ -10,7 +10,7 @@ from functools import partial
 
 import trio
 
-from skymount import default_portal, keyring, process_hardening, systemd
+from skymount import default_portal, keyring, large_buffers, process_hardening, systemd
 from skymount.config import Config
 from skymount.content.cache import block_store
 from skymount.content.cache.block_store import BlockStore
@@ -47,7 +47,7 @@ from skymount.fs.skylinks.xattrs import entry_attributes
 from skymount.fs.static_tree import StaticTree
 from skymount.fs.subtree import Subtree
 from skymount.keyring import Keyring
-from skymount.portal.failover import Portals, open_portals
+from skymount.portal.failover.portals import Portals, open_portals
 from skymount.portal.ledger.ledger import Ledger, default_path
 from skymount.portal.registry.entry_state import EntryState
 from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig, ResolvableName
@@ -80,6 +80,7 @@ def run(
     if mountpoint.check(config.mountpoint, allow_other=config.allow_other):
         log.warning("%s: removed the mount of a skymount that no longer runs", config.mountpoint)
     process_hardening.harden_service()
+    large_buffers.give_own_pages()
     sys.setswitchinterval(_SWITCH_INTERVAL)
     gc.freeze()  # objects that exist now are never garbage
     gc.set_threshold(*_GC_THRESHOLDS)

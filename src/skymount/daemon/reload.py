@@ -13,7 +13,7 @@ from skymount.daemon.log import set_level
 from skymount.errors import SkymountError
 from skymount.fs.registry.lookup import KeyTreeLookup
 from skymount.fs.skylinks.directory import SkylinksDirectory
-from skymount.portal.failover import Portals
+from skymount.portal.failover.portals import Portals
 from skymount.portal.options import ClientOptions
 from skymount.portal.registry.name_resolver import NameResolver
 from skymount.portal.registry.spool_retry import SpoolRetry

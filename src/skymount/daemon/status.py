@@ -19,8 +19,8 @@ from skymount.fs.dispatcher import FileSystem
 from skymount.fs.failures import FailureLog
 from skymount.fs.skylinks.name_table import NameTable
 from skymount.fs.skylinks.tree_cache import TreeCache
-from skymount.portal.failover import Portals
-from skymount.portal.health import HealthFigures
+from skymount.portal.failover.health import HealthFigures
+from skymount.portal.failover.portals import Portals
 from skymount.portal.ledger.owed_entry import OwedTotal
 from skymount.portal.registry.owed_sender import OwedSender
 

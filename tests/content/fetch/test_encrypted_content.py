@@ -10,7 +10,7 @@ from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.model.skyfile import Verified, VerifyPolicy
 from skymount.errors import BadContentError
 from skymount.portal.client.client import PortalClient
-from skymount.portal.failover import Portals
+from skymount.portal.failover.portals import Portals
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 from tests.portal_process import portal_process
 from tests.server.http_client import Client

@@ -31,7 +31,7 @@ from skymount.errors import (
     UnavailableError,
 )
 from skymount.portal.client.base import PortalReader
-from skymount.portal.failover import Portals
+from skymount.portal.failover.portals import Portals
 from skymount.wire.http.byte_range import ByteRange
 from skymount.wire.skylink import Skylink
 from tests.fakes.skyfiles import describe, listing_of, noise

@@ -16,8 +16,9 @@ from skymount.errors import (
     PortalError,
     UnavailableError,
 )
-from skymount.portal.failover import PROOF_TIMEOUT, FailoverConfig
-from skymount.portal.health import HedgeBudget
+from skymount.portal.failover.health import HedgeBudget
+from skymount.portal.failover.proof_search import PROOF_TIMEOUT
+from skymount.portal.failover.rounds import FailoverConfig
 from skymount.wire import base_sector
 from skymount.wire.merkle import sector_root
 from skymount.wire.skylink import SECTOR_SIZE, Skylink

@@ -22,8 +22,8 @@ from skymount.errors import (
 )
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.client import PortalClient
-from skymount.portal.failover import Portals, open_portals
-from skymount.portal.health import BreakerState
+from skymount.portal.failover.health import BreakerState
+from skymount.portal.failover.portals import Portals, open_portals
 from skymount.portal.options import ClientOptions
 from skymount.wire.metadata import Metadata, Subfile, encode_metadata
 from tests.fakes.portal import FakePortal, closes_after, running, status

@@ -14,8 +14,8 @@ from skymount.errors import (
     RolledBackError,
     UnavailableError,
 )
-from skymount.portal.failover import FailoverConfig
-from skymount.portal.health import BreakerState
+from skymount.portal.failover.health import BreakerState
+from skymount.portal.failover.rounds import FailoverConfig
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.registry.entry_state import (

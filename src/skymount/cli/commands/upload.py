@@ -18,7 +18,7 @@ from skymount.cli.upload_selection import UploadSelection, selection_options
 if TYPE_CHECKING:
     from skymount.config import Config
     from skymount.portal.client.upload import UploadBody
-    from skymount.portal.failover import Portals
+    from skymount.portal.failover.portals import Portals
     from skymount.wire.http.responses import UploadResult
 
 _STDIN = "-"

@@ -22,7 +22,7 @@ from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.model.skyfile import Skyfile, UnitKey, Verified
 from skymount.errors import DisprovedError, PortalError
 from skymount.portal.client.base import PortalReader
-from skymount.portal.failover import Portals
+from skymount.portal.failover.portals import Portals
 from skymount.wire import base_sector
 
 log = logging.getLogger(__name__)

@@ -38,7 +38,7 @@ from skymount.errors import (
     RequestRefusedError,
 )
 from skymount.portal.client.base import ContentHead, PortalReader
-from skymount.portal.failover import Portals
+from skymount.portal.failover.portals import Portals
 from skymount.wire import base_sector as sector
 from skymount.wire import merkle
 from skymount.wire.skylink import SECTOR_SIZE, Skylink

@@ -26,7 +26,7 @@ from skymount.errors import (
 )
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.upload import post
-from skymount.portal.failover import Portals
+from skymount.portal.failover.portals import Portals
 from skymount.wire.http.responses import UploadResult
 from skymount.wire.skylink import Skylink
 

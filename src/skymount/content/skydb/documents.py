@@ -25,11 +25,11 @@ from skymount.content.worker.worker_process import run_worker
 from skymount.errors import BadContentError, InvalidDocumentError, MalformedError, SkymountError
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.upload import UploadBody, send
-from skymount.portal.failover import Portals
+from skymount.portal.failover.portals import Portals
 from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.registry.entry_state import EntryState
 from skymount.portal.registry.verified_registry import VerifiedRegistry
-from skymount.portal.uploads import upload_to_all
+from skymount.portal.uploads.everywhere import upload_to_all
 from skymount.portal.write_policy import WritePolicy
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import linked_skylink

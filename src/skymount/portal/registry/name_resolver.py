@@ -23,7 +23,7 @@ from skymount.errors import (
 )
 from skymount.portal.client import hns
 from skymount.portal.client.base import PortalReader
-from skymount.portal.failover import Portals
+from skymount.portal.failover.portals import Portals
 from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.registry.cached_resolution import CachedResolution, Resolution
 from skymount.portal.registry.entry_reader import EntryReader

@@ -21,7 +21,7 @@ from skymount.errors import (
     UnavailableError,
 )
 from skymount.portal.client.base import PortalReader
-from skymount.portal.health import BreakerState
+from skymount.portal.failover.health import BreakerState
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.owed_entry import OwedEntry, OwedTotal, owed_summary
 from skymount.portal.ledger.revision_marks import EntryId

@@ -20,7 +20,7 @@ from skymount.errors import (
 from skymount.portal.broadcast import Broadcast, LatePortals, Outcome
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.registry import GET_TIMEOUT, Registry
-from skymount.portal.failover import Portals
+from skymount.portal.failover.portals import Portals
 from skymount.portal.ledger.owed_entry import LACKS_CONTENT, Debt, lacking_debts
 from skymount.portal.registry.entry_reader import EntryReader
 from skymount.portal.write_policy import WritePolicy
