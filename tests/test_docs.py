@@ -121,7 +121,7 @@ def test_the_example_configuration_is_one() -> None:
 
 
 def test_each_promise_is_quoted_by_a_test() -> None:
-    """Each promise of docs/semantics.md, docs/library.md and docs/portal.md has a test that names it by its id."""
+    """Each promise of docs/semantics.md, library.md and portal.md has a test that names its id."""
     promises = _promises()
     assert promises
     tests = "\n".join(
