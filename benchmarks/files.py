@@ -115,7 +115,7 @@ GROUPS = [
         "fsspec",
         "Reading from Python, without a mount",
         "The same program reads 1 GiB in pieces of 1 MiB, with a portal on the same machine, and "
-        f"4 KiB at random by {READERS} threads, 20 ms away: through a mount, and with fsspec in one "
+        f"4 KiB at random by {READERS} threads, 20 ms away: through a mount, and by fsspec in one "
         "process. The caches on disk are new, and the name is known.",
         prepare_fsspec,
     ),
