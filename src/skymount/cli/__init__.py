@@ -21,7 +21,7 @@ from skymount.errors import (
 
 COMMANDS = (
     *("mount", "umount", "status", "doctor", "upload", "publish"),
-    *("download", "ls", "cat", "metadata", "hns"),
+    *("download", "pin", "ls", "cat", "metadata", "hns"),
     *("registry", "db", "key", "skykey", "skylink", "cache", "config", "portal"),
     *(
         "service",

@@ -88,16 +88,22 @@ class ParsedLink:
 
 def _inside_mount(text: str) -> str | None:
     """Return the link of a path inside a mount of ours: what is below ``skylinks`` or ``hns``."""
+    for kind, rest in paths_in_mounts(text):
+        if kind in ("skylinks", "hns"):
+            return (HNS if kind == "hns" else "") + quote(os.fsencode(rest))
+    return None
+
+
+def paths_in_mounts(text: str) -> Iterator[tuple[str, str]]:
+    """Yield (directory at the root, path in it) of a path inside a mount of ours."""
     from skymount.fs import mountpoint
 
     path = os.path.abspath(os.path.expanduser(text))
     for mounted in mountpoint.mounts_of(os.getuid()):
         if path.startswith(f"{mounted}/"):
             kind, _, rest = path[len(mounted) + 1 :].partition("/")
-            if kind in ("skylinks", "hns") and rest:
-                prefix = HNS if kind == "hns" else ""
-                return prefix + quote(os.fsencode(rest))
-    return None
+            if rest:
+                yield kind, rest
 
 
 _SHOWN = 255  # characters of a text that a message repeats

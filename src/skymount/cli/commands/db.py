@@ -11,20 +11,13 @@ import click
 from skymount.cli.key_argument import EntryArgument, entry_arguments
 from skymount.cli.options import portal_options, reading_options, wait_option
 from skymount.cli.output import emit, json_option
-from skymount.errors import BadContentError, MalformedError, NotFoundError
-from skymount.wire.skydb_document import (
-    DOCUMENT_LIMIT,
-    decode_document,
-    document_name,
-    encode_document,
-)
+from skymount.errors import BadContentError, MalformedError
+from skymount.wire.skydb_document import DOCUMENT_LIMIT, document_name, encode_document
 
 if TYPE_CHECKING:
     from skymount.cli.session import ContentSession, WriteSession
     from skymount.config import Config
     from skymount.wire.key_pair import SigningKeyPair
-
-_READ_SIZE = 1 << 20  # bytes of a document that are read at once
 
 
 class _DocumentFile(click.Path):
@@ -90,42 +83,23 @@ def get(entry: EntryArgument, pretty: bool, wait: float, settings: "Config", as_
 
 
 async def _read(session: "ContentSession", entry: EntryArgument) -> dict[str, Any]:
-    from skymount.wire.registry_entry import linked_skylink
+    from skymount.cli.skydb_link import find_document, no_document, read_document
 
-    registry = await session.registry.open()
-    signed = (await registry.read(entry.id)).signed
-    if signed is None:
-        raise NotFoundError(f"{entry.data_key!r}: there is no such document", status=404)
-    if signed.entry.is_deleted:
-        raise NotFoundError(f"{entry.data_key!r}: it was deleted", status=404)
-    skylink = linked_skylink(signed.entry.data)
-    if skylink is None or skylink.version != 1:
-        raise _no_document(entry.data_key)
+    skylink, revision = await find_document(session, entry.id, entry.data_key)
     skyfile = await session.reader.load(skylink)
     if skyfile.size > DOCUMENT_LIMIT:
         raise BadContentError(f"{entry.data_key!r}: longer than {DOCUMENT_LIMIT} bytes")
-    body = bytearray()
-    while len(body) < skyfile.size:
-        size = min(_READ_SIZE, skyfile.size - len(body))
-        body += await session.reader.read(skyfile, len(body), size)
     try:
-        document = decode_document(bytes(body))
+        document = await read_document(session.reader, skyfile)
     except MalformedError:
-        raise _no_document(entry.data_key) from None
+        raise no_document(entry.data_key) from None
     link = session.portals.clients[0].dialect.link(skylink)
     return {
         "data": document,
-        "revision": signed.entry.revision,
+        "revision": revision,
         "data_link": link,
         "verified": skyfile.verified,
     }
-
-
-def _no_document(data_key: str) -> click.ClickException:
-    return click.ClickException(
-        f"{data_key!r}: this registry entry is not a JSON document; see it with "
-        "`skymount registry get`"
-    )
 
 
 @db.command("set", short_help="Store the JSON document in FILE; print its link.")

@@ -92,8 +92,7 @@ class Replicator:
     ) -> None:
         """Send content to a portal, whether it has it or not; errors are those of `replicate`."""
         skylink = skyfile.skylink
-        self._check_link(skylink, portal)
-        self._check(skyfile)
+        self.check(skyfile, portal)
         await self._check_layout(skyfile, portal)
         result = await self._upload(skyfile, portal, reader, progress)
         if result.skylink != skylink:
@@ -134,9 +133,12 @@ class Replicator:
             except _SourceError as error:
                 raise _unreadable(skyfile.skylink, error.reason) from None
 
-    def _check(self, skyfile: Skyfile) -> None:
-        """UnreplicableError unless the content is proved, and not too large."""
+    def check(self, skyfile: Skyfile, portal: PortalReader) -> None:
+        """UnreplicableError unless the content is proved, is not too large, and can keep its
+        skylink as far as that is known without asking the portal.
+        """
         skylink, layout = skyfile.skylink, skyfile.layout
+        self._check_link(skylink, portal)
         if skyfile.verified is not Verified.YES or skyfile.is_provisional:
             raise _cannot(skylink, "no portal proves that it is the content")
         if skyfile.size > self._size_limit:
