@@ -38,6 +38,8 @@ _MODULES = {
     "ls": "content",
     "cat": "content",
     "metadata": "content",
+    "download": "copying.download",
+    "pin": "copying.pin",
     "status": "inspection.status",
     "doctor": "inspection.doctor",
     "completion": "install.completion",

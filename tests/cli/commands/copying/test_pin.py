@@ -133,9 +133,8 @@ def test_the_target_is_the_portal_that_uploads_go_to(
     """W6: without --to it is the first portal that is not read-only."""
     content = of_files({"a": b"default target"})
     fake.add(content)
-    box.configure(
-        f'[[portals]]\nurl = "http://127.0.0.1:1"\nread_only = true\n[[portals]]\nurl = "{target}"\n'
-    )
+    first = '[[portals]]\nurl = "http://127.0.0.1:1"\nread_only = true\n'
+    box.configure(f'{first}[[portals]]\nurl = "{target}"\n')
     assert pinned(box, content.name, "--from", fake.url)["portal"] == target
 
 
