@@ -110,7 +110,8 @@ def test_directories_and_large_files(
 
 def test_metadata_of_several_sectors(box: Sandbox, fake: FakePortal, target: str) -> None:
     """W6: metadata that do not fit the base sector come along."""
-    content = of_files({f"{n:05}" + "/long" * 200: b"%d" % n for n in range(2100)})
+    name = "/".join(("x" * 250,) * 7)
+    content = of_files({f"{name}{n:05}": b"%d" % n for n in range(1200)})
     assert len(content.metadata) > SECTOR_SIZE
     fake.add(content)
     assert box.succeed("pin", content.name, "--from", fake.url, "--to", target)

@@ -41,9 +41,9 @@ _START = 1 << 10  # bytes that show whether content may be a document
 def pin(
     links: tuple[str, ...], recursive: bool, source: "Config", target: "Config", as_json: bool
 ) -> None:
-    """Bring the content of each LINK to another portal; print its skylink.
+    """Bring the content of each LINK to another portal.
 
-    It has the same skylink there. LINK is a skylink in any form, a domain (hns://NAME) or a
+    It has the same skylink there, which is printed. LINK is a skylink in any form, a domain (hns://NAME) or a
     document (skydb/KEY/DATAKEY.json); what a v2 skylink, a domain or a document leads to now is
     brought. With a path all of the content is brought. Content is sent only if it is proved, and
     not if the portal has it already.
