@@ -1,7 +1,9 @@
 """While there is much to do others have their turns."""
 
+import gc
 import random
 import threading
+import weakref
 from functools import partial
 
 import pytest
@@ -72,6 +74,28 @@ async def test_run_all():
     with pytest.raises(ZeroDivisionError):
         await run_all(lambda: sleep(60), fail)
     assert ended[2:] == ["60 s"]
+
+
+class Held(bytearray):
+    """What a function holds."""
+
+
+async def test_run_all_lets_go():
+    """What a function held that failed is freed with the error, not by a garbage collection."""
+    held: list[weakref.ref[Held]] = []
+
+    async def fail() -> None:
+        mine = Held(8)
+        held.append(weakref.ref(mine))
+        raise ZeroDivisionError
+
+    gc.disable()
+    try:
+        with pytest.raises(ZeroDivisionError):
+            await run_all(fail)
+        assert held[0]() is None
+    finally:
+        gc.enable()
 
 
 async def test_work_in_threads():

@@ -102,5 +102,8 @@ async def run_all(*functions: Callable[[], Awaitable[None]]) -> None:
     async with trio.open_nursery() as nursery:
         for function in functions:
             nursery.start_soon(run, function)
-    if failure is not None:
-        raise failure
+    try:
+        if failure is not None:
+            raise failure
+    finally:
+        failure = None  # it refers to the frame that refers to this: nothing would be freed soon

@@ -1,5 +1,6 @@
 """Which files of a directory are uploaded."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,33 @@ def test_a_private_key_is_known_by_its_content(tmp_path: Path) -> None:
     selection = UploadSelection()
     assert taken(tmp_path, selection) == ["ca.pem", "id_rsa.pub", "talk.key"]
     assert sorted(selection.left_out) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "-----BEGIN PRIVATE KEY-----",
+        "-----BEGIN RSA PRIVATE KEY-----",
+        "\n-----BEGIN ENCRYPTED PRIVATE KEY-----",
+        "-----BEGIN PGP PRIVATE KEY BLOCK-----",
+        "PuTTY-User-Key-File-3: ssh-ed25519",
+        "AGE-SECRET-KEY-1QQ",
+    ],
+)
+def test_a_file_that_begins_as_a_private_key_does(tmp_path: Path, header: str) -> None:
+    """It is left out whatever its name is; a text about keys, or a large file, is not."""
+    key = f"{header}\nAAAA\n"
+    about, large = f"It begins with {header}", key + "x" * (64 << 10)
+    make(tmp_path, **{"deploy": key, "about.txt": about, "large.bin": large})
+    selection = UploadSelection()
+    assert taken(tmp_path, selection) == ["about.txt", "large.bin"]
+    assert selection.left_out == ["deploy"]
+
+
+def test_a_pipe_is_not_looked_into(tmp_path: Path) -> None:
+    """Nobody writes to it."""
+    os.mkfifo(tmp_path / "id_pipe")
+    assert not UploadSelection().skips(tmp_path, tmp_path / "id_pipe", False)
 
 
 @pytest.mark.parametrize("name", ["environment.txt", "git/x", "a.envoy", "notes.swpx", "~notes"])

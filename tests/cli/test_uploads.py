@@ -10,7 +10,16 @@ import httpx
 import pytest
 
 from tests.cli.helpers import piped
-from tests.fakes.portal import FakePortal, Fault, html, stalls_after, status
+from tests.fakes.portal import (
+    FakePortal,
+    Fault,
+    asks_for_a_pause,
+    html,
+    in_thread,
+    stalls_after,
+    status,
+)
+from tests.fakes.skyfiles import of_files, unverifiable
 from tests.portal_process import running_portal
 from tests.skymount_process import LIMIT, SKYMOUNT, Sandbox, end
 
@@ -237,16 +246,51 @@ def test_replicas_that_make_no_sense(pair: Pair, file: Path, options: list[str],
     assert pair.fake.requests == []
 
 
-def test_portals_that_name_it_differently(pair: Pair, file: Path, fake: FakePortal) -> None:
-    from tests.fakes.skyfiles import of_files
-
+def test_a_portal_that_lies_about_its_skylink(pair: Pair, file: Path) -> None:
+    """W3, W4: it has no copy; what is published leads to what was sent."""
     other = of_files({"other": b"content"})
-    fake.add(other)
+    pair.fake.add(other)
     skylink = pair.box.upload(file, pair.second)
     said = pair.box.fail("upload", "--replicas", "2", file)
-    assert said.startswith("the portals gave it different skylinks: ")
-    assert f"{pair.second} has {skylink}" in said
-    assert f"{fake.url} has {other.skylink}" in said
+    lie = f"it says that it stored the upload as {other.skylink}, and has other content there"
+    assert said.startswith(f"1 of 2 portals have it: {pair.second} has {skylink}; {lie} (")
+    pair.box.succeed("key", "generate", "home")
+    done = pair.box.skymount("publish", "--json", file, "--key", "home", "--as", "x")
+    assert json.loads(done.stdout)["skylink"] == skylink
+    warning = done.stderr.splitlines()[0]
+    assert warning == (
+        f"skymount: warning: {lie} ({pair.fake.url}); it gets content and entry later, "
+        "while a mount runs"
+    )
+
+
+def test_portals_that_prove_nothing(sandbox: Sandbox, file: Path, fake: FakePortal) -> None:
+    """W4: nothing is signed; the message has what is known, and what to do."""
+    sandbox.succeed("key", "generate", "home")
+    with in_thread(FakePortal()) as second:
+        claims = []
+        for number, each in enumerate((fake, second)):
+            claim = unverifiable(b"{}", seed=number)
+            each.add(claim)
+            claims.append(f"{each.url} has {claim.skylink}")
+        both = ("--portal", fake.url, "--portal", second.url)
+        said = sandbox.fail("publish", *both, file, "--key", "home", "--as", "x")
+        assert fake.asked("^POST /svc/registry") == second.asked("^POST /svc/registry") == []
+    assert said == (
+        "the portals gave it different skylinks, and none of them proved it: "
+        f"{', '.join(claims)}; leave out the one that is wrong"
+    )
+
+
+def test_a_portal_that_asks_for_a_pause(pair: Pair, file: Path) -> None:
+    """W3: a short one is waited for, and stderr says so."""
+    pair.fake.fault(asks_for_a_pause(1), UPLOAD, times=1)
+    skylink = pair.box.upload(file, pair.second)
+    pair.fake.add(of_files({"a": b"b"}))
+    done = pair.box.skymount("upload", "--portal", pair.fake.url, file)
+    assert (done.returncode, len(done.stdout)) == (0, len(skylink) + 1)
+    assert done.stderr.startswith("skymount: warning: slow down (POST ")
+    assert done.stderr.endswith(f"; now trying {pair.fake.url} again\n")
 
 
 # Publishing

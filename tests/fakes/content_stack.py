@@ -19,7 +19,8 @@ from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.model.skyfile import BLOCK_SIZE, VerifyPolicy
 from skymount.portal.client.client import PortalClient
 from skymount.portal.failover.health import HedgeBudget
-from skymount.portal.failover.portals import FailoverConfig, Portals
+from skymount.portal.failover.portals import Portals
+from skymount.portal.failover.rounds import FailoverConfig
 from skymount.portal.options import PortalOptions
 from tests.fakes.portal import FakePortal, running
 

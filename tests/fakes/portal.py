@@ -96,6 +96,12 @@ def status(code: int, message: str = "no") -> Fault:
     return lambda _, __: error(code, message)
 
 
+def asks_for_a_pause(seconds: int) -> Fault:
+    """Refuse as too busy, and say when the next attempt is welcome."""
+    busy = error(429, "slow down").with_header(b"Retry-After", b"%d" % seconds)
+    return lambda _, __: busy
+
+
 def html(request: Request, reply: Reply) -> Reply:
     """Answer with a page that says nothing is wrong."""
     return Reply(200, ((b"Content-Type", b"text/html"),), b"<html><body>Welcome</body></html>")
@@ -237,8 +243,8 @@ class FakePortal:
     has_other_layout: bool = False
     """Whether it stores large content in another layout than our portal does."""
     breaks_upload: tuple[int, str] | None = None
-    """Bytes of an upload's body that it reads, and what it does then: reset, stall, or hang without
-    reading any more."""
+    """Bytes of an upload's body that it reads, and what it does then: reset, stall, sip (read on,
+    slowly), or hang without reading any more."""
     _content: dict[Skylink, FakeSkyfile] = field(default_factory=dict)
     _rules: list[_Rule] = field(default_factory=list)
 
@@ -484,6 +490,8 @@ async def _end(stream: trio.SocketStream, how: str) -> bool:
     if how == "stall":
         while await stream.receive_some():  # until the client gives up
             pass
+    while how == "sip" and await stream.receive_some(_PIECE):
+        await trio.sleep(0.2)
     if how == "hang":
         await trio.sleep_forever()
     if how == "reset":

@@ -18,7 +18,7 @@ from skymount.wire.skylink import SECTOR_SIZE, Skylink
 SEGMENT = 64  # bytes, how content is spread over data pieces (wire notes 2.3)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)  # a failure need not show megabytes
 class FakeSkyfile:
     """Content as a portal holds it."""
 

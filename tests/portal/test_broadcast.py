@@ -34,7 +34,9 @@ Plan = float | str
 
 @dataclass
 class Rig:
-    """Portals that do as planned: answer after so many seconds, "no", "down", "denied", "hang"."""
+    """Portals that do as planned: answer after so many seconds, "no", "down", "denied", "hang", or
+    "busy3": not to be asked again for 3 seconds.
+    """
 
     portals: Portals
     plans: dict[PortalReader, list[Plan]]
@@ -55,6 +57,10 @@ class Rig:
         if plan == "silent":
             await trio.sleep(10)
             raise PortalTimeoutError("no answer", url=client.url)
+        if plan.startswith("busy"):
+            error = UnavailableError("busy", url=client.url)
+            error.retry_after = float(plan.removeprefix("busy"))
+            raise error
         if plan == "down":
             raise UnavailableError("down", url=client.url)
         if plan == "denied":
@@ -184,6 +190,54 @@ async def test_failing_portal_is_asked_while_others_are_late(autojump_clock: obj
         assert list(outcome.answers) == [two]
         assert trio.current_time() - begun < 3
         assert list(outcome.late) == [one]
+
+
+async def test_short_pause_is_waited_for(autojump_clock: object):
+    """R12, G19: the first portal that may be asked again takes it; later writes do not wait."""
+    async with rig(["busy3", 0.1], ["busy8", 0.1]) as found:
+        one, two = found.portals.clients
+        outcome = await found.send(1)
+        assert (list(outcome.answers), list(outcome.errors)) == ([one], [two])
+        assert 3 <= trio.current_time() < 4
+        assert len(found.asked) == 3
+        begun = trio.current_time()
+        assert list((await found.send(1)).answers) == [one]
+        assert trio.current_time() - begun < 0.2
+
+
+async def test_pause_is_waited_for_while_others_are_silent(autojump_clock: object):
+    """R12: a portal that says nothing does not keep the write from one that is busy."""
+    async with rig(["busy3", 0.1], "hang") as found:
+        outcome = await found.send(1)
+        assert list(outcome.answers) == found.portals.clients[:1]
+        assert trio.current_time() < 5
+
+
+async def test_pause_is_waited_for_only_if_it_matters(autojump_clock: object):
+    async with rig("busy3", 0.1) as found:
+        outcome = await found.send(1)
+        assert list(outcome.errors) == found.portals.clients[:1]
+        assert trio.current_time() < 1
+
+
+@pytest.mark.parametrize("plan", ["busy40", "busy4"])
+async def test_long_pause_is_not_waited_for(plan: str, autojump_clock: object):
+    """Nor pauses that last longer than 10 s together. The error says when to try again."""
+    async with rig(plan, "denied") as found:
+        outcome = await found.send(1)
+        error = outcome.errors[found.portals.clients[0]]
+        assert "; http://p0.invalid may be asked again in " in error.message
+        assert (trio.current_time() < 1) == (plan == "busy40")
+        assert trio.current_time() <= 10
+
+
+async def test_busy_portal_that_fails_then(autojump_clock: object):
+    """It is not asked for ever."""
+    async with rig(["busy3", "down"], "denied") as found:
+        outcome = await found.send(1)
+        assert outcome.answers == {}
+        assert trio.current_time() < 10
+        assert len(found.asked) < 6
 
 
 async def test_refutation_ends_it(autojump_clock: object):

@@ -1,5 +1,8 @@
 """Which files of a directory are uploaded: not what is hardly meant, as it cannot be recalled."""
 
+import os
+import re
+import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -10,6 +13,7 @@ import click
 
 from skymount.cli.output import escape
 from skymount.errors import MalformedError
+from skymount.storage.pipes import open_at_once
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -24,6 +28,12 @@ LEFT_OUT = (*_VERSION_CONTROL, *_SECRETS, *_LITTER, IGNORE_FILE)
 _PRIVATE_KEY = b"PRIVATE KEY-----"
 _KEY_NAMES = ("*.pem", "*.key", "id_*", "*_rsa", "*_ed25519")  # they may be other things
 _HEAD = 4096  # bytes of a file in which that is looked for
+
+_KEY_HEADER = re.compile(
+    rb"(?:\xef\xbb\xbf)?\s*"
+    rb"(?:-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|PuTTY-User-Key-File-|AGE-SECRET-KEY-1)"
+)
+_KEY_FILE_LIMIT = 64 << 10  # bytes; a file that begins so, whatever its name, and is no larger
 _IGNORE_LIMIT = 1 << 20  # bytes of an ignore file
 _NAMED = 5  # names in the message
 
@@ -108,13 +118,21 @@ class UploadSelection:
 def _is_hardly_meant(path: Path, is_directory: bool) -> bool:
     if any(fnmatchcase(path.name, pattern) for pattern in LEFT_OUT):
         return True
-    if is_directory or not any(fnmatchcase(path.name, pattern) for pattern in _KEY_NAMES):
-        return False
+    return not is_directory and _is_private_key(path)
+
+
+def _is_private_key(path: Path) -> bool:
     try:
-        with path.open("rb") as file:
-            return _PRIVATE_KEY in file.read(_HEAD)
+        with open(path, "rb", opener=open_at_once) as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                return False
+            head = file.read(_HEAD)
     except OSError:
         return False  # the upload says what is wrong with it
+    if found.st_size <= _KEY_FILE_LIMIT and _KEY_HEADER.match(head):
+        return True
+    return _PRIVATE_KEY in head and any(fnmatchcase(path.name, each) for each in _KEY_NAMES)
 
 
 def selection_options(command: F) -> F:

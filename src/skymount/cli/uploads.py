@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from skymount.portal.client.base import PortalReader
     from skymount.portal.client.upload import UploadBody
     from skymount.portal.failover.portals import Portals
-    from skymount.portal.uploads import Copies
+    from skymount.portal.uploads.copies import Copies
     from skymount.portal.write_policy import WritePolicy
     from skymount.wire.http.responses import UploadResult
     from skymount.wire.skylink import Skylink
 
-_PATIENCE = 10.0  # seconds without progress after which a portal is left, if enough others have it
+_PATIENCE = 10.0  # seconds that a portal gets, at least, once enough others have it
 
 
 async def upload_once(portals: "Portals", body: "UploadBody") -> "UploadResult":
     """Upload to the first portal that takes it; warn if another one comes before it."""
-    from skymount.portal.uploads import upload_to_first
+    from skymount.portal.uploads.fallback import upload_to_first
 
     preferred = portals.writable().clients[0]
     taker, result = await upload_to_first(portals, body, _warn_of_fallback)
@@ -34,7 +34,7 @@ async def upload_once(portals: "Portals", body: "UploadBody") -> "UploadResult":
 
 async def upload_replicas(portals: "Portals", body: "UploadBody", count: int) -> "UploadResult":
     """Upload to so many portals; an error says which have it if some do not."""
-    from skymount.portal.uploads import upload_copies
+    from skymount.portal.uploads.fallback import upload_copies
 
     writable = len(portals.writable().clients)
     if count > writable:
@@ -51,10 +51,10 @@ async def upload_everywhere(
     """Upload to all portals, as many as the policy demands; return the skylink and the addresses of
     the portals that lack it, of which there is a warning.
     """
-    from skymount.portal.uploads import upload_to_all
+    from skymount.portal.uploads.everywhere import upload_to_all
 
     needed = policy.needed(len(portals.writable().clients))
-    copies = await upload_to_all(portals, body, needed, patience=_PATIENCE)
+    copies = await upload_to_all(portals, body, needed, patience=_PATIENCE, extra=1.0)
     skylink = copies.agreed(needed)
     lacking = copies.lacking(skylink)
     for client, result in copies.results.items():
@@ -66,14 +66,15 @@ async def upload_everywhere(
 
 
 def _warn_of_fallback(error: "PortalError", then: "PortalReader") -> None:
-    warn(f"{error}; now trying {then.url}")
+    again = " again" if f"{error.url}/".startswith(f"{then.url}/") else ""
+    warn(f"{error}; now trying {then.url}{again}")
 
 
 def _shortage(copies: "Copies", count: int, reason: str) -> str:
     """Return which portals have it, and why others do not."""
     parts = [f"{client.url} has {each.skylink}" for client, each in copies.results.items()]
     if not copies.is_same:
-        return "the portals gave it different skylinks: " + ", ".join(parts)
+        return copies.disagreement()
     parts += [str(error) for error in copies.failures.values()]
     parts += [reason] if copies.results and reason else []
     return f"{len(copies.results)} of {count} portals have it: " + "; ".join(parts)

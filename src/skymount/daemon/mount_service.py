@@ -10,7 +10,7 @@ from functools import partial
 
 import trio
 
-from skymount import default_portal, keyring, process_hardening, systemd
+from skymount import default_portal, keyring, large_buffers, process_hardening, systemd
 from skymount.config import Config
 from skymount.content.cache import block_store
 from skymount.content.cache.block_store import BlockStore
@@ -80,6 +80,7 @@ def run(
     if mountpoint.check(config.mountpoint, allow_other=config.allow_other):
         log.warning("%s: removed the mount of a skymount that no longer runs", config.mountpoint)
     process_hardening.harden_service()
+    large_buffers.give_own_pages()
     sys.setswitchinterval(_SWITCH_INTERVAL)
     gc.freeze()  # objects that exist now are never garbage
     gc.set_threshold(*_GC_THRESHOLDS)

@@ -13,9 +13,11 @@ import trio
 
 from skymount.errors import BadContentError, PortalError, PortalTimeoutError, UnavailableError
 from skymount.portal.client.base import PortalReader
+from skymount.portal.failover import retry_after
 from skymount.portal.failover.health import Rank
-from skymount.portal.failover.portals import Ask, Portals
+from skymount.portal.failover.portals import Portals
 from skymount.portal.failover.reachability import Attempts
+from skymount.portal.failover.recorded_attempts import Ask
 
 LATE_TIME = 30.0
 """Seconds that an attempt may still take after it was left behind."""
@@ -95,6 +97,8 @@ class Broadcast(Generic[T]):
         self._outcome: Outcome[T] = Outcome()
         self._running: list[_Runner] = []
         self._needed = 0
+        self._begun = 0.0
+        self._asked_at: dict[PortalReader, float] = {}
         self._is_refuted = self._is_over = False
         self._crash: Exception | None = None
         self._news, self._enough = trio.Event(), trio.Event()
@@ -103,9 +107,10 @@ class Broadcast(Generic[T]):
         """Send to all portals but some, until so many have taken it and no other one is expected
         within its hedge delay, or all have failed.
 
-        Portals that failed lately are asked only if they are needed.
+        Portals that failed lately are asked only if they are needed, and so are those that asked
+        for a pause that ends soon.
         """
-        self._needed = needed
+        self._needed, self._begun = needed, trio.current_time()
         clients = [each for each in self._portals.ranked() if each not in without]
         async with trio.open_nursery() as local:
             nursery = self._portals.probes or local
@@ -122,7 +127,15 @@ class Broadcast(Generic[T]):
                 error = self._portals.health(client).known_error
                 default = UnavailableError("it did not answer the last time", url=client.url)
                 self._outcome.errors.setdefault(client, error or default)
+        if not self._is_enough:
+            self._say_when()
         return self._outcome
+
+    def _say_when(self) -> None:
+        """Add to errors when the portals may be asked again."""
+        for client, error in self._outcome.errors.items():
+            health = {client.url: self._portals.health(client)}
+            self._outcome.errors[client] = retry_after.with_end(error, health)
 
     async def _send_to(self, clients: Collection[PortalReader], nursery: trio.Nursery) -> None:
         healthy = [each for each in clients if self._is_healthy(each)]
@@ -131,21 +144,37 @@ class Broadcast(Generic[T]):
         while not (self._crash or self._is_refuted):
             now = trio.current_time()
             in_time = [each.usual_until for each in self._running if now < each.usual_until]
-            if failing and len(self._outcome.answers) + len(in_time) < self._needed:
+            is_short = len(self._outcome.answers) + len(in_time) < self._needed
+            if failing and is_short:
                 self._start(self._worth_asking(failing), nursery)
                 failing = []
-            if not self._running:
+            pausing = self._pausing(clients) if is_short else {}
+            self._start([each for each, due in pausing.items() if due <= now], nursery)
+            if not self._running and not pausing:
                 break
-            until = math.inf
+            until = min(pausing.values(), default=math.inf)
             if self._is_enough:
                 until = max(each.awaited_until for each in self._running)
                 if now >= until:
                     break
-            elif failing:
-                until = min(in_time, default=math.inf)
+            elif not is_short:
+                until = min(in_time)
             with trio.move_on_at(until):
                 await self._news.wait()
             self._news = trio.Event()
+
+    def _pausing(self, clients: Collection[PortalReader]) -> dict[PortalReader, float]:
+        """Return portals that said when they may be asked again, and when that is, if it is soon;
+        only those that were not asked since.
+        """
+        done = self._outcome.answers.keys() | {each.client for each in self._running}
+        latest = self._begun + self._portals.config.longest_wait
+        due = {each: self._portals.health(each).told_until for each in clients if each not in done}
+        return {
+            client: time
+            for client, time in due.items()
+            if self._asked_at.get(client, self._begun) < time <= latest
+        }
 
     @property
     def _is_enough(self) -> bool:
@@ -177,7 +206,7 @@ class Broadcast(Generic[T]):
 
     def _start(self, clients: Collection[PortalReader], nursery: trio.Nursery) -> None:
         for client in clients:
-            now = trio.current_time()
+            now = self._asked_at[client] = trio.current_time()
             usual = now + self._portals.health(client).hedge_delay
             runner = _Runner(client, usual, now if self._late_portals.is_late(client) else usual)
             self._running.append(runner)
@@ -224,6 +253,7 @@ class Broadcast(Generic[T]):
             if isinstance(result, PortalError):
                 self._outcome.errors[client] = result
             else:
+                self._outcome.errors.pop(client, None)
                 self._outcome.answers[client] = result
                 self._is_refuted = self._is_refuted or not self._counts(result)
                 if self._is_enough:

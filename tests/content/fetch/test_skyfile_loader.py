@@ -17,7 +17,8 @@ from skymount.errors import (
     UnavailableError,
 )
 from skymount.portal.failover.health import HedgeBudget
-from skymount.portal.failover.portals import PROOF_TIMEOUT, FailoverConfig
+from skymount.portal.failover.proof_search import PROOF_TIMEOUT
+from skymount.portal.failover.rounds import FailoverConfig
 from skymount.wire import base_sector
 from skymount.wire.merkle import sector_root
 from skymount.wire.skylink import SECTOR_SIZE, Skylink

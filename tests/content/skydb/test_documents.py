@@ -41,7 +41,7 @@ from skymount.wire.registry_entry import hash_data_key
 from skymount.wire.skydb_document import DOCUMENT_LIMIT
 from skymount.wire.skylink import Skylink
 from tests.fakes.portal import FakePortal, running, status
-from tests.fakes.skyfiles import unverifiable
+from tests.fakes.skyfiles import of_files, unverifiable
 from tests.portal_process import running_portal
 
 PAIR = SigningKeyPair.from_seed("the owner of documents in tests")
@@ -187,6 +187,27 @@ async def test_a_portal_that_does_not_take_a_document(
             owed = kit.ledger.owed()
             assert [(each.portal, each.with_content) for each in owed] == [(fake.url, True)]
         assert fake.asked("^POST /svc/registry") == []
+
+
+@pytest.mark.parametrize("fault", ["lies", "takes it slowly"])
+async def test_a_portal_that_harms_a_document(portal: str, tmp_path: Path, fault: str):
+    """W4: the entry leads to what was written, and the write does not last."""
+    document = {"a": "x" * (12 << 20)}  # more than sockets hold
+    async with running(FakePortal()) as fake:
+        if fault == "lies":
+            fake.add(of_files({"other.json": b"[]"}))
+        else:
+            fake.breaks_upload = 1, "sip"
+        async with open_kit(fake.url, portal, path=tmp_path) as kit:
+            text = json.dumps(document).encode()
+            with trio.fail_after(60):
+                await kit.documents.write(ref("one"), PAIR, text, None)
+            owed = kit.ledger.owed()
+            assert [(each.portal, each.with_content) for each in owed] == [(fake.url, True)]
+        assert fake.asked("^POST /svc/registry") == []
+    async with PortalClient(portal) as client:
+        found = await client.db.get_json(PAIR.public_hex, "one")
+        assert found.data == document
 
 
 async def test_what_a_portal_lacks_is_brought_to_it(portal: str, tmp_path: Path):

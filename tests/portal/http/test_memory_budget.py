@@ -3,7 +3,9 @@
 A portal is a coroutine here that receives by `take`, as `transport` and `connection` do.
 """
 
+import gc
 import math
+import weakref
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -76,6 +78,37 @@ async def test_beyond_the_bound(autojump_clock: trio.testing.MockClock, count: i
     assert found == ["here"] * count
     assert all(each.attempts <= 2 for each in portals)
     assert budget.used == 0
+
+
+class Received(bytearray):
+    """What a lookup has received."""
+
+
+async def test_who_waits_holds_nothing(autojump_clock: trio.testing.MockClock):
+    """S11: A lookup that waits for its turn has let go of all that it received."""
+    budget = MemoryBudget(2 * MIB)
+    held: list[weakref.ref[Received]] = []
+
+    async def ask() -> str:
+        received = Received(8)
+        held.append(weakref.ref(received))
+        take(4 * MIB)
+        await trio.sleep(1)
+        return f"{len(received)} bytes"
+
+    def alive() -> int:
+        return sum(each() is not None for each in held)
+
+    gc.disable()
+    try:
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(budget.run, ask)
+            await trio.sleep(0.5)
+            assert len(held) == 3
+            assert alive() == 1  # whoever has the turn
+    finally:
+        gc.enable()
 
 
 async def test_larger_than_all_and_alone():

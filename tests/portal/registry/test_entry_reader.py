@@ -15,7 +15,7 @@ from skymount.errors import (
     UnavailableError,
 )
 from skymount.portal.failover.health import BreakerState
-from skymount.portal.failover.portals import FailoverConfig
+from skymount.portal.failover.rounds import FailoverConfig
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.registry.entry_state import (

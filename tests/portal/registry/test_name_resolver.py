@@ -11,7 +11,8 @@ import trio
 from skymount.errors import BadContentError, NotFoundError, PortalError, UnavailableError
 from skymount.portal.client.base import PortalReader
 from skymount.portal.failover.health import BreakerState
-from skymount.portal.failover.portals import FailoverConfig, Portals
+from skymount.portal.failover.portals import Portals
+from skymount.portal.failover.rounds import FailoverConfig
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.options import PortalOptions
 from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig, ResolvableName

@@ -1,20 +1,14 @@
-"""Entries changed on all portals, and what becomes of writes that fail."""
+"""Writes that wait for each other, deletions, and pending writes that are sent again."""
 
-import sqlite3
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import pytest
 import trio
 
 from skymount.errors import (
-    BadContentError,
-    FrozenEntryError,
     KeyringError,
     MalformedError,
-    PortalError,
     ReadOnlyPortalError,
-    RevisionConflictError,
     RolledBackError,
     StaleEntryError,
     StorageError,
@@ -22,279 +16,17 @@ from skymount.errors import (
 )
 from skymount.portal.client.client import PortalClient
 from skymount.portal.failover.portals import Portals
-from skymount.portal.http.response import Response
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.pending_write import PendingStatus, PendingWrite
 from skymount.portal.registry.entry_state import (
     EntryState,
 )
-from skymount.portal.registry.verified_registry import CONFLICTS, FRESH, VerifiedRegistry
-from skymount.wire.registry_entry import DELETED, MAX_REVISION, SignedEntry
+from skymount.portal.registry.verified_registry import VerifiedRegistry
+from skymount.wire.registry_entry import DELETED
 from tests.fakes.entries import FakeRegistry, portals_of
 from tests.portal.ledger.entries import OTHER, PAIR
 from tests.portal.registry.entries import pending, ref, signed
 from tests.portal_process import PortalProcess
-
-# writing
-
-
-async def test_write_takes_the_next_revision(
-    alone: VerifiedRegistry, one: FakeRegistry, ledger: Ledger
-):
-    """G8: changed content is signed with the next revision and posted, once."""
-    for revision, data in enumerate([b"zero", b"one", b"one", b""]):
-        done = await alone.write(ref(), PAIR, data, None)
-        assert (done.data, done.revision) == (data, revision)
-        assert one.latest(PAIR.public_key, ref().tweak) == done.signed
-        assert alone.recall(ref()) == done
-    assert len(one.posts) == 4
-    assert pending(ledger) == []
-    assert ledger.highest_revision(PAIR.public_key, ref().tweak) == 3
-
-
-async def test_edit_of_what_is_there_is_posted(alone: VerifiedRegistry, one: FakeRegistry):
-    """G10: nobody changed it, so it takes the next revision."""
-    base = await alone.read(ref())
-    base = await alone.write(ref(), PAIR, b"new", base)
-    base = await alone.write(ref(), PAIR, b"newer", base)
-    assert (base.revision, base.data) == (1, b"newer")
-
-
-async def test_edit_of_what_was_changed_is_stale(
-    alone: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, autojump_clock: object
-):
-    """G10: a partial edit changes nothing then, and its content is kept."""
-    one.set(signed(b"base", 1))
-    base = await alone.read(ref())
-    one.set(signed(b"theirs", 2))
-    with pytest.raises(StaleEntryError):
-        await alone.write(ref(), PAIR, b"ours", base)
-    assert one.latest(PAIR.public_key, ref().tweak) == signed(b"theirs", 2)
-    assert one.posts == []
-    assert pending(ledger) == [(b"ours", None)]
-    assert ledger.pending()[0].base == 1
-
-
-async def test_edit_that_meets_a_change_on_its_way_is_stale(
-    alone: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, autojump_clock: object
-):
-    """G10: also when the other change comes between the question and the post."""
-    one.set(signed(b"base", 1))
-    base = await alone.read(ref())
-
-    def meanwhile() -> None:
-        if one.gets == 2:
-            one.set(signed(b"theirs", 3))
-            one.before = lambda: None
-
-    one.before = meanwhile
-    with pytest.raises(StaleEntryError):
-        await alone.write(ref(), PAIR, b"ours", base)
-    assert one.latest(PAIR.public_key, ref().tweak) == signed(b"theirs", 3)
-    assert pending(ledger) == [(b"ours", 2)]
-
-
-async def test_edit_with_the_same_result_is_done(
-    alone: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, autojump_clock: object
-):
-    """The registry has the very content: nothing is posted, nothing is wrong."""
-    one.set(signed(b"base", 1))
-    base = await alone.read(ref())
-    one.set(signed(b"same", 2))
-    assert (await alone.write(ref(), PAIR, b"same", base)).revision == 2
-    assert one.posts == []
-    assert pending(ledger) == []
-
-
-async def test_rewrite_wins(
-    alone: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, autojump_clock: object
-):
-    """G10: a rewrite takes the revision after somebody else's, also if that comes meanwhile."""
-    one.set(signed(b"theirs", 5))
-    assert (await alone.write(ref(), PAIR, b"ours", None)).revision == 6
-    theirs = iter([10, 20])
-
-    def meanwhile() -> None:
-        if one.gets and (revision := next(theirs, None)):
-            one.set(signed(b"theirs", revision))
-
-    one.gets = 0
-    one.before = meanwhile
-    done = await alone.write(ref(), PAIR, b"ours again", None)
-    assert done.revision == 21
-    assert one.latest(PAIR.public_key, ref().tweak) == done.signed
-    assert pending(ledger) == []
-
-
-async def test_rewrite_after_a_fresh_answer_is_one_request(
-    one: FakeRegistry, ledger: Ledger, autojump_clock: object
-):
-    """G8: a rewrite does not ask for what was answered a moment ago."""
-    entries = VerifiedRegistry(portals_of([one]), ledger)
-    one.set(signed(b"theirs", 5))
-    await entries.read(ref())
-    one.gets = 0
-    assert (await entries.write(ref(), PAIR, b"ours", None)).revision == 6
-    assert (await entries.write(ref(), PAIR, b"again", None)).revision == 7
-    assert one.gets == 0
-    await trio.sleep(FRESH)
-    assert (await entries.write(ref(), PAIR, b"later", None)).revision == 8
-    assert one.gets == 1
-
-
-async def test_rewrite_after_an_answer_that_is_behind(
-    one: FakeRegistry, ledger: Ledger, autojump_clock: object
-):
-    """G10: if somebody else was faster it still wins, with the revision above."""
-    entries = VerifiedRegistry(portals_of([one]), ledger)
-    one.set(signed(b"theirs", 5))
-    await entries.read(ref())
-    one.set(signed(b"later", 90))
-    assert (await entries.write(ref(), PAIR, b"ours", None)).revision == 91
-    assert len(one.posts) == 2
-    assert pending(ledger) == []
-
-
-async def test_rewrite_gives_up_after_some_conflicts(
-    alone: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, autojump_clock: object
-):
-    """Against somebody who is always faster it fails, and the content is kept."""
-    revision = 0
-
-    def meanwhile() -> None:
-        nonlocal revision
-        revision += 10
-        one.set(signed(b"theirs", revision))
-
-    one.before = meanwhile
-    with pytest.raises(RevisionConflictError, match="faster"):
-        await alone.write(ref(), PAIR, b"ours", None)
-    assert len(one.posts) == CONFLICTS
-    assert len({post.entry.revision for post in one.posts}) == CONFLICTS
-    assert [data for data, _ in pending(ledger)] == [b"ours"]
-
-
-async def test_lost_answer_is_followed_by_the_same_bytes(
-    alone: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, autojump_clock: object
-):
-    """G8: a post whose answer was lost is sent again, and known when it is there already."""
-    one.faults = ["", "lost"]
-    done = await alone.write(ref(), PAIR, b"x", None)
-    assert [post.entry.revision for post in one.posts] == [0, 0]
-    assert one.posts[0] == one.posts[1] == done.signed
-    assert pending(ledger) == []
-
-
-async def test_post_that_arrives_twice_is_done(
-    alone: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, autojump_clock: object
-):
-    """The refusal of the second one is none, since the registry holds this very entry."""
-    one.faults = ["", "twice"]
-    assert (await alone.write(ref(), PAIR, b"x", None)).revision == 0
-    assert len(one.posts) == 1
-    assert pending(ledger) == []
-
-
-async def test_frozen_entry_whose_answer_was_lost_is_done(
-    alone: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, autojump_clock: object
-):
-    """G11: the last revision can be written, once."""
-    one.set(signed(b"x", MAX_REVISION - 1))
-    one.faults = ["", "lost"]
-    assert (await alone.write(ref(), PAIR, b"last", None)).revision == MAX_REVISION
-    with pytest.raises(FrozenEntryError):
-        await alone.write(ref(), PAIR, b"more", None)
-    with pytest.raises(FrozenEntryError):
-        await alone.delete(ref(), PAIR)
-    assert pending(ledger) == [(b"more", None)]
-    assert len(one.posts) == 2
-
-
-async def test_write_goes_to_the_next_portal(
-    both: VerifiedRegistry,
-    one: FakeRegistry,
-    two: FakeRegistry,
-    ledger: Ledger,
-    autojump_clock: object,
-):
-    """The first portal that accepts it has it; the one that is behind is not believed then."""
-    one.set(signed(b"old", 1))
-    two.set(signed(b"old", 1))
-    one.faults = ["", "down"]
-    assert (await both.write(ref(), PAIR, b"new", None)).revision == 2
-    assert two.latest(PAIR.public_key, ref().tweak) == signed(b"new", 2)
-    assert one.latest(PAIR.public_key, ref().tweak) == signed(b"old", 1)
-    await trio.sleep(3600)
-    assert (await both.read(ref())).data == b"new"
-    one.faults = ["denied", "denied"]
-    assert (await both.write(ref(), PAIR, b"newer", None)).revision == 3
-
-
-async def test_conflict_at_one_portal_is_not_passed_by_at_another(
-    both: VerifiedRegistry,
-    one: FakeRegistry,
-    two: FakeRegistry,
-    ledger: Ledger,
-    autojump_clock: object,
-):
-    """G10, G19: a portal that lags takes an edit which another refuses, and is owed the newer
-    entry for it.
-    """
-    for registry in (one, two):
-        registry.set(signed(b"base", 1))
-    base = await both.read(ref())
-
-    def meanwhile() -> None:
-        if one.gets == 2:
-            one.set(signed(b"theirs", 9))
-            one.before = lambda: None
-
-    one.before = meanwhile
-    with pytest.raises(StaleEntryError):
-        await both.write(ref(), PAIR, b"ours", base)
-    assert two.latest(PAIR.public_key, ref().tweak) == signed(b"ours", 2)
-    owed = [(each.portal, each.signed) for each in ledger.owed()]
-    assert owed == [(two.url, signed(b"theirs", 9))]
-
-
-@pytest.mark.parametrize("fault", ["down", "denied", "slow"])
-async def test_failed_write_is_in_the_spool(
-    fault: str, alone: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, autojump_clock: object
-):
-    """G12: what could not be posted is kept, signed if a revision was taken."""
-    one.always = fault
-    with pytest.raises(PortalError):
-        await alone.write(ref(), PAIR, b"unasked", None)
-    assert pending(ledger) == [(b"unasked", None)]
-    one.faults = [""]
-    with pytest.raises(PortalError):
-        await alone.write(ref("b"), PAIR, b"asked", None)
-    assert pending(ledger) == [(b"unasked", None), (b"asked", 0)]
-    assert all(each.reason for each in ledger.pending())
-
-
-async def test_revision_is_never_used_for_other_content(
-    alone: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, autojump_clock: object
-):
-    """G12: a post that failed may have been done: the next content gets another revision."""
-    one.faults = ["", "down", "down", "down"]
-    with pytest.raises(UnavailableError):
-        await alone.write(ref(), PAIR, b"first", None)
-    done = await alone.write(ref(), PAIR, b"second", None)
-    assert done.revision == 1
-    assert (await alone.write(ref(), PAIR, b"third", done)).revision == 2
-
-
-async def test_revision_is_above_the_mark_when_the_portal_lost_the_entry(
-    alone: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, autojump_clock: object
-):
-    """G12: absence is believed, and still no revision is used again."""
-    one.set(signed(b"x", 7))
-    await alone.read(ref())
-    one.stored.clear()
-    gone = await alone.read(ref())
-    assert gone.signed is None
-    assert (await alone.write(ref(), PAIR, b"y", gone)).revision == 8
 
 
 async def test_spooled_bytes_that_are_behind_are_not_sent(
@@ -313,42 +45,6 @@ async def test_spooled_bytes_that_are_behind_are_not_sent(
     with pytest.raises(StaleEntryError, match="behind revision 7"):
         await alone.send(ledger.pending()[0])
     assert one.posts == []
-
-
-async def test_write_that_is_cancelled_when_it_is_done(ledger: Ledger, autojump_clock: object):
-    """G12: what the portal has taken is not in the spool, whenever its writer gives up."""
-
-    class Cancelling(FakeRegistry):
-        def _post(self, posted: SignedEntry, fault: str | float) -> Response:
-            answer = super()._post(posted, fault)
-            scope.cancel()
-            return answer
-
-    entries = VerifiedRegistry(portals_of([Cancelling()]), ledger)
-    with trio.CancelScope() as scope:
-        await entries.write(ref(), PAIR, b"ours", None)
-    assert scope.cancel_called
-    assert pending(ledger) == []
-    mark = ledger.mark_of(ref().public_key, ref().tweak)
-    assert mark is not None
-    assert mark.revision == 0
-
-
-async def test_write_that_is_cancelled_is_in_the_spool(
-    alone: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, autojump_clock: object
-):
-    """G12: a deadline or an interrupt loses nothing, wherever it strikes."""
-    for faults, data in [(["hang"], b"unasked"), (["", "hang"], b"asked")]:
-        one.faults = [*faults]
-        with trio.CancelScope() as scope:
-            one.before = lambda scope=scope: one.faults or scope.cancel()
-            await alone.write(ref(), PAIR, data, None)
-        assert scope.cancelled_caught
-    one.before = lambda: None
-    assert pending(ledger) == [(b"unasked", None), (b"asked", 0)]
-    assert {each.reason for each in ledger.pending()} == {"interrupted"}
-    assert (await alone.write(ref(), PAIR, b"asked", None)).revision == 1
-    assert pending(ledger) == []
 
 
 async def test_write_waits_for_another_of_the_same_entry(
@@ -635,24 +331,6 @@ async def test_conflict_needs_no_post(
     assert pending(ledger) == [(b"edit", None)]
 
 
-async def test_status_of_what_is_spooled(
-    alone: VerifiedRegistry, one: FakeRegistry, ledger: Ledger
-) -> None:
-    """G12: what failed because no portal answered waits for one, of its portals; nothing else."""
-    for number, (fault, status) in enumerate(
-        [
-            ("down", PendingStatus.WAITING),
-            ("slow", PendingStatus.WAITING),
-            ("denied", PendingStatus.FAILED),
-        ]
-    ):
-        one.faults = [fault] * 3
-        with pytest.raises(PortalError):
-            await alone.write(ref(str(number)), PAIR, b"x", None)
-        assert ledger.pending()[-1].status is status
-        assert ledger.pending()[-1].portals == (one.url,)
-
-
 async def test_without_a_ledger(one: FakeRegistry, two: FakeRegistry, autojump_clock: object):
     """G4: what was seen is remembered for as long as the reader is; nothing is changed."""
     entries = VerifiedRegistry(portals_of([one, two]), None)
@@ -716,56 +394,6 @@ async def test_held_content_that_is_there_is_done(
 # the ledger fails
 
 
-class FullLedger(Ledger):
-    """A ledger on a disk that may be full."""
-
-    def fill(self, full: bool = True) -> None:
-        """Fill the disk, or empty it: SQLite's own limit stands for it."""
-
-        def limit(database: sqlite3.Connection) -> None:
-            (pages,) = database.execute("PRAGMA page_count").fetchone()
-            database.execute(f"PRAGMA max_page_count = {pages if full else 1 << 30}")
-
-        self.file.database.write(limit)
-
-
-async def test_full_disk_stops_writing_and_not_reading(
-    one: FakeRegistry, tmp_path: Path, caplog: pytest.LogCaptureFixture, autojump_clock: object
-):
-    """G12: what cannot be claimed is not posted; reading goes on, and roll-backs are still seen."""
-    ledger = FullLedger.open(tmp_path / "ledger.sqlite3")
-    entries = VerifiedRegistry(portals_of([one]), ledger, fresh=0)
-    ledger.fill()
-
-    async def write_all() -> None:
-        while True:  # until the free space within the pages is used up
-            await entries.write(ref(str(len(one.posts))), PAIR, bytes(113), None)
-
-    with pytest.raises(StorageError, match="full"):
-        await write_all()
-    assert len(one.posts) == len(one.stored)
-    names = [str(n) for n in range(100, 200)]
-    for name in names:
-        one.set(signed(b"old" * 30, 1, name))
-        one.set(signed(b"new" * 30, 2, name))
-        assert (await entries.read(ref(name))).data == b"new" * 30
-    one.always = "stale"
-    for name in names:
-        with pytest.raises(BadContentError):
-            await entries.read(ref(name))
-    assert caplog.text.count("is kept in memory until it can be written") == 1
-    ledger.fill(False)
-    await entries.save()  # as a mount does from time to time
-    ledger.close()
-    again = Ledger.open(tmp_path / "ledger.sqlite3")
-    entries = VerifiedRegistry(portals_of([one]), again, fresh=0)
-    with pytest.raises(RolledBackError):  # what the disk did not take then it has now
-        await entries.read(ref(names[0]))
-    one.always = ""
-    assert (await entries.write(ref("199"), PAIR, b"x", None)).revision == 3
-    again.close()
-
-
 async def test_ledger_that_cannot_be_read_stops_everything(
     alone: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, autojump_clock: object
 ):
@@ -798,58 +426,7 @@ async def test_real_portal(portal: PortalProcess, ledger: Ledger):
         assert pending(ledger) == [(b"edit", None)]
 
 
-@pytest.mark.parametrize("deletes", [False, True], ids=["rewrite", "deletion"])
-async def test_change_waits_for_a_portal_that_may_have_something_newer(
-    both: VerifiedRegistry,
-    one: FakeRegistry,
-    two: FakeRegistry,
-    ledger: Ledger,
-    deletes: bool,
-    autojump_clock: object,
-):
-    """G4: a portal that is behind does not speak for one that cannot be asked."""
-    one.set(signed(b"old", 3))
-    two.set(signed(b"newer, by another machine", 9))
-    ledger.record_seen(signed(b"seen", 4), "a")
-    two.always = "down"
-    change = both.delete(ref(), PAIR) if deletes else both.write(ref(), PAIR, b"mine", None)
-    with pytest.raises(PortalError):
-        await change
-    assert [data for data, _ in pending(ledger)] == ([] if deletes else [b"mine"])
-    assert one.posts == two.posts == []
-
-
 # read-only portals
-
-
-async def test_writes_skip_a_portal_that_is_read_only(one: FakeRegistry, ledger: Ledger):
-    """W2: as if it were not there; G12: what fails is kept for the others only."""
-    mirror = FakeRegistry(2, read_only=True)
-    entries = VerifiedRegistry(portals_of([mirror, one]), ledger, fresh=0)
-    mirror.set(signed(b"theirs", 4))
-    done = await entries.write(ref(), PAIR, b"ours", None)
-    assert (done.revision, one.latest(PAIR.public_key, ref().tweak)) == (5, done.signed)
-    one.always = "deaf"
-    with pytest.raises(UnavailableError):
-        await entries.write(ref(), PAIR, b"later", None)
-    assert [each.portals for each in ledger.pending()] == [(one.url,)]
-    assert mirror.posts == []
-    assert entries.at([mirror.url]) is None
-
-
-async def test_without_a_portal_to_write_to_nothing_is_signed(ledger: Ledger):
-    """W2: the content is kept, and not sent by itself; a deletion is refused."""
-    mirror = FakeRegistry(1, read_only=True)
-    mirror.set(signed(b"there", 4))
-    entries = VerifiedRegistry(portals_of([mirror]), ledger, fresh=0)
-    with pytest.raises(ReadOnlyPortalError):
-        await entries.write(ref(), PAIR, b"ours", None)
-    with pytest.raises(ReadOnlyPortalError):
-        await entries.delete(ref(), PAIR)
-    (kept,) = ledger.pending()
-    assert (kept.data, kept.signed, kept.portals) == (b"ours", None, ())
-    assert kept.status is PendingStatus.FAILED
-    assert mirror.posts == []
 
 
 async def test_a_retry_without_a_portal_to_write_to_changes_nothing(

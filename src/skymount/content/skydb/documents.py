@@ -29,7 +29,7 @@ from skymount.portal.failover.portals import Portals
 from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.registry.entry_state import EntryState
 from skymount.portal.registry.verified_registry import VerifiedRegistry
-from skymount.portal.uploads import upload_to_all
+from skymount.portal.uploads.everywhere import upload_to_all
 from skymount.portal.write_policy import WritePolicy
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import linked_skylink

@@ -164,6 +164,27 @@ class UploadBody:
         return any(name in ("skykeyname", "skykeyid") for name, _ in self.query)
 
     @property
+    def extents(self) -> dict[str, tuple[int, int]]:
+        """Where in the content each file is, and its size; of files of one name the last one.
+
+        A file whose size is not known counts as long as it was when it was read.
+        """
+        found, offset = {}, 0
+        for _, source in self._parts:
+            found[source.name] = (offset, source.length)
+            offset += source.length
+        return found
+
+    @property
+    def content_size(self) -> int:
+        """Bytes of all files."""
+        return sum(source.length for _, source in self._parts)
+
+    def payload(self) -> Iterator[bytes]:
+        """Yield the content of the files, one after the other."""
+        return chain.from_iterable(source.read() for _, source in self._parts)
+
+    @property
     def headers(self) -> dict[str, str]:
         headers = {"Content-Type": f"multipart/form-data; boundary={self._boundary}"}
         if self.size is not None:

@@ -106,6 +106,13 @@ class UploadSource:
         return isinstance(self.origin, Path | bytes)
 
     @property
+    def length(self) -> int:
+        """Bytes; of what can be read only once, those that were kept."""
+        if isinstance(self.origin, UploadSpool):
+            return self.origin.kept
+        return self.size or 0
+
+    @property
     def media_type(self) -> str:
         guessed = self.contenttype or mimetypes.guess_type(self.name)[0]
         return guessed or "application/octet-stream"

@@ -25,7 +25,8 @@ class UploadSpool:
         """Why it cannot be read again, or empty if it can."""
         self._source = source
         self._limit = limit
-        self._kept = 0
+        self.kept = 0
+        """Bytes that were read and can be read again."""
         self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - `close` closes it
 
     def close(self) -> None:
@@ -34,9 +35,9 @@ class UploadSpool:
     def read(self) -> Iterator[bytes]:
         """Yield the whole stream: what was kept, then what comes."""
         at = 0
-        while at < self._kept:
+        while at < self.kept:
             self._file.seek(at)
-            data = self._file.read(min(_READ_SIZE, self._kept - at))
+            data = self._file.read(min(_READ_SIZE, self.kept - at))
             at += len(data)
             yield data
         while data := self._source.read(_READ_SIZE):
@@ -46,18 +47,18 @@ class UploadSpool:
     def _keep(self, data: bytes) -> None:
         if self.unrepeatable:
             return
-        if self._kept + len(data) > self._limit:
+        if self.kept + len(data) > self._limit:
             self._give_up(f"only its first {self._limit} bytes would be kept")
             return
         try:
-            self._file.seek(self._kept)
+            self._file.seek(self.kept)
             self._file.write(data)
         except OSError as error:
             self._give_up(f"what was read could not be kept: {error.strerror}")
             return
-        self._kept += len(data)
+        self.kept += len(data)
 
     def _give_up(self, reason: str) -> None:
         self.unrepeatable = f"it cannot be sent again: {reason}"
-        self._kept = 0
+        self.kept = 0
         self._file.close()

@@ -265,7 +265,10 @@ async def unless_late(
     if found:
         return found[0]
     assert failure is not None
-    raise failure
+    try:
+        raise failure
+    finally:
+        failure = None  # it refers to the frame that refers to this: nothing would be freed soon
 
 
 def _is_silent(runner: Runner, now: float) -> bool:

@@ -25,6 +25,21 @@ async def wait_for_one(portals: Collection[PortalHealth], begun: float, longest:
     return True
 
 
+class Waits:
+    """The waits of one write: together they may take so many seconds from the first one on."""
+
+    def __init__(self, longest: float) -> None:
+        self._longest = longest
+        self._until: float | None = None
+
+    async def wait(self, portals: Collection[PortalHealth]) -> bool:
+        """Wait as `wait_for_one`, within what is left."""
+        now = trio.current_time()
+        if self._until is None:
+            self._until = now + self._longest
+        return await wait_for_one(portals, now, self._until - now)
+
+
 def with_end(error: PortalError, portals: Mapping[str, PortalHealth]) -> PortalError:
     """Return an error that also says when a portal, by its address, may be asked again."""
     now = trio.current_time()

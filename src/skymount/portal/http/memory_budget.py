@@ -76,11 +76,12 @@ class MemoryBudget:
         try:
             return await self._ask(ask, _Share(self))
         except NoRoomError:
-            self._count_waiting(1)
-            try:
-                await self._turn.acquire()
-            finally:
-                self._count_waiting(-1)
+            pass  # its traceback holds what was received: it must not outlast this block
+        self._count_waiting(1)
+        try:
+            await self._turn.acquire()
+        finally:
+            self._count_waiting(-1)
         share = _Share(self)
         self._begin_turn(share)
         return await self._ask(ask, share)

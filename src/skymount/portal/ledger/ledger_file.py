@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from skymount.errors import StorageError
 from skymount.portal.ledger import ledger_schema as schema
+from skymount.portal.ledger import posting_process
+from skymount.portal.ledger.posting_process import Stamp
 
 if TYPE_CHECKING:
     import sqlite3
@@ -52,3 +56,21 @@ class LedgerFile:
     def close(self) -> None:
         if self._opened is not None:
             self._opened.close()
+
+
+class LedgerPart:
+    """What the parts of a ledger have in common. Every method raises StorageError, which names the
+    file, when it fails.
+    """
+
+    def __init__(
+        self, path: Path, clock: Callable[[], float] = time.time, process: int | None = None
+    ) -> None:
+        """Select a ledger; its first use opens it. `process` posts, by default this one."""
+        self.path = path
+        self.file = LedgerFile(path)
+        self._clock = clock
+        self._poster = posting_process.name_of(process or os.getpid())
+
+    def stamp(self) -> Stamp:
+        return Stamp(self._poster, self._clock())

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable, Collection
-from pathlib import Path
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from skymount.portal.ledger import owed_table, posting_process
-from skymount.portal.ledger.ledger_file import LedgerFile
+from skymount.portal.ledger import owed_table
+from skymount.portal.ledger.ledger_file import LedgerPart
 from skymount.portal.ledger.ledger_schema import encode_data_key
 from skymount.portal.ledger.owed_entry import Debt, OwedEntry, OwedTotal
 from skymount.wire.registry_entry import SignedEntry
@@ -18,17 +15,8 @@ if TYPE_CHECKING:
     import sqlite3
 
 
-class OwedLedger:
-    """A ledger's owed entries. Every method raises StorageError when it fails."""
-
-    def __init__(
-        self, path: Path, clock: Callable[[], float] = time.time, process: int | None = None
-    ) -> None:
-        """Select a ledger; its first use opens it. `process` posts, by default this one."""
-        self.path = path
-        self._clock = clock
-        self._poster = posting_process.name_of(process or os.getpid())
-        self.file = LedgerFile(path)
+class OwedLedger(LedgerPart):
+    """A ledger's owed entries."""
 
     def owe(
         self,
@@ -58,18 +46,9 @@ class OwedLedger:
 
         if self.file.database.read(known):
             return 0
-        return self.file.database.write(lambda db: self._owe(db, signed, encoded, debts))
-
-    def _owe(
-        self,
-        db: sqlite3.Connection,
-        signed: SignedEntry,
-        data_key: bytes | None,
-        debts: Collection[Debt],
-    ) -> int:
-        now = self._clock()
-        made = [owed_table.owe(db, signed, data_key, each, self._poster, now) for each in debts]
-        return sum(made)
+        return self.file.database.write(
+            lambda db: owed_table.owe_all(db, signed, encoded, debts, self.stamp())
+        )
 
     def owed(self, portals: Collection[str] | None = None) -> list[OwedEntry]:
         """Return what these portals are owed, by default all, the oldest first. Nothing of it is
@@ -100,7 +79,7 @@ class OwedLedger:
         False when it is not owed any more, or another process is posting it.
         """
         return self.file.database.write(
-            lambda db: owed_table.begin(db, signed, portal, self._poster, self._clock())
+            lambda db: owed_table.begin(db, signed, portal, self.stamp())
         )
 
     def release_owed(self) -> int:

@@ -17,7 +17,7 @@ from skymount.portal.ledger.ledger_schema import (
     stored_row,
 )
 from skymount.portal.ledger.owed_entry import Debt, OwedEntry, OwedTotal
-from skymount.portal.ledger.posting_process import is_running
+from skymount.portal.ledger.posting_process import Stamp, is_running
 from skymount.portal.ledger.rollback import is_rolled_back, raised
 from skymount.wire.registry_entry import Entry, SignedEntry
 
@@ -52,13 +52,23 @@ _OF_DEBT = f"{OF_KEY} AND portal = ? AND signature = ?"
 log = logging.getLogger(__name__)
 
 
+def owe_all(
+    db: sqlite3.Connection,
+    signed: SignedEntry,
+    data_key: bytes | None,
+    debts: Iterable[Debt],
+    stamp: Stamp,
+) -> int:
+    """Record debts of an entry; return how many were made or changed."""
+    return sum([owe(db, signed, data_key, each, stamp) for each in debts])
+
+
 def owe(
     db: sqlite3.Connection,
     signed: SignedEntry,
     data_key: bytes | None,
     debt: Debt,
-    poster: str,
-    now: float,
+    stamp: Stamp,
 ) -> bool:
     """Record a debt; return whether one was made or changed.
 
@@ -67,13 +77,13 @@ def owe(
     entry, key = signed.entry, (signed.public_key, signed.entry.tweak)
     if is_rolled_back(read_mark(db, key), entry):
         return False
-    posting = (now + _POSTING_TIME, one_line(debt.reason), poster)
+    posting = (stamp.now + _POSTING_TIME, one_line(debt.reason), stamp.poster)
     state = posting if debt.is_posting else (0.0, one_line(debt.reason), None)
     what = (encode_revision(entry.revision), entry.kind, entry.data, signed.signature)
     old = db.execute(f"{OWED} WHERE {OF_KEY} AND portal = ?", (*key, debt.portal)).fetchone()
     if old is None:
-        values = (debt.portal, *key, data_key, *what, int(debt.with_content), int(debt.is_own), now)
-        db.execute(_INSERT, (*values, *state))
+        values = (debt.portal, *key, data_key, *what, int(debt.with_content), int(debt.is_own))
+        db.execute(_INSERT, (*values, stamp.now, *state))
         _keep_limit(db, debt.portal)
         return True
     known = parse_owed(old)
@@ -123,16 +133,14 @@ def supersede(db: sqlite3.Connection, signed: SignedEntry, *, is_own: bool) -> N
     db.execute(_SUPERSEDE, (*what, *values))
 
 
-def begin(
-    db: sqlite3.Connection, signed: SignedEntry, portal: str, poster: str, now: float
-) -> bool:
+def begin(db: sqlite3.Connection, signed: SignedEntry, portal: str, stamp: Stamp) -> bool:
     """Record that a process posts it; False if it is not owed any more or another one does."""
     values = (signed.public_key, signed.entry.tweak, portal, signed.signature)
     row = db.execute(f"SELECT id, poster FROM owed WHERE {_OF_DEBT}", values).fetchone()
-    if row is None or (row[1] != poster and is_running(row[1])):
+    if row is None or (row[1] != stamp.poster and is_running(row[1])):
         return False
     query = "UPDATE owed SET poster = ?, next_at = ? WHERE id = ?"
-    db.execute(query, (poster, now + _POSTING_TIME, row[0]))
+    db.execute(query, (stamp.poster, stamp.now + _POSTING_TIME, row[0]))
     return True
 
 

@@ -1,6 +1,15 @@
 """Which process is posting something, as the ledger stores it."""
 
+from dataclasses import dataclass
 from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Which process records something, and when."""
+
+    poster: str
+    now: float
 
 
 def name_of(process: int) -> str:

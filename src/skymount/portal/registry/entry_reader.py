@@ -23,6 +23,7 @@ from skymount.portal.client.registry import GET_TIMEOUT, Registry
 from skymount.portal.failover.portals import Portals
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.revision_marks import EntryId, RevisionMarks
+from skymount.portal.ledger.rollback import is_rolled_back
 from skymount.portal.registry.entry_state import EntryState, is_news, is_same, newest
 from skymount.portal.registry.read_repair import ReadRepair
 from skymount.wire.registry_entry import SignedEntry
@@ -40,6 +41,10 @@ class _SharedRequest:
         self.lock = trio.Lock()
         self.failures = 0
         self.error: PortalError | None = None
+
+
+class _PartlyAbsentError(NotFoundError):
+    """Some portals say that there is no such entry, and others failed."""
 
 
 class EntryReader:
@@ -70,7 +75,8 @@ class EntryReader:
         self._requests: WeakValueDictionary[EntryId, _SharedRequest] = WeakValueDictionary()
 
     @property
-    def _ledger(self) -> Ledger:
+    def ledger(self) -> Ledger:
+        """The ledger; StorageError without one."""
         if self.marks.ledger is None:
             raise StorageError("a ledger is needed to change entries")
         return self.marks.ledger
@@ -92,13 +98,13 @@ class EntryReader:
         self._watchers.append(changed)
 
     async def public_keys(self) -> list[bytes]:
-        return await self.marks.in_thread(self._ledger.public_keys)
+        return await self.marks.in_thread(self.ledger.public_keys)
 
     async def names(self, public_key: bytes) -> list[EntryId]:
         """Return the entries of a key that were used here, except those known to be deleted."""
 
         def read() -> list[EntryId]:
-            found = self._ledger.listed_entries(public_key)
+            found = self.ledger.listed_entries(public_key)
             return [EntryId(public_key, each.tweak, each.data_key) for each in found]
 
         return await self.marks.in_thread(read)
@@ -114,7 +120,7 @@ class EntryReader:
         `names`.
         """
         if max_age <= 0:
-            return await self._ask(ref, named)
+            return await self.ask(ref, named)
         shared = self._requests.setdefault(ref, _SharedRequest())
         since, failures = trio.current_time() - max_age, shared.failures
         if (state := self._cached_since(ref, since)) is not None:
@@ -125,7 +131,7 @@ class EntryReader:
             if shared.error is not None and shared.failures > failures:
                 raise copy.copy(shared.error)
             try:
-                return await self._ask(ref, named)
+                return await self.ask(ref, named)
             except PortalError as error:
                 shared.failures, shared.error = shared.failures + 1, copy.copy(error)
                 raise
@@ -149,21 +155,34 @@ class EntryReader:
         except BadContentError as error:
             self._log_rejected(ref, error)
             raise
-        self._store(ref, EntryState(signed, requested_at, mark.seen_at))
+        self.store(ref, EntryState(signed, requested_at, mark.seen_at))
 
-    async def _ask(
-        self, ref: EntryId, named: bool = True, *, enough: int | None = None
+    async def ask(
+        self,
+        ref: EntryId,
+        named: bool = True,
+        *,
+        enough: int | None = None,
+        seen: EntryState | None = None,
     ) -> EntryState:
+        """Ask all portals now. If others fail, an entry is absent if `enough` of them say so; but
+        if it is the entry of a `seen` state, which is the newest that this machine saw, they have
+        lost it, and that state is returned.
+        """
         begun = trio.current_time()
         try:
             return await self._ask_all(ref, named, enough=enough)
-        except NotFoundError:
+        except NotFoundError as error:
+            if isinstance(error, _PartlyAbsentError) and seen is not None and seen.signed:
+                mark = await self.marks.find(ref)
+                if not is_rolled_back(mark, seen.signed.entry):
+                    return seen
             old = self._cache.get(ref)
             was_absent = old is not None and old.signed is None
             seen_at = old.seen_at if old and was_absent else self._clock()
-            return self._store(ref, EntryState(None, begun, seen_at))
+            return self.store(ref, EntryState(None, begun, seen_at))
 
-    async def _ask_to_replace(self, ref: EntryId, enough: int | None = None) -> EntryState:
+    async def ask_to_replace(self, ref: EntryId, *, enough: int | None = None) -> EntryState:
         """Ask on behalf of a write that replaces the entry: a rolled back entry counts as absent.
 
         A portal may have lost the entry and restored an old one; its owner can correct that. The
@@ -211,10 +230,12 @@ class EntryReader:
             return state
 
         try:
-            return self._store(ref, newest(await self.portals.poll(ask)))
+            return self.store(ref, newest(await self.portals.poll(ask)))
+        except NotFoundError:
+            raise
         except PortalError as error:
             if enough is not None and len(absent) >= enough:
-                raise NotFoundError(error.message, url=error.url) from error
+                raise _PartlyAbsentError(error.message, url=error.url) from error
             raise
         finally:
             has_ended = True
@@ -235,14 +256,14 @@ class EntryReader:
     def _take_late(self, ref: EntryId, answers: Mapping[str, EntryState | None]) -> None:
         states = [state for state in answers.values() if state is not None]
         if states:
-            self._store(ref, newest(states))
+            self.store(ref, newest(states))
         self._find_behind(ref, answers)
 
     def _find_behind(self, ref: EntryId, answers: Mapping[str, EntryState | None]) -> None:
         if self.repair is not None:
             self.repair.compare(ref, answers)
 
-    def _store(self, ref: EntryId, state: EntryState) -> EntryState:
+    def store(self, ref: EntryId, state: EntryState) -> EntryState:
         """Cache a state unless a later one is cached, and tell watchers of a change; return it."""
         old = self._cache.get(ref)
         if is_news(old, state):

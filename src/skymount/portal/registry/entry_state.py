@@ -87,10 +87,16 @@ def needs_post(base: EntryState | None, current: EntryState, wanted: bytes) -> b
         return True
     if current.signed is not None and current.signed.entry.data == wanted:
         return False
+    made_from = "nothing" if base.signed is None else f"revision {base.revision}"
     raise StaleEntryError(
-        f"the entry was changed by somebody else: it has revision {current.revision}, "
-        f"the change was made from {base.revision}"
+        f"the entry was changed by somebody else: {described(current)}, "
+        f"the change was made from {made_from}"
     )
+
+
+def described(state: EntryState) -> str:
+    """Return what has become of an entry, for a message."""
+    return "it is gone" if state.signed is None else f"it has revision {state.revision}"
 
 
 def status_after(error: BaseException, base: EntryState | None) -> PendingStatus:

@@ -1,0 +1,26 @@
+"""How the C library allocates large buffers, which decides what a long-running process occupies.
+
+By default glibc takes buffers of up to 32 MiB from its heap once one of that size was freed. Many
+buffers of many sizes leave holes there, and the heap grows to a multiple of what is in use.
+"""
+
+OWN_PAGES_FROM = 1 << 20
+"""Bytes from which a buffer has pages of its own, which go back to the system when it is freed.
+Smaller ones come from the heap, which is faster.
+"""
+
+_TRIM_FROM = 4 << 20  # bytes free at the end of the heap before they go back to the system
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of <malloc.h>
+
+
+def give_own_pages() -> bool:
+    """Let large buffers have pages of their own in this process; False without glibc."""
+    import ctypes
+
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    return bool(
+        mallopt(_M_MMAP_THRESHOLD, OWN_PAGES_FROM) and mallopt(_M_TRIM_THRESHOLD, _TRIM_FROM)
+    )

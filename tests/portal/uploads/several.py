@@ -1,0 +1,69 @@
+"""Several fake portals to upload to, and things to upload."""
+
+import io
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
+from dataclasses import dataclass, field
+
+from skymount.errors import PortalError
+from skymount.portal.client.base import PortalReader
+from skymount.portal.client.upload import UploadBody
+from skymount.portal.client.upload_source import UploadSource
+from skymount.portal.client.upload_spool import UploadSpool
+from skymount.portal.failover.portals import Portals
+from skymount.wire.http.responses import UploadResult
+from tests.fakes.portal import FakePortal, running
+from tests.fakes.skyfiles import of_files
+
+FILE = of_files({"a.txt": b"hello"})
+OTHER_RESULT = UploadResult(of_files({"b.txt": b"something else"}).skylink).encode()
+UPLOAD = "^POST "
+
+
+@dataclass
+class Several:
+    """Fake portals, and what was said of those that failed."""
+
+    fakes: list[FakePortal]
+    portals: Portals
+    said: list[tuple[str, str]] = field(default_factory=list)
+
+    def note(self, error: PortalError, then: PortalReader) -> None:
+        self.said.append((error.message, then.url))
+
+    @property
+    def takers(self) -> list[int]:
+        """The number of uploads that each portal was sent."""
+        return [len(fake.asked(UPLOAD)) for fake in self.fakes]
+
+
+@asynccontextmanager
+async def several(count: int, *read_only: int, timeout: float = 60) -> AsyncIterator[Several]:
+    """Run so many portals, of which some are read-only."""
+    async with AsyncExitStack() as stack:
+        fakes, clients = [], []
+        for number in range(count):
+            fake = await stack.enter_async_context(running(FakePortal()))
+            fake.add(FILE)
+            client = PortalReader(
+                fake.url, retries=0, timeout=timeout, read_only=number in read_only
+            )
+            fakes.append(fake)
+            clients.append(await stack.enter_async_context(client))
+        yield Several(fakes, Portals(clients))
+
+
+def body(query: list[tuple[str, str]] | None = None) -> UploadBody:
+    return UploadBody([UploadSource.of_bytes(b"hello", "a.txt")], query=query or [])
+
+
+@contextmanager
+def piped(limit: int) -> Iterator[UploadBody]:
+    """Prepare a pipe, of which so many bytes are kept."""
+    with closing(UploadSpool(io.BytesIO(b"piped"), limit)) as spool:
+        yield UploadBody([UploadSource.of_spool(spool, "a.txt")])
+
+
+def large() -> UploadBody:
+    """Return more than sockets hold."""
+    return UploadBody([UploadSource.of_bytes(bytes(24 << 20), "a.txt")])

@@ -1,0 +1,170 @@
+"""Uploads to all portals (docs/semantics.md, W4)."""
+
+import pytest
+import trio
+
+from skymount.errors import (
+    BadContentError,
+    UnavailableError,
+)
+from skymount.portal.uploads.everywhere import time_for_others, upload_to_all
+from tests.fakes.portal import asks_for_a_pause, body_is, status, waits
+from tests.portal.uploads.several import (
+    FILE,
+    OTHER_RESULT,
+    UPLOAD,
+    body,
+    large,
+    several,
+)
+
+
+async def test_all_portals_get_it():
+    async with several(3, 1) as found:
+        copies = await upload_to_all(found.portals, body(), 1, patience=20)
+        assert set(copies.results) == {found.portals.clients[0], found.portals.clients[2]}
+        assert copies.failures == {}
+        assert copies.agreed(2) == FILE.skylink
+        assert copies.lacking(FILE.skylink) == []
+        assert found.takers == [1, 0, 1]
+
+
+async def test_portals_that_fail_lack_it():
+    async with several(3) as found:
+        found.fakes[0].fault(status(503), UPLOAD)
+        found.fakes[1].fault(status(403), UPLOAD)
+        copies = await upload_to_all(found.portals, body(), 1, patience=20)
+        assert copies.agreed(1) == FILE.skylink
+        assert set(copies.lacking(FILE.skylink)) == {each.url for each in found.fakes[:2]}
+
+
+@pytest.mark.parametrize("then", ["stall", "hang"])
+async def test_a_silent_portal_is_left_once_enough_have_it(then: str):
+    """Its health knows: the next upload does not wait for it."""
+    async with several(2) as found:
+        found.fakes[0].breaks_upload = 1, then
+        with trio.fail_after(60):
+            copies = await upload_to_all(found.portals, large(), 1, patience=1.5)
+            assert copies.lacking(FILE.skylink) == [found.fakes[0].url]
+            begun = trio.current_time()
+            await upload_to_all(found.portals, large(), 1, patience=300)
+            assert trio.current_time() - begun < 60
+        assert found.takers == [1, 2]
+
+
+async def test_a_slow_portal_that_goes_on_is_waited_for():
+    async with several(2) as found:
+        found.fakes[0].fault(waits(2.0), UPLOAD)
+        copies = await upload_to_all(found.portals, body(), 1, patience=30)
+        assert len(copies.results) == 2
+
+
+async def test_a_silent_portal_is_waited_for_while_it_is_needed():
+    async with several(2) as found:
+        found.fakes[0].fault(waits(0.9), UPLOAD)
+        copies = await upload_to_all(found.portals, body(), 2, patience=0.001)
+        assert len(copies.results) == 2
+
+
+async def test_a_portal_that_failed_is_asked_if_it_is_needed():
+    async with several(2) as found:
+        found.fakes[0].fault(status(503), UPLOAD, times=1)
+        await upload_to_all(found.portals, body(), 1, patience=20)
+        await upload_to_all(found.portals, body(), 1, patience=20)
+        assert found.takers == [1, 2]
+        copies = await upload_to_all(found.portals, body(), 2, patience=20)
+        assert len(copies.results) == 2
+
+
+async def test_rounds_while_too_few_have_it():
+    async with several(2) as found:
+        found.fakes[0].fault(status(503, "busy"), UPLOAD, times=2)
+        found.fakes[1].fault(status(403), UPLOAD)
+        copies = await upload_to_all(found.portals, body(), 1, patience=20, rounds=3)
+        assert found.takers == [3, 1]  # a refusal is final
+        assert copies.lacking(copies.agreed(1)) == [found.fakes[1].url]
+
+
+async def test_too_few_portals():
+    """The error is that of a portal, a failure before a refusal."""
+    async with several(3) as found:
+        found.fakes[0].fault(status(403, "forbidden"), UPLOAD)
+        found.fakes[1].fault(status(503, "busy"), UPLOAD)
+        copies = await upload_to_all(found.portals, body(), 2, patience=20)
+        with pytest.raises(UnavailableError, match=r"^1 of 3 portals took it, 2 have to: busy"):
+            copies.agreed(2)
+        found.fakes[2].fault(status(403), UPLOAD)
+        copies = await upload_to_all(found.portals, body(), 1, patience=20)
+        with pytest.raises(UnavailableError, match=r"^busy"):
+            copies.agreed(1)
+
+
+async def test_a_liar_does_not_decide_about_the_skylink():
+    """W4: whichever portal comes first. The next upload is sent there only if that is needed."""
+    async with several(2) as found:
+        found.fakes[0].fault(body_is(OTHER_RESULT), UPLOAD)
+        copies = await upload_to_all(found.portals, body(), 1, patience=20)
+        assert copies.agreed(1) == FILE.skylink
+        assert copies.lacking(FILE.skylink) == [found.fakes[0].url]
+        await upload_to_all(found.portals, body(), 1, patience=20)
+        assert found.takers == [1, 2]
+        with pytest.raises(BadContentError, match=r"^1 of 2 portals took it, 2 have to: it says"):
+            copies.agreed(2)
+
+
+async def test_a_slow_portal_is_left_once_enough_have_it():
+    """W4: it takes one piece after the other, which gives it no more time."""
+    async with several(2) as found:
+        found.fakes[0].breaks_upload = 1, "sip"
+        with trio.fail_after(60):
+            copies = await upload_to_all(found.portals, large(), 1, patience=1.5)
+        (failure,) = copies.failures.values()
+        assert str(failure).startswith("it took it slowly, while other portals took all of it")
+        assert copies.lacking(FILE.skylink) == [found.fakes[0].url]
+        assert not found.portals.health(found.portals.clients[0]).is_known_silent
+
+
+def test_portals_get_as_long_as_those_that_were_needed():
+    """W4: a command gives them more than its patience, if it took long until enough had it."""
+    assert time_for_others(60, patience=10, extra=1) == 70
+    assert time_for_others(60, patience=2, extra=0) == 2
+
+
+async def test_a_portal_that_failed_is_asked_while_the_others_are_slow():
+    """W4."""
+    async with several(2) as found:
+        health = found.portals.health(found.portals.clients[1])
+        health.record_failure(UnavailableError("down"), trio.current_time())
+        found.fakes[0].breaks_upload = 1, "sip"
+        with trio.fail_after(60):
+            copies = await upload_to_all(found.portals, large(), 1, patience=1)
+        assert list(copies.results) == found.portals.clients[1:]
+
+
+async def test_a_portal_that_asks_for_a_short_pause_is_asked_again():
+    """W4, R12: if too few have it, and it may be asked again soon."""
+    async with several(2) as found:
+        found.fakes[0].fault(asks_for_a_pause(1), UPLOAD, times=2)
+        found.fakes[1].fault(asks_for_a_pause(40), UPLOAD)
+        copies = await upload_to_all(found.portals, body(), 1, patience=20)
+        assert list(copies.results) == found.portals.clients[:1]
+        assert found.takers == [3, 1]
+        copies = await upload_to_all(found.portals, body(), 2, patience=20)
+        assert found.takers == [4, 1]
+        with pytest.raises(UnavailableError, match=r"may be asked again in \d+ s"):
+            copies.agreed(2)
+
+
+async def test_progress_is_that_of_the_upload_that_is_furthest():
+    async with several(2) as found:
+        told: list[int] = []
+        found.fakes[0].breaks_upload = 1, "hang"
+        copies = await upload_to_all(
+            found.portals,
+            large().with_progress(lambda sent, _: told.append(sent)),
+            1,
+            patience=1,
+        )
+        assert len(copies.results) == 1
+        assert told == sorted(told)
+        assert told[-1] == large().size
