@@ -48,7 +48,9 @@ def info(as_json: bool) -> None:
 @cache.command()
 @json_option
 def clear(as_json: bool) -> None:
-    """Remove everything from the cache, and what unfinished runs of `skymount pin` have kept.
+    """Remove everything from the cache.
+
+    What unfinished runs of `skymount pin` have kept is removed, too.
 
     \b
     Example:

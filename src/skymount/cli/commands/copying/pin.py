@@ -43,10 +43,10 @@ def pin(
 ) -> None:
     """Bring the content of each LINK to another portal.
 
-    It has the same skylink there, which is printed. LINK is a skylink in any form, a domain (hns://NAME) or a
-    document (skydb/KEY/DATAKEY.json); what a v2 skylink, a domain or a document leads to now is
-    brought. With a path all of the content is brought. Content is sent only if it is proved, and
-    not if the portal has it already.
+    It has the same skylink there, which is printed. LINK is a skylink in any form, a domain
+    (hns://NAME) or a document (skydb/KEY/DATAKEY.json); what a v2 skylink, a domain or a document
+    leads to now is brought. With a path all of the content is brought. Content is sent only if it
+    is proved, and not if the portal has it already.
 
     Some content cannot keep its skylink: what a portal encrypted, and large content that is stored
     in another layout than the portal uses. It is refused, and not sent. After a failure the same
