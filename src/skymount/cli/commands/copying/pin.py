@@ -101,8 +101,7 @@ def _proving(settings: "Config") -> Any:
 
 
 def _parse(text: str) -> "ParsedLink | EntryArgument":
-    from skymount.cli.link_target import ParsedLink
-    from skymount.cli.skydb_link import parse_skydb_path
+    from skymount.cli.link_target import ParsedLink, parse_skydb_path
 
     return parse_skydb_path(text) or ParsedLink.parse(text)
 
@@ -209,13 +208,13 @@ class _Run:
 
     async def _resolve(self, task: _Task) -> "tuple[Skylink, bool]":
         """Return the content that a link leads to now, and whether that is verified."""
+        from skymount.cli.commands.db import find_document
         from skymount.cli.link_target import (
             ParsedLink,
             check_verifiable,
             resolve_link,
             warn_of_unverified,
         )
-        from skymount.cli.skydb_link import find_document
         from skymount.portal.verify_policy import Verified
 
         link = task.link
@@ -258,7 +257,7 @@ class _Run:
 
     async def _document(self, skylink: "Skylink") -> Any:
         """Return the JSON document that some content is; None if it is none."""
-        from skymount.cli.skydb_link import read_document
+        from skymount.cli.commands.db import read_document
         from skymount.portal.verify_policy import Verified
         from skymount.wire.skydb_document import DOCUMENT_LIMIT
 
