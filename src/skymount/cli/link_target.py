@@ -223,15 +223,7 @@ class LinkTarget:
         """Return the file that this is; the root is one unless a directory was uploaded."""
         if isinstance(self.node, TreeFile):
             return self.node
-        listing, total = self.tree.skyfile.listing, self.tree.skyfile.size
-        if self.path or listing.rejected or listing.records > 1:
-            return None
-        if not listing.records:
-            return TreeFile(0, total, 0o444, "")
-        only = listing.record(listing.filename)  # as uploads of one file are stored
-        if only is None or sum(only[:2]) > total:
-            return None
-        return TreeFile(*only[:2], 0o444, "")
+        return None if self.path else self.tree.single_file()
 
     def mode_of(self, path: bytes) -> int:
         """Return the permission bits of a path, 0 without any; b"" is a root that is a file."""
