@@ -3,19 +3,14 @@
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
-import click
-
-from skymount.cli.output import escape
 from skymount.errors import MalformedError
 from skymount.storage.pipes import open_at_once
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 IGNORE_FILE = ".skymountignore"
 
@@ -104,15 +99,15 @@ class UploadSelection:
                 raise MalformedError(f"bad pattern of files to leave out: {error}") from None
         return self._specs[where]
 
-    def report(self) -> None:
-        """Say in one line what was left out though no pattern of the user's asked for it."""
+    def report(self) -> str:
+        """Name what was left out though no pattern of the user's asked for it, once; "" if
+        nothing.
+        """
         self.left_out.sort()
         names = self.left_out[:_NAMED]
         more = len(self.left_out) - len(names)
-        if names:
-            text = ", ".join(names) + (f" and {more} more" if more else "")
-            click.echo(f"skymount: left out: {escape(text)}; --all takes them along", err=True)
-            self.left_out.clear()
+        self.left_out.clear()
+        return ", ".join(names) + (f" and {more} more" if more else "")
 
 
 def _is_hardly_meant(path: Path, is_directory: bool) -> bool:
@@ -133,32 +128,3 @@ def _is_private_key(path: Path) -> bool:
     if found.st_size <= _KEY_FILE_LIMIT and _KEY_HEADER.match(head):
         return True
     return _PRIVATE_KEY in head and any(fnmatchcase(path.name, each) for each in _KEY_NAMES)
-
-
-def selection_options(command: F) -> F:
-    """Add ``--exclude`` and ``--all``; the command gets `selection`."""
-    from functools import wraps
-
-    @wraps(command)
-    def with_selection(excludes: tuple[str, ...], take_all: bool, **parameters: Any) -> Any:
-        return command(selection=UploadSelection(take_all, excludes), **parameters)
-
-    options = (
-        click.option(
-            "--exclude",
-            "excludes",
-            multiple=True,
-            metavar="GLOB",
-            help="Leave out what this pattern matches, as in .gitignore. Repeatable.",
-        ),
-        click.option(
-            "--all",
-            "take_all",
-            is_flag=True,
-            help="Take along .git, .env, .ssh, private keys and the like, too.",
-        ),
-    )
-    found: Any = with_selection
-    for option in reversed(options):
-        found = option(found)
-    return cast("F", found)
