@@ -1,5 +1,6 @@
 """On which line of the configuration file a value stands."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,26 @@ def test_place(tmp_path: Path) -> None:
     assert ConfigFile.read(tmp_path / "absent", required=False).settings == {}
     with pytest.raises(ConfigError, match="no such file"):
         ConfigFile.read(tmp_path / "absent", required=True)
+
+
+def test_a_pipe_in_place_of_the_file(tmp_path: Path) -> None:
+    """What a program writes to it is read; nobody is waited for without end."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(ConfigError, match=r"pipe: nothing was written to it for 0\.1 s"):
+        ConfigFile.read(path, required=True, patience=0.1)
+    read, write = os.pipe()
+    os.write(write, b"timeout = 5")
+    os.close(write)
+    try:
+        assert ConfigFile.read(Path(f"/dev/fd/{read}"), required=True).settings == {"timeout": 5}
+    finally:
+        os.close(read)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"), [("/dev/zero", "larger than"), ("/", "Is a directory")]
+)
+def test_what_is_no_file_at_all(path: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ConfigFile.read(Path(path), required=True)

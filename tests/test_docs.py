@@ -83,7 +83,7 @@ def test_links_to_headings_lead_somewhere(page: Path) -> None:
 
 def _promises() -> list[str]:
     """Return the names of all promises."""
-    pages = (ROOT / "docs" / name for name in ("semantics.md", "library.md"))
+    pages = (ROOT / "docs" / name for name in ("semantics.md", "library.md", "portal.md"))
     text = "\n".join(page.read_text() for page in pages)
     return re.findall(r"^\*\*([A-Z]\d+)\.\*\*", text, re.MULTILINE)
 
@@ -121,7 +121,7 @@ def test_the_example_configuration_is_one() -> None:
 
 
 def test_each_promise_is_quoted_by_a_test() -> None:
-    """Each promise of docs/semantics.md and docs/library.md has a test that names it by its id."""
+    """Each promise of docs/semantics.md, library.md and portal.md has a test that names its id."""
     promises = _promises()
     assert promises
     tests = "\n".join(

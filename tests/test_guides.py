@@ -11,6 +11,8 @@ import click
 import pytest
 
 from skymount.cli import cli
+from tests.portal_process import running_portal
+from tests.skymount_process import Sandbox
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -83,3 +85,44 @@ def test_site_builds_without_warnings(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "howto" / "offline.html").exists()
+
+
+def _python_blocks(page: str, heading: str = "") -> str:
+    """Return the Python of a page, or of one of its parts, as one program."""
+    text = (ROOT / "docs" / page).read_text().partition(heading)[2] if heading else ""
+    text = text or (ROOT / "docs" / page).read_text()
+    return "".join(re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+
+
+@pytest.mark.parametrize(
+    ("page", "heading"),
+    [("howto/python.md", ""), ("library.md", "## Files without a mount")],
+)
+def test_python_blocks_run_in_order(
+    tmp_path: Path, sandbox: Sandbox, page: str, heading: str
+) -> None:
+    """What a page shows of files without a mount runs as it stands, with a portal and a link."""
+    site, results = tmp_path / "site", tmp_path / "results"
+    for path in (site / "notes", site / "results", results):
+        path.mkdir(parents=True)
+    (site / "tides.csv").write_text("time,height\n1,2.5\n")
+    (site / "notes/first day.txt").write_text("rain\n")
+    (site / "results/run 1.csv").write_text("a,b\n")
+    (results / "run.txt").write_text("done")
+    with running_portal(tmp_path) as url:
+        box = sandbox.with_env(SKYMOUNT_PORTALS=url)
+        skylink = box.succeed("upload", site).strip()
+        code = _python_blocks(page, heading)
+        assert "AAA…" in code
+        code = code.replace("AAA…", skylink).replace("https://portal.example", url)
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", code],
+            cwd=tmp_path,
+            env=box.env,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "skylink://" in done.stdout

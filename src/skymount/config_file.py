@@ -4,12 +4,17 @@ import os
 import stat
 import tomllib
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from typing import Any, Self
 
 import platformdirs
 
 from skymount.errors import ConfigError
+from skymount.storage.pipes import open_at_once, read_within
+
+PIPE_TIMEOUT = 10.0
+"""Seconds that a pipe in place of the file may take."""
 
 _SIZE_LIMIT = 1 << 20  # bytes
 _ACCESS_OF_OTHERS = 0o066  # permission bits
@@ -39,19 +44,28 @@ class ConfigFile:
     _text: str = field(default="", repr=False)
 
     @classmethod
-    def read(cls, path: Path, *, required: bool) -> Self:
+    def read(cls, path: Path, *, required: bool, patience: float = PIPE_TIMEOUT) -> Self:
         """Read the file; ConfigError when that fails.
 
-        If it is not `required` and there is none, it counts as empty.
+        If it is not `required` and there is none, it counts as empty. `patience` is the seconds
+        that a pipe may take.
         """
         try:
-            with path.open("rb") as file:
-                raw = file.read(_SIZE_LIMIT + 1)
+            with FileIO(path, opener=open_at_once) as file:
                 found = os.fstat(file.fileno())
+                if stat.S_ISREG(found.st_mode):
+                    raw = file.read(_SIZE_LIMIT + 1) or b""
+                else:
+                    raw = read_within(file, _SIZE_LIMIT + 1, patience)
         except FileNotFoundError:
             if required:
                 raise ConfigError(f"{path}: no such file") from None
             return cls(path)
+        except TimeoutError:
+            raise ConfigError(
+                f"{path}: nothing was written to it for {patience:g} s; name a file, or a pipe "
+                "that a program writes to and closes"
+            ) from None
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}") from None
         if len(raw) > _SIZE_LIMIT:
@@ -61,7 +75,7 @@ class ConfigFile:
             text = raw.decode()
             return cls(path, tomllib.loads(text), is_open, text)
         except (ValueError, RecursionError) as error:  # ValueError also for a huge number
-            raise ConfigError(f"{path}: {shown(error)}") from None
+            raise ConfigError(f"{path}: it is not valid TOML: {shown(error)}") from None
 
     def place(self, *keys: str | int) -> str:
         """Return where a value stands, for a message: ``PATH: line 3``, or the path alone.

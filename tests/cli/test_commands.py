@@ -40,6 +40,29 @@ def test_each_option_has_a_help_text() -> None:
                 assert option.help or option.hidden, (name, option.name)
 
 
+def test_each_command_can_say_what_it_does() -> None:
+    for name, command in leaves(cli):
+        names = [name for option in command.params for name in option.opts]
+        assert {"-v", "--verbose"} & set(names), name
+
+
+def test_verbose_shows_each_request(sandbox: Sandbox) -> None:
+    """On stderr, with its address and what came of it; the result is the same."""
+    done = sandbox.skymount("ls", "-v", "--portal", "http://127.0.0.1:1", "A" * 46)
+    assert done.returncode == 1
+    *lines, message = done.stderr.splitlines()
+    assert message.startswith("skymount: ")
+    assert lines
+    assert all(" DEBUG " in line and " http://127.0.0.1:1/" in line for line in lines)
+    assert all("cannot be reached" in line for line in lines)
+
+
+def test_verbose_goes_after_the_command(sandbox: Sandbox) -> None:
+    done = sandbox.skymount("-v", "ls", "x")
+    assert done.returncode == 2
+    assert "-v goes after the command" in done.stderr
+
+
 def test_version(sandbox: Sandbox) -> None:
     assert sandbox.succeed("--version") == f"skymount {__version__}\n"
 

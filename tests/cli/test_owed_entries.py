@@ -40,12 +40,12 @@ def test_content_goes_with_the_entry(
     page = tmp_path / "page.html"
     page.write_text("hello")
     link = both.skymount("publish", page, "--key", "home", "--as", "site").stdout.strip()
-    (line,) = box.succeed("registry", "pending").splitlines()
-    assert f"owed to {away}" in line
+    _, reason, line = box.succeed("registry", "pending").splitlines()
+    assert f"owed to {away}" in reason
     assert "1 of 1 stay pending" in both.skymount("registry", "retry").stderr
     with running_portal(tmp_path, "--listen", f"127.0.0.1:{port}"):
         number = line.split()[0]
-        assert both.succeed("registry", "retry") == f"{number}: revision 0\n"
+        assert both.succeed("registry", "retry") == f"{number}: home/site, revision 0\n"
         alone = box.with_env(SKYMOUNT_PORTALS=away)
         assert alone.succeed("cat", link) == "hello"
     assert box.succeed("registry", "pending") == ""
@@ -63,9 +63,11 @@ def test_write_that_something_newer_won_over_is_said(
         ledger.owe_all(mine, "greeting", [Debt(portal, "down", is_own=True)])
     done = box.skymount("registry", "retry")
     assert "revision 9 won" in done.stderr
-    (line,) = box.succeed("registry", "pending").splitlines()
+    *_, line = box.succeed("registry", "pending").splitlines()
     assert '"mine"' in line
     number = line.split()[0]
     assert "1 of 1 stay pending" in box.skymount("registry", "retry").stderr
-    assert box.succeed("registry", "retry", "--overwrite") == f"{number}: revision 10\n"
+    assert (
+        box.succeed("registry", "retry", "--overwrite") == f"{number}: home/greeting, revision 10\n"
+    )
     assert box.succeed("registry", "get", "home", "greeting").strip() == "mine"

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from skymount.cli.pending_entries import pending_facts, pending_line
+from skymount.cli.pending_entries import pending_facts, pending_row, table
 from skymount.portal.ledger.pending_write import PendingStatus, PendingWrite
 from skymount.wire.registry_entry import DELETED
 from skymount.wire.skylink import Skylink
@@ -27,22 +27,35 @@ HELD = PendingWrite(
 )
 
 
-def test_line() -> None:
+def test_row() -> None:
     """G12: number, time, entry, revision, content and reason."""
-    assert pending_line(HELD, {KEY: "home"}) == (
-        '7  2023-11-14T22:13:20+00:00  home/greeting  not signed  "hello"  it is down'
-    )
-    posting = replace(HELD, signed=signed(b"hello", 3), is_posting=True)
-    parts = pending_line(posting, {KEY: "home"}).split("  ")
-    assert (parts[3], parts[5]) == ("revision 3", "being posted now")
+    row = pending_row(HELD, {KEY: "home"})
+    start = ("7", "2023-11-14T22:13:20+00:00", "home/greeting")
+    assert row.cells == (*start, "not signed", '"hello"')
+    assert row.reason == "it is down"
+    posting = pending_row(replace(HELD, signed=signed(b"hello", 3), is_posting=True), {})
+    assert (posting.cells[3], posting.reason) == ("3", "being posted now")
+
+
+def test_table_has_each_reason_once() -> None:
+    """G12: Rows of one reason stand together, and columns begin below each other."""
+    other = replace(HELD, id=8, data_key="a", reason="refused")
+    third = replace(HELD, id=10, data_key="another one")
+    rows = [pending_row(each, {KEY: "home"}) for each in (HELD, other, third)]
+    head, *lines = table(rows)
+    assert [line for line in lines if line.endswith(":")] == ["it is down:", "refused:"]
+    assert [line.split()[0] for line in lines if not line.endswith(":")] == ["7", "10", "8"]
+    at = head.index("CONTENT")
+    assert {line[at:] for line in lines if not line.endswith(":")} == {'"hello"'}
+    assert table([]) == []
 
 
 def test_entry_without_names() -> None:
     """The key is shown in hex where the keyring lacks it, the data key where only its hash is
     known.
     """
-    line = pending_line(replace(HELD, data_key=None), {})
-    assert f"  {KEY.hex()}/{TWEAK.hex()}  " in line
+    row = pending_row(replace(HELD, data_key=None), {})
+    assert row.cells[2] == f"{KEY.hex()}/{TWEAK.hex()}"
 
 
 @pytest.mark.parametrize(
@@ -58,7 +71,7 @@ def test_entry_without_names() -> None:
 )
 def test_content(data: bytes, shown: str) -> None:
     """Text, a skylink, or else hex digits; cut to what a line has room for."""
-    assert pending_line(replace(HELD, data=data), {}).split("  ")[4] == shown
+    assert pending_row(replace(HELD, data=data), {}).cells[4] == shown
 
 
 def test_facts() -> None:

@@ -188,14 +188,17 @@ def test_debts_are_shown_sent_and_dropped(sandbox: Sandbox, portals: list[Portal
         assert write(files, "other", "y")
         warned = sandbox.skymount("umount", mount.path).stderr
         assert f"{two.url} 2" in warned
-    lines = sandbox.succeed("registry", "pending").splitlines()
+    _, reason, *lines = sandbox.succeed("registry", "pending").splitlines()
+    assert reason.startswith(f"owed to {two.url}: ")
     assert len(lines) == 2
-    assert f'home/x  revision 0  "text"  owed to {two.url}' in lines[0]
+    assert lines[0].endswith('  home/x  0         "text"')
     numbers = [line.split()[0] for line in lines]
     failed = sandbox.skymount("registry", "retry", *words)
     assert "2 of 2 stay pending" in failed.stderr
     two.start()
-    assert sandbox.succeed("registry", "retry", *words, numbers[0]) == f"{numbers[0]}: revision 0\n"
+    assert sandbox.succeed("registry", "retry", *words, numbers[0]) == (
+        f"{numbers[0]}: home/x, revision 0\n"
+    )
     assert at(owner, two) == b"text"
     sandbox.succeed("registry", "drop", numbers[1])
     assert sandbox.succeed("registry", "pending") == ""

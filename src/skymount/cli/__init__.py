@@ -21,7 +21,7 @@ from skymount.errors import (
 
 COMMANDS = (
     *("mount", "umount", "status", "doctor", "upload", "publish"),
-    *("download", "ls", "cat", "metadata", "hns"),
+    *("download", "pin", "ls", "cat", "metadata", "hns"),
     *("registry", "db", "key", "skykey", "skylink", "cache", "config", "portal"),
     *(
         "service",
@@ -38,6 +38,8 @@ _MODULES = {
     "ls": "content",
     "cat": "content",
     "metadata": "content",
+    "download": "copying.download",
+    "pin": "copying.pin",
     "status": "inspection.status",
     "doctor": "inspection.doctor",
     "completion": "install.completion",
@@ -63,7 +65,17 @@ _NAMES_ELSEWHERE = {
 }
 
 _COMMAND_OPTIONS = frozenset(
-    {"--json", "--portal", "--dialect", "--timeout", "--user-agent", "--config", "--verify"}
+    {
+        "-v",
+        "--verbose",
+        "--json",
+        "--portal",
+        "--dialect",
+        "--timeout",
+        "--user-agent",
+        "--config",
+        "--verify",
+    }
 )
 
 
@@ -104,11 +116,13 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _ALL_COMMANDS:
             return None
+        from skymount.cli.verbose_option import with_verbose
+
         name = _MODULES.get(cmd_name, cmd_name)
         module = importlib.import_module(f"skymount.cli.commands.{name}")
         found = getattr(module, cmd_name.replace("-", "_"))
         assert isinstance(found, click.Command)
-        return found
+        return with_verbose(found)
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

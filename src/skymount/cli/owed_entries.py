@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from skymount.cli.output import warn
+from skymount.cli.pending_entries import sent_fact
 from skymount.config import Config
 from skymount.errors import SkymountError
 
@@ -37,7 +38,7 @@ async def send_owed(
                 continue
             try:
                 if await sender.send(client, each):
-                    sent.append({"id": each.id, "revision": each.signed.entry.revision})
+                    sent.append(sent_fact(each, each.signed.entry.revision))
             except SkymountError as error:
                 warn(f"{each.id}: {error}")
     for kept in session.ledger.pending():

@@ -1,5 +1,7 @@
 """How pending registry entries are shown."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,7 @@ if TYPE_CHECKING:
     from skymount.portal.ledger.pending_write import PendingWrite
 
 _SHOWN_LIMIT = 60  # characters of an entry's data in a line
+_HEAD = ("NUMBER", "SINCE", "ENTRY", "REVISION", "CONTENT")
 
 
 def warn_of_dropped(each: "PendingWrite", why: str = "something was written later") -> None:
@@ -74,31 +77,66 @@ def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
-def pending_line(each: "PendingWrite", names: dict[bytes, str]) -> str:
-    """Return the line for a pending entry."""
-    revision = f"revision {each.signed.entry.revision}" if each.signed else "not signed"
-    state = "being posted now" if each.is_posting else each.reason
+@dataclass(frozen=True, slots=True)
+class PendingRow:
+    """A line of the table, and why it is still there."""
+
+    cells: tuple[str, ...]
+    reason: str
+
+
+def pending_row(each: "PendingWrite", names: dict[bytes, str]) -> PendingRow:
+    """Return the row of a pending entry."""
+    revision = str(each.signed.entry.revision) if each.signed else "not signed"
     entry, data = _pending_entry(each, names), _shown(each.data, _SHOWN_LIMIT)
-    return "  ".join((str(each.id), _time(each.created), entry, revision, data, state))
-
-
-def owed_line(each: "OwedEntry", names: dict[bytes, str]) -> str:
-    """Return the line for an entry that a portal is owed."""
-    signed = each.signed
     reason = "being posted now" if each.is_posting else each.reason
-    parts = (
-        str(each.id),
-        _time(each.since),
-        _entry(signed.public_key, signed.entry.tweak, each.data_key, names),
-        f"revision {signed.entry.revision}",
-        _shown(signed.entry.data, _SHOWN_LIMIT),
-        f"owed to {each.portal}: {reason}",
-    )
-    return "  ".join(parts)
+    return PendingRow((str(each.id), _time(each.created), entry, revision, data), reason)
+
+
+def owed_row(each: "OwedEntry", names: dict[bytes, str]) -> PendingRow:
+    """Return the row of an entry that a portal is owed."""
+    entry = each.signed.entry
+    what = str(entry.revision), _shown(entry.data, _SHOWN_LIMIT)
+    reason = "being posted now" if each.is_posting else each.reason
+    cells = (str(each.id), _time(each.since), _owed_entry(each, names), *what)
+    return PendingRow(cells, f"owed to {each.portal}: {reason}")
+
+
+def table(rows: Sequence[PendingRow]) -> list[str]:
+    """Return the lines of a table in which each reason stands once, above the rows it is of."""
+    if not rows:
+        return []
+    widths = [
+        max(map(len, column)) for column in zip(_HEAD, *(row.cells for row in rows), strict=True)
+    ]
+    lines = [_line(_HEAD, widths)]
+    for reason in dict.fromkeys(row.reason for row in rows):
+        lines.append(f"{reason}:")
+        lines += [_line(row.cells, widths) for row in rows if row.reason == reason]
+    return lines
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    number, *others = cells
+    padded = (cell.ljust(width) for cell, width in zip(others, widths[1:], strict=True))
+    return "  ".join([number.rjust(widths[0]), *padded]).rstrip()
+
+
+def sent_fact(each: "PendingWrite | OwedEntry", revision: int) -> dict[str, Any]:
+    """Return what is printed of a change that was posted, with the name of its entry."""
+    from skymount.portal.ledger.owed_entry import OwedEntry
+
+    names = key_names()
+    entry = _owed_entry(each, names) if isinstance(each, OwedEntry) else _pending_entry(each, names)
+    return {"id": each.id, "entry": entry, "revision": revision}
 
 
 def _pending_entry(each: "PendingWrite", names: dict[bytes, str]) -> str:
     return _entry(each.public_key, each.tweak, each.data_key, names)
+
+
+def _owed_entry(each: "OwedEntry", names: dict[bytes, str]) -> str:
+    return _entry(each.signed.public_key, each.signed.entry.tweak, each.data_key, names)
 
 
 def _entry(public_key: bytes, tweak: bytes, data_key: str | None, names: dict[bytes, str]) -> str:

@@ -21,12 +21,12 @@ from skymount.cli.output import warn
 from skymount.config import Config
 from skymount.errors import (
     AccessDeniedError,
+    BadContentError,
     CacheError,
     FrozenEntryError,
     PortalError,
     RevisionConflictError,
     RolledBackError,
-    StorageError,
     UnavailableError,
 )
 from skymount.portal.client.client import PortalClient
@@ -44,64 +44,13 @@ if TYPE_CHECKING:
     from skymount.portal.ledger.ledger import Ledger
     from skymount.portal.ledger.revision_marks import EntryId
     from skymount.portal.registry.entry_state import EntryState
-    from skymount.portal.registry.name_resolver import NameResolver
+    from skymount.portal.registry.lazy_registry import LazyRegistry
     from skymount.portal.registry.verified_registry import VerifiedRegistry
     from skymount.wire.key_pair import SigningKeyPair
 
 T = TypeVar("T")
 
 _MIN_MEMORY_CACHE = 1 << 20  # bytes; without any, each part of a unit would fetch all of it
-
-
-class LazyRegistry:
-    """The registry as this machine has seen it, opened when a command first reads an entry."""
-
-    def __init__(
-        self, portals: "Portals", policy: VerifyPolicy, timeout: float | None = None
-    ) -> None:
-        """`timeout` is the seconds that a portal may look for an entry."""
-        from skymount.portal.client.registry import GET_TIMEOUT
-        from skymount.portal.ledger.ledger import Ledger
-        from skymount.portal.registry.verified_registry import VerifiedRegistry
-
-        self._ledger = Ledger.of_user()
-        self._policy = policy
-        self._registry = VerifiedRegistry(portals, self._ledger, look=timeout or GET_TIMEOUT)
-        self._is_open = self._is_without_ledger = False
-
-    async def open(self) -> "VerifiedRegistry":
-        """Return the registry; warn of an unusable ledger, or fail if verification is required."""
-        if not self._is_open:
-            try:
-                await self._registry.marks.in_thread(self._ledger.prepare)
-            except StorageError as error:
-                await self._go_without_ledger(error)
-            self._is_open = True
-        return self._registry
-
-    async def _go_without_ledger(self, error: StorageError) -> None:
-        if self._policy is VerifyPolicy.REQUIRE:
-            raise StorageError(f"{error}; with --verify require that must be mended first")
-        warn(f"{error}; it may go unnoticed when a portal shows an old registry entry")
-        self._is_without_ledger = True
-        marks = self._registry.marks
-        try:
-            await marks.in_thread(self._ledger.public_keys)
-        except StorageError:
-            marks.ledger = None  # not even readable
-
-    async def name_resolver(self) -> "NameResolver":
-        from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig
-
-        registry = await self.open()
-        return NameResolver(registry.portals, registry, NameResolverConfig(verify=self._policy))
-
-    def close(self) -> None:
-        """Close the ledger; warn if it could not store something."""
-        failure = self._registry.marks.failure
-        if failure is not None and not self._is_without_ledger:
-            warn(f"{failure}; what portals showed of the registry is not remembered")
-        self._ledger.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +60,7 @@ class ContentSession:
     portals: "Portals"
     reader: "ContentReader"
     policy: VerifyPolicy
-    registry: LazyRegistry
+    registry: "LazyRegistry"
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +191,7 @@ def run_with_content(
             cache = MemoryCache(max(settings.memory_cache, _MIN_MEMORY_CACHE))
             loader = SkyfileLoader(portals, settings.verify)
             async with open_reader(portals, loader, cache, disk_cache) as reader:
-                with closing(LazyRegistry(portals, settings.verify, registry_timeout)) as registry:
+                with closing(_registry(portals, settings, registry_timeout)) as registry:
                     return await function(
                         ContentSession(portals, reader, settings.verify, registry)
                     )
@@ -257,7 +206,7 @@ def run_with_registry(
 
     async def main() -> T:
         async with _open_portals(settings) as portals:
-            with closing(LazyRegistry(portals, settings.verify, timeout)) as registry:
+            with closing(_registry(portals, settings, timeout)) as registry:
                 return await function(await registry.open())
 
     return _run(settings, main)
@@ -277,6 +226,12 @@ def run_with_writes(settings: Config, function: Callable[[WriteSession], Awaitab
                 return await function(WriteSession(portals, registry, ledger, policy))
 
         return _run(settings, main)
+
+
+def _registry(portals: "Portals", settings: Config, timeout: float | None) -> "LazyRegistry":
+    from skymount.portal.registry.lazy_registry import LazyRegistry
+
+    return LazyRegistry(portals, settings.verify, warn, timeout)
 
 
 def _open_portals(settings: Config) -> "AbstractAsyncContextManager[Portals]":
@@ -376,7 +331,7 @@ def _with_advice(settings: Config, error: BaseException) -> BaseException:
             "is to be believed, `skymount registry forget --seen KEY DATAKEY`"
         )
         return error
-    if isinstance(error, UnavailableError) and settings.portals:
+    if isinstance(error, UnavailableError | BadContentError) and settings.portals:
         from skymount.portal.http.portal_check import advice_for
 
         advice = advice_for(error.message)

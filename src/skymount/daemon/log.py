@@ -3,8 +3,10 @@
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from logging.handlers import RotatingFileHandler
 
+from skymount.daemon.journal import JournalHandler, priority
 from skymount.fs.failures import printable
 
 MAX_SIZE = 1 << 20  # bytes after which a new log is begun; the one before is kept beside it
@@ -24,22 +26,22 @@ class LineFormatter(logging.Formatter):
         return super().formatMessage(record)
 
 
-class JournalFormatter(LineFormatter):
-    """Gives each line its priority, by which `journalctl -p` selects (sd-daemon(3)).
-
-    The journal knows the time.
-    """
-
-    _PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
+class MessageFormatter(LineFormatter):
+    """Leaves the time and the level out: the journal knows them."""
 
     def __init__(self) -> None:
         super().__init__()
         self._style = logging.PercentStyle("%(message)s")
 
+
+class JournalFormatter(MessageFormatter):
+    """Gives each line its priority, by which `journalctl -p` selects (sd-daemon(3)), for where the
+    journal's own socket is out of reach.
+    """
+
     def format(self, record: logging.LogRecord) -> str:
-        priority = next((n for level, n in self._PRIORITIES if record.levelno >= level), 7)
-        text = super().format(record)
-        return "\n".join(f"<{priority}>{line}" for line in text.split("\n"))
+        text, number = super().format(record), priority(record.levelno)
+        return "\n".join(f"<{number}>{line}" for line in text.split("\n"))
 
 
 class _LogFile(RotatingFileHandler):
@@ -65,10 +67,15 @@ def log_to(path: str, level: str) -> None:
     _begin(_LogFile(path), LineFormatter(), level)
 
 
-def log_to_stderr(level: str) -> None:
-    """Send the log to standard error; with priorities if that is the journal."""
-    formatter = JournalFormatter() if _is_journal(2) else LineFormatter()
-    _begin(logging.StreamHandler(sys.stderr), formatter, level)
+def log_to_stderr(level: str, fields: Mapping[str, str] | None = None) -> None:
+    """Send the log to standard error; if that is the journal, to the journal, with `fields`."""
+    if not _is_journal(2):
+        _begin(logging.StreamHandler(sys.stderr), LineFormatter(), level)
+        return
+    try:
+        _begin(JournalHandler(fields=fields), MessageFormatter(), level)
+    except OSError:
+        _begin(logging.StreamHandler(sys.stderr), JournalFormatter(), level)
 
 
 def _begin(handler: logging.Handler, formatter: logging.Formatter, level: str) -> None:

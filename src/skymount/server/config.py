@@ -1,5 +1,6 @@
 """The settings of the embedded portal."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,3 +37,7 @@ class PortalConfig:
     allow_hosts: tuple[str, ...] = ()
     """Names and addresses of the portal, in addition to those of loopback and `host`."""
     allow_origins: tuple[str, ...] = ()  # of web pages that may do everything; * for all
+    content_host: str = ""
+    """The name below which each skylink has a host of its own, for browsers."""
+    find_mounts: Callable[[], Iterable[str]] = tuple
+    """Returns where the user that runs the portal has mounted skymount; may block."""

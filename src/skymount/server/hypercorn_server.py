@@ -9,7 +9,7 @@ and `_task_group`. The version of hypercorn is pinned for that; check these afte
 
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
 from functools import partial
 from typing import Any, cast
@@ -31,6 +31,7 @@ from skymount.server.http.access_rules import AccessRules
 from skymount.server.http.framing import StrictConnection
 from skymount.server.routes import build_app
 from skymount.server.storage.entry_store import EntryStore
+from skymount.server.storage.skyfile_list import SkyfileList
 from skymount.server.storage.skyfile_store import SkyfileStore
 from skymount.server.storage.skykey_store import SkykeyStore
 from skymount.wire.http.host import is_loopback
@@ -59,15 +60,20 @@ async def serve(
     try:
         skykeys = await trio.to_thread.run_sync(SkykeyStore.open, config.data)
         entries = await trio.to_thread.run_sync(EntryStore.open, config.data)
+        listed = await trio.to_thread.run_sync(SkyfileList.open, config.data, store)
         opening = partial(_listen, config, listener)
-        with closing(entries), await trio.to_thread.run_sync(opening) as listening:
+        with (
+            closing(entries),
+            closing(listed),
+            await trio.to_thread.run_sync(opening) as listening,
+        ):
             # Accepted connections inherit it. It also ends one whose client reads nothing.
             timeout_ms = round(config.send_timeout * 1000)
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
             stop = trio.Event() if shutdown is None else shutdown
             rules = AccessRules.of(config, on_loopback=is_loopback(listening.getsockname()[0]))
-            app = build_app(config, store, skykeys, entries, rules)
-            await _run(config, app, listening, on_listening, stop)
+            app = build_app(config, store, skykeys, entries, listed, rules)
+            await _run(config, app, listening, on_listening, stop, listed.repair)
     finally:
         store.close()
 
@@ -169,8 +175,12 @@ async def _run(
     listening: socket.socket,
     on_listening: Callable[[str], None],
     shutdown: trio.Event,
+    background: Callable[[], Awaitable[None]],
 ) -> None:
-    """Accept connections. At `shutdown` running requests get `grace`; then streams are closed."""
+    """Accept connections, and run `background` meanwhile.
+
+    At `shutdown` running requests get `grace`; then streams are closed.
+    """
     wrapped = wrap_app(cast(ASGIFramework, app), 0, "asgi")
     settings, context = _hypercorn_config(config), WorkerContext(None)
     streams: set[trio.SocketStream] = set()
@@ -195,6 +205,7 @@ async def _run(
                 start = partial(trio.serve_listeners, handle, [listener])
                 await accepting.start(partial(start, handler_nursery=handlers))
                 on_listening(_url(listening))
+                handlers.start_soon(background)
                 await shutdown.wait()
                 accepting.cancel_scope.cancel()
         finally:

@@ -28,11 +28,21 @@ from skymount.server.endpoints.skykeys import SkykeyEndpoints
 from skymount.server.endpoints.stats import StatsEndpoints
 from skymount.server.http import responses
 from skymount.server.http.access_rules import AccessMiddleware, AccessRules
+from skymount.server.http.page_requests import wants_page
 from skymount.server.http.request_body import DrainBodyMiddleware
 from skymount.server.http_error import HttpError
+from skymount.server.pages.assets import get_asset
+from skymount.server.pages.content_hosts import ContentHosts
+from skymount.server.pages.errors import error_page
+from skymount.server.pages.home import HomePage
+from skymount.server.pages.listing import ContentPages
+from skymount.server.pages.registry_page import RegistryPage
+from skymount.server.pages.sessions import Sessions
+from skymount.server.pages.upload_form import UploadForm
 from skymount.server.resolver import SkylinkResolver
 from skymount.server.storage.entry_store import EntryStore
 from skymount.server.storage.skyfile_index import SkyfileIndex
+from skymount.server.storage.skyfile_list import SkyfileList
 from skymount.server.storage.skyfile_store import SkyfileStore
 from skymount.server.storage.skykey_store import SkykeyStore
 from skymount.server.storage.zone_file import ZoneFile
@@ -75,20 +85,38 @@ def _route(path: str, **handlers: Handler) -> Route:
 
 
 def build_routes(
-    config: PortalConfig, store: SkyfileStore, skykeys: SkykeyStore, entries: EntryStore
+    config: PortalConfig,
+    store: SkyfileStore,
+    skykeys: SkykeyStore,
+    entries: EntryStore,
+    listed: SkyfileList,
 ) -> Iterator[Route]:
     """Yield every route. The first that matches a path answers it."""
     index = SkyfileIndex(store, skykeys, config.header_limit)
     threads = (os.cpu_count() or 1) if merkle.COMPILED else 1  # else it holds the interpreter lock
     hashing = trio.CapacityLimiter(threads)
     resolver = SkylinkResolver(entries)
-    upload = UploadEndpoint(config, store, index, skykeys, hashing).post
+    uploading = UploadEndpoint(config, store, index, skykeys, hashing, listed)
+    upload = uploading.post
     download = DownloadEndpoint(config, index, resolver)
-    hns = HnsEndpoints(ZoneFile(config.data), download.get)
+    content = ContentPages(download, ContentHosts(config.content_host))
+    zone = ZoneFile(config.data)
+    hns = HnsEndpoints(zone, content.get)
+    sessions = Sessions(config.password)
+    home = HomePage(config, sessions, store, listed)
+    registry_page = RegistryPage(home, entries, zone)
     registry = RegistryEndpoints(config, entries, resolver)
     sectors = SectorEndpoints(index, resolver)
     skykey = SkykeyEndpoints(config, skykeys)
     stats = StatsEndpoints(index, resolver, entries)
+    yield _route("/", GET=home.get)
+    yield _route("/-/registry", GET=registry_page.get)
+    yield _route("/-/upload", POST=UploadForm(uploading, sessions).post)
+    yield _route("/-/sign-in", POST=home.sign_in)
+    yield _route("/-/sign-out", POST=home.sign_out)
+    yield _route("/-/view/{link}", GET=content.view)
+    yield _route("/-/view/{link}/{path:path}", GET=content.view)
+    yield _route("/-/assets/{name}", GET=get_asset)
     for path in (dialect.path for dialect in PRESETS.values()):
         yield _route(path("registry"), GET=registry.get, POST=registry.post)
         yield _route(path("resolve", "{link}"), GET=registry.resolve)
@@ -103,8 +131,8 @@ def build_routes(
         yield _route(path("skykeys"), GET=skykey.list)
         yield _route(path("skyfile"), POST=upload)
         yield _route(path("skyfile", "{file_path:path}"), POST=upload)
-        yield _route(path("skylink", "{link}"), GET=download.get)
-        yield _route(path("skylink", "{link}", "{path:path}"), GET=download.get)
+        yield _route(path("skylink", "{link}"), GET=content.get)
+        yield _route(path("skylink", "{link}", "{path:path}"), GET=content.get)
         yield _route(path("metadata", "{link}"), GET=sectors.metadata)
         yield _route(path("basesector", "{link}"), GET=sectors.base_sector)
         yield _route(path("trustless", "basesector", "{link}"), GET=sectors.base_sector)
@@ -114,7 +142,7 @@ def build_routes(
         yield _route("/hnsres/{domain}" + slash, GET=hns.resolve)
     yield _route("/hns/{domain}", GET=hns.get)
     yield _route("/hns/{domain}/{path:path}", GET=hns.get)
-    for prefix, handler in (("", download.get), ("/file", partial(download.get, attachment=True))):
+    for prefix, handler in (("", content.get), ("/file", partial(content.get, attachment=True))):
         yield _route(prefix + "/{link:skylink}", GET=handler)
         yield _route(prefix + "/{link:skylink}/{path:path}", GET=handler)
 
@@ -125,22 +153,36 @@ async def _not_found(request: Request) -> Response:
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HttpError)
+    if _wants_page(request):
+        return await error_page(request, error.status, error.message, [*error.headers])
     return responses.of_http_error(error)
 
 
 async def _on_routing_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     headers: responses.HeaderList = list((error.headers or {}).items())
-    return responses.error(error.status_code, error.detail, headers)
+    return await _error(request, error.status_code, error.detail, headers)
 
 
 async def _on_storage_error(request: Request, error: Exception) -> Response:
     _log.error("%s %r: %s", request.method, request.scope["path"], error)
-    return responses.error(500, str(error))
+    return await _error(request, 500, str(error))
 
 
 async def _on_bug(request: Request, error: Exception) -> Response:
-    return responses.error(500, "internal error")
+    return await _error(request, 500, "internal error")
+
+
+async def _error(
+    request: Request, status: int, message: str, headers: responses.HeaderList | None = None
+) -> Response:
+    if _wants_page(request):
+        return await error_page(request, status, message, headers)
+    return responses.error(status, message, headers)
+
+
+def _wants_page(request: Request) -> bool:
+    return wants_page(request.method, request.scope["path"], request.headers)
 
 
 def build_app(
@@ -148,11 +190,12 @@ def build_app(
     store: SkyfileStore,
     skykeys: SkykeyStore,
     entries: EntryStore,
+    listed: SkyfileList,
     rules: AccessRules,
 ) -> ASGIApp:
     """Return the ASGI application of one portal."""
     app = Starlette(
-        routes=list(build_routes(config, store, skykeys, entries)),
+        routes=list(build_routes(config, store, skykeys, entries, listed)),
         exception_handlers={
             HttpError: _on_http_error,
             HTTPException: _on_routing_error,
@@ -162,7 +205,7 @@ def build_app(
         },
     )
     app.router.redirect_slashes = False
-    portal = DrainBodyMiddleware(AccessMiddleware(app, rules))
+    portal = DrainBodyMiddleware(AccessMiddleware(app, rules, _on_http_error))
 
     async def entry(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":

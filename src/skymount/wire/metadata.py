@@ -330,6 +330,11 @@ def select(metadata: Metadata, path: str) -> dict[str, Subfile]:
     return {name: sub for name, sub in metadata.subfiles.items() if name.startswith(below)}
 
 
+def is_single(metadata: Metadata) -> bool:
+    """Whether a skyfile is one file, rather than a directory that may hold one."""
+    return not metadata.subfiles or list(metadata.subfiles) == [metadata.filename]
+
+
 def subpath_metadata(path: str, selected: Mapping[str, Subfile]) -> Metadata:
     """Return the metadata of a download of `path` (wire notes 4.5); `selected` is not empty."""
     base = min(sub.offset for sub in selected.values())

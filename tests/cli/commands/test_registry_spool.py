@@ -61,13 +61,18 @@ def test_pending_lists_what_could_not_be_posted(box: Sandbox, pair: SigningKeyPa
     failed(box, entry(pair, b"hello\x1b[2J", 4), "it is down")
     held(box, pair, b"\xff\xfe")
     failed(box, entry(pair, DELETED, 5))
-    first, second, third = box.succeed("registry", "pending").splitlines()
-    assert first.startswith("1  ")
-    assert first.endswith('  home/greeting  revision 4  "hello\\x1b[2J"  it is down')
-    assert second.endswith("  home/greeting  not signed  fffe  no portal")
-    assert third.endswith("  revision 5  (deletion)  down")
+    failed(box, entry(pair, b"x", 6), "it is down")
+    lines = box.succeed("registry", "pending").splitlines()
+    assert lines[0].split() == ["NUMBER", "SINCE", "ENTRY", "REVISION", "CONTENT"]
+    assert [line for line in lines if line.endswith(":")] == ["it is down:", "no portal:", "down:"]
+    first, fourth = lines[2:4]
+    assert first.startswith("     1  ")
+    assert first.endswith('  home/greeting  4           "hello\\x1b[2J"')
+    assert (fourth.split()[0], fourth.split()[-2:]) == ("4", ["6", '"x"'])
+    assert lines[5].endswith("  home/greeting  not signed  fffe")
+    assert lines[7].endswith("  home/greeting  5           (deletion)")
     found = json.loads(box.succeed("registry", "pending", "--json"))
-    assert [each["id"] for each in found] == [1, 2, 3]
+    assert [each["id"] for each in found] == [1, 2, 3, 4]
     assert found[0] | {"created": ""} == {
         "id": 1,
         "public_key": pair.public_hex,
@@ -95,7 +100,9 @@ def test_retry_posts_everything_in_order(box: Sandbox, pair: SigningKeyPair) -> 
     failed(box, entry(pair, b"first", 3))
     failed(box, entry(pair, b"second", 4))
     held(box, pair, b"third", 4)
-    assert box.succeed("registry", "retry") == "1: revision 3\n2: revision 4\n3: revision 5\n"
+    assert box.succeed("registry", "retry") == (
+        "1: home/greeting, revision 3\n2: home/greeting, revision 4\n3: home/greeting, revision 5\n"
+    )
     assert box.succeed("registry", "get", "home", "greeting") == "third\n"
     assert box.succeed("registry", "pending") == ""
 
@@ -117,7 +124,7 @@ def test_retry_of_some(box: Sandbox, pair: SigningKeyPair) -> None:
     other = hash_data_key("other")
     failed(box, Entry(other, b"other", 1).sign(pair.private_key))
     done = box.skymount("registry", "retry", "--json", "2")
-    assert json.loads(done.stdout) == [{"id": 2, "revision": 4}]
+    assert json.loads(done.stdout) == [{"id": 2, "entry": "home/greeting", "revision": 4}]
     assert done.stderr == (
         'skymount: warning: 1: home/greeting was to be "first", which is superseded and given up: '
         "something was written later\n"
@@ -146,7 +153,9 @@ def test_retry_of_what_is_superseded(
         held(box, pair, b"old", 0)
     put_by_others(portal, entry(pair, b"newer", 1))
     if overwrite:
-        assert box.succeed("registry", "retry", "--overwrite", "1") == "1: revision 2\n"
+        assert (
+            box.succeed("registry", "retry", "--overwrite", "1") == "1: home/greeting, revision 2\n"
+        )
         assert box.succeed("registry", "get", "home", "greeting") == "old\n"
     else:
         done = box.skymount("registry", "retry")
@@ -168,7 +177,7 @@ def test_retry_leaves_a_conflict(box: Sandbox, portal: str, pair: SigningKeyPair
         assert done.returncode == 1
         assert "1: the entry was changed since" in done.stderr
         assert "1 of 1 stay pending" in done.stderr
-    assert box.succeed("registry", "retry", "--overwrite") == "1: revision 6\n"
+    assert box.succeed("registry", "retry", "--overwrite") == "1: home/greeting, revision 6\n"
 
 
 def put_by_others(portal: str, *entries: SignedEntry) -> None:
@@ -192,7 +201,7 @@ def test_what_a_process_is_posting_is_left_to_it(box: Sandbox, pair: SigningKeyP
     """This process is the one that posts."""
     with ledger_of(box) as ledger:
         ledger.claim_revision(entry(pair, b"x", 1), "greeting")
-    assert box.succeed("registry", "pending").endswith("being posted now\n")
+    assert "\nbeing posted now:\n" in box.succeed("registry", "pending")
     for command in ("retry", "drop"):
         done = box.skymount("registry", command, "1")
         assert done.returncode == 1
@@ -268,10 +277,9 @@ def test_what_a_portal_is_owed(box: Sandbox, pair: SigningKeyPair) -> None:
         for portal in ("http://a.invalid", "http://b.invalid"):
             ledger.owe(entry(pair, b"x", 3), "greeting", [portal], "it is down")
     lines = box.succeed("registry", "pending").splitlines()
-    assert lines[1].startswith("2  ")
-    assert lines[1].endswith(
-        '  home/greeting  revision 3  "x"  owed to http://a.invalid: it is down'
-    )
+    assert lines[3] == "owed to http://a.invalid: it is down:"
+    assert lines[4].startswith("     2  ")
+    assert lines[4].endswith('  home/greeting  3           "x"')
     found = json.loads(box.succeed("registry", "pending", "--json"))
     assert [(each["id"], each["owed"], each["portals"]) for each in found] == [
         (1, False, []),
@@ -282,6 +290,6 @@ def test_what_a_portal_is_owed(box: Sandbox, pair: SigningKeyPair) -> None:
     assert "http://a.invalid is not among the portals" in done.stderr
     assert "1 of 1 stay pending" in done.stderr
     box.succeed("registry", "drop", "2")
-    assert len(box.succeed("registry", "pending").splitlines()) == 2
+    assert len(json.loads(box.succeed("registry", "pending", "--json"))) == 2
     box.succeed("registry", "drop", "--all")
     assert box.succeed("registry", "pending") == ""

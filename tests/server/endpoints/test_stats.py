@@ -28,7 +28,9 @@ def test_statistics(tmp_path: Path) -> None:
         found = client.get("/skynet/stats").json()
     with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
         again = client.get("/svc/stats").json()
-    sizes = [path.stat().st_size for path in (tmp_path / "v1").rglob("*") if path.is_file()]
+    sizes = [
+        path.stat().st_size for path in (tmp_path / "v1/skyfiles").rglob("*") if path.is_file()
+    ]
     for stats in (found, again):
         assert (stats["numfiles"], stats["numentries"]) == (2, 2)
         assert stats["totalsize"] == sum(sizes) > 5 << 20

@@ -1,5 +1,7 @@
 """What fails on the disk is an error of ours, with the reason."""
 
+import errno
+import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -8,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from skymount.errors import MalformedError, StorageError
-from skymount.server.storage.disk_errors import disk_errors
+from skymount.server.storage.disk_errors import DiskFullError, disk_errors
 
 
 def absent_file() -> None:
@@ -29,6 +31,20 @@ def test_failures_of_the_disk(work: Callable[[], None], reason: str) -> None:
     with pytest.raises(StorageError) as caught, disk_errors("read a thing"):
         work()
     assert str(caught.value) == f"cannot read a thing: {reason}"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_told_from_other_failures(number: int) -> None:
+    """Of a file and of a database."""
+    with pytest.raises(DiskFullError), disk_errors("write"):
+        raise OSError(number, os.strerror(number))
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.execute("PRAGMA max_page_count = 1")
+        with pytest.raises(DiskFullError), disk_errors("write"):
+            db.execute("CREATE TABLE a (b)")
+    with pytest.raises(StorageError) as caught, disk_errors("write"):
+        raise OSError(errno.EIO, "broken")
+    assert not isinstance(caught.value, DiskFullError)
 
 
 def test_other_errors_pass() -> None:

@@ -97,7 +97,7 @@ def mount(mountpoint: str | None, name: str | None, foreground: bool, **flags: A
         return load_settings(name=name or "", mountpoint=path, **flags)
 
     if foreground:
-        log.log_to_stderr(settings.log_level)
+        log.log_to_stderr(settings.log_level, {"SKYMOUNT_MOUNTPOINT": path})
         run(settings, Report(ready=lambda: None, warning=lambda text: None), reread)
         return
     place.check(settings.mountpoint, allow_other=settings.allow_other)

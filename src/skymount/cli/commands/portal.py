@@ -1,6 +1,7 @@
 """``skymount portal``: run the embedded portal."""
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,12 @@ portal.add_command(hns)
     metavar="ORIGIN",
     help="Let web pages of this origin do everything, or all pages with '*'; repeatable.",
 )
+@click.option(
+    "--content-host",
+    default="",
+    metavar="NAME",
+    help="Give content hosts of its own below this name in browsers, by a wildcard record of DNS.",
+)
 @click.option("--until-eof", is_flag=True, hidden=True)
 def serve(
     listen: tuple[str, int], password_file: Path | None, until_eof: bool, **settings: Any
@@ -113,6 +120,7 @@ def serve(
     """
     from skymount import systemd
     from skymount.default_portal import write_address
+    from skymount.fs.mountpoint import mounts_of
     from skymount.server.config import PortalConfig
     from skymount.server.http.basic_auth import read_password
     from skymount.server.main import run
@@ -131,7 +139,13 @@ def serve(
         if listener is not None:
             host, port = listener.getsockname()[:2]
         password = read_password(password_file, environment)
-        config = PortalConfig(host=host, port=port, password=password, **settings)
+        config = PortalConfig(
+            host=host,
+            port=port,
+            password=password,
+            find_mounts=partial(mounts_of, os.getuid()),
+            **settings,
+        )
         run(config, on_listening=say, until_eof=until_eof, listener=listener)
     except SkymountError as error:  # exit code 1: a port in use is not wrong usage
         raise click.ClickException(str(error)) from None

@@ -9,7 +9,8 @@ from skymount.cli import completion
 from skymount.cli.key_argument import EntryArgument, hashed_option
 from skymount.cli.options import portal_options
 from skymount.cli.output import emit, json_option, progress
-from skymount.cli.upload_selection import UploadSelection, selection_options
+from skymount.cli.upload_options import report, selection_options
+from skymount.upload_selection import UploadSelection
 from skymount.wire.skylink import Skylink
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def publish(
     entry = EntryArgument(owner, data_key, hashed)
     pair = entry.key_pair()
     body = UploadBody.of_path(path, skips=selection.skips)
-    selection.report()
+    report(selection)
     warn_of_empty_directories(path, selection)
     with progress() as bar:
 

@@ -11,9 +11,11 @@ from skymount.cli.output import emit, json_option, warn
 from skymount.cli.pending_entries import (
     key_names,
     owed_facts,
-    owed_line,
+    owed_row,
     pending_facts,
-    pending_line,
+    pending_row,
+    sent_fact,
+    table,
     warn_of_dropped,
 )
 from skymount.errors import (
@@ -39,9 +41,10 @@ def pending(as_json: bool) -> None:
     """List changes of entries that a mount or a command could not post, oldest first, and then
     entries that only some of several portals have: the others are owed them.
 
-    If no portal answered, a running mount posts the change by itself once one does. Each line has a
-    number for `retry` and `drop`, the key and the data key, the revision if one was signed, the
-    data, and why it was not posted. What is owed is sent by a running mount too.
+    If no portal answered, a running mount posts the change by itself once one does. The table has
+    a number for `retry` and `drop`, the key and the data key, the revision if one was signed, and
+    the data; above the changes of one kind stands why they were not posted. What is owed is sent by
+    a running mount too.
 
     \b
     Examples:
@@ -54,10 +57,12 @@ def pending(as_json: bool) -> None:
     emit(
         [*map(pending_facts, found), *map(owed_facts, owed)],
         as_json,
-        [
-            *(pending_line(each, names) for each in found),
-            *(owed_line(each, names) for each in owed),
-        ],
+        table(
+            [
+                *(pending_row(each, names) for each in found),
+                *(owed_row(each, names) for each in owed),
+            ]
+        ),
     )
 
 
@@ -98,7 +103,11 @@ def retry(numbers: tuple[int, ...], overwrite: bool, settings: "Config", as_json
 
         sent = run_with_writes(settings, send) if chosen else []
         left = {each.id for each in _all(ledger)}
-    emit(sent, as_json, [f"{each['id']}: revision {each['revision']}" for each in sent])
+    emit(
+        sent,
+        as_json,
+        [f"{each['id']}: {each['entry']}, revision {each['revision']}" for each in sent],
+    )
     stay = sum(each.id in left for each in chosen)
     if stay:
         raise click.ClickException(f"{stay} of {len(chosen)} stay pending")
@@ -140,7 +149,7 @@ async def _send_all(
                 warn(f"{each.id}: {error}")
         else:
             posted[entry] = state.revision
-            sent.append({"id": each.id, "revision": state.revision})
+            sent.append(sent_fact(each, state.revision))
     return sent
 
 

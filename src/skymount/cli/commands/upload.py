@@ -13,7 +13,8 @@ import click
 
 from skymount.cli.options import portal_options
 from skymount.cli.output import emit, json_option, progress, warn
-from skymount.cli.upload_selection import UploadSelection, selection_options
+from skymount.cli.upload_options import report, selection_options
+from skymount.upload_selection import UploadSelection
 
 if TYPE_CHECKING:
     from skymount.config import Config
@@ -170,7 +171,7 @@ def _body(
 
     if str(path) != _STDIN:
         body = UploadBody.of_path(path, name=name, query=query, skips=selection.skips)
-        selection.report()
+        report(selection)
         warn_of_empty_directories(path, selection)
         return body
     if not name:

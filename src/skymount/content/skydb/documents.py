@@ -32,6 +32,7 @@ from skymount.errors import (
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.upload import UploadBody, send
 from skymount.portal.failover.portals import Portals
+from skymount.portal.http.connection_pool import in_background
 from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.registry.entry_state import EntryState
 from skymount.portal.registry.verified_registry import VerifiedRegistry
@@ -126,7 +127,7 @@ class Documents:
         """Return the entries used here that may be documents; unknown ones are looked up."""
         found = await self._entries.names(public_key)
         unknown = [ref async for ref in in_turns(found) if self._entries.recall(ref) is None]
-        with trio.move_on_after(_LOOKUP_TIME):
+        with trio.move_on_after(_LOOKUP_TIME), in_background():
             async with trio.open_nursery() as nursery:
                 for ref in unknown[:_LOOKUP_LIMIT]:
                     nursery.start_soon(self._ask, ref)
@@ -171,6 +172,10 @@ class Documents:
 
     async def fetch_ahead(self, ref: EntryId, max_age: float) -> None:
         """Fetch a document that will be read, unless it is a large one."""
+        with in_background():
+            await self._fetch_ahead(ref, max_age)
+
+    async def _fetch_ahead(self, ref: EntryId, max_age: float) -> None:
         skylink = _skylink_in(await self._entries.read(ref, max_age))
         if skylink is None or skylink.version != 1 or skylink in self._ahead:
             return

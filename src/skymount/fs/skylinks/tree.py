@@ -65,6 +65,21 @@ class Tree:
             return TreeDirectory()
         return TreeFile(*self.extent(index), self.mode(index), self.listing.content_type(index))
 
+    def single_file(self) -> TreeFile | None:
+        """Return the file that the whole skyfile is; None where a directory was uploaded."""
+        listing, total = self.listing, self.skyfile.size
+        if listing.rejected or listing.records > 1:
+            return None
+        if not listing.records:
+            return TreeFile(0, total, stat.S_IFREG | _READ_BITS, "")
+        only = listing.record(listing.filename)  # as uploads of one file are stored
+        if only is None or sum(only[:2]) > total:
+            return None
+        row = listing.find(0, listing.filename.encode("utf-8", "surrogatepass"))
+        if row is not None and not self.is_directory(row):
+            return TreeFile(*only[:2], self.mode(row), listing.content_type(row))
+        return TreeFile(*only[:2], stat.S_IFREG | _READ_BITS, "")
+
     def extent(self, index: int) -> tuple[int, int]:
         return self.listing.offsets[index], self.listing.sizes[index]
 

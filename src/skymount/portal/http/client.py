@@ -64,6 +64,8 @@ _REPEATABLE = (
 # httpx logs the address of every request, with its query. Those of ours stay out of the log.
 # Requests that the program makes with httpx by itself are not touched.
 _sending: ContextVar[bool] = ContextVar("sending", default=False)
+_log = logging.getLogger(__name__)
+
 logging.getLogger("httpx").addFilter(lambda _: not _sending.get())
 
 
@@ -264,6 +266,7 @@ class HttpClient:
                 return await attempt(now)
             except PortalError as error:
                 error.attempts = number
+                _log.debug("%s %s: %s", call.request.method, call.shown_address, error.message)
                 if number > repetitions or not _may_repeat(error, now):
                     raise
                 pause = self.retry.pause_before(number, error.retry_after)
@@ -305,6 +308,9 @@ class HttpClient:
             request = _with_extensions(request, more)
             response = StreamingResponse(await self._send(call, request, private, content), call)
         now.has_head = True
+        if _log.isEnabledFor(logging.DEBUG):
+            answer = (response.status, (trio.current_time() - now.begun) * 1000)
+            _log.debug("%s %s: %d, after %.0f ms", call.request.method, call.shown_address, *answer)
         try:
             await _check(response)
         except BaseException:

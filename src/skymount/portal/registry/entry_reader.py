@@ -21,6 +21,7 @@ from skymount.errors import (
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.registry import GET_TIMEOUT, Registry
 from skymount.portal.failover.portals import Portals
+from skymount.portal.http.connection_pool import in_background
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.revision_marks import EntryId, RevisionMarks
 from skymount.portal.ledger.rollback import is_rolled_back
@@ -138,7 +139,8 @@ class EntryReader:
 
     async def fetch_ahead(self, ref: EntryId, max_age: float) -> None:
         """Ask for what `read` will be asked for."""
-        await self.read(ref, max_age)
+        with in_background():
+            await self.read(ref, max_age)
 
     def _cached_since(self, ref: EntryId, since: float) -> EntryState | None:
         state = self._cache.get(ref)

@@ -32,6 +32,17 @@ _HEADER_ROOM = 16 << 10  # bytes of metadata in the headers for clients that do 
 
 
 @dataclass(frozen=True, slots=True)
+class OpenDownload:
+    """What a request is about, and what it is answered with."""
+
+    resolved: ResolvedSkylink
+    skyfile: ParsedSkyfile
+    request: DownloadRequest
+    content: SelectedContent | None = None
+    """None where the client is redirected to the URL with a slash at its end."""
+
+
+@dataclass(frozen=True, slots=True)
 class DownloadEndpoint:
     """The download endpoints of one portal."""
 
@@ -41,24 +52,37 @@ class DownloadEndpoint:
 
     async def get(self, request: Request, *, attachment: bool = False) -> Response:
         """Answer GET and HEAD of a skylink, or of a path inside."""
+        return await self.serve(request, await self.open(request, attachment=attachment))
+
+    async def open(self, request: Request, *, attachment: bool = False) -> OpenDownload:
+        """Find what a request is answered with."""
+        return await self.select(await self.load(request, attachment=attachment))
+
+    async def load(self, request: Request, *, attachment: bool = False) -> OpenDownload:
+        """Find the skyfile that a request is about; what of it is served is not selected yet."""
         query = DownloadQuery.parse(
             parse_query(request.scope["query_string"]), has_range="range" in request.headers
         )
         query = replace(query, attachment=query.attachment or attachment)
         resolved = await self.resolver.resolve(request.path_params["link"])
         skyfile = await self.index.load(resolved.skylink)
-        url = request.scope["path"]
-        may_redirect = not query.attachment and url[-1] != "/"
+        may_redirect = not query.attachment and request.scope["path"][-1] != "/"
         path = decode_path(request.path_params.get("path", ""))
-        download = DownloadRequest(path, query, may_redirect)
-        limit = self.config.header_limit
-        if len(skyfile.metadata.subfiles) < _MANY_SUBFILES:
-            content = select_content(skyfile, download, limit)
-        else:
-            content = await trio.to_thread.run_sync(select_content, skyfile, download, limit)
-        if content is None:
-            return _redirect(url, request.scope["query_string"])
-        return await _serve(resolved, skyfile, content, download, request.headers)
+        return OpenDownload(resolved, skyfile, DownloadRequest(path, query, may_redirect))
+
+    async def select(self, opened: OpenDownload) -> OpenDownload:
+        """Select what is served."""
+        selecting = (opened.skyfile, opened.request, self.config.header_limit)
+        if len(opened.skyfile.metadata.subfiles) < _MANY_SUBFILES:
+            return replace(opened, content=select_content(*selecting))
+        return replace(opened, content=await trio.to_thread.run_sync(select_content, *selecting))
+
+    async def serve(self, request: Request, opened: OpenDownload) -> Response:
+        if opened.content is None:
+            return _redirect(request.scope["path"], request.scope["query_string"])
+        return await _serve(
+            opened.resolved, opened.skyfile, opened.content, opened.request, request.headers
+        )
 
 
 def _redirect(url: str, query: bytes) -> Response:
@@ -122,7 +146,7 @@ async def _serve(
         headers.append(("Content-Type", content.content_type))
         chunks = archive_chunks(content.archive, content.members, payload)
         return responses.StreamedResponse(200, headers, chunks, None)
-    content_type = await _content_type(payload, content)
+    content_type = await read_content_type(skyfile, content)
     range_header = "" if is_error_page else query.range_header or request_headers.get("range", "")
     try:
         plan = conditional.plan_response(
@@ -136,7 +160,9 @@ async def _serve(
     return responses.StreamedResponse(status, headers, chunks, plan.length)
 
 
-async def _content_type(payload: StoredRange, content: SelectedContent) -> str:
+async def read_content_type(skyfile: ParsedSkyfile, content: SelectedContent) -> str:
+    """Return the Content-Type of what is served."""
+    payload = skyfile.stored.payload
     known = media_type.stored_or_guessed(content.content_type, content.guess_by)
     if known or not content.size:
         return known or media_type.sniff(b"")

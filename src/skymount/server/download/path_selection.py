@@ -118,7 +118,7 @@ def _select(
     skyfile: ParsedSkyfile, download: DownloadRequest, header_limit: int
 ) -> SelectedContent | None:
     metadata, path = skyfile.metadata, download.path
-    index = "" if download.query.archive else _index_of(metadata, path)
+    index = "" if download.query.archive else index_of(metadata, path)
     if index and download.may_redirect and _wants_slash(metadata, path, index):
         return None
     if index and not path:
@@ -133,7 +133,7 @@ def _select(
     return _selected(_last(index or path), selected, download.query.archive, header)
 
 
-def _index_of(metadata: Metadata, path: str) -> str:
+def index_of(metadata: Metadata, path: str) -> str:
     """Return the index file of a path; empty when there is none, or the path is a file itself."""
     if path in metadata.subfiles:
         return ""

@@ -1,11 +1,12 @@
 """Who may use the portal (contract «Authentication», wire notes 9)."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self
 
 from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -15,6 +16,7 @@ from skymount.server.http import responses
 from skymount.server.http.basic_auth import has_password
 from skymount.server.http.cors import PageOrigin, page_origin, parse_origin
 from skymount.server.http.host_header import RequestHost, is_address, parse_name
+from skymount.server.http.page_requests import ASSETS, HOST, IS_ISOLATED, is_page_path
 from skymount.server.http_error import HttpError, refuse_malformed
 from skymount.wire.dialect import PRESETS, REALM
 from skymount.wire.http.host import is_loopback
@@ -33,6 +35,10 @@ _WRONG_AGENT = (
 )
 
 
+ErrorHandler = Callable[[Request, HttpError], Awaitable[Response]]
+"""Makes the answer of an error."""
+
+
 def needs_password(method: str, path: str) -> bool:
     """Whether a request needs the API password: writes and uses of skykeys do (wire notes 9)."""
     first, below = _first_segment(path)
@@ -46,6 +52,8 @@ def needs_agent(path: str) -> bool:
     first, below = _first_segment(path)
     if first in _PREFIXES:
         return not below.startswith("/skylink")
+    if path.startswith(ASSETS):
+        return False
     return first not in _DOWNLOADS and len(first) not in (BASE32_LENGTH, BASE64_LENGTH)
 
 
@@ -74,11 +82,13 @@ class AccessRules:
     def of(cls, config: PortalConfig, *, on_loopback: bool) -> Self:
         """Build the rules; ConfigError for a bad host name or origin in the configuration."""
         try:
-            names = frozenset(parse_name(name) for name in config.allow_hosts)
+            names = frozenset(
+                parse_name(name) for name in (*config.allow_hosts, config.content_host) if name
+            )
             origins = frozenset(parse_origin(origin) for origin in config.allow_origins)
         except MalformedError as error:
             raise ConfigError(str(error)) from None
-        any_name = not on_loopback and bool(config.password) and not names
+        any_name = not on_loopback and bool(config.password) and not config.allow_hosts
         with suppress(MalformedError):  # an address of a form that no Host header has
             names |= {parse_name(config.host)}
         return cls(
@@ -108,7 +118,7 @@ class AccessRules:
             agent = headers.get("user-agent", "")
             if not any(token in agent for token in _AGENT_TOKENS):
                 raise HttpError(400, _WRONG_AGENT)
-        if not _needs_trust(method, path):
+        if not _needs_trust(method, path) or is_page_path(path):
             return
         if self.password and has_password(headers.get("authorization", ""), self.password):
             return
@@ -140,16 +150,18 @@ def _challenge(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 class AccessMiddleware:
     """ASGI middleware that checks the rules, adds CORS headers, and maps hosts to content."""
 
-    def __init__(self, app: ASGIApp, rules: AccessRules) -> None:
+    def __init__(self, app: ASGIApp, rules: AccessRules, on_error: ErrorHandler) -> None:
         self._app = app
         self._rules = rules
+        self._on_error = on_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # a WebSocket: no endpoint takes it
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        added: responses.HeaderList = [("Vary", "Origin")]
+        is_read = scope["method"] in ("GET", "HEAD")
+        added: responses.HeaderList = [("Vary", "Origin, Accept" if is_read else "Origin")]
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -163,9 +175,13 @@ class AccessMiddleware:
             added += _portal_address(own_origin)
             _check_service_worker(host, headers)
             page = page_origin(headers, own_origin, self._rules.origins)
-            scope = _select_content(scope, host)
+            is_isolated = own_origin not in self._rules.origins
+            scope = {**_select_content(scope, host), HOST: host, IS_ISOLATED: is_isolated}
             method, path = _intended_method(scope, headers), scope["path"]
-            cors = [] if page is None else page.cors(reading=not _needs_trust(method, path))
+            if is_page_path(path) or page is None:
+                cors: responses.HeaderList = []
+            else:
+                cors = page.cors(reading=not _needs_trust(method, path))
             added += cors
             if scope["method"] != "OPTIONS":
                 self._rules.check(method, path, headers, page)
@@ -174,7 +190,8 @@ class AccessMiddleware:
                     raise HttpError(403, "web pages of this origin may not do this")
                 added += page.preflight(headers)
         except HttpError as error:
-            await responses.of_http_error(error)(scope, receive, send_with_headers)
+            response = await self._on_error(Request(scope), error)
+            await response(scope, receive, send_with_headers)
             return
         app = Response(status_code=204) if scope["method"] == "OPTIONS" else self._app
         await app(scope, receive, send_with_headers)

@@ -1,10 +1,15 @@
 """Turns errors of the disk and of SQLite into our own."""
 
+import errno
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from skymount.errors import StorageError
+
+
+class DiskFullError(StorageError):
+    """There is no room for what is to be written."""
 
 
 @contextmanager
@@ -14,4 +19,11 @@ def disk_errors(action: str) -> Iterator[None]:
         yield
     except (OSError, sqlite3.Error) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise StorageError(f"cannot {action}: {reason or error}") from error
+        kind = DiskFullError if _is_full(error) else StorageError
+        raise kind(f"cannot {action}: {reason or error}") from error
+
+
+def _is_full(error: OSError | sqlite3.Error) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL

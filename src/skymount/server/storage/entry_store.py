@@ -9,6 +9,7 @@ import os
 import sqlite3
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -37,6 +38,20 @@ CREATE TABLE entries (
 """
 # An unsigned 64-bit revision does not fit SQLite's signed integers, so it is stored as 8 bytes.
 _SELECT = "SELECT public_key, tweak, data, revision, kind, signature FROM entries WHERE id = ?"
+_INDEX = "CREATE INDEX IF NOT EXISTS by_key ON entries (public_key, tweak)"
+_SELECT_OF_KEY = f"""{_SELECT.partition(" WHERE ")[0]}
+WHERE public_key = ? AND tweak > ? ORDER BY tweak LIMIT ?"""
+# Each step is a search in the index; DISTINCT would read all of it.
+_SELECT_KEYS = """
+WITH RECURSIVE keys (public_key) AS (
+    SELECT min(public_key) FROM entries WHERE public_key > ?
+    UNION ALL
+    SELECT (SELECT min(public_key) FROM entries WHERE public_key > keys.public_key)
+    FROM keys WHERE keys.public_key IS NOT NULL
+    LIMIT ?
+)
+SELECT public_key FROM keys WHERE public_key IS NOT NULL
+"""
 _REPLACE = "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)"
 
 
@@ -54,12 +69,15 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         if version == 0:
             connection.execute(_SCHEMA)
             connection.execute(f"PRAGMA user_version = {_FORMAT}")
+        connection.execute(_INDEX)
 
 
 def _read(connection: sqlite3.Connection, entry: bytes) -> SignedEntry | None:
     row = connection.execute(_SELECT, (entry,)).fetchone()
-    if row is None:
-        return None
+    return None if row is None else _parse(row)
+
+
+def _parse(row: tuple[Any, ...]) -> SignedEntry:
     public_key, tweak, data, revision, kind, signature = row
     try:
         found = Entry(tweak, data, int.from_bytes(revision, "big"), kind)
@@ -129,6 +147,25 @@ class EntryStore:
                 return _read(self._reader, entry)
 
         return await trio.to_thread.run_sync(find, limiter=self._reader_thread)
+
+    async def keys(self, after: bytes, count: int) -> list[bytes]:
+        """Return the next public keys that have entries, in order."""
+
+        def read() -> list[bytes]:
+            with disk_errors("read the registry"):
+                return [key for (key,) in self._reader.execute(_SELECT_KEYS, (after, count))]
+
+        return await trio.to_thread.run_sync(read, limiter=self._reader_thread)
+
+    async def entries_of(self, public_key: bytes, after: bytes, count: int) -> list[SignedEntry]:
+        """Return the next entries of a public key, by their tweak."""
+
+        def read() -> list[SignedEntry]:
+            with disk_errors("read the registry"):
+                values = (public_key, after, count)
+                return [_parse(row) for row in self._reader.execute(_SELECT_OF_KEY, values)]
+
+        return await trio.to_thread.run_sync(read, limiter=self._reader_thread)
 
     async def update(self, signed: SignedEntry) -> None:
         """Store an entry; once this returns, it survives a crash.

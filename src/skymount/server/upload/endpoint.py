@@ -4,6 +4,7 @@ The body is cut into sectors, hashed and written as it arrives. Its metadata and
 follow after the last byte; then all of it is published in one step.
 """
 
+import logging
 import secrets
 from dataclasses import dataclass
 
@@ -17,7 +18,9 @@ from skymount.server.http import responses
 from skymount.server.http.query_params import parse_query
 from skymount.server.http.request_body import stream_body
 from skymount.server.http_error import HttpError, refuse_malformed
+from skymount.server.storage.disk_errors import DiskFullError
 from skymount.server.storage.skyfile_index import SkyfileIndex
+from skymount.server.storage.skyfile_list import SkyfileList
 from skymount.server.storage.skyfile_store import SkyfileStore
 from skymount.server.storage.skykey_store import SkykeyStore
 from skymount.server.upload.multipart_reader import FormReader
@@ -28,6 +31,8 @@ from skymount.wire.http.responses import UploadResult
 from skymount.wire.skyfile_encryption import SkyfileKey
 from skymount.wire.skykey import NONCE_SIZE
 from skymount.wire.skylink import Skylink
+
+_log = logging.getLogger(__name__)
 
 _FAILED = "failed to upload file: "
 
@@ -41,6 +46,7 @@ class UploadEndpoint:
     index: SkyfileIndex
     skykeys: SkykeyStore
     hashing: trio.CapacityLimiter  # threads, over all uploads
+    listed: SkyfileList
 
     async def post(self, request: Request) -> Response:
         content_type = dict(request.scope["headers"]).get(b"content-type", b"").strip()
@@ -55,16 +61,29 @@ class UploadEndpoint:
                     for dialect in PRESETS.values()
                 ),
             )
-            skylink = await self._receive(request, query, content_type)
-        if not query.dryrun:
-            await self.index.add(skylink)
+            skylink = await self.receive(request, query, content_type, PartList(self.config))
         return responses.json_body(
             UploadResult(skylink).encode(), headers=responses.skylink_headers(skylink)
         )
 
-    async def _receive(self, request: Request, query: UploadQuery, content_type: bytes) -> Skylink:
+    async def receive(
+        self, request: Request, query: UploadQuery, content_type: bytes, parts: PartList
+    ) -> Skylink:
+        """Store the body of a request; MalformedError, or HttpError 507 when the disk is full."""
+        try:
+            skylink = await self._receive(request, query, content_type, parts)
+        except DiskFullError as error:
+            _log.error("%s", error)
+            raise HttpError(507, f"{_FAILED}the disk of this portal is full ({error})") from None
+        if not query.dryrun:
+            await self.index.add(skylink)
+            await self.listed.add(skylink)
+        return skylink
+
+    async def _receive(
+        self, request: Request, query: UploadQuery, content_type: bytes, parts: PartList
+    ) -> Skylink:
         config = self.config
-        parts = PartList(config)
         form = FormReader(content_type, parts) if query.is_form else None
         body = stream_body(request, config.max_upload, config.body_timeout, failed=_FAILED)
         keep, key = not query.dryrun, self._key(query)

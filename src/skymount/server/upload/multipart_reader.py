@@ -19,6 +19,7 @@ _SLICE_MIN = 4 << 10  # bytes parsed at once while parts are tiny: about 2 ms of
 _SLICE_MAX = 64 << 10  # otherwise; hypercorn hands over as many at once
 
 _HEADER_LINES_LIMIT = 32  # of one part; browsers send two or three
+_FIELD_LIMIT = 4 << 10  # bytes of a part that is no file
 _BOUNDARY = re.compile(rb"[ -~]{0,255}[!-~]")
 
 
@@ -37,6 +38,7 @@ class FormReader:
         self._name, self._value = bytearray(), bytearray()
         self._header_size = 0
         self._ended = False
+        self._field: bytearray | None = None
         self._slice = _SLICE_MIN
         self._parser = MultipartParser(
             boundary,
@@ -91,9 +93,14 @@ class FormReader:
         self._value.clear()
 
     def _on_headers_finished(self) -> None:
-        self._parts.begin(PartHeader.parse(self._headers), self._size)
+        self._field = self._parts.begin(PartHeader.parse(self._headers), self._size)
 
     def _on_part_data(self, data: bytes, start: int, end: int) -> None:
+        if self._field is not None:
+            self._field += data[start:end]
+            if len(self._field) > _FIELD_LIMIT:
+                raise MalformedError("multipart: a field is too long")
+            return
         self._content.append(data[start:end])
         self._size += end - start
         self._events += 1

@@ -138,8 +138,11 @@ class PartList:
         self._weight = 0
         self._is_directory = False
 
-    def begin(self, part: PartHeader, offset: int) -> None:
-        """Add the next part, whose content begins at `offset` of the whole content."""
+    def begin(self, part: PartHeader, offset: int) -> bytearray | None:
+        """Add the next part, whose content begins at `offset` of the whole content.
+
+        Return None for a file. The bytes of a part that is none are added to what is returned.
+        """
         self._end(offset)
         if part.field not in (FILE_FIELD, DIRECTORY_FIELD):
             raise MalformedError(
@@ -159,6 +162,7 @@ class PartList:
             raise MalformedError("the metadata of the upload is too large")
         self._is_directory |= part.field == DIRECTORY_FIELD or self._count > 1
         self._current, self._start = part, offset
+        return None
 
     def _end(self, offset: int) -> None:
         part, self._current = self._current, None

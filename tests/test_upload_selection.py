@@ -1,13 +1,13 @@
 """Which files of a directory are uploaded."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from skymount.cli.upload_selection import UploadSelection
 from skymount.errors import MalformedError
 from skymount.portal.client.upload_source import directory_sources, empty_directories
-from tests.skymount_process import Sandbox
+from skymount.upload_selection import UploadSelection
 
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n"
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\nAAAA\n"
@@ -50,6 +50,33 @@ def test_a_private_key_is_known_by_its_content(tmp_path: Path) -> None:
     assert sorted(selection.left_out) == sorted(names)
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        "-----BEGIN PRIVATE KEY-----",
+        "-----BEGIN RSA PRIVATE KEY-----",
+        "\n-----BEGIN ENCRYPTED PRIVATE KEY-----",
+        "-----BEGIN PGP PRIVATE KEY BLOCK-----",
+        "PuTTY-User-Key-File-3: ssh-ed25519",
+        "AGE-SECRET-KEY-1QQ",
+    ],
+)
+def test_a_file_that_begins_as_a_private_key_does(tmp_path: Path, header: str) -> None:
+    """It is left out whatever its name is; a text about keys, or a large file, is not."""
+    key = f"{header}\nAAAA\n"
+    about, large = f"It begins with {header}", key + "x" * (64 << 10)
+    make(tmp_path, **{"deploy": key, "about.txt": about, "large.bin": large})
+    selection = UploadSelection()
+    assert taken(tmp_path, selection) == ["about.txt", "large.bin"]
+    assert selection.left_out == ["deploy"]
+
+
+def test_a_pipe_is_not_looked_into(tmp_path: Path) -> None:
+    """Nobody writes to it."""
+    os.mkfifo(tmp_path / "id_pipe")
+    assert not UploadSelection().skips(tmp_path, tmp_path / "id_pipe", False)
+
+
 @pytest.mark.parametrize("name", ["environment.txt", "git/x", "a.envoy", "notes.swpx", "~notes"])
 def test_other_names_are_taken(tmp_path: Path, name: str) -> None:
     assert taken(make(tmp_path, name), UploadSelection()) == [name]
@@ -83,25 +110,3 @@ def test_empty_directories_that_are_left_out_are_no_matter(tmp_path: Path) -> No
     (tmp_path / ".git/refs").mkdir(parents=True)
     (tmp_path / "empty").mkdir()
     assert empty_directories(tmp_path, UploadSelection().skips) == [str(tmp_path / "empty")]
-
-
-def test_one_line_says_what_was_left_out(box: Sandbox) -> None:
-    """Of each command that uploads a directory."""
-    site = make(box.root / "site", "index.html", ".env", ".git/HEAD", *(f"{n}~" for n in range(5)))
-    done = box.skymount("upload", site, site / "index.html")
-    assert done.returncode == 0
-    assert done.stderr == (
-        "skymount: left out: .env, .git, 0~, 1~, 2~ and 2 more; --all takes them along\n"
-    )
-    directory, file = done.stdout.split()
-    assert box.succeed("ls", directory) == "index.html\n"
-    assert box.succeed("cat", file) == "x"
-    everything = box.succeed("upload", "--all", "--exclude", "*~", site).strip()
-    assert box.succeed("ls", everything) == ".env\n.git/\nindex.html\n"
-
-
-def test_several_paths_have_no_name_in_common(box: Sandbox) -> None:
-    make(box.root, "a", "b")
-    for args in (("--name", "c", "a", "b"), ("a", "-")):
-        said = box.fail("upload", *args, code=2)
-        assert said.startswith("--name and standard input go with a single PATH")

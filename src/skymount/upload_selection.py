@@ -1,17 +1,16 @@
 """Which files of a directory are uploaded: not what is hardly meant, as it cannot be recalled."""
 
-from collections.abc import Callable, Iterable
+import os
+import re
+import stat
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
-import click
-
-from skymount.cli.output import escape
 from skymount.errors import MalformedError
-
-F = TypeVar("F", bound=Callable[..., Any])
+from skymount.storage.pipes import open_at_once
 
 IGNORE_FILE = ".skymountignore"
 
@@ -24,6 +23,12 @@ LEFT_OUT = (*_VERSION_CONTROL, *_SECRETS, *_LITTER, IGNORE_FILE)
 _PRIVATE_KEY = b"PRIVATE KEY-----"
 _KEY_NAMES = ("*.pem", "*.key", "id_*", "*_rsa", "*_ed25519")  # they may be other things
 _HEAD = 4096  # bytes of a file in which that is looked for
+
+_KEY_HEADER = re.compile(
+    rb"(?:\xef\xbb\xbf)?\s*"
+    rb"(?:-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|PuTTY-User-Key-File-|AGE-SECRET-KEY-1)"
+)
+_KEY_FILE_LIMIT = 64 << 10  # bytes; a file that begins so, whatever its name, and is no larger
 _IGNORE_LIMIT = 1 << 20  # bytes of an ignore file
 _NAMED = 5  # names in the message
 
@@ -94,53 +99,32 @@ class UploadSelection:
                 raise MalformedError(f"bad pattern of files to leave out: {error}") from None
         return self._specs[where]
 
-    def report(self) -> None:
-        """Say in one line what was left out though no pattern of the user's asked for it."""
+    def report(self) -> str:
+        """Name what was left out though no pattern of the user's asked for it, once; "" if
+        nothing.
+        """
         self.left_out.sort()
         names = self.left_out[:_NAMED]
         more = len(self.left_out) - len(names)
-        if names:
-            text = ", ".join(names) + (f" and {more} more" if more else "")
-            click.echo(f"skymount: left out: {escape(text)}; --all takes them along", err=True)
-            self.left_out.clear()
+        self.left_out.clear()
+        return ", ".join(names) + (f" and {more} more" if more else "")
 
 
 def _is_hardly_meant(path: Path, is_directory: bool) -> bool:
     if any(fnmatchcase(path.name, pattern) for pattern in LEFT_OUT):
         return True
-    if is_directory or not any(fnmatchcase(path.name, pattern) for pattern in _KEY_NAMES):
-        return False
+    return not is_directory and _is_private_key(path)
+
+
+def _is_private_key(path: Path) -> bool:
     try:
-        with path.open("rb") as file:
-            return _PRIVATE_KEY in file.read(_HEAD)
+        with open(path, "rb", opener=open_at_once) as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                return False
+            head = file.read(_HEAD)
     except OSError:
         return False  # the upload says what is wrong with it
-
-
-def selection_options(command: F) -> F:
-    """Add ``--exclude`` and ``--all``; the command gets `selection`."""
-    from functools import wraps
-
-    @wraps(command)
-    def with_selection(excludes: tuple[str, ...], take_all: bool, **parameters: Any) -> Any:
-        return command(selection=UploadSelection(take_all, excludes), **parameters)
-
-    options = (
-        click.option(
-            "--exclude",
-            "excludes",
-            multiple=True,
-            metavar="GLOB",
-            help="Leave out what this pattern matches, as in .gitignore. Repeatable.",
-        ),
-        click.option(
-            "--all",
-            "take_all",
-            is_flag=True,
-            help="Take along .git, .env, .ssh, private keys and the like, too.",
-        ),
-    )
-    found: Any = with_selection
-    for option in reversed(options):
-        found = option(found)
-    return cast("F", found)
+    if found.st_size <= _KEY_FILE_LIMIT and _KEY_HEADER.match(head):
+        return True
+    return _PRIVATE_KEY in head and any(fnmatchcase(path.name, each) for each in _KEY_NAMES)

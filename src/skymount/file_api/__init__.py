@@ -1,0 +1,1 @@
+"""Content as files for Python programs, without a mount (docs/library.md)."""

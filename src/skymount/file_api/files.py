@@ -1,0 +1,78 @@
+"""Finds and opens files, for `skymount.open`, `skymount.Path` and fsspec alike."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import IO, Any
+
+from skymount.content.cache.memory_cache import Data
+from skymount.file_api.entry import Entry
+from skymount.file_api.location import Location
+from skymount.file_api.open_file import OpenFile
+from skymount.file_api.options import FileOptions
+from skymount.file_api.sessions import SESSIONS
+from skymount.fs.skylinks.tree import Tree
+from skymount.wire.skylink import Skylink
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What there is to read with a set of options."""
+
+    options: FileOptions
+
+    @classmethod
+    def of(
+        cls,
+        portals: str | Iterable[str] | None = None,
+        verify: str | None = None,
+        disk_cache: bool | int | str | None = None,
+        api_key: str | None = None,
+    ) -> "Files":
+        return cls(FileOptions.parse(portals, verify, disk_cache, api_key))
+
+    def find(self, location: Location) -> Entry:
+        """Return what is at a location now; OSError as for a path in a file system."""
+        tree = SESSIONS.call(self.options, lambda session: session.tree(location.root), location)
+        return Entry.find(location, tree)
+
+    def find_all(self, locations: Iterable[Location]) -> list[Entry | OSError]:
+        """Find many at once, or return why each one cannot be had."""
+        found: list[Entry | OSError] = []
+        trees: dict[Skylink | str, Tree] = {}
+        for location in locations:
+            try:
+                tree = trees.get(location.root)
+                entry = self.find(location) if tree is None else Entry.find(location, tree)
+                trees[location.root] = entry.tree
+                found.append(entry)
+            except OSError as error:
+                found.append(error)
+        return found
+
+    def open_entry(self, entry: Entry) -> OpenFile:
+        return OpenFile(SESSIONS, self.options, entry)
+
+    def read(self, entry: Entry) -> Data:
+        """Read a whole file."""
+        file = self.open_entry(entry)
+        try:
+            return file.read(0, file.size)
+        finally:
+            file.close()
+
+    def open(
+        self,
+        location: Location,
+        mode: str = "rb",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+    ) -> IO[Any]:
+        """Open a file as Python's own `open` does."""
+        from skymount.file_api.raw_file import opened
+
+        def make() -> OpenFile:
+            return self.open_entry(self.find(location))
+
+        return opened(make, location, mode, buffering, encoding, errors, newline)

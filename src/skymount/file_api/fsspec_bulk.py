@@ -1,0 +1,237 @@
+"""What file systems of fsspec do with whole files: reads of many at once, and copies."""
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from glob import has_magic
+from pathlib import Path
+from typing import Any
+
+from fsspec import AbstractFileSystem
+from fsspec.callbacks import DEFAULT_CALLBACK
+from fsspec.implementations.local import LocalFileSystem, make_path_posix, trailing_sep
+from fsspec.utils import isfilelike
+
+from skymount.file_api.bulk_reads import Failure, read_many
+from skymount.file_api.entry import Entry
+from skymount.file_api.files import Files
+from skymount.file_api.location import SKYLINK, Location
+from skymount.file_api.os_errors import no_change, os_error, translating
+from skymount.file_api.saving import replacing, save
+from skymount.file_api.session import Extent
+from skymount.file_api.sessions import SESSIONS
+from skymount.file_api.uploading import upload
+
+Bytes = bytes | Exception
+
+
+class BulkOperations(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
+    """Copies and reads of many files."""
+
+    files: Files
+
+    def locate(self, path: str | os.PathLike[str]) -> Location:
+        """Return where a path leads; ValueError when it is none."""
+        return Location.parse_plain(self._strip_protocol(path), self.protocol)
+
+    def entry(self, path: str | os.PathLike[str]) -> Entry:
+        return self.files.find(self.locate(path))
+
+    def expand_path(
+        self,
+        path: Any,
+        recursive: bool = False,
+        maxdepth: int | None = None,
+        assume_literal: bool = False,
+        **kwargs: Any,
+    ) -> list[str]:
+        """Return all paths that are meant. A name that is there is no pattern, whatever it has."""
+        given = [path] if isinstance(path, str | os.PathLike) else list(path)
+        found: set[str] = set()
+        for each in map(self._strip_protocol, given):
+            is_literal = assume_literal or not has_magic(each) or self.exists(each)
+            try:
+                found |= set(
+                    super().expand_path(
+                        [each], recursive, maxdepth, assume_literal=is_literal, **kwargs
+                    )
+                )
+            except FileNotFoundError:
+                continue
+        if not found:
+            shown = ", ".join(map(str, given))
+            raise FileNotFoundError(*os_error(2, shown).args, shown)
+        return sorted(found)
+
+    # Reading
+
+    def cat_file(
+        self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any
+    ) -> bytes:
+        """Return the bytes of a file; `start` and `end` are those of a slice."""
+        entry = self.entry(path)
+        begin, stop, _ = slice(start, end).indices(entry.size)
+        file = self.files.open_entry(entry)
+        try:
+            return bytes(file.read(begin, stop))
+        finally:
+            file.close()
+
+    def cat_ranges(
+        self,
+        paths: Sequence[str],
+        starts: int | Sequence[int | None] | None,
+        ends: int | Sequence[int | None] | None,
+        max_gap: int | None = None,
+        on_error: str = "return",
+        **kwargs: Any,
+    ) -> list[Bytes]:
+        """Read ranges of files, all at once; those at most `max_gap` bytes apart are one read."""
+        if not isinstance(paths, list):
+            raise TypeError("paths must be a list")
+        count = len(paths)
+        first = list(starts) if isinstance(starts, Sequence) else [starts] * count
+        last = list(ends) if isinstance(ends, Sequence) else [ends] * count
+        if not len(first) == len(last) == count:
+            raise ValueError("there must be as many starts and ends as paths")
+        found = self._read(paths, [slice(*each) for each in zip(first, last, strict=True)], max_gap)
+        for each in found:
+            if isinstance(each, Exception) and on_error != "return":
+                raise each
+        return found
+
+    def cat(
+        self, path: Any, recursive: bool = False, on_error: str = "raise", **kwargs: Any
+    ) -> bytes | dict[str, Bytes]:
+        """Return the bytes of a file, or those of many by their paths, which are read at once."""
+        paths = self.expand_path(path, recursive=recursive)
+        is_single = isinstance(path, str | os.PathLike) and paths == [self._strip_protocol(path)]
+        if is_single and not (recursive and self.isdir(paths[0])):
+            return self.cat_file(paths[0], **kwargs)
+        if recursive:
+            paths = [each for each in paths if not self.isdir(each)]
+        part = slice(kwargs.get("start"), kwargs.get("end"))
+        found = dict(zip(paths, self._read(paths, [part] * len(paths)), strict=True))
+        failures = [each for each in found.values() if isinstance(each, Exception)]
+        if failures and on_error == "raise":
+            raise failures[0]
+        if on_error == "omit":
+            return {name: each for name, each in found.items() if isinstance(each, bytes)}
+        return found
+
+    def _read(
+        self, paths: Sequence[str], parts: Sequence[slice], max_gap: int | None = None
+    ) -> list[Bytes]:
+        """Read a part of each file, or return why that cannot be done."""
+        entries = self.files.find_all([self.locate(path) for path in paths])
+        wanted: dict[int, tuple[Extent, int, int]] = {}
+        result: list[Bytes] = [b""] * len(paths)
+        for number, (entry, part) in enumerate(zip(entries, parts, strict=True)):
+            try:
+                if isinstance(entry, Exception):
+                    raise entry
+                begin, stop, _ = part.indices(entry.file.size)
+                extent = Extent(entry.tree.skyfile, entry.file.offset, entry.file.size)
+                wanted[number] = extent, begin, max(0, stop - begin)
+            except OSError as error:
+                result[number] = error
+        if wanted:
+            read = partial(read_many, wanted=list(wanted.values()), max_gap=max_gap)
+            found = SESSIONS.run(self.files.options, read, paths[0])
+            for number, each in zip(wanted, found, strict=True):
+                link = self.unstrip_protocol(paths[number])
+                result[number] = each if isinstance(each, bytes) else _os_error(each, link)
+        return result
+
+    # Copies to this machine
+
+    def get_file(
+        self,
+        rpath: str,
+        lpath: Any = None,
+        callback: Any = DEFAULT_CALLBACK,
+        outfile: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Copy a file; one that is there already stays until the copy is complete."""
+        entry = self.entry(rpath)
+        into = lpath if outfile is None and isfilelike(lpath) else outfile
+        if entry.is_directory and into is None:
+            os.makedirs(lpath, exist_ok=True)
+            return
+        file = self.files.open_entry(entry)
+        try:
+            callback.set_size(file.size)
+            if into is not None:
+                save(file, into, callback.relative_update)
+                return
+            os.makedirs(os.path.dirname(os.path.abspath(lpath)), exist_ok=True)
+            with replacing(os.fspath(lpath)) as local:
+                save(file, local, callback.relative_update)
+        finally:
+            file.close()
+
+    def get(
+        self,
+        rpath: Any,
+        lpath: Any,
+        recursive: bool = False,
+        callback: Any = DEFAULT_CALLBACK,
+        maxdepth: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Copy files to this machine, as in all file systems of fsspec."""
+        is_literal = isinstance(rpath, str) and has_magic(rpath) and self.isfile(rpath)
+        if is_literal and isinstance(lpath, str | os.PathLike):
+            local = make_path_posix(os.fspath(lpath))
+            if trailing_sep(os.fspath(lpath)) or LocalFileSystem().isdir(local):
+                local = f"{local.rstrip('/')}/{rpath.rpartition('/')[2]}"
+            rpath, lpath = [self._strip_protocol(rpath)], [local]
+        elif isinstance(lpath, os.PathLike):
+            lpath = os.fspath(lpath)
+        super().get(rpath, lpath, recursive, callback, maxdepth, **kwargs)
+
+    # Uploads
+
+    def put(
+        self,
+        lpath: str | os.PathLike[str],
+        rpath: str = "",
+        recursive: bool = False,
+        callback: Any = DEFAULT_CALLBACK,
+        maxdepth: int | None = None,
+        *,
+        take_all: bool = False,
+        **kwargs: Any,
+    ) -> str:
+        """Upload a file, or with `recursive` a directory; return its link, ``skylink://…``.
+
+        That is always a new skylink, so `rpath` stays empty. What `skymount upload` leaves out is
+        left out with a warning, unless `take_all`.
+        """
+        if self.protocol != SKYLINK or self._strip_protocol(rpath):
+            raise no_change(rpath or f"{self.protocol}://")
+        if not isinstance(lpath, str | os.PathLike):
+            raise TypeError("put uploads one file or one directory: name its path")
+        path = Path(lpath).expanduser()
+        if not path.exists():
+            raise os_error(2, path)
+        if path.is_dir() and not recursive:
+            raise IsADirectoryError(*os_error(21, path, "add recursive=True").args, str(path))
+        skylink = upload(self.files, path, take_all=take_all, progress=partial(_report, callback))
+        return f"{SKYLINK}://{skylink}"
+
+
+def _report(callback: Any, sent: int, total: int | None) -> None:
+    if total is not None:
+        callback.set_size(total)
+    callback.absolute_update(sent)
+
+
+def _os_error(failure: Failure, link: str) -> OSError:
+    """Return the error that a caller gets of a failure."""
+    try:
+        with translating(link):
+            raise failure
+    except OSError as error:
+        return error

@@ -1,0 +1,161 @@
+"""The file systems ``skylink`` and ``skyhns`` of fsspec, which find them by their entry points."""
+
+import hashlib
+import os
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+from skymount.file_api.entry import Entry
+from skymount.file_api.files import Files
+from skymount.file_api.fsspec_bulk import BulkOperations
+from skymount.file_api.fsspec_file import SkylinkFile
+from skymount.file_api.location import SKYHNS, SKYLINK
+from skymount.file_api.os_errors import no_change
+from skymount.file_api.raw_file import check_mode
+
+_ROOT = {"name": "", "size": 0, "type": "directory"}
+"""What is above all skylinks: there is no list of them."""
+
+
+class SkylinkFileSystem(BulkOperations):
+    """``skylink://<skylink>/<path>``: content that never changes, verified while it is read.
+
+    Options that are not given are those of the configuration (docs/library.md).
+    """
+
+    protocol = SKYLINK
+
+    def __init__(
+        self,
+        portals: str | Iterable[str] | None = None,
+        verify: str | None = None,
+        disk_cache: bool | int | str | None = None,
+        api_key: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.files = Files.of(portals, verify, disk_cache, api_key)
+
+    # What is there
+
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
+        """List a directory; a file is listed as itself."""
+        if not self._strip_protocol(path):
+            return []
+        entry = self.entry(path)
+        found = entry.children() if entry.is_directory else iter([entry])
+        return [each.info() if detail else each.location.path for each in found]
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        """Describe a file or directory: also its `skylink`, and how far it is `verified`."""
+        return self.entry(path).info() if self._strip_protocol(path) else dict(_ROOT)
+
+    def exists(self, path: str, **kwargs: Any) -> bool:
+        """Whether something is there; OSError when no portal answers."""
+        try:
+            self.info(path)
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            return False
+        return True
+
+    def isdir(self, path: str) -> bool:
+        return self.exists(path) and self.info(path)["type"] == "directory"
+
+    def isfile(self, path: str) -> bool:
+        return self.exists(path) and self.info(path)["type"] == "file"
+
+    def find(
+        self,
+        path: str,
+        maxdepth: int | None = None,
+        withdirs: bool = False,
+        detail: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """List all files below a path, sorted by their names; none where nothing is."""
+        if maxdepth is not None and maxdepth < 1:
+            raise ValueError("maxdepth must be at least 1")
+        try:
+            entries = self._below(path, maxdepth, withdirs)
+        except (FileNotFoundError, NotADirectoryError):
+            entries = []
+        found = {entry.location.path: entry for entry in entries}
+        names = sorted(found)
+        return {name: found[name].info() for name in names} if detail else names
+
+    def _below(self, path: str, maxdepth: int | None, withdirs: bool) -> list[Entry]:
+        if not self._strip_protocol(path):
+            return []
+        entry = self.entry(path)
+        if not entry.is_directory:
+            return [entry]
+        found = entry.descendants(maxdepth)
+        if withdirs:
+            return [entry, *found]
+        return [each for each in found if not each.is_directory]
+
+    def du(
+        self,
+        path: str,
+        total: bool = True,
+        maxdepth: int | None = None,
+        withdirs: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Return the bytes of all files below a path, or of each."""
+        found = self.find(path, maxdepth=maxdepth, withdirs=withdirs, detail=True)
+        sizes = {name: info["size"] for name, info in found.items()}
+        return sum(sizes.values()) if total else sizes
+
+    def checksum(self, path: str) -> str:
+        """Return the Merkle root of the skyfile that a path is in, as hex digits.
+
+        Two paths with the same root and the same names below it are the same content.
+        """
+        return self.entry(path).tree.skyfile.skylink.root.hex()
+
+    def ukey(self, path: str) -> str:
+        """Return a hash of what is read there now; it changes when a name moves."""
+        entry = self.entry(path)
+        named = "/".join((str(entry.tree.skyfile.skylink), *entry.location.names))
+        return hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()
+
+    # Files
+
+    def _open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        autocommit: bool = True,
+        cache_options: dict[str, Any] | None = None,
+        cache_type: str | None = None,
+        size: int | None = None,
+        **kwargs: Any,
+    ) -> SkylinkFile:
+        check_mode(mode, self.unstrip_protocol(path))
+        file = self.files.open_entry(self.entry(path))
+        return SkylinkFile(self, path, file, block_size, cache_type, cache_options, **kwargs)
+
+    # What would change something
+
+    def _refuse(self, path: Any, *args: Any, **kwargs: Any) -> NoReturn:
+        shown = path if isinstance(path, str | os.PathLike) else next(iter(path), "")
+        raise no_change(self.unstrip_protocol(self._strip_protocol(shown)))
+
+    mkdir = makedirs = rmdir = touch = pipe_file = rm_file = _rm = rm = _refuse
+
+    def cp_file(self, path1: str, path2: str, **kwargs: Any) -> NoReturn:
+        self._refuse(path2)
+
+    def put_file(self, lpath: str, rpath: str, *args: Any, **kwargs: Any) -> NoReturn:
+        self._refuse(rpath)
+
+    def mv(self, path1: str, path2: str, **kwargs: Any) -> NoReturn:
+        self._refuse(path1)
+
+
+class SkyhnsFileSystem(SkylinkFileSystem):
+    """``skyhns://<domain>/<path>``: what a domain leads to now, which no portal can prove."""
+
+    protocol = SKYHNS

@@ -1,0 +1,272 @@
+"""`skymount.Path`: what `pathlib.Path` has for reading; `skymount.open` and `skymount.listdir`."""
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from functools import total_ordering
+from pathlib import PurePosixPath
+from typing import IO, Any, cast
+
+from skymount.errors import MalformedError
+from skymount.file_api.entry import Entry
+from skymount.file_api.files import Files
+from skymount.file_api.location import Location
+
+_MAGIC = frozenset("*?[")
+
+
+@total_ordering
+class Path:
+    """A file or directory of a skylink or a domain.
+
+    `link` and the options are those of `skymount.open`. Names that are joined to it are taken as
+    they stand.
+    """
+
+    _location: Location
+    _files: Files
+
+    def __init__(
+        self,
+        link: "str | Path",
+        *,
+        portals: str | Sequence[str] | None = None,
+        verify: str | None = None,
+        disk_cache: bool | int | str | None = None,
+        api_key: str | None = None,
+    ) -> None:
+        given = (portals, verify, disk_cache, api_key)
+        if not isinstance(link, Path):
+            self._location, self._files = Location.parse(link), Files.of(*given)
+        else:
+            has_own = given != (None, None, None, None)
+            self._location = link._location
+            self._files = Files.of(*given) if has_own else link._files
+        self._pure = PurePosixPath("/", *self._location.names)
+
+    def _at(self, pure: PurePosixPath) -> "Path":
+        made = Path.__new__(Path)
+        made._location = Location(self._location.root, pure.parts[1:])
+        made._files = self._files
+        made._pure = pure
+        return made
+
+    # Names
+
+    def __str__(self) -> str:
+        return str(self._location)
+
+    def __repr__(self) -> str:
+        return f"Path({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Path) and self._key == other._key
+
+    def __lt__(self, other: "Path") -> bool:
+        return self._key < other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    @property
+    def _key(self) -> tuple[str, ...]:
+        return (self.anchor, *self._location.names)
+
+    @property
+    def anchor(self) -> str:
+        """The skylink or domain, with its protocol."""
+        return f"{self._location.protocol}://{self._location.root}"
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return self._key
+
+    @property
+    def name(self) -> str:
+        return self._pure.name
+
+    @property
+    def stem(self) -> str:
+        return self._pure.stem
+
+    @property
+    def suffix(self) -> str:
+        return self._pure.suffix
+
+    @property
+    def suffixes(self) -> list[str]:
+        return self._pure.suffixes
+
+    @property
+    def parent(self) -> "Path":
+        return self._at(self._pure.parent)
+
+    @property
+    def parents(self) -> tuple["Path", ...]:
+        return tuple(map(self._at, self._pure.parents))
+
+    def __truediv__(self, name: str) -> "Path":
+        return self.joinpath(name)
+
+    def joinpath(self, *names: str) -> "Path":
+        return self._at(self._pure.joinpath(*names))
+
+    def with_name(self, name: str) -> "Path":
+        return self._at(self._pure.with_name(name))
+
+    def with_suffix(self, suffix: str) -> "Path":
+        return self._at(self._pure.with_suffix(suffix))
+
+    def is_relative_to(self, other: "Path") -> bool:
+        return self.anchor == other.anchor and self._pure.is_relative_to(other._pure)
+
+    def relative_to(self, other: "Path") -> PurePosixPath:
+        if not self.is_relative_to(other):
+            raise MalformedError(f"{str(self)!r} is not in the subpath of {str(other)!r}")
+        return self._pure.relative_to(other._pure)
+
+    def match(self, pattern: str) -> bool:
+        return self._pure.match(pattern)
+
+    # What is there
+
+    def _entry(self) -> Entry:
+        return self._files.find(self._location)
+
+    def _is(self, what: str) -> bool:
+        try:
+            entry = self._entry()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return what == "any" or entry.is_directory == (what == "directory")
+
+    def exists(self) -> bool:
+        return self._is("any")
+
+    def is_file(self) -> bool:
+        return self._is("file")
+
+    def is_dir(self) -> bool:
+        return self._is("directory")
+
+    def stat(self) -> os.stat_result:
+        """Type, mode and size; there are no times and owners."""
+        entry = self._entry()
+        mode = stat.S_IFDIR | 0o555 if entry.is_directory else entry.file.mode
+        return os.stat_result((mode, 0, 0, 1, 0, 0, entry.size, 0, 0, 0))
+
+    @property
+    def verified(self) -> str:
+        """How far the content is verified: "yes", "partly" or "no"."""
+        return self._entry().verified.value
+
+    def iterdir(self) -> Iterator["Path"]:
+        """Yield what is in a directory; NotADirectoryError for a file, at once."""
+        return map(self._of_entry, self._entry().children())
+
+    def _of_entry(self, entry: Entry) -> "Path":
+        return self._at(PurePosixPath("/", *entry.location.names))
+
+    def walk(self) -> Iterator[tuple["Path", list[str], list[str]]]:
+        """Yield (directory, names of directories, names of files) from the top down."""
+        yield from self._walk(self._entry())
+
+    def _walk(self, entry: Entry) -> Iterator[tuple["Path", list[str], list[str]]]:
+        below = {child.location.names[-1]: child for child in entry.children()}
+        directories = [name for name, child in below.items() if child.is_directory]
+        files = [name for name, child in below.items() if not child.is_directory]
+        yield self._of_entry(entry), directories, files
+        for name in directories:
+            yield from self._walk(below[name])
+
+    def glob(self, pattern: str) -> Iterator["Path"]:
+        """Yield what is below and matches a pattern; ``**`` stands for any directories."""
+        parts = PurePosixPath(pattern).parts
+        if not parts:
+            raise MalformedError(f"unacceptable pattern: {pattern!r}")
+        if parts[0] == "/":
+            raise NotImplementedError("absolute patterns are not supported")
+        found = {entry.location: None for entry in _select(self._entry(), parts)}
+        for location in found:
+            yield self._at(PurePosixPath("/", *location.names))
+
+    def rglob(self, pattern: str) -> Iterator["Path"]:
+        return self.glob(f"**/{pattern}")
+
+    # Content
+
+    def open(
+        self,
+        mode: str = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+    ) -> IO[Any]:
+        return self._files.open(self._location, mode, buffering, encoding, errors, newline)
+
+    def read_bytes(self) -> bytes:
+        return bytes(self._files.read(self._entry()))
+
+    def read_text(self, encoding: str | None = None, errors: str | None = None) -> str:
+        with self.open("r", encoding=encoding, errors=errors) as file:
+            return cast("str", file.read())
+
+
+def _select(entry: Entry, parts: tuple[str, ...]) -> Iterator[Entry]:
+    if not parts:
+        yield entry
+        return
+    first, rest = parts[0], parts[1:]
+    if not entry.is_directory:
+        return
+    if first == "**":
+        yield from _select(entry, rest)
+        for child in entry.children():
+            if child.is_directory:
+                yield from _select(child, parts)
+            elif not rest:
+                yield child
+        return
+    for child in entry.children():
+        name = child.location.names[-1]
+        if fnmatchcase(name, first) if _MAGIC & set(first) else name == first:
+            yield from _select(child, rest)
+
+
+def open(  # noqa: A001 - it is called as `skymount.open`
+    link: str | Path,
+    mode: str = "rb",
+    portals: str | Sequence[str] | None = None,
+    *,
+    buffering: int = -1,
+    encoding: str | None = None,
+    errors: str | None = None,
+    newline: str | None = None,
+    verify: str | None = None,
+    disk_cache: bool | int | str | None = None,
+    api_key: str | None = None,
+) -> IO[Any]:
+    """Open a file of a skylink or a domain, as Python's own `open` does; only for reading.
+
+    `link` is ``skylink://<skylink>/<path>`` or ``skyhns://<domain>/<path>``, or a link in any other
+    form. The other options say how to read it, in place of the configuration (docs/library.md).
+
+    OSError of the kind that `open` would raise, ValueError for a link or an option that is none.
+    """
+    path = Path(link, portals=portals, verify=verify, disk_cache=disk_cache, api_key=api_key)
+    return path.open(mode, buffering, encoding, errors, newline)
+
+
+def listdir(
+    link: str | Path,
+    portals: str | Sequence[str] | None = None,
+    *,
+    verify: str | None = None,
+    disk_cache: bool | int | str | None = None,
+    api_key: str | None = None,
+) -> list[str]:
+    """Return the names in a directory; arguments and errors are those of `open`."""
+    path = Path(link, portals=portals, verify=verify, disk_cache=disk_cache, api_key=api_key)
+    return [child.name for child in path.iterdir()]

@@ -1,0 +1,170 @@
+"""What reads files for one set of options, in trio: portals, caches, and the trees used last."""
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from dataclasses import dataclass, replace
+
+import trio
+from cachetools import LRUCache
+
+from skymount.config import Config
+from skymount.content.cache import block_store
+from skymount.content.cache.block_store import BlockStore
+from skymount.content.cache.disk_cache import DiskCache
+from skymount.content.cache.memory_cache import Data, MemoryCache
+from skymount.content.cache.write_behind import open_write_behind
+from skymount.content.fetch.reader import ContentFile, ContentReader, open_reader
+from skymount.content.fetch.skyfile_loader import SkyfileLoader
+from skymount.content.model.skyfile import Skyfile
+from skymount.errors import CacheError
+from skymount.file_api.options import FileOptions, with_default_portal
+from skymount.fs.skylinks.tree import Tree
+from skymount.portal.failover.portals import Portals, open_portals
+from skymount.portal.registry.lazy_registry import LazyRegistry
+from skymount.portal.registry.name_resolver import NameResolver
+from skymount.portal.verify_policy import Verified
+from skymount.wire.skylink import Skylink
+
+log = logging.getLogger(__name__)
+
+_SILENT_PORTALS = 3  # that one operation has the time to try one after another
+_MIN_MEMORY_CACHE = 16 << 20  # bytes; a chunk has 4 MiB, and some are read ahead
+_MAX_MEMORY_CACHE = 128 << 20
+_TREES = 64 << 20  # bytes of the trees that are kept
+_LEAST_TREE = 64 << 10  # bytes that a tree counts as at least
+_PROVISIONAL = 15.0  # seconds for which a tree that is not confirmed is used
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A part of a skyfile's payload: a file."""
+
+    skyfile: Skyfile
+    start: int
+    size: int
+
+
+class Session:
+    """Reads content. Everything async runs in the trio thread that opened it."""
+
+    def __init__(
+        self, config: Config, portals: Portals, reader: ContentReader, registry: LazyRegistry
+    ) -> None:
+        self.config = config
+        self.portals = portals
+        self.reader = reader
+        self._registry = registry
+        self._resolver: NameResolver | None = None
+        self._resolving = trio.Lock()
+        self._trees = _TreeCache(reader)
+        self._provisional: dict[Skylink, float] = {}
+        self._loading: dict[Skylink, trio.Lock] = {}
+        self._files: dict[int, ContentFile] = {}
+
+    async def tree(self, root: Skylink | str) -> Tree:
+        """Return the tree that a skylink or a domain leads to now."""
+        if isinstance(root, Skylink) and root.version == 1:
+            return await self._load(root)
+        found = await (await self._names()).resolve(root)
+        tree = await self._load(found.skylink)
+        if found.verified:
+            return tree
+        return Tree(replace(tree.skyfile, verified=Verified.NO))
+
+    async def _names(self) -> NameResolver:
+        async with self._resolving:
+            if self._resolver is None:
+                self._resolver = await self._registry.name_resolver()
+                self._resolver.set_ttl(self.config.hns_ttl)
+        return self._resolver
+
+    async def _load(self, skylink: Skylink) -> Tree:
+        lock = self._loading.setdefault(skylink, trio.Lock())
+        try:
+            async with lock:
+                if found := self._known(skylink):
+                    return found
+                tree = Tree(await self.reader.load(skylink))
+                if tree.skyfile.is_provisional:
+                    self._provisional[skylink] = trio.current_time() + _PROVISIONAL
+                if _weight(tree) <= _TREES:
+                    self._trees[skylink] = tree
+                return tree
+        finally:
+            if not lock.statistics().tasks_waiting:
+                self._loading.pop(skylink, None)
+
+    def _known(self, skylink: Skylink) -> Tree | None:
+        if trio.current_time() < self._provisional.get(skylink, trio.current_time() + 1):
+            return self._trees.get(skylink)
+        del self._provisional[skylink]
+        self._trees.pop(skylink, None)
+        return None
+
+    async def read(self, number: int, extent: Extent, offset: int, length: int) -> Data:
+        """Read up to `length` bytes of the open file of a number, which this opens if need be."""
+        file = self._files.get(number)
+        if file is None:
+            file = self.reader.open(extent.skyfile, extent.start, extent.size)
+            self._files[number] = file
+        found = file.ready(offset, length)
+        return await file.wait(offset, length) if found is None else found
+
+    async def read_once(self, extent: Extent, offset: int, length: int) -> Data:
+        """Read a part of a file that is not kept open."""
+        return await self.reader.read(extent.skyfile, extent.start + offset, length)
+
+    def close_file(self, number: int) -> None:
+        file = self._files.pop(number, None)
+        if file is not None:
+            file.close()
+
+
+class _TreeCache(LRUCache[Skylink, Tree]):
+    """The trees used last; the reader forgets those that are evicted."""
+
+    def __init__(self, reader: ContentReader) -> None:
+        super().__init__(_TREES, getsizeof=_weight)
+        self._reader = reader
+
+    def popitem(self) -> tuple[Skylink, Tree]:
+        skylink, tree = super().popitem()
+        self._reader.forget(tree.skyfile)
+        return skylink, tree
+
+
+def _weight(tree: Tree) -> int:
+    return max(_LEAST_TREE, len(tree.listing.packed) + len(tree.skyfile.fanout))
+
+
+@asynccontextmanager
+async def open_session(options: FileOptions) -> AsyncIterator[Session]:
+    """Open what the options say; what runs in it ends with the block."""
+    config = with_default_portal(options.load())
+    async with AsyncExitStack() as stack:
+        portals = await stack.enter_async_context(
+            open_portals(config.portal_options, config.timeout / _SILENT_PORTALS)
+        )
+        cache = MemoryCache(min(max(config.memory_cache, _MIN_MEMORY_CACHE), _MAX_MEMORY_CACHE))
+        disk_cache = await _open_disk_cache(stack, config, cache)
+        loader = SkyfileLoader(portals, config.verify)
+        reader = await stack.enter_async_context(open_reader(portals, loader, cache, disk_cache))
+        registry = stack.enter_context(closing(LazyRegistry(portals, config.verify, log.warning)))
+        yield Session(config, portals, reader, registry)
+
+
+async def _open_disk_cache(
+    stack: AsyncExitStack, config: Config, cache: MemoryCache
+) -> DiskCache | None:
+    if not config.disk_cache:
+        return None
+    try:
+        store = await trio.to_thread.run_sync(
+            BlockStore.open, block_store.default_path(), config.disk_cache, cache.buffers
+        )
+    except CacheError as error:
+        log.warning("%s; nothing is kept on disk", error)
+        return None
+    queue = await stack.enter_async_context(open_write_behind(store))
+    return DiskCache(queue, config.portal_urls, config.verify)

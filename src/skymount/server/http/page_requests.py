@@ -1,0 +1,33 @@
+"""Which requests are for pages: those of a browser that shows what it gets to its user."""
+
+import re
+from collections.abc import Mapping
+
+PAGES = "/-/"
+"""Below it are the portal's own pages, besides ``/``. No skylink begins so."""
+ASSETS = f"{PAGES}assets/"
+"""Below it are the pages' styles and scripts, the same for everybody."""
+HOST, IS_ISOLATED = "skymount.host", "skymount.is_isolated"
+"""Keys of a scope: the `RequestHost`, and whether content is kept off the portal's own origin."""
+
+_HTML = re.compile(r"(?:^|,)\s*text/html\s*(?:;[^,]*)?(?:,|$)", re.IGNORECASE)
+_REFUSED = re.compile(
+    r"(?:^|,)\s*text/html\s*;(?:[^,]*;)?\s*q=0(?:\.0*)?\s*(?:[;,]|$)", re.IGNORECASE
+)
+
+
+def accepts_html(headers: Mapping[str, str]) -> bool:
+    """Whether a request names ``text/html`` among what it accepts; wildcards do not count."""
+    accept = headers.get("accept", "")
+    return bool(_HTML.search(accept)) and not _REFUSED.search(accept)
+
+
+def is_page_path(path: str) -> bool:
+    """Whether a path is one of the portal's own pages, which no other page may use."""
+    return path == "/" or path.startswith(PAGES)
+
+
+def wants_page(method: str, path: str, headers: Mapping[str, str]) -> bool:
+    """Whether an answer, be it an error, is to be a page."""
+    is_shown = method in ("GET", "HEAD") or is_page_path(path)
+    return is_shown and accepts_html(headers)

@@ -1,0 +1,70 @@
+"""Hosts of content: where a skylink has an origin of its own, apart from the portal's pages."""
+
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+from starlette.requests import Request
+
+from skymount.errors import MalformedError
+from skymount.server.http.host_header import RequestHost
+from skymount.server.http.page_requests import HOST, IS_ISOLATED
+from skymount.wire.dialect import PRESETS
+from skymount.wire.hns import parse_domain
+from skymount.wire.skylink import Skylink
+
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_BY_SKYLINK = ("/file/", *(f"{dialect.path('skylink')}/" for dialect in PRESETS.values()), "/")
+
+
+@dataclass(frozen=True, slots=True)
+class ContentHosts:
+    """Finds the host of content. URLs have no scheme, as a proxy may speak TLS for the portal."""
+
+    name: str
+    """Below it are the hosts of content, where the portal is not used by loopback; or empty."""
+
+    def url(self, request: Request) -> str:
+        """Return where the content of a request is under a host of its own, or empty."""
+        host: RequestHost = request.scope[HOST]
+        if host.content or not request.scope[IS_ISOLATED]:
+            return ""
+        path = request.scope["path"]
+        if path.startswith("/hns/"):
+            domain, _, below = path.removeprefix("/hns/").partition("/")
+            try:
+                label = f"{parse_domain(unquote(domain, errors='strict'))}.hns"
+            except (MalformedError, UnicodeDecodeError):
+                return ""
+        else:
+            prefix = next(each for each in _BY_SKYLINK if path.startswith(each))
+            link, _, below = path.removeprefix(prefix).partition("/")
+            label = Skylink.parse(link).base32
+        query = request.scope["query_string"].decode("latin-1")
+        target = f"/{below}" + (f"?{query}" if query else "")
+        return self._join(host, label, target)
+
+    def url_of(self, request: Request, skylink: Skylink, path: str) -> str:
+        """Return where a file of a skylink is under a host of its own, or empty."""
+        if not request.scope[IS_ISOLATED]:
+            return ""
+        return self._join(request.scope[HOST], skylink.base32, f"/{quote(path)}")
+
+    def _join(self, host: RequestHost, label: str, target: str) -> str:
+        if host.name in _LOOPBACK or host.name.endswith(".localhost"):
+            parent = "localhost"
+        else:
+            parent = self.name
+        if not parent:
+            return ""
+        authority = f"{label}.{parent}" + (f":{host.port}" if host.port else "")
+        try:
+            content = RequestHost.parse(authority).content
+        except MalformedError:  # a domain with longer labels than a host name may have
+            return ""
+        return f"//{authority}{target}" if content else ""
+
+
+def portal_url(request: Request) -> str:
+    """Return the URL of the portal itself for a page at a host of content; else empty."""
+    host: RequestHost | None = request.scope.get(HOST)
+    return f"//{host.authority}" if host is not None and host.content else ""

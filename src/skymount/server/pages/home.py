@@ -1,0 +1,123 @@
+"""The first page: upload, what was uploaded just now, and what is stored; and signing in."""
+
+from dataclasses import dataclass
+
+import trio
+from starlette.requests import Request
+from starlette.responses import Response
+
+from skymount.errors import MalformedError
+from skymount.server.config import PortalConfig
+from skymount.server.http import responses
+from skymount.server.http.page_requests import accepts_html
+from skymount.server.http.query_params import Params, form_params, parse_query
+from skymount.server.http.request_body import read_body
+from skymount.server.http_error import HttpError
+from skymount.server.pages.listing import page_number
+from skymount.server.pages.rendering import render_page
+from skymount.server.pages.sessions import TOKEN_FIELD, Sessions
+from skymount.server.storage.skyfile_list import SkyfileList
+from skymount.server.storage.skyfile_store import SkyfileStore
+from skymount.wire.skylink import Skylink
+
+ROWS = 50
+
+_FORM_LIMIT = 16 << 10  # bytes of the form with the password
+_SEARCH_LIMIT = 200  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What `/?stored=` asks about."""
+
+    link: str
+    is_here: bool
+    name: str = ""
+    size: int = 0
+    files: int = 0
+    mount_paths: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HomePage:
+    """The first page of one portal."""
+
+    config: PortalConfig
+    sessions: Sessions
+    store: SkyfileStore
+    listed: SkyfileList
+
+    async def get(self, request: Request) -> Response:
+        if not accepts_html(request.headers):
+            raise HttpError(404, "Not Found")
+        session = self.sessions.find(request)
+        if session is None:
+            return await self.ask_password(request)
+        query = parse_query(request.scope["query_string"])
+        search = query.get("q", "")[:_SEARCH_LIMIT].strip()
+        number = page_number(query.get("page", ""))
+        found = await self.listed.page(search, (number - 1) * ROWS, ROWS)
+        return await render_page(
+            request,
+            "home.html",
+            found=found,
+            number=number,
+            pages=max(1, -(-found.total // ROWS)),
+            search=search,
+            stored=await self._stored(query),
+            token=self.sessions.token(session),
+            limit=self.config.max_upload,
+            signed_in=bool(session),
+        )
+
+    async def _stored(self, query: Params) -> Stored | None:
+        link = query.get("stored", "")
+        if not link:
+            return None
+        try:
+            skylink = Skylink.parse(link)
+        except MalformedError:
+            return Stored(link[:_SEARCH_LIMIT], is_here=False)
+        link = str(skylink)
+        if await trio.to_thread.run_sync(self.store.find, skylink) is None:
+            return Stored(link, is_here=False)
+        mounts = await trio.to_thread.run_sync(self.config.find_mounts)
+        paths = tuple(f"{path}/skylinks/{link}" for path in sorted(mounts))
+        page = await self.listed.page(link, 0, ROWS)
+        for row in page.rows:
+            if row.skylink == link:
+                return Stored(link, True, row.name, row.size, row.files, paths)
+        return Stored(link, is_here=True, mount_paths=paths)
+
+    async def ask_password(self, request: Request, *, is_wrong: bool = False) -> Response:
+        """Answer with the form to sign in, which leads back to where the request was for."""
+        token = self.sessions.token("")
+        return await render_page(
+            request,
+            "sign_in.html",
+            status=403 if is_wrong else 200,
+            token=token,
+            is_wrong=is_wrong,
+        )
+
+    async def sign_in(self, request: Request) -> Response:
+        form = await self._form(request)
+        self.sessions.check(request, "", form.get(TOKEN_FIELD, ""))
+        try:
+            cookie = self.sessions.sign_in(request, form.get("password", "").encode())
+        except HttpError:
+            return await self.ask_password(request, is_wrong=True)
+        return _to_home(cookie)
+
+    async def sign_out(self, request: Request) -> Response:
+        form = await self._form(request)
+        self.sessions.check(request, self.sessions.find(request) or "", form.get(TOKEN_FIELD, ""))
+        return _to_home(self.sessions.sign_out(request))
+
+    async def _form(self, request: Request) -> Params:
+        body = await read_body(request, _FORM_LIMIT, self.config.body_timeout)
+        return form_params(request, body)
+
+
+def _to_home(cookie: str) -> Response:
+    return responses.BytesResponse(303, [("Location", "/"), ("Set-Cookie", cookie)])

@@ -1,0 +1,144 @@
+"""A thread of its own that runs trio, for callers without async."""
+
+import os
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, wait
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import trio
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+_CLEANUP_TIMEOUT = 5.0  # seconds that an interrupted call may take to clean up
+
+
+class TrioThread(Generic[R]):
+    """A thread that runs trio with an open context, such as a client. It ends on `stop`, when
+    `until` returns, or when nothing refers to this object. `kind` is what messages call it.
+
+    anyio's blocking portal would not do: it refuses calls from a thread that runs trio itself, and
+    closes neither from a callback nor at the exit of the interpreter.
+    """
+
+    def __init__(
+        self,
+        context: AbstractAsyncContextManager[R],
+        kind: str,
+        until: Callable[[], Awaitable[None]] = trio.sleep_forever,
+    ) -> None:
+        self._kind = kind
+        self._process = os.getpid()
+        ready: Future[_Running[R]] = Future()
+        self._thread = threading.Thread(
+            target=_run, args=(context, until, ready), name=f"skymount-{kind}", daemon=True
+        )
+        self._thread.start()
+        running = ready.result()
+        self.opened = running.opened
+        """What the context gave."""
+        self._token, self._nursery = running.token, running.nursery
+
+    def __del__(self) -> None:
+        if sys.is_finalizing():  # the thread is frozen and may hold a lock
+            return
+        with suppress(AttributeError):  # __init__ failed
+            self._cancel()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def call(self, function: Callable[[], Awaitable[T]]) -> T:
+        if threading.current_thread() is self._thread:
+            text = f"a callback of this {self._kind} cannot wait for another of its calls"
+            raise RuntimeError(text)
+        if os.getpid() != self._process:
+            text = f"this {self._kind} was made before a fork: make one in this process"
+            raise RuntimeError(text)
+        scope = trio.CancelScope()
+        result: Future[T] = Future()
+        try:
+            self._token.run_sync_soon(self._start, function, scope, result)
+        except trio.RunFinishedError:
+            raise RuntimeError(f"this {self._kind} is closed") from None
+        try:
+            return result.result()
+        except KeyboardInterrupt:
+            with suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(scope.cancel)
+            wait([result], _CLEANUP_TIMEOUT)
+            raise
+
+    def call_soon(self, function: Callable[[], object]) -> None:
+        """Let the thread call a function and do not wait, also from `__del__`; nothing happens
+        once it has ended.
+        """
+        if os.getpid() == self._process:
+            with suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(function)
+
+    def stop(self, timeout: float | None = None) -> None:
+        """End the thread, and wait for so many seconds until it has ended."""
+        self._cancel()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout)
+
+    def _cancel(self) -> None:
+        if os.getpid() == self._process:
+            with suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(self._nursery.cancel_scope.cancel)
+
+    def _start(
+        self, function: Callable[[], Awaitable[T]], scope: trio.CancelScope, result: "Future[T]"
+    ) -> None:
+        if self._nursery.cancel_scope.cancel_called:
+            result.set_exception(RuntimeError(f"this {self._kind} is closed"))
+        else:
+            self._nursery.start_soon(self._call, function, scope, result)
+
+    async def _call(
+        self, function: Callable[[], Awaitable[T]], scope: trio.CancelScope, result: "Future[T]"
+    ) -> None:
+        try:
+            with scope:
+                try:
+                    result.set_result(await function())
+                except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - the caller's
+                    result.set_exception(error)
+        finally:
+            if not result.done():
+                text = f"the {self._kind} was closed during this call"
+                result.set_exception(RuntimeError(text))
+
+
+@dataclass(frozen=True, slots=True)
+class _Running(Generic[R]):
+    """What a thread that has started hands to the one that made it."""
+
+    opened: R
+    token: trio.lowlevel.TrioToken
+    nursery: trio.Nursery
+
+
+def _run(
+    context: AbstractAsyncContextManager[R],
+    until: Callable[[], Awaitable[None]],
+    ready: "Future[_Running[R]]",
+) -> None:
+    async def serve() -> None:
+        async with context as opened, trio.open_nursery() as nursery:
+            ready.set_result(_Running(opened, trio.lowlevel.current_trio_token(), nursery))
+            await until()
+            nursery.cancel_scope.cancel()
+
+    try:
+        trio.run(serve)
+    except BaseException as error:
+        if ready.done():
+            raise
+        ready.set_exception(error)

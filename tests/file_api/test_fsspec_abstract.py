@@ -1,0 +1,55 @@
+"""fsspec's own tests of file systems, as far as a file system has them that never changes.
+
+Those of `copy`, `pipe` and `put`, and that of exclusive creation, are about changes.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.tests.abstract import AbstractFixtures, AbstractGetTests
+
+from skymount.file_api.fsspec_filesystem import SkylinkFileSystem
+
+
+class SkylinkFixtures(AbstractFixtures):
+    """What those tests find, uploaded once it is made locally."""
+
+    @pytest.fixture
+    def fs(self, portal: str) -> SkylinkFileSystem:
+        return fsspec.filesystem("skylink", portals=portal)
+
+    @pytest.fixture
+    def upload(self, fs: SkylinkFileSystem, tmp_path: Path) -> Callable[[Any], str]:
+        def made(make: Callable[[LocalFileSystem, Callable[..., str], str], str]) -> str:
+            local = LocalFileSystem(auto_mkdir=True)
+            source = make(local, lambda *parts: "/".join(parts), str(tmp_path / "remote"))
+            link = fs.put(str(Path(source).parent), recursive=True)
+            return f"{link}/source"
+
+        return made
+
+    @pytest.fixture
+    def fs_bulk_operations_scenario_0(self, upload: Callable[[Any], str]) -> str:
+        return upload(self._bulk_operations_scenario_0)
+
+    @pytest.fixture
+    def fs_glob_edge_cases_files(self, upload: Callable[[Any], str]) -> str:
+        return upload(self._glob_edge_cases_files)
+
+    @pytest.fixture
+    def fs_dir_and_file_with_same_name_prefix(self, upload: Callable[[Any], str]) -> str:
+        return upload(self._dir_and_file_with_same_name_prefix)
+
+    @pytest.fixture
+    def fs_10_files_with_hashed_names(self, upload: Callable[[Any], str]) -> str:
+        return upload(self._10_files_with_hashed_names)
+
+
+class TestGet(SkylinkFixtures, AbstractGetTests):
+    """P9: `get`, as fsspec tests it."""
+
+    test_get_directory_recursive = None  # makes its files by `mkdir` and `touch` in the file system

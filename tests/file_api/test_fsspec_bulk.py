@@ -1,0 +1,221 @@
+"""Reads and copies of many files, and uploads."""
+
+import errno
+import io
+import os
+import stat
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import fsspec
+import pytest
+from fsspec.callbacks import Callback
+
+from skymount.file_api.fsspec_filesystem import SkylinkFileSystem
+from tests.fakes import portal as faults
+from tests.fakes.portal import FakePortal
+from tests.fakes.skyfiles import FakeSkyfile, noise, of_files, plain
+from tests.file_api.conftest import FILES
+
+
+@pytest.fixture
+def fs(fake: FakePortal) -> SkylinkFileSystem:
+    return fsspec.filesystem("skylink", portals=fake.url)
+
+
+@pytest.fixture
+def real(portal: str) -> SkylinkFileSystem:
+    return fsspec.filesystem("skylink", portals=portal)
+
+
+def test_cat(fs: SkylinkFileSystem, site: FakeSkyfile) -> None:
+    root = site.name
+    assert fs.cat(f"skylink://{root}/a.csv") == FILES["a.csv"]
+    everything = {f"{root}/{name}": data for name, data in FILES.items()}
+    assert fs.cat(root, recursive=True) == everything
+    assert fs.cat([f"{root}/a.csv"]) == {f"{root}/a.csv": FILES["a.csv"]}
+    assert fs.cat(f"{root}/*.csv") == {f"{root}/a.csv": FILES["a.csv"]}
+    for start, end in ((2, 5), (None, -3), (-4, None), (5, 2), (100, 200), (0, 0)):
+        assert fs.cat_file(f"{root}/a.csv", start, end) == FILES["a.csv"][start:end]
+    missing = [f"{root}/a.csv", f"{root}/nothing"]
+    assert fs.cat(missing, on_error="omit") == {missing[0]: FILES["a.csv"]}
+    found = fs.cat(missing, on_error="return")
+    assert isinstance(found[missing[1]], FileNotFoundError)
+    with pytest.raises(FileNotFoundError, match="nothing"):
+        fs.cat(missing)
+    with pytest.raises(IsADirectoryError):
+        fs.cat(f"{root}/d")
+    with pytest.raises(FileNotFoundError):
+        fs.cat(f"{root}/*.none")
+
+
+def test_a_name_that_exists_is_no_pattern(
+    fs: SkylinkFileSystem, site: FakeSkyfile, tmp_path: Path
+) -> None:
+    """P10: a path that exists is never a pattern."""
+    path = f"{site.name}/d/e/c[1].txt"
+    assert fs.cat(path) == b"brackets"
+    assert fs.expand_path(path) == [path]
+    fs.get(path, str(tmp_path / "copy"))
+    assert (tmp_path / "copy").read_bytes() == b"brackets"
+    (tmp_path / "into").mkdir()
+    fs.get(f"skylink://{path}", tmp_path / "into")
+    fs.get(path, f"{tmp_path}/new/")
+    fs.get([path], str(tmp_path / "listed"))
+    for directory in ("into", "new", "listed"):
+        assert (tmp_path / directory / "c[1].txt").read_bytes() == b"brackets"
+
+
+def test_ranges(fs: SkylinkFileSystem, fake: FakePortal) -> None:
+    """P13: `cat_ranges` reads everything at once."""
+    large, doubtful = of_files({"f": noise(9 << 20), "g": b"short"}), plain(2 << 20)
+    fake.add(large, doubtful)
+    paths = [f"{large.name}/f"] * 3 + [f"{large.name}/g", f"{doubtful.name}/f", f"{large.name}/h"]
+    starts = [0, 5 << 20, -10, 1, 1 << 20, 0]
+    ends = [9 << 20, (5 << 20) + 7, None, 3, (1 << 20) + 9, 1]
+    *found, missing = fs.cat_ranges(paths, starts, ends)
+    whole = [noise(9 << 20)] * 3 + [b"short", doubtful.payload]
+    assert found == [data[a:b] for data, a, b in zip(whole, starts, ends, strict=False)]
+    assert isinstance(missing, FileNotFoundError)
+    assert fs.cat_ranges(paths[:2], 1, 4, max_gap=10) == [noise(9 << 20)[1:4]] * 2
+    with pytest.raises(FileNotFoundError):
+        fs.cat_ranges(paths, starts, ends, on_error="raise")
+    with pytest.raises(ValueError, match="as many"):
+        fs.cat_ranges(paths, [1], ends)
+    with pytest.raises(TypeError):
+        fs.cat_ranges(paths[0], 0, 1)  # type: ignore[arg-type]
+
+
+def test_many_small_files_take_few_requests(fs: SkylinkFileSystem, fake: FakePortal) -> None:
+    """P13: what lies close together in a skylink is one request."""
+    files = {f"{n // 100}/{n:04}": noise(4096, n) for n in range(1100)}
+    many = of_files(files)
+    fake.add(many)
+    found = fs.cat(many.name, recursive=True)
+    assert found == {f"{many.name}/{name}": data for name, data in files.items()}
+    assert len(fake.requests) <= 6
+
+
+def test_a_part_that_cannot_be_read(fs: SkylinkFileSystem, fake: FakePortal) -> None:
+    """Other files of the same read are not lost with it; the error names the file."""
+    files = {name: noise(4 << 20, n) for n, name in enumerate("abc")}
+    several = of_files(files, fan_out=True)
+    fake.add(several)
+    fake.fault(
+        lambda request, reply: (
+            faults.flips(9)(request, reply)
+            if "bytes=4194304" in request.headers.get("range", "")
+            else reply
+        ),
+        several.name,
+    )
+    paths = [f"{several.name}/{name}" for name in files]
+    found = fs.cat(paths, on_error="return")
+    assert found[paths[0]] == files["a"]
+    assert found[paths[2]] == files["c"]
+    with pytest.raises(OSError, match="what a portal sent") as caught:
+        raise found[paths[1]]  # type: ignore[misc]
+    assert f"skylink://{paths[1]}" in str(caught.value)
+
+
+def test_get(fs: SkylinkFileSystem, site: FakeSkyfile, tmp_path: Path) -> None:
+    """P9: `get`, with the tree as it is, and of a skylink that is one file."""
+    target = tmp_path / "copy"
+    fs.get(site.name, str(target), recursive=True)
+    found = {str(p.relative_to(target)): p.read_bytes() for p in target.rglob("*") if p.is_file()}
+    assert found == FILES
+    told = Callback()
+    fs.get_file(f"{site.name}/a.csv", str(tmp_path / "new/dir/a.csv"), callback=told)
+    assert (told.size, told.value) == (12, 12)
+    into = io.BytesIO()
+    fs.get_file(f"{site.name}/a.csv", into)
+    assert into.getvalue() == FILES["a.csv"]
+    with pytest.raises(FileNotFoundError):
+        fs.get(f"{site.name}/nothing", str(tmp_path / "x"))
+
+
+def test_get_of_a_single_file(fs: SkylinkFileSystem, fake: FakePortal, tmp_path: Path) -> None:
+    """P1: a skylink of a single file is that file, for `get` too."""
+    single = of_files({"site": b"only"})
+    fake.add(single)
+    fs.get(single.name, str(tmp_path / "copy"))
+    assert (tmp_path / "copy").read_bytes() == b"only"
+    assert fs.ls(single.name) == [fs.info(single.name)]
+    assert fs.find(f"skylink://{single.name}") == [single.name]
+
+
+def test_get_over_a_file(fs: SkylinkFileSystem, fake: FakePortal, tmp_path: Path) -> None:
+    """P11: the old file stays until the copy is complete, and if it fails."""
+    large = of_files({"f": noise(9 << 20)}, fan_out=True)
+    fake.add(large)
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.write_text("old")
+    file.chmod(0o640)
+    link.symlink_to(file)
+    fake.fault(faults.status(503, "out of order"), f"GET /{large.name}")
+    with pytest.raises(OSError, match="out of order"):
+        fs.get(f"{large.name}/f", str(link))
+    assert file.read_text() == "old"
+    assert sorted(os.listdir(tmp_path)) == ["file", "home", "link"]
+    fake.heal()
+    fs.get(f"{large.name}/f", str(link))
+    assert link.is_symlink()
+    assert file.read_bytes() == large.payload
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    fs.get_file(f"{large.name}/f", os.devnull)  # written to as it is
+    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
+
+
+def test_put(real: SkylinkFileSystem, tree: Callable[..., Path]) -> None:
+    """P12: `put` returns the link of the new skylink."""
+    told = Callback()
+    link = real.put(tree(FILES), recursive=True, callback=told)
+    assert link.startswith("skylink://")
+    assert real.cat(link, recursive=True) == {
+        f"{link.removeprefix('skylink://')}/{name}": data for name, data in FILES.items()
+    }
+    assert told.size == told.value > sum(map(len, FILES.values()))
+    assert real.upload(str(tree(FILES)), "skylink://", recursive=True) == link
+    single = real.put(str(tree(FILES) / "a.csv"))
+    assert real.cat(single) == FILES["a.csv"]
+
+
+def test_put_leaves_out_what_is_hardly_meant(
+    real: SkylinkFileSystem, tree: Callable[..., Path]
+) -> None:
+    """P12: what `skymount upload` leaves out is left out with a warning."""
+    secret = b"-----BEGIN OPENSSH PRIVATE KEY-----\n"
+    files = {"a": b"1", ".env": b"S=1", ".ssh/config": b"x", "id_rsa": secret, "no.log": b"x"}
+    directory = tree(files | {".skymountignore": b"*.log\n"})
+    (directory / "empty").mkdir()
+    with pytest.warns(UserWarning, match="left out|empty") as told:
+        link = real.put(directory, recursive=True)
+    assert real.ls(link, detail=False) == [f"{link.removeprefix('skylink://')}/a"]
+    texts = [str(each.message) for each in told]
+    assert texts[0].endswith("left out: .env, .ssh, id_rsa; take_all=True takes them along")
+    assert "empty, and not part of the upload" in texts[1]
+    assert {each.filename for each in told} == {__file__}
+    (directory / "empty").rmdir()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        link = real.put(directory, recursive=True, take_all=True)
+    assert len(real.find(link)) == 5
+
+
+def test_what_cannot_be_put(
+    real: SkylinkFileSystem, fs: SkylinkFileSystem, fake: FakePortal, tree: Callable[..., Path]
+) -> None:
+    directory = tree({"a": b"1"})
+    with pytest.raises(FileNotFoundError, match="nothing"):
+        real.put(directory / "nothing")
+    with pytest.raises(IsADirectoryError, match="recursive=True"):
+        real.put(directory)
+    with pytest.raises(TypeError):
+        real.put([str(directory)], recursive=True)  # type: ignore[arg-type]
+    with pytest.raises(OSError, match="never changes") as caught:
+        real.put(directory, "skylink://somewhere", recursive=True)
+    assert caught.value.errno == errno.EROFS
+    fake.fault(faults.status(507, "full"))
+    with pytest.raises(OSError, match="full"):
+        fs.put(directory, recursive=True)

@@ -1,0 +1,210 @@
+"""The file systems of fsspec: what is there, and files of them."""
+
+import errno
+import gc
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from skymount.file_api.fsspec_filesystem import SkyhnsFileSystem, SkylinkFileSystem
+from tests.fakes import portal as faults
+from tests.fakes.portal import FakePortal
+from tests.fakes.skyfiles import FakeSkyfile, noise, of_files
+from tests.file_api.conftest import FILES
+from tests.portal_process import portal_process
+from tests.skymount_process import SKYMOUNT, output
+
+UNCLOSED = "ignore:unclosed file:ResourceWarning"  # by the cache "mmap" of fsspec
+
+
+@pytest.fixture
+def fs(fake: FakePortal) -> SkylinkFileSystem:
+    found = fsspec.filesystem("skylink", portals=fake.url)
+    assert type(found) is SkylinkFileSystem
+    return found
+
+
+def test_what_is_there(fs: SkylinkFileSystem, site: FakeSkyfile) -> None:
+    """P9: `ls`, `info`, `find`, `walk`, `glob` and `du`."""
+    root = site.name
+    names = [f"{root}/{name}" for name in sorted(FILES)]
+    assert fs.ls(root, detail=False) == [f"{root}/a.csv", f"{root}/d", f"{root}/space and %20.txt"]
+    assert fs.ls(f"skylink://{root}/d/")[0] == {
+        "name": f"{root}/d/b.txt",
+        "size": 13,
+        "type": "file",
+        "mode": 0o100444,
+        "content_type": "text/plain",
+        "skylink": root,
+        "verified": "yes",
+    }
+    assert fs.ls(f"{root}/a.csv") == [fs.info(f"{root}/a.csv")]
+    assert fs.info(f"{root}/d")["type"] == "directory"
+    assert fs.find(root) == names
+    assert fs.find(root, maxdepth=1) == [names[0], names[-1]]
+    assert set(fs.find(root, withdirs=True)) == {*names, root, f"{root}/d", f"{root}/d/e"}
+    assert fs.find(f"{root}/a.csv") == names[:1]
+    assert fs.find(f"{root}/nothing") == []
+    assert fs.find(root, detail=True)[names[1]]["size"] == 13
+    assert [len(files) for _, _, files in fs.walk(root)] == [2, 1, 2]
+    assert fs.glob(f"{root}/**/*.txt") == [names[1], names[2], names[4]]
+    assert fs.du(root) == sum(map(len, FILES.values()))
+    assert fs.du(root, total=False)[names[0]] == 12
+    assert fs.size(names[0]) == 12
+    assert fs.ls("") == fs.glob("*") == fs.find("skylink://") == []
+    assert fs.isdir("skylink://")
+    with pytest.raises(ValueError, match="maxdepth"):
+        fs.find(root, maxdepth=0)
+
+
+def test_what_is_not_there(fs: SkylinkFileSystem, site: FakeSkyfile, fake: FakePortal) -> None:
+    """P9: `exists` is false only where nothing is; when no portal answers, it raises."""
+    root = site.name
+    for path in ("nonsense", f"{root}/nothing", f"{root}/a.csv/x", of_files({"no": b""}).name):
+        assert not fs.exists(path)
+        assert not fs.isdir(path)
+        assert not fs.isfile(path)
+    assert fs.isfile(f"{root}/a.csv")
+    assert fs.isdir(f"{root}/d")
+    with pytest.raises(FileNotFoundError, match="nothing"):
+        fs.info(f"{root}/nothing")
+    with pytest.raises(ValueError, match="not a skylink"):
+        fs.info("nonsense")
+    fake.fault(faults.status(503, "out of order"))
+    with pytest.raises(OSError, match="out of order"):
+        fs.exists(of_files({"other": b""}).name)
+
+
+def test_checksum(fs: SkylinkFileSystem, site: FakeSkyfile) -> None:
+    """P9: `checksum` is the Merkle root of the skyfile, as hex digits."""
+    assert fs.checksum(f"{site.name}/d/b.txt") == site.skylink.root.hex()
+    assert fs.ukey(site.name) != fs.ukey(f"{site.name}/d")
+    assert fs.ukey(f"skylink://{site.name}/d") == fs.ukey(f"{site.name}/d")
+
+
+def test_a_large_directory(fs: SkylinkFileSystem, fake: FakePortal) -> None:
+    """P9: 5,000 files of one skylink are found in one go; the metadata is asked for once."""
+    many = of_files({f"d{n % 20:02}/f{n:05}": b"" for n in range(5_000)})
+    fake.add(many)
+    assert len(fs.find(many.name)) == 5_000
+    assert len(fs.ls(f"{many.name}/d07")) == 250
+    assert fs.du(many.name) == 0
+    assert len(fake.asked("basesector")) == 1
+
+
+@pytest.mark.filterwarnings(UNCLOSED)
+def test_open_files(fs: SkylinkFileSystem, fake: FakePortal) -> None:
+    data = noise(3 << 20) + b"\nlast line\n"
+    large = of_files({"f": data, "t": b"one\ntwo\n"})
+    fake.add(large)
+    path = f"{large.name}/f"
+    with fs.open(path) as file:
+        assert (file.size, file.info()) == (len(data), fs.info(path))
+        assert file.seek(-11, 2) == len(data) - 11
+        assert file.readline() == b"\n"
+        assert file.readline(4) == b"last"
+        assert list(file) == [b" line\n"]
+        file.seek(1 << 20)
+        into = bytearray(5000)
+        assert file.readinto(into) == 5000
+        assert into == data[1 << 20 : (1 << 20) + 5000]
+        again = pickle.loads(pickle.dumps(file))
+        assert again.read(10) == file.read(10) == data[(1 << 20) + 5000 :][:10]
+        again.close()
+        file.seek(0)
+        assert file.read() == data
+        assert file.read(1) == b""
+    with pytest.raises(ValueError, match="closed"):
+        file.read()
+    with fs.open(f"{large.name}/t", "r") as text:
+        assert text.readlines() == ["one\n", "two\n"]
+    for cache in ("readahead", "bytes", "mmap", "all"):
+        with fs.open(path, block_size=1 << 16, cache_type=cache) as file:
+            file.seek(777)
+            assert file.read(100_000) == data[777:100_777]
+    for missing, kind in (("x", FileNotFoundError), ("", IsADirectoryError)):
+        with pytest.raises(kind):
+            fs.open(f"{large.name}/{missing}")
+
+
+@pytest.mark.filterwarnings(UNCLOSED)
+@pytest.mark.parametrize("kind", ["blockcache", "filecache", "simplecache"])
+def test_caching_file_systems(fake: FakePortal, tmp_path: Path, kind: str) -> None:
+    """P9: caching file systems such as `blockcache::` over them."""
+    large = of_files({"f": noise(9 << 20)})
+    fake.add(large)
+    link = f"{kind}::skylink://{large.name}/f"
+    options = {"skylink": {"portals": fake.url}, kind: {"cache_storage": str(tmp_path / "cache")}}
+    for _ in range(2):
+        with fsspec.open(link, **options) as file:
+            file.seek(6 << 20)
+            assert file.read(1000) == large.payload[6 << 20 :][:1000]
+            file.seek(0)
+            assert file.read() == large.payload
+        fake.fault(faults.status(503))
+    gc.collect()
+
+
+def test_nothing_can_be_changed(fs: SkylinkFileSystem, site: FakeSkyfile, tmp_path: Path) -> None:
+    """P3: that raises `OSError` with `EROFS`."""
+    path = f"{site.name}/a.csv"
+    (tmp_path / "local").write_text("x")
+    for change in (
+        lambda: fs.rm(path),
+        lambda: fs.rm([path]),
+        lambda: fs.rm_file(path),
+        lambda: fs.mkdir(path),
+        lambda: fs.makedirs(f"skylink://{path}", exist_ok=True),
+        lambda: fs.rmdir(path),
+        lambda: fs.touch(path),
+        lambda: fs.pipe({path: b"x"}),
+        lambda: fs.pipe_file(path, b"x"),
+        lambda: fs.cp_file(path, f"{path}2"),
+        lambda: fs.copy(path, f"{path}2"),
+        lambda: fs.mv(path, f"{path}2"),
+        lambda: fs.put_file(str(tmp_path / "local"), path),
+        lambda: fs.put(str(tmp_path / "local"), path),
+        lambda: fs.open(path, "wb"),
+        lambda: fs.open(path, "a"),
+    ):
+        with pytest.raises(OSError, match="never changes") as caught:
+            change()
+        assert caught.value.errno == errno.EROFS
+    with pytest.raises(ValueError, match="invalid mode"):
+        fs.open(path, "q")
+
+
+def test_file_systems_can_be_sent_to_other_processes(
+    fs: SkylinkFileSystem, site: FakeSkyfile
+) -> None:
+    again = pickle.loads(pickle.dumps(fs))
+    assert again.cat(f"{site.name}/a.csv") == FILES["a.csv"]
+    assert fsspec.AbstractFileSystem.from_json(fs.to_json()) == fs
+
+
+def test_domains(
+    tmp_path: Path, tree: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P1: `skyhns` shows what a domain leads to, which is never verified."""
+    with portal_process(tmp_path / "names") as portal:
+        monkeypatch.setenv("SKYMOUNT_PORTALS", portal.url)
+        skylinks = fsspec.filesystem("skylink")
+        link = skylinks.put(tree(FILES), recursive=True)
+        target = link.removeprefix("skylink://")
+        output([*SKYMOUNT, "portal", "hns", "set", "example", target, "--data", portal.data])
+        fs = fsspec.filesystem("skyhns")
+        assert type(fs) is SkyhnsFileSystem
+        assert fs.cat("skyhns://Example/a.csv") == FILES["a.csv"]
+        assert fs.info("example/a.csv")["name"] == "example/a.csv"
+        assert fs.info("example/a.csv")["verified"] == "no"
+        assert fs.checksum("example") == skylinks.checksum(link)
+        assert fs.open("skyhns://example/a.csv").read() == FILES["a.csv"]
+        with pytest.raises(FileNotFoundError, match="skyhns://nobody"):
+            fs.ls("nobody")
+        with pytest.raises(OSError, match="never changes"):
+            fs.put(tree(FILES), recursive=True)
+        with pytest.raises(OSError, match="not verified"):
+            fsspec.filesystem("skyhns", verify="require").ls("example")

@@ -1,0 +1,48 @@
+"""The options of file access."""
+
+from pathlib import Path
+
+import pytest
+
+from skymount.errors import MalformedError, WrongTypeError
+from skymount.file_api.options import FileOptions
+
+
+def test_what_is_not_said_is_as_configured(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P6: as the configuration says, environment included."""
+    file = home / "config/skymount/config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text('portals = ["http://file.example"]\nverify = "require"\ndisk_cache = "1 GiB"\n')
+    monkeypatch.setenv("SKYMOUNT_VERIFY", "off")
+    config = FileOptions.parse().load()
+    assert config.portals == ("http://file.example",)
+    assert (config.verify, config.disk_cache) == ("off", 1 << 30)
+    own = FileOptions.parse("http://own.example", "available", "2 GiB", "key").load()
+    assert own.portals == ("http://own.example",)
+    assert (own.verify, own.disk_cache, own.api_key) == ("available", 2 << 30, "key")
+
+
+@pytest.mark.parametrize(
+    ("given", "size"), [(True, 2 << 30), (None, 2 << 30), (False, 0), (0, 0), ("off", 0), (9, 9)]
+)
+def test_the_disk_cache(given: bool | int | str | None, size: int) -> None:
+    assert FileOptions.parse(disk_cache=given).load().disk_cache == size
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *({"portals": "nonsense"}, {"portals": ["http://user:pass@portal.example"]}),
+        *({"verify": "perhaps"}, {"disk_cache": "much"}, {"disk_cache": -1}),
+    ],
+)
+def test_values_that_cannot_be_used(given: dict[str, object]) -> None:
+    """P3: an option that cannot be used is a ValueError, at once."""
+    with pytest.raises(MalformedError):
+        FileOptions.parse(**given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", [{"verify": 1}, {"api_key": b"x"}])
+def test_values_of_a_wrong_type(given: dict[str, object]) -> None:
+    with pytest.raises(WrongTypeError):
+        FileOptions.parse(**given)  # type: ignore[arg-type]

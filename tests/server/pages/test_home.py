@@ -1,0 +1,199 @@
+"""The first page: what is stored, what was stored just now, signing in."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from skymount.server.pages.home import ROWS
+from tests.portal_process import PortalProcess, portal_process
+from tests.server.http_client import Client, message_of
+from tests.server.pages.page_client import ACCEPT, assert_page, page, token_of
+
+_PASSWORD = "open sesame"
+
+
+def names(answer: httpx.Response) -> list[str]:
+    """Return the names in the list of a page, in order."""
+    found = re.findall(r'<th scope="row"><a href="/-/view/[^"]+"[^>]*>([^<]*)</a>', answer.text)
+    return [str(name) for name in found]
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[Client]:
+    """A client of a portal that nobody else uses."""
+    with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
+        yield client
+
+
+def test_only_those_who_accept_html_get_a_page(client: Client) -> None:
+    """B11: the same URL is JSON for others, and says what it depends on."""
+    for accept in ("*/*", "application/json", "text/*", "text/html;q=0", "text/htmlx"):
+        answer = client.get("/", headers={"Accept": accept})
+        assert answer.status_code == 404
+        message_of(answer)
+        assert answer.headers["vary"] == "Origin, Accept"
+    assert page(client, "/").headers["vary"] == "Origin, Accept"
+    head = client.head("/", headers={"Accept": ACCEPT})
+    assert head.status_code == 200
+    assert head.content == b""
+
+
+def test_the_list_is_newest_first_in_pages_and_searched(alone: Client) -> None:
+    """B2: by name in any case, or by skylink; what LIKE takes for a wildcard is none here."""
+    links = [alone.upload_file(f"File {number}_%.txt", b"x") for number in range(ROWS + 3)]
+    expected = [f"File {number}_%.txt" for number in reversed(range(ROWS + 3))]
+    assert names(page(alone, "/")) == expected[:ROWS]
+    assert names(page(alone, "/?page=2")) == expected[ROWS:]
+    assert names(page(alone, "/?q=fILE+7_")) == ["File 7_%.txt"]
+    assert names(page(alone, "/?q=_%25")) == expected[:ROWS]
+    assert names(page(alone, "/?q=e_%25")) == []
+    assert names(page(alone, f"/?q={links[5]}")) == ["File 5_%.txt"]
+    assert names(page(alone, "/?page=99")) == []
+    assert names(page(alone, "/?page=-1")) == expected[:ROWS]
+
+
+def test_the_list_says_size_and_number_of_files(alone: Client) -> None:
+    """B2: of a directory the number of its files; what is uploaded twice comes first again."""
+    alone.upload({"a": b"x" * 1500, "b/c": b"y" * 500}, filename="two")
+    alone.upload_file("one", b"1")
+    text = page(alone, "/").text
+    assert "2 files" in text
+    assert "2.0 KB" in text
+    assert "1 byte" in text
+    alone.upload({"a": b"x" * 1500, "b/c": b"y" * 500}, filename="two")
+    assert names(page(alone, "/")) == ["two", "one"]
+
+
+def test_names_of_encrypted_content_are_not_listed(alone: Client) -> None:
+    """B2: nor are they in the index on disk."""
+    alone.post("/svc/createskykey", params={"name": "key", "type": "public-id"})
+    alone.upload_file("secret-name", b"x", skykeyname="key")
+    assert names(page(alone, "/")) == ["Encrypted"]
+
+
+def test_stored_is_said_only_of_what_is_stored(client: Client) -> None:
+    """B2: whatever the URL says."""
+    link = client.upload({"a": b"1", "b": b"2"}, filename="my things")
+    said = page(client, f"/?stored={link}").text
+    assert "Stored" in said.partition("<main")[2].partition("Upload")[0]
+    assert "my things" in said
+    assert f"skymount download {link}" in said
+    for wrong in ("AABsdvY0MzM9fsdHVWdqiw1Rj4Kp9KAZwYNbHO-ksMFHkg", "<script>alert(1)</script>"):
+        said = page(client, "/?stored=" + wrong).text.partition("<main")[2].partition("Upload")[0]
+        assert "Stored" not in said
+        assert "Not here" in said
+        assert "<script>" not in said
+
+
+def test_the_first_page_is_small_and_loads_nothing_from_elsewhere(client: Client) -> None:
+    """B7: less than 60 KB with all that it loads, which is below one path."""
+    answer = page(client, "/")
+    size = len(answer.content)
+    urls = re.findall(r'(?:src|href)="([^"]+)"', answer.text)
+    loaded = {url for url in urls if url.startswith("/-/assets/")}
+    assert len(loaded) >= 3
+    assert not [url for url in urls if not url.startswith(("/", "#"))]
+    for url in loaded:
+        size += len(client.get(url).content)
+    assert size < 60_000
+
+
+def test_other_pages_cannot_read_it(client: Client, portal: PortalProcess) -> None:
+    """B7: content at a host of its own may read content, but not this."""
+    link = client.upload_file("page.html", b"<p>")
+    skylink = client.get(f"/{link}", headers={"Accept": ACCEPT}).headers["location"]
+    host = skylink.removeprefix("//").partition("/")[0]
+    port = portal.url.rpartition(":")[2]
+    for path in ("/", "/-/registry", "/-/assets/style.css"):
+        answer = client.get(
+            path,
+            headers={
+                "Accept": ACCEPT,
+                "Host": f"localhost:{port}",
+                "Origin": f"http://{host}",
+                "Sec-Fetch-Site": "cross-site",
+            },
+        )
+        assert not [name for name in answer.headers if name.startswith("access-control-")]
+        asked = client.options(
+            path,
+            headers={
+                "Host": f"localhost:{port}",
+                "Origin": f"http://{host}",
+                "Access-Control-Request-Method": "GET",
+            },
+        )
+        assert asked.status_code == 403
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PortalProcess]:
+    """A portal with a password."""
+    path = tmp_path_factory.mktemp("guarded")
+    file = path / "password"
+    file.write_text(_PASSWORD)
+    file.chmod(0o600)
+    with portal_process(path / "data", "--password-file", str(file)) as running:
+        yield running
+
+
+def sign_in(client: Client, password: str = _PASSWORD) -> httpx.Response:
+    form = {"token": token_of(page(client, "/")), "password": password}
+    return client.post("/-/sign-in", data=form, headers={"Accept": ACCEPT})
+
+
+def test_a_password_is_asked_for(guarded: PortalProcess) -> None:
+    """B9: by the lists and for an upload; content and listings are open."""
+    with Client(base_url=guarded.url) as client:
+        auth = ("", _PASSWORD)
+        form = {"files": ("secret list", b"x")}
+        link = client.post("/svc/skyfile", files={"file": ("f", b"x")}, auth=auth).json()["skylink"]
+        for url in ("/", "/-/registry", f"/?stored={link}"):
+            assert "Password" in page(client, url).text
+            assert link not in page(client, url).text.partition("<main")[2].replace(url, "")
+        refused = client.post("/-/upload", files=form, headers={"Accept": ACCEPT})
+        assert refused.status_code == 401
+        assert_page(refused)
+        assert link in page(client, f"/-/view/{link}").text
+
+        wrong = sign_in(client, "guess")
+        assert wrong.status_code == 403
+        assert "not the password" in wrong.text
+        assert "set-cookie" not in wrong.headers
+
+        done = sign_in(client)
+        assert (done.status_code, done.headers["location"]) == (303, "/")
+        cookie = done.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=Strict" in cookie
+        answer = page(client, "/")
+        assert link in answer.text
+        assert page(client, "/-/registry").text.count("Sign out") == 1
+        stored = client.post(
+            "/-/upload",
+            data={"token": token_of(answer)},
+            files={"files[]": ("a", b"a")},
+            headers={"Accept": ACCEPT},
+        )
+        assert stored.status_code == 303
+        assert client.post("/svc/skyfile", files={"file": ("f", b"x")}).status_code == 401
+
+        out = client.post("/-/sign-out", data={"token": token_of(answer)})
+        assert out.status_code == 303
+        assert "Password" in page(client, "/").text
+
+
+def test_a_session_cannot_be_made_up(guarded: PortalProcess) -> None:
+    """B9: nor is one valid with other numbers in it."""
+    with Client(base_url=guarded.url) as client:
+        name, _, value = sign_in(client).headers["set-cookie"].partition(";")[0].partition("=")
+    later = str(int(value.partition(".")[0]) + 1) + "." + value.partition(".")[2]
+    for made_up in (later, value[:-1], "", ".", "1.2.3", "9" * 5000, "x." + value):
+        with Client(base_url=guarded.url) as client:
+            text = page(client, "/", {"Cookie": f"{name}={made_up}"})
+            assert "Sign out" not in text.text
+    with Client(base_url=guarded.url) as client:
+        assert "Sign out" in page(client, "/", {"Cookie": f"{name}={value}"}).text

@@ -1,0 +1,299 @@
+"""Listings, previews, and content at hosts of its own."""
+
+import io
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from skymount.server.pages.directory import ROWS_LIMIT
+from skymount.wire.skylink import Skylink
+from tests.portal_process import PortalProcess, portal_process
+from tests.server.http_client import Client
+from tests.server.pages.page_client import ACCEPT, assert_page, elsewhere, page
+from tests.server.registry_entries import link_of, put, signed
+
+_HTML = {"Accept": ACCEPT}
+_TREE = {"b.txt": b"text", "a dir/c+d.png": b"\x89PNG\r\n\x1a\n", "a dir/e/f?.txt": b"f"}
+
+
+def own_host(portal: PortalProcess, link: str) -> str:
+    """Return the host of a skylink's own."""
+    return f"{Skylink.parse(link).base32}.localhost:{urlsplit(portal.url).port}"
+
+
+def test_a_directory_is_a_listing(client: Client) -> None:
+    """B4: others get the zip; each link on it leads somewhere, the way up too."""
+    link = client.upload(_TREE, filename="tree")
+    assert client.get(f"/{link}").headers["content-type"] == "application/zip"
+    for url in (f"/{link}", f"/{link}/", f"/-/view/{link}", f"/svc/skylink/{link}"):
+        text = page(client, url).text
+        assert text.index(">a dir<") < text.index(">b.txt<")  # directories first
+        assert link in text
+    inside = page(client, f"/{link}/a%20dir/").text
+    assert f'href="/{link}/"' in inside
+    assert f'href="/{link}/a%20dir/e/"' in inside
+    assert f'href="/-/view/{link}/a%20dir/c%2Bd.png"' in inside
+    deeper = page(client, f"/{link}/a%20dir/e/?page=7").text
+    assert f'href="/{link}/a%20dir/"' in deeper
+    assert f"/-/view/{link}/a%20dir/e/f%3F.txt" in deeper
+    assert "f?.txt" in page(client, f"/-/view/{link}/a%20dir/e/f%3F.txt").text
+
+
+def test_a_directory_comes_as_zip_and_tar(client: Client) -> None:
+    """B4: whatever the browser accepts, of any directory."""
+    link = client.upload({"x/a": b"a", "x/b": b"b", "c": b"c"})
+    zipped = client.get(f"/{link}/x/?format=zip", headers=_HTML)
+    with zipfile.ZipFile(io.BytesIO(zipped.content)) as archive:
+        assert archive.namelist() == ["x/a", "x/b"]
+    tarred = client.get(f"/{link}?format=tar", headers=_HTML)
+    with tarfile.open(fileobj=io.BytesIO(tarred.content)) as packed:
+        assert sorted(packed.getnames()) == ["c", "x/a", "x/b"]
+    assert zipped.headers["content-disposition"].startswith("attachment")
+
+
+def test_a_listing_shows_a_bounded_number_of_rows(client: Client) -> None:
+    """B4: the next ones are on the next page; they can be searched and sorted."""
+    files = {f"{number:05}.txt": bytes(number % 7) for number in range(2 * ROWS_LIMIT + 3)}
+    link = client.upload({**files, "sub/x": b""})
+    first = page(client, f"/{link}/").text
+    assert first.count("<tr>") == ROWS_LIMIT + 1  # and the head
+    assert ">sub<" in first
+    assert "Page 1 of 3" in first
+    last = page(client, f"/{link}/?page=3").text
+    assert last.count("<tr>") == 4 + 1
+    assert ">01002.txt<" in last
+    found = page(client, f"/{link}/?q=0100").text
+    assert found.count('class="file"') == 4  # 00100, 01000, 01001, 01002
+    by_size = page(client, f"/{link}/?sort=-size&q=0000").text
+    assert by_size.index(">00006.txt<") < by_size.index(">00005.txt<") < by_size.index(">00000.")
+    page(client, f"/{link}/?sort=nothing&page=x")
+
+
+def test_names_are_text(client: Client) -> None:
+    """B6: a name that looks like a tag is shown as it is."""
+    link = client.upload({"<img src=x onerror=alert(1)>": b"x", "b": b""}, filename="<b>bold")
+    text = page(client, f"/{link}/").text
+    assert "<img src=x" not in text
+    assert "<b>bold" not in text
+    assert "&lt;img src=x" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "contenttype", "content", "shown"),
+    [
+        ("a.png", "", b"\x89PNG\r\n\x1a\n", "<img src="),
+        ("a.svg", "", b"<svg/>", "<img src="),
+        ("a.mp3", "", b"x", "<audio controls"),
+        ("a.mp4", "", b"x", "<video controls"),
+        ("a.txt", "", b"<b>text</b>", "&lt;b&gt;text"),
+        ("a.json", "", b'{"a": 1}', "{&#34;a&#34;: 1}"),
+        ("a.html", "", b"<script>x</script>", "&lt;script&gt;"),
+        ("a", "", b"sniffed text", "sniffed text"),
+        ("a.bin", "", b"\x00\x01", "no preview"),
+        ("a.pdf", "", b"%PDF-1.4", "<iframe src="),
+        ("a.txt", "text/plain", b"", "<pre"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_previews(client: Client, name: str, contenttype: str, content: bytes, shown: str) -> None:
+    """B4: by the type that a download has; of a single file too."""
+    link = client.upload_file(name, content, contenttype)
+    text = page(client, f"/-/view/{link}").text
+    assert shown in text
+    assert f"/file/{link}" in text
+
+
+def test_a_long_text_is_shown_in_part(client: Client) -> None:
+    """B4: its first 256 KiB, in any encoding."""
+    link = client.upload({"long.txt": b"\xff" + b"0123456789" * 40_000, "b": b"\xe4"})
+    text = page(client, f"/-/view/{link}/long.txt").text
+    assert 262_143 // 10 <= text.count("0123456789") <= 262_144 // 10
+    assert "its beginning" in text
+    assert f'href="/-/view/{link}/b"' in text  # the file before it
+
+
+def test_a_site_opens_at_its_own_host(client: Client, portal: PortalProcess) -> None:
+    """B5: with the same path and query; others get it where they ask."""
+    link = client.upload({"index.html": b"<p>home", "docs/index.html": b"<p>docs", "a.js": b"1"})
+    host = own_host(portal, link)
+    for path, target in (
+        ("", "/"),
+        ("/", "/"),
+        ("/docs/?a=b", "/docs/?a=b"),
+        ("/index.html", "/index.html"),
+    ):
+        answer = client.get(f"/{link}{path}", headers=_HTML)
+        assert answer.status_code == 307
+        assert answer.headers["location"] == f"//{host}{target}"
+    assert elsewhere(client, f"//{host}/").content == b"<p>home"
+    assert "content-security-policy" not in elsewhere(client, f"//{host}/").headers
+    slash = client.get(f"/{link}/docs", headers=_HTML).headers["location"]
+    assert elsewhere(client, slash).headers["location"] == "docs/"
+    assert client.get(f"/{link}/").content == b"<p>home"
+    assert "Open the site" in page(client, f"/-/view/{link}").text
+
+
+def test_a_version_2_link_keeps_its_name(client: Client, portal: PortalProcess) -> None:
+    """B5: at its own host it is still followed."""
+    site = client.upload({"index.html": b"<p>v2"})
+    put(client, signed("site-of-v2", bytes(Skylink.parse(site))))
+    link = str(link_of("site-of-v2"))
+    target = client.get(f"/{link}/", headers=_HTML).headers["location"]
+    assert target == f"//{own_host(portal, link)}/"
+    assert elsewhere(client, target).content == b"<p>v2"
+
+
+def test_a_name_opens_at_its_own_host(tmp_path: Path) -> None:
+    """B5: `<domain>.hns`; its listings are at the portal."""
+    with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
+        port = urlsplit(portal.url).port
+        site = client.upload({"index.html": b"<p>named", "files/a.txt": b"a", "files/b": b"b"})
+        (tmp_path / "hns.zone").write_text(f"blog.example svc://{site}\n")
+        target = client.get("/hns/Blog.example/", headers=_HTML).headers["location"]
+        assert target == f"//blog.example.hns.localhost:{port}/"
+        assert elsewhere(client, target).content == b"<p>named"
+        listing = page(client, "/hns/blog.example/files/").text
+        assert 'href="/hns/blog.example/"' in listing
+        back = elsewhere(client, f"//blog.example.hns.localhost:{port}/files/")
+        assert back.headers["location"] == f"//localhost:{port}/hns/blog.example/files/"
+
+
+@pytest.mark.parametrize(
+    ("name", "contenttype"),
+    [
+        ("a.html", ""),
+        ("a.svg", ""),
+        ("a.xml", ""),
+        ("a.xhtml", ""),
+        ("a.pdf", ""),
+        ("a.txt", "image/png, text/html"),
+        ("a.txt", "text/plain;a=b, text/html"),
+        ("a.txt", "Text/HTML"),
+        ("a.txt", "text/xsl"),
+        ("a.txt", "application/rss+xml"),
+        ("a.txt", "multipart/x-mixed-replace;boundary=a"),
+        ("a.txt", "nonsense"),
+    ],
+)
+def test_what_could_run_opens_at_its_own_host(
+    client: Client, portal: PortalProcess, name: str, contenttype: str
+) -> None:
+    """B5: also as one of several files, and joined by `format`."""
+    link = client.upload_file(name, b"<p>", contenttype)
+    for query in ("", "?format=concat"):
+        answer = client.get(f"/{link}{query}", headers=_HTML)
+        assert answer.headers["location"] == f"//{own_host(portal, link)}/{query}"
+
+
+@pytest.mark.parametrize(
+    ("name", "contenttype"),
+    [
+        ("a.png", ""),
+        ("a.txt", ""),
+        ("a.mp4", ""),
+        ("a", "text/plain; charset=utf-8"),
+        ("a.zip", ""),
+    ],
+)
+def test_what_cannot_run_stays_and_is_sandboxed(
+    client: Client, name: str, contenttype: str
+) -> None:
+    """B6: browsers are told to sandbox it; others get no header more."""
+    link = client.upload_file(name, b"\x00", contenttype)
+    answer = client.get(f"/{link}", headers=_HTML)
+    assert answer.status_code == 200
+    policy = answer.headers["content-security-policy"]
+    assert policy.startswith("sandbox ")
+    assert "allow-same-origin" not in policy
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "content-security-policy" not in client.get(f"/{link}").headers
+    assert client.get(f"/{link}", headers={**_HTML, "Range": "bytes=0-0"}).status_code == 206
+
+
+@pytest.fixture(scope="module")
+def open_portal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PortalProcess]:
+    """A portal that others reach by names, one of which is for content."""
+    options = ["--allow-host", "portal.example", "--content-host", "content.example"]
+    trusted = ["--allow-origin", "http://localhost:1"]
+    path = tmp_path_factory.mktemp("open")
+    with portal_process(path, *options, *trusted) as portal:
+        yield portal
+
+
+def test_a_configured_name_is_for_content(open_portal: PortalProcess) -> None:
+    """B5: below it each skylink has its host; a browser on this machine uses localhost."""
+    with Client(base_url=open_portal.url) as client:
+        link = client.upload_file("a.html", b"<p>")
+        label = Skylink.parse(link).base32
+        for host, target in (
+            ("portal.example", f"//{label}.content.example/"),
+            ("portal.example:81", f"//{label}.content.example:81/"),
+            ("[::1]:81", f"//{label}.localhost:81/"),
+        ):
+            answer = client.get(f"/{link}", headers={**_HTML, "Host": host})
+            assert answer.headers["location"] == target
+            assert elsewhere(client, target).content == b"<p>"
+
+
+def test_without_a_host_for_content_it_is_sandboxed(tmp_path: Path) -> None:
+    """B6: pages in a sandbox; a PDF, which browsers show in none, is saved."""
+    with (
+        portal_process(tmp_path, "--allow-host", "portal.example") as portal,
+        Client(base_url=portal.url) as client,
+    ):
+        head = {**_HTML, "Host": "portal.example"}
+        link = client.upload({"index.html": b"<p>", "a.pdf": b"%PDF-", "d/index.html": b"<p>d"})
+        for path in ("/", "/index.html", "/d/"):
+            answer = client.get(f"/{link}{path}", headers=head)
+            assert answer.status_code == 200
+            assert answer.headers["content-security-policy"].startswith("sandbox ")
+        pdf = client.get(f"/{link}/a.pdf", headers=head)
+        assert pdf.headers["content-disposition"].startswith("attachment")
+        assert "<iframe" not in client.get(f"/-/view/{link}/a.pdf", headers=head).text
+
+
+def test_the_trusted_origin_is_as_it_was(open_portal: PortalProcess) -> None:
+    """B6: content of a portal whose own origin is allowed is neither moved nor sandboxed."""
+    with Client(base_url=open_portal.url) as client:
+        link = client.upload_file("a.html", b"<p>trusted")
+        answer = client.get(f"/{link}", headers={**_HTML, "Host": "localhost:1"})
+        assert answer.content == b"<p>trusted"
+        assert "content-security-policy" not in answer.headers
+
+
+def test_error_pages_of_a_site_are_its_own(client: Client, portal: PortalProcess) -> None:
+    """B10: shown at the site's host; a site without one gets a page of the portal."""
+    pages = {"errorpages": '{"404": "/lost.html"}', "tryfiles": '["index.html"]'}
+    link = client.upload({"index.html": b"<p>", "lost.html": b"<p>lost"}, **pages)
+    target = client.get(f"/{link}/nothing", headers=_HTML).headers["location"]
+    lost = elsewhere(client, target)
+    assert (lost.status_code, lost.content) == (404, b"<p>lost")
+    plain = client.upload({"index.html": b"<p>", "a": b""})
+    missing = elsewhere(client, f"//{own_host(portal, plain)}/nothing")
+    assert missing.status_code == 404
+    assert_page(missing)
+    port = urlsplit(portal.url).port
+    assert f'href="//localhost:{port}/-/assets/style.css' in missing.text
+
+
+def test_views_are_for_browsers(client: Client) -> None:
+    """B11: others get the 404 that they always got; so does a path that is not there."""
+    link = client.upload({"a": b"1", "b": b"2"})
+    single = client.upload_file("f", b"x")
+    assert client.get(f"/-/view/{link}").status_code == 404
+    for path in (f"{link}/c", f"{link}/a/b", f"{single}/x", "A" * 46, "nonsense"):
+        answer = client.get(f"/-/view/{path}", headers=_HTML)
+        assert answer.status_code in (400, 404)
+        assert_page(answer)
+    assert page(client, f"/-/view/{link}/a?format=zip&start=0&end=0").status_code == 200
+
+
+def test_many_files_in_one_directory(client: Client) -> None:
+    """B4: of thousands no more than the rows of a page are shown, in each directory."""
+    link = client.upload({f"d{n % 10}/{n:06}": b"" for n in range(10_000)}, filename="many")
+    assert page(client, f"/{link}/").text.count('class="folder"') == 10
+    assert page(client, f"/{link}/d7/").text.count('class="file"') == ROWS_LIMIT

@@ -1,0 +1,101 @@
+"""The page of names and registry entries."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from skymount.server.pages.registry_page import ROWS
+from skymount.wire.registry_entry import DELETED
+from skymount.wire.skylink import Skylink
+from tests.portal_process import PortalProcess, portal_process
+from tests.server.http_client import Client
+from tests.server.pages.page_client import ACCEPT, assert_page, page
+from tests.server.registry_entries import OWNER, link_of, put, signed
+
+_KEY = OWNER.public_key.hex()
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PortalProcess]:
+    """A portal with names and entries."""
+    path = tmp_path_factory.mktemp("named")
+    with portal_process(path) as portal, Client(base_url=portal.url) as client:
+        link = client.upload_file("target", b"x")
+        put(client, signed("site", bytes(Skylink.parse(link)), 7))
+        put(client, signed("text", "größe <b>".encode(), 3))
+        put(client, signed("gone", DELETED, 4))
+        put(client, signed("empty", b"", 1))
+        lines = [
+            f"fixed svc://{link}/a/b",
+            f"moving {link_of('site')}",
+            f"registry svcns://ed25519%3A{_KEY}/{signed('site').entry.tweak.hex()}",
+            "bad value",
+            f"nobody svcns://ed25519%3A{_KEY}/{'77' * 32}",
+            *(f"many{number:03} svc://{link}" for number in range(ROWS)),
+        ]
+        (path / "hns.zone").write_text("\n".join(lines))
+        yield portal
+
+
+def test_names_and_what_they_lead_to(named: PortalProcess) -> None:
+    """B3: with the revision of an entry; bad lines say what is wrong."""
+    with Client(base_url=named.url) as client:
+        text = page(client, "/-/registry").text
+        assert 'href="/hns/fixed/"' in text
+        assert "/a/b" in text
+        assert ">7<" in text.replace("\n", "")
+        assert "neither" in text or "not of a known form" in text
+        assert "no entry here yet" in text
+        assert "many049" not in text
+        assert "many049" in page(client, "/-/registry?page=2").text
+        found = page(client, "/-/registry?q=MANY04").text
+        assert "many049" in found
+        assert "fixed/" not in found
+
+
+def test_the_entries_of_a_key(named: PortalProcess) -> None:
+    """B3: the skylink that each leads to, or its data, as text."""
+    with Client(base_url=named.url) as client:
+        assert f"ed25519:{_KEY}" in page(client, "/-/registry").text
+        for key in (_KEY, f"ed25519:{_KEY}", f"ed25519%3A{_KEY}"):
+            text = page(client, f"/-/registry?key={key}").text
+            assert str(link_of("site")) in text
+            assert "größe &lt;b&gt;" in text
+            assert "deleted" in text
+            assert "empty" in text
+        nobody = page(client, f"/-/registry?key={'00' * 32}").text
+        assert "no entries of this key" in nobody
+
+
+def test_many_entries_come_in_pages(tmp_path: Path) -> None:
+    """B3: each page leads to the next one, and none is missing."""
+    with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
+        for number in range(ROWS + 5):
+            put(client, signed(f"entry {number}"))
+        links = {str(link_of(f"entry {number}")) for number in range(ROWS + 5)}
+        first = page(client, f"/-/registry?key={_KEY}").text
+        following = first.partition('rel="next"')[0].rpartition('href="')[2].partition('"')[0]
+        second = page(client, following.replace("&amp;", "&")).text
+        assert {link for link in links if link in first or link in second} == links
+        assert sum(link in second for link in links) == 5
+        assert 'rel="next"' not in second
+
+
+def test_wrong_keys(client: Client) -> None:
+    """B10: said on a page; others than browsers get the 404 that they always got."""
+    for query in ("key=x", f"key={_KEY}&after=x", "after=x"):
+        answer = client.get(f"/-/registry?{query}", headers={"Accept": ACCEPT})
+        assert answer.status_code == 400
+        assert_page(answer)
+    assert client.get("/-/registry").status_code == 404
+
+
+def test_a_zone_that_cannot_be_used(tmp_path: Path) -> None:
+    """B10: the page says so; entries are there all the same."""
+    (tmp_path / "hns.zone").write_bytes(b"a" * (2 << 20))
+    with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
+        put(client, signed("site"))
+        text = page(client, "/-/registry").text
+        assert "cannot be used" in text
+        assert _KEY in text
