@@ -75,7 +75,7 @@ class ConfigFile:
             text = raw.decode()
             return cls(path, tomllib.loads(text), is_open, text)
         except (ValueError, RecursionError) as error:  # ValueError also for a huge number
-            raise ConfigError(f"{path}: {shown(error)}") from None
+            raise ConfigError(f"{path}: it is not valid TOML: {shown(error)}") from None
 
     def place(self, *keys: str | int) -> str:
         """Return where a value stands, for a message: ``PATH: line 3``, or the path alone.

@@ -21,6 +21,7 @@ from skymount.cli.output import warn
 from skymount.config import Config
 from skymount.errors import (
     AccessDeniedError,
+    BadContentError,
     CacheError,
     FrozenEntryError,
     PortalError,
@@ -330,7 +331,7 @@ def _with_advice(settings: Config, error: BaseException) -> BaseException:
             "is to be believed, `skymount registry forget --seen KEY DATAKEY`"
         )
         return error
-    if isinstance(error, UnavailableError) and settings.portals:
+    if isinstance(error, UnavailableError | BadContentError) and settings.portals:
         from skymount.portal.http.portal_check import advice_for
 
         advice = advice_for(error.message)

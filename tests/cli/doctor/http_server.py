@@ -4,8 +4,11 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
+
+import trustme
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -24,6 +27,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
+
+
+def tls_server(authority: trustme.CA, expires: datetime) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    cert = authority.issue_cert("127.0.0.1", not_after=expires)
+    cert.configure_cert(context)
+    return context
 
 
 @contextmanager

@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import socket
-import ssl
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from tests.cli.doctor.http_server import http_server
+from tests.cli.doctor.http_server import http_server, tls_server
 from tests.fuse_device import mounts
 from tests.mount.namespaces import Namespace, new_namespace
 from tests.portal_process import portal_command
@@ -166,13 +165,6 @@ def test_an_http_port_that_is_spoken_https_to(sandbox: Sandbox, portal: str) -> 
     url = portal.replace("http://", "https://")
     said = fault(sandbox.with_env(SKYMOUNT_PORTALS=url), f"portal {url}")
     assert said.endswith("nobody speaks TLS there: write http:// in place of https://")
-
-
-def tls_server(authority: trustme.CA, expires: datetime) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    cert = authority.issue_cert("127.0.0.1", not_after=expires)
-    cert.configure_cert(context)
-    return context
 
 
 def test_certificates(sandbox: Sandbox, tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from skymount.cli.output import emit, json_option, warn
+from skymount.errors import ConfigError
 
 if TYPE_CHECKING:
-    from skymount.config import LoadedConfig
+    from skymount.config import Config, LoadedConfig
 
 _MASK = "********"
 
@@ -149,6 +150,7 @@ def check(file: str | None, name: str) -> None:
       skymount config check
     """
     found = _load(file, name)
+    _check_certificates(found.config)
     if not found.path.exists():
         click.echo(f"{found.path}: there is none, and none is needed; all values are defaults")
     else:
@@ -172,6 +174,18 @@ def _load(file: str | None, name: str) -> "LoadedConfig":
     from skymount.config import load_with_origins
 
     return load_with_origins({}, environ=os.environ, file=file or "", name=name, warn=warn)
+
+
+def _check_certificates(config: "Config") -> None:
+    """ConfigError when the certificates of a portal cannot be read."""
+    given = (str(options.get("ca_file") or "") for options in config.portal_options.values())
+    for path in filter(None, dict.fromkeys(given)):
+        from skymount.portal.http.stream import new_tls_context
+
+        try:
+            new_tls_context(path)
+        except OSError as error:
+            raise ConfigError(f"ca_file: {error}; it is to be a file in PEM format") from None
 
 
 def _values(found: "LoadedConfig") -> dict[str, object]:

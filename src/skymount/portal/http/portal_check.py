@@ -36,6 +36,8 @@ _ADVICE = (
     ("WRONG_VERSION_NUMBER", "nobody speaks TLS there: write http:// in place of https://"),
     ("record layer failure", "nobody speaks TLS there: write http:// in place of https://"),
     ("sent to HTTPS port", "write https:// in place of http://"),
+    ("disconnected without sending", "if it wants TLS, write https:// in place of http://"),
+    ("is not as expected", NO_PORTAL),
     ("Name or service not known", "is the name right?"),
     ("No address associated with hostname", "is the name right?"),
     ("Temporary failure in name resolution", "is this machine online?"),
