@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -64,8 +64,6 @@ class Browser:
 
     driver: Chrome
     downloads: Path
-    asked: list[str] = field(default_factory=list)
-    """URLs of requests that it has sent."""
 
     def open(self, url: str) -> None:
         self.driver.get(url)
@@ -73,6 +71,16 @@ class Browser:
     def cdp(self, command: str, **arguments: Any) -> Any:
         """Send a command of Chromium's own protocol."""
         return self.driver.execute_cdp_cmd(command, arguments)
+
+    def upload_speed(self, speed: int) -> None:
+        """Set how many bytes may be sent in a second; -1 for no bound."""
+        self.cdp(
+            "Network.emulateNetworkConditions",
+            offline=False,
+            latency=0,
+            downloadThroughput=-1,
+            uploadThroughput=speed,
+        )
 
     def find(self, css: str) -> WebElement:
         """Wait for an element that is shown, and return it."""
@@ -82,6 +90,10 @@ class Browser:
             return found[0] if found and found[0].is_displayed() else None
 
         return eventually(shown)
+
+    def input(self, css: str) -> WebElement:
+        """Wait for an input of files, which may lie unseen behind its label, and return it."""
+        return eventually(lambda: self.all(css))[0]
 
     def all(self, css: str) -> list[WebElement]:
         return self.driver.find_elements(By.CSS_SELECTOR, css)

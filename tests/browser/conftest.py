@@ -27,7 +27,7 @@ def browser(shared_browser: Browser) -> Iterator[Browser]:
     shared_browser.cdp("Emulation.setScriptExecutionDisabled", value=False)
     shared_browser.cdp("Emulation.clearDeviceMetricsOverride")
     shared_browser.cdp("Emulation.setEmulatedMedia", features=[])
-    shared_browser.cdp("Network.disable")
+    shared_browser.upload_speed(-1)
     shared_browser.open("about:blank")
     shared_browser.requests()
     shared_browser.complaints()

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from skymount.cli.link_target import ParsedLink
+from skymount.cli.key_argument import EntryArgument
+from skymount.cli.link_target import ParsedLink, parse_skydb_path
 from skymount.errors import MalformedError
 from skymount.wire.metadata import Metadata, encode_metadata
 from tests.cli.helpers import asking
@@ -22,6 +23,8 @@ WORD = unverifiable(encode_metadata(Metadata("f", 7)), b"content")
 SECRET = encrypted({"f": b"content"})
 HUGE = of_files({"f": noise(9 << 20, 6)}, pieces=17)
 """In chunks that are too large to be checked."""
+
+KEY = "ab" * 32
 
 READING = ("cat", "ls", "download", "metadata")
 
@@ -249,3 +252,42 @@ def test_what_is_no_link_gets_advice(text: str, advice: str) -> None:
 def test_a_domain_as_a_mount_spells_it() -> None:
     found = ParsedLink.parse("hns/Example/a%20b")
     assert (found.root, found.path) == ("example", b"a b")
+
+
+# Documents
+
+
+@pytest.mark.parametrize(
+    ("text", "entry"),
+    [
+        ("skydb/home/doc.json", EntryArgument("home", "doc", hashed=False)),
+        (f"skydb/{KEY}/a%2Fb.json", EntryArgument(KEY, "a/b", hashed=False)),
+        (f"skydb/home/{KEY}.json", EntryArgument("home", KEY, hashed=True)),
+        ("skydb/home/%.json", EntryArgument("home", "", hashed=False)),
+    ],
+    ids=["plain", "escaped", "hashed", "empty"],
+)
+def test_names_as_in_a_mount(text: str, entry: EntryArgument) -> None:
+    assert parse_skydb_path(text) == entry
+
+
+@pytest.mark.parametrize(
+    "text", ["A" * 46, "hns://example", "registry/home/doc", "skydb", "/tmp/x"]
+)
+def test_what_is_no_such_path(text: str) -> None:
+    assert parse_skydb_path(text) is None
+
+
+@pytest.mark.parametrize("text", ["skydb/", "skydb/home", "skydb/home/", "skydb/home/a/b.json"])
+def test_paths_that_name_no_document(text: str) -> None:
+    with pytest.raises(MalformedError, match="a document is skydb/KEY/DATAKEY"):
+        parse_skydb_path(text)
+
+
+@pytest.mark.mount
+def test_a_path_inside_a_mount(sandbox: Sandbox, portal: str) -> None:
+    """W6: `skymount pin` takes it too."""
+    with sandbox.mounted("--portal", portal) as mount:
+        path = mount.path / "skydb" / KEY / "absent.json"
+        said = sandbox.fail("pin", path, "--from", portal, "--to", "http://127.0.0.1:1", code=3)
+        assert said == "'absent': there is no such document"

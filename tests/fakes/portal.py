@@ -18,8 +18,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import trio
 
 from skymount.wire.http.byte_range import ByteRange, parse_range
+from skymount.wire.metadata import Metadata, encode_metadata
 from skymount.wire.skylink import Skylink
-from tests.fakes.skyfiles import FakeSkyfile
+from tests.fakes.skyfiles import FakeSkyfile, of_metadata
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -239,6 +240,8 @@ class FakePortal:
     """Where it listens; None: at every address."""
     port: int = 0
     tls: ssl.SSLContext | None = None
+    has_other_layout: bool = False
+    """Whether it stores large content in another layout than our portal does."""
     breaks_upload: tuple[int, str] | None = None
     """Bytes of an upload's body that it reads, and what it does then: reset, stall, sip (read on,
     slowly), or hang without reading any more."""
@@ -302,6 +305,8 @@ class FakePortal:
     def _service(self, request: Request, rest: str) -> Reply:
         verb, _, name = rest.partition("/")
         if request.method == "POST" and verb == "skyfile":
+            if request.query.get("dryrun") == "true" and not self.has_other_layout:
+                return Reply(200, (), json.dumps({"skylink": _dry_run(request)}).encode())
             first = next(iter(self._content.values()), None)
             if first is None:
                 return error(500, "nothing to answer with")
@@ -388,6 +393,12 @@ class FakePortal:
             self.requests.append(request)
             if not await _send(stream, request, self.answer(request)):
                 return
+
+
+def _dry_run(request: Request) -> str:
+    """Return the skylink that the body of a request, one file, would get."""
+    metadata = Metadata(request.query["filename"], len(request.body))
+    return of_metadata(encode_metadata(metadata), request.body).name
 
 
 class _Started:

@@ -21,7 +21,7 @@ from skymount.errors import (
 
 COMMANDS = (
     *("mount", "umount", "status", "doctor", "upload", "publish"),
-    *("download", "ls", "cat", "metadata", "hns"),
+    *("download", "pin", "ls", "cat", "metadata", "hns"),
     *("registry", "db", "key", "skykey", "skylink", "cache", "config", "portal"),
     *(
         "service",
@@ -38,6 +38,8 @@ _MODULES = {
     "ls": "content",
     "cat": "content",
     "metadata": "content",
+    "download": "copying.download",
+    "pin": "copying.pin",
     "status": "inspection.status",
     "doctor": "inspection.doctor",
     "completion": "install.completion",

@@ -21,11 +21,14 @@ from skymount.portal.client.base import PortalReader
 from skymount.wire.skylink import Skylink, split_link
 
 if TYPE_CHECKING:
+    from skymount.cli.key_argument import EntryArgument
     from skymount.cli.session import ContentSession
     from skymount.wire.hns import DomainRecord
 
 HNS = "hns://"
 _HNS_DIRECTORY = "hns/"  # as in a mount
+_SKYDB = "skydb/"
+_SUFFIX = b".json"  # of files in it
 
 _SKYLINK_LIKE = re.compile(r"[A-Za-z0-9_-]{40,60}")
 
@@ -88,16 +91,47 @@ class ParsedLink:
 
 def _inside_mount(text: str) -> str | None:
     """Return the link of a path inside a mount of ours: what is below ``skylinks`` or ``hns``."""
+    for kind, rest in paths_in_mounts(text):
+        if kind in ("skylinks", "hns"):
+            return (HNS if kind == "hns" else "") + quote(os.fsencode(rest))
+    return None
+
+
+def paths_in_mounts(text: str) -> Iterator[tuple[str, str]]:
+    """Yield (directory at the root, path in it) of a path inside a mount of ours."""
     from skymount.fs import mountpoint
 
     path = os.path.abspath(os.path.expanduser(text))
     for mounted in mountpoint.mounts_of(os.getuid()):
         if path.startswith(f"{mounted}/"):
             kind, _, rest = path[len(mounted) + 1 :].partition("/")
-            if kind in ("skylinks", "hns") and rest:
-                prefix = HNS if kind == "hns" else ""
-                return prefix + quote(os.fsencode(rest))
-    return None
+            if rest:
+                yield kind, rest
+
+
+def parse_skydb_path(text: str) -> "EntryArgument | None":
+    """Read ``skydb/KEY/DATAKEY.json``, or the path of such a file inside a mount; None for anything
+    else, MalformedError if it names no document.
+    """
+    from skymount.cli.key_argument import EntryArgument
+    from skymount.fs.registry.file_names import KeyFileNames
+
+    if text.startswith(_SKYDB):
+        path = text.removeprefix(_SKYDB)
+    else:
+        path = next((rest for kind, rest in paths_in_mounts(text) if kind == "skydb"), "")
+        if not path:
+            return None
+    owner, _, name = path.partition("/")
+    if not owner or not name or "/" in name:
+        raise MalformedError(f"{text}: a document is skydb/KEY/DATAKEY.json")
+    try:
+        found = KeyFileNames(_SUFFIX).parse(os.fsencode(name))
+    except MalformedError as error:
+        raise MalformedError(f"{text}: {error}") from None
+    if found.data_key is None:
+        return EntryArgument(owner, found.tweak.hex(), hashed=True)
+    return EntryArgument(owner, found.data_key, hashed=False)
 
 
 _SHOWN = 255  # characters of a text that a message repeats

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_SILENT = "Seconds that a portal may stay silent."
+
 _FLAGS = ("portals", "dialect", "timeout", "user_agent", "config_file", "verify")
 
 
@@ -55,12 +57,44 @@ wait_option = click.option(
 
 def portal_options(command: F) -> F:
     """Add the options that name portals; the command gets the configuration as `settings`."""
-    return _portal_options(_with_settings(command), "Seconds that a portal may stay silent.")
+    return _portal_options(_with_settings(command), _SILENT)
 
 
 def reading_options(command: F) -> F:
     """Add `portal_options` and ``--verify``."""
     return portal_options(_verify_option(command))
+
+
+def copying_options(command: F) -> F:
+    """Add ``--from``, ``--to``, ``--verify`` and the options of both portals; the command gets the
+    configurations `source` and `target`.
+    """
+
+    @wraps(command)
+    def with_both(sources: Sequence[str], to: str | None, **parameters: Any) -> Any:
+        from skymount import config
+
+        given = {name: parameters.pop(name) for name in _FLAGS if name in parameters}
+        target = load_settings(portals=[to] if to else [], **given)
+        file = given.pop("config_file") or ""  # of which the line above has warned, if need be
+        source = config.load({"portals": sources, **given}, environ=os.environ, file=file)
+        return command(source=source, target=_with_default_portal(target, "--to"), **parameters)
+
+    sources = click.option(
+        "--from",
+        "sources",
+        multiple=True,
+        required=True,
+        metavar="URL",
+        help="Portal that has it; repeat it to name further ones to fall back on.",
+    )
+    target = click.option(
+        "--to",
+        metavar="URL",
+        help="Portal that is to have it. Default: the first one that uploads go to.",
+    )
+    made = _portal_options(_verify_option(with_both), _SILENT, ())
+    return cast("F", sources(target(made)))
 
 
 def mount_options(command: F) -> F:
@@ -77,8 +111,11 @@ def _with_settings(command: F) -> F:
     return cast("F", with_settings)
 
 
-def _with_default_portal(settings: "Config") -> "Config":
-    """Return the configuration with this user's own portal, if another user has the default one."""
+def _with_default_portal(settings: "Config", flag: str = "--portal") -> "Config":
+    """Return the configuration with this user's own portal, if another user has the default one.
+
+    `flag` is the option that names a portal.
+    """
     from dataclasses import replace
 
     from skymount import default_portal
@@ -90,8 +127,8 @@ def _with_default_portal(settings: "Config") -> "Config":
         url = settings.default_portal
         raise click.ClickException(
             f"{url}: another user (uid {found.foreign_uid}) listens there, who would see what you "
-            f"send, so it is not used by default; name a portal with --portal URL (that one with "
-            f"--portal {url}), or `skymount mount` starts one of your own"
+            f"send, so it is not used by default; name a portal with {flag} URL (that one with "
+            f"{flag} {url}), or `skymount mount` starts one of your own"
         )
     return replace(settings, default_portal=found.url)
 
@@ -103,15 +140,20 @@ _verify_option = click.option(
 )
 
 
-def _portal_options(command: F, timeout_help: str) -> F:
+_portal_option = click.option(
+    "--portal",
+    "portals",
+    multiple=True,
+    metavar="URL",
+    help="Portal address; repeat it to name further ones to fall back on.",
+)
+
+
+def _portal_options(
+    command: F, timeout_help: str, named: Sequence[Callable[[Any], Any]] = (_portal_option,)
+) -> F:
     options = (
-        click.option(
-            "--portal",
-            "portals",
-            multiple=True,
-            metavar="URL",
-            help="Portal address; repeat it to name further ones to fall back on.",
-        ),
+        *named,
         click.option("--dialect", metavar="NAME", help="Names it uses: svc or skynet."),
         click.option("--timeout", metavar="SECONDS", help=timeout_help),
         click.option("--user-agent", metavar="TEXT", help="What to send as User-Agent."),

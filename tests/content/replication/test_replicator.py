@@ -25,6 +25,7 @@ from skymount.portal.client.client import PortalClient
 from skymount.portal.failover.health import BreakerState
 from skymount.portal.failover.portals import Portals, open_portals
 from skymount.portal.options import ClientOptions
+from skymount.wire.base_sector import CIPHER_LEGACY_PLAIN
 from skymount.wire.metadata import Metadata, Subfile, encode_metadata
 from tests.fakes.portal import FakePortal, closes_after, running, status
 from tests.fakes.skyfiles import (
@@ -38,7 +39,8 @@ from tests.fakes.skyfiles import (
 )
 from tests.portal_process import running_portal
 
-UPLOAD = "^POST "
+UPLOAD = "^POST (?!.*dryrun)"
+DRY_RUN = "^POST .*dryrun"
 WHOLE = {"format": "concat", "no-response-metadata": "true"}
 
 
@@ -269,6 +271,47 @@ async def test_a_portal_that_stores_it_under_another_skylink():
                 with pytest.raises(UnreplicableError, match=f"as {SHAPES['raw'].name}"):
                     await found.replicator.replicate(SHAPES["directory"].skylink, found.to)
         assert len(target.asked(UPLOAD)) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "has_other_layout", "reason"),
+    [
+        (SHAPES["large"], True, "one data piece, and that portal spreads"),
+        (of_files({"f": noise(9 << 20, 6)}, pieces=10), False, "spread over 10 data pieces"),
+    ],
+    ids=["one piece", "ten pieces"],
+)
+async def test_large_content_of_another_layout(
+    content: FakeSkyfile, has_other_layout: bool, reason: str
+):
+    """W5: a dry run shows it, once for a portal, and the content is not sent."""
+    async with running(FakePortal(has_other_layout=has_other_layout)) as target:
+        target.add(SHAPES["raw"])
+        async with faked(content, target.url) as (found, _):
+            for _ in range(2):
+                with pytest.raises(UnreplicableError, match=reason):
+                    await found.replicator.replicate(content.skylink, found.to)
+        assert (len(target.asked(DRY_RUN)), len(target.asked(UPLOAD))) == (1, 0)
+
+
+async def test_a_portal_that_refuses_a_dry_run():
+    """W5: its layout is not known then, and the content is sent."""
+    content = SHAPES["large"]
+    async with running(FakePortal()) as target, faked(content, target.url) as (found, _):
+        target.add(SHAPES["raw"])
+        target.fault(status(400), DRY_RUN)
+        with pytest.raises(UnreplicableError, match="stores"):
+            await found.replicator.replicate(content.skylink, found.to)
+        assert len(target.asked(UPLOAD)) == 1
+
+
+async def test_content_in_the_form_of_old_uploads():
+    content = SHAPES["raw"]
+    old = of_metadata(content.metadata, content.payload, cipher=CIPHER_LEGACY_PLAIN)
+    async with running(FakePortal()) as target, faked(old, target.url) as (found, _):
+        with pytest.raises(UnreplicableError, match="before April 2020"):
+            await found.replicator.replicate(old.skylink, found.to)
+        assert target.asked(UPLOAD) == []
 
 
 async def test_nobody_has_it(source: str, target: str):

@@ -1,9 +1,10 @@
 """What is directly in a directory."""
 
 from skymount.server.pages.directory import (
+    ROWS_LIMIT,
+    Directory,
     Row,
-    list_directory,
-    neighbours,
+    find_directory,
     page_of,
     parents_of,
     readable_type,
@@ -21,34 +22,51 @@ _METADATA = Metadata(
 )
 
 
-def names(rows: tuple[Row, ...] | list[Row]) -> list[str]:
+def found(path: str) -> Directory:
+    directory = find_directory(_METADATA, path)
+    assert directory is not None
+    return directory
+
+
+def names(directory: Directory, search: str = "", sort: str = "name") -> list[str]:
+    rows = page_of(directory, search, sort, 1).rows
     return [row.name + "/" * row.is_directory for row in rows]
 
 
 def test_files_and_directories() -> None:
     """B4: a name may be both; a directory has the size and the number of all below it."""
-    page = page_of(list_directory(_METADATA, ""), "", "name", 1)
-    assert names(page.rows) == ["a/", "a", "ab", "b"]
+    assert names(found("")) == ["a/", "a", "ab", "b"]
+    page = page_of(found(""), "", "name", 1)
     assert (page.rows[0].size, page.rows[0].files) == (6, 2)
-    assert (page.files, page.size, page.directories) == (5, 31, 1)
-    assert names(list_directory(_METADATA, "a")) == ["x", "y/"]
-    assert list_directory(_METADATA, "nothing") == []
+    assert (page.files, page.size, page.matches) == (5, 31, 4)
+    assert names(found("a")) == ["x", "y/"][::-1]
+    assert find_directory(_METADATA, "nothing") is None
 
 
 def test_order() -> None:
     """B4: directories come first in each."""
-    rows = list_directory(_METADATA, "")
-    assert names(page_of(rows, "", "-name", 1).rows) == ["a/", "b", "ab", "a"]
-    assert names(page_of(rows, "", "size", 1).rows) == ["a/", "b", "a", "ab"]
-    assert names(page_of(rows, "A", "-type", 1).rows) == ["a/", "a", "ab"]
-    assert page_of(rows, "no such", "name", 9).rows == ()
+    assert names(found(""), sort="-name") == ["a/", "b", "ab", "a"]
+    assert names(found(""), sort="size") == ["a/", "b", "a", "ab"]
+    assert names(found(""), search="A", sort="-type") == ["a/", "a", "ab"]
+    assert page_of(found(""), "no such", "name", 9).rows == ()
+
+
+def test_pages_go_from_directories_to_files() -> None:
+    """B4: each row is on one page."""
+    files = {f"d{n:03}/x": Subfile() for n in range(ROWS_LIMIT - 2)}
+    files |= {f"f{n:03}": Subfile() for n in range(ROWS_LIMIT)}
+    directory = find_directory(Metadata(subfiles=files), "")
+    assert directory is not None
+    pages = [page_of(directory, "", "name", number) for number in (1, 2)]
+    assert [page.pages for page in pages] == [2, 2]
+    rows = [row.name for page in pages for row in page.rows]
+    assert rows == sorted({name.partition("/")[0] for name in files})
 
 
 def test_neighbours_are_files() -> None:
     """B4: the one before and the one after, by name."""
-    rows = list_directory(_METADATA, "")
-    assert neighbours(rows, "ab") == ("a", "b")
-    assert neighbours(rows, "a") == ("", "ab")
+    assert found("").neighbours("ab") == ("a", "b")
+    assert found("").neighbours("a") == ("", "ab")
 
 
 def test_types_for_people() -> None:

@@ -162,18 +162,18 @@ def test_a_long_field_is_refused(client: Client) -> None:
 def test_a_full_disk_is_507_and_nothing_is_kept(tmp_path: Path) -> None:
     """B10: in the middle of an upload, for browsers and all others; the portal goes on."""
     with new_namespace(network=False) as space:
-        space.do("mount", "-t", "tmpfs", "-o", "size=24m,mode=700", "none", tmp_path)
+        space.do("mount", "-t", "tmpfs", "-o", "size=16m,mode=700", "none", tmp_path)
         command = portal_command("serve", "--listen", "127.0.0.1:0", "--data", str(tmp_path / "d"))
         process = space.start(*command, env=portal_environment())
         assert process.stdout is not None
         url = process.stdout.readline().decode().split()[-1]
         with Client(base_url=url, timeout=60) as client:
             small = stored(client, [("small", b"small")])
-            full = send(client, [("big", bytes(40 << 20))])
+            full = send(client, [("big", bytes(20 << 20))])
             assert full.status_code == 507
             assert_page(full)
             assert "The disk is full" in full.text
-            raw = client.post("/svc/skyfile", files={"file": ("big", bytes(40 << 20))})
+            raw = client.post("/svc/skyfile", files={"file": ("big", bytes(20 << 20))})
             assert raw.status_code == 507
             assert "No space left on device" in message_of(raw)
             assert space.do("find", tmp_path / "d/v1/incoming", "-mindepth", "1") == ""

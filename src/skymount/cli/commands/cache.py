@@ -50,11 +50,16 @@ def info(as_json: bool) -> None:
 def clear(as_json: bool) -> None:
     """Remove everything from the cache.
 
+    What unfinished runs of `skymount pin` have kept is removed, too.
+
     \b
     Example:
       skymount cache clear
     """
+    from skymount.content.replication.spool import clear_spools, default_place
+
     store = _existing()
+    clear_spools(default_place())
     gone = store.clear() if store else None
     blocks, size = (gone.blocks, gone.bytes) if gone else (0, 0)
     line = f"{_blocks(blocks)} removed, {readable_size(size)}"

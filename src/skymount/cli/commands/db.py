@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,12 @@ from skymount.wire.skydb_document import (
 if TYPE_CHECKING:
     from skymount.cli.session import ContentSession, WriteSession
     from skymount.config import Config
+    from skymount.content.fetch.reader import ContentReader
+    from skymount.content.model.skyfile import Skyfile
+    from skymount.portal.ledger.revision_marks import EntryId
     from skymount.wire.key_pair import SigningKeyPair
+    from skymount.wire.skylink import Skylink
+
 
 _READ_SIZE = 1 << 20  # bytes of a document that are read at once
 
@@ -90,42 +96,57 @@ def get(entry: EntryArgument, pretty: bool, wait: float, settings: "Config", as_
 
 
 async def _read(session: "ContentSession", entry: EntryArgument) -> dict[str, Any]:
-    from skymount.wire.registry_entry import linked_skylink
-
-    registry = await session.registry.open()
-    signed = (await registry.read(entry.id)).signed
-    if signed is None:
-        raise NotFoundError(f"{entry.data_key!r}: there is no such document", status=404)
-    if signed.entry.is_deleted:
-        raise NotFoundError(f"{entry.data_key!r}: it was deleted", status=404)
-    skylink = linked_skylink(signed.entry.data)
-    if skylink is None or skylink.version != 1:
-        raise _no_document(entry.data_key)
+    skylink, revision = await find_document(session, entry.id, entry.data_key)
     skyfile = await session.reader.load(skylink)
     if skyfile.size > DOCUMENT_LIMIT:
         raise BadContentError(f"{entry.data_key!r}: longer than {DOCUMENT_LIMIT} bytes")
-    body = bytearray()
-    while len(body) < skyfile.size:
-        size = min(_READ_SIZE, skyfile.size - len(body))
-        body += await session.reader.read(skyfile, len(body), size)
     try:
-        document = decode_document(bytes(body))
+        document = await read_document(session.reader, skyfile)
     except MalformedError:
         raise _no_document(entry.data_key) from None
     link = session.portals.clients[0].dialect.link(skylink)
     return {
         "data": document,
-        "revision": signed.entry.revision,
+        "revision": revision,
         "data_link": link,
         "verified": skyfile.verified,
     }
 
 
-def _no_document(data_key: str) -> click.ClickException:
+async def find_document(
+    session: "ContentSession", entry: "EntryId", name: str
+) -> "tuple[Skylink, int]":
+    """Return the v1 skylink that an entry holds, and the entry's revision; messages use `name`."""
+    from skymount.wire.registry_entry import linked_skylink
+
+    registry = await session.registry.open()
+    signed = (await registry.read(entry)).signed
+    if signed is None:
+        raise NotFoundError(f"{name!r}: there is no such document", status=404)
+    if signed.entry.is_deleted:
+        raise NotFoundError(f"{name!r}: it was deleted", status=404)
+    skylink = linked_skylink(signed.entry.data)
+    if skylink is None or skylink.version != 1:
+        raise _no_document(name)
+    return skylink, signed.entry.revision
+
+
+def _no_document(name: str) -> click.ClickException:
+    """Return the error of an entry that holds no document."""
     return click.ClickException(
-        f"{data_key!r}: this registry entry is not a JSON document; see it with "
-        "`skymount registry get`"
+        f"{name!r}: this registry entry is not a JSON document; see it with `skymount registry get`"
     )
+
+
+async def read_document(reader: "ContentReader", skyfile: "Skyfile") -> Any:
+    """Return the document that some content is; MalformedError if it is none."""
+    from skymount.concurrency import off_loop
+
+    body = bytearray()
+    while len(body) < skyfile.size:
+        size = min(_READ_SIZE, skyfile.size - len(body))
+        body += await reader.read(skyfile, len(body), size)
+    return await off_loop(partial(decode_document, bytes(body)), len(body))
 
 
 @db.command("set", short_help="Store the JSON document in FILE; print its link.")

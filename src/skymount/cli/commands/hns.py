@@ -79,7 +79,7 @@ def download(
       skymount hns download example/index.html
       skymount hns download example page.html
     """
-    from skymount.cli.commands.download import check_destination, file_destination
+    from skymount.cli.commands.copying.download import check_destination, file_destination
     from skymount.cli.link_target import HNS, ParsedLink, safe_name, warn_of_unverified
     from skymount.cli.session import run_with_client
     from skymount.portal.verify_policy import Verified
@@ -109,7 +109,7 @@ def download(
 
 
 async def _copy_out(client: "PortalClient", domain: str, path: str, shown: str) -> None:
-    from skymount.cli.commands.download import copy_out
+    from skymount.cli.commands.copying.download import copy_out
     from skymount.portal.client.verification import DOMAIN_UNVERIFIABLE, refuse_unverified
 
     refuse_unverified(client.options, shown, DOMAIN_UNVERIFIABLE)

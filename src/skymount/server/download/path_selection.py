@@ -1,7 +1,7 @@
 """What a download serves, by wire notes 4.2 (parameters), 4.3 (default path, ...) and 4.5."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 from skymount.server.http.query_params import Params, boolean, check_timeout, number
@@ -13,7 +13,6 @@ from skymount.wire.metadata import (
     Subfile,
     encode_metadata,
     fits_header,
-    is_single,
     select,
     subpath_metadata,
 )
@@ -81,8 +80,6 @@ class SelectedContent:
     archive: str = ""
     members: tuple[tuple[str, Subfile], ...] = ()
     status: int = 200
-    is_only_file: bool = False
-    """It is served for a directory, in which there is nothing else."""
 
     @property
     def size(self) -> int:
@@ -121,7 +118,7 @@ def _select(
     skyfile: ParsedSkyfile, download: DownloadRequest, header_limit: int
 ) -> SelectedContent | None:
     metadata, path = skyfile.metadata, download.path
-    index = "" if download.query.archive else _index_of(metadata, path)
+    index = "" if download.query.archive else index_of(metadata, path)
     if index and download.may_redirect and _wants_slash(metadata, path, index):
         return None
     if index and not path:
@@ -133,11 +130,10 @@ def _select(
         raise HttpError(404, f"failed to download contents for path: /{path}")
     raw = encode_metadata(subpath_metadata(index or path, selected))
     header = raw if fits_header(raw, header_limit) else None
-    found = _selected(_last(index or path), selected, download.query.archive, header)
-    return replace(found, is_only_file=not index and path not in metadata.subfiles)
+    return _selected(_last(index or path), selected, download.query.archive, header)
 
 
-def _index_of(metadata: Metadata, path: str) -> str:
+def index_of(metadata: Metadata, path: str) -> str:
     """Return the index file of a path; empty when there is none, or the path is a file itself."""
     if path in metadata.subfiles:
         return ""
@@ -187,8 +183,7 @@ def _whole(skyfile: ParsedSkyfile, archive: str) -> SelectedContent:
     subfiles = metadata.subfiles or {metadata.filename: Subfile(mode=metadata.mode, len=size)}
     if archive == "concat" and len(subfiles) > 1:
         return SelectedContent(name, "", name, ((0, size),), skyfile.header)
-    found = _selected(name, subfiles, archive, skyfile.header)
-    return replace(found, is_only_file=not is_single(metadata))
+    return _selected(name, subfiles, archive, skyfile.header)
 
 
 def _selected(

@@ -1,10 +1,13 @@
-"""What is directly in a directory of a skyfile, for listings. No IO."""
+"""What is directly in a directory of a skyfile, for listings. No IO.
+
+A directory may have a million files: rows are made only of those that are shown.
+"""
 
 import posixpath
 from dataclasses import dataclass
 
 from skymount.server.download import media_type
-from skymount.wire.metadata import Metadata
+from skymount.wire.metadata import Metadata, Subfile
 
 ROWS_LIMIT = 500
 """Rows of one page."""
@@ -12,15 +15,39 @@ ROWS_LIMIT = 500
 SORTS = ("name", "size", "type")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Row:
-    """A file or directory. Made in large numbers, and not changed once the list is made."""
+    """A file or directory, as it is shown."""
 
     name: str
     size: int
     is_directory: bool
     content_type: str = ""
     files: int = 0  # below a directory
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """A directory: its files and directories, unsorted."""
+
+    files: tuple[tuple[str, Subfile], ...]
+    directories: tuple[Row, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files, also those further below."""
+        return sum(sub.len for _, sub in self.files) + sum(row.size for row in self.directories)
+
+    @property
+    def count(self) -> int:
+        """Number of all files, also those further below."""
+        return len(self.files) + sum(row.files for row in self.directories)
+
+    def neighbours(self, name: str) -> tuple[str, str]:
+        """Return the names of the files before and after one; empty where there is none."""
+        names = [name for name, _ in self.files]
+        before = max((each for each in names if each < name), default="")
+        return before, min((each for each in names if each > name), default="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,68 +58,69 @@ class DirectoryPage:
     number: int  # from 1
     pages: int
     matches: int
-    directories: int  # all of the directory, and so the next two
-    files: int
+    files: int  # all of the directory, and so the size
     size: int
 
 
-def list_directory(metadata: Metadata, path: str) -> list[Row]:
-    """Return the rows of a directory, unsorted; none if there is no such directory."""
+def find_directory(metadata: Metadata, path: str) -> Directory | None:
+    """Return the directory of a path without slashes at its ends; None if there is none."""
     prefix = f"{path}/" if path else ""
     start = len(prefix)
-    directories: dict[str, Row] = {}
-    rows: list[Row] = []
-    for full, sub in metadata.subfiles.items():
-        if not full.startswith(prefix):
-            continue
-        name, slash, _ = full[start:].partition("/")
-        if not slash:
-            rows.append(Row(name, sub.len, is_directory=False, content_type=sub.contenttype))
-            continue
-        found = directories.get(name)
-        if found is None:
-            found = directories[name] = Row(name, 0, is_directory=True)
-            rows.append(found)
-        found.size += sub.len
-        found.files += 1
-    return rows
+    below = [
+        (full[start:], sub) for full, sub in metadata.subfiles.items() if full.startswith(prefix)
+    ]
+    if not below:
+        return None
+    sizes: dict[str, list[int]] = {}
+    for name, sub in below:
+        if "/" in name:
+            found = sizes.setdefault(name[: name.index("/")], [0, 0])
+            found[0] += sub.len
+            found[1] += 1
+    directories = (
+        Row(name, size, is_directory=True, files=files) for name, (size, files) in sizes.items()
+    )
+    return Directory(tuple(item for item in below if "/" not in item[0]), tuple(directories))
 
 
-def page_of(rows: list[Row], search: str, sort: str, number: int) -> DirectoryPage:
+def page_of(directory: Directory, search: str, sort: str, number: int) -> DirectoryPage:
     """Return a page of rows. `sort` is one of `SORTS`, with ``-`` before it for the reverse."""
-    shown = rows
+    files, directories = list(directory.files), list(directory.directories)
     if search:
         folded = search.casefold()
-        shown = [row for row in rows if folded in row.name.casefold()]
+        files = [item for item in files if folded in item[0].casefold()]
+        directories = [row for row in directories if folded in row.name.casefold()]
+    files.sort(key=lambda item: item[0])
+    directories.sort(key=lambda row: row.name)
     key = sort.removeprefix("-")
     if key == "size":
-        shown = sorted(shown, key=lambda row: (row.size, row.name))
+        files.sort(key=lambda item: item[1].len)
+        directories.sort(key=lambda row: row.size)
     elif key == "type":
-        shown = sorted(shown, key=lambda row: (readable_type(row), row.name))
-    else:
-        shown = sorted(shown, key=lambda row: row.name)
+        files.sort(key=lambda item: readable_type(_row(item)))
     if sort.startswith("-"):
-        shown.reverse()
-    shown.sort(key=lambda row: not row.is_directory)
-    pages = max(1, -(-len(shown) // ROWS_LIMIT))
+        files.reverse()
+        directories.reverse()
+    matches = len(files) + len(directories)
+    pages = max(1, -(-matches // ROWS_LIMIT))
     number = min(max(number, 1), pages)
-    directories = sum(row.is_directory for row in rows)
+    first, last = (number - 1) * ROWS_LIMIT, number * ROWS_LIMIT
+    shown = directories[first:last]
+    before = len(directories)
+    shown += map(_row, files[max(first - before, 0) : max(last - before, 0)])
     return DirectoryPage(
-        rows=tuple(shown[(number - 1) * ROWS_LIMIT : number * ROWS_LIMIT]),
+        rows=tuple(shown),
         number=number,
         pages=pages,
-        matches=len(shown),
-        directories=directories,
-        files=sum(row.files if row.is_directory else 1 for row in rows),
-        size=sum(row.size for row in rows),
+        matches=matches,
+        files=directory.count,
+        size=directory.size,
     )
 
 
-def neighbours(rows: list[Row], name: str) -> tuple[str, str]:
-    """Return the names of the files before and after one; empty where there is none."""
-    before = max((r.name for r in rows if not r.is_directory and r.name < name), default="")
-    after = min((r.name for r in rows if not r.is_directory and r.name > name), default="")
-    return before, after
+def _row(item: tuple[str, Subfile]) -> Row:
+    name, sub = item
+    return Row(name, sub.len, is_directory=False, content_type=sub.contenttype)
 
 
 def readable_type(row: Row) -> str:

@@ -13,7 +13,7 @@ from skymount.server.download.endpoint import (
     OpenDownload,
     read_content_type,
 )
-from skymount.server.download.path_selection import ARCHIVE_TYPES
+from skymount.server.download.path_selection import ARCHIVE_TYPES, index_of
 from skymount.server.http import responses
 from skymount.server.http.host_header import RequestHost
 from skymount.server.http.page_requests import HOST, IS_ISOLATED, accepts_html
@@ -49,16 +49,17 @@ class ContentPages:
         """Answer GET and HEAD of a skylink or a path inside, or of a name."""
         if not accepts_html(request.headers):
             return await self.download.get(request, attachment=attachment)
-        opened = await self.download.open(request, attachment=attachment)
-        query, content = opened.request.query, opened.content
+        opened = await self.download.load(request, attachment=attachment)
+        query, portal = opened.request.query, portal_url(request)
+        if not portal and _is_directory(opened):
+            page = await self._listing(request, opened, _base(request))
+            if page is not None:
+                return page
+        opened = await self.download.select(opened)
         if query.archive in ARCHIVE_TYPES or query.attachment:
             return await self.download.serve(request, opened)
-        portal = portal_url(request)
-        if content is not None and content.archive and portal:
+        if opened.content is not None and opened.content.archive:  # at a host of content
             return _redirect(portal + quote(request.scope["path"], safe="/%+"))
-        is_only_file = content is not None and content.is_only_file and not query.archive
-        if not portal and content is not None and (content.archive or is_only_file):
-            return await self._listing(request, opened, _base(request))
         return await self._content(request, opened)
 
     async def _content(self, request: Request, opened: OpenDownload) -> Response:
@@ -91,9 +92,13 @@ class ContentPages:
             raise HttpError(404, f"there is no /{path} in this skylink, which is a single file")
         if path in metadata.subfiles or (not path and is_single(metadata)):
             return await self._preview(request, opened, base)
-        return await self._listing(request, opened, base)
+        page = await self._listing(request, opened, base)
+        if page is None:
+            raise HttpError(404, f"there is no /{path} in this skylink")
+        return page
 
-    async def _listing(self, request: Request, opened: OpenDownload, base: str) -> Response:
+    async def _listing(self, request: Request, opened: OpenDownload, base: str) -> Response | None:
+        """Answer with the listing of a directory; None if there is none at the path."""
         query = parse_query(request.scope["query_string"])
         search, sort = query.get("q", "")[:200].strip(), query.get("sort", "name")
         if sort.removeprefix("-") not in directory.SORTS:
@@ -101,14 +106,14 @@ class ContentPages:
         path = opened.request.path.strip("/")
         metadata = opened.skyfile.metadata
 
-        def make() -> tuple[directory.DirectoryPage, bool]:
-            rows = directory.list_directory(metadata, path)
-            if not rows:
-                raise HttpError(404, f"there is no /{path} in this skylink")
+        def make() -> directory.DirectoryPage | None:
+            found = directory.find_directory(metadata, path)
             number = page_number(query.get("page", ""))
-            return directory.page_of(rows, search, sort, number), _is_site(metadata)
+            return None if found is None else directory.page_of(found, search, sort, number)
 
-        found, is_site = await trio.to_thread.run_sync(make)
+        found = await trio.to_thread.run_sync(make)
+        if found is None:
+            return None
         skylink = opened.resolved.skylink
         return await render_page(
             request,
@@ -121,7 +126,7 @@ class ContentPages:
             parents=directory.parents_of(path),
             name=metadata.filename,
             skylink=str(skylink),
-            site=f"/{opened.resolved.requested}/" if is_site else "",
+            site=f"/{opened.resolved.requested}/" if _is_site(metadata) else "",
             base=base,
             view=f"{VIEW}/{skylink}",
             readable_type=directory.readable_type,
@@ -144,8 +149,8 @@ class ContentPages:
         parent = path.rpartition("/")[0]
 
         def siblings() -> tuple[str, str]:
-            rows = directory.list_directory(skyfile.metadata, parent)
-            return directory.neighbours(rows, path.rpartition("/")[2])
+            found = directory.find_directory(skyfile.metadata, parent)
+            return ("", "") if found is None else found.neighbours(path.rpartition("/")[2])
 
         before, after = await trio.to_thread.run_sync(siblings)
         return await render_page(
@@ -173,6 +178,16 @@ class ContentPages:
             runs=not is_inert(kind),
             is_directory=not is_single(skyfile.metadata),
         )
+
+
+def _is_directory(opened: OpenDownload) -> bool:
+    """Whether a path is none of a file, and has no index page."""
+    metadata, path, query = opened.skyfile.metadata, opened.request.path, opened.request.query
+    if query.archive or query.attachment or path in metadata.subfiles:
+        return False
+    if not metadata.subfiles or (not path and is_single(metadata)):
+        return False
+    return not index_of(metadata, path)
 
 
 def _is_site(metadata: Metadata) -> bool:

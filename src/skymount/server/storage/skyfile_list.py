@@ -88,6 +88,8 @@ class SkyfileList:
         self._store = store
         self._database = database
         self._unread = 0
+        self._missing: list[Skylink] | None = None  # not known yet
+        self._comparing = trio.Lock()
 
     @classmethod
     def open(cls, root: Path, store: SkyfileStore) -> "SkyfileList":
@@ -117,8 +119,7 @@ class SkyfileList:
     async def repair(self) -> None:
         """Make the list what is on disk."""
         try:
-            missing = await trio.to_thread.run_sync(self._missing)
-            self._unread = len(missing)
+            missing = await self._compare()
             for start in range(0, len(missing), _BATCH):
                 batch = missing[start : start + _BATCH]
                 await trio.to_thread.run_sync(self._add, batch, None)
@@ -126,7 +127,15 @@ class SkyfileList:
         except StorageError as error:
             _log.warning("the list of skyfiles is not complete: %s", error)
 
-    def _missing(self) -> list[Skylink]:
+    async def _compare(self) -> list[Skylink]:
+        """Return the skyfiles that the list lacked when it was first asked for."""
+        async with self._comparing:
+            if self._missing is None:
+                self._missing = await trio.to_thread.run_sync(self._find_missing)
+                self._unread = len(self._missing)
+            return self._missing
+
+    def _find_missing(self) -> list[Skylink]:
         """Drop rows of skyfiles that are gone; return the skyfiles without a row."""
 
         def names(database: sqlite3.Connection) -> set[str]:
@@ -170,6 +179,7 @@ class SkyfileList:
         """Return rows from `start` on, newest first, whose name contains a text, or whose skylink
         it is; StorageError.
         """
+        await self._compare()
         where, values = "", tuple[str, ...]()
         if search:
             escaped = search.casefold()

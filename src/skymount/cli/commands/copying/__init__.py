@@ -1,0 +1,1 @@
+"""Commands that copy content from portals: to this machine, and to another portal."""

@@ -1,0 +1,275 @@
+"""``skymount pin``: brings content from one portal to another."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from skymount.cli import completion
+from skymount.cli.options import copying_options
+from skymount.cli.output import Progress, emit, json_option, progress, warn
+from skymount.errors import MalformedError, PortalError, SkymountError
+
+if TYPE_CHECKING:
+    from skymount.cli.key_argument import EntryArgument
+    from skymount.cli.link_target import ParsedLink
+    from skymount.cli.session import ContentSession
+    from skymount.config import Config
+    from skymount.content.replication.pinner import Pinner
+    from skymount.wire.skylink import Skylink
+
+LINK_LIMIT = 10_000
+"""Links that one run follows."""
+DEPTH_LIMIT = 16
+"""Documents, each found in the one before."""
+
+_START = 1 << 10  # bytes that show whether content may be a document
+
+
+@click.command()
+@click.argument(
+    "links", metavar="LINK...", nargs=-1, required=True, shell_complete=completion.files
+)
+@click.option(
+    "--recursive", is_flag=True, help="Bring what is linked in JSON documents, too, and in those."
+)
+@copying_options
+@json_option
+def pin(
+    links: tuple[str, ...], recursive: bool, source: "Config", target: "Config", as_json: bool
+) -> None:
+    """Bring the content of each LINK to another portal.
+
+    It has the same skylink there, which is printed. LINK is a skylink in any form, a domain
+    (hns://NAME) or a document (skydb/KEY/DATAKEY.json); what a v2 skylink, a domain or a document
+    leads to now is brought. With a path all of the content is brought. Content is sent only if it
+    is proved, and not if the portal has it already.
+
+    Some content cannot keep its skylink: what a portal encrypted, and large content that is stored
+    in another layout than the portal uses. It is refused, and not sent. After a failure the same
+    command goes on where it was: large content is kept on disk until the portal has it.
+
+    With --recursive the content of each skylink in a JSON document is brought as well, and so on,
+    up to 10,000 links and 16 documents one behind the other. --json prints an object for each
+    content, with `link`, `skylink`, `size`, `portal`, `sent` (false if the portal had it), and
+    `verified`: "no" if only a portal says that the link leads to it.
+
+    \b
+    Examples:
+      skymount pin SKYLINK --from https://portal.example
+      skymount pin SKYLINK --from https://portal.example --to http://127.0.0.1:4280
+      skymount pin --recursive skydb/home/albums.json --from https://portal.example
+    """
+    from skymount.cli.session import run_with_content
+
+    wanted = [_Task(link, _parse(link)) for link in links]
+    url = _target_url(source, target)
+    source = replace(source, verify=_proving(source))
+    with progress() as bar:
+
+        async def main(session: "ContentSession") -> _Summary:
+            return await _pin_all(session, target, url, wanted, recursive, as_json, bar)
+
+        done = run_with_content(source, main)
+    if done.failed:
+        raise click.ClickException(f"{done.failed} of {done.tried} were not brought, see above")
+    if done.is_cut:
+        raise click.ClickException("not all that is linked in documents was brought, see above")
+
+
+def _target_url(source: "Config", target: "Config") -> str:
+    """Return the portal that is to have it; an error if that cannot work."""
+    from skymount.errors import ReadOnlyPortalError
+    from skymount.portal.options import portal_identity
+
+    url = target.writing_url
+    if portal_identity(url) in map(portal_identity, source.portal_urls):
+        raise click.UsageError(f"{url} is both source and target; name another one with --to")
+    if target.portal_options[url].get("read_only"):
+        raise ReadOnlyPortalError(f"{url}: nothing is sent there, the configuration says read_only")
+    return url
+
+
+def _proving(settings: "Config") -> Any:
+    """Return the policy of reading: what is brought is always proved."""
+    from skymount.portal.verify_policy import VerifyPolicy
+
+    return VerifyPolicy.AVAILABLE if settings.verify is VerifyPolicy.OFF else settings.verify
+
+
+def _parse(text: str) -> "ParsedLink | EntryArgument":
+    from skymount.cli.link_target import ParsedLink, parse_skydb_path
+
+    return parse_skydb_path(text) or ParsedLink.parse(text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A link to bring the content of."""
+
+    text: str
+    link: "ParsedLink | EntryArgument"
+    depth: int = 0
+    """Documents above it."""
+
+
+@dataclass(slots=True)
+class _Summary:
+    tried: int = 0
+    failed: int = 0
+    is_cut: bool = False
+    """Whether a limit kept links from being followed."""
+
+
+async def _pin_all(
+    session: "ContentSession",
+    target: "Config",
+    url: str,
+    wanted: "Sequence[_Task]",
+    recursive: bool,
+    as_json: bool,
+    bar: Progress | None,
+) -> _Summary:
+    from skymount.content.replication.pinner import Pinner
+    from skymount.content.replication.spool import default_place
+    from skymount.portal.failover.portals import open_portals
+
+    async with open_portals({url: target.portal_options[url]}, target.timeout) as portals:
+        pinner = Pinner(session.portals, session.reader, portals, default_place(), warn)
+        run = _Run(session, pinner, as_json, bar, recursive)
+        return await run.bring(wanted)
+
+
+class _Run:
+    """One run of the command. Each content is brought once."""
+
+    def __init__(
+        self,
+        session: "ContentSession",
+        pinner: "Pinner",
+        as_json: bool,
+        bar: Progress | None,
+        recursive: bool,
+    ) -> None:
+        self._session = session
+        self._pinner = pinner
+        self._as_json = as_json
+        self._bar = bar
+        self._recursive = recursive
+        self._brought: set[Skylink] = set()
+        self._linked: set[Skylink] = set()
+        """Links in documents that were or will be followed."""
+        self._summary = _Summary()
+
+    async def bring(self, tasks: Sequence[_Task]) -> _Summary:
+        """Bring what they lead to, and what is linked there; the error of the only one is raised,
+        and so is one of the target.
+        """
+        queue = deque(tasks)
+        while queue:
+            task = queue.popleft()
+            self._summary.tried += 1
+            try:
+                queue += await self._bring(task)
+            except (SkymountError, click.ClickException) as error:
+                is_target = isinstance(error, PortalError) and error.url.startswith(
+                    f"{self._pinner.portal.url}/"
+                )
+                if is_target or (len(tasks) == 1 and not task.depth):
+                    raise
+                warn(f"{task.text}: {error}")
+                self._summary.failed += 1
+        return self._summary
+
+    async def _bring(self, task: _Task) -> list[_Task]:
+        """Bring what a link leads to; return the links in it that are to be followed."""
+        from skymount.cli.link_target import naming_absent_content
+
+        skylink, is_verified = await self._resolve(task)
+        is_new = skylink not in self._brought
+        if task.depth and not is_new:
+            return []
+        with naming_absent_content(skylink):
+            pinned = await self._pinner.pin(skylink, self._bar)
+        self._brought.add(skylink)
+        found = {
+            "link": task.text,
+            "skylink": str(skylink),
+            "size": pinned.size,
+            "portal": self._pinner.portal.url,
+            "sent": not pinned.was_there,
+            "verified": "yes" if is_verified else "no",
+        }
+        emit(found, self._as_json, [str(skylink)])
+        return await self._links_in(skylink, task) if self._recursive and is_new else []
+
+    async def _resolve(self, task: _Task) -> "tuple[Skylink, bool]":
+        """Return the content that a link leads to now, and whether that is verified."""
+        from skymount.cli.commands.db import find_document
+        from skymount.cli.link_target import (
+            ParsedLink,
+            check_verifiable,
+            resolve_link,
+            warn_of_unverified,
+        )
+        from skymount.portal.verify_policy import Verified
+
+        link = task.link
+        if not isinstance(link, ParsedLink):
+            skylink, _ = await find_document(self._session, link.id, link.data_key)
+            return skylink, True
+        check_verifiable(self._session, link)
+        found = await resolve_link(self._session, link)
+        is_verified = found.verified and not link.is_domain
+        if not is_verified:
+            warn_of_unverified(link.text, Verified.NO, self._session.policy)
+        return found.skylink, is_verified
+
+    async def _links_in(self, skylink: "Skylink", task: _Task) -> list[_Task]:
+        """Return the links in a document that are to be followed; none for other content."""
+        from skymount.cli.link_target import ParsedLink
+        from skymount.concurrency import off_loop
+        from skymount.content.replication.document_links import links_in
+
+        document = await self._document(skylink)
+        if document is None:
+            return []
+        links = await off_loop(partial(links_in, document, LINK_LIMIT + 1))
+        new = [link for link in links if link not in self._linked | self._brought]
+        room = LINK_LIMIT - len(self._linked)
+        if new and task.depth == DEPTH_LIMIT:
+            self._cut(f"{task.text}: there are {DEPTH_LIMIT} documents above it, which is the most")
+            return []
+        if len(new) > room:
+            self._cut(f"{task.text}: more than {LINK_LIMIT} links in all, which are the most")
+        self._linked.update(new[:room])
+        return [
+            _Task(str(link), ParsedLink(str(link), link, b""), task.depth + 1)
+            for link in new[:room]
+        ]
+
+    def _cut(self, text: str) -> None:
+        warn(f"{text}; not all that it links to is brought")
+        self._summary.is_cut = True
+
+    async def _document(self, skylink: "Skylink") -> Any:
+        """Return the JSON document that some content is; None if it is none."""
+        from skymount.cli.commands.db import read_document
+        from skymount.portal.verify_policy import Verified
+        from skymount.wire.skydb_document import DOCUMENT_LIMIT
+
+        reader = self._session.reader
+        skyfile = await reader.load(skylink)
+        is_one_file = skyfile.listing.records <= 1 and skyfile.size <= DOCUMENT_LIMIT
+        if skyfile.verified is not Verified.YES or not is_one_file or not skyfile.size:
+            return None
+        start = bytes(await reader.read(skyfile, 0, min(_START, skyfile.size)))
+        if start.lstrip()[:1] not in (b"{", b"["):
+            return None
+        try:
+            return await read_document(reader, skyfile)
+        except MalformedError:
+            return None

@@ -1,0 +1,133 @@
+"""Brings content from the portals of one side to a portal of the other, for ``skymount pin``.
+
+What the target has is not sent again. What is fetched of large content is kept until the target has
+it (`spool`); sending is left to the replicator.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from skymount.content.cache.memory_cache import MemoryCache
+from skymount.content.fetch.reader import ContentReader, open_reader
+from skymount.content.fetch.skyfile_loader import SkyfileLoader
+from skymount.content.model.skyfile import LoadedSkyfile, Skyfile, Verified, VerifyPolicy
+from skymount.content.replication.replicator import Progress, Replicator
+from skymount.content.replication.spool import open_spool
+from skymount.errors import (
+    BadContentError,
+    CacheError,
+    NotFoundError,
+    SkymountError,
+    UnreplicableError,
+)
+from skymount.portal.client.base import PortalReader
+from skymount.portal.failover.portals import Portals
+from skymount.wire.skylink import Skylink
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """Content that the target has."""
+
+    skylink: Skylink
+    size: int
+    was_there: bool
+    """Whether the target had it before, so that nothing was sent."""
+
+
+class Pinner:
+    """Brings content to one portal, the target."""
+
+    def __init__(
+        self,
+        source: Portals,
+        reader: ContentReader,
+        target: Portals,
+        place: Path,
+        warn: Callable[[str], None],
+    ) -> None:
+        """`reader` reads from the source. `target` is one portal. What is fetched is kept at
+        `place`; a warning says if that cannot be used.
+        """
+        self._source = source
+        self._reader = reader
+        self._target = target
+        self._place = place
+        self._warn = warn
+        self._loader = SkyfileLoader(source, VerifyPolicy.AVAILABLE)
+        self._at_target = SkyfileLoader(target, VerifyPolicy.AVAILABLE)
+        self._replicator = Replicator(target, reader, self._loader)
+
+    @property
+    def portal(self) -> PortalReader:
+        """The target."""
+        return self._target.clients[0]
+
+    async def pin(self, skylink: Skylink, progress: Progress | None = None) -> Pinned:
+        """Bring the content of a v1 skylink to the target, unless it has it already.
+
+        UnreplicableError if it cannot be read, or cannot keep its skylink; PortalError if the
+        source does not have it, or the target fails.
+        """
+        present = await self._present(skylink)
+        if present is not None and _is_proven(present):
+            return Pinned(skylink, present.skyfile.size, was_there=True)
+        skyfile = await self._reader.load(skylink)
+        if skyfile.verified is not Verified.YES and (await self._loader.load(skylink)).is_final:
+            raise UnreplicableError(
+                f"{skylink} cannot be uploaded again: a portal encrypted it, which gives it "
+                "another skylink each time"
+            )
+        if present is not None:
+            self._compare(present.skyfile, skyfile)
+            return Pinned(skylink, skyfile.size, was_there=True)
+        self._replicator.check(skyfile, self.portal)
+        if skyfile.inline:
+            await self._replicator.send(skyfile, self.portal, self._reader, progress)
+        else:
+            await self._send_large(skyfile, progress)
+        return Pinned(skylink, skyfile.size, was_there=False)
+
+    async def _present(self, skylink: Skylink) -> LoadedSkyfile | None:
+        """Return how the target describes the content, with a proof if it has one; None if it does
+        not have it.
+        """
+        try:
+            return await self._at_target.load(skylink)
+        except NotFoundError:
+            return None
+
+    def _compare(self, present: Skyfile, proved: Skyfile) -> None:
+        """BadContentError if the target describes content otherwise than the source proves it."""
+        is_same = present.size == proved.size and present.listing.packed == proved.listing.packed
+        if proved.verified is not Verified.YES or not is_same:
+            raise BadContentError(
+                f"{proved.skylink}: the portal shows something under this skylink, and nothing "
+                "proves that it is the content",
+                url=self.portal.url,
+            )
+
+    async def _send_large(self, skyfile: Skyfile, progress: Progress | None) -> None:
+        cache = MemoryCache(self._reader.cache.size)
+        failure: SkymountError | None = None
+        try:
+            async with (
+                open_spool(self._place, skyfile.skylink) as spool,
+                open_reader(self._source, self._loader, cache, spool.disk) as reader,
+            ):
+                try:
+                    await self._replicator.send(skyfile, self.portal, reader, progress)
+                    spool.is_done = True
+                except SkymountError as error:  # raised below, outside of nurseries
+                    failure = error
+        except CacheError as error:
+            self._warn(f"{error}; nothing is kept for another attempt")
+            await self._replicator.send(skyfile, self.portal, self._reader, progress)
+        if failure is not None:
+            raise failure
+
+
+def _is_proven(loaded: LoadedSkyfile) -> bool:
+    """Whether a portal proved that it has the content, be it encrypted."""
+    return loaded.is_final or loaded.skyfile.verified is not Verified.NO

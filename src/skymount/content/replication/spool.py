@@ -1,0 +1,64 @@
+"""What was fetched of content that is on its way to a portal, kept on disk for the next attempt.
+
+    <cache>/pin/<skylink>/      blocks, as in the disk cache, but without a bound
+
+It is removed when the portal has the content.
+"""
+
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from skymount.concurrency import in_thread
+from skymount.content.cache.block_store import BlockStore, default_path
+from skymount.content.cache.disk_cache import DiskCache
+from skymount.content.cache.write_behind import WriteBehindConfig, open_write_behind
+from skymount.content.model.skyfile import VerifyPolicy
+from skymount.errors import CacheError
+from skymount.wire.skylink import Skylink
+
+_SIZE = 1 << 50  # bytes; more than any disk has
+_FINISH_TIMEOUT = 60.0  # seconds for what is still to be written at the end
+
+
+@dataclass(slots=True)
+class Spool:
+    """What is kept of one content."""
+
+    disk: DiskCache
+    is_done: bool = False
+    """Whether it is not needed any more."""
+
+
+def default_place() -> Path:
+    """Return the directory of all spools of the user."""
+    return default_path() / "pin"
+
+
+@asynccontextmanager
+async def open_spool(place: Path, skylink: Skylink) -> AsyncIterator[Spool]:
+    """Open what is kept of some content; CacheError if the directory cannot be used.
+
+    Only proved content is put into it and taken from it.
+    """
+    path = place / str(skylink)
+    store = await in_thread(partial(BlockStore.open, path, _SIZE))
+    async with open_write_behind(store, WriteBehindConfig(finish_timeout=_FINISH_TIMEOUT)) as queue:
+        spool = Spool(DiskCache(queue, (), VerifyPolicy.REQUIRE))
+        yield spool
+    if spool.is_done:
+        await in_thread(partial(shutil.rmtree, path, ignore_errors=True))
+
+
+def clear_spools(place: Path) -> None:
+    """Remove all that is kept; CacheError if that is not possible."""
+    try:
+        shutil.rmtree(place)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        where = error.filename or place
+        raise CacheError(f"{where}: cannot be removed: {error.strerror}") from None

@@ -1,0 +1,181 @@
+"""Uploads in a browser: by choice, by drop, with progress, cancelled; and what it shows then."""
+
+import json
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from tests.browser.chromium import MARKS, Browser, eventually
+from tests.server.http_client import Client
+
+pytestmark = MARKS
+
+
+def stored_link(browser: Browser) -> str:
+    """Wait until the page says «Stored»; return the skylink that it shows."""
+    assert "Stored" in browser.text("#stored h2")
+    return str(browser.find("#skylink").get_property("value"))
+
+
+def drop(browser: Browser, *paths: Path) -> None:
+    """Drop files or folders on the page, as from a file manager."""
+    at = browser.find("#drop").rect
+    data = {"items": [], "files": [str(path) for path in paths], "dragOperationsMask": 1}
+    for kind in ("dragEnter", "dragOver", "drop"):
+        browser.cdp("Input.dispatchDragEvent", type=kind, x=at["x"] + 50, y=at["y"] + 20, data=data)
+
+
+def files_of(client: Client, link: str) -> list[str]:
+    return sorted(client.get(f"/svc/metadata/{link}").json()["subfiles"])
+
+
+def test_files_by_choice(browser: Browser, home: str, client: Client, tmp_path: Path) -> None:
+    """B1: the skylink, a link to look at it, the command; and it is the first in the list."""
+    for name in ("one.txt", "two.txt"):
+        (tmp_path / name).write_text(name)
+    browser.open(home)
+    browser.input("#files").send_keys(f"{tmp_path / 'one.txt'}\n{tmp_path / 'two.txt'}")
+    link = stored_link(browser)
+    assert files_of(client, link) == ["one.txt", "two.txt"]
+    assert client.get(f"/{link}/two.txt").text == "two.txt"
+    assert browser.find("#command").get_property("value") == f"skymount download {link}"
+    assert link in str(browser.find("tbody a").get_attribute("href"))
+    browser.link("Look at it").click()
+    browser.wait_for_path(f"/-/view/{link}")
+    assert "one.txt" in browser.text("table")
+
+
+def test_a_folder_by_choice(browser: Browser, home: str, client: Client, folder: Path) -> None:
+    """B1: with paths below it."""
+    browser.open(home)
+    browser.input("#folder").send_keys(str(folder))
+    link = stored_link(browser)
+    assert "holidays" in browser.text("#stored h2")
+    assert "more/deep/data.json" in files_of(client, link)
+
+
+def test_files_and_folders_by_drop(
+    browser: Browser, home: str, client: Client, folder: Path, tmp_path: Path
+) -> None:
+    """B1: a folder with all that is below it, alone or with a file beside it."""
+    browser.open(home)
+    drop(browser, folder)
+    link = stored_link(browser)
+    names = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+    assert files_of(client, link) == sorted(names)
+    (tmp_path / "beside.txt").write_text("beside")
+    browser.open(home)
+    drop(browser, folder, tmp_path / "beside.txt")
+    both = files_of(client, stored_link(browser))
+    assert both == sorted(["beside.txt", *(f"holidays/{name}" for name in names)])
+
+
+def test_progress_and_cancel(browser: Browser, home: str, client: Client, tmp_path: Path) -> None:
+    """B1: how much is sent is shown; what is cancelled is not stored."""
+    (tmp_path / "big").write_bytes(bytes(8 << 20))
+    before = client.get("/svc/stats").json()["numfiles"]
+    browser.open(home)
+    browser.upload_speed(200_000)
+    browser.input("#files").send_keys(str(tmp_path / "big"))
+    bar = browser.find("#bar")
+    eventually(lambda: 0 < float(str(bar.get_property("value"))) < 1)
+    eventually(lambda: "%" in browser.text("#progress-text"))
+    assert "big, 8.4 MB" in browser.text("#progress-what")
+    browser.find("#cancel").click()
+    assert "cancelled" in browser.text("#problem")
+    assert browser.find("#drop").is_displayed()
+    assert client.get("/svc/stats").json()["numfiles"] == before
+    browser.upload_speed(-1)
+    browser.input("#files").send_keys(str(tmp_path / "big"))
+    assert client.get(f"/{stored_link(browser)}").content == bytes(8 << 20)
+
+
+def test_what_went_wrong_is_shown(browser: Browser, home: str, tmp_path: Path) -> None:
+    """B10: also when scripts upload; the page can be used again."""
+    (tmp_path / "file").write_text("x")
+    browser.open(home)
+    browser.script("document.querySelector('#upload').elements.token.value = 'stale'")
+    browser.input("#files").send_keys(str(tmp_path / "file"))
+    assert "this page is not current" in browser.text("#problem")
+    browser.script("document.querySelector('#upload').dataset.limit = '0'; location.hash = ''")
+    assert browser.find("#drop").is_displayed()
+
+
+def test_copy(browser: Browser, home: str, client: Client) -> None:
+    """B1: a button copies, and says so to those who cannot see it."""
+    link = client.upload_file("to copy", b"copied")
+    browser.open(f"{home}?stored={link}")
+    browser.find("#stored .copy").click()
+    eventually(lambda: browser.script("return document.querySelector('#said').textContent"))
+    search = browser.find("#q")
+    search.send_keys(Keys.CONTROL, "v")
+    assert search.get_property("value") == link
+    search.send_keys(Keys.ENTER)
+    eventually(lambda: urlsplit(browser.driver.current_url).query.startswith("q="))
+    assert browser.text("tbody a") == "to copy"
+    assert len(browser.all("tbody tr")) == 1
+
+
+def test_search_and_empty_list(browser: Browser, home: str, client: Client) -> None:
+    """B2: by a part of the name; what matches nothing says so."""
+    client.upload_file("A needle.txt", b"needle")
+    browser.open(home)
+    browser.find("#q").send_keys("needle", Keys.ENTER)
+    assert browser.text("tbody a") == "A needle.txt"
+    browser.open(f"{home}?q=nothing-like-it")
+    assert "Nothing matches" in browser.text("main")
+    browser.link("Show all").click()
+    browser.find("tbody")
+
+
+def test_without_scripts(
+    browser: Browser, home: str, client: Client, folder: Path, tmp_path: Path
+) -> None:
+    """B1: a plain form uploads, and listings and previews are as they are with scripts."""
+    browser.cdp("Emulation.setScriptExecutionDisabled", value=True)
+    browser.open(home)
+    (tmp_path / "plain.txt").write_text("plain")
+    browser.input("#files").send_keys(str(tmp_path / "plain.txt"))
+    browser.find("#upload button.button").click()
+    link = stored_link(browser)
+    assert client.get(f"/{link}").text == "plain"
+    browser.open(home)
+    browser.input("#folder").send_keys(str(folder))
+    browser.find("#upload button.button").click()
+    link = stored_link(browser)
+    assert "more/deep/data.json" in files_of(client, link)
+    browser.link("Look at it").click()
+    browser.link("more").click()
+    browser.link("deep").click()
+    browser.link("data.json").click()
+    assert browser.text("pre") == '{"a": 1}'
+
+
+def test_no_request_goes_elsewhere(browser: Browser, home: str, holidays: str) -> None:
+    """B7: nor does the console have any complaint."""
+    browser.requests()
+    for path in ("", f"?stored={holidays}", f"{holidays}/", f"-/view/{holidays}/beach.png"):
+        browser.open(home + path)
+        browser.find("h1")
+    hosts = {urlsplit(url).netloc for url in browser.requests() if url.startswith("http")}
+    assert hosts == {urlsplit(home).netloc}
+    assert browser.complaints() == []
+
+
+@pytest.mark.parametrize("name", ["portal.example"])
+def test_by_a_name_without_a_secure_context(
+    browser: Browser, home: str, client: Client, name: str
+) -> None:
+    """B1: copying and uploading work where the browser grants pages less."""
+    link = client.upload_file("to copy", b"copied")
+    browser.open(f"{home}?stored={link}".replace("localhost", name))
+    assert browser.script("return isSecureContext") is False
+    browser.find("#stored .copy").click()
+    search = browser.find("#q")
+    search.send_keys(Keys.CONTROL, "v")
+    assert search.get_property("value") == link
+    assert json.loads(browser.script("return JSON.stringify(document.cookie)")) == ""
+    assert browser.driver.find_element(By.ID, "drop").is_displayed()
