@@ -229,6 +229,36 @@ async def test_absent_is_what_all_portals_say(
         await both.read(ref())
 
 
+async def test_what_was_seen_is_not_absent(
+    both: VerifiedRegistry, one: FakeRegistry, two: FakeRegistry, ledger: Ledger
+):
+    """G4: one portal took a write that the other one still lacks, and denies it now."""
+    two.always = "deaf"
+    written = await both.write(ref(), PAIR, b"x", None)
+    assert [each.portal for each in ledger.owed()] == [two.url]
+    one.always = "missing"
+    with pytest.raises(RolledBackError, match="no portal has it; revision 0 was seen before"):
+        await both.read(ref())
+    assert both.recall(ref()) == written
+    one.always = ""
+    assert (await both.read(ref())).data == b"x"
+
+
+async def test_what_was_seen_and_lost_can_be_deleted(
+    both: VerifiedRegistry, one: FakeRegistry, two: FakeRegistry
+):
+    """G4: then it is absent. The deletion is posted, so that nobody brings the entry back."""
+    for portal in (one, two):
+        portal.set(signed(b"x", 3))
+    await both.read(ref())
+    for portal in (one, two):
+        portal.stored.clear()
+    assert (await both.delete(ref(), PAIR)).revision == 4
+    for portal in (one, two):
+        portal.stored.clear()
+    assert (await both.read(ref())).data is None
+
+
 async def test_answer_that_was_overtaken_is_asked_for_again(
     alone: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, caplog: pytest.LogCaptureFixture
 ):

@@ -22,7 +22,13 @@ from skymount.content.worker.shared_memory import (
     text_of,
 )
 from skymount.content.worker.worker_process import run_worker
-from skymount.errors import BadContentError, InvalidDocumentError, MalformedError, SkymountError
+from skymount.errors import (
+    BadContentError,
+    InvalidDocumentError,
+    MalformedError,
+    NotFoundError,
+    SkymountError,
+)
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.upload import UploadBody, send
 from skymount.portal.failover.portals import Portals
@@ -196,13 +202,16 @@ class Documents:
         return None
 
     async def _fetch(self, skylink: Skylink, ref: EntryId, limit: int = DOCUMENT_LIMIT) -> _Text:
-        skyfile = await self._reader.load(skylink)
-        if skyfile.size > limit:
-            raise BadContentError(f"the document of {ref} is longer than {limit} bytes")
         try:
+            skyfile = await self._reader.load(skylink)
+            if skyfile.size > limit:
+                raise BadContentError(f"the document of {ref} is longer than {limit} bytes")
             text = _Text(await self._text(skyfile), skyfile.verified)
         except MalformedError as error:
             raise BadContentError(f"the document of {ref}: {error}") from None
+        except NotFoundError as error:  # the name is there: its entry is
+            message = f"the document of {ref} is at no portal: {error.message}"
+            raise BadContentError(message, url=error.url) from None
         if not skyfile.provisional:
             self._keep(skylink, text)
         return text

@@ -170,8 +170,10 @@ class EntryReader:
         """Ask all portals now. If others fail, an entry is absent if `enough` of them say so; but
         if it is the entry of a `seen` state, which is the newest that this machine saw, they have
         lost it, and that state is returned.
+
+        Unless `seen` is given, RolledBackError if none of several portals has what was seen before.
         """
-        begun = trio.current_time()
+        begun, since = trio.current_time(), self._clock()
         try:
             return await self._ask_all(ref, named, enough=enough)
         except NotFoundError as error:
@@ -179,10 +181,27 @@ class EntryReader:
                 mark = await self.marks.find(ref)
                 if not is_rolled_back(mark, seen.signed.entry):
                     return seen
+            elif seen is None and (lost := await self._lost(ref, since)):
+                text = f"registry entry {ref}: no portal has it; revision {lost.entry.revision}"
+                raise RolledBackError(f"{text} was seen before", url=error.url) from None
             old = self._cache.get(ref)
             was_absent = old is not None and old.signed is None
             seen_at = old.seen_at if old and was_absent else self._clock()
             return self.store(ref, EntryState(None, begun, seen_at))
+
+    async def _lost(self, ref: EntryId, since: float) -> SignedEntry | None:
+        """Return what was seen before of an entry that none of several portals has; None if its
+        owner deleted it.
+
+        What was seen `since` then may have been on its way when the portals were asked.
+        """
+        if len(self.portals.clients) < 2:
+            return None
+        mark = await self.marks.find(ref)
+        if mark is None or mark.seen_at >= since:
+            return None
+        found = await self.marks.newest(ref)
+        return None if found is None or found.entry.is_deleted else found
 
     async def ask_to_replace(self, ref: EntryId, *, enough: int | None = None) -> EntryState:
         """Ask on behalf of a write that replaces the entry: a rolled back entry counts as absent.
