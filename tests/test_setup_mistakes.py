@@ -213,7 +213,11 @@ MISTAKES = [
         1,
         prepare=made("home/mnt", None, 0o700),
     ),
-    Mistake("not a skylink", "ls readme.txt", ("not a skylink", "readme.txt", "did you mean")),
+    Mistake(
+        "not a skylink",
+        f"ls --portal {NOBODY} readme.txt",
+        ("not a skylink", "readme.txt", "did you mean"),
+    ),
     Mistake("upload of what is not there", "upload nothing.txt", ("nothing.txt", "does not exist")),
     Mistake(
         "no fusermount3",

@@ -120,7 +120,7 @@ def test_url_and_link_need_no_portal(sandbox: Sandbox) -> None:
     with new_namespace(network=True) as made:
         alone = sandbox.within(made.prefix)
         assert alone.succeed("registry", "url", key, "x").startswith("http://127.0.0.1:4280/svc/")
-    assert sandbox.succeed("registry", "link", key, "x").startswith("svc://A")
+        assert alone.succeed("registry", "link", key, "x").startswith("svc://A")
 
 
 # Refusals
