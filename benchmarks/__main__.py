@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from benchmarks import (
     daemon,
     distant,
+    files,
     lists,
     machine,
     mounts,
@@ -42,6 +43,7 @@ GROUPS = {
         *lists.GROUPS,
         *portals.GROUPS,
         *trees.GROUPS,
+        *files.GROUPS,
         *daemon.GROUPS,
         *scale.GROUPS,
     )

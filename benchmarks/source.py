@@ -55,14 +55,20 @@ def make_file(directory: Path, name: str, size: int) -> Skyfile:
 
 def make_authentic(directory: Path, name: str, size: int) -> Skyfile:
     """Make one that can be checked: its skylink is the hash of its base sector, which is there."""
-    plain = make_file(directory, name, size)
+    return make_checkable(make_file(directory, name, size))
+
+
+def make_checkable(plain: Skyfile) -> Skyfile:
+    """Give a skyfile its base sector, and the skylink that is the hash of that."""
     roots = []
     with plain.payload.open("rb") as file:
         while chunk := file.read(SECTOR_SIZE):
             roots.append(merkle.sector_root(chunk))
-    base, spilled = sector.build_fanned_out(size, b"".join(roots), plain.metadata.read_bytes())
+    base, spilled = sector.build_fanned_out(
+        plain.size, b"".join(roots), plain.metadata.read_bytes()
+    )
     assert not spilled
-    base_sector = directory / f"{name}.base"
+    base_sector = plain.metadata.with_suffix(".base")
     base_sector.write_bytes(base)
     skylink = Skylink.v1(merkle.sector_root(base), len(base))
     return replace(plain, skylink=skylink, base_sector=base_sector)

@@ -105,7 +105,8 @@ def portal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def loaded_by(home: Path, *arguments: str) -> set[str]:
     """Run a command, which must succeed; return the packages and our modules that it loaded."""
-    done = run("-c", RUNS, *arguments, HOME=str(home), XDG_DATA_HOME=str(home))
+    places = {"HOME": str(home), "XDG_DATA_HOME": str(home)}
+    done = run("-c", RUNS, *arguments, **places, SKYMOUNT_PORTALS="http://portal.example")
     assert done.returncode == 0, done.stderr
     names = done.stderr.split()
     ours = {name for name in names if name.startswith("skymount.")}

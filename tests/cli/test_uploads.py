@@ -260,7 +260,7 @@ def test_a_portal_that_lies_about_its_skylink(pair: Pair, file: Path) -> None:
     warning = done.stderr.splitlines()[0]
     assert warning == (
         f"skymount: warning: {lie} ({pair.fake.url}); it gets content and entry later, "
-        "while a mount runs"
+        "from a mount or with `skymount registry retry`"
     )
 
 
@@ -278,7 +278,8 @@ def test_portals_that_prove_nothing(sandbox: Sandbox, file: Path, fake: FakePort
         assert fake.asked("^POST /svc/registry") == second.asked("^POST /svc/registry") == []
     assert said == (
         "the portals gave it different skylinks, and none of them proved it: "
-        f"{', '.join(claims)}; leave out the one that is wrong"
+        f"{', '.join(claims)}; leave out the portal that is wrong "
+        "(--portal, `portals` in the configuration)"
     )
 
 
@@ -319,7 +320,9 @@ def test_a_portal_that_lacks_what_is_published(pair: Pair, file: Path) -> None:
     assert (done.returncode, len(done.stdout)) == (0, 47)
     warning = done.stderr.splitlines()[0]
     assert warning.startswith("skymount: warning: full (POST ")
-    assert warning.endswith("; it gets content and entry later, while a mount runs")
+    assert warning.endswith(
+        "; it gets content and entry later, from a mount or with `skymount registry retry`"
+    )
     assert pair.fake.asked("^POST /svc/registry") == []
 
 

@@ -4,6 +4,7 @@ import errno
 import gc
 import pickle
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import fsspec
@@ -12,7 +13,7 @@ import pytest
 from skymount.file_api.fsspec_filesystem import SkyhnsFileSystem, SkylinkFileSystem
 from tests.fakes import portal as faults
 from tests.fakes.portal import FakePortal
-from tests.fakes.skyfiles import FakeSkyfile, noise, of_files
+from tests.fakes.skyfiles import FakeSkyfile, noise, of_files, resolver
 from tests.file_api.conftest import FILES
 from tests.portal_process import portal_process
 from tests.skymount_process import SKYMOUNT, output
@@ -83,6 +84,17 @@ def test_checksum(fs: SkylinkFileSystem, site: FakeSkyfile) -> None:
     assert fs.checksum(f"{site.name}/d/b.txt") == site.skylink.root.hex()
     assert fs.ukey(site.name) != fs.ukey(f"{site.name}/d")
     assert fs.ukey(f"skylink://{site.name}/d") == fs.ukey(f"{site.name}/d")
+
+
+def test_times(fs: SkylinkFileSystem, fake: FakePortal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P9: `modified` is the beginning of 1970, and changes when a name moves."""
+    monkeypatch.setenv("SKYMOUNT_HNS_TTL", "0.001")
+    old, new, link = of_files({"f": b"1"}), of_files({"f": b"2"}), resolver()
+    fake.resolve(link, old)
+    assert fs.modified(f"{old.name}/f") == datetime(1970, 1, 1, tzinfo=UTC)
+    before = fs.modified(f"{link}/f")
+    fake.resolve(link, new)
+    assert fs.modified(f"{link}/f") != before > datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def test_a_large_directory(fs: SkylinkFileSystem, fake: FakePortal) -> None:

@@ -68,6 +68,20 @@ def test_single_portal_gets_back_what_it_lost(reader: Owner, portals: list[Scrip
         until(lambda: run(["cat", file]).stdout == "x")
 
 
+def test_a_write_that_its_only_portal_denies(reader: Owner, portals: list[ScriptedPortal]) -> None:
+    """G4: one portal took it, the other one is owed it, and the first one says «not found» now."""
+    one, two = portals
+    two.always = "deaf"
+    with reader.mounted("--portal", two.url, portal=one.url) as path:
+        file = path / "a"
+        file.write_text("x")
+        one.always = "missing"
+        done = run(["cat", file])
+        assert "Input/output error" in done.stderr
+        one.always = ""
+        assert output(["cat", file]) == b"x"
+
+
 def test_equal_revisions(reader: Owner, portals: list[ScriptedPortal]) -> None:
     """G18: the registry's own rule decides, and the portals agree soon."""
     found = [reader.signed("a", data, 7) for data in (b"one", b"two")]

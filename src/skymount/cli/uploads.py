@@ -61,7 +61,8 @@ async def upload_everywhere(
         if client.url in lacking:
             warn(f"{client.url} stores it as {result.skylink}")
     for error in copies.failures.values():
-        warn(f"{error}; it gets content and entry later, while a mount runs")
+        later = "it gets content and entry later, from a mount or with `skymount registry retry`"
+        warn(f"{error}; {later}")
     return skylink, lacking
 
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from glob import has_magic
 from pathlib import Path
@@ -46,18 +47,19 @@ class BulkOperations(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
         **kwargs: Any,
     ) -> list[str]:
         """Return all paths that are meant. A name that is there is no pattern, whatever it has."""
+        if maxdepth is not None and maxdepth < 1:
+            raise ValueError("maxdepth must be at least 1")
         given = [path] if isinstance(path, str | os.PathLike) else list(path)
         found: set[str] = set()
         for each in map(self._strip_protocol, given):
-            is_literal = assume_literal or not has_magic(each) or self.exists(each)
-            try:
-                found |= set(
-                    super().expand_path(
-                        [each], recursive, maxdepth, assume_literal=is_literal, **kwargs
-                    )
-                )
-            except FileNotFoundError:
+            if not (assume_literal or not has_magic(each) or self.exists(each)):
+                with suppress(FileNotFoundError):
+                    found |= set(super().expand_path([each], recursive, maxdepth, **kwargs))
                 continue
+            if recursive:
+                found |= set(self.find(each, maxdepth=maxdepth, withdirs=True))
+            if not recursive or self.exists(each):
+                found.add(each)
         if not found:
             shown = ", ".join(map(str, given))
             raise FileNotFoundError(*os_error(2, shown).args, shown)

@@ -3,6 +3,7 @@
 import hashlib
 import os
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 from skymount.file_api.entry import Entry
@@ -119,6 +120,17 @@ class SkylinkFileSystem(BulkOperations):
         entry = self.entry(path)
         named = "/".join((str(entry.tree.skyfile.skylink), *entry.location.names))
         return hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()
+
+    def modified(self, path: str) -> datetime:
+        """Return the beginning of 1970, as portals keep no times.
+
+        For a name that can move, it is a later time that stands for the version that it leads to
+        now: programs such as DuckDB know by it that what they cached is out of date.
+        """
+        entry = self.entry(path)
+        root, leads_to = entry.location.root, entry.tree.skyfile.skylink
+        seconds = 0 if root == leads_to else int.from_bytes(leads_to.root[:4], "big")
+        return datetime.fromtimestamp(seconds, UTC)
 
     # Files
 

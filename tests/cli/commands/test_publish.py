@@ -203,7 +203,7 @@ def test_portal_that_is_away(box: Sandbox, owner: str) -> None:
     assert kept not in away.fail("db", "delete", "home", "doc")
     assert kept not in away.fail("registry", "set", "--revision", "7", "home", "key", "x")
     assert [each["data_key"] for each in held(box)] == ["text"]
-    assert box.succeed("registry", "retry") == "1: revision 0\n"
+    assert box.succeed("registry", "retry") == "1: home/text, revision 0\n"
     assert box.succeed("registry", "get", "home", "text") == "hello\n"
 
 
@@ -213,7 +213,7 @@ def test_document_whose_entry_cannot_be_posted(box: Sandbox, portal: str, owner:
     with without_registry(portal) as url:
         away = box.with_env(SKYMOUNT_PORTALS=url)
         assert "it is kept" in away.fail("db", "set", "home", "doc", "doc.json")
-    assert box.succeed("registry", "retry") == "1: revision 0\n"
+    assert box.succeed("registry", "retry") == "1: home/doc, revision 0\n"
     assert box.succeed("db", "get", "home", "doc") == "[1, 2]\n"
 
 

@@ -13,6 +13,7 @@ from skymount.wire.skylink import Skylink
 from tests.cli.helpers import STRANGER, piped_badly, piped_well, post
 from tests.fakes.portal import FakePortal, in_thread, redirects
 from tests.mount.keys import needs
+from tests.mount.namespaces import new_namespace
 from tests.skymount_process import LIMIT, SKYMOUNT, Sandbox, run
 
 A = "AABsdvY0MzM9fsdHVWdqiw1Rj4Kp9KAZwYNbHO-ksMFHkg"
@@ -116,7 +117,9 @@ def test_the_url_answers_with_the_entry(box: Sandbox, owner: str) -> None:
 
 def test_url_and_link_need_no_portal(sandbox: Sandbox) -> None:
     key = "ab" * 32
-    assert sandbox.succeed("registry", "url", key, "x").startswith("http://127.0.0.1:4280/svc/")
+    with new_namespace(network=True) as made:
+        alone = sandbox.within(made.prefix)
+        assert alone.succeed("registry", "url", key, "x").startswith("http://127.0.0.1:4280/svc/")
     assert sandbox.succeed("registry", "link", key, "x").startswith("svc://A")
 
 

@@ -95,6 +95,7 @@ def test_libfuse_is_damaged(box: Sandbox, namespace: Namespace) -> None:
     assert "sudo apt install libfuse3-3" in said
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may change owners")
 def test_an_unprivileged_user_without_setuid(box: Sandbox, namespace: Namespace) -> None:
     """Both ways: the program has lost its bit, and the bit has no effect."""
     box.directory_of(65534)
@@ -208,6 +209,7 @@ def test_another_dialect_and_no_portal_at_all(sandbox: Sandbox) -> None:
         assert found[f"portal {url}"]["advice"] == "is this the address of a portal?"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may change owners")
 def test_somebody_elses_portal_at_the_default_address(sandbox: Sandbox, tmp_path: Path) -> None:
     """It would see what is uploaded."""
     with new_namespace(network=True) as made:

@@ -259,6 +259,15 @@ async def test_no_document(portal: str, tmp_path: Path):
         assert known.data is None
 
 
+async def test_document_without_content(portal: str, tmp_path: Path):
+    """D1: its name is there, so «not found» of its content is an error of another kind."""
+    skylink = of_files({"f": b"{}"}).skylink
+    async with open_kit(portal, path=tmp_path) as kit:
+        await kit.entries.write(ref("lost"), PAIR, bytes(skylink), None)
+        with pytest.raises(BadContentError, match="is at no portal"):
+            await kit.documents.read(ref("lost"))
+
+
 async def test_document_that_is_too_long(portal: str, tmp_path: Path):
     """D1: one of more than 64 MiB is an error before any of it is downloaded."""
     raw = encode_metadata(Metadata("f", DOCUMENT_LIMIT + 1))

@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from skymount.portal.http.connection_pool import PATIENCE, ConnectionPool
+from skymount.portal.http.connection_pool import PATIENCE, ConnectionPool, in_background
 from skymount.portal.http.http11 import ConnectionState, HTTP11Connection
 from tests.fuzz.portal import no_tls
 
@@ -78,6 +78,72 @@ async def test_a_speculative_request_does_not_starve(autojump_clock: trio.testin
         pool.take_back(await pool.lend(5, speculative=lambda: True))
         assert PATIENCE <= trio.current_time() - begun < PATIENCE + 0.5
         nursery.cancel_scope.cancel()
+
+
+async def test_requests_in_the_background_leave_room():
+    """G6: others never wait for them, and they wait for each other in turn."""
+    pool = new_pool(4)
+    lent: list[tuple[str, HTTP11Connection]] = []
+
+    async def borrow(name: str) -> None:
+        lent.append((name, await pool.lend(60)))
+
+    async def ask(*names: str) -> list[str]:
+        await trio.testing.wait_all_tasks_blocked()
+        for name in names:
+            nursery.start_soon(borrow, name)
+            await trio.testing.wait_all_tasks_blocked()
+        return [name for name, _ in lent]
+
+    def give_back(number: int) -> None:
+        pool.take_back(lent.pop(number)[1])
+
+    async with trio.open_nursery() as nursery:
+        with in_background():
+            assert await ask("1", "2", "3", "4", "5") == ["1", "2", "3"]
+        assert await ask("read") == ["1", "2", "3", "read"]
+        assert await ask("read too") == ["1", "2", "3", "read"]
+        give_back(3)
+        assert await ask() == ["1", "2", "3", "read too"]
+        give_back(3)
+        assert await ask() == ["1", "2", "3"]
+        give_back(0)
+        assert await ask() == ["2", "3", "4"]
+        give_back(0)
+        assert await ask("read") == ["3", "4", "5", "read"]
+        while lent:
+            give_back(0)
+        assert await ask("a", "b", "c", "d") == ["a", "b", "c", "d"]
+
+
+async def test_request_in_the_background_that_is_cancelled():
+    """Its place is not lost, also if it was just given to it."""
+    pool = new_pool(2)
+
+    async def borrow(scope: trio.CancelScope) -> None:
+        with scope, in_background():
+            await pool.lend(60)
+
+    with in_background():
+        first = await pool.lend(60)
+    async with trio.open_nursery() as nursery:
+        scopes = [trio.CancelScope(), trio.CancelScope()]
+        for scope in scopes:
+            nursery.start_soon(borrow, scope)
+            await trio.testing.wait_all_tasks_blocked()
+        scopes[1].cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        scopes[0].cancel()
+        pool.take_back(first)
+    with trio.fail_after(30), in_background():
+        await pool.lend(60)
+    await pool.lend(60)
+
+
+async def test_single_connection_serves_the_background_too():
+    pool = new_pool(1)
+    with trio.fail_after(30), in_background():
+        pool.take_back(await pool.lend(60))
 
 
 async def test_waiting_has_a_limit(autojump_clock: trio.testing.MockClock):

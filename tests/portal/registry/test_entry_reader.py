@@ -14,7 +14,9 @@ from skymount.errors import (
     RolledBackError,
     UnavailableError,
 )
+from skymount.portal.client.base import PortalReader
 from skymount.portal.failover.health import BreakerState
+from skymount.portal.failover.portals import Portals
 from skymount.portal.failover.rounds import FailoverConfig
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.revision_marks import EntryId
@@ -24,6 +26,8 @@ from skymount.portal.registry.entry_state import (
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.registry_entry import DELETED, Entry, SignedEntry
 from tests.fakes.entries import FakeRegistry, portals_of
+from tests.fakes.portal import FakePortal, running, stalls_after
+from tests.fakes.skyfiles import of_files
 from tests.portal.ledger.entries import OTHER, PAIR, by_work
 from tests.portal.registry.entries import pending, ref, signed
 
@@ -223,6 +227,36 @@ async def test_absent_is_what_all_portals_say(
     one.always = "down"
     with pytest.raises(UnavailableError):
         await both.read(ref())
+
+
+async def test_what_was_seen_is_not_absent(
+    both: VerifiedRegistry, one: FakeRegistry, two: FakeRegistry, ledger: Ledger
+):
+    """G4: one portal took a write that the other one still lacks, and denies it now."""
+    two.always = "deaf"
+    written = await both.write(ref(), PAIR, b"x", None)
+    assert [each.portal for each in ledger.owed()] == [two.url]
+    one.always = "missing"
+    with pytest.raises(RolledBackError, match="no portal has it; revision 0 was seen before"):
+        await both.read(ref())
+    assert both.recall(ref()) == written
+    one.always = ""
+    assert (await both.read(ref())).data == b"x"
+
+
+async def test_what_was_seen_and_lost_can_be_deleted(
+    both: VerifiedRegistry, one: FakeRegistry, two: FakeRegistry
+):
+    """G4: then it is absent. The deletion is posted, so that nobody brings the entry back."""
+    for portal in (one, two):
+        portal.set(signed(b"x", 3))
+    await both.read(ref())
+    for portal in (one, two):
+        portal.stored.clear()
+    assert (await both.delete(ref(), PAIR)).revision == 4
+    for portal in (one, two):
+        portal.stored.clear()
+    assert (await both.read(ref())).data is None
 
 
 async def test_answer_that_was_overtaken_is_asked_for_again(
@@ -433,3 +467,24 @@ async def test_failed_portal_comes_back(one: FakeRegistry, two: FakeRegistry, le
             while first.state(trio.current_time()) is not BreakerState.CLOSED:
                 await trio.sleep(0.01)
         probes.cancel_scope.cancel()
+
+
+async def test_what_is_fetched_ahead_leaves_room_for_others(ledger: Ledger):
+    """G6: also at a portal that answers nothing of it."""
+    skyfile = of_files({"a": b"b"})
+    async with (
+        running(FakePortal()) as fake,
+        PortalReader(fake.url, retries=0, connections=4) as portal,
+        trio.open_nursery() as nursery,
+    ):
+        fake.add(skyfile)
+        fake.fault(stalls_after(-1), "/svc/registry")
+        entries = VerifiedRegistry(Portals([portal]), ledger)
+        with trio.fail_after(50):
+            for name in "abcdefgh":
+                nursery.start_soon(entries.fetch_ahead, ref(name), 2.0)
+            while len(fake.requests) < 3:
+                await trio.sleep(0.01)
+            assert (await portal.head(skyfile.skylink)).skylink == skyfile.skylink
+        assert len(fake.asked("/svc/registry")) == 3
+        nursery.cancel_scope.cancel()

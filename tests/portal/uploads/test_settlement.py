@@ -73,7 +73,7 @@ async def test_nobody_proves_anything():
             copies.agreed(1)
         assert failure.value.message == (
             "the portals gave it different skylinks, and none of them proved it: "
-            f"{said}; leave out the one that is wrong"
+            f"{said}; leave out the portal that is wrong (--portal, `portals` in the configuration)"
         )
 
 

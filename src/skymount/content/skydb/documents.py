@@ -22,10 +22,17 @@ from skymount.content.worker.shared_memory import (
     text_of,
 )
 from skymount.content.worker.worker_process import run_worker
-from skymount.errors import BadContentError, InvalidDocumentError, MalformedError, SkymountError
+from skymount.errors import (
+    BadContentError,
+    InvalidDocumentError,
+    MalformedError,
+    NotFoundError,
+    SkymountError,
+)
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.upload import UploadBody, send
 from skymount.portal.failover.portals import Portals
+from skymount.portal.http.connection_pool import in_background
 from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.registry.entry_state import EntryState
 from skymount.portal.registry.verified_registry import VerifiedRegistry
@@ -120,7 +127,7 @@ class Documents:
         """Return the entries used here that may be documents; unknown ones are looked up."""
         found = await self._entries.names(public_key)
         unknown = [ref async for ref in in_turns(found) if self._entries.recall(ref) is None]
-        with trio.move_on_after(_LOOKUP_TIME):
+        with trio.move_on_after(_LOOKUP_TIME), in_background():
             async with trio.open_nursery() as nursery:
                 for ref in unknown[:_LOOKUP_LIMIT]:
                     nursery.start_soon(self._ask, ref)
@@ -165,6 +172,10 @@ class Documents:
 
     async def fetch_ahead(self, ref: EntryId, max_age: float) -> None:
         """Fetch a document that will be read, unless it is a large one."""
+        with in_background():
+            await self._fetch_ahead(ref, max_age)
+
+    async def _fetch_ahead(self, ref: EntryId, max_age: float) -> None:
         skylink = _skylink_in(await self._entries.read(ref, max_age))
         if skylink is None or skylink.version != 1 or skylink in self._ahead:
             return
@@ -191,13 +202,16 @@ class Documents:
         return None
 
     async def _fetch(self, skylink: Skylink, ref: EntryId, limit: int = DOCUMENT_LIMIT) -> _Text:
-        skyfile = await self._reader.load(skylink)
-        if skyfile.size > limit:
-            raise BadContentError(f"the document of {ref} is longer than {limit} bytes")
         try:
+            skyfile = await self._reader.load(skylink)
+            if skyfile.size > limit:
+                raise BadContentError(f"the document of {ref} is longer than {limit} bytes")
             text = _Text(await self._text(skyfile), skyfile.verified)
         except MalformedError as error:
             raise BadContentError(f"the document of {ref}: {error}") from None
+        except NotFoundError as error:  # the name is there: its entry is
+            message = f"the document of {ref} is at no portal: {error.message}"
+            raise BadContentError(message, url=error.url) from None
         if not skyfile.provisional:
             self._keep(skylink, text)
         return text

@@ -1,6 +1,8 @@
 """The connections to one portal: which are idle, which are lent, and who waits for one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 import httpx
@@ -12,11 +14,27 @@ PATIENCE = 1.0
 """Seconds that a speculative request lets all others go first."""
 
 
+_is_background: ContextVar[bool] = ContextVar("background", default=False)
+
+
+@contextmanager
+def in_background() -> Iterator[None]:
+    """Leave connections to others: what this task, and those that it starts, ask for is not asked
+    for by anybody yet.
+    """
+    before = _is_background.set(True)
+    try:
+        yield
+    finally:
+        _is_background.reset(before)
+
+
 @dataclass(slots=True, eq=False)
 class _Waiting:
     """A request that waits for a connection."""
 
     speculative: Callable[[], bool] | None
+    is_background: bool
     since: float = field(default_factory=trio.current_time)
     lent: trio.Event = field(default_factory=trio.Event)
 
@@ -32,6 +50,10 @@ class ConnectionPool:
         """`size` is how many connections there may be at a time."""
         self._new = new
         self._free = size
+        self._most_background = max(1, size * 3 // 4)
+        """How many of them requests in the background may have."""
+        self._background = 0  # how many they have
+        self._lent_in_background: set[HTTP11Connection] = set()
         self._waiting: list[_Waiting] = []  # the oldest first
         self._idle: list[HTTP11Connection] = []
         """The last one is used next: an open one, if there is any, and of these the last used."""
@@ -58,24 +80,26 @@ class ConnectionPool:
         """Lend a connection that was not used before; None if there is no room for one."""
         if not self._free:
             return None
-        self._free -= 1
-        return self._lend(self._new())
+        self._take_place(is_background=False)
+        return self._lend(self._new(), is_background=False)
 
     async def lend(
         self, limit: float, *, speculative: Callable[[], bool] | None = None
     ) -> HTTP11Connection:
         """Lend a connection to one request.
 
-        Requests are served in the order in which they came. While `speculative` returns that nobody
+        Requests are served in the order in which they came, but those `in_background` get at most
+        three quarters of the connections. While `speculative` returns that nobody
         waits for the response, for `PATIENCE` seconds at most, all others go first.
         httpx.PoolTimeout after `limit` seconds, and httpx.NetworkError if all connections are
         closed meanwhile.
         """
-        if self._free:
-            self._free -= 1
+        is_background = _is_background.get()
+        if self._free and self._may_have_one(is_background=is_background):
+            self._take_place(is_background=is_background)
         else:
             closings = self.closings
-            waiting = _Waiting(speculative)
+            waiting = _Waiting(speculative, is_background)
             self._waiting.append(waiting)
             has_place = False
             try:
@@ -88,12 +112,16 @@ class ConnectionPool:
             if not has_place:
                 raise httpx.PoolTimeout(f"every connection is busy for {limit:g} s")
             if closings != self.closings:
-                self._pass_on()
+                self._give_place_back(is_background=is_background)
                 raise httpx.NetworkError("the client was closed")
-        return self._lend(self._idle.pop() if self._idle else self._new())
+        return self._lend(
+            self._idle.pop() if self._idle else self._new(), is_background=is_background
+        )
 
-    def _lend(self, connection: HTTP11Connection) -> HTTP11Connection:
+    def _lend(self, connection: HTTP11Connection, *, is_background: bool) -> HTTP11Connection:
         self._lent.add(connection)
+        if is_background:
+            self._lent_in_background.add(connection)
         return connection
 
     def take_back(self, connection: HTTP11Connection) -> None:
@@ -103,20 +131,33 @@ class ConnectionPool:
             self._idle.append(connection)
         elif connection.state is not ConnectionState.CLOSED:
             self._idle.insert(0, connection)
-        self._pass_on()
+        is_background = connection in self._lent_in_background
+        self._lent_in_background.discard(connection)
+        self._give_place_back(is_background=is_background)
 
     def _give_up(self, waiting: _Waiting) -> None:
         if waiting.lent.is_set():  # it was cancelled just before it got a place
-            self._pass_on()
+            self._give_place_back(is_background=waiting.is_background)
         else:
             self._waiting.remove(waiting)
 
-    def _pass_on(self) -> None:
+    def _may_have_one(self, *, is_background: bool) -> bool:
+        return not is_background or self._background < self._most_background
+
+    def _take_place(self, *, is_background: bool) -> None:
+        self._free -= 1
+        self._background += is_background
+
+    def _give_place_back(self, *, is_background: bool) -> None:
         """Let the next request have the place of one that is done."""
-        if not self._waiting:
-            self._free += 1
-            return
-        now = trio.current_time()
-        first = next((one for one in self._waiting if not one.yields(now)), self._waiting[0])
-        self._waiting.remove(first)
-        first.lent.set()
+        self._free += 1
+        self._background -= is_background
+        waiting = [
+            one for one in self._waiting if self._may_have_one(is_background=one.is_background)
+        ]
+        if waiting:
+            now = trio.current_time()
+            first = next((one for one in waiting if not one.yields(now)), waiting[0])
+            self._waiting.remove(first)
+            self._take_place(is_background=first.is_background)
+            first.lent.set()

@@ -90,6 +90,16 @@ class RevisionMarks:
             saved = await self.in_thread(self.ledger.mark_of, ref.public_key, ref.tweak)
         return self.with_unsaved(ref, saved)
 
+    async def newest(self, ref: EntryId) -> SignedEntry | None:
+        """Return the entry that the mark is of; None if it is unknown, or was forgotten."""
+        unsaved = self._unsaved.get(ref)
+        if self.ledger is None:
+            return unsaved.signed if unsaved else None
+        saved = await self.in_thread(self.ledger.newest_entry, ref.public_key, ref.tweak)
+        if unsaved and (saved is None or is_rolled_back(unsaved.mark, saved.entry)):
+            return unsaved.signed
+        return saved
+
     def with_unsaved(self, ref: EntryId, saved: RevisionMark | None) -> RevisionMark | None:
         """Return the later one of a mark of the ledger and the one in memory."""
         unsaved = self._unsaved.get(ref)

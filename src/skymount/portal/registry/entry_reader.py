@@ -21,6 +21,7 @@ from skymount.errors import (
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.registry import GET_TIMEOUT, Registry
 from skymount.portal.failover.portals import Portals
+from skymount.portal.http.connection_pool import in_background
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.revision_marks import EntryId, RevisionMarks
 from skymount.portal.ledger.rollback import is_rolled_back
@@ -138,7 +139,8 @@ class EntryReader:
 
     async def fetch_ahead(self, ref: EntryId, max_age: float) -> None:
         """Ask for what `read` will be asked for."""
-        await self.read(ref, max_age)
+        with in_background():
+            await self.read(ref, max_age)
 
     def _cached_since(self, ref: EntryId, since: float) -> EntryState | None:
         state = self._cache.get(ref)
@@ -168,8 +170,10 @@ class EntryReader:
         """Ask all portals now. If others fail, an entry is absent if `enough` of them say so; but
         if it is the entry of a `seen` state, which is the newest that this machine saw, they have
         lost it, and that state is returned.
+
+        Unless `seen` is given, RolledBackError if none of several portals has what was seen before.
         """
-        begun = trio.current_time()
+        begun, since = trio.current_time(), self._clock()
         try:
             return await self._ask_all(ref, named, enough=enough)
         except NotFoundError as error:
@@ -177,10 +181,27 @@ class EntryReader:
                 mark = await self.marks.find(ref)
                 if not is_rolled_back(mark, seen.signed.entry):
                     return seen
+            elif seen is None and (lost := await self._lost(ref, since)):
+                text = f"registry entry {ref}: no portal has it; revision {lost.entry.revision}"
+                raise RolledBackError(f"{text} was seen before", url=error.url) from None
             old = self._cache.get(ref)
             was_absent = old is not None and old.signed is None
             seen_at = old.seen_at if old and was_absent else self._clock()
             return self.store(ref, EntryState(None, begun, seen_at))
+
+    async def _lost(self, ref: EntryId, since: float) -> SignedEntry | None:
+        """Return what was seen before of an entry that none of several portals has; None if its
+        owner deleted it.
+
+        What was seen `since` then may have been on its way when the portals were asked.
+        """
+        if len(self.portals.clients) < 2:
+            return None
+        mark = await self.marks.find(ref)
+        if mark is None or mark.seen_at >= since:
+            return None
+        found = await self.marks.newest(ref)
+        return None if found is None or found.entry.is_deleted else found
 
     async def ask_to_replace(self, ref: EntryId, *, enough: int | None = None) -> EntryState:
         """Ask on behalf of a write that replaces the entry: a rolled back entry counts as absent.

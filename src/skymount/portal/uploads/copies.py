@@ -56,7 +56,8 @@ class Copies:
         failures = (UnavailableError, BadContentError)
         errors = sorted(self.failures.values(), key=lambda each: not isinstance(each, failures))
         if not self.is_same or not errors:
-            return BadContentError(f"{self.disagreement()}; leave out the one that is wrong")
+            advice = "leave out the portal that is wrong (--portal, `portals` in the configuration)"
+            return BadContentError(f"{self.disagreement()}; {advice}")
         error = copy.copy(errors[0])
         if needed > 1:
             total = len(self.results) + len(self.failures)

@@ -1,0 +1,111 @@
+"""Content comes to a portal unless that has it (docs/semantics.md, W6).
+
+The tests of the command have the rest.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from skymount.content.cache.memory_cache import MemoryCache
+from skymount.content.fetch.reader import open_reader
+from skymount.content.fetch.skyfile_loader import SkyfileLoader
+from skymount.content.model.skyfile import VerifyPolicy
+from skymount.content.replication.pinner import Pinned, Pinner
+from skymount.errors import BadContentError, DisprovedError, UnreplicableError
+from skymount.portal.failover.portals import open_portals
+from tests.fakes.portal import FakePortal, flips, running, status
+from tests.fakes.skyfiles import FakeSkyfile, of_files, plain, sealed
+from tests.portal_process import running_portal
+
+SMALL = of_files({"a": b"small"})
+UPLOAD = "^POST "
+
+
+@asynccontextmanager
+async def pinning(
+    source: str, target: str, place: Path, warn: Callable[[str], None] = pytest.fail
+) -> AsyncIterator[Pinner]:
+    """Bring content from one portal to another."""
+    async with open_portals({source: {}}, 20) as sources, open_portals({target: {}}, 20) as targets:
+        loader = SkyfileLoader(sources, VerifyPolicy.AVAILABLE)
+        async with open_reader(sources, loader, MemoryCache(8 << 20)) as reader:
+            yield Pinner(sources, reader, targets, place, warn)
+
+
+@asynccontextmanager
+async def between_fakes(
+    place: Path, here: FakeSkyfile, there: FakeSkyfile
+) -> AsyncIterator[tuple[Pinner, FakePortal, FakePortal]]:
+    """Bring content of one portal to another one that shows `there` under its skylink."""
+    async with running(FakePortal()) as source, running(FakePortal()) as target:
+        source.add(here)
+        target.resolve(here.skylink, there)
+        async with pinning(source.url, target.url, place) as pinner:
+            yield pinner, source, target
+
+
+async def test_it_is_sent_once(tmp_path: Path) -> None:
+    """W6: and large content leaves nothing behind."""
+    content = of_files({"a": bytes(9 << 20)})
+    with running_portal(tmp_path) as target:
+        async with running(FakePortal()) as source:
+            source.add(content)
+            sent: list[tuple[int, int | None]] = []
+            async with pinning(source.url, target, tmp_path / "pin") as pinner:
+                for was_there in (False, True):
+                    found = await pinner.pin(content.skylink, lambda *each: sent.append(each))
+                    assert found == Pinned(content.skylink, 9 << 20, was_there)
+    assert sent[-1][0] == sent[-1][1]
+    assert list((tmp_path / "pin").iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [SMALL, sealed({"a": b"secret"})], ids=["plain", "encrypted"])
+async def test_the_source_is_not_asked_for_what_is_there(
+    tmp_path: Path, content: FakeSkyfile
+) -> None:
+    """W6: encrypted content is proved as it is stored."""
+    async with between_fakes(tmp_path, content, content) as (pinner, source, target):
+        assert (await pinner.pin(content.skylink)).was_there
+        assert (source.requests, target.asked(UPLOAD)) == ([], [])
+
+
+async def test_a_target_that_lies(tmp_path: Path) -> None:
+    """W6: what is there is believed only with a proof."""
+    async with between_fakes(tmp_path, SMALL, SMALL) as (pinner, _, target):
+        target.fault(flips(500), "basesector")
+        with pytest.raises(DisprovedError):
+            await pinner.pin(SMALL.skylink)
+
+
+async def test_what_neither_side_proves(tmp_path: Path) -> None:
+    """W6: the same description is not enough if the source does not prove it."""
+    content = plain(1000)
+    async with between_fakes(tmp_path, content, content) as (pinner, _, target):
+        with pytest.raises(BadContentError, match="shows something under this skylink"):
+            await pinner.pin(content.skylink)
+        assert target.asked(UPLOAD) == []
+
+
+async def test_encrypted_content_is_called_so(tmp_path: Path) -> None:
+    content = sealed({"a": b"secret"})
+    async with running(FakePortal()) as source, running(FakePortal()) as target:
+        source.add(content)
+        async with pinning(source.url, target.url, tmp_path) as pinner:
+            with pytest.raises(UnreplicableError, match="a portal encrypted it"):
+                await pinner.pin(content.skylink)
+        assert target.asked(UPLOAD) == []
+
+
+async def test_what_was_fetched_stays_after_a_failure(tmp_path: Path) -> None:
+    """W6: until the next attempt."""
+    content = of_files({"a": bytes(5 << 20)})
+    async with running(FakePortal()) as source, running(FakePortal()) as target:
+        source.add(content)
+        target.fault(status(400, "not now"), "^POST (?!.*dryrun)")
+        async with pinning(source.url, target.url, tmp_path) as pinner:
+            with pytest.raises(Exception, match="not now"):
+                await pinner.pin(content.skylink)
+    assert (tmp_path / content.name / "content/v1").is_dir()
