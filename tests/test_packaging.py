@@ -97,6 +97,16 @@ def test_the_wheel_has_units_man_pages_and_completion(wheels: Path) -> None:
     assert b"--command skymount" in data["share/fish/vendor_completions.d/skymount.fish"]
 
 
+def test_the_wheel_has_the_pages_of_the_portal(wheels: Path) -> None:
+    """Their templates, styles and scripts, besides the modules."""
+    pages = Path("skymount/server/pages")
+    kept = {path.relative_to(ROOT / "src") for path in (ROOT / "src" / pages).rglob("*.*")}
+    expected = {str(path) for path in kept if path.suffix in (".html", ".css", ".js", ".svg")}
+    with zipfile.ZipFile(_wheel(wheels)) as archive:
+        assert expected <= set(archive.namelist())
+    assert len(expected) > 12
+
+
 def test_a_wheel_of_the_source_distribution_is_the_same(
     tmp_path: Path, source: Path, wheels: Path
 ) -> None:

@@ -4,13 +4,14 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import pytest
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -50,12 +51,16 @@ _FLAGS = (
 
 
 def eventually(condition: Callable[[], T]) -> T:
-    """Wait until a condition holds; return what it gave."""
+    """Wait until a condition holds; return what it gave. Elements of a page that has just been left
+    do not count.
+    """
     deadline = time.monotonic() + LIMIT
-    while not (found := condition()):
+    while True:
+        with suppress(StaleElementReferenceException):
+            if found := condition():
+                return found
         assert time.monotonic() < deadline, "it never was so"
         time.sleep(0.05)
-    return found
 
 
 @dataclass
@@ -103,7 +108,8 @@ class Browser:
         return eventually(lambda: self.driver.find_elements(By.LINK_TEXT, text))[0]
 
     def text(self, css: str) -> str:
-        return self.find(css).text
+        """Wait for an element that is shown; return its text."""
+        return eventually(lambda: (self.find(css).text,))[0]
 
     def script(self, code: str, *arguments: Any) -> Any:
         """Run a function body in the page; it may be asynchronous."""
