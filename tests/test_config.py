@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from skymount.config import KEYS, Config, default_log_file, load
+from skymount.config import KEYS, Config, default_log_file, for_named_portals, load
 from skymount.config_file import default_path
 from skymount.config_values import parse_size
 from skymount.content.model.skyfile import VerifyPolicy
@@ -582,6 +582,19 @@ def test_what_the_environment_has_belongs_to_its_portal_or_to_any(key: str):
     environ["SKYMOUNT_PORTALS"] = "http://a"
     assert all(getattr(load(flags, environ=environ), key) for flags in ({}, one))
     assert not getattr(load(other, environ=environ), key)
+
+
+@pytest.mark.parametrize("key", OF_A_PORTAL)
+def test_what_the_environment_has_for_named_portals(key: str):
+    """A command with two kinds of portals gives what is for any portal to one of these only."""
+    _, mine = OF_A_PORTAL[key]
+    environ = {f"SKYMOUNT_{key.upper()}": mine, "SKYMOUNT_TIMEOUT": "7"}
+    named = for_named_portals(environ)
+    assert dict(named) == {"SKYMOUNT_TIMEOUT": "7"}
+    environ["SKYMOUNT_PORTALS"] = "http://a"
+    named = for_named_portals(environ)
+    assert getattr(load({"portals": ("http://a",)}, environ=named), key)
+    assert not getattr(load({"portals": ("http://b",)}, environ=named), key)
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ TABLE = f'[[portals]]\nurl = "{A}"\n'
         (f"{TABLE}redirect_hosts = ['a/b']", "line 3: [[portals]] 1: redirect_hosts: 'a/b' is"),
         (f"portals = ['{A}', {{ url = '{B}' }}]", "line 1: [[portals]] 1: addresses and tables"),
         (f'[portals]\nurl = "{A}"', "line 1: portals: a portal's table begins with [[portals]]"),
-        (f"portals = ['{B}']\n{TABLE}", "Cannot mutate immutable namespace"),
+        (f"portals = ['{B}']\n{TABLE}", "it is not valid TOML: Cannot mutate immutable namespace"),
         (f"[[mounts.x.portals]]\nurl = '{A}'\nx = 1", "line 3: [mounts.x]: [[portals]] 1: unkn"),
         (f'api_key = "secret"\n{TABLES}', "line 1: api_key: name a single portal"),
         (f'node_url = "http://n"\n{TABLES}', "line 1: node_url: name a single portal"),

@@ -71,6 +71,15 @@ def test_a_file_that_begins_as_a_private_key_does(tmp_path: Path, header: str) -
     assert selection.left_out == ["deploy"]
 
 
+def test_patterns_and_ignore_files_below_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pattern that is given does not hide the ignore file of ``.``."""
+    make(tmp_path, "index.html", "draft.txt", "a.log", **{".skymountignore": "draft.txt\n"})
+    monkeypatch.chdir(tmp_path)
+    assert taken(Path("."), UploadSelection(excludes=("*.log",))) == ["index.html"]
+
+
 def test_a_pipe_is_not_looked_into(tmp_path: Path) -> None:
     """Nobody writes to it."""
     os.mkfifo(tmp_path / "id_pipe")

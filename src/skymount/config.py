@@ -249,6 +249,16 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {key: value for name, key in variables.items() if (value := environ.get(name))}
 
 
+def for_named_portals(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the environment without keys of one portal that belong to whichever a command uses:
+    a command that uses two kinds gives them to one of these only.
+    """
+    if environ.get(f"{ENVIRONMENT_PREFIX}PORTALS"):
+        return environ
+    for_any = {f"{ENVIRONMENT_PREFIX}{key.upper()}" for key in _PORTAL_KEYS}
+    return {name: value for name, value in environ.items() if name not in for_any}
+
+
 def _of_file(file: ConfigFile, name: str, warn: Callable[[str], None]) -> "_Settings":
     mounts = _mounts(file, name)
     at_top = {key: value for key, value in file.settings.items() if key != "mounts"}

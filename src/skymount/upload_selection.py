@@ -44,6 +44,7 @@ class UploadSelection:
     excludes: tuple[str, ...] = ()
     left_out: list[str] = field(default_factory=list)
     _seen: set[Path] = field(default_factory=set)
+    _excluded: Any = None  # the patterns of `excludes`, once they were parsed
     _specs: dict[Path, Any] = field(default_factory=dict)
 
     def skips(self, root: Path, path: Path, is_directory: bool) -> bool:
@@ -61,7 +62,9 @@ class UploadSelection:
         end = "/" if is_directory else ""
         if self.excludes:
             relative = path.relative_to(root).as_posix() + end
-            if self._spec_of(self.excludes, Path()).match_file(relative):
+            if self._excluded is None:
+                self._excluded = _parsed(self.excludes)
+            if self._excluded.match_file(relative):
                 return True
         for above in path.parents:  # the nearest ignore file is asked first
             spec = self._spec_in(above)
@@ -86,18 +89,8 @@ class UploadSelection:
                     f"{directory / IGNORE_FILE}: larger than {_IGNORE_LIMIT} bytes"
                 )
             lines = raw.decode("utf-8", "surrogateescape").splitlines()
-            self._specs[directory] = self._spec_of(lines, directory) if lines else None
+            self._specs[directory] = _parsed(lines) if lines else None
         return self._specs[directory]
-
-    def _spec_of(self, lines: Iterable[str], where: Path) -> Any:
-        import pathspec  # only uploads with patterns need it
-
-        if where not in self._specs:
-            try:
-                self._specs[where] = pathspec.GitIgnoreSpec.from_lines(lines)
-            except ValueError as error:
-                raise MalformedError(f"bad pattern of files to leave out: {error}") from None
-        return self._specs[where]
 
     def report(self) -> str:
         """Name what was left out though no pattern of the user's asked for it, once; "" if
@@ -108,6 +101,15 @@ class UploadSelection:
         more = len(self.left_out) - len(names)
         self.left_out.clear()
         return ", ".join(names) + (f" and {more} more" if more else "")
+
+
+def _parsed(lines: Iterable[str]) -> Any:
+    import pathspec  # only uploads with patterns need it
+
+    try:
+        return pathspec.GitIgnoreSpec.from_lines(lines)
+    except ValueError as error:
+        raise MalformedError(f"bad pattern of files to leave out: {error}") from None
 
 
 def _is_hardly_meant(path: Path, is_directory: bool) -> bool:

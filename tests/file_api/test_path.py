@@ -170,6 +170,24 @@ def test_what_cannot_be_verified_is_refused_where_that_is_required(fake: FakePor
         skymount.open("skyhns://example/f", verify="require")
 
 
+def test_content_behind_a_name_that_is_not_proved(fake: FakePortal) -> None:
+    """P1: it is the same content, kept in the same cache; only the name is not verified."""
+    site, link = of_files({"f": noise(5 << 20)}, fan_out=True), resolver()
+    fake.resolve(link, site)
+    moving = skymount.Path(f"skylink://{link}")
+    assert (moving / "f").read_bytes() == site.payload
+    for path in (moving, moving / "f", *moving.iterdir()):
+        assert path.verified == "no"
+    fixed = skymount.Path(site.name)
+    assert fixed.verified == "yes"
+    fake.requests.clear()
+    assert (fixed / "f").read_bytes() == site.payload
+    assert fake.requests == []
+    SESSIONS.close()  # writes what is queued
+    fake.fault(faults.status(503, "out of order"))
+    assert (fixed / "f").read_bytes() == site.payload
+
+
 def test_a_name_that_moves(fake: FakePortal, monkeypatch: pytest.MonkeyPatch) -> None:
     """P5: an open file keeps to its version; what is opened later is the new one."""
     monkeypatch.setenv("SKYMOUNT_HNS_TTL", "0.001")

@@ -40,7 +40,7 @@ def look(sessions: Sessions, site: FakeSkyfile, options: FileOptions) -> int:
     location = Location(site.skylink)
 
     async def count(session: Session) -> int:
-        return len(await session.tree(location.root))
+        return len((await session.find(location.root)).tree)
 
     return sessions.call(options, count, location)
 

@@ -77,7 +77,8 @@ def copying_options(command: F) -> F:
         given = {name: parameters.pop(name) for name in _FLAGS if name in parameters}
         target = load_settings(portals=[to] if to else [], **given)
         file = given.pop("config_file") or ""  # of which the line above has warned, if need be
-        source = config.load({"portals": sources, **given}, environ=os.environ, file=file)
+        named = config.for_named_portals(os.environ)  # the rest is for the target
+        source = config.load({"portals": sources, **given}, environ=named, file=file)
         return command(source=source, target=_with_default_portal(target, "--to"), **parameters)
 
     sources = click.option(

@@ -20,9 +20,11 @@ class Entry:
     index: int
     is_whole: bool = False
     """Whether it is the skyfile itself, which is one file."""
+    is_proved: bool = True
+    """Whether it is proved that the root of the location leads to this tree."""
 
     @classmethod
-    def find(cls, location: Location, tree: Tree) -> "Entry":
+    def find(cls, location: Location, tree: Tree, is_proved: bool = True) -> "Entry":
         """FileNotFoundError or NotADirectoryError, as for a path in a file system."""
         index = 0
         for name in location.names:
@@ -33,7 +35,7 @@ class Entry:
                 raise _missing(location, tree)
             index = child
         is_whole = not location.names and tree.single_file() is not None
-        return cls(location, tree, index, is_whole)
+        return cls(location, tree, index, is_whole, is_proved)
 
     @property
     def is_directory(self) -> bool:
@@ -55,7 +57,8 @@ class Entry:
     def verified(self) -> Verified:
         """How far the content is verified; what a domain leads to never is."""
         is_domain = isinstance(self.location.root, str)
-        return Verified.NO if is_domain else self.tree.skyfile.verified
+        is_proved = self.is_proved and not is_domain
+        return self.tree.skyfile.verified if is_proved else Verified.NO
 
     def info(self) -> dict[str, object]:
         """Describe it as file systems of fsspec do."""
@@ -98,7 +101,8 @@ class Entry:
                 names.append(name)
 
     def _below(self, names: tuple[str, ...], index: int) -> "Entry":
-        return Entry(self.location.joined(names), self.tree, index)
+        location = self.location.joined(names)
+        return Entry(location, self.tree, index, is_proved=self.is_proved)
 
 
 def _missing(location: Location, tree: Tree) -> OSError:

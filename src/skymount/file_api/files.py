@@ -9,8 +9,8 @@ from skymount.file_api.entry import Entry
 from skymount.file_api.location import Location
 from skymount.file_api.open_file import OpenFile
 from skymount.file_api.options import FileOptions
+from skymount.file_api.session import Found
 from skymount.file_api.sessions import SESSIONS
-from skymount.fs.skylinks.tree import Tree
 from skymount.wire.skylink import Skylink
 
 
@@ -32,22 +32,27 @@ class Files:
 
     def find(self, location: Location) -> Entry:
         """Return what is at a location now; OSError as for a path in a file system."""
-        tree = SESSIONS.call(self.options, lambda session: session.tree(location.root), location)
-        return Entry.find(location, tree)
+        return self._entry(location, self._found(location))
+
+    def _found(self, location: Location) -> Found:
+        return SESSIONS.call(self.options, lambda session: session.find(location.root), location)
+
+    @staticmethod
+    def _entry(location: Location, found: Found) -> Entry:
+        return Entry.find(location, found.tree, found.is_proved)
 
     def find_all(self, locations: Iterable[Location]) -> list[Entry | OSError]:
         """Find many at once, or return why each one cannot be had."""
-        found: list[Entry | OSError] = []
-        trees: dict[Skylink | str, Tree] = {}
+        entries: list[Entry | OSError] = []
+        roots: dict[Skylink | str, Found] = {}
         for location in locations:
             try:
-                tree = trees.get(location.root)
-                entry = self.find(location) if tree is None else Entry.find(location, tree)
-                trees[location.root] = entry.tree
-                found.append(entry)
+                if location.root not in roots:
+                    roots[location.root] = self._found(location)
+                entries.append(self._entry(location, roots[location.root]))
             except OSError as error:
-                found.append(error)
-        return found
+                entries.append(error)
+        return entries
 
     def open_entry(self, entry: Entry) -> OpenFile:
         return OpenFile(SESSIONS, self.options, entry)

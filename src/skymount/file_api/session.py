@@ -3,7 +3,7 @@
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import trio
 from cachetools import LRUCache
@@ -23,7 +23,6 @@ from skymount.fs.skylinks.tree import Tree
 from skymount.portal.failover.portals import Portals, open_portals
 from skymount.portal.registry.lazy_registry import LazyRegistry
 from skymount.portal.registry.name_resolver import NameResolver
-from skymount.portal.verify_policy import Verified
 from skymount.wire.skylink import Skylink
 
 log = logging.getLogger(__name__)
@@ -45,6 +44,15 @@ class Extent:
     size: int
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a skylink or a domain leads to."""
+
+    tree: Tree
+    is_proved: bool
+    """Whether it is proved that it leads there. That says nothing of the content."""
+
+
 class Session:
     """Reads content. Everything async runs in the trio thread that opened it."""
 
@@ -62,15 +70,12 @@ class Session:
         self._loading: dict[Skylink, trio.Lock] = {}
         self._files: dict[int, ContentFile] = {}
 
-    async def tree(self, root: Skylink | str) -> Tree:
-        """Return the tree that a skylink or a domain leads to now."""
+    async def find(self, root: Skylink | str) -> Found:
+        """Return what a skylink or a domain leads to now."""
         if isinstance(root, Skylink) and root.version == 1:
-            return await self._load(root)
+            return Found(await self._load(root), is_proved=True)
         found = await (await self._names()).resolve(root)
-        tree = await self._load(found.skylink)
-        if found.verified:
-            return tree
-        return Tree(replace(tree.skyfile, verified=Verified.NO))
+        return Found(await self._load(found.skylink), found.verified)
 
     async def _names(self) -> NameResolver:
         async with self._resolving:

@@ -346,6 +346,25 @@ def test_a_target_that_takes_no_large_uploads(
     assert "over the limit of 1000000 bytes" in said
 
 
+@pytest.mark.parametrize("is_named", [False, True])
+def test_credentials_of_the_environment(box: Sandbox, fake: FakePortal, is_named: bool) -> None:
+    """W6: the target gets them, or the portals that the environment names; nobody else."""
+    content = of_files({"a": b"x"})
+    fake.add(content)
+    variables = {"SKYMOUNT_API_KEY": "hunter2", "SKYMOUNT_HEADERS": "Cookie: mine"}
+    if is_named:
+        variables["SKYMOUNT_PORTALS"] = fake.url
+    with faults.in_thread(FakePortal()) as target:
+        target.fault(faults.status(507, "no space left"), UPLOAD)
+        args = ("pin", content.name, "--from", fake.url, "--to", target.url)
+        box.with_env(**variables).fail(*args)
+        for portal, is_given in ((fake, is_named), (target, not is_named)):
+            assert portal.requests
+            for request in portal.requests:
+                assert ("authorization" in request.headers) == is_given
+                assert ("cookie" in request.headers) == is_given
+
+
 def test_one_portal_is_not_both(box: Sandbox, target: str) -> None:
     name = of_files({"a": b"x"}).name
     said = box.fail("pin", name, "--from", target, "--to", f"{target}/", code=2)
