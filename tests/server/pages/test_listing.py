@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
-from skymount.server.pages.directory import ROWS_LIMIT
+from skymount.server.pages.directory import PARENTS_LIMIT, ROWS_LIMIT
 from skymount.wire.skylink import Skylink
 from tests.portal_process import PortalProcess, portal_process
 from tests.server.http_client import Client
@@ -71,6 +72,16 @@ def test_a_listing_shows_a_bounded_number_of_rows(client: Client) -> None:
     by_size = page(client, f"/{link}/?sort=-size&q=0000").text
     assert by_size.index(">00006.txt<") < by_size.index(">00005.txt<") < by_size.index(">00000.")
     page(client, f"/{link}/?sort=nothing&page=x")
+
+
+def test_a_path_of_many_directories(client: Client) -> None:
+    """B4: the first and the last are shown, so the page stays small."""
+    path = "a/" * 30_000 + "last"
+    link = client.upload({path: b"deep", "b": b""})
+    for url in (f"/-/view/{link}/{path}", f"/{link}/{path.removesuffix('last')}"):
+        answer = page(client, url)
+        assert answer.text.count('aria-hidden="true">/<') <= PARENTS_LIMIT + 2
+        assert len(answer.content) < 4 << 20
 
 
 def test_names_are_text(client: Client) -> None:
@@ -278,6 +289,61 @@ def test_error_pages_of_a_site_are_its_own(client: Client, portal: PortalProcess
     assert_page(missing)
     port = urlsplit(portal.url).port
     assert f'href="//localhost:{port}/-/assets/style.css' in missing.text
+
+
+def is_sandboxed(answer: httpx.Response) -> bool:
+    """Whether a browser keeps an answer apart from the portal's origin."""
+    policy = answer.headers.get("content-security-policy", "")
+    return policy.startswith("sandbox ") and "allow-same-origin" not in policy
+
+
+@pytest.mark.parametrize("wanted", ["zip", "tar", "targz", "concat", ""])
+@pytest.mark.parametrize("prefix", ["/", "/file/", "/svc/skylink/", "/skynet/skylink/", "/hns/"])
+def test_error_pages_never_have_the_origin_of_the_portal(
+    client: Client, portal: PortalProcess, prefix: str, wanted: str
+) -> None:
+    """B6: an error page instead of an archive is a page, not an archive."""
+    link = client.upload({"e.html": b"<script>", "b": b""}, errorpages='{"404": "/e.html"}')
+    (portal.data / "hns.zone").write_text(f"lost.example svc://{link}\n")
+    url = f"{prefix}{'lost.example' if prefix == '/hns/' else link}/nothing"
+    answer = client.get(url, params={"format": wanted}, headers=_HTML)
+    assert answer.status_code == 307 or is_sandboxed(answer), answer.headers
+
+
+@pytest.mark.parametrize(
+    ("headers", "found"),
+    [
+        *(
+            ({"Sec-Fetch-Dest": name}, True)
+            for name in ("document", "iframe", "frame", "object", "embed")
+        ),
+        *(({"Sec-Fetch-Dest": name}, False) for name in ("empty", "script", "image")),
+        ({"User-Agent": "Mozilla/5.0 (X11)"}, True),
+        ({"User-Agent": "Mozilla/5.0 (X11)", "Sec-Fetch-Dest": "empty"}, False),
+        ({"User-Agent": "curl/8.5.0"}, False),
+    ],
+    ids=str,
+)
+def test_a_document_is_sandboxed_whatever_the_browser_accepts(
+    client: Client, portal: PortalProcess, headers: dict[str, str], found: bool
+) -> None:
+    """B6: under the portal's own host. B11: a cache is told what that depends on."""
+    link = client.upload({"a.html": b"<script>", "a.png": b"\x89PNG\r\n\x1a\n", "b": b""})
+    plain = client.get(f"/{link}/a.html")
+    assert not is_sandboxed(plain)
+    assert plain.headers["vary"] == "Sec-Fetch-Dest, User-Agent, Origin, Accept"
+    for prefix in ("/", "/file/", "/svc/skylink/"):
+        answer = client.get(f"{prefix}{link}/a.html", headers={"Accept": "*/*", **headers})
+        assert is_sandboxed(answer) is found
+        assert answer.headers["vary"] == plain.headers["vary"]
+        assert answer.content == plain.content
+    changed = {"If-None-Match": plain.headers["etag"], **headers}
+    assert is_sandboxed(client.get(f"/{link}/a.html", headers=changed)) is found
+    picture = client.get(f"/{link}/a.png", headers=headers)
+    assert not is_sandboxed(picture)
+    assert picture.headers["vary"] == "Origin, Accept"
+    own = client.get("/a.html", headers={**headers, "Host": own_host(portal, link)})
+    assert (own.content, is_sandboxed(own)) == (plain.content, False)
 
 
 def test_views_are_for_browsers(client: Client) -> None:

@@ -16,7 +16,13 @@ from skymount.server.http import responses
 from skymount.server.http.basic_auth import has_password
 from skymount.server.http.cors import PageOrigin, page_origin, parse_origin
 from skymount.server.http.host_header import RequestHost, is_address, parse_name
-from skymount.server.http.page_requests import ASSETS, HOST, IS_ISOLATED, is_page_path
+from skymount.server.http.page_requests import (
+    ASSETS,
+    BROWSER,
+    HOST,
+    IS_ISOLATED,
+    is_page_path,
+)
 from skymount.server.http_error import HttpError, refuse_malformed
 from skymount.wire.dialect import PRESETS, REALM
 from skymount.wire.http.host import is_loopback
@@ -28,7 +34,6 @@ _SKYKEY_ENDPOINTS = frozenset({"createskykey", "addskykey", "skykey", "skykeys",
 _READ_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _DOWNLOADS = frozenset({"file", "hns", "hnsres"})  # first path segments, besides skylinks
 _SERVICE_WORKER = "service-worker"  # browsers send this header with a request for its script
-_BROWSER = "Mozilla/"  # the User-Agent of every browser begins with it
 _WRONG_AGENT = (
     "Browser access disabled due to security vulnerability. "
     "This portal answers only programs that name the agent token in their User-Agent header."
@@ -142,7 +147,7 @@ def _check_service_worker(host: RequestHost, headers: Mapping[str, str]) -> None
 
 def _challenge(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """Ask for the password. Browsers are not asked: they would then send it for every page."""
-    if headers.get("user-agent", "").startswith(_BROWSER):
+    if headers.get("user-agent", "").startswith(BROWSER):
         return ()
     return (("WWW-Authenticate", f'Basic realm="{REALM}"'),)
 

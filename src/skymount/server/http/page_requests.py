@@ -15,6 +15,21 @@ _REFUSED = re.compile(
     r"(?:^|,)\s*text/html\s*;(?:[^,]*;)?\s*q=0(?:\.0*)?\s*(?:[;,]|$)", re.IGNORECASE
 )
 
+_DOCUMENTS = frozenset({"document", "iframe", "frame", "fencedframe", "object", "embed"})
+BROWSER = "Mozilla/"
+"""The User-Agent of every browser begins with it."""
+
+
+def may_show_document(headers: Mapping[str, str]) -> bool:
+    """Whether a browser may show the answer as a document, whatever it accepts.
+
+    Browsers that do not send `Sec-Fetch-Dest`, or not over plain HTTP, may always do so.
+    """
+    destination = headers.get("sec-fetch-dest")
+    if destination is None:
+        return headers.get("user-agent", "").startswith(BROWSER)
+    return destination in _DOCUMENTS
+
 
 def accepts_html(headers: Mapping[str, str]) -> bool:
     """Whether a request names ``text/html`` among what it accepts; wildcards do not count."""

@@ -13,10 +13,15 @@ from skymount.server.download.endpoint import (
     OpenDownload,
     read_content_type,
 )
-from skymount.server.download.path_selection import ARCHIVE_TYPES, index_of
+from skymount.server.download.path_selection import index_of
 from skymount.server.http import responses
 from skymount.server.http.host_header import RequestHost
-from skymount.server.http.page_requests import HOST, IS_ISOLATED, accepts_html
+from skymount.server.http.page_requests import (
+    HOST,
+    IS_ISOLATED,
+    accepts_html,
+    may_show_document,
+)
 from skymount.server.http.query_params import parse_query
 from skymount.server.http_error import HttpError
 from skymount.server.pages import directory
@@ -48,7 +53,7 @@ class ContentPages:
     async def get(self, request: Request, *, attachment: bool = False) -> Response:
         """Answer GET and HEAD of a skylink or a path inside, or of a name."""
         if not accepts_html(request.headers):
-            return await self.download.get(request, attachment=attachment)
+            return await self._without_pages(request, attachment=attachment)
         opened = await self.download.load(request, attachment=attachment)
         query, portal = opened.request.query, portal_url(request)
         if not portal and _is_directory(opened):
@@ -56,26 +61,38 @@ class ContentPages:
             if page is not None:
                 return page
         opened = await self.download.select(opened)
-        if query.archive in ARCHIVE_TYPES or query.attachment:
+        content = opened.content
+        if content is not None and content.archive:
+            if portal and not query.archive and not query.attachment:  # at a host of content
+                return _redirect(portal + quote(request.scope["path"], safe="/%+"))
             return await self.download.serve(request, opened)
-        if opened.content is not None and opened.content.archive:  # at a host of content
-            return _redirect(portal + quote(request.scope["path"], safe="/%+"))
         return await self._content(request, opened)
 
+    async def _without_pages(self, request: Request, *, attachment: bool) -> Response:
+        """Answer as the contract says; a browser that shows it as a document has to sandbox it."""
+        opened = await self.download.open(request, attachment=attachment)
+        response = await self.download.serve(request, opened)
+        if opened.content is None or not _is_isolated(request):
+            return response
+        if not is_inert(response.headers.get("content-type", "")):  # 304 has none
+            vary: responses.HeaderList = [("Vary", "Sec-Fetch-Dest, User-Agent")]
+            _add(response, [*SANDBOX, *vary] if may_show_document(request.headers) else vary)
+        return response
+
     async def _content(self, request: Request, opened: OpenDownload) -> Response:
-        host: RequestHost = request.scope[HOST]
-        if host.content or not request.scope[IS_ISOLATED]:
+        """Answer with content: at its own host, or sandboxed."""
+        if not _is_isolated(request):
             return await self.download.serve(request, opened)
-        content = opened.content
+        query, content = opened.request.query, opened.content
         kind = "" if content is None else await read_content_type(opened.skyfile, content)
-        if not is_inert(kind):
+        if not is_inert(kind) and not query.attachment:
             if target := self.hosts.url(request):
                 return _redirect(target)
             if essence(kind) == "application/pdf":  # browsers show none in a sandbox
-                query = replace(opened.request.query, attachment=True)
+                query = replace(query, attachment=True)
                 opened = replace(opened, request=replace(opened.request, query=query))
         response = await self.download.serve(request, opened)
-        response.raw_headers = [*response.raw_headers, *responses.encode_headers(SANDBOX)]
+        _add(response, SANDBOX)
         return response
 
     async def view(self, request: Request) -> Response:
@@ -106,14 +123,17 @@ class ContentPages:
         path = opened.request.path.strip("/")
         metadata = opened.skyfile.metadata
 
-        def make() -> directory.DirectoryPage | None:
+        def make() -> tuple[directory.DirectoryPage, list[tuple[str, str]]] | None:
             found = directory.find_directory(metadata, path)
+            if found is None:
+                return None
             number = page_number(query.get("page", ""))
-            return None if found is None else directory.page_of(found, search, sort, number)
+            return directory.page_of(found, search, sort, number), directory.parents_of(path)
 
-        found = await trio.to_thread.run_sync(make)
-        if found is None:
+        made = await trio.to_thread.run_sync(make)
+        if made is None:
             return None
+        found, parents = made
         skylink = opened.resolved.skylink
         return await render_page(
             request,
@@ -123,7 +143,7 @@ class ContentPages:
             search=search,
             sort=sort,
             path=path,
-            parents=directory.parents_of(path),
+            parents=parents,
             name=metadata.filename,
             skylink=str(skylink),
             site=f"/{opened.resolved.requested}/" if _is_site(metadata) else "",
@@ -148,11 +168,12 @@ class ContentPages:
         frame = self.hosts.url_of(request, skylink, path) if shown == "pdf" else ""
         parent = path.rpartition("/")[0]
 
-        def siblings() -> tuple[str, str]:
+        def surroundings() -> tuple[tuple[str, str], list[tuple[str, str]]]:
             found = directory.find_directory(skyfile.metadata, parent)
-            return ("", "") if found is None else found.neighbours(path.rpartition("/")[2])
+            near = ("", "") if found is None else found.neighbours(path.rpartition("/")[2])
+            return near, directory.parents_of(parent)
 
-        before, after = await trio.to_thread.run_sync(siblings)
+        (before, after), parents = await trio.to_thread.run_sync(surroundings)
         return await render_page(
             request,
             "preview.html",
@@ -160,7 +181,7 @@ class ContentPages:
             frames=frame.removeprefix("//").partition("/")[0],
             name=content.name,
             path=path,
-            parents=directory.parents_of(parent) if path else [],
+            parents=parents,
             parent=parent,
             before=before,
             after=after,
@@ -188,6 +209,16 @@ def _is_directory(opened: OpenDownload) -> bool:
     if not metadata.subfiles or (not path and is_single(metadata)):
         return False
     return not index_of(metadata, path)
+
+
+def _is_isolated(request: Request) -> bool:
+    """Whether content is under the portal's own host, and must not have its origin."""
+    host: RequestHost = request.scope[HOST]
+    return not host.content and bool(request.scope[IS_ISOLATED])
+
+
+def _add(response: Response, headers: responses.HeaderList) -> None:
+    response.raw_headers = [*response.raw_headers, *responses.encode_headers(headers)]
 
 
 def _is_site(metadata: Metadata) -> bool:
