@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from skymount.errors import StorageError
 from skymount.storage import sqlite
 
 
@@ -43,3 +44,12 @@ def test_a_transaction_is_rolled_back_by_an_exception(path: Path) -> None:
             database.execute("INSERT INTO rows VALUES (2)")
     with closing(sqlite.connect(path)) as database:
         assert database.execute("SELECT value FROM rows").fetchall() == [(2,)]
+
+
+def test_a_number_that_is_too_large_is_an_error_of_ours(tmp_path: Path) -> None:
+    """SQLite has integers of 64 bits."""
+    form = sqlite.Format(application=1, version=1, schema="CREATE TABLE rows (value INTEGER)")
+    with closing(sqlite.Database.open(tmp_path / "new.sqlite3", form)) as database:
+        with pytest.raises(StorageError, match=r"cannot write to .*too large"):
+            database.write(lambda opened: opened.execute("INSERT INTO rows VALUES (?)", (1 << 63,)))
+        assert database.read(lambda opened: list(opened.execute("SELECT * FROM rows"))) == []

@@ -146,6 +146,8 @@ def _translated(path: Path, doing: str) -> Iterator[None]:
     except (sqlite3.Error, OSError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise StorageError(f"cannot {doing} {path}: {reason or error}") from error
+    except OverflowError as error:  # SQLite has integers of 64 bits
+        raise StorageError(f"cannot {doing} {path}: {error}") from error
     except MalformedError:  # what was given
         raise
     except (TypeError, ValueError) as error:  # what a column holds

@@ -56,3 +56,9 @@ def elsewhere(client: Client, url: str, **headers: str) -> httpx.Response:
     """Get what is at a host of its own, as a browser does; no name is looked up."""
     host, slash, path = url.removeprefix("//").partition("/")
     return client.get(slash + path, headers={"Accept": ACCEPT, "Host": host, **headers})
+
+
+def listed_names(answer: httpx.Response) -> list[str]:
+    """Return the names in the list of the first page, in order."""
+    found = re.findall(r'<th scope="row"><a href="/-/view/[^"]+"[^>]*>([^<]*)</a>', answer.text)
+    return [str(name) for name in found]

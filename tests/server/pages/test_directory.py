@@ -1,6 +1,7 @@
 """What is directly in a directory."""
 
 from skymount.server.pages.directory import (
+    PARENTS_LIMIT,
     ROWS_LIMIT,
     Directory,
     Row,
@@ -80,3 +81,16 @@ def test_types_for_people() -> None:
 def test_parents() -> None:
     assert parents_of("a/b") == [("a", "a"), ("b", "a/b")]
     assert parents_of("") == []
+
+
+def test_of_many_parents_the_first_and_the_last_are_shown() -> None:
+    """B4: no path is made for the others, as together they would take gigabytes."""
+    path = "/".join(map(str, range(30_000)))
+    found = parents_of(path)
+    assert len(found) == PARENTS_LIMIT + 1
+    assert found[:2] == [("0", "0"), ("1", "0/1")]
+    assert [parent for parent in found if not parent[1]] == [("…", "")]
+    assert found[-2:] == [("29998", path.rpartition("/")[0]), ("29999", path)]
+    for limit in (PARENTS_LIMIT, PARENTS_LIMIT + 1):
+        path = "/".join(["a"] * limit)
+        assert [full for _, full in parents_of(path) if full][-1] == path

@@ -10,15 +10,9 @@ import pytest
 from skymount.server.pages.home import ROWS
 from tests.portal_process import PortalProcess, portal_process
 from tests.server.http_client import Client, message_of
-from tests.server.pages.page_client import ACCEPT, assert_page, page, token_of
+from tests.server.pages.page_client import ACCEPT, assert_page, listed_names, page, token_of
 
 _PASSWORD = "open sesame"
-
-
-def names(answer: httpx.Response) -> list[str]:
-    """Return the names in the list of a page, in order."""
-    found = re.findall(r'<th scope="row"><a href="/-/view/[^"]+"[^>]*>([^<]*)</a>', answer.text)
-    return [str(name) for name in found]
 
 
 @pytest.fixture
@@ -49,14 +43,14 @@ def test_the_list_is_newest_first_in_pages_and_searched(alone: Client) -> None:
     """B2: by name in any case, or by skylink; what LIKE takes for a wildcard is none here."""
     links = [alone.upload_file(f"File {number}_%.txt", b"x") for number in range(ROWS + 3)]
     expected = [f"File {number}_%.txt" for number in reversed(range(ROWS + 3))]
-    assert names(page(alone, "/")) == expected[:ROWS]
-    assert names(page(alone, "/?page=2")) == expected[ROWS:]
-    assert names(page(alone, "/?q=fILE+7_")) == ["File 7_%.txt"]
-    assert names(page(alone, "/?q=_%25")) == expected[:ROWS]
-    assert names(page(alone, "/?q=e_%25")) == []
-    assert names(page(alone, f"/?q={links[5]}")) == ["File 5_%.txt"]
-    assert names(page(alone, "/?page=99")) == []
-    assert names(page(alone, "/?page=-1")) == expected[:ROWS]
+    assert listed_names(page(alone, "/")) == expected[:ROWS]
+    assert listed_names(page(alone, "/?page=2")) == expected[ROWS:]
+    assert listed_names(page(alone, "/?q=fILE+7_")) == ["File 7_%.txt"]
+    assert listed_names(page(alone, "/?q=_%25")) == expected[:ROWS]
+    assert listed_names(page(alone, "/?q=e_%25")) == []
+    assert listed_names(page(alone, f"/?q={links[5]}")) == ["File 5_%.txt"]
+    assert listed_names(page(alone, "/?page=99")) == []
+    assert listed_names(page(alone, "/?page=-1")) == expected[:ROWS]
 
 
 def test_the_list_says_size_and_number_of_files(alone: Client) -> None:
@@ -68,14 +62,14 @@ def test_the_list_says_size_and_number_of_files(alone: Client) -> None:
     assert "2.0 KB" in text
     assert "1 byte" in text
     alone.upload({"a": b"x" * 1500, "b/c": b"y" * 500}, filename="two")
-    assert names(page(alone, "/")) == ["two", "one"]
+    assert listed_names(page(alone, "/")) == ["two", "one"]
 
 
 def test_names_of_encrypted_content_are_not_listed(alone: Client) -> None:
     """B2: nor are they in the index on disk."""
     alone.post("/svc/createskykey", params={"name": "key", "type": "public-id"})
     alone.upload_file("secret-name", b"x", skykeyname="key")
-    assert names(page(alone, "/")) == ["Encrypted"]
+    assert listed_names(page(alone, "/")) == ["Encrypted"]
 
 
 def test_stored_is_said_only_of_what_is_stored(client: Client) -> None:

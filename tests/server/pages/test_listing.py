@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from skymount.server.pages.directory import ROWS_LIMIT
+from skymount.server.pages.directory import PARENTS_LIMIT, ROWS_LIMIT
 from skymount.wire.skylink import Skylink
 from tests.portal_process import PortalProcess, portal_process
 from tests.server.http_client import Client, message_of
@@ -72,6 +72,16 @@ def test_a_listing_shows_a_bounded_number_of_rows(client: Client) -> None:
     by_size = page(client, f"/{link}/?sort=-size&q=0000").text
     assert by_size.index(">00006.txt<") < by_size.index(">00005.txt<") < by_size.index(">00000.")
     page(client, f"/{link}/?sort=nothing&page=x")
+
+
+def test_a_path_of_many_directories(client: Client) -> None:
+    """B4: the first and the last are shown, so the page stays small."""
+    path = "a/" * 30_000 + "last"
+    link = client.upload({path: b"deep", "b": b""})
+    for url in (f"/-/view/{link}/{path}", f"/{link}/{path.removesuffix('last')}"):
+        answer = page(client, url)
+        assert answer.text.count('aria-hidden="true">/<') <= PARENTS_LIMIT + 2
+        assert len(answer.content) < 4 << 20
 
 
 def test_names_are_text(client: Client) -> None:

@@ -22,9 +22,18 @@ def absent_table() -> None:
         db.execute("SELECT * FROM absent")
 
 
+def number_too_large() -> None:
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.execute("SELECT ?", (1 << 63,))
+
+
 @pytest.mark.parametrize(
     ("work", "reason"),
-    [(absent_file, "No such file or directory"), (absent_table, "no such table: absent")],
+    [
+        (absent_file, "No such file or directory"),
+        (absent_table, "no such table: absent"),
+        (number_too_large, "Python int too large to convert to SQLite INTEGER"),
+    ],
 )
 def test_failures_of_the_disk(work: Callable[[], None], reason: str) -> None:
     """The words are those of the system or of SQLite, without a path, which is the portal's own."""

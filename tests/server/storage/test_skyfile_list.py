@@ -2,15 +2,21 @@
 
 import os
 import shutil
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import trio
 
 from skymount.server.storage.skyfile_list import LIST_FILE, SkyfileList
-from skymount.server.storage.skyfile_store import SkyfileStore
+from skymount.server.storage.skyfile_store import SkyfileStore, StoredSkyfile
 from skymount.wire.skylink import Skylink
 from tests.portal_process import portal_process
-from tests.server.http_client import Client
+from tests.server.http_client import Client, message_of
+from tests.server.pages.page_client import listed_names, page
+from tests.server.raw_connection import eventually
 
 
 @pytest.fixture
@@ -25,20 +31,31 @@ def remove_list(data: Path) -> None:
         file.unlink()
 
 
-async def listed(data: Path) -> list[tuple[str, str, int]]:
-    """Return the list after it was repaired."""
-    store = SkyfileStore.open(data)
+def directory_of(data: Path, link: str) -> Path:
+    """Return where a skyfile is stored."""
+    return data / "v1/skyfiles" / f"{Skylink.parse(link).root[0]:02x}" / link
+
+
+@contextmanager
+def opened(data: Path, store_type: type[SkyfileStore] = SkyfileStore) -> Iterator[SkyfileList]:
+    store = store_type.open(data)
     try:
         found = SkyfileList.open(data, store)
         try:
-            await found.repair()
-            page = await found.page("", 0, 100)
-            assert page.unread == 0
-            return [(row.skylink, row.name, row.size) for row in page.rows]
+            yield found
         finally:
             found.close()
     finally:
         store.close()
+
+
+async def listed(data: Path) -> list[tuple[str, str, int]]:
+    """Return the list after it was repaired."""
+    with opened(data) as found:
+        await found.repair()
+        page = await found.page("", 0, 100)
+        assert page.unread == 0
+        return [(row.skylink, row.name, row.size) for row in page.rows]
 
 
 async def test_what_the_list_lacks_is_read(tmp_path: Path, links: list[str]) -> None:
@@ -47,15 +64,14 @@ async def test_what_the_list_lacks_is_read(tmp_path: Path, links: list[str]) -> 
     assert [link for link, _, _ in before] == links[::-1]
     remove_list(tmp_path)
     for at, link in enumerate(links):
-        name = f"{Skylink.parse(link).root[0]:02x}/{link}/base"
-        os.utime(tmp_path / "v1/skyfiles" / name, (at, at))
+        os.utime(directory_of(tmp_path, link) / "base", (at, at))
     assert await listed(tmp_path) == before
     assert before[0] == (links[3], "file 3", 3)
 
 
 async def test_what_is_gone_is_dropped(tmp_path: Path, links: list[str]) -> None:
     """B2: a skyfile whose directory was removed while no portal ran."""
-    shutil.rmtree(tmp_path / "v1/skyfiles" / f"{Skylink.parse(links[1]).root[0]:02x}" / links[1])
+    shutil.rmtree(directory_of(tmp_path, links[1]))
     assert [link for link, _, _ in await listed(tmp_path)] == [links[3], links[2], links[0]]
 
 
@@ -74,8 +90,49 @@ async def test_a_damaged_skyfile_is_listed_without_its_name(
 ) -> None:
     """B2: the others are listed as ever."""
     remove_list(tmp_path)
-    path = tmp_path / "v1/skyfiles" / f"{Skylink.parse(links[2]).root[0]:02x}" / links[2] / "base"
+    path = directory_of(tmp_path, links[2]) / "base"
     path.write_bytes(path.read_bytes()[:99] + b"{broken")
     found = {link: name for link, name, _ in await listed(tmp_path)}
     assert found == {links[0]: "file 0", links[1]: "file 1", links[2]: "", links[3]: "file 3"}
     assert links[2] in caplog.text
+
+
+@pytest.mark.parametrize("place", [1, 9, 17], ids=["filesize", "metadata", "fanout"])
+def test_a_damaged_layout_does_not_end_the_portal(
+    tmp_path: Path, links: list[str], place: int
+) -> None:
+    """B2: sizes beyond those of files; it starts and lists the others. This one is a 500."""
+    remove_list(tmp_path)
+    path = directory_of(tmp_path, links[1]) / "base"
+    content = path.read_bytes()
+    path.write_bytes(content[:place] + struct.pack("<Q", (1 << 64) - 1) + content[place + 8 :])
+    with portal_process(tmp_path) as portal, Client(base_url=portal.url, timeout=60) as client:
+        expected = ["No name", "file 0", "file 2", "file 3"]
+        eventually(lambda: sorted(listed_names(page(client, "/"))) == expected)
+        answer = client.get(f"/{links[1]}")
+        assert answer.status_code == 500
+        assert "damaged" in message_of(answer)
+
+
+class _BrokenStore(SkyfileStore):
+    """Fails in a way that nobody foresaw."""
+
+    def find(self, skylink: Skylink) -> StoredSkyfile | None:
+        raise ZeroDivisionError(skylink)
+
+
+async def test_a_bug_while_it_is_repaired_is_logged(
+    tmp_path: Path, links: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """B2: a list for display never ends the portal, whatever goes wrong."""
+    remove_list(tmp_path)
+    with opened(tmp_path, _BrokenStore) as found:
+        with trio.move_on_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(found.repair)
+                while "not complete" not in caplog.text:
+                    await trio.sleep(0.01)
+                nursery.cancel_scope.cancel()
+        assert (await found.page("", 0, 9)).unread == len(links)
+        await found.add(Skylink.parse(links[0]))
+    assert "is missing in the list" in caplog.text

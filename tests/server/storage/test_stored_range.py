@@ -61,6 +61,15 @@ def test_file_that_is_too_short(file: Path) -> None:
         read_range(StoredRange(file, len(CONTENT) - 5, 6))
 
 
+def test_places_beyond_those_of_files(file: Path) -> None:
+    """Numbers that the system does not take are damage too."""
+    for stored in (StoredRange(file, 1 << 63, 1), StoredRange(file, (1 << 63) - 1, 1)):
+        with pytest.raises(StorageError, match="is damaged"):
+            read_range(stored)
+        with pytest.raises(StorageError, match="is damaged"):
+            list(read_chunks(StoredRange(file, 99, 1), [((1 << 63) - 99, 1)]))
+
+
 def test_file_that_is_gone(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="cannot read stored content: No such file"):
         read_range(StoredRange(tmp_path / "gone", 0, 1))

@@ -12,6 +12,9 @@ from skymount.wire.metadata import Metadata, Subfile
 ROWS_LIMIT = 500
 """Rows of one page."""
 
+PARENTS_LIMIT = 30
+"""Directories above a file or directory that are shown with it."""
+
 SORTS = ("name", "size", "type")
 
 
@@ -134,6 +137,16 @@ def readable_type(row: Row) -> str:
 
 
 def parents_of(path: str) -> list[tuple[str, str]]:
-    """Return (name, path) of the directories on the way to a path, and of itself."""
+    """Return (name, path) of the directories on the way to a path, and of itself.
+
+    Of many only the first and the last, with ``("…", "")`` between them.
+    """
     names = path.split("/") if path else []
-    return [(name, "/".join(names[: at + 1])) for at, name in enumerate(names)]
+    shown = list(range(len(names)))
+    if len(names) > PARENTS_LIMIT:
+        half = PARENTS_LIMIT // 2
+        shown = [*shown[:half], *shown[-half:]]
+    found = [(names[at], "/".join(names[: at + 1])) for at in shown]
+    if len(found) < len(names):
+        found.insert(PARENTS_LIMIT // 2, ("…", ""))
+    return found

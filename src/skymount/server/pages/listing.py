@@ -123,14 +123,17 @@ class ContentPages:
         path = opened.request.path.strip("/")
         metadata = opened.skyfile.metadata
 
-        def make() -> directory.DirectoryPage | None:
+        def make() -> tuple[directory.DirectoryPage, list[tuple[str, str]]] | None:
             found = directory.find_directory(metadata, path)
+            if found is None:
+                return None
             number = page_number(query.get("page", ""))
-            return None if found is None else directory.page_of(found, search, sort, number)
+            return directory.page_of(found, search, sort, number), directory.parents_of(path)
 
-        found = await trio.to_thread.run_sync(make)
-        if found is None:
+        made = await trio.to_thread.run_sync(make)
+        if made is None:
             return None
+        found, parents = made
         skylink = opened.resolved.skylink
         return await render_page(
             request,
@@ -140,7 +143,7 @@ class ContentPages:
             search=search,
             sort=sort,
             path=path,
-            parents=directory.parents_of(path),
+            parents=parents,
             name=metadata.filename,
             skylink=str(skylink),
             site=f"/{opened.resolved.requested}/" if _is_site(metadata) else "",
@@ -165,11 +168,12 @@ class ContentPages:
         frame = self.hosts.url_of(request, skylink, path) if shown == "pdf" else ""
         parent = path.rpartition("/")[0]
 
-        def siblings() -> tuple[str, str]:
+        def surroundings() -> tuple[tuple[str, str], list[tuple[str, str]]]:
             found = directory.find_directory(skyfile.metadata, parent)
-            return ("", "") if found is None else found.neighbours(path.rpartition("/")[2])
+            near = ("", "") if found is None else found.neighbours(path.rpartition("/")[2])
+            return near, directory.parents_of(parent)
 
-        before, after = await trio.to_thread.run_sync(siblings)
+        (before, after), parents = await trio.to_thread.run_sync(surroundings)
         return await render_page(
             request,
             "preview.html",
@@ -177,7 +181,7 @@ class ContentPages:
             frames=frame.removeprefix("//").partition("/")[0],
             name=content.name,
             path=path,
-            parents=directory.parents_of(parent) if path else [],
+            parents=parents,
             parent=parent,
             before=before,
             after=after,

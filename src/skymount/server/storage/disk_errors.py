@@ -14,16 +14,19 @@ class DiskFullError(StorageError):
 
 @contextmanager
 def disk_errors(action: str) -> Iterator[None]:
-    """StorageError ``cannot <action>: <reason>`` for an OSError or an error of SQLite."""
+    """StorageError ``cannot <action>: <reason>`` for an OSError or an error of SQLite.
+
+    Also for a number that is too large for the system or for SQLite.
+    """
     try:
         yield
-    except (OSError, sqlite3.Error) as error:
+    except (OSError, sqlite3.Error, OverflowError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         kind = DiskFullError if _is_full(error) else StorageError
         raise kind(f"cannot {action}: {reason or error}") from error
 
 
-def _is_full(error: OSError | sqlite3.Error) -> bool:
+def _is_full(error: Exception) -> bool:
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL

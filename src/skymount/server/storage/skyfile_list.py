@@ -21,7 +21,7 @@ from skymount.errors import MalformedError, StorageError
 from skymount.server.storage.skyfile_store import FORMAT, SkyfileStore
 from skymount.server.storage.stored_range import read_range
 from skymount.storage.sqlite import Database, Format
-from skymount.wire.metadata import parse_metadata
+from skymount.wire.metadata import INTEGER_LIMIT, parse_metadata
 from skymount.wire.skylink import Skylink
 
 LIST_FILE = "list.sqlite3"
@@ -113,19 +113,19 @@ class SkyfileList:
         """
         try:
             await trio.to_thread.run_sync(self._add, [skylink], time.time())
-        except StorageError as error:
-            _log.warning("%s is missing in the list of skyfiles: %s", skylink, error)
+        except Exception as error:  # noqa: BLE001  # the skyfile is stored, and that is what counts
+            _log_failure(f"{skylink} is missing in the list of skyfiles", error)
 
     async def repair(self) -> None:
-        """Make the list what is on disk."""
+        """Make the list what is on disk. A failure is logged: the portal goes on without it."""
         try:
             missing = await self._compare()
             for start in range(0, len(missing), _BATCH):
                 batch = missing[start : start + _BATCH]
                 await trio.to_thread.run_sync(self._add, batch, None)
                 self._unread -= len(batch)
-        except StorageError as error:
-            _log.warning("the list of skyfiles is not complete: %s", error)
+        except Exception as error:  # noqa: BLE001
+            _log_failure("the list of skyfiles is not complete", error)
 
     async def _compare(self) -> list[Skylink]:
         """Return the skyfiles that the list lacked when it was first asked for."""
@@ -167,7 +167,8 @@ class SkyfileList:
             stored = now or found.base.file.stat().st_mtime
             is_encrypted = found.is_encrypted
             if is_encrypted:
-                size = sum(path.stat().st_size for path in found.base.file.parent.iterdir())
+                sizes = (path.stat().st_size for path in found.base.file.parent.iterdir())
+                size = min(sum(sizes), INTEGER_LIMIT - 1)
             else:
                 size = found.layout.filesize
                 name, files = _describe(read_range(found.metadata))
@@ -197,6 +198,12 @@ class SkyfileList:
             return ListPage(found, int(counted.fetchone()[0]), self._unread)
 
         return await trio.to_thread.run_sync(self._database.read, read)
+
+
+def _log_failure(message: str, error: Exception) -> None:
+    """Log a failure; with a traceback if nobody foresaw it."""
+    is_bug = not isinstance(error, StorageError)
+    _log.warning("%s: %s", message, error, exc_info=error if is_bug else None)
 
 
 def _describe(raw: bytes) -> tuple[str, int]:

@@ -29,6 +29,7 @@ from skymount.server.storage.disk_errors import disk_errors
 from skymount.server.storage.stored_range import StoredRange, read_range
 from skymount.storage import atomic_file
 from skymount.wire.base_sector import LAYOUT_SIZE, Layout, spill_sizes
+from skymount.wire.metadata import INTEGER_LIMIT
 from skymount.wire.skyfile_encryption import SkyfileKey, is_encrypted
 from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE, Skylink
 
@@ -185,6 +186,8 @@ def _with_ranges(
     skyfile: StoredSkyfile, layout: Layout, key: SkyfileKey | None = None
 ) -> StoredSkyfile:
     """Return a skyfile with the ranges that its layout describes (wire notes 2.1, 2.2)."""
+    if LAYOUT_SIZE + layout.body_size + layout.filesize >= INTEGER_LIMIT:
+        raise StorageError(f"stored skyfile {skyfile.skylink} is damaged: its sizes are too large")
     base = skyfile.base.file
     decrypt, decrypt_payload = (key.base.apply, key.open_payload) if key else (None, None)
     if layout.is_inline:

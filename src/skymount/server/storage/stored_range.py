@@ -10,6 +10,7 @@ from pathlib import Path
 
 from skymount.errors import StorageError
 from skymount.server.storage.disk_errors import disk_errors
+from skymount.wire.metadata import INTEGER_LIMIT
 
 STREAM_CHUNK_SIZE = 1 << 20
 """Bytes read and sent at once; hypercorn is several times slower with the usual 64 KiB."""
@@ -48,6 +49,8 @@ def read_chunks(
 def read_open(fd: int, stored: StoredRange, start: int, length: int) -> Iterator[bytes]:
     """Yield a part of a range, whose file is open already, in chunks; errors as `read_chunks`."""
     offset, end = stored.offset + start, stored.offset + start + length
+    if end >= INTEGER_LIMIT:
+        raise StorageError(f"stored file {stored.file.name} is damaged: it cannot be that long")
     while offset < end:
         data = os.pread(fd, min(STREAM_CHUNK_SIZE, end - offset), offset)
         if not data:
