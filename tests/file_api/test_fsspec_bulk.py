@@ -119,6 +119,72 @@ def test_a_part_that_cannot_be_read(fs: SkylinkFileSystem, fake: FakePortal) -> 
     assert f"skylink://{paths[1]}" in str(caught.value)
 
 
+def test_a_portal_that_fails_is_not_asked_for_the_rest(
+    fs: SkylinkFileSystem, fake: FakePortal
+) -> None:
+    """P13: it fails for one file as for all; nothing waits for each of them in turn."""
+    many = [plain(1000, seed) for seed in range(30)]
+    fake.add(*many)
+    paths = [f"{each.name}/f" for each in many]
+    assert fs.cat_ranges(paths[:1], 0, 10) == [many[0].payload[:10]]
+    for path in paths:
+        fs.info(path)
+    fake.requests.clear()
+    fake.fault(faults.status(503, "out of order"))
+    found = fs.cat_ranges(paths[1:], 0, 10)
+    for path, each in zip(paths[1:], found, strict=True):
+        assert isinstance(each, OSError)
+        assert path in str(each)
+    assert len({request.path for request in fake.requests}) <= 9
+
+
+def test_what_one_file_is_refused_with_is_not_that_of_others(
+    fs: SkylinkFileSystem, fake: FakePortal
+) -> None:
+    """P13: blocked content, content that is gone."""
+    blocked, gone, good = (plain(1000, seed) for seed in (1, 2, 3))
+    fake.add(blocked, gone, good)
+    paths = [f"{each.name}/f" for each in (blocked, gone, good)]
+    for path in paths:
+        fs.info(path)
+    fake.fault(faults.status(451, "blocked"), blocked.name)
+    fake.fault(faults.status(404, "gone"), gone.name)
+    *refused, found = fs.cat_ranges(paths, 0, 10)
+    assert [type(each) for each in refused] == [PermissionError, FileNotFoundError]
+    assert found == good.payload[:10]
+
+
+def test_skylinks_of_a_silent_portal(
+    fs: SkylinkFileSystem, fake: FakePortal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P13: one is waited for, not each; the error names the file."""
+    monkeypatch.setenv("SKYMOUNT_TIMEOUT", "0.3")
+    fake.fault(faults.stalls_after(-1))
+    many = [of_files({"f": b"%d" % n}) for n in range(30)]
+    paths = [f"{each.name}/f" for each in many]
+    found = fs.cat(paths, on_error="return")
+    for path in paths:
+        assert isinstance(found[path], TimeoutError)  # type: ignore[index]
+        assert path in str(found[path])  # type: ignore[index]
+    assert len([each for each in many if fake.asked(each.name)]) == 1
+
+
+def test_other_spellings_of_a_root(
+    fs: SkylinkFileSystem, site: FakeSkyfile, tmp_path: Path
+) -> None:
+    """P9: paths that are found are written in one way, whatever the given one looks like."""
+    root, given = site.name, f"skylink://{site.skylink.base32.upper()}/"
+    assert fs.glob(f"{given}/*.csv") == [f"{root}/a.csv"]
+    assert fs.glob(f"{given}d//*.txt") == [f"{root}/d/b.txt"]
+    assert fs.cat(f"{given}*.csv") == {f"{root}/a.csv": FILES["a.csv"]}
+    assert fs.cat(f"{given}/a.csv") == FILES["a.csv"]
+    fs.get(f"{given}/d", str(tmp_path / "copy"), recursive=True)
+    assert (tmp_path / "copy/e/c[1].txt").read_bytes() == b"brackets"
+    assert fs.expand_path(f"{given}d//", recursive=True) == fs.expand_path(f"{root}/d", True)
+    assert fs.get_mapper(given)["d/b.txt"] == FILES["d/b.txt"]
+    assert fs._strip_protocol("skylink://nothing//of/*/that/") == "nothing//of/*/that"
+
+
 def test_get(fs: SkylinkFileSystem, site: FakeSkyfile, tmp_path: Path) -> None:
     """P9: `get`, with the tree as it is, and of a skylink that is one file."""
     target = tmp_path / "copy"
@@ -213,6 +279,10 @@ def test_what_cannot_be_put(
         real.put(directory)
     with pytest.raises(TypeError):
         real.put([str(directory)], recursive=True)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="maxdepth"):
+        real.put(directory, recursive=True, maxdepth=1)
+    with pytest.raises(TypeError):
+        real.put(directory, recursive=True, takeall=True)  # type: ignore[call-arg]
     with pytest.raises(OSError, match="never changes") as caught:
         real.put(directory, "skylink://somewhere", recursive=True)
     assert caught.value.errno == errno.EROFS

@@ -210,6 +210,7 @@ def test_domains(
         fs = fsspec.filesystem("skyhns")
         assert type(fs) is SkyhnsFileSystem
         assert fs.cat("skyhns://Example/a.csv") == FILES["a.csv"]
+        assert fs.glob("skyhns://Example//a.*") == ["example/a.csv"]
         assert fs.info("example/a.csv")["name"] == "example/a.csv"
         assert fs.info("example/a.csv")["verified"] == "no"
         assert fs.checksum("example") == skylinks.checksum(link)

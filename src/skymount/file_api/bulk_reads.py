@@ -1,13 +1,22 @@
 """Reads many ranges of many files at once: what lies close together is one read."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 
 import trio
 
 from skymount.concurrency import run_all
 from skymount.content.model.skyfile import Skyfile
-from skymount.errors import BadContentError, SkymountError
+from skymount.errors import (
+    AccessDeniedError,
+    BadContentError,
+    NotFoundError,
+    PortalError,
+    RequestRefusedError,
+    SkymountError,
+)
 from skymount.file_api.session import Extent, Session
 
 _RUN = 4 << 20  # bytes of one read at most, and of the pieces of a long range
@@ -30,25 +39,61 @@ class _Piece:
 
 Failure = SkymountError | OSError | trio.TooSlowError
 
+_OF_ONE_FILE = (BadContentError, NotFoundError, AccessDeniedError, RequestRefusedError)
+"""Failures with which a portal can still send other files."""
+
 
 async def read_many(
     session: Session, wanted: Sequence[tuple[Extent, int, int]], max_gap: int | None = None
 ) -> list[bytes | Failure]:
-    """Return the bytes of ranges, (file, offset, length) in it, or why they cannot be had."""
-    pieces = sorted(_pieces(wanted), key=lambda piece: (piece.skyfile.identity, piece.start))
-    found: list[bytearray | Failure] = [bytearray(length) for _, _, length in wanted]
-    runs = _runs(pieces, _GAP if max_gap is None else max_gap)
+    """Return the bytes of ranges, (file, offset, length) in it, or why they cannot be had.
 
+    A failure that is not of one file alone ends it: what was not read by then has that failure.
+    """
+    pieces = sorted(_pieces(wanted), key=lambda piece: (piece.skyfile.identity, piece.start))
+    found = _Found([length for _, _, length in wanted], Counter(piece.number for piece in pieces))
+    runs = _runs(pieces, _GAP if max_gap is None else max_gap)
     again: list[_Piece] = []
 
     async def work() -> None:
         for run in runs:
-            if await _read_run(session, run, found) is not None:
+            try:
+                await _read_run(session, run, found)
+            except _OF_ONE_FILE as error:
+                _raise_if_general(error)
                 again.extend(run)
 
-    await run_all(*[work] * _AT_ONCE)
-    await _read_alone(session, again, found)
-    return [bytes(each) if isinstance(each, bytearray) else each for each in found]
+    try:
+        await run_all(*[work] * _AT_ONCE)
+        await _read_alone(session, again, found)
+    except (SkymountError, OSError, trio.TooSlowError) as error:
+        found.fail_rest(error)
+    return found.result()
+
+
+class _Found:
+    """What was read of the wanted ranges so far."""
+
+    def __init__(self, lengths: Sequence[int], missing: Counter[int]) -> None:
+        self._ranges: list[bytearray | Failure] = [bytearray(length) for length in lengths]
+        self._missing = missing  # pieces of each range
+
+    def put(self, piece: _Piece, data: memoryview) -> None:
+        into = self._ranges[piece.number]
+        if isinstance(into, bytearray):
+            into[piece.offset : piece.offset + len(data)] = data
+            self._missing[piece.number] -= 1
+
+    def fail(self, piece: _Piece, failure: Failure) -> None:
+        self._ranges[piece.number] = failure
+
+    def fail_rest(self, failure: Failure) -> None:
+        for number, each in enumerate(self._ranges):
+            if isinstance(each, bytearray) and self._missing[number]:
+                self._ranges[number] = failure
+
+    def result(self) -> list[bytes | Failure]:
+        return [bytes(each) if isinstance(each, bytearray) else each for each in self._ranges]
 
 
 def _pieces(wanted: Sequence[tuple[Extent, int, int]]) -> Iterator[_Piece]:
@@ -73,34 +118,26 @@ def _runs(pieces: Sequence[_Piece], gap: int) -> Iterator[list[_Piece]]:
         yield run
 
 
-async def _read_run(
-    session: Session, run: list[_Piece], found: list[bytearray | Failure]
-) -> Failure | None:
-    """Read what belongs together; return why that failed."""
+async def _read_run(session: Session, run: list[_Piece], found: _Found) -> None:
+    """Read what belongs together."""
     start, stop = run[0].start, max(piece.stop for piece in run)
-    try:
-        with trio.fail_after(session.config.timeout):
-            data = memoryview(await session.reader.read(run[0].skyfile, start, stop - start))
-    except (SkymountError, OSError, trio.TooSlowError) as error:
-        return error
+    with trio.fail_after(session.config.timeout):
+        data = memoryview(await session.reader.read(run[0].skyfile, start, stop - start))
     for piece in run:
-        into = found[piece.number]
-        if isinstance(into, bytearray):
-            part = data[piece.start - start : piece.stop - start]
-            into[piece.offset : piece.offset + len(part)] = part
-    return None
+        found.put(piece, data[piece.start - start : piece.stop - start])
 
 
-async def _read_alone(
-    session: Session, pieces: list[_Piece], found: list[bytearray | Failure]
-) -> None:
-    """Read pieces that failed together with others, one by one: only some of them may be bad.
-
-    Another failure than bad content is that of all the rest.
-    """
-    failure: Failure | None = None
+async def _read_alone(session: Session, pieces: list[_Piece], found: _Found) -> None:
+    """Read pieces that failed together with others, one by one: only some of them may be bad."""
     for piece in pieces:
-        if failure is None or isinstance(failure, BadContentError):
-            failure = await _read_run(session, [piece], found)
-        if failure is not None:
-            found[piece.number] = failure
+        try:
+            await _read_run(session, [piece], found)
+        except _OF_ONE_FILE as error:
+            _raise_if_general(error)
+            found.fail(piece, error)
+
+
+def _raise_if_general(error: PortalError) -> None:
+    """Raise what a portal answers to every request: a wrong password."""
+    if error.status == HTTPStatus.UNAUTHORIZED:
+        raise error

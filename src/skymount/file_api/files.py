@@ -9,6 +9,7 @@ from skymount.file_api.entry import Entry
 from skymount.file_api.location import Location
 from skymount.file_api.open_file import OpenFile
 from skymount.file_api.options import FileOptions
+from skymount.file_api.os_errors import naming
 from skymount.file_api.session import Found
 from skymount.file_api.sessions import SESSIONS
 from skymount.wire.skylink import Skylink
@@ -42,15 +43,25 @@ class Files:
         return Entry.find(location, found.tree, found.is_proved)
 
     def find_all(self, locations: Iterable[Location]) -> list[Entry | OSError]:
-        """Find many at once, or return why each one cannot be had."""
+        """Find many at once, or return why each one cannot be had.
+
+        Once nothing came in time for one, no further skylink or domain is asked for.
+        """
         entries: list[Entry | OSError] = []
-        roots: dict[Skylink | str, Found] = {}
+        roots: dict[Skylink | str, Found | OSError] = {}
+        silence: TimeoutError | None = None
         for location in locations:
             try:
-                if location.root not in roots:
-                    roots[location.root] = self._found(location)
-                entries.append(self._entry(location, roots[location.root]))
+                found = roots.get(location.root, silence)
+                if found is None:
+                    found = roots[location.root] = self._found(location)
+                if isinstance(found, OSError):
+                    raise naming(location, found)
+                entries.append(self._entry(location, found))
             except OSError as error:
+                roots.setdefault(location.root, error)
+                if isinstance(error, TimeoutError):
+                    silence = error
                 entries.append(error)
         return entries
 

@@ -13,6 +13,7 @@ from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.implementations.local import LocalFileSystem, make_path_posix, trailing_sep
 from fsspec.utils import isfilelike
 
+from skymount.errors import MalformedError
 from skymount.file_api.bulk_reads import Failure, read_many
 from skymount.file_api.entry import Entry
 from skymount.file_api.files import Files
@@ -30,6 +31,19 @@ class BulkOperations(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
     """Copies and reads of many files."""
 
     files: Files
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        """Return a path as `info` and `find` write it; text that is no link as it is."""
+        if isinstance(path, list):
+            return [cls._strip_protocol(each) for each in path]
+        plain = super()._strip_protocol(path)
+        root, _, rest = plain.partition("/")
+        try:
+            location = Location.parse_plain(root, cls.protocol)
+        except MalformedError:
+            return plain
+        return "/".join((location.path, *filter(None, rest.split("/"))))
 
     def locate(self, path: str | os.PathLike[str]) -> Location:
         """Return where a path leads; ValueError when it is none."""
@@ -204,7 +218,6 @@ class BulkOperations(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
         maxdepth: int | None = None,
         *,
         take_all: bool = False,
-        **kwargs: Any,
     ) -> str:
         """Upload a file, or with `recursive` a directory; return its link, ``skylink://…``.
 
@@ -213,6 +226,8 @@ class BulkOperations(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
         """
         if self.protocol != SKYLINK or self._strip_protocol(rpath):
             raise no_change(rpath or f"{self.protocol}://")
+        if maxdepth is not None:
+            raise ValueError("maxdepth: put uploads a whole directory, or nothing of it")
         if not isinstance(lpath, str | os.PathLike):
             raise TypeError("put uploads one file or one directory: name its path")
         path = Path(lpath).expanduser()

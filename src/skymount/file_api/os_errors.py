@@ -31,6 +31,13 @@ def os_error(number: int, link: object, reason: str = "") -> OSError:
     return OSError(number, f"{text}: {reason}" if reason else text, str(link))
 
 
+def naming(link: object, error: OSError) -> OSError:
+    """Return the same error for another link."""
+    made = OSError(error.errno, error.strerror, str(link))
+    made.__cause__ = error.__cause__
+    return made
+
+
 def no_change(link: object) -> OSError:
     """Return the error of whatever would change something."""
     return os_error(errno.EROFS, link, "content of a skylink never changes; put makes a new one")

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from skymount.errors import MalformedError, StorageError
 from skymount.server.config import PortalConfig
 from skymount.server.http import responses
-from skymount.server.http.page_requests import accepts_html
+from skymount.server.http.page_requests import takes_page
 from skymount.server.http.query_params import Params, form_params, parse_query
 from skymount.server.http.request_body import read_body
 from skymount.server.http_error import HttpError
@@ -51,7 +51,7 @@ class HomePage:
     listed: SkyfileList
 
     async def get(self, request: Request) -> Response:
-        if not accepts_html(request.headers):
+        if not takes_page(request):
             raise HttpError(404, "Not Found")
         session = self.sessions.find(request)
         if session is None:

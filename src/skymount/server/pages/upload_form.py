@@ -10,7 +10,7 @@ from starlette.responses import Response
 from skymount.errors import MalformedError
 from skymount.server.config import PortalConfig
 from skymount.server.http import responses
-from skymount.server.http.page_requests import accepts_html
+from skymount.server.http.page_requests import takes_page
 from skymount.server.http_error import HttpError, refuse_malformed
 from skymount.server.pages.sessions import TOKEN_FIELD, TOKEN_HEADER, Sessions
 from skymount.server.upload.endpoint import UploadEndpoint
@@ -101,7 +101,7 @@ class UploadForm:
             parts = PageParts(self.upload.config, check)
             skylink = await self.upload.receive(request, query, content_type, parts)
         target = f"/?stored={skylink}"
-        if accepts_html(request.headers):
+        if takes_page(request):
             return responses.BytesResponse(303, [("Location", target)])
         body = msgspec.json.encode({"skylink": str(skylink), "page": target})
         return responses.json_body(body, headers=[("Cache-Control", "no-store")])
