@@ -153,7 +153,7 @@ async def _not_found(request: Request) -> Response:
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HttpError)
-    if _wants_page(request):
+    if wants_page(request):
         return await error_page(request, error.status, error.message, [*error.headers])
     return responses.of_http_error(error)
 
@@ -176,13 +176,9 @@ async def _on_bug(request: Request, error: Exception) -> Response:
 async def _error(
     request: Request, status: int, message: str, headers: responses.HeaderList | None = None
 ) -> Response:
-    if _wants_page(request):
+    if wants_page(request):
         return await error_page(request, status, message, headers)
     return responses.error(status, message, headers)
-
-
-def _wants_page(request: Request) -> bool:
-    return wants_page(request.method, request.scope["path"], request.headers)
 
 
 def build_app(

@@ -1,8 +1,12 @@
 """Which requests are for pages."""
 
-import pytest
+from collections.abc import Mapping
 
-from skymount.server.http.page_requests import accepts_html, is_page_path, wants_page
+import pytest
+from starlette.requests import Request
+
+from skymount.server.http.page_requests import HAS_PAGES, accepts_html, is_page_path, wants_page
+from tests.server.http_client import request_of
 
 
 @pytest.mark.parametrize(
@@ -35,7 +39,15 @@ def test_own_pages() -> None:
 def test_what_is_answered_with_a_page() -> None:
     """B10: reads, and the forms of pages."""
     html = {"accept": "text/html"}
-    assert wants_page("GET", "/svc/stats", html)
-    assert wants_page("POST", "/-/upload", html)
-    assert not wants_page("POST", "/svc/skyfile", html)
-    assert not wants_page("GET", "/", {})
+    assert wants_page(asking("GET", "/svc/stats", html))
+    assert wants_page(asking("POST", "/-/upload", html))
+    assert not wants_page(asking("POST", "/svc/skyfile", html))
+    assert not wants_page(asking("GET", "/", {}))
+    assert not wants_page(asking("GET", "/", {**html, "user-agent": "Java/21.0.4"}))
+    assert not wants_page(asking("GET", "/", html, has_pages=False))
+
+
+def asking(method: str, path: str, headers: Mapping[str, str], has_pages: bool = True) -> Request:
+    request = request_of(headers=headers)
+    request.scope.update({"method": method, "path": path, HAS_PAGES: has_pages})
+    return request

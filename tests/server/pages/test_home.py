@@ -29,7 +29,11 @@ def test_only_those_who_accept_html_get_a_page(client: Client) -> None:
         assert answer.status_code == 404
         message_of(answer)
         assert answer.headers["vary"] == "Origin, Accept"
-    assert page(client, "/").headers["vary"] == "Origin, Accept"
+    assert page(client, "/").headers["vary"] == "Origin, Accept, User-Agent"
+    java = "text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2"
+    answer = client.get("/", headers={"Accept": java, "User-Agent": "Java/17.0.12"})
+    message_of(answer)
+    assert answer.headers["vary"] == "Origin, Accept, User-Agent"
     head = client.head("/", headers={"Accept": ACCEPT})
     assert head.status_code == 200
     assert head.content == b""
@@ -191,3 +195,51 @@ def test_a_session_cannot_be_made_up(guarded: PortalProcess) -> None:
             assert "Sign out" not in text.text
     with Client(base_url=guarded.url) as client:
         assert "Sign out" in page(client, "/", {"Cookie": f"{name}={value}"}).text
+
+
+def session_of(answer: httpx.Response) -> tuple[str, str]:
+    """Return the cookie that an answer sets: its name and value."""
+    name, _, value = answer.headers["set-cookie"].partition(";")[0].partition("=")
+    return name, value
+
+
+@pytest.mark.parametrize(
+    "cookies",
+    [
+        "odd; {0}={1}",
+        'a="; {0}={1}',
+        "a={{b}};b[]=é,\\;{0}={1};",
+        "{0}=stale; {0}={1}; {0}=",
+        "x{0}={1}x;{0} = {1}",
+        "a=" + "b" * 20_000 + "; {0}={1}",
+    ],
+    ids=["no value", "quote", "characters", "duplicates", "blanks", "long"],
+)
+def test_cookies_of_others_do_not_hide_the_session(guarded: PortalProcess, cookies: str) -> None:
+    """B9: other programs of the host set cookies too, of any form."""
+    with Client(base_url=guarded.url) as client:
+        cookie = cookies.format(*session_of(sign_in(client))).encode("latin-1")
+    head = [(b"Accept", ACCEPT.encode()), (b"Cookie", cookie)]
+    assert "Sign out" in httpx.get(guarded.url, headers=head).text
+
+
+def test_a_copy_of_the_cookie_ends_with_the_session(guarded: PortalProcess) -> None:
+    """B9: of the one that signs out, and no other."""
+    with Client(base_url=guarded.url) as client, Client(base_url=guarded.url) as other:
+        name, value = session_of(sign_in(client))
+        sign_in(other)
+        copy = {"Cookie": f"{name}={value}"}
+        client.post("/-/sign-out", data={"token": token_of(page(client, "/"))})
+        assert "Sign out" not in page(client, "/", copy).text
+        assert "Sign out" in page(other, "/").text
+
+
+def test_the_cookie_of_a_proxy_with_tls_is_secure(guarded: PortalProcess) -> None:
+    """B9: its Origin says so."""
+    for scheme, is_secure in (("https", True), ("http", False)):
+        with Client(base_url=guarded.url) as client:
+            origin = f"{scheme}://{guarded.url.partition('://')[2].rstrip('/')}"
+            form = {"token": token_of(page(client, "/")), "password": _PASSWORD}
+            answer = client.post("/-/sign-in", data=form, headers={"Origin": origin})
+            assert answer.status_code == 303
+            assert ("; Secure" in answer.headers["set-cookie"]) is is_secure

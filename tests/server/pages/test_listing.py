@@ -13,7 +13,7 @@ import pytest
 from skymount.server.pages.directory import PARENTS_LIMIT, ROWS_LIMIT
 from skymount.wire.skylink import Skylink
 from tests.portal_process import PortalProcess, portal_process
-from tests.server.http_client import Client
+from tests.server.http_client import Client, message_of
 from tests.server.pages.page_client import ACCEPT, assert_page, elsewhere, page
 from tests.server.registry_entries import link_of, put, signed
 
@@ -344,6 +344,29 @@ def test_a_document_is_sandboxed_whatever_the_browser_accepts(
     assert picture.headers["vary"] == "Origin, Accept"
     own = client.get("/a.html", headers={**headers, "Host": own_host(portal, link)})
     assert (own.content, is_sandboxed(own)) == (plain.content, False)
+
+
+def test_a_portal_that_requires_an_agent_has_no_pages(tmp_path: Path) -> None:
+    """B6, B11: it answers browsers as all others; what could run is sandboxed all the same."""
+    with (
+        portal_process(tmp_path, "--require-agent") as portal,
+        Client(base_url=portal.url, headers={"User-Agent": "x Sia-Agent"}) as client,
+    ):
+        link = client.upload({"a.html": b"<script>", "b": b"b"}, disabledefaultpath="true")
+        browser = {**_HTML, "User-Agent": "Mozilla/5.0"}
+        for head in (browser, _HTML):
+            zipped = client.get(f"/{link}", headers=head)
+            assert zipped.headers["content-type"] == "application/zip"
+            page = client.get(f"/{link}/a.html", headers=head)
+            assert (page.status_code, page.content) == (200, b"<script>")
+            assert is_sandboxed(page) is (head is browser)
+            for missing in (f"/{link}/nothing", "/" + "A" * 46):
+                answer = client.get(missing, headers=head)
+                assert answer.status_code == 404
+                message_of(answer)
+        for path in ("/", "/-/registry", f"/-/view/{link}"):
+            assert message_of(client.get(path, headers=browser)).startswith("Browser access")
+            assert client.get(path, headers=_HTML).status_code == 404
 
 
 def test_views_are_for_browsers(client: Client) -> None:

@@ -31,6 +31,8 @@ def test_sizes(size: int, text: str) -> None:
 
 def test_times() -> None:
     assert readable_time(0) == "1970-01-01T00:00:00Z"
+    assert readable_time(-1) == "1970-01-01T00:00:00Z"
+    assert readable_time(1e18) == "9999-12-31T23:59:59Z"  # files may have any time
 
 
 def test_templates_are_for_those_who_want_pages() -> None:

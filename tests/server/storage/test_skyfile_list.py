@@ -2,9 +2,10 @@
 
 import os
 import shutil
+import sqlite3
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -136,3 +137,66 @@ async def test_a_bug_while_it_is_repaired_is_logged(
         assert (await found.page("", 0, 9)).unread == len(links)
         await found.add(Skylink.parse(links[0]))
     assert "is missing in the list" in caplog.text
+
+
+class _StoreThatFailsOnce(SkyfileStore):
+    has_failed = False
+
+    def find(self, skylink: Skylink) -> StoredSkyfile | None:
+        if not self.has_failed:
+            self.has_failed = True
+            raise ZeroDivisionError(skylink)
+        return super().find(skylink)
+
+
+async def test_a_repair_that_failed_is_tried_again(
+    tmp_path: Path, links: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """B2: after a pause."""
+    remove_list(tmp_path)
+    with opened(tmp_path, _StoreThatFailsOnce) as found:
+        await found.repair(pause=0.01)
+        page = await found.page("", 0, 9)
+    assert "not complete" in caplog.text
+    assert (len(page.rows), page.unread) == (len(links), 0)
+
+
+async def test_a_list_with_a_damaged_page_is_made_anew(
+    tmp_path: Path, links: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """B2: not only one whose beginning is damaged."""
+    path = tmp_path / "v1" / LIST_FILE
+    with closing(sqlite3.connect(path)) as database, database:
+        rows = [(f"no skylink {number}", "name" * 25) for number in range(2000)]
+        database.executemany("INSERT INTO skyfiles VALUES (?, ?, 'name', 0, 0, 0, 0)", rows)
+    with open(path, "r+b") as file:
+        file.seek(4096 * 5)
+        file.write(b"damaged!" * 512 * 20)
+    assert sorted(link for link, _, _ in await listed(tmp_path)) == sorted(links)
+    assert "made anew" in caplog.text
+
+
+async def test_a_list_from_which_nothing_can_be_removed_is_shown(
+    tmp_path: Path, links: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """B2: as on a full disk."""
+    with closing(sqlite3.connect(tmp_path / "v1" / LIST_FILE)) as database:
+        database.execute(
+            "CREATE TRIGGER full BEFORE DELETE ON skyfiles"
+            " BEGIN SELECT RAISE(FAIL, 'database or disk is full'); END"
+        )
+    shutil.rmtree(directory_of(tmp_path, links[1]))
+    assert [link for link, _, _ in await listed(tmp_path)] == links[::-1]
+    assert "disk is full" in caplog.text
+
+
+def test_a_list_that_cannot_be_read_is_a_note(tmp_path: Path) -> None:
+    """B2: the rest of the page is as ever, and uploads are stored."""
+    with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
+        with closing(sqlite3.connect(tmp_path / "v1" / LIST_FILE)) as database:
+            database.execute("DROP TABLE skyfiles")
+        link = client.upload_file("a", b"x")
+        assert client.get(f"/{link}").content == b"x"
+        shown = page(client, f"/?stored={link}").text
+        assert "The list cannot be read" in shown
+        assert f"skymount download {link}" in shown

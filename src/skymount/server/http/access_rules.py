@@ -19,9 +19,11 @@ from skymount.server.http.host_header import RequestHost, is_address, parse_name
 from skymount.server.http.page_requests import (
     ASSETS,
     BROWSER,
+    HAS_PAGES,
     HOST,
     IS_ISOLATED,
     is_page_path,
+    vary,
 )
 from skymount.server.http_error import HttpError, refuse_malformed
 from skymount.wire.dialect import PRESETS, REALM
@@ -166,7 +168,8 @@ class AccessMiddleware:
             return
         headers = Headers(scope=scope)
         is_read = scope["method"] in ("GET", "HEAD")
-        added: responses.HeaderList = [("Vary", "Origin, Accept" if is_read else "Origin")]
+        added: responses.HeaderList = [("Vary", vary(headers) if is_read else "Origin")]
+        scope = {**scope, HAS_PAGES: not self._rules.require_agent}
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":

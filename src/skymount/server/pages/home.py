@@ -1,26 +1,29 @@
 """The first page: upload, what was uploaded just now, and what is stored; and signing in."""
 
+import logging
 from dataclasses import dataclass
 
 import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from skymount.errors import MalformedError
+from skymount.errors import MalformedError, StorageError
 from skymount.server.config import PortalConfig
 from skymount.server.http import responses
-from skymount.server.http.page_requests import accepts_html
+from skymount.server.http.page_requests import takes_page
 from skymount.server.http.query_params import Params, form_params, parse_query
 from skymount.server.http.request_body import read_body
 from skymount.server.http_error import HttpError
 from skymount.server.pages.listing import page_number
 from skymount.server.pages.rendering import render_page
 from skymount.server.pages.sessions import TOKEN_FIELD, Sessions
-from skymount.server.storage.skyfile_list import SkyfileList
+from skymount.server.storage.skyfile_list import ListPage, SkyfileList
 from skymount.server.storage.skyfile_store import SkyfileStore
 from skymount.wire.skylink import Skylink
 
 ROWS = 50
+
+_log = logging.getLogger(__name__)
 
 _FORM_LIMIT = 16 << 10  # bytes of the form with the password
 _SEARCH_LIMIT = 200  # characters
@@ -48,7 +51,7 @@ class HomePage:
     listed: SkyfileList
 
     async def get(self, request: Request) -> Response:
-        if not accepts_html(request.headers):
+        if not takes_page(request):
             raise HttpError(404, "Not Found")
         session = self.sessions.find(request)
         if session is None:
@@ -56,19 +59,27 @@ class HomePage:
         query = parse_query(request.scope["query_string"])
         search = query.get("q", "")[:_SEARCH_LIMIT].strip()
         number = page_number(query.get("page", ""))
-        found = await self.listed.page(search, (number - 1) * ROWS, ROWS)
+        found = await self._listed(search, (number - 1) * ROWS)
         return await render_page(
             request,
             "home.html",
             found=found,
             number=number,
-            pages=max(1, -(-found.total // ROWS)),
+            pages=max(1, -(-found.total // ROWS)) if found else 1,
             search=search,
             stored=await self._stored(query),
             token=self.sessions.token(session),
             limit=self.config.max_upload,
             signed_in=bool(session),
         )
+
+    async def _listed(self, search: str, start: int) -> ListPage | None:
+        """Return rows of the list; None if it cannot be read, as one can upload without it."""
+        try:
+            return await self.listed.page(search, start, ROWS)
+        except StorageError as error:
+            _log.warning("the list of skyfiles cannot be shown: %s", error)
+            return None
 
     async def _stored(self, query: Params) -> Stored | None:
         link = query.get("stored", "")
@@ -83,8 +94,8 @@ class HomePage:
             return Stored(link, is_here=False)
         mounts = await trio.to_thread.run_sync(self.config.find_mounts)
         paths = tuple(f"{path}/skylinks/{link}" for path in sorted(mounts))
-        page = await self.listed.page(link, 0, ROWS)
-        for row in page.rows:
+        page = await self._listed(link, 0)
+        for row in page.rows if page else ():
             if row.skylink == link:
                 return Stored(link, True, row.name, row.size, row.files, paths)
         return Stored(link, is_here=True, mount_paths=paths)

@@ -19,8 +19,8 @@ from skymount.server.http.host_header import RequestHost
 from skymount.server.http.page_requests import (
     HOST,
     IS_ISOLATED,
-    accepts_html,
     may_show_document,
+    takes_page,
 )
 from skymount.server.http.query_params import parse_query
 from skymount.server.http_error import HttpError
@@ -52,7 +52,7 @@ class ContentPages:
 
     async def get(self, request: Request, *, attachment: bool = False) -> Response:
         """Answer GET and HEAD of a skylink or a path inside, or of a name."""
-        if not accepts_html(request.headers):
+        if not takes_page(request):
             return await self._without_pages(request, attachment=attachment)
         opened = await self.download.load(request, attachment=attachment)
         query, portal = opened.request.query, portal_url(request)
@@ -97,7 +97,7 @@ class ContentPages:
 
     async def view(self, request: Request) -> Response:
         """Answer with the listing of a directory, or the preview of a file."""
-        if not accepts_html(request.headers):
+        if not takes_page(request):
             raise HttpError(404, "Not Found")
         opened = await self.download.load(request)
         query = replace(opened.request.query, archive="", range_header="")

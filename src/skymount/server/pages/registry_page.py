@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from skymount.errors import MalformedError, StorageError
-from skymount.server.http.page_requests import accepts_html
+from skymount.server.http.page_requests import takes_page
 from skymount.server.http.query_params import Params, parse_query
 from skymount.server.http_error import HttpError, refuse_malformed
 from skymount.server.pages.home import HomePage
@@ -80,7 +80,7 @@ class RegistryPage:
     zone: ZoneFile
 
     async def get(self, request: Request) -> Response:
-        if not accepts_html(request.headers):
+        if not takes_page(request):
             raise HttpError(404, "Not Found")
         session = self.home.sessions.find(request)
         if session is None:

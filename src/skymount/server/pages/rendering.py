@@ -30,6 +30,7 @@ SANDBOX: responses.HeaderList = [
 """For content under the portal's own host: its origin is then that of nothing else."""
 
 _UNITS = ("bytes", "KB", "MB", "GB", "TB", "PB", "EB")
+_LAST_TIME = 253402300799  # of the year 9999; files may have later ones
 _COMMON: responses.HeaderList = [
     ("Content-Type", "text/html; charset=utf-8"),
     ("Cache-Control", "no-store"),
@@ -94,7 +95,7 @@ def readable_size(size: int) -> str:
 
 def readable_time(seconds: float) -> str:
     """Return a time of UTC in the form of a `time` element."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(min(max(seconds, 0), _LAST_TIME)))
 
 
 def _policy(request: Request, portal: str, frames: str) -> str:

@@ -4,8 +4,8 @@ import hashlib
 import hmac
 import secrets
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.cookies import CookieError, SimpleCookie
 
 from starlette.requests import Request
 
@@ -18,11 +18,35 @@ TOKEN_HEADER = "skymount-token"
 TOKEN_FIELD = "token"
 
 _VALID = 12 * 3600  # seconds after signing in
-_COOKIES_LIMIT = 16 << 10  # bytes of the header
+_SIGNED_OUT_LIMIT = 10_000  # sessions
 _STALE = (
     "this page is not current, or the request did not come from it. "
     "Go back, load the page again and repeat what you did"
 )
+
+
+@dataclass(slots=True)
+class SignedOut:
+    """Sessions that ended before their time, until that time has come.
+
+    If there are too many, the sessions that would end first are forgotten. All that end no later
+    than they count as signed out then.
+    """
+
+    limit: int = _SIGNED_OUT_LIMIT
+    _ends: dict[str, int] = field(default_factory=dict)
+    _all_until: int = 0
+
+    def add(self, session: str, ends: int) -> None:
+        now = time.time()
+        self._ends = {each: end for each, end in self._ends.items() if end > now}
+        self._ends[session] = ends
+        if len(self._ends) > self.limit:
+            first = min(self._ends, key=self._ends.__getitem__)
+            self._all_until = max(self._all_until, self._ends.pop(first))
+
+    def has(self, session: str, ends: int) -> bool:
+        return session in self._ends or ends <= self._all_until
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +55,7 @@ class Sessions:
 
     password: bytes = field(repr=False)
     _key: bytes = field(repr=False, default_factory=lambda: secrets.token_bytes(32))
+    _signed_out: SignedOut = field(default_factory=SignedOut)
 
     def find(self, request: Request) -> str | None:
         """Return the session of a request, empty where none is needed; None if one has to sign
@@ -40,19 +65,17 @@ class Sessions:
             request.headers.get("authorization", ""), self.password
         ):
             return ""
-        return self._signed_in(request)
+        return next(self._current(request), None)
 
-    def _signed_in(self, request: Request) -> str | None:
-        header = request.headers.get("cookie", "")
-        try:
-            cookie = SimpleCookie(header[:_COOKIES_LIMIT]).get(_cookie_name(request))
-        except CookieError:
-            return None
-        session, _, signature = (cookie.value if cookie else "").rpartition(".")
-        ends = session.partition(".")[0]
-        if not self._is_signed("session", session, signature) or not ends.isdecimal():
-            return None
-        return session if int(ends) > time.time() else None
+    def _current(self, request: Request) -> Iterator[str]:
+        """Yield the current sessions in the cookies; other programs may add any cookies."""
+        for value in _cookies(request.headers.get("cookie", ""), _cookie_name(request)):
+            session, _, signature = value.rpartition(".")
+            if not self._is_signed("session", session, signature):
+                continue
+            ends = _end_of(session)
+            if ends > time.time() and not self._signed_out.has(session, ends):
+                yield session
 
     def sign_in(self, request: Request, password: bytes) -> str:
         """Return the Set-Cookie header of a new session; HttpError 403 for a wrong password."""
@@ -63,6 +86,9 @@ class Sessions:
         return _cookie(request, value, _VALID)
 
     def sign_out(self, request: Request) -> str:
+        """End the sessions of a request; return the Set-Cookie header that removes the cookie."""
+        for session in [*self._current(request)]:
+            self._signed_out.add(session, _end_of(session))
         return _cookie(request, "", 0)
 
     def token(self, session: str) -> str:
@@ -98,6 +124,21 @@ def _cookie_name(request: Request) -> str:
     return f"skymount-{host.port or 'session'}"
 
 
+def _cookies(header: str, name: str) -> Iterator[str]:
+    """Yield the values of a cookie; there may be several, of other paths."""
+    for pair in header.split(";"):
+        if name in pair:
+            key, _, value = pair.partition("=")
+            if key.strip() == name:
+                yield value.strip()
+
+
+def _end_of(session: str) -> int:
+    """Return the time until which a signed session is valid."""
+    return int(session.partition(".")[0])
+
+
 def _cookie(request: Request, value: str, age: int) -> str:
-    name = _cookie_name(request)
-    return f"{name}={value}; Path=/; Max-Age={age}; HttpOnly; SameSite=Strict"
+    cookie = f"{_cookie_name(request)}={value}; Path=/; Max-Age={age}; HttpOnly; SameSite=Strict"
+    is_tls = request.headers.get("origin", "").startswith("https://")  # at a proxy
+    return f"{cookie}; Secure" if is_tls else cookie

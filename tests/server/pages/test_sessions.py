@@ -1,0 +1,31 @@
+"""Which sessions are current."""
+
+import time
+
+from skymount.server.http.host_header import RequestHost
+from skymount.server.http.page_requests import HOST
+from skymount.server.pages.sessions import Sessions, SignedOut
+from tests.server.http_client import request_of
+
+
+def test_a_long_header_has_no_session() -> None:
+    """B9: quotes and backslashes without an end mean nothing, and neither do empty cookies."""
+    sessions = Sessions(b"password")
+    for cookies in ("skymount-1=" + '"' + "\\" * 60_000, ";" * 60_000, "skymount-1=;" * 5000):
+        request = request_of(headers={"cookie": cookies})
+        request.scope[HOST] = RequestHost.parse("localhost:1")
+        assert sessions.find(request) is None
+
+
+def test_few_sessions_are_kept_after_they_ended() -> None:
+    """B9: none that was signed out is valid again, however many follow."""
+    now = int(time.time())
+    ended = SignedOut(limit=3)
+    for number in range(1, 6):
+        ended.add(f"s{number}", now + 1000 * number)
+    assert all(ended.has(f"s{number}", now + 1000 * number) for number in range(1, 6))
+    assert ended.has("one that would end before them", now + 1500)
+    assert not ended.has("another", now + 5000)
+    ended.add("past", now - 1)
+    ended.add("s6", now + 6000)
+    assert not ended.has("another", now + 5000)
