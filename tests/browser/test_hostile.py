@@ -87,6 +87,18 @@ def test_a_hostile_page(
     browser.driver.switch_to.default_content()
 
 
+def test_a_hostile_error_page(browser: Browser, home: str, client: Client) -> None:
+    """B6: a site's error page has not the portal's origin either, whatever else is asked for."""
+    script = b"<title>page</title><script>document.title = 'ran as ' + self.origin</script>"
+    link = client.upload({"e.html": script, "b": b""}, errorpages='{"404": "/e.html"}')
+    for name in ("localhost", "portal.example"):
+        for path in ("nothing?format=zip", "nothing"):
+            own = home.replace("localhost", name)
+            browser.open(f"{own}{link}/{path}")
+            eventually(lambda: browser.driver.title.startswith("ran as "))
+            assert browser.driver.title != f"ran as {own.rstrip('/')}"
+
+
 def test_hostile_names(browser: Browser, home: str, client: Client) -> None:
     """B6: names are text, in lists, listings, previews and links."""
     name = "\"><img src=x onerror=document.title='ran'><script>document.title='ran'<p>'&amp;"

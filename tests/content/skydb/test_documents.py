@@ -453,3 +453,14 @@ async def test_long_text_that_is_open(
         assert opened[0] == as_text(as_upload(b"[1," + text.lstrip()[1:]))
         assert opened[0] != opened[1]
         assert all(isinstance(data, LongText) for data in opened)
+
+
+async def test_short_texts_count_what_they_take(portal: str, tmp_path: Path):
+    """D5: Each kept text counts 512 bytes more than its length."""
+    async with open_kit(portal, path=tmp_path, cache=8 << 10) as kit:
+        refs = [ref(f"short-{number}") for number in range(40)]
+        for number, each in enumerate(refs):
+            await kit.documents.write(each, PAIR, b"[%d]" % number, None)
+        kept = [each for each in refs if kit.documents.recall(each) is not None]
+        assert kept == refs[-len(kept) :]
+        assert 10 <= len(kept) <= 16

@@ -1,5 +1,6 @@
 """The page of names and registry entries."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PortalProcess]:
     path = tmp_path_factory.mktemp("named")
     with portal_process(path) as portal, Client(base_url=portal.url) as client:
         link = client.upload_file("target", b"x")
+        tree = client.upload({"a dir/c d.txt": b"spaced", "b": b""})
         put(client, signed("site", bytes(Skylink.parse(link)), 7))
         put(client, signed("text", "größe <b>".encode(), 3))
         put(client, signed("gone", DELETED, 4))
@@ -31,6 +33,7 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PortalProcess]:
             f"moving {link_of('site')}",
             f"registry svcns://ed25519%3A{_KEY}/{signed('site').entry.tweak.hex()}",
             "bad value",
+            f"spaced svc://{tree}/a%20dir/c%20d.txt",
             f"nobody svcns://ed25519%3A{_KEY}/{'77' * 32}",
             *(f"many{number:03} svc://{link}" for number in range(ROWS)),
         ]
@@ -52,6 +55,16 @@ def test_names_and_what_they_lead_to(named: PortalProcess) -> None:
         found = page(client, "/-/registry?q=MANY04").text
         assert "many049" in found
         assert "fixed/" not in found
+
+
+def test_each_name_leads_to_its_content(named: PortalProcess) -> None:
+    """B3: also if its record has a path that is percent-encoded."""
+    with Client(base_url=named.url) as client:
+        text = page(client, "/-/registry?q=spaced").text
+        row = text.partition(">spaced<")[2].partition("</tr>")[0]
+        assert re.findall('href="([^"]*)"', row) == ["/hns/spaced/"]
+        assert "/a%20dir/c%20d.txt" in row
+        assert client.get("/hns/spaced/", headers={"Accept": ACCEPT}).content == b"spaced"
 
 
 def test_the_entries_of_a_key(named: PortalProcess) -> None:

@@ -136,6 +136,19 @@ def test_what_is_wrong_is_said_on_a_page(client: Client) -> None:
         assert_page(answer)
 
 
+@pytest.mark.parametrize(
+    "content_type", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/mixed"]
+)
+def test_only_forms_with_files_are_taken(client: Client, content_type: str) -> None:
+    """B8: any other body could carry no token."""
+    before = client.get("/svc/stats").json()["numfiles"]
+    head = {"Accept": ACCEPT, "Content-Type": content_type}
+    answer = client.post("/-/upload", content=b"body", headers=head)
+    assert answer.status_code == 400
+    assert "has to be multipart/form-data" in answer.text
+    assert client.get("/svc/stats").json()["numfiles"] == before
+
+
 def test_a_field_has_a_bound() -> None:
     """What comes before the token is checked as no file, and no field can fill the memory."""
     calls: list[str] = []

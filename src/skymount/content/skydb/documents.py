@@ -56,7 +56,8 @@ to a worker process, whose start takes 0.1 s.
 _PATIENCE = 2.0
 """Seconds after which a portal that takes nothing is left, once enough others have a document."""
 
-_CACHE = 64 << 20  # bytes of documents' text kept in memory
+_CACHE = 64 << 20  # bytes of documents' text kept in memory, with what each takes besides
+_TEXT_OVERHEAD = 512  # bytes that a cached text takes besides its characters
 
 Text = bytes | LongText
 
@@ -313,4 +314,4 @@ def _skylink_in(state: EntryState) -> Skylink | None:
 
 
 def _size(text: _Text) -> int:
-    return len(text.data)
+    return len(text.data) + _TEXT_OVERHEAD

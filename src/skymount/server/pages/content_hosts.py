@@ -32,24 +32,27 @@ class ContentHosts:
         if path.startswith("/hns/"):
             domain, _, below = path.removeprefix("/hns/").partition("/")
             try:
-                label = f"{parse_domain(unquote(domain, errors='strict'))}.hns"
+                domain = parse_domain(unquote(domain, errors="strict"))
             except (MalformedError, UnicodeDecodeError):
                 return ""
+            label, content = f"{domain}.hns", f"/hns/{domain}"
         else:
             prefix = next(each for each in _BY_SKYLINK if path.startswith(each))
             link, _, below = path.removeprefix(prefix).partition("/")
             label = Skylink.parse(link).base32
+            content = f"/{label}"
         query = request.scope["query_string"].decode("latin-1")
         target = f"/{below}" + (f"?{query}" if query else "")
-        return self._join(host, label, target)
+        return self._join(host, label, content, target)
 
     def url_of(self, request: Request, skylink: Skylink, path: str) -> str:
         """Return where a file of a skylink is under a host of its own, or empty."""
         if not request.scope[IS_ISOLATED]:
             return ""
-        return self._join(request.scope[HOST], skylink.base32, f"/{quote(path)}")
+        label = skylink.base32
+        return self._join(request.scope[HOST], label, f"/{label}", f"/{quote(path)}")
 
-    def _join(self, host: RequestHost, label: str, target: str) -> str:
+    def _join(self, host: RequestHost, label: str, content: str, target: str) -> str:
         if host.name in _LOOPBACK or host.name.endswith(".localhost"):
             parent = "localhost"
         else:
@@ -58,10 +61,12 @@ class ContentHosts:
             return ""
         authority = f"{label}.{parent}" + (f":{host.port}" if host.port else "")
         try:
-            content = RequestHost.parse(authority).content
+            selected = RequestHost.parse(authority).content
         except MalformedError:  # a domain with longer labels than a host name may have
             return ""
-        return f"//{authority}{target}" if content else ""
+        if selected != content:  # a domain with labels that select something else
+            return ""
+        return f"//{authority}{target}"
 
 
 def portal_url(request: Request) -> str:

@@ -14,7 +14,13 @@ from skymount.server.http.page_requests import takes_page
 from skymount.server.http_error import HttpError, refuse_malformed
 from skymount.server.pages.sessions import TOKEN_FIELD, TOKEN_HEADER, Sessions
 from skymount.server.upload.endpoint import UploadEndpoint
-from skymount.server.upload.rules import DIRECTORY_FIELD, FILE_FIELD, PartList, UploadQuery
+from skymount.server.upload.rules import (
+    DIRECTORY_FIELD,
+    FILE_FIELD,
+    PartList,
+    UploadQuery,
+    is_form_type,
+)
 from skymount.wire.http.multipart import PartHeader
 from skymount.wire.metadata import Metadata
 
@@ -86,6 +92,9 @@ class UploadForm:
         session = self.sessions.find(request)
         if session is None:
             raise HttpError(401, "sign in first, then upload again")
+        content_type = request.headers.get("content-type", "").encode("latin-1")
+        if not is_form_type(content_type):
+            raise HttpError(400, "failed to upload: the form has to be multipart/form-data")
         header = request.headers.get(TOKEN_HEADER)
         check = None
         if header is None:
@@ -95,7 +104,6 @@ class UploadForm:
 
         else:
             self.sessions.check(request, session, header)
-        content_type = request.headers.get("content-type", "").encode("latin-1")
         with refuse_malformed(400, "failed to upload: "):
             query = UploadQuery.parse({}, content_type=content_type, force_disabled=True)
             parts = PageParts(self.upload.config, check)

@@ -24,6 +24,11 @@ _REDUNDANCY_LIMIT = 256
 _SUBFILE_OVERHEAD = 80  # bytes of its JSON besides the name (twice) and the content type
 
 
+def is_form_type(content_type: bytes) -> bool:
+    """Whether a body of that type is a form with files."""
+    return content_type.lower().lstrip().startswith(b"multipart/form-data")
+
+
 @dataclass(frozen=True, slots=True)
 class UploadQuery:
     """The parameters of an upload, which are valid together."""
@@ -42,7 +47,7 @@ class UploadQuery:
     @classmethod
     def parse(cls, params: Params, *, content_type: bytes, force_disabled: bool) -> Self:
         """Parse the query; HttpError, but MalformedError for a bad name of a raw upload."""
-        is_form = content_type.lower().lstrip().startswith(b"multipart/form-data")
+        is_form = is_form_type(content_type)
         force, dryrun = boolean(params, "force"), boolean(params, "dryrun")
         boolean(params, "root")
         if (number(params, "basechunkredundancy") or 0) >= _REDUNDANCY_LIMIT:
