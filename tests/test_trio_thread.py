@@ -1,8 +1,9 @@
 """A thread that runs trio for callers without async."""
 
 import gc
+import signal
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -90,6 +91,58 @@ def test_a_call_that_the_end_cuts_short() -> None:
     thread.stop()
     caller.join(_END)
     assert failures == ["the test was closed during this call"]
+
+
+@pytest.fixture
+def alarm() -> Iterator[Callable[[], None]]:
+    """Return what makes the main thread raise TimeoutError, by a signal."""
+
+    def on_signal(*_: object) -> None:
+        raise TimeoutError("too long")
+
+    before = signal.signal(signal.SIGUSR1, on_signal)
+    main = threading.main_thread().ident
+    assert main is not None
+    yield lambda: signal.pthread_kill(main, signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_call_that_a_signal_ends(alarm: Callable[[], None]) -> None:
+    """It is cancelled, whatever the handler raises."""
+    thread = TrioThread(opened([]), "test")
+    ended = threading.Event()
+
+    async def wait() -> None:
+        try:
+            alarm()
+            await trio.sleep_forever()
+        finally:
+            ended.set()
+
+    with pytest.raises(TimeoutError, match="too long"):
+        thread.call(wait)
+    assert ended.wait(_END)
+    thread.stop()
+
+
+def test_a_start_that_a_signal_ends(alarm: Callable[[], None]) -> None:
+    """The thread ends once it has opened, as nobody can stop it."""
+    log: list[str] = []
+    interrupted, ended = threading.Event(), threading.Event()
+
+    @asynccontextmanager
+    async def slow() -> AsyncIterator[None]:
+        alarm()
+        await trio.to_thread.run_sync(interrupted.wait, _END)
+        async with opened(log):
+            yield
+        ended.set()
+
+    with pytest.raises(TimeoutError, match="too long"):
+        TrioThread(slow(), "test")
+    interrupted.set()
+    assert ended.wait(_END)
+    assert log == ["opened", "closed"]
 
 
 def test_what_cannot_be_opened() -> None:

@@ -4,7 +4,7 @@ import os
 import sys
 import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -37,10 +37,16 @@ class TrioThread(Generic[R]):
         self._thread = threading.Thread(
             target=_run, args=(context, until, ready), name=f"skymount-{kind}", daemon=True
         )
-        self._thread.start()
-        running = ready.result()
+        try:
+            self._thread.start()
+            running = ready.result()
+        except BaseException:
+            if not ready.cancel() and not ready.exception():  # it has opened meanwhile
+                ready.result().end()
+            raise
         self.opened = running.opened
         """What the context gave."""
+        self._running = running
         self._token, self._nursery = running.token, running.nursery
 
     def __del__(self) -> None:
@@ -63,15 +69,17 @@ class TrioThread(Generic[R]):
         scope = trio.CancelScope()
         result: Future[T] = Future()
         try:
-            self._token.run_sync_soon(self._start, function, scope, result)
-        except trio.RunFinishedError:
-            raise RuntimeError(f"this {self._kind} is closed") from None
-        try:
+            try:
+                self._token.run_sync_soon(self._start, function, scope, result)
+            except trio.RunFinishedError:
+                result.cancel()  # nothing waits for it
+                raise RuntimeError(f"this {self._kind} is closed") from None
             return result.result()
-        except KeyboardInterrupt:
-            with suppress(trio.RunFinishedError):
-                self._token.run_sync_soon(scope.cancel)
-            wait([result], _CLEANUP_TIMEOUT)
+        except BaseException:
+            if not result.done():  # a signal, whose handler may raise anything
+                with suppress(trio.RunFinishedError):
+                    self._token.run_sync_soon(scope.cancel)
+                wait([result], _CLEANUP_TIMEOUT)
             raise
 
     def call_soon(self, function: Callable[[], object]) -> None:
@@ -90,8 +98,7 @@ class TrioThread(Generic[R]):
 
     def _cancel(self) -> None:
         if os.getpid() == self._process:
-            with suppress(trio.RunFinishedError):
-                self._token.run_sync_soon(self._nursery.cancel_scope.cancel)
+            self._running.end()
 
     def _start(
         self, function: Callable[[], Awaitable[T]], scope: trio.CancelScope, result: "Future[T]"
@@ -124,6 +131,10 @@ class _Running(Generic[R]):
     token: trio.lowlevel.TrioToken
     nursery: trio.Nursery
 
+    def end(self) -> None:
+        with suppress(trio.RunFinishedError):
+            self.token.run_sync_soon(self.nursery.cancel_scope.cancel)
+
 
 def _run(
     context: AbstractAsyncContextManager[R],
@@ -132,6 +143,8 @@ def _run(
 ) -> None:
     async def serve() -> None:
         async with context as opened, trio.open_nursery() as nursery:
+            if not ready.set_running_or_notify_cancel():
+                return  # whoever made it was interrupted
             ready.set_result(_Running(opened, trio.lowlevel.current_trio_token(), nursery))
             await until()
             nursery.cancel_scope.cancel()
@@ -139,6 +152,9 @@ def _run(
     try:
         trio.run(serve)
     except BaseException as error:
+        if ready.cancelled():
+            return
         if ready.done():
             raise
-        ready.set_exception(error)
+        with suppress(InvalidStateError):  # cancelled just now
+            ready.set_exception(error)

@@ -270,6 +270,16 @@ def test_glob(site: FakeSkyfile, pattern: str, names: list[str]) -> None:
     assert len(found) == len(set(found))
 
 
+def test_a_deep_tree(fake: FakePortal) -> None:
+    """P1: as deep as it is, also deeper than Python calls functions."""
+    deep = of_files({"d/" * 1200 + "x": b"1", "y": b"2"})
+    fake.add(deep)
+    root = skymount.Path(deep.name)
+    (found,) = root.glob("**/x")
+    assert len(found.parts) == 1202
+    assert len(list(root.walk())) == 1201
+
+
 def test_patterns_that_are_none(site: FakeSkyfile) -> None:
     root = skymount.Path(site.name)
     assert [path.name for path in root.rglob("b.txt")] == ["b.txt"]

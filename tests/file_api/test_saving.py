@@ -39,11 +39,11 @@ def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_long_name(tmp_path: Path) -> None:
-    path = tmp_path / ("n" * 255)
-    with replacing(str(path)) as file:
+@pytest.mark.parametrize("name", ["n" * 255, "名" * 84])
+def test_a_long_name(tmp_path: Path, name: str) -> None:
+    with replacing(str(tmp_path / name)) as file:
         file.write(b"x")
-    assert os.listdir(tmp_path) == ["n" * 255]
+    assert os.listdir(tmp_path) == [name]
 
 
 def test_a_pipe_is_written_to(tmp_path: Path) -> None:

@@ -170,15 +170,14 @@ class Path:
 
     def walk(self) -> Iterator[tuple["Path", list[str], list[str]]]:
         """Yield (directory, names of directories, names of files) from the top down."""
-        yield from self._walk(self._entry())
-
-    def _walk(self, entry: Entry) -> Iterator[tuple["Path", list[str], list[str]]]:
-        below = {child.location.names[-1]: child for child in entry.children()}
-        directories = [name for name, child in below.items() if child.is_directory]
-        files = [name for name, child in below.items() if not child.is_directory]
-        yield self._of_entry(entry), directories, files
-        for name in directories:
-            yield from self._walk(below[name])
+        left = [self._entry()]
+        while left:
+            entry = left.pop()
+            below = {child.location.names[-1]: child for child in entry.children()}
+            directories = [name for name, child in below.items() if child.is_directory]
+            files = [name for name, child in below.items() if not child.is_directory]
+            yield self._of_entry(entry), directories, files
+            left += [below[name] for name in reversed(directories)]
 
     def glob(self, pattern: str) -> Iterator["Path"]:
         """Yield what is below and matches a pattern; ``**`` stands for any directories."""
@@ -214,25 +213,31 @@ class Path:
             return cast("str", file.read())
 
 
-def _select(entry: Entry, parts: tuple[str, ...]) -> Iterator[Entry]:
-    if not parts:
-        yield entry
-        return
-    first, rest = parts[0], parts[1:]
-    if not entry.is_directory:
-        return
+def _select(top: Entry, pattern: tuple[str, ...]) -> Iterator[Entry]:
+    left = [(top, pattern)]
+    while left:
+        entry, parts = left.pop()
+        if not parts:
+            yield entry
+        elif entry.is_directory:
+            left += reversed(list(_step(entry, parts[0], parts[1:])))
+
+
+def _step(
+    entry: Entry, first: str, rest: tuple[str, ...]
+) -> Iterator[tuple[Entry, tuple[str, ...]]]:
+    """Yield what the first part of a pattern leads to, with what is to match from there."""
     if first == "**":
-        yield from _select(entry, rest)
-        for child in entry.children():
-            if child.is_directory:
-                yield from _select(child, parts)
-            elif not rest:
-                yield child
-        return
+        yield entry, rest
     for child in entry.children():
         name = child.location.names[-1]
-        if fnmatchcase(name, first) if _MAGIC & set(first) else name == first:
-            yield from _select(child, rest)
+        if first == "**":
+            if child.is_directory:
+                yield child, (first, *rest)
+            elif not rest:
+                yield child, rest
+        elif fnmatchcase(name, first) if _MAGIC & set(first) else name == first:
+            yield child, rest
 
 
 def open(  # noqa: A001 - it is called as `skymount.open`

@@ -35,8 +35,8 @@ def replacing(path: str) -> Iterator[BinaryIO]:
         with open(target, "wb") as file:  # IsADirectoryError for a directory
             yield file
         return
-    directory, name = os.path.split(target)
-    aside = os.path.join(directory, f".{name[:100]}.{secrets.token_hex(4)}.part")
+    directory = os.path.dirname(target)
+    aside = os.path.join(directory, f".{secrets.token_hex(8)}.part")
     try:
         with open(aside, "xb") as file:
             if old is not None:

@@ -332,7 +332,8 @@ def select(metadata: Metadata, path: str) -> dict[str, Subfile]:
 
 def is_single(metadata: Metadata) -> bool:
     """Whether a skyfile is one file, rather than a directory that may hold one."""
-    return not metadata.subfiles or list(metadata.subfiles) == [metadata.filename]
+    subfiles = metadata.subfiles
+    return not subfiles or (len(subfiles) == 1 and metadata.filename in subfiles)
 
 
 def subpath_metadata(path: str, selected: Mapping[str, Subfile]) -> Metadata:

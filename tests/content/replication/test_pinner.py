@@ -99,6 +99,22 @@ async def test_encrypted_content_is_called_so(tmp_path: Path) -> None:
         assert target.asked(UPLOAD) == []
 
 
+@pytest.mark.parametrize("proves", [True, False])
+async def test_an_answer_that_was_lost(tmp_path: Path, proves: bool) -> None:
+    """W6: what is kept is removed once the target is found to have the content."""
+    content = of_files({"a": bytes(5 << 20)}, fan_out=True)
+    async with running(FakePortal()) as source, running(FakePortal(base_sectors=proves)) as target:
+        source.add(content)
+        target.fault(status(400, "what?"), "^POST (?!.*dryrun)")
+        async with pinning(source.url, target.url, tmp_path) as pinner:
+            with pytest.raises(Exception, match=r"what\?"):
+                await pinner.pin(content.skylink)
+            assert (tmp_path / content.name).is_dir()
+            target.add(content)
+            assert (await pinner.pin(content.skylink)).was_there
+    assert list(tmp_path.iterdir()) == []
+
+
 async def test_what_was_fetched_stays_after_a_failure(tmp_path: Path) -> None:
     """W6: until the next attempt."""
     content = of_files({"a": bytes(5 << 20)})

@@ -1,9 +1,12 @@
 """What is directly in a directory."""
 
 from skymount.server.pages.directory import (
+    BYTES_LIMIT,
     PARENTS_LIMIT,
     ROWS_LIMIT,
+    SORTS,
     Directory,
+    DirectoryPage,
     Row,
     find_directory,
     page_of,
@@ -62,6 +65,56 @@ def test_pages_go_from_directories_to_files() -> None:
     assert [page.pages for page in pages] == [2, 2]
     rows = [row.name for page in pages for row in page.rows]
     assert rows == sorted({name.partition("/")[0] for name in files})
+
+
+def all_pages(directory: Directory, sort: str = "name") -> list[DirectoryPage]:
+    count = page_of(directory, "", sort, 1).pages
+    return [page_of(directory, "", sort, number) for number in range(1, count + 1)]
+
+
+def test_pages_are_bounded_in_bytes() -> None:
+    """B4: however long names and the path are; each row is on one page."""
+    names = [f"{number:02}" + "é" * 30_000 for number in range(40)]
+    subfiles = {f"{'p' * 20_000}/{name}": Subfile() for name in names}
+    subfiles |= {f"{'p' * 20_000}/d{name}/x": Subfile() for name in names}
+    directory = find_directory(Metadata(subfiles=subfiles), "p" * 20_000)
+    assert directory is not None
+    pages = all_pages(directory)
+    assert [row.name for page in pages for row in page.rows] == [f"d{n}" for n in names] + names
+    for page in pages:
+        assert 0 < sum(20_000 + len(row.name.encode()) for row in page.rows) <= BYTES_LIMIT
+    assert page_of(directory, "", "name", 99).number == len(pages)
+
+
+def test_one_row_is_shown_however_long_it_is() -> None:
+    """B4: the others, which are short, are on pages of 500."""
+    subfiles = {f"b{number:04}": Subfile() for number in range(ROWS_LIMIT + 1)}
+    subfiles["a" * 2 * BYTES_LIMIT] = Subfile()
+    directory = find_directory(Metadata(subfiles=subfiles), "")
+    assert directory is not None
+    assert [len(page.rows) for page in all_pages(directory)] == [1, ROWS_LIMIT, 1]
+
+
+def test_thousands_of_rows_are_in_order() -> None:
+    """B4: whatever their order in the metadata, and in each of the orders of pages."""
+    ends = ("txt", "png", "odd")
+    files = {
+        f"{number * 7919 % 5003:04}.{ends[number % 3]}": Subfile(len=number % 100)
+        for number in range(5003)
+    }
+    directory = find_directory(Metadata(subfiles=files), "")
+    assert directory is not None
+    keys = {
+        "name": lambda row: row.name,
+        "size": lambda row: (row.size, row.name),
+        "type": lambda row: (readable_type(row), row.name),
+    }
+    for sort in SORTS:
+        rows = [row for page in all_pages(directory, sort) for row in page.rows]
+        assert sorted(rows, key=keys[sort]) == rows
+        assert len(rows) == len(files)
+        back = [row for page in all_pages(directory, f"-{sort}") for row in page.rows]
+        assert back == rows[::-1]
 
 
 def test_neighbours_are_files() -> None:

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from skymount.server.pages.home import ROWS
+from skymount.server.pages.rendering import NAME_LIMIT
 from tests.portal_process import PortalProcess, portal_process
 from tests.server.http_client import Client, message_of
 from tests.server.pages.page_client import ACCEPT, assert_page, listed_names, page, token_of
@@ -63,6 +64,16 @@ def test_the_list_says_size_and_number_of_files(alone: Client) -> None:
     assert "1 byte" in text
     alone.upload({"a": b"x" * 1500, "b/c": b"y" * 500}, filename="two")
     assert listed_names(page(alone, "/")) == ["two", "one"]
+
+
+def test_of_long_names_the_beginning_is_shown(alone: Client) -> None:
+    """B2: it can be searched; the list on disk has no more of it."""
+    name = "long" + "n" * 50_000
+    links = [alone.upload_file(name + str(number), b"") for number in range(20)]
+    shown = page(alone, f"/?q=longnn&stored={links[0]}")
+    assert listed_names(shown) == [name[: NAME_LIMIT - 1] + "…"] * len(links)
+    assert len(shown.content) < 100_000
+    assert links[0] in shown.text
 
 
 def test_names_of_encrypted_content_are_not_listed(alone: Client) -> None:

@@ -11,9 +11,11 @@ import httpx
 import pytest
 
 from skymount.server.pages.directory import PARENTS_LIMIT, ROWS_LIMIT
+from skymount.server.pages.rendering import NAME_LIMIT
+from skymount.wire.http.multipart import PartHeader
 from skymount.wire.skylink import Skylink
 from tests.portal_process import PortalProcess, portal_process
-from tests.server.http_client import Client, message_of
+from tests.server.http_client import Client, message_of, skylink_of
 from tests.server.pages.page_client import ACCEPT, assert_page, elsewhere, page
 from tests.server.registry_entries import link_of, put, signed
 
@@ -82,6 +84,22 @@ def test_a_path_of_many_directories(client: Client) -> None:
         answer = page(client, url)
         assert answer.text.count('aria-hidden="true">/<') <= PARENTS_LIMIT + 2
         assert len(answer.content) < 4 << 20
+
+
+def test_long_names_and_types_are_shown_in_part(client: Client) -> None:
+    """B4: links have all of a name; no page is larger than some megabytes."""
+    names = [f"{number:03}" + "n" * 30_000 for number in range(100)]
+    kind = "text/" + "k" * 30_000
+    parts = [(PartHeader("files[]", name, kind), b"text") for name in names]
+    link = skylink_of(client.post_form(parts, {"filename": "f" * 10_000}))
+    first = page(client, f"/{link}/")
+    assert len(first.content) < 2 << 20
+    assert f'href="/-/view/{link}/{names[0]}">{names[0][: NAME_LIMIT - 1]}…</a>' in first.text
+    assert "f" * NAME_LIMIT not in first.text
+    assert "k" * NAME_LIMIT not in first.text
+    preview = page(client, f"/-/view/{link}/{names[1]}").text
+    assert f"<h1>{names[1][: NAME_LIMIT - 1]}…</h1>" in preview
+    assert len(preview) < 1 << 20
 
 
 def test_names_are_text(client: Client) -> None:

@@ -13,7 +13,7 @@ from skymount.content.fetch.reader import ContentReader, open_reader
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.model.skyfile import LoadedSkyfile, Skyfile, Verified, VerifyPolicy
 from skymount.content.replication.replicator import Progress, Replicator
-from skymount.content.replication.spool import open_spool
+from skymount.content.replication.spool import discard, open_spool
 from skymount.errors import (
     BadContentError,
     CacheError,
@@ -72,7 +72,7 @@ class Pinner:
         """
         present = await self._present(skylink)
         if present is not None and _is_proven(present):
-            return Pinned(skylink, present.skyfile.size, was_there=True)
+            return await self._was_there(skylink, present.skyfile.size)
         skyfile = await self._reader.load(skylink)
         if skyfile.verified is not Verified.YES and (await self._loader.load(skylink)).is_final:
             raise UnreplicableError(
@@ -81,13 +81,18 @@ class Pinner:
             )
         if present is not None:
             self._compare(present.skyfile, skyfile)
-            return Pinned(skylink, skyfile.size, was_there=True)
+            return await self._was_there(skylink, skyfile.size)
         self._replicator.check(skyfile, self.portal)
         if skyfile.inline:
             await self._replicator.send(skyfile, self.portal, self._reader, progress)
         else:
             await self._send_large(skyfile, progress)
         return Pinned(skylink, skyfile.size, was_there=False)
+
+    async def _was_there(self, skylink: Skylink, size: int) -> Pinned:
+        """The target may have it from an attempt whose answer was lost: nothing of it is kept."""
+        await discard(self._place, skylink)
+        return Pinned(skylink, size, was_there=True)
 
     async def _present(self, skylink: Skylink) -> LoadedSkyfile | None:
         """Return how the target describes the content, with a proof if it has one; None if it does

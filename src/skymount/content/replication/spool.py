@@ -50,7 +50,12 @@ async def open_spool(place: Path, skylink: Skylink) -> AsyncIterator[Spool]:
         spool = Spool(DiskCache(queue, (), VerifyPolicy.REQUIRE))
         yield spool
     if spool.is_done:
-        await in_thread(partial(shutil.rmtree, path, ignore_errors=True))
+        await discard(place, skylink)
+
+
+async def discard(place: Path, skylink: Skylink) -> None:
+    """Remove what is kept of some content, if anything is."""
+    await in_thread(partial(shutil.rmtree, place / str(skylink), ignore_errors=True))
 
 
 def clear_spools(place: Path) -> None:

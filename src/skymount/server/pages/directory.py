@@ -3,8 +3,12 @@
 A directory may have a million files: rows are made only of those that are shown.
 """
 
+import heapq
 import posixpath
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any
 
 from skymount.server.download import media_type
 from skymount.wire.metadata import Metadata, Subfile
@@ -12,10 +16,14 @@ from skymount.wire.metadata import Metadata, Subfile
 ROWS_LIMIT = 500
 """Rows of one page."""
 
+BYTES_LIMIT = 1 << 20
+"""Bytes of the paths of one page, each of which is in a link; one row is shown in any case."""
+
 PARENTS_LIMIT = 30
 """Directories above a file or directory that are shown with it."""
 
-SORTS = ("name", "size", "type")
+
+_RUN = 2048  # rows that are sorted at once, which takes the interpreter a millisecond or two
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +37,14 @@ class Row:
     files: int = 0  # below a directory
 
 
+_Item = Row | tuple[str, Subfile]  # rows of files are made only when they are shown
+
+
 @dataclass(frozen=True, slots=True)
 class Directory:
     """A directory: its files and directories, unsorted."""
 
+    path: str
     files: tuple[tuple[str, Subfile], ...]
     directories: tuple[Row, ...]
 
@@ -83,36 +95,38 @@ def find_directory(metadata: Metadata, path: str) -> Directory | None:
     directories = (
         Row(name, size, is_directory=True, files=files) for name, (size, files) in sizes.items()
     )
-    return Directory(tuple(item for item in below if "/" not in item[0]), tuple(directories))
+    files = tuple(item for item in below if "/" not in item[0])
+    return Directory(path, files, tuple(directories))
 
 
 def page_of(directory: Directory, search: str, sort: str, number: int) -> DirectoryPage:
     """Return a page of rows. `sort` is one of `SORTS`, with ``-`` before it for the reverse."""
-    files, directories = list(directory.files), list(directory.directories)
+    files: Sequence[_Item] = directory.files
+    directories: Sequence[_Item] = directory.directories
     if search:
         folded = search.casefold()
-        files = [item for item in files if folded in item[0].casefold()]
-        directories = [row for row in directories if folded in row.name.casefold()]
-    files.sort(key=lambda item: item[0])
-    directories.sort(key=lambda row: row.name)
-    key = sort.removeprefix("-")
-    if key == "size":
-        files.sort(key=lambda item: item[1].len)
-        directories.sort(key=lambda row: row.size)
-    elif key == "type":
-        files.sort(key=lambda item: readable_type(_row(item)))
-    if sort.startswith("-"):
-        files.reverse()
-        directories.reverse()
+        files = [item for item in files if folded in _name(item).casefold()]
+        directories = [item for item in directories if folded in _name(item).casefold()]
+    key, is_reversed = _KEYS[sort.removeprefix("-")], sort.startswith("-")
     matches = len(files) + len(directories)
-    pages = max(1, -(-matches // ROWS_LIMIT))
-    number = min(max(number, 1), pages)
-    first, last = (number - 1) * ROWS_LIMIT, number * ROWS_LIMIT
-    shown = directories[first:last]
-    before = len(directories)
-    shown += map(_row, files[max(first - before, 0) : max(last - before, 0)])
+    ordered = chain(
+        _in_order(directories, key, is_reversed=is_reversed),
+        _in_order(files, key, is_reversed=is_reversed),
+    )
+    path_size = _size(directory.path)
+    longest = max((len(_name(item)) for item in chain(files, directories)), default=0)
+    if (path_size + 4 * longest) * ROWS_LIMIT <= BYTES_LIMIT:
+        pages = max(1, -(-matches // ROWS_LIMIT))
+        number = min(max(number, 1), pages)
+        shown = list(islice(ordered, (number - 1) * ROWS_LIMIT, number * ROWS_LIMIT))
+    else:
+        rows = list(ordered)
+        starts = _page_starts(path_size + _size(_name(item)) for item in rows)
+        pages = len(starts)
+        number = min(max(number, 1), pages)
+        shown = rows[starts[number - 1] : starts[number] if number < pages else None]
     return DirectoryPage(
-        rows=tuple(shown),
+        rows=tuple(map(_row, shown)),
         number=number,
         pages=pages,
         matches=matches,
@@ -121,7 +135,41 @@ def page_of(directory: Directory, search: str, sort: str, number: int) -> Direct
     )
 
 
-def _row(item: tuple[str, Subfile]) -> Row:
+def _in_order(
+    items: Sequence[_Item], key: Callable[[_Item], Any], *, is_reversed: bool
+) -> Iterator[_Item]:
+    """Sort while it is read. To sort a million at once would stop the event loop for a second, as
+    no other thread runs meanwhile.
+    """
+    runs = [
+        sorted(items[at : at + _RUN], key=key, reverse=is_reversed)
+        for at in range(0, len(items), _RUN)
+    ]
+    return heapq.merge(*runs, key=key, reverse=is_reversed)
+
+
+def _page_starts(sizes: Iterable[int]) -> list[int]:
+    """Return the index of the first row of each page, given the bytes of each row."""
+    starts, total = [0], 0
+    for at, size in enumerate(sizes):
+        total += size
+        if at > starts[-1] and (total > BYTES_LIMIT or at - starts[-1] == ROWS_LIMIT):
+            starts.append(at)
+            total = size
+    return starts
+
+
+def _size(text: str) -> int:
+    return len(text.encode(errors="replace"))
+
+
+def _name(item: _Item) -> str:
+    return item.name if isinstance(item, Row) else item[0]
+
+
+def _row(item: _Item) -> Row:
+    if isinstance(item, Row):
+        return item
     name, sub = item
     return Row(name, sub.len, is_directory=False, content_type=sub.contenttype)
 
@@ -134,6 +182,14 @@ def readable_type(row: Row) -> str:
     if found:
         return found.partition(";")[0].strip()
     return posixpath.splitext(row.name)[1].removeprefix(".").upper() or "File"
+
+
+_KEYS: dict[str, Callable[[_Item], Any]] = {
+    "name": _name,
+    "size": lambda item: (item.size if isinstance(item, Row) else item[1].len, _name(item)),
+    "type": lambda item: (readable_type(_row(item)), _name(item)),
+}
+SORTS = tuple(_KEYS)
 
 
 def parents_of(path: str) -> list[tuple[str, str]]:

@@ -29,6 +29,9 @@ SANDBOX: responses.HeaderList = [
 ]
 """For content under the portal's own host: its origin is then that of nothing else."""
 
+NAME_LIMIT = 255
+"""Characters of a name that are shown; links have all of it."""
+
 _UNITS = ("bytes", "KB", "MB", "GB", "TB", "PB", "EB")
 _LAST_TIME = 253402300799  # of the year 9999; files may have later ones
 _COMMON: responses.HeaderList = [
@@ -79,8 +82,18 @@ def _environment() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"size": readable_size, "when": readable_time, "url": quote}
+    environment.filters |= {
+        "size": readable_size,
+        "when": readable_time,
+        "url": quote,
+        "short": shortened,
+    }
     return environment
+
+
+def shortened(text: str) -> str:
+    """Return the beginning of a text that is too long to be read."""
+    return text if len(text) <= NAME_LIMIT else text[: NAME_LIMIT - 1] + "…"
 
 
 def readable_size(size: int) -> str:

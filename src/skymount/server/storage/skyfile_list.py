@@ -28,6 +28,7 @@ LIST_FILE = "list.sqlite3"
 
 _log = logging.getLogger(__name__)
 
+_NAME_LIMIT = 256  # characters; one more than pages show, so that they show that it goes on
 _PAUSE = 600.0  # seconds after which a repair that failed is tried again
 _BATCH = 50  # skyfiles that are read and written down together
 _FORMAT = Format(
@@ -47,7 +48,10 @@ CREATE INDEX by_time ON skyfiles (stored DESC, skylink)
 """,
 )
 _REPLACE = "INSERT OR REPLACE INTO skyfiles VALUES (?, ?, ?, ?, ?, ?, ?)"
-_SELECT = "SELECT skylink, name, size, files, is_encrypted, stored FROM skyfiles"
+_SELECT = (
+    f"SELECT skylink, substr(name, 1, {_NAME_LIMIT}), size, files, is_encrypted, stored"
+    " FROM skyfiles"
+)
 _MATCHES = " WHERE folded LIKE ? ESCAPE '\\' OR skylink = ?"
 _NEWEST = " ORDER BY stored DESC, skylink LIMIT ? OFFSET ?"
 
@@ -57,7 +61,7 @@ class ListedSkyfile:
     """A row of the list."""
 
     skylink: str
-    name: str  # empty when it is not known
+    name: str  # its beginning if it is long; empty when it is not known
     size: int
     files: int  # 0 for a single file that is no directory
     is_encrypted: bool
@@ -247,4 +251,4 @@ def _describe(raw: bytes) -> tuple[str, int]:
         metadata = parse_metadata(raw)
         found, files = metadata.filename, [*metadata.subfiles]
     count = 0 if files == [found] else len(files)
-    return found.encode(errors="replace").decode(), count
+    return found[:_NAME_LIMIT].encode(errors="replace").decode(), count

@@ -336,6 +336,32 @@ def test_a_target_that_is_full(box: Sandbox, fake: FakePortal) -> None:
         assert len(target.asked(UPLOAD)) == 1
 
 
+@pytest.mark.parametrize("code", [451, 413, 400])
+def test_a_target_that_refuses_one_content(box: Sandbox, fake: FakePortal, code: int) -> None:
+    """W6: the others are tried."""
+    contents = [of_files({"a": b"%d" % n}) for n in range(3)]
+    fake.add(*contents)
+    with faults.in_thread(FakePortal()) as target:
+        target.fault(faults.status(code, "not that"), UPLOAD)
+        names = [content.name for content in contents]
+        done = box.skymount("pin", *names, "--from", fake.url, "--to", target.url)
+        assert done.returncode == 1
+        assert done.stderr.count("not that") == 3
+        assert "3 of 3 were not brought" in done.stderr
+        assert len(target.asked(UPLOAD)) == 3
+
+
+def test_a_target_that_wants_a_password(box: Sandbox, fake: FakePortal) -> None:
+    """W6: no further link is tried."""
+    contents = [of_files({"a": b"%d" % n}) for n in range(3)]
+    fake.add(*contents)
+    with faults.in_thread(FakePortal()) as target:
+        target.fault(faults.status(401, "who is it?"), UPLOAD)
+        names = [content.name for content in contents]
+        box.fail("pin", *names, "--from", fake.url, "--to", target.url)
+        assert len(target.asked(UPLOAD)) == 1
+
+
 def test_a_target_that_takes_no_large_uploads(
     box: Sandbox, fake: FakePortal, tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,7 +12,13 @@ import click
 from skymount.cli import completion
 from skymount.cli.options import copying_options
 from skymount.cli.output import Progress, emit, json_option, progress, warn
-from skymount.errors import MalformedError, PortalError, SkymountError
+from skymount.errors import (
+    MalformedError,
+    PortalError,
+    ReadOnlyPortalError,
+    SkymountError,
+    UnavailableError,
+)
 
 if TYPE_CHECKING:
     from skymount.cli.key_argument import EntryArgument
@@ -82,7 +89,6 @@ def pin(
 
 def _target_url(source: "Config", target: "Config") -> str:
     """Return the portal that is to have it; an error if that cannot work."""
-    from skymount.errors import ReadOnlyPortalError
     from skymount.portal.options import portal_identity
 
     url = target.writing_url
@@ -166,7 +172,7 @@ class _Run:
 
     async def bring(self, tasks: Sequence[_Task]) -> _Summary:
         """Bring what they lead to, and what is linked there; the error of the only one is raised,
-        and so is one of the target.
+        and so is one that the target has for everything.
         """
         queue = deque(tasks)
         while queue:
@@ -175,14 +181,19 @@ class _Run:
             try:
                 queue += await self._bring(task)
             except (SkymountError, click.ClickException) as error:
-                is_target = isinstance(error, PortalError) and error.url.startswith(
-                    f"{self._pinner.portal.url}/"
-                )
-                if is_target or (len(tasks) == 1 and not task.depth):
+                if self._is_for_all(error) or (len(tasks) == 1 and not task.depth):
                     raise
                 warn(f"{task.text}: {error}")
                 self._summary.failed += 1
         return self._summary
+
+    def _is_for_all(self, error: Exception) -> bool:
+        """Whether the target would fail so with any content."""
+        if not isinstance(error, PortalError):
+            return False
+        is_general = isinstance(error, UnavailableError | ReadOnlyPortalError)
+        is_of_target = error.url.startswith(f"{self._pinner.portal.url}/")
+        return is_of_target and (is_general or error.status == HTTPStatus.UNAUTHORIZED)
 
     async def _bring(self, task: _Task) -> list[_Task]:
         """Bring what a link leads to; return the links in it that are to be followed."""
@@ -238,7 +249,7 @@ class _Run:
         if document is None:
             return []
         links = await off_loop(partial(links_in, document, LINK_LIMIT + 1))
-        new = [link for link in links if link not in self._linked | self._brought]
+        new = [link for link in links if link not in self._linked and link not in self._brought]
         room = LINK_LIMIT - len(self._linked)
         if new and task.depth == DEPTH_LIMIT:
             self._cut(f"{task.text}: there are {DEPTH_LIMIT} documents above it, which is the most")
