@@ -30,9 +30,9 @@ from skymount.server.http.host_header import RequestHost, parse_name
 from skymount.server.http.query_params import boolean, decode_path, number, parse_query
 from skymount.server.http_error import HttpError
 from skymount.server.routes import build_app
+from skymount.server.storage.catalogue import Catalogue
 from skymount.server.storage.entry_store import EntryStore
 from skymount.server.storage.skyfile_index import ParsedSkyfile
-from skymount.server.storage.skyfile_list import SkyfileList
 from skymount.server.storage.skyfile_store import SkyfileStore, StoredSkyfile
 from skymount.server.storage.skykey_store import SkykeyStore
 from skymount.server.storage.stored_range import StoredRange
@@ -462,12 +462,12 @@ def _portal() -> ASGIApp:
     store, entries = SkyfileStore.open(data), EntryStore.open(data)
     atexit.register(store.close)
     atexit.register(entries.close)
-    listed = SkyfileList.open(data, store)
-    atexit.register(listed.close)
+    catalogue = Catalogue.open(data, store)
+    atexit.register(catalogue.close)
     rules = AccessRules.of(config, on_loopback=True)
     skykeys = SkykeyStore(data / "skykeys.json", tuple(KEYS.values())[:1])
     (data / "hns.zone").write_bytes(_ZONE)
-    return build_app(config, store, skykeys, entries, listed, rules)
+    return build_app(config, store, skykeys, entries, catalogue, rules)
 
 
 async def _answered(method: str, url: bytes, headers: Any, body: list[bytes]) -> list[Message]:

@@ -30,8 +30,8 @@ from skymount.server.config import PortalConfig
 from skymount.server.http.access_rules import AccessRules
 from skymount.server.http.framing import StrictConnection
 from skymount.server.routes import build_app
+from skymount.server.storage.catalogue import Catalogue
 from skymount.server.storage.entry_store import EntryStore
-from skymount.server.storage.skyfile_list import SkyfileList
 from skymount.server.storage.skyfile_store import SkyfileStore
 from skymount.server.storage.skykey_store import SkykeyStore
 from skymount.wire.http.host import is_loopback
@@ -60,11 +60,11 @@ async def serve(
     try:
         skykeys = await trio.to_thread.run_sync(SkykeyStore.open, config.data)
         entries = await trio.to_thread.run_sync(EntryStore.open, config.data)
-        listed = await trio.to_thread.run_sync(SkyfileList.open, config.data, store)
+        catalogue = await trio.to_thread.run_sync(Catalogue.open, config.data, store)
         opening = partial(_listen, config, listener)
         with (
             closing(entries),
-            closing(listed),
+            closing(catalogue),
             await trio.to_thread.run_sync(opening) as listening,
         ):
             # Accepted connections inherit it. It also ends one whose client reads nothing.
@@ -72,8 +72,8 @@ async def serve(
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
             stop = trio.Event() if shutdown is None else shutdown
             rules = AccessRules.of(config, on_loopback=is_loopback(listening.getsockname()[0]))
-            app = build_app(config, store, skykeys, entries, listed, rules)
-            await _run(config, app, listening, on_listening, stop, listed.repair)
+            app = build_app(config, store, skykeys, entries, catalogue, rules)
+            await _run(config, app, listening, on_listening, stop, catalogue.maintain)
     finally:
         store.close()
 

@@ -40,9 +40,9 @@ from skymount.server.pages.registry_page import RegistryPage
 from skymount.server.pages.sessions import Sessions
 from skymount.server.pages.upload_form import UploadForm
 from skymount.server.resolver import SkylinkResolver
+from skymount.server.storage.catalogue import Catalogue
 from skymount.server.storage.entry_store import EntryStore
 from skymount.server.storage.skyfile_index import SkyfileIndex
-from skymount.server.storage.skyfile_list import SkyfileList
 from skymount.server.storage.skyfile_store import SkyfileStore
 from skymount.server.storage.skykey_store import SkykeyStore
 from skymount.server.storage.zone_file import ZoneFile
@@ -89,21 +89,21 @@ def build_routes(
     store: SkyfileStore,
     skykeys: SkykeyStore,
     entries: EntryStore,
-    listed: SkyfileList,
+    catalogue: Catalogue,
 ) -> Iterator[Route]:
     """Yield every route. The first that matches a path answers it."""
-    index = SkyfileIndex(store, skykeys, config.header_limit)
+    index = SkyfileIndex(store, catalogue, skykeys, config.header_limit)
     threads = (os.cpu_count() or 1) if merkle.COMPILED else 1  # else it holds the interpreter lock
     hashing = trio.CapacityLimiter(threads)
     resolver = SkylinkResolver(entries)
-    uploading = UploadEndpoint(config, store, index, skykeys, hashing, listed)
+    uploading = UploadEndpoint(config, store, skykeys, hashing, catalogue)
     upload = uploading.post
     download = DownloadEndpoint(config, index, resolver)
     content = ContentPages(download, ContentHosts(config.content_host))
     zone = ZoneFile(config.data)
     hns = HnsEndpoints(zone, content.get)
     sessions = Sessions(config.password)
-    home = HomePage(config, sessions, store, listed)
+    home = HomePage(config, sessions, store, catalogue)
     registry_page = RegistryPage(home, entries, zone)
     registry = RegistryEndpoints(config, entries, resolver)
     sectors = SectorEndpoints(index, resolver)
@@ -186,12 +186,12 @@ def build_app(
     store: SkyfileStore,
     skykeys: SkykeyStore,
     entries: EntryStore,
-    listed: SkyfileList,
+    catalogue: Catalogue,
     rules: AccessRules,
 ) -> ASGIApp:
     """Return the ASGI application of one portal."""
     app = Starlette(
-        routes=list(build_routes(config, store, skykeys, entries, listed)),
+        routes=list(build_routes(config, store, skykeys, entries, catalogue)),
         exception_handlers={
             HttpError: _on_http_error,
             HTTPException: _on_routing_error,

@@ -1,6 +1,6 @@
 """Puts skyfiles into a store, as an upload does."""
 
-from skymount.server.storage.skyfile_store import PAYLOAD, SkyfileStore
+from skymount.server.storage.skyfile_store import PAYLOAD, SHARDS, SkyfileStore
 from skymount.wire import merkle
 from skymount.wire.base_sector import build_fanned_out, build_inline
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
@@ -21,3 +21,7 @@ def put(store: SkyfileStore, payload: bytes, metadata: bytes = METADATA) -> Skyl
     skylink = Skylink.v1(merkle.sector_root(base), len(base))
     store.commit(upload, skylink, base, spilled)
     return skylink
+
+
+def skylinks_of(store: SkyfileStore) -> list[Skylink]:
+    return [skylink for shard in SHARDS for skylink in store.skylinks(shard)]

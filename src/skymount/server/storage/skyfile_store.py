@@ -35,6 +35,8 @@ from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE, Skylink
 
 FORMAT = "v1"
 BASE, PAYLOAD, EXTENSION, ROOTS = "base", "payload", "extension", "roots"
+SHARDS = range(256)
+"""The directories of skyfiles, by the first byte of the Merkle root."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +95,8 @@ class SkyfileStore:
             file_permissions.make_directory(directory)
             _check_own(directory)
             file_permissions.restrict_directory(directory)
-        for first_byte in range(256):
-            (self._skyfiles / f"{first_byte:02x}").mkdir(mode=0o700, exist_ok=True)
+        for shard in SHARDS:
+            self._shard(shard).mkdir(mode=0o700, exist_ok=True)
         for directory in (self._skyfiles, self._skyfiles.parent, root):
             atomic_file.sync_directory(directory)
         for leftover in self._incoming.iterdir():
@@ -125,7 +127,8 @@ class SkyfileStore:
         """Publish an upload. A payload file must be in its directory already, and synced.
 
         The skyfile appears in one step and survives a power cut once this returns. If it is stored
-        already, the upload is dropped. `roots` are those of an encrypted payload's sectors.
+        already, the upload is dropped, and its time renewed. `roots` are those of the sectors of
+        an encrypted payload.
         """
         with disk_errors("store an upload"):
             atomic_file.create(upload / BASE, base)
@@ -141,6 +144,7 @@ class SkyfileStore:
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
+                os.utime(target / BASE)
                 shutil.rmtree(upload)
             atomic_file.sync_directory(target.parent)
 
@@ -160,26 +164,33 @@ class SkyfileStore:
         skyfile = StoredSkyfile(skylink, layout, base, nothing, nothing, nothing)
         return skyfile if is_encrypted(layout) else _with_ranges(skyfile, layout)
 
-    def skylinks(self) -> Iterator[Skylink]:
-        """Yield the skylinks of all skyfiles, in no order. Other names on disk are skipped."""
+    def skylinks(self, shard: int) -> Iterator[Skylink]:
+        """Yield the skylinks of a shard, in no order. Other names on disk are skipped."""
         with disk_errors("list stored content"):
-            names = [name for shard in self._skyfiles.iterdir() for name in os.listdir(shard)]
+            names = os.listdir(self._shard(shard))
         for name in names:
             with suppress(MalformedError):
                 yield Skylink.parse(name)
 
-    def totals(self) -> tuple[int, int]:
-        count = size = 0
-        with disk_errors("count stored content"):
-            for shard in self._skyfiles.iterdir():
-                for directory in shard.iterdir():
-                    with suppress(FileNotFoundError, NotADirectoryError):
-                        sizes = [entry.stat().st_size for entry in os.scandir(directory)]
-                        count, size = count + 1, size + sum(sizes)
-        return count, size
+    def shard_times(self) -> list[int]:
+        """Return for each shard when a skyfile was added or removed last, in nanoseconds."""
+        with disk_errors("list stored content"):
+            return [self._shard(shard).stat().st_mtime_ns for shard in SHARDS]
+
+    def sizes(self, skylink: Skylink) -> tuple[int, float] | None:
+        """Return a skyfile's bytes on disk and when it was stored; None if it is not here."""
+        with disk_errors("read stored content"):
+            try:
+                found = {entry.name: entry.stat() for entry in os.scandir(self._directory(skylink))}
+                return sum(stat.st_size for stat in found.values()), found[BASE].st_mtime
+            except (FileNotFoundError, NotADirectoryError, KeyError):
+                return None
+
+    def _shard(self, shard: int) -> Path:
+        return self._skyfiles / f"{shard:02x}"
 
     def _directory(self, skylink: Skylink) -> Path:
-        return self._skyfiles / f"{skylink.root[0]:02x}" / str(skylink)
+        return self._shard(skylink.root[0]) / str(skylink)
 
 
 def _with_ranges(
