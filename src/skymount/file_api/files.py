@@ -36,7 +36,9 @@ class Files:
         return self._entry(location, self._found(location))
 
     def _found(self, location: Location) -> Found:
-        return SESSIONS.call(self.options, lambda session: session.find(location.root), location)
+        return SESSIONS.call(
+            self.options.settings(), lambda session: session.find(location.root), location
+        )
 
     @staticmethod
     def _entry(location: Location, found: Found) -> Entry:
@@ -66,7 +68,7 @@ class Files:
         return entries
 
     def open_entry(self, entry: Entry) -> OpenFile:
-        return OpenFile(SESSIONS, self.options, entry)
+        return OpenFile(SESSIONS, self.options.settings(), entry)
 
     def read(self, entry: Entry) -> Data:
         """Read a whole file."""

@@ -153,7 +153,7 @@ class BulkOperations(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
                 result[number] = error
         if wanted:
             read = partial(read_many, wanted=list(wanted.values()), max_gap=max_gap)
-            found = SESSIONS.run(self.files.options, read, paths[0])
+            found = SESSIONS.run(self.files.options.settings(), read, paths[0])
             for number, each in zip(wanted, found, strict=True):
                 link = self.unstrip_protocol(paths[number])
                 result[number] = each if isinstance(each, bytes) else _os_error(each, link)
