@@ -31,6 +31,8 @@ class Sizes:
     million: Shape
     blocks: int
     """In a cache on disk, of 1 MiB each."""
+    requests: int
+    """To a server, of one kind."""
 
 
 FULL = Sizes(
@@ -46,6 +48,7 @@ FULL = Sizes(
     listed=Shape(100, 1000, 16),
     million=Shape(1000, 1000, 4096),
     blocks=200_000,
+    requests=8_000,
 )
 
 QUICK = Sizes(
@@ -61,6 +64,7 @@ QUICK = Sizes(
     listed=Shape(10, 1000, 512),
     million=Shape(20, 1000, 4096),
     blocks=2_000,
+    requests=2_000,
 )
 """To try whether the benchmarks run; the figures mean nothing."""
 
