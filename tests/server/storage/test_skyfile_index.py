@@ -9,8 +9,8 @@ import trio.testing
 
 from skymount.errors import StorageError
 from skymount.server.http_error import HttpError
-from skymount.server.storage.catalogue import Catalogue
 from skymount.server.storage.catalogue_rows import NewSkyfile
+from skymount.server.storage.local_catalogue import LocalCatalogue
 from skymount.server.storage.skyfile_index import SkyfileIndex
 from skymount.server.storage.skyfile_store import SkyfileStore
 from skymount.server.storage.skykey_store import SkykeyStore
@@ -30,14 +30,14 @@ def store(tmp_path: Path) -> Iterator[SkyfileStore]:
 
 
 @pytest.fixture
-def catalogue(tmp_path: Path, store: SkyfileStore) -> Iterator[Catalogue]:
-    opened = Catalogue.open(tmp_path, store)
+def catalogue(tmp_path: Path, store: SkyfileStore) -> Iterator[LocalCatalogue]:
+    opened = LocalCatalogue.open(tmp_path, store)
     yield opened
     opened.close()
 
 
 @pytest.fixture
-def index(tmp_path: Path, store: SkyfileStore, catalogue: Catalogue) -> SkyfileIndex:
+def index(tmp_path: Path, store: SkyfileStore, catalogue: LocalCatalogue) -> SkyfileIndex:
     return SkyfileIndex(store, catalogue, SkykeyStore.open(tmp_path), header_limit=len(METADATA))
 
 
@@ -65,7 +65,7 @@ async def test_metadata_that_is_too_long_for_a_header(
     assert (found.raw, found.header) == (longer, None)
 
 
-async def test_what_is_not_there(index: SkyfileIndex, catalogue: Catalogue) -> None:
+async def test_what_is_not_there(index: SkyfileIndex, catalogue: LocalCatalogue) -> None:
     """It is a 404, whatever it is asked for by."""
     await catalogue.repair()
     for asked in (index.find(ABSENT), index.load(ABSENT), index.sector(ABSENT.root)):
@@ -74,7 +74,7 @@ async def test_what_is_not_there(index: SkyfileIndex, catalogue: Catalogue) -> N
         assert refused.value.status == 404
 
 
-async def test_sectors(store: SkyfileStore, catalogue: Catalogue, index: SkyfileIndex) -> None:
+async def test_sectors(store: SkyfileStore, catalogue: LocalCatalogue, index: SkyfileIndex) -> None:
     """Those that were there at the start, and those that are added later."""
     content = b"z" * (SECTOR_SIZE + 5)
     first = put(store, content)
@@ -92,7 +92,7 @@ async def test_sectors(store: SkyfileStore, catalogue: Catalogue, index: Skyfile
 
 
 async def test_a_sector_is_asked_for_while_the_catalogue_is_made(
-    store: SkyfileStore, catalogue: Catalogue, index: SkyfileIndex
+    store: SkyfileStore, catalogue: LocalCatalogue, index: SkyfileIndex
 ) -> None:
     """The answer waits until it is known: 404 would be wrong."""
     link = put(store, b"hi")
@@ -107,7 +107,7 @@ async def test_a_sector_is_asked_for_while_the_catalogue_is_made(
 
 
 async def test_totals_follow_what_is_added(
-    store: SkyfileStore, catalogue: Catalogue, index: SkyfileIndex
+    store: SkyfileStore, catalogue: LocalCatalogue, index: SkyfileIndex
 ) -> None:
     """The number of skyfiles and their bytes, each counted once."""
     await catalogue.repair()
@@ -121,7 +121,7 @@ async def test_totals_follow_what_is_added(
 async def test_damaged_skyfile(
     tmp_path: Path,
     store: SkyfileStore,
-    catalogue: Catalogue,
+    catalogue: LocalCatalogue,
     index: SkyfileIndex,
     caplog: pytest.LogCaptureFixture,
 ) -> None:

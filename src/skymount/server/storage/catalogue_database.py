@@ -1,13 +1,13 @@
 """The tables of the catalogue, and every statement on them. Everything blocks."""
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from skymount.errors import MalformedError, StorageError
+from skymount.server.storage.catalogue_rows import CatalogueRow, Recorded
 from skymount.storage.sqlite import Database, Format
 from skymount.wire.skylink import Skylink
 
@@ -68,31 +68,6 @@ _OLDEST = (
     " WHERE stored < ? AND (stored, skylink) > (?, ?) ORDER BY stored, skylink LIMIT ?"  # a step
 )
 _COMPANIONS = ("", "-wal", "-shm", "-journal")
-
-
-@dataclass(frozen=True, slots=True)
-class CatalogueRow:
-    """What the catalogue says of a skyfile."""
-
-    skylink: Skylink
-    name: str
-    """Its beginning if it is long; empty when it is not known, as that of an encrypted one."""
-    size: int
-    disk: int
-    """Bytes on disk."""
-    files: int
-    """0 for a single file that is no directory."""
-    is_encrypted: bool
-    stored: float
-    """Seconds since 1970."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """A row to write, and the Merkle roots of the sectors besides the base sector."""
-
-    row: CatalogueRow
-    roots: Sequence[bytes]
 
 
 def is_damage(error: StorageError) -> bool:

@@ -18,11 +18,9 @@ from skymount.server.http import responses
 from skymount.server.http.query_params import parse_query
 from skymount.server.http.request_body import stream_body
 from skymount.server.http_error import HttpError, refuse_malformed
-from skymount.server.storage.catalogue import Catalogue
 from skymount.server.storage.catalogue_rows import NewSkyfile
 from skymount.server.storage.disk_errors import DiskFullError
-from skymount.server.storage.skyfile_store import SkyfileStore
-from skymount.server.storage.skykey_store import SkykeyStore
+from skymount.server.storage.interfaces import Catalogue, ContentStore, Skykeys
 from skymount.server.upload.multipart_reader import FormReader
 from skymount.server.upload.rules import PartList, UploadQuery, encode_upload_metadata
 from skymount.server.upload.sector_writer import SectorWriter, open_sector_writer
@@ -43,8 +41,8 @@ class UploadEndpoint:
     """The upload endpoint of one portal."""
 
     config: PortalConfig
-    store: SkyfileStore
-    skykeys: SkykeyStore
+    store: ContentStore
+    skykeys: Skykeys
     hashing: trio.CapacityLimiter  # threads, over all uploads
     catalogue: Catalogue
 
@@ -82,7 +80,7 @@ class UploadEndpoint:
         config = self.config
         form = FormReader(content_type, parts) if query.is_form else None
         body = stream_body(request, config.max_upload, config.body_timeout, failed=_FAILED)
-        keep, key = not query.dryrun, self._key(query)
+        keep, key = not query.dryrun, await self._key(query)
         async with open_sector_writer(self.store, self.hashing, keep=keep, key=key) as writer:
             async for data in body:
                 if form is None:
@@ -113,11 +111,11 @@ class UploadEndpoint:
             )
         return skylink
 
-    def _key(self, query: UploadQuery) -> SkyfileKey | None:
+    async def _key(self, query: UploadQuery) -> SkyfileKey | None:
         if not query.is_encrypted:
             return None
         try:
-            skykey = self.skykeys.find(name=query.skykey_name, key_id=query.skykey_id)
+            skykey = await self.skykeys.find(name=query.skykey_name, key_id=query.skykey_id)
         except MalformedError as error:
             raise MalformedError(f"unable to get skykey: {error}") from None
         return SkyfileKey.of(skykey, secrets.token_bytes(NONCE_SIZE))

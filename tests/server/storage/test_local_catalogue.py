@@ -12,10 +12,11 @@ import pytest
 import trio
 
 from skymount.errors import StorageError
-from skymount.server.storage.catalogue import CATALOGUE_FILE, Catalogue
 from skymount.server.storage.catalogue_mark import MARK_FILE
 from skymount.server.storage.catalogue_rows import NewSkyfile
-from skymount.server.storage.skyfile_store import SkyfileStore, StoredSkyfile
+from skymount.server.storage.local_catalogue import CATALOGUE_FILE, LocalCatalogue
+from skymount.server.storage.skyfile_store import SkyfileStore
+from skymount.server.storage.stored_skyfile import StoredSkyfile
 from skymount.wire.skylink import Skylink
 from tests.portal_process import portal_process
 from tests.server.http_client import Client, message_of
@@ -46,10 +47,10 @@ def directory_of(data: Path, link: str) -> Path:
 
 
 @contextmanager
-def opened(data: Path, store_type: type[SkyfileStore] = SkyfileStore) -> Iterator[Catalogue]:
+def opened(data: Path, store_type: type[SkyfileStore] = SkyfileStore) -> Iterator[LocalCatalogue]:
     store = store_type.open(data)
     try:
-        found = Catalogue.open(data, store)
+        found = LocalCatalogue.open(data, store)
         try:
             yield found
         finally:

@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -21,8 +20,9 @@ import trio
 
 from skymount.errors import StorageError
 from skymount.server.storage import catalogue_database, catalogue_mark
-from skymount.server.storage.catalogue_database import CatalogueDatabase, CatalogueRow
-from skymount.server.storage.catalogue_rows import NewSkyfile, of_disk, of_upload
+from skymount.server.storage.catalogue_database import CatalogueDatabase
+from skymount.server.storage.catalogue_reading import of_disk, of_upload
+from skymount.server.storage.catalogue_rows import CatalogueRow, ListPage, NewSkyfile
 from skymount.server.storage.skyfile_store import FORMAT, SHARDS, SkyfileStore
 from skymount.wire.skylink import Skylink
 
@@ -37,24 +37,13 @@ _PAUSE = 600.0  # seconds after which a repair that failed is tried again
 _BATCH = 50  # skyfiles that are read and written down together
 
 
-@dataclass(frozen=True, slots=True)
-class ListPage:
-    """Rows of the catalogue, and how many match in all."""
-
-    rows: tuple[CatalogueRow, ...]
-    total: int
-    is_complete: bool
-    unread: int
-    """Skyfiles on disk that are not in the catalogue yet, as far as that is known."""
-
-
 class _Batch:
     def __init__(self) -> None:
         self.skyfiles: list[NewSkyfile] = []
         self.done = trio.Event()
 
 
-class Catalogue:
+class LocalCatalogue:
     """The catalogue of one portal. Use `open` and `close`."""
 
     def __init__(self, path: Path, store: SkyfileStore) -> None:
@@ -71,7 +60,7 @@ class Catalogue:
         self._next_batch = _Batch()
 
     @classmethod
-    def open(cls, root: Path, store: SkyfileStore) -> "Catalogue":
+    def open(cls, root: Path, store: SkyfileStore) -> "LocalCatalogue":
         """Open the catalogue in a locked data directory. Never fails. Blocks."""
         catalogue = cls(root / FORMAT / CATALOGUE_FILE, store)
         catalogue_database.discard(root / FORMAT / _FORMER_FILE)
