@@ -21,6 +21,7 @@ from skymount.wire.skykey import Skykey
 from skymount.wire.skylink import Skylink
 
 _CACHE_SIZE = 16 << 20  # bytes of JSON that is kept parsed; about five times that in memory
+_SMALL_CACHE_SIZE = 16 << 20  # bytes of small skyfiles that are kept whole
 _CACHE_ENTRY_OVERHEAD = 2 << 10  # bytes
 _REPAIR_WAIT = 20.0  # seconds to wait for a catalogue that is not complete
 _NO_SKYKEY = (
@@ -53,12 +54,19 @@ class SkyfileIndex:
         self._cache: LRUCache[Skylink, ParsedSkyfile] = LRUCache(
             _CACHE_SIZE, getsizeof=lambda parsed: len(parsed.raw) + _CACHE_ENTRY_OVERHEAD
         )
+        self._small: LRUCache[Skylink, StoredSkyfile] = LRUCache(
+            _SMALL_CACHE_SIZE, getsizeof=lambda stored: stored.base.length + _CACHE_ENTRY_OVERHEAD
+        )
 
     async def find(self, skylink: Skylink) -> StoredSkyfile:
         """Return where the skyfile of a v1 skylink is stored; HttpError 404 when it is not here."""
-        found = await trio.to_thread.run_sync(self._store.find, skylink)
+        found = self._small.get(skylink)
         if found is None:
-            raise HttpError(404, "failed to fetch skylink: root not found")
+            found = await trio.to_thread.run_sync(self._store.find, skylink)
+            if found is None:
+                raise HttpError(404, "failed to fetch skylink: root not found")
+            if found.base.is_in_memory:
+                self._small[skylink] = found
         return found
 
     async def load(self, skylink: Skylink) -> ParsedSkyfile:
@@ -71,7 +79,10 @@ class SkyfileIndex:
         if cached is not None:
             return cached
         stored = await self.find(skylink)
-        parsed = await trio.to_thread.run_sync(self._read, stored, keys)
+        if stored.metadata.is_in_memory:
+            parsed = self._read(stored, keys)
+        else:
+            parsed = await trio.to_thread.run_sync(self._read, stored, keys)
         if len(parsed.raw) + _CACHE_ENTRY_OVERHEAD <= self._cache.maxsize and keys is self._keys:
             self._cache[skylink] = parsed
         return parsed
