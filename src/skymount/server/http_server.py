@@ -9,6 +9,7 @@ import trio
 from starlette.types import ASGIApp
 
 from skymount.errors import ConfigError
+from skymount.server import control
 from skymount.server.config import PortalConfig
 from skymount.server.http.access_rules import AccessRules
 from skymount.server.http.connection import Connection
@@ -34,7 +35,7 @@ async def serve(
     `on_listening` is called with its URL once it accepts connections. StorageError when the data
     directory cannot be used, ConfigError when the address cannot.
     """
-    async with open_local(config.data) as storage:
+    async with open_local(config.data, config.keep) as storage:
         with await trio.to_thread.run_sync(_listen, config, listener) as listening:
             # Accepted connections inherit it. It also ends one whose client reads nothing.
             timeout_ms = round(config.send_timeout * 1000)
@@ -42,7 +43,10 @@ async def serve(
             stop = trio.Event() if shutdown is None else shutdown
             rules = AccessRules.of(config, on_loopback=is_loopback(listening.getsockname()[0]))
             app = build_app(config, storage, rules)
-            await _run(config, app, listening, on_listening, stop, storage.background)
+            with control.listening(config.data) as commands:
+                taking: Callable[[], Awaitable[None]] = partial(control.serve, commands, storage)
+                background = (*storage.background, taking)
+                await _run(config, app, listening, on_listening, stop, background)
 
 
 def _listen(config: PortalConfig, listener: socket.socket | None) -> socket.socket:

@@ -39,6 +39,7 @@ from skymount.server.resolver import SkylinkResolver
 from skymount.server.storage.portal_storage import PortalStorage
 from skymount.server.storage.skyfile_index import SkyfileIndex
 from skymount.server.upload.endpoint import UploadEndpoint
+from skymount.server.upload.quota import Quota
 from skymount.wire import merkle
 from skymount.wire.dialect import PRESETS
 
@@ -54,10 +55,13 @@ def build_routes(config: PortalConfig, storage: PortalStorage) -> Iterator[Route
     store, skykeys, entries = storage.content, storage.skykeys, storage.entries
     catalogue, zone = storage.catalogue, storage.names
     index = SkyfileIndex(store, catalogue, skykeys, config.header_limit)
+    storage.retention.on_removal(index.forget)
     threads = (os.cpu_count() or 1) if merkle.COMPILED else 1  # else it holds the interpreter lock
     hashing = trio.CapacityLimiter(threads)
     resolver = SkylinkResolver(entries)
-    uploading = UploadEndpoint(config, store, skykeys, hashing, catalogue)
+    uploading = UploadEndpoint(
+        config, store, skykeys, hashing, catalogue, Quota(config.max_storage, catalogue)
+    )
     upload = uploading.post
     download = DownloadEndpoint(config, index, resolver)
     content = ContentPages(download, ContentHosts(config.content_host))
@@ -68,7 +72,7 @@ def build_routes(config: PortalConfig, storage: PortalStorage) -> Iterator[Route
     registry = RegistryEndpoints(config, entries, resolver)
     sectors = SectorEndpoints(index, resolver)
     skykey = SkykeyEndpoints(config, skykeys)
-    stats = StatsEndpoints(index, resolver, entries)
+    stats = StatsEndpoints(index, resolver, entries, storage.retention)
     yield _route("/", GET=home.get)
     yield _route("/-/registry", GET=registry_page.get)
     yield _route("/-/upload", POST=UploadForm(uploading, sessions).post)

@@ -22,6 +22,7 @@ from skymount.server.storage.catalogue_rows import NewSkyfile
 from skymount.server.storage.disk_errors import DiskFullError
 from skymount.server.storage.interfaces import Catalogue, ContentStore, Skykeys
 from skymount.server.upload.multipart_reader import FormReader
+from skymount.server.upload.quota import Quota, QuotaError, Reservation
 from skymount.server.upload.rules import PartList, UploadQuery, encode_upload_metadata
 from skymount.server.upload.sector_writer import SectorWriter, open_sector_writer
 from skymount.wire.base_sector import fits_inline
@@ -45,6 +46,7 @@ class UploadEndpoint:
     skykeys: Skykeys
     hashing: trio.CapacityLimiter  # threads, over all uploads
     catalogue: Catalogue
+    quota: Quota
 
     async def post(self, request: Request) -> Response:
         content_type = dict(request.scope["headers"]).get(b"content-type", b"").strip()
@@ -69,20 +71,33 @@ class UploadEndpoint:
     ) -> Skylink:
         """Store the body of a request; MalformedError, or HttpError 507 when the disk is full."""
         try:
-            return await self._receive(request, query, content_type, parts)
+            with self.quota.reserving() as room:
+                return await self._receive(request, query, content_type, parts, room)
+        except QuotaError as error:
+            raise HttpError(507, f"{_FAILED}{error}") from None
         except DiskFullError as error:
             _log.error("%s", error)
             raise HttpError(507, f"{_FAILED}the disk of this portal is full ({error})") from None
 
     async def _receive(
-        self, request: Request, query: UploadQuery, content_type: bytes, parts: PartList
+        self,
+        request: Request,
+        query: UploadQuery,
+        content_type: bytes,
+        parts: PartList,
+        room: Reservation,
     ) -> Skylink:
         config = self.config
         form = FormReader(content_type, parts) if query.is_form else None
         body = stream_body(request, config.max_upload, config.body_timeout, failed=_FAILED)
         keep, key = not query.dryrun, await self._key(query)
+        stated = request.headers.get("content-length", "")
+        if keep and stated.isdecimal() and int(stated) <= config.max_upload:
+            room.need(int(stated), is_encrypted=query.is_encrypted)
         async with open_sector_writer(self.store, self.hashing, keep=keep, key=key) as writer:
             async for data in body:
+                if keep:
+                    room.need(writer.size + len(data), is_encrypted=query.is_encrypted)
                 if form is None:
                     await writer.write(data)
                     continue
@@ -95,6 +110,8 @@ class UploadEndpoint:
             metadata = await trio.to_thread.run_sync(
                 encode_upload_metadata, query, parts, writer.size
             )
+            if keep:
+                room.need(len(metadata) + writer.size, is_encrypted=query.is_encrypted)
             with trio.CancelScope(shield=True):  # what is published is recorded, too
                 skylink = await self._publish(writer, metadata, query, parts)
         return skylink
