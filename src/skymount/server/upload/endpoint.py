@@ -7,6 +7,7 @@ follow after the last byte; then all of it is published in one step.
 import logging
 import secrets
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 from starlette.requests import Request
@@ -24,7 +25,7 @@ from skymount.server.storage.skyfile_index import SkyfileIndex
 from skymount.server.storage.skyfile_list import SkyfileList
 from skymount.server.upload.multipart_reader import FormReader
 from skymount.server.upload.rules import PartList, UploadQuery, encode_upload_metadata
-from skymount.server.upload.sector_writer import open_sector_writer
+from skymount.server.upload.sector_writer import UploadLimits, open_sector_writer
 from skymount.wire.dialect import PRESETS
 from skymount.wire.http.responses import UploadResult
 from skymount.wire.skyfile_encryption import SkyfileKey
@@ -44,7 +45,7 @@ class UploadEndpoint:
     store: ContentStore
     index: SkyfileIndex
     skykeys: Skykeys
-    hashing: trio.CapacityLimiter  # threads, over all uploads
+    limits: UploadLimits
     listed: SkyfileList
 
     async def post(self, request: Request) -> Response:
@@ -86,7 +87,7 @@ class UploadEndpoint:
         form = FormReader(content_type, parts) if query.is_form else None
         body = stream_body(request, config.max_upload, config.body_timeout, failed=_FAILED)
         keep, key = not query.dryrun, await self._key(query)
-        async with open_sector_writer(self.store, self.hashing, keep=keep, key=key) as writer:
+        async with open_sector_writer(self.store, self.limits, keep=keep, key=key) as writer:
             async for data in body:
                 if form is None:
                     await writer.write(data)
@@ -97,9 +98,8 @@ class UploadEndpoint:
                     await writer.write(content)
             if form is not None:
                 form.finish()
-            metadata = await trio.to_thread.run_sync(
-                encode_upload_metadata, query, parts, writer.size
-            )
+            encode = partial(encode_upload_metadata, query, parts, writer.size)
+            metadata = encode() if parts.is_short else await trio.to_thread.run_sync(encode)
             return await writer.finish(metadata)
 
     async def _key(self, query: UploadQuery) -> SkyfileKey | None:
