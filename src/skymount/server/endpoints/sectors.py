@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 
-import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -11,7 +10,12 @@ from skymount.server.http.query_params import check_timeout, number, parse_query
 from skymount.server.http_error import HttpError
 from skymount.server.resolver import SkylinkResolver
 from skymount.server.storage.skyfile_index import SkyfileIndex
-from skymount.server.storage.stored_range import StoredRange, read_chunks, read_range
+from skymount.server.storage.stored_range import (
+    StoredRange,
+    fetch_range,
+    read_chunks,
+    read_range,
+)
 from skymount.wire.http.responses import etag
 from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE
 
@@ -40,6 +44,8 @@ class SectorEndpoints:
         if caching.is_unchanged(request.headers, tag):
             return responses.StreamedResponse(304, headers, None, None)
         headers.append(("Content-Type", responses.JSON_TYPE))
+        if skyfile.metadata.is_in_memory:
+            return responses.BytesResponse(200, headers, read_range(skyfile.metadata))
         chunks = read_chunks(skyfile.metadata)
         return responses.StreamedResponse(200, headers, chunks, skyfile.metadata.length)
 
@@ -54,7 +60,7 @@ class SectorEndpoints:
             return responses.StreamedResponse(304, headers, None, None)
         size = skyfile.skylink.fetch_size
         used = replace(skyfile.base, length=min(size, skyfile.base.length))
-        base = await trio.to_thread.run_sync(read_range, used)
+        base = await fetch_range(used)
         return responses.BytesResponse(200, [*headers, _BINARY_TYPE], base.ljust(size, b"\0"))
 
     async def root(self, request: Request) -> Response:
@@ -78,7 +84,7 @@ class SectorEndpoints:
             return responses.StreamedResponse(304, headers, None, None)
         used = max(0, min(length, stored.length - offset))
         wanted = StoredRange(stored.source, stored.offset + offset, used)
-        data = await trio.to_thread.run_sync(read_range, wanted) if used else b""
+        data = await fetch_range(wanted) if used else b""
         return responses.BytesResponse(200, [*headers, _BINARY_TYPE], data.ljust(length, b"\0"))
 
 

@@ -34,7 +34,6 @@ _PREFIXES = frozenset(dialect.prefix for dialect in PRESETS.values())
 _AGENT_TOKENS = tuple(dialect.agent for dialect in PRESETS.values())
 _SKYKEY_ENDPOINTS = frozenset({"createskykey", "addskykey", "skykey", "skykeys", "deleteskykey"})
 _READ_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-_FIRST_ERROR = 400
 _DOWNLOADS = frozenset({"file", "hns", "hnsres"})  # first path segments, besides skylinks
 _SERVICE_WORKER = "service-worker"  # browsers send this header with a request for its script
 _WRONG_AGENT = (
@@ -211,7 +210,11 @@ class AccessMiddleware:
         path = scope["path"]
         if not is_page_path(path):
             yield "Origin"
-        if status >= _FIRST_ERROR and scope[HAS_PAGES] and scope["method"] in ("GET", "HEAD"):
+        if (
+            status >= caching.FIRST_ERROR
+            and scope[HAS_PAGES]
+            and scope["method"] in ("GET", "HEAD")
+        ):
             yield from vary(headers).split(", ")
         if self._rules.require_agent and needs_agent(path):
             yield "User-Agent"

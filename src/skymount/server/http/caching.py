@@ -16,7 +16,7 @@ IMMUTABLE = "public, max-age=31536000, immutable"
 REVALIDATED = "no-cache"
 """For what a registry entry or a name leads to now: kept, but asked about at each use."""
 _NOT_STORED = "no-store"
-_FIRST_ERROR = 400
+FIRST_ERROR = 400
 
 RawHeaders = list[tuple[bytes, bytes]]
 
@@ -51,7 +51,7 @@ def complete(status: int, headers: RawHeaders, depends_on: Iterable[str]) -> Raw
         if name == b"vary":
             names.update(each.strip() for each in value.decode("latin-1").split(","))
         elif name == b"cache-control":
-            control = value if status < _FIRST_ERROR else control
+            control = value if status < FIRST_ERROR else control
         else:
             kept.append((name, value))
     kept.append((b"cache-control", control))
