@@ -67,7 +67,7 @@ def test_the_list_says_size_and_number_of_files(alone: Client) -> None:
 
 
 def test_of_long_names_the_beginning_is_shown(alone: Client) -> None:
-    """B2: it can be searched; the list on disk has no more of it."""
+    """B2: it can be searched by more of it."""
     name = "long" + "n" * 50_000
     links = [alone.upload_file(name + str(number), b"") for number in range(20)]
     shown = page(alone, f"/?q=longnn&stored={links[0]}")
