@@ -32,7 +32,10 @@ async def written(store: SkyfileStore, content: bytes, piece: int, *, keep: bool
         for at in range(0, len(content), piece):
             await writer.write(content[at : at + piece])
         assert writer.size == len(content)
-        return await writer.finish(METADATA)
+        built, skylink = await writer.build(METADATA)
+        if keep:
+            await writer.publish(built, skylink)
+        return skylink
 
 
 def skylink_of(content: bytes) -> Skylink:

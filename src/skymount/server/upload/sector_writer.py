@@ -49,7 +49,7 @@ class UploadLimits:
 
 
 class SectorWriter:
-    """The content of one upload. Call `write`, and `finish` at the end."""
+    """The content of one upload. Call `write`; at the end `build`, and `publish` to keep it."""
 
     def __init__(
         self,
@@ -119,24 +119,25 @@ class SectorWriter:
             self._upload.put_sector(index, merkle.joined_root([groups]), bytes(part))
         return groups
 
-    async def finish(self, metadata: bytes) -> Skylink:
-        """Return the skylink of content and metadata; store both unless it is a dry run."""
+    async def build(self, metadata: bytes) -> tuple[BuiltSkyfile, Skylink]:
+        """Return what to `publish`, once all of the content is written."""
         is_small = fits_inline(len(metadata), self.size)
         if not is_small and (self._buffer or not self._groups):
             await self._start_part()
         for _ in range(_IN_FLIGHT):
             await self._in_flight.acquire()
         if is_small and self._key is None and self.size <= _QUICK_SIZE:
-            return await self._in_publishing_thread(lambda: self._publish(*self._build(metadata)))
-        built, skylink = await self._in_thread(
-            self._build if is_small else self._build_large, metadata
+            return self._build_small(metadata)
+        build = self._build_small if is_small else self._build_large
+        return await self._in_thread(build, metadata)
+
+    async def publish(self, built: BuiltSkyfile, skylink: Skylink) -> None:
+        """Make the skyfile visible and durable."""
+        await trio.to_thread.run_sync(
+            self._publish, built, skylink, limiter=self._limits.publishing
         )
-        return await self._in_publishing_thread(lambda: self._publish(built, skylink))
 
-    async def _in_publishing_thread(self, work: Callable[[], Skylink]) -> Skylink:
-        return await trio.to_thread.run_sync(work, limiter=self._limits.publishing)
-
-    def _build(self, metadata: bytes) -> tuple[BuiltSkyfile, Skylink]:
+    def _build_small(self, metadata: bytes) -> tuple[BuiltSkyfile, Skylink]:
         payload = bytes(self._buffer)
         if self._groups and self._upload is not None:
             payload = self._upload.take_parts() + payload
@@ -158,13 +159,11 @@ class SectorWriter:
         built = BuiltSkyfile(base, tuple(spilled), roots)
         return built, Skylink.v1(merkle.sector_root(base), used)
 
-    def _publish(self, built: BuiltSkyfile, skylink: Skylink) -> Skylink:
-        if self._keep:
-            if self._upload is None:
-                self._upload = self._store.begin()
-            self._upload.publish(skylink, built)
-            self.close()
-        return skylink
+    def _publish(self, built: BuiltSkyfile, skylink: Skylink) -> None:
+        if self._upload is None:
+            self._upload = self._store.begin()
+        self._upload.publish(skylink, built)
+        self.close()
 
     def close(self) -> None:
         if self._upload is not None:
@@ -176,7 +175,7 @@ class SectorWriter:
 async def open_sector_writer(
     store: ContentStore, limits: UploadLimits, *, keep: bool, key: SkyfileKey | None = None
 ) -> AsyncIterator[SectorWriter]:
-    """Receive one upload, encrypted if a key is given. Without `finish` nothing of it is kept."""
+    """Receive one upload, encrypted if a key is given. Without `publish` nothing of it is kept."""
     writer: SectorWriter | None = None
     try:
         async with trio.open_nursery() as nursery:
