@@ -1,0 +1,78 @@
+"""Keeps portals from being upstream of themselves.
+
+Each portal with upstreams has an identity, which is new at each start. Its requests to upstream
+carry it, and those of all portals whose requests it has seen: all that depend on it. A portal
+refuses requests that carry its own identity.
+"""
+
+import secrets
+from collections.abc import Awaitable, Callable
+
+from cachetools import LRUCache
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from skymount.server.http_error import HttpError
+
+HEADER = "Skymount-Downstream"
+
+_IDENTITY = 16  # characters
+_REMEMBERED = 64  # portals downstream
+_TEXT = f"this portal is upstream of itself ({HEADER})"
+
+
+class Loops:
+    """Which portals depend on this one."""
+
+    def __init__(self, changed: Callable[[str], None]) -> None:
+        """`changed` is called with the value of the header whenever it is another one."""
+        self._own = secrets.token_hex(_IDENTITY // 2)
+        self._downstream: LRUCache[str, None] = LRUCache(_REMEMBERED)
+        self._changed = changed
+        changed(self.header)
+
+    @property
+    def header(self) -> str:
+        return ",".join((self._own, *self._downstream))
+
+    def note(self, text: str) -> None:
+        """Remember what a request carries; HttpError if it comes from this very portal."""
+        given = [each.strip() for each in text.split(",")][: _REMEMBERED + 1]
+        if self._own in given:
+            raise HttpError(508, _TEXT)
+        new = [each for each in given if _is_identity(each) and each not in self._downstream]
+        for each in new:
+            self._downstream[each] = None
+        if new:
+            self._changed(self.header)
+
+
+def _is_identity(text: str) -> bool:
+    return len(text) == _IDENTITY and text.isascii() and text.isalnum()
+
+
+class LoopMiddleware:
+    """Refuses requests that this portal has caused itself."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        loops: Loops,
+        on_error: Callable[[Request, HttpError], Awaitable[Response]],
+    ) -> None:
+        self._app = app
+        self._loops = loops
+        self._on_error = on_error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            request = Request(scope, receive)
+            try:
+                for text in request.headers.getlist(HEADER):
+                    self._loops.note(text)
+            except HttpError as error:
+                response = await self._on_error(request, error)
+                await response(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
