@@ -9,8 +9,8 @@ and `_task_group`. The version of hypercorn is pinned for that; check these afte
 
 import logging
 import socket
-from collections.abc import Awaitable, Callable
-from contextlib import closing, suppress
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
@@ -30,10 +30,7 @@ from skymount.server.config import PortalConfig
 from skymount.server.http.access_rules import AccessRules
 from skymount.server.http.framing import StrictConnection
 from skymount.server.routes import build_app
-from skymount.server.storage.entry_store import EntryStore
-from skymount.server.storage.skyfile_list import SkyfileList
-from skymount.server.storage.skyfile_store import SkyfileStore
-from skymount.server.storage.skykey_store import SkykeyStore
+from skymount.server.storage.local_storage import open_local
 from skymount.wire.http.host import is_loopback
 
 _log = logging.getLogger(__name__)
@@ -56,26 +53,15 @@ async def serve(
     `on_listening` is called with its URL once it accepts connections. StorageError when the data
     directory cannot be used, ConfigError when the address cannot.
     """
-    store = await trio.to_thread.run_sync(SkyfileStore.open, config.data)
-    try:
-        skykeys = await trio.to_thread.run_sync(SkykeyStore.open, config.data)
-        entries = await trio.to_thread.run_sync(EntryStore.open, config.data)
-        listed = await trio.to_thread.run_sync(SkyfileList.open, config.data, store)
-        opening = partial(_listen, config, listener)
-        with (
-            closing(entries),
-            closing(listed),
-            await trio.to_thread.run_sync(opening) as listening,
-        ):
+    async with open_local(config.data) as storage:
+        with await trio.to_thread.run_sync(_listen, config, listener) as listening:
             # Accepted connections inherit it. It also ends one whose client reads nothing.
             timeout_ms = round(config.send_timeout * 1000)
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
             stop = trio.Event() if shutdown is None else shutdown
             rules = AccessRules.of(config, on_loopback=is_loopback(listening.getsockname()[0]))
-            app = build_app(config, store, skykeys, entries, listed, rules)
-            await _run(config, app, listening, on_listening, stop, listed.repair)
-    finally:
-        store.close()
+            app = build_app(config, storage, rules)
+            await _run(config, app, listening, on_listening, stop, storage.background)
 
 
 def _listen(config: PortalConfig, listener: socket.socket | None) -> socket.socket:
@@ -175,7 +161,7 @@ async def _run(
     listening: socket.socket,
     on_listening: Callable[[str], None],
     shutdown: trio.Event,
-    background: Callable[[], Awaitable[None]],
+    background: Iterable[Callable[[], Awaitable[None]]],
 ) -> None:
     """Accept connections, and run `background` meanwhile.
 
@@ -205,7 +191,8 @@ async def _run(
                 start = partial(trio.serve_listeners, handle, [listener])
                 await accepting.start(partial(start, handler_nursery=handlers))
                 on_listening(_url(listening))
-                handlers.start_soon(background)
+                for task in background:
+                    handlers.start_soon(task)
                 await shutdown.wait()
                 accepting.cancel_scope.cancel()
         finally:

@@ -40,12 +40,8 @@ from skymount.server.pages.registry_page import RegistryPage
 from skymount.server.pages.sessions import Sessions
 from skymount.server.pages.upload_form import UploadForm
 from skymount.server.resolver import SkylinkResolver
-from skymount.server.storage.entry_store import EntryStore
+from skymount.server.storage.portal_storage import PortalStorage
 from skymount.server.storage.skyfile_index import SkyfileIndex
-from skymount.server.storage.skyfile_list import SkyfileList
-from skymount.server.storage.skyfile_store import SkyfileStore
-from skymount.server.storage.skykey_store import SkykeyStore
-from skymount.server.storage.zone_file import ZoneFile
 from skymount.server.upload.endpoint import UploadEndpoint
 from skymount.wire import merkle
 from skymount.wire.dialect import PRESETS
@@ -84,14 +80,10 @@ def _route(path: str, **handlers: Handler) -> Route:
     return Route(path, MethodRouter(handlers))
 
 
-def build_routes(
-    config: PortalConfig,
-    store: SkyfileStore,
-    skykeys: SkykeyStore,
-    entries: EntryStore,
-    listed: SkyfileList,
-) -> Iterator[Route]:
+def build_routes(config: PortalConfig, storage: PortalStorage) -> Iterator[Route]:
     """Yield every route. The first that matches a path answers it."""
+    store, skykeys, entries = storage.content, storage.skykeys, storage.entries
+    listed, zone = storage.listed, storage.names
     index = SkyfileIndex(store, skykeys, config.header_limit)
     threads = (os.cpu_count() or 1) if merkle.COMPILED else 1  # else it holds the interpreter lock
     hashing = trio.CapacityLimiter(threads)
@@ -100,7 +92,6 @@ def build_routes(
     upload = uploading.post
     download = DownloadEndpoint(config, index, resolver)
     content = ContentPages(download, ContentHosts(config.content_host))
-    zone = ZoneFile(config.data)
     hns = HnsEndpoints(zone, content.get)
     sessions = Sessions(config.password)
     home = HomePage(config, sessions, store, listed)
@@ -181,17 +172,10 @@ async def _error(
     return responses.error(status, message, headers)
 
 
-def build_app(
-    config: PortalConfig,
-    store: SkyfileStore,
-    skykeys: SkykeyStore,
-    entries: EntryStore,
-    listed: SkyfileList,
-    rules: AccessRules,
-) -> ASGIApp:
+def build_app(config: PortalConfig, storage: PortalStorage, rules: AccessRules) -> ASGIApp:
     """Return the ASGI application of one portal."""
     app = Starlette(
-        routes=list(build_routes(config, store, skykeys, entries, listed)),
+        routes=list(build_routes(config, storage)),
         exception_handlers={
             HttpError: _on_http_error,
             HTTPException: _on_routing_error,

@@ -12,7 +12,8 @@ import pytest
 import trio
 
 from skymount.server.storage.skyfile_list import LIST_FILE, SkyfileList
-from skymount.server.storage.skyfile_store import SkyfileStore, StoredSkyfile
+from skymount.server.storage.skyfile_store import SkyfileStore
+from skymount.server.storage.stored_skyfile import StoredSkyfile
 from skymount.wire.skylink import Skylink
 from tests.portal_process import portal_process
 from tests.server.http_client import Client, message_of

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from skymount.errors import StorageError
-from skymount.server.storage.skyfile_store import SkyfileStore, list_sectors
+from skymount.server.storage.skyfile_store import SkyfileStore
 from skymount.server.storage.stored_range import read_range
+from skymount.server.storage.stored_skyfile import list_sectors
 from skymount.wire import merkle
 from skymount.wire.skylink import SECTOR_SIZE
 from tests.server.storage.stored import METADATA, put
@@ -58,6 +59,7 @@ def test_a_crash_before_the_rename_leaves_nothing(
         with pytest.raises(StorageError, match="cannot store an upload: crash"):
             put(store, b"hi")
     assert list(store.skylinks()) == []
+    store.begin().put_sector(0, bytes(32), b"half of an upload")
     assert list((tmp_path / "v1" / "incoming").iterdir())
     store.close()
     store = SkyfileStore.open(tmp_path)
@@ -143,3 +145,15 @@ def test_the_directory_is_private(tmp_path: Path) -> None:
     made = [tmp_path / "new", *(tmp_path / "new").rglob("*")]
     assert [path for path in made if path.stat().st_mode & 0o077] == []
     assert any(path.name == "base" for path in made)
+
+
+def test_what_is_removed_is_gone_at_once(tmp_path: Path) -> None:
+    """Nothing of it is left; what is not there is no error."""
+    store = SkyfileStore.open(tmp_path)
+    kept, removed = put(store, b"kept"), put(store, b"z" * (SECTOR_SIZE + 5))
+    assert store.remove(removed)
+    assert not store.remove(removed)
+    assert store.find(removed) is None
+    assert list(store.skylinks()) == [kept]
+    assert not list((tmp_path / "v1" / "incoming").iterdir())
+    store.close()

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from skymount.errors import MalformedError, StorageError
 from skymount.server.http import responses
 from skymount.server.http_error import HttpError
-from skymount.server.storage.zone_file import ZoneFile
+from skymount.server.storage.interfaces import Names
 from skymount.wire.hns import DomainRecord, SkylinkRecord, encode_resolution, parse_domain
 
 _log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ _name_error = partial(HttpError, plain_text=True)
 class HnsEndpoints:
     """The endpoints of one portal's names."""
 
-    zone: ZoneFile
+    zone: Names
     download: Callable[[Request], Awaitable[Response]]
 
     async def resolve(self, request: Request) -> Response:

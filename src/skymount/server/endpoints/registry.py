@@ -12,7 +12,7 @@ from skymount.server.http.query_params import Params, form_params, number
 from skymount.server.http.request_body import read_body
 from skymount.server.http_error import HttpError, refuse_malformed
 from skymount.server.resolver import SkylinkResolver
-from skymount.server.storage.entry_store import EntryStore
+from skymount.server.storage.interfaces import Entries
 from skymount.wire.http.responses import encode_resolved
 from skymount.wire.registry_entry import (
     UPDATE_LIMIT,
@@ -32,7 +32,7 @@ class RegistryEndpoints:
     """The registry endpoints of one portal."""
 
     config: PortalConfig
-    entries: EntryStore
+    entries: Entries
     resolver: SkylinkResolver
 
     async def get(self, request: Request) -> Response:

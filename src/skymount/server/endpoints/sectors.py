@@ -60,6 +60,6 @@ class SectorEndpoints:
             raise HttpError(400, f"offset and length go beyond the sector of {SECTOR_SIZE} bytes")
         stored = await self.index.sector(root)
         used = max(0, min(length, stored.length - offset))
-        wanted = StoredRange(stored.file, stored.offset + offset, used)
+        wanted = StoredRange(stored.source, stored.offset + offset, used)
         data = await trio.to_thread.run_sync(read_range, wanted) if used else b""
         return responses.BytesResponse(200, [_BINARY_TYPE], data.ljust(length, b"\0"))

@@ -17,8 +17,8 @@ from skymount.server.http_error import HttpError
 from skymount.server.pages.listing import page_number
 from skymount.server.pages.rendering import render_page
 from skymount.server.pages.sessions import TOKEN_FIELD, Sessions
+from skymount.server.storage.interfaces import ContentStore
 from skymount.server.storage.skyfile_list import ListPage, SkyfileList
-from skymount.server.storage.skyfile_store import SkyfileStore
 from skymount.wire.skylink import Skylink
 
 ROWS = 50
@@ -47,7 +47,7 @@ class HomePage:
 
     config: PortalConfig
     sessions: Sessions
-    store: SkyfileStore
+    store: ContentStore
     listed: SkyfileList
 
     async def get(self, request: Request) -> Response:

@@ -1,6 +1,7 @@
 """Finds what is stored: skyfiles by skylink, with their metadata cached, and sectors by root."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import trio
@@ -8,15 +9,14 @@ from cachetools import LRUCache
 
 from skymount.errors import MalformedError, StorageError
 from skymount.server.http_error import HttpError
-from skymount.server.storage.skyfile_store import (
+from skymount.server.storage.interfaces import ContentStore, Skykeys
+from skymount.server.storage.stored_range import StoredRange, read_range
+from skymount.server.storage.stored_skyfile import (
     Sector,
-    SkyfileStore,
     StoredSkyfile,
     decrypt_layout,
     list_sectors,
 )
-from skymount.server.storage.skykey_store import SkykeyStore
-from skymount.server.storage.stored_range import StoredRange, read_range
 from skymount.wire.metadata import Metadata, fits_header, parse_metadata
 from skymount.wire.skyfile_encryption import pick_key
 from skymount.wire.skykey import Skykey
@@ -45,10 +45,10 @@ class ParsedSkyfile:
 class SkyfileIndex:
     """The index of one portal."""
 
-    def __init__(self, store: SkyfileStore, skykeys: SkykeyStore, header_limit: int) -> None:
+    def __init__(self, store: ContentStore, skykeys: Skykeys, header_limit: int) -> None:
         self._store = store
         self._skykeys = skykeys
-        self._keys: tuple[Skykey, ...] = ()
+        self._keys: Sequence[Skykey] = ()
         self._header_limit = header_limit
         self._cache: LRUCache[Skylink, ParsedSkyfile] = LRUCache(
             _CACHE_SIZE, getsizeof=lambda parsed: len(parsed.raw) + _CACHE_ENTRY_OVERHEAD
@@ -67,7 +67,7 @@ class SkyfileIndex:
 
     async def load(self, skylink: Skylink) -> ParsedSkyfile:
         """Return a skyfile with its metadata; HttpError 404, or 500 when its skykey is missing."""
-        keys = self._skykeys.all()
+        keys = await self._skykeys.all()
         if keys is not self._keys:
             self._forget_encrypted()
             self._keys = keys
@@ -85,7 +85,7 @@ class SkyfileIndex:
         for skylink in [link for link, item in self._cache.items() if item.stored.is_encrypted]:
             del self._cache[skylink]
 
-    def _read(self, stored: StoredSkyfile, keys: tuple[Skykey, ...]) -> ParsedSkyfile:
+    def _read(self, stored: StoredSkyfile, keys: Sequence[Skykey]) -> ParsedSkyfile:
         if stored.is_encrypted:
             key = pick_key(stored.layout, keys)
             if key is None:

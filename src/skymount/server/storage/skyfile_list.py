@@ -18,7 +18,8 @@ import msgspec
 import trio
 
 from skymount.errors import MalformedError, StorageError
-from skymount.server.storage.skyfile_store import FORMAT, SkyfileStore
+from skymount.server.storage.interfaces import ContentStore
+from skymount.server.storage.skyfile_store import FORMAT
 from skymount.server.storage.stored_range import read_range
 from skymount.storage.sqlite import Database, Format
 from skymount.wire.metadata import INTEGER_LIMIT, parse_metadata
@@ -89,14 +90,14 @@ _decode_names = msgspec.json.Decoder(_Names).decode
 class SkyfileList:
     """The list of one portal. Use `open` and `close`."""
 
-    def __init__(self, store: SkyfileStore, database: Database) -> None:
+    def __init__(self, store: ContentStore, database: Database) -> None:
         self._store = store
         self._database = database
         self._missing: list[Skylink] | None = None  # None: not known yet
         self._comparing = trio.Lock()
 
     @classmethod
-    def open(cls, root: Path, store: SkyfileStore) -> "SkyfileList":
+    def open(cls, root: Path, store: ContentStore) -> "SkyfileList":
         """Open the list in a locked data directory; one that is damaged is made anew. Blocks."""
         path = root / FORMAT / LIST_FILE
         try:
@@ -178,11 +179,10 @@ class SkyfileList:
             found = self._store.find(skylink)
             if found is None:
                 return None
-            stored = now or found.base.file.stat().st_mtime
+            stored = now or found.parts.stored_at()
             is_encrypted = found.is_encrypted
             if is_encrypted:
-                sizes = (path.stat().st_size for path in found.base.file.parent.iterdir())
-                size = min(sum(sizes), INTEGER_LIMIT - 1)
+                size = min(found.parts.size(), INTEGER_LIMIT - 1)
             else:
                 size = found.layout.filesize
                 name, files = _describe(read_range(found.metadata))

@@ -19,10 +19,9 @@ from skymount.server.http.query_params import parse_query
 from skymount.server.http.request_body import stream_body
 from skymount.server.http_error import HttpError, refuse_malformed
 from skymount.server.storage.disk_errors import DiskFullError
+from skymount.server.storage.interfaces import ContentStore, Skykeys
 from skymount.server.storage.skyfile_index import SkyfileIndex
 from skymount.server.storage.skyfile_list import SkyfileList
-from skymount.server.storage.skyfile_store import SkyfileStore
-from skymount.server.storage.skykey_store import SkykeyStore
 from skymount.server.upload.multipart_reader import FormReader
 from skymount.server.upload.rules import PartList, UploadQuery, encode_upload_metadata
 from skymount.server.upload.sector_writer import open_sector_writer
@@ -42,9 +41,9 @@ class UploadEndpoint:
     """The upload endpoint of one portal."""
 
     config: PortalConfig
-    store: SkyfileStore
+    store: ContentStore
     index: SkyfileIndex
-    skykeys: SkykeyStore
+    skykeys: Skykeys
     hashing: trio.CapacityLimiter  # threads, over all uploads
     listed: SkyfileList
 
@@ -86,7 +85,7 @@ class UploadEndpoint:
         config = self.config
         form = FormReader(content_type, parts) if query.is_form else None
         body = stream_body(request, config.max_upload, config.body_timeout, failed=_FAILED)
-        keep, key = not query.dryrun, self._key(query)
+        keep, key = not query.dryrun, await self._key(query)
         async with open_sector_writer(self.store, self.hashing, keep=keep, key=key) as writer:
             async for data in body:
                 if form is None:
@@ -103,11 +102,11 @@ class UploadEndpoint:
             )
             return await writer.finish(metadata)
 
-    def _key(self, query: UploadQuery) -> SkyfileKey | None:
+    async def _key(self, query: UploadQuery) -> SkyfileKey | None:
         if not query.is_encrypted:
             return None
         try:
-            skykey = self.skykeys.find(name=query.skykey_name, key_id=query.skykey_id)
+            skykey = await self.skykeys.find(name=query.skykey_name, key_id=query.skykey_id)
         except MalformedError as error:
             raise MalformedError(f"unable to get skykey: {error}") from None
         return SkyfileKey.of(skykey, secrets.token_bytes(NONCE_SIZE))

@@ -1,0 +1,20 @@
+"""All that a portal keeps, wherever that is."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from skymount.server.storage.interfaces import ContentStore, Entries, Names, Skykeys
+from skymount.server.storage.skyfile_list import SkyfileList
+
+
+@dataclass(frozen=True, slots=True)
+class PortalStorage:
+    """What a portal serves from and stores into."""
+
+    content: ContentStore
+    entries: Entries
+    skykeys: Skykeys
+    names: Names
+    listed: SkyfileList
+    background: tuple[Callable[[], Awaitable[None]], ...] = ()
+    """Run while the portal does."""
