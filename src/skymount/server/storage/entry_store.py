@@ -17,7 +17,7 @@ from skymount import file_permissions
 from skymount.errors import MalformedError, RevisionError, StorageError
 from skymount.server.storage.disk_errors import disk_errors
 from skymount.storage import atomic_file, sqlite
-from skymount.wire.registry_entry import Entry, SignedEntry, check_update
+from skymount.wire.registry_entry import Entry, SignedEntry, check_update, entry_id
 
 ENTRIES_FILE = "entries.sqlite3"
 
@@ -147,6 +147,10 @@ class EntryStore:
                 return _read(self._reader, entry)
 
         return await trio.to_thread.run_sync(find, limiter=self._reader_thread)
+
+    async def read(self, public_key: bytes, tweak: bytes) -> SignedEntry | None:
+        """Return the entry of a public key and a hashed data key; None when there is none."""
+        return await self.find(entry_id(public_key, tweak))
 
     async def keys(self, after: bytes, count: int) -> list[bytes]:
         """Return the next public keys that have entries, in order."""

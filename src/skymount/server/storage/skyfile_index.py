@@ -106,6 +106,8 @@ class SkyfileIndex:
                 self._roots = await trio.to_thread.run_sync(self._index)
         found = self._roots.get(root)
         if found is None:
+            found = await trio.to_thread.run_sync(self._store.find_sector, root)
+        if found is None:
             raise HttpError(404, "failed to fetch root: root not found")
         return found
 

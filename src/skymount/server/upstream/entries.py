@@ -20,7 +20,7 @@ from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.registry.entry_reader import EntryReader
 from skymount.portal.registry.posting import Posting
 from skymount.server.http_error import HttpError
-from skymount.server.storage.entry_store import EntryStore
+from skymount.server.storage.interfaces import Entries
 from skymount.server.upstream.failures import upstream_errors
 from skymount.wire.registry_entry import SignedEntry, check_update, entry_id
 from skymount.wire.registry_proof import verified_hops
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 class UpstreamEntries:
     """The entries of upstream portals, kept in a store."""
 
-    def __init__(self, portals: Portals, store: EntryStore) -> None:
+    def __init__(self, portals: Portals, store: Entries) -> None:
         self._portals = portals
         self._store = store
         self._reader = EntryReader(portals, None)
@@ -73,10 +73,19 @@ class UpstreamEntries:
             await self._keep(hops)
         return await self._store.find(entry)
 
+    async def keys(self, after: bytes, count: int) -> list[bytes]:
+        return await self._store.keys(after, count)
+
+    async def entries_of(self, public_key: bytes, after: bytes, count: int) -> list[SignedEntry]:
+        return await self._store.entries_of(public_key, after, count)
+
+    async def count(self) -> int:
+        return await self._store.count()
+
     async def update(self, signed: SignedEntry) -> None:
         """Post an entry to upstream, and keep it once one of them has taken it.
 
-        Errors are those of `EntryStore.update`; HttpError if upstream cannot take it now.
+        Errors are those of `Entries.update`; HttpError if upstream cannot take it now.
         """
         signed.verify()
         kept = await self._store.find(signed.id)

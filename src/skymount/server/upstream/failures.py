@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import trio
 
-from skymount.errors import BadContentError, NotFoundError, PortalError, PortalTimeoutError
+from skymount.errors import DisprovedError, NotFoundError, PortalError, PortalTimeoutError
 from skymount.server.http_error import HttpError
 
 LONGEST_WAIT = 60.0
@@ -19,9 +19,9 @@ def http_error(error: PortalError, *, absent: str) -> HttpError:
     """Return what a request is answered with; `absent` is the text if there is no such thing."""
     if isinstance(error, NotFoundError):
         return HttpError(404, absent)
-    if isinstance(error, BadContentError):
+    if isinstance(error, DisprovedError):
         _log.warning("upstream: not served: %s", error)
-        return HttpError(502, f"upstream sent something that is not the content: {error}")
+        return HttpError(502, f"upstream sent something else: {error}")
     status = 504 if isinstance(error, PortalTimeoutError) else 502
     return HttpError(status, f"upstream cannot be asked: {error}")
 

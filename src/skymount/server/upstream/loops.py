@@ -6,13 +6,13 @@ refuses requests that carry its own identity.
 """
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from cachetools import LRUCache
-from starlette.requests import Request
-from starlette.responses import Response
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from skymount.server.http import responses
 from skymount.server.http_error import HttpError
 
 HEADER = "Skymount-Downstream"
@@ -53,26 +53,18 @@ def _is_identity(text: str) -> bool:
 
 
 class LoopMiddleware:
-    """Refuses requests that this portal has caused itself."""
+    """ASGI middleware that refuses requests which this portal has caused itself."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        loops: Loops,
-        on_error: Callable[[Request, HttpError], Awaitable[Response]],
-    ) -> None:
+    def __init__(self, app: ASGIApp, loops: Loops) -> None:
         self._app = app
         self._loops = loops
-        self._on_error = on_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            request = Request(scope, receive)
             try:
-                for text in request.headers.getlist(HEADER):
+                for text in Headers(scope=scope).getlist(HEADER):
                     self._loops.note(text)
             except HttpError as error:
-                response = await self._on_error(request, error)
-                await response(scope, receive, send)
+                await responses.of_http_error(error)(scope, receive, send)
                 return
         await self._app(scope, receive, send)

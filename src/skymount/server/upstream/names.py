@@ -9,6 +9,8 @@ from skymount.portal.client import hns
 from skymount.portal.client.base import PortalReader
 from skymount.portal.failover.portals import Portals
 from skymount.server.http_error import HttpError
+from skymount.server.storage.interfaces import Names
+from skymount.server.storage.zone_file import Zone
 from skymount.server.upstream.failures import upstream_errors
 from skymount.wire.hns import DomainRecord
 
@@ -18,14 +20,23 @@ _log = logging.getLogger(__name__)
 
 
 class UpstreamNames:
-    """The domains of upstream portals; the last answers are remembered while the portal runs."""
+    """The names of a portal, and those of upstream portals, whose last answers are remembered."""
 
-    def __init__(self, portals: Portals) -> None:
+    def __init__(self, portals: Portals, own: Names) -> None:
         self._portals = portals
+        self._own = own
         self._seen: LRUCache[str, DomainRecord] = LRUCache(_REMEMBERED)
 
+    def current(self) -> Zone:
+        return self._own.current()
+
     async def find(self, domain: str) -> DomainRecord | None:
-        """Return the record of a domain in canonical form; None if upstream knows none."""
+        """Return the record of a domain, the portal's own before that of upstream; errors are those
+        of `Names.find`, and HttpError if upstream cannot tell.
+        """
+        found = await self._own.find(domain)
+        if found is not None:
+            return found
         try:
             with upstream_errors(""):
                 record = await self._portals.first(partial(_record, domain=domain))
@@ -34,7 +45,7 @@ class UpstreamNames:
                 self._seen.pop(domain, None)
                 return None
             if domain not in self._seen:
-                raise
+                raise HttpError(error.status, error.message, plain_text=True) from None
             _log.warning("%s: the last good answer is served: %s", domain, error.message)
             return self._seen[domain]
         self._seen[domain] = record

@@ -81,27 +81,32 @@ class PayloadBytes:
     name: str
     threads: WaitingThreads
     open_file: Callable[[], Awaitable[ContentFile]]
+    wait_for_disk: Callable[[], Awaitable[None]]
+    """Waits until what was fetched before can be kept."""
 
     def open(self) -> "_OpenPayload":
         return self.threads.run(self._open, _ABSENT)
 
     async def _open(self) -> "_OpenPayload":
         file = await self.open_file()
-        return _OpenPayload(self.threads, file, trio.lowlevel.current_trio_token())
+        return _OpenPayload(self, file, trio.lowlevel.current_trio_token())
 
 
 @dataclass(frozen=True, slots=True)
 class _OpenPayload:
-    threads: WaitingThreads
+    source: PayloadBytes
     file: ContentFile
     token: trio.lowlevel.TrioToken
 
     def read(self, offset: int, length: int) -> bytes:
-        return bytes(self.threads.run(partial(self._read, offset, length), _ABSENT))
+        return bytes(self.source.threads.run(partial(self._read, offset, length), _ABSENT))
 
     async def _read(self, offset: int, length: int) -> Data:
         found = self.file.ready(offset, length)
-        return await self.file.wait(offset, length) if found is None else found
+        if found is not None:
+            return found
+        await self.source.wait_for_disk()
+        return await self.file.wait(offset, length)
 
     def close(self) -> None:
         """Close the file, from any thread, or from the event loop."""

@@ -6,6 +6,7 @@ and encrypted content are read sector by sector.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -128,7 +129,8 @@ class RemoteSkyfile:
     @property
     def payload(self) -> StoredBytes:
         get = partial(self._all.open_payload, self._skylink)
-        return PayloadBytes(str(self._skylink), self._all.threads, get)
+        wait = self._all.sectors.wait_for_disk
+        return PayloadBytes(str(self._skylink), self._all.threads, get, wait)
 
     @property
     def extension(self) -> StoredBytes:
@@ -155,7 +157,7 @@ class RemoteSkyfile:
     def stored_at(self) -> float:
         return time.time()
 
-    def _sectors(self, roots: partial[bytes]) -> StoredBytes:
+    def _sectors(self, roots: Callable[[], bytes]) -> StoredBytes:
         return JoinedSectors(str(self._skylink), self._all.threads, self._all.sectors, roots)
 
 

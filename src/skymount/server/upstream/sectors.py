@@ -51,6 +51,7 @@ def base_key(skylink: Skylink) -> BlockKey:
 
 
 def sector_key(root: bytes) -> BlockKey:
+    """Return the key of any other sector."""
     return BlockKey(root.hex(), SECTOR_SIZE, SECTOR_SIZE, 0)
 
 
@@ -102,7 +103,9 @@ class SectorCache:
 
     async def wait_for_disk(self) -> None:
         """Wait until the disk has caught up with what was fetched."""
-        while self._queue.queued_bytes > QUEUED:
+        while True:
+            if self._queue.queued_bytes <= QUEUED:
+                break
             await trio.sleep(_QUEUE_POLL)
 
     async def _get(self, key: BlockKey, fetch: Callable[[], Awaitable[Data]]) -> Data:
@@ -137,7 +140,7 @@ class SectorCache:
             error = problem
         except MalformedError as problem:
             error = BadContentError(str(problem))
-        except Exception as problem:  # a bug must not end the portal
+        except Exception as problem:  # noqa: BLE001  # a bug must not end the portal
             error = PortalError(f"fetching failed: {problem!r}")
             _log.exception("%s: fetching failed", key.skylink)
         finally:
