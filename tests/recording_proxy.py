@@ -1,4 +1,4 @@
-"""A proxy before a portal that counts what passes, and changes it as it is told. Runs in threads."""
+"""A proxy before a portal: it counts what passes, and changes it as it is told. In threads."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -47,8 +47,10 @@ def _handler(proxy: RecordingProxy, client: httpx.Client) -> type[BaseHTTPReques
                 return
             length = int(self.headers.get("Content-Length") or 0)
             body = self.rfile.read(length)
-            headers = [(k, v) for k, v in self.headers.items() if k.lower() not in ("host",)]
-            answer = client.request(self.command, proxy.target + self.path, content=body, headers=headers)
+            headers = [(k, v) for k, v in self.headers.items() if k.lower() != "host"]
+            answer = client.request(
+                self.command, proxy.target + self.path, content=body, headers=headers
+            )
             sent = proxy.change(self.path, answer.content)
             proxy.record(self.command, self.path, len(sent))
             self.send_response_only(answer.status_code)
@@ -61,9 +63,9 @@ def _handler(proxy: RecordingProxy, client: httpx.Client) -> type[BaseHTTPReques
             self.end_headers()
             self.wfile.write(sent)
 
-        do_HEAD = do_POST = do_GET
+        do_HEAD = do_POST = do_GET  # noqa: N815  # names of the base class
 
-        def log_message(self, format: str, *args: Any) -> None:
+        def log_message(self, *args: Any) -> None:
             pass
 
     return Handler

@@ -1,5 +1,6 @@
 """Portals with `--upstream`, as processes: what they fetch, keep, serve and refuse."""
 
+import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ import httpx
 import pytest
 
 from skymount.wire.skylink import Skylink
-from tests.portal_process import PortalProcess, portal_process
+from tests.portal_process import PortalProcess, portal_command, portal_environment, portal_process
 from tests.recording_proxy import RecordingProxy, recording_proxy
 from tests.server.http_client import Client, message_of
 from tests.server.registry_entries import get, link_of, post, put, question, signed
@@ -57,6 +58,7 @@ def mirror_of(data: Path, *urls: str, size: str = "1 GiB") -> Iterator[Client]:
 
 
 def test_readers_share_what_is_fetched(large: str, proxy: RecordingProxy, tmp_path: Path) -> None:
+    """U2: all who read the same at once share one fetch of each unit."""
     with mirror_of(tmp_path / "mirror", proxy.url) as mirror:
 
         def read(_: int) -> bytes:
@@ -75,7 +77,7 @@ def test_readers_share_what_is_fetched(large: str, proxy: RecordingProxy, tmp_pa
 def test_what_was_seen_reads_without_upstream(
     large: str, at_origin: Client, proxy: RecordingProxy, tmp_path: Path
 ) -> None:
-    """Also after a restart of the mirror; what was not seen is no 404 then."""
+    """U3: also after a restart of the mirror; what was not seen is no 404 then."""
     unseen = at_origin.upload_file("unseen.txt", b"never read through the mirror")
     put(at_origin, signed("seen", bytes(34), 3))
     with mirror_of(tmp_path / "mirror", proxy.url) as mirror:
@@ -95,6 +97,8 @@ def test_what_was_seen_reads_without_upstream(
 
 
 def test_nothing_of_a_lie_is_served(large: str, proxy: RecordingProxy, tmp_path: Path) -> None:
+    """U1, U7: neither of a base sector nor of a payload; nor is it kept."""
+
     def flip(target: str, body: bytes) -> bytes:
         middle = len(body) // 2
         return body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :] if body else body
@@ -117,7 +121,7 @@ def test_nothing_of_a_lie_is_served(large: str, proxy: RecordingProxy, tmp_path:
 def test_entries_are_never_rolled_back(
     origin: PortalProcess, at_origin: Client, proxy: RecordingProxy, tmp_path: Path
 ) -> None:
-    """A revision that was served is the least that is served later, whatever upstream has."""
+    """U4: a revision that was served is the least that is served later, whatever upstream has."""
     old, new = signed("shared", b"through the mirror", 5), signed("shared", b"at upstream", 7)
     with mirror_of(tmp_path / "mirror", proxy.url) as mirror:
         put(mirror, old)
@@ -167,12 +171,15 @@ def test_names_that_move_are_followed(
 def test_encrypted_content_is_passed_on(
     at_origin: Client, proxy: RecordingProxy, tmp_path: Path
 ) -> None:
-    """Its sectors are, and a mirror that has the skykey decrypts them."""
+    """U5: its sectors are, and a mirror that has the skykey decrypts them."""
     key = at_origin.post("/svc/createskykey", data={"name": "mirrored", "type": "public-id"})
     content = LARGE[: 5 * MIB]
     link = at_origin.upload_file("secret.bin", content, skykeyname="mirrored")
     with mirror_of(tmp_path / "mirror", proxy.url) as mirror:
-        for path in (f"/svc/basesector/{link}", f"/svc/root?root={Skylink.parse(link).root.hex()}&offset=0&length=64"):
+        for path in (
+            f"/svc/basesector/{link}",
+            f"/svc/root?root={Skylink.parse(link).root.hex()}&offset=0&length=64",
+        ):
             assert mirror.get(path).content == at_origin.get(path).content
         assert mirror.get(f"/{link}").status_code == 500
         mirror.post("/svc/addskykey", data={"skykey": key.json()["skykey"]})
@@ -182,19 +189,20 @@ def test_encrypted_content_is_passed_on(
 
 
 def test_what_is_kept_is_bounded(at_origin: Client, origin: PortalProcess, tmp_path: Path) -> None:
-    links = [
-        at_origin.upload_file(f"{n}.bin", LARGE[n:]) for n in range(4)
-    ]
+    """U3: the size that is given holds."""
+    links = [at_origin.upload_file(f"{n}.bin", LARGE[n:]) for n in range(4)]
     with mirror_of(tmp_path / "mirror", origin.url, size="32 MiB") as mirror:
         for n, link in enumerate(links):
             assert mirror.get(f"/{link}").content == LARGE[n:]
-    kept = [path.stat().st_size for path in (tmp_path / "mirror/v1/upstream").rglob("*") if path.is_file()]
+    kept = [
+        path.stat().st_size
+        for path in (tmp_path / "mirror/v1/upstream").rglob("*")
+        if path.is_file()
+    ]
     assert 8 * MIB < sum(kept) <= 33 * MIB
 
 
-def test_damage_on_disk_is_fetched_again(
-    large: str, proxy: RecordingProxy, tmp_path: Path
-) -> None:
+def test_damage_on_disk_is_fetched_again(large: str, proxy: RecordingProxy, tmp_path: Path) -> None:
     with mirror_of(tmp_path / "mirror", proxy.url) as mirror:
         assert mirror.get(f"/{large}/large.bin").content == LARGE
     for path in (tmp_path / "mirror/v1/upstream/content/v1").glob("*/*"):
@@ -208,7 +216,7 @@ def test_damage_on_disk_is_fetched_again(
 
 
 def test_a_portal_upstream_of_itself_says_so(proxy: RecordingProxy, tmp_path: Path) -> None:
-    """At once, also where another portal is between."""
+    """U6: at once, also where another portal is between."""
     with mirror_of(tmp_path / "first", proxy.url) as first:
         proxy.target = str(first.base_url).rstrip("/")
         assert_loop(first, ABSENT)
@@ -227,7 +235,7 @@ def assert_loop(client: Client, link: str) -> None:
 def test_what_no_upstream_has_is_absent(
     origin: PortalProcess, proxy: RecordingProxy, tmp_path: Path
 ) -> None:
-    """Only if all of them say so."""
+    """U7: only if all of them say so."""
     with mirror_of(tmp_path / "mirror", origin.url, proxy.url) as mirror:
         for expected in (404, 502):
             assert mirror.get(f"/{ABSENT}").status_code == expected
@@ -246,4 +254,23 @@ def test_uploads_stay_here(at_origin: Client, origin: PortalProcess, tmp_path: P
         assert at_origin.get(f"/{link}").status_code == 404
 
 
-def test_wrong_options(tmp_path: Path) -> None: ...
+def test_wrong_options(tmp_path: Path) -> None:
+    data = ("--data", str(tmp_path))
+    assert "bad portal URL" in refused_start(*data, "--upstream", "http://user@x")
+    assert "32 MiB" in refused_start(*data, "--upstream-cache", "1 MiB")
+    assert "not a size" in refused_start(*data, "--upstream-cache", "much")
+
+
+def refused_start(*args: str) -> str:
+    """Run a portal that must not start; return what it says."""
+    done = subprocess.run(
+        portal_command("serve", "--listen", "127.0.0.1:0", *args),
+        capture_output=True,
+        text=True,
+        env=portal_environment(),
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode in (1, 2)
+    assert "Traceback" not in done.stderr
+    return done.stderr

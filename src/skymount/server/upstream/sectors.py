@@ -151,10 +151,10 @@ class SectorCache:
         return await self._portals.first(lambda client: client.sector(root, SECTOR_SIZE))
 
     async def _fetch_base(self, skylink: Skylink) -> bytes:
-        if skylink.offset:  # a packed sector: only all of it can be proved
-            whole = await self._fetch_sector(skylink.root)
-            return whole[skylink.offset : skylink.offset + skylink.fetch_size]
         try:
+            if skylink.offset:  # a packed sector: only all of it can be proved
+                whole = await self._fetch_sector(skylink.root)
+                return whole[skylink.offset : skylink.offset + skylink.fetch_size]
             return await self._portals.first(partial(_base_from, skylink=skylink))
         except (NotFoundError, RequestRefusedError):
             return await self._rebuilt(skylink)
