@@ -33,6 +33,8 @@ class Sizes:
     """Skylinks that are listed one after the other."""
     blocks: int
     """In a cache on disk, of 1 MiB each."""
+    requests: int
+    """To a server, of one kind."""
 
 
 FULL = Sizes(
@@ -49,6 +51,7 @@ FULL = Sizes(
     million=Shape(1000, 1000, 4096),
     looked_at=100_000,
     blocks=200_000,
+    requests=8_000,
 )
 
 QUICK = Sizes(
@@ -65,6 +68,7 @@ QUICK = Sizes(
     million=Shape(20, 1000, 4096),
     looked_at=500,
     blocks=2_000,
+    requests=2_000,
 )
 """To try whether the benchmarks run; the figures mean nothing."""
 

@@ -1,34 +1,18 @@
-"""Listens, accepts connections and stops; the only importer of hypercorn.
-
-hypercorn's own serving loop cannot stop while a client does not read, and its connections outlive
-their clients. So this module runs its own loop, and overrides methods of hypercorn that are
-private: of `H11Protocol` the attribute `connection` and the methods `_check_protocol` and
-`_create_stream`, of `TCPServer` the method `_read_data` and the attributes `protocol`, `idle_task`
-and `_task_group`. The version of hypercorn is pinned for that; check these after an update.
-"""
+"""Opens the data directory, listens, accepts connections and stops."""
 
 import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, cast
 
-import h11
 import trio
-from hypercorn.config import Config
-from hypercorn.events import Event, Updated
-from hypercorn.protocol.h11 import H11Protocol
-from hypercorn.trio.tcp_server import TCPServer
-from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.typing import ASGIFramework, ConnectionState
-from hypercorn.utils import wrap_app
 from starlette.types import ASGIApp
 
 from skymount.errors import ConfigError
 from skymount.server.config import PortalConfig
 from skymount.server.http.access_rules import AccessRules
-from skymount.server.http.framing import StrictConnection
+from skymount.server.http.connection import Connection
 from skymount.server.routes import build_app
 from skymount.server.storage.local_storage import open_local
 from skymount.server.storage.portal_storage import PortalStorage
@@ -37,8 +21,6 @@ from skymount.wire.http.host import is_loopback
 _log = logging.getLogger(__name__)
 
 _BACKLOG = 128  # connections waiting to be accepted
-_HEADERS_LIMIT = 64 << 10  # bytes of a request line and its headers
-_REQUESTS_PER_CONNECTION = 1_000_000  # a mount keeps its connections for days
 
 
 async def serve(
@@ -102,75 +84,6 @@ def _url(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _hypercorn_config(config: PortalConfig) -> Config:
-    log = logging.getLogger(f"{__name__}.hypercorn")
-    log.setLevel(logging.ERROR)
-    settings = Config()
-    settings.errorlog = log
-    settings.accesslog = None
-    settings.include_server_header = False
-    settings.h11_max_incomplete_size = _HEADERS_LIMIT
-    settings.keep_alive_timeout = config.idle_timeout
-    settings.keep_alive_max_requests = _REQUESTS_PER_CONNECTION
-    return settings
-
-
-class _Http1(H11Protocol):
-    """hypercorn's HTTP/1.1, without upgrades to WebSocket and HTTP/2, and with strict framing.
-
-    No endpoint needs an upgrade, and hypercorn fails on malformed ones instead of refusing them.
-    Requests to upgrade are ignored, as a server may; the preface of HTTP/2 gets an error.
-    """
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        limit = self.config.h11_max_incomplete_size
-        self.connection = StrictConnection(h11.SERVER, max_incomplete_event_size=limit)
-
-    async def _check_protocol(self, event: h11.Request) -> None:
-        pass
-
-    async def _create_stream(self, request: h11.Request) -> None:
-        headers = [(name, value) for name, value in request.headers if name != b"upgrade"]
-        if len(headers) != len(request.headers):
-            request = h11.Request(
-                method=request.method,
-                target=request.target,
-                headers=headers,
-                http_version=request.http_version,
-            )
-        await super()._create_stream(request)
-
-
-class _Connection(TCPServer):
-    """hypercorn's connection, HTTP/1.1 only, which ends at once when the client has closed it."""
-
-    _has_ended = False
-
-    async def _read_data(self) -> None:
-        wrapper = self.protocol
-        wrapper.protocol = _Http1(
-            self.app,
-            self.config,
-            self.context,
-            self._task_group,
-            wrapper.state,
-            wrapper.ssl,
-            wrapper.client,
-            wrapper.server,
-            wrapper.send,
-        )
-        await super()._read_data()
-        self._has_ended = True
-        await self.idle_task.stop()
-
-    async def protocol_send(self, event: Event) -> None:
-        if self._has_ended and isinstance(event, Updated):  # nobody read the response
-            return
-        with suppress(trio.BusyResourceError):  # the connection is being closed
-            await super().protocol_send(event)
-
-
 async def _run(
     config: PortalConfig,
     app: ASGIApp,
@@ -181,23 +94,21 @@ async def _run(
 ) -> None:
     """Accept connections, and run `background` meanwhile.
 
-    At `shutdown` running requests get `grace`; then streams are closed.
+    At `shutdown` running requests get `grace`; then their connections are closed.
     """
-    wrapped = wrap_app(cast(ASGIFramework, app), 0, "asgi")
-    settings, context = _hypercorn_config(config), WorkerContext(None)
-    streams: set[trio.SocketStream] = set()
+    connections: set[Connection] = set()
     none_left = trio.Event()
 
     async def handle(stream: trio.SocketStream) -> None:
-        streams.add(stream)
+        connection = Connection(stream, app, config.idle_timeout)
+        connections.add(connection)
         try:
-            typed = cast(trio.SSLStream[trio.SocketStream], stream)
-            await _Connection(wrapped, settings, context, ConnectionState({}), typed)
-        except* Exception:  # noqa: BLE001  # a bug in one must not end the portal
+            await connection.serve()
+        except Exception:  # noqa: BLE001  # a bug in one must not end the portal
             _log.exception("a connection failed")
         finally:
-            streams.discard(stream)
-            if context.terminated.is_set() and not streams:
+            connections.discard(connection)
+            if not connections:
                 none_left.set()
 
     async with trio.open_nursery() as handlers:
@@ -212,11 +123,13 @@ async def _run(
                 await shutdown.wait()
                 accepting.cancel_scope.cancel()
         finally:
-            await context.terminated.set()
+            for connection in connections:
+                connection.stop()
             with trio.CancelScope(shield=True):
-                if streams:
+                if connections:
+                    none_left = trio.Event()
                     with trio.move_on_after(config.grace):
                         await none_left.wait()
-                for stream in list(streams):
-                    await stream.aclose()
+                for connection in list(connections):
+                    await connection.stream.aclose()
             handlers.cancel_scope.cancel()
