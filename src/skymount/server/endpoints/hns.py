@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from skymount.errors import MalformedError, StorageError
-from skymount.server.http import responses
+from skymount.server.http import caching, responses
 from skymount.server.http_error import HttpError
 from skymount.server.storage.interfaces import Names
 from skymount.wire.hns import DomainRecord, SkylinkRecord, encode_resolution, parse_domain
@@ -38,7 +38,7 @@ class HnsEndpoints:
             path = record.path.removeprefix("/")
         path_params = {"link": str(record.skylink), "path": path}
         scope = {**request.scope, "path_params": path_params}
-        return await self.download(Request(scope, request.receive))
+        return caching.revalidated(await self.download(Request(scope, request.receive)))
 
     async def _find(self, request: Request) -> DomainRecord:
         try:

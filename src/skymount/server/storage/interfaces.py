@@ -1,12 +1,13 @@
 """What the portal needs of whatever keeps its data: content, entries, skykeys, names.
 
-`skyfile_store`, `entry_store`, `skykey_store` and `zone_file` keep them on this disk. Functions
-that are not async block: async code calls them in a thread.
+`skyfile_store`, `local_catalogue`, `entry_store`, `skykey_store` and `zone_file` keep them on this
+disk. Functions that are not async block: async code calls them in a thread.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
+from skymount.server.storage.catalogue_rows import CatalogueRow, ListPage, NewSkyfile
 from skymount.server.storage.stored_range import StoredRange
 from skymount.server.storage.stored_skyfile import BuiltSkyfile, StoredSkyfile
 from skymount.server.storage.zone_file import Zone
@@ -40,16 +41,36 @@ class ContentStore(Protocol):
     def find(self, skylink: Skylink) -> StoredSkyfile | None: ...
 
     def find_sector(self, root: bytes) -> StoredRange | None:
-        """Return a sector that is of none of the `skylinks`, by its Merkle root."""
+        """Return a sector that the catalogue does not have, by its Merkle root."""
 
     def remove(self, skylink: Skylink) -> bool:
         """Remove a skyfile; return whether it was here."""
 
-    def skylinks(self) -> Iterator[Skylink]:
-        """Yield all skyfiles, in no order."""
 
-    def totals(self) -> tuple[int, int]:
-        """Return the number of skyfiles, and their bytes."""
+class Catalogue(Protocol):
+    """What is stored. StorageError from every method but `add`."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it has all that is stored; else what it does not have may be stored."""
+
+    async def wait_complete(self) -> None: ...
+
+    async def add(self, new: NewSkyfile) -> None:
+        """Record a skyfile that was stored just now. A failure is logged, and repaired later."""
+
+    async def find(self, skylink: Skylink) -> CatalogueRow | None: ...
+
+    async def skylinks_with(self, root: bytes) -> list[Skylink]:
+        """Return some skyfiles that have the sector of a Merkle root."""
+
+    async def totals(self) -> tuple[int, int]:
+        """Return the number of skyfiles, and their bytes on disk."""
+
+    async def page(self, search: str, start: int, count: int) -> ListPage:
+        """Return rows from `start` on, newest first, whose name contains a text, or whose skylink
+        it is.
+        """
 
 
 class Entries(Protocol):

@@ -36,12 +36,6 @@ class SkyfileParts(Protocol):
     def encrypted_roots(self) -> bytes:
         """Return the roots of the payload's sectors if it is encrypted: the fan-out is secret."""
 
-    def size(self) -> int:
-        """Return how many bytes are kept in all."""
-
-    def stored_at(self) -> float:
-        """Return when it was stored, in seconds since 1970."""
-
 
 @dataclass(frozen=True, slots=True)
 class BuiltSkyfile:

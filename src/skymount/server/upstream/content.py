@@ -1,6 +1,5 @@
 """The content of a portal that has upstreams: what is stored here, else what upstream has."""
 
-from collections.abc import Iterator
 from functools import partial
 
 from skymount.server.http_error import HttpError
@@ -19,7 +18,7 @@ _ABSENT_ROOT = "failed to fetch root: root not found"
 class UpstreamContent:
     """The skyfiles of a store, and those of upstream portals. Calls block, for threads.
 
-    What is written, listed and counted is the store's.
+    What is written is the store's.
     """
 
     def __init__(self, store: ContentStore, remote: RemoteSkyfiles) -> None:
@@ -31,12 +30,6 @@ class UpstreamContent:
 
     def remove(self, skylink: Skylink) -> bool:
         return self._store.remove(skylink)
-
-    def skylinks(self) -> Iterator[Skylink]:
-        return self._store.skylinks()
-
-    def totals(self) -> tuple[int, int]:
-        return self._store.totals()
 
     def find(self, skylink: Skylink) -> StoredSkyfile | None:
         """Return a skyfile; None if upstream has none, HttpError if that cannot be told."""
