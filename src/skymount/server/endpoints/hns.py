@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 from urllib.parse import unquote
 
-import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -48,8 +47,7 @@ class HnsEndpoints:
             reason = error if isinstance(error, MalformedError) else "not valid UTF-8"
             raise _name_error(400, f"Handshake error: {reason}") from None
         try:
-            zone = await trio.to_thread.run_sync(self.zone.current)
-            record = zone.find(domain)
+            record = await self.zone.find(domain)
         except StorageError as error:
             _log.error("%s", error)
             raise _name_error(500, "Handshake error: the zone cannot be used") from None

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from skymount.server.storage.catalogue_rows import CatalogueRow, ListPage, NewSkyfile
+from skymount.server.storage.stored_range import StoredRange
 from skymount.server.storage.stored_skyfile import BuiltSkyfile, StoredSkyfile
 from skymount.server.storage.zone_file import Zone
+from skymount.wire.hns import DomainRecord
 from skymount.wire.registry_entry import SignedEntry
 from skymount.wire.skykey import Kind, Skykey
 from skymount.wire.skylink import Skylink
@@ -50,6 +52,9 @@ class ContentStore(Protocol):
 
     def find(self, skylink: Skylink) -> StoredSkyfile | None: ...
 
+    def find_sector(self, root: bytes) -> StoredRange | None:
+        """Return a sector that the catalogue does not have, by its Merkle root."""
+
     def remove(self, skylink: Skylink) -> bool:
         """Remove a skyfile; return whether it was here."""
 
@@ -85,6 +90,9 @@ class Entries(Protocol):
 
     async def find(self, entry: bytes) -> SignedEntry | None:
         """Return the entry of a 32-byte id, as in a v2 skylink; None when there is none."""
+
+    async def read(self, public_key: bytes, tweak: bytes) -> SignedEntry | None:
+        """Return the entry of a public key and a hashed data key; None when there is none."""
 
     async def update(self, signed: SignedEntry) -> None:
         """Store an entry, durable once this returns; BadSignatureError, MalformedError, or
@@ -122,4 +130,9 @@ class Names(Protocol):
     """The names of a portal."""
 
     def current(self) -> Zone:
-        """Return the zone as it is now; StorageError."""
+        """Return the zone as it is now; blocks; StorageError."""
+
+    async def find(self, domain: str) -> DomainRecord | None:
+        """Return the record of a domain in canonical form, None if there is none; StorageError, or
+        MalformedError if it cannot be used.
+        """

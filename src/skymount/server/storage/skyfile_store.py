@@ -27,9 +27,10 @@ from pathlib import Path
 from skymount import file_permissions
 from skymount.errors import MalformedError, StorageError
 from skymount.server.storage.disk_errors import disk_errors
-from skymount.server.storage.stored_range import StoredFile
+from skymount.server.storage.stored_range import StoredFile, StoredRange
 from skymount.server.storage.stored_skyfile import SMALL_SIZE, BuiltSkyfile, StoredSkyfile
 from skymount.storage import atomic_file
+from skymount.wire.base_sector import Layout
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 
 FORMAT = "v1"
@@ -133,6 +134,9 @@ class SkyfileStore:
             except FileNotFoundError:
                 return None
         return StoredSkyfile.of(skylink, start, size, _Directory(directory))
+
+    def find_sector(self, root: bytes) -> StoredRange | None:
+        """Return nothing: all sectors here are of skyfiles."""
 
     def skylinks(self, shard: int) -> Iterator[Skylink]:
         """Yield the skylinks of a shard, in no order. Other names on disk are skipped."""
@@ -242,6 +246,9 @@ class _Directory:
     @property
     def extension(self) -> StoredFile:
         return StoredFile(self.path / EXTENSION)
+
+    def encrypted_payload(self, fanout: StoredRange, layout: Layout) -> StoredFile:
+        return self.payload
 
     def encrypted_roots(self) -> bytes:
         with disk_errors("read stored content"):
