@@ -44,8 +44,9 @@ class Upload(Protocol):
 class ContentStore(Protocol):
     """The skyfiles of a portal: each complete or absent. StorageError from every method."""
 
-    takes_parts: bool
-    """Whether uploads take parts of a sector; then less of it is in memory."""
+    @property
+    def takes_parts(self) -> bool:
+        """Whether uploads take parts of a sector; then less of it is in memory."""
 
     def begin(self) -> Upload:
         """Begin an upload, to be closed."""
