@@ -117,13 +117,15 @@ def mount_helper(
 
     call = parse_call(source, directory, ",".join(options), is_sloppy=sloppy)
     if call.user:
-        _become(call.user)
+        _become(call.user, directory)
     if not fake:
         mount.main(list(call.arguments), prog_name="skymount mount", standalone_mode=False)
 
 
-def _become(name: str) -> None:
-    """Take on the identity and the home of a user."""
+def _become(name: str, directory: str) -> None:
+    """Take on the identity and the home of a user, who may mount over an automount of root's."""
+    from skymount.fs.mountpoint import mounted_at, resolve
+
     try:
         user = pwd.getpwnam(name)
     except KeyError:
@@ -131,6 +133,9 @@ def _become(name: str) -> None:
     if os.geteuid() != user.pw_uid:
         if os.geteuid() != 0:
             raise ConfigError(f"setuid={name}: only root may mount for another user")
+        mounted = mounted_at(resolve(directory))
+        if mounted is not None and mounted.is_automount:
+            os.chown(directory, user.pw_uid, user.pw_gid)
         os.initgroups(name, user.pw_gid)
         os.setgid(user.pw_gid)
         os.setuid(user.pw_uid)
