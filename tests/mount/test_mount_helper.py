@@ -150,3 +150,6 @@ def test_a_mount_for_a_user(machine: Machine, site: Site) -> None:
     assert output([*nobody, "cat", path / "skylinks" / site.skylink / "one byte"]) == b"x"
     assert (home / ".local/state/skymount").stat().st_uid == NOBODY
     assert run([*namespace.prefix, "ls", path]).returncode != 0  # not even root
+    words = ["umount", path]
+    done = run([*nobody, *SKYMOUNT, *words], env=box.env | {"HOME": str(home)}, cwd=home)
+    assert (done.returncode, done.stderr) == (0, "")  # it finds the daemon, and waits for it
