@@ -56,7 +56,6 @@ to a worker process, whose start takes 0.1 s.
 _PATIENCE = 2.0
 """Seconds after which a portal that takes nothing is left, once enough others have a document."""
 
-_CACHE = 64 << 20  # bytes of documents' text kept in memory, with what each takes besides
 _TEXT_OVERHEAD = 512  # bytes that a cached text takes besides its characters
 
 Text = bytes | LongText
@@ -106,10 +105,13 @@ class Documents:
         reader: ContentReader,
         portals: Portals,
         policy: VerifyPolicy = VerifyPolicy.AVAILABLE,
-        cache: int = _CACHE,
+        *,
+        cache: int,
         writes: WritePolicy = WritePolicy.ANY,
     ) -> None:
-        """`writes` says how many portals must have a document that is written."""
+        """`cache` bounds the texts kept in memory, in bytes, with what each takes besides; `writes`
+        says how many portals must have a document that is written.
+        """
         self._entries = entries
         self._reader = reader
         self._portals = portals

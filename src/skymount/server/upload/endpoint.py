@@ -18,14 +18,13 @@ from skymount.server.http import responses
 from skymount.server.http.query_params import parse_query
 from skymount.server.http.request_body import stream_body
 from skymount.server.http_error import HttpError, refuse_malformed
+from skymount.server.storage.catalogue_rows import NewSkyfile
 from skymount.server.storage.disk_errors import DiskFullError
-from skymount.server.storage.skyfile_index import SkyfileIndex
-from skymount.server.storage.skyfile_list import SkyfileList
-from skymount.server.storage.skyfile_store import SkyfileStore
-from skymount.server.storage.skykey_store import SkykeyStore
+from skymount.server.storage.interfaces import Catalogue, ContentStore, Skykeys
 from skymount.server.upload.multipart_reader import FormReader
 from skymount.server.upload.rules import PartList, UploadQuery, encode_upload_metadata
-from skymount.server.upload.sector_writer import open_sector_writer
+from skymount.server.upload.sector_writer import SectorWriter, open_sector_writer
+from skymount.wire.base_sector import fits_inline
 from skymount.wire.dialect import PRESETS
 from skymount.wire.http.responses import UploadResult
 from skymount.wire.skyfile_encryption import SkyfileKey
@@ -42,11 +41,10 @@ class UploadEndpoint:
     """The upload endpoint of one portal."""
 
     config: PortalConfig
-    store: SkyfileStore
-    index: SkyfileIndex
-    skykeys: SkykeyStore
+    store: ContentStore
+    skykeys: Skykeys
     hashing: trio.CapacityLimiter  # threads, over all uploads
-    listed: SkyfileList
+    catalogue: Catalogue
 
     async def post(self, request: Request) -> Response:
         content_type = dict(request.scope["headers"]).get(b"content-type", b"").strip()
@@ -71,14 +69,10 @@ class UploadEndpoint:
     ) -> Skylink:
         """Store the body of a request; MalformedError, or HttpError 507 when the disk is full."""
         try:
-            skylink = await self._receive(request, query, content_type, parts)
+            return await self._receive(request, query, content_type, parts)
         except DiskFullError as error:
             _log.error("%s", error)
             raise HttpError(507, f"{_FAILED}the disk of this portal is full ({error})") from None
-        if not query.dryrun:
-            await self.index.add(skylink)
-            await self.listed.add(skylink)
-        return skylink
 
     async def _receive(
         self, request: Request, query: UploadQuery, content_type: bytes, parts: PartList
@@ -86,7 +80,7 @@ class UploadEndpoint:
         config = self.config
         form = FormReader(content_type, parts) if query.is_form else None
         body = stream_body(request, config.max_upload, config.body_timeout, failed=_FAILED)
-        keep, key = not query.dryrun, self._key(query)
+        keep, key = not query.dryrun, await self._key(query)
         async with open_sector_writer(self.store, self.hashing, keep=keep, key=key) as writer:
             async for data in body:
                 if form is None:
@@ -101,13 +95,27 @@ class UploadEndpoint:
             metadata = await trio.to_thread.run_sync(
                 encode_upload_metadata, query, parts, writer.size
             )
-            return await writer.finish(metadata)
+            with trio.CancelScope(shield=True):  # what is published is recorded, too
+                skylink = await self._publish(writer, metadata, query, parts)
+        return skylink
 
-    def _key(self, query: UploadQuery) -> SkyfileKey | None:
+    async def _publish(
+        self, writer: SectorWriter, metadata: bytes, query: UploadQuery, parts: PartList
+    ) -> Skylink:
+        skylink = await writer.finish(metadata)
+        if not query.dryrun:
+            name, files = parts.summary(query)
+            is_small = fits_inline(len(metadata), writer.size)
+            await self.catalogue.add(
+                NewSkyfile(skylink, name, files, writer.size, query.is_encrypted, is_small)
+            )
+        return skylink
+
+    async def _key(self, query: UploadQuery) -> SkyfileKey | None:
         if not query.is_encrypted:
             return None
         try:
-            skykey = self.skykeys.find(name=query.skykey_name, key_id=query.skykey_id)
+            skykey = await self.skykeys.find(name=query.skykey_name, key_id=query.skykey_id)
         except MalformedError as error:
             raise MalformedError(f"unable to get skykey: {error}") from None
         return SkyfileKey.of(skykey, secrets.token_bytes(NONCE_SIZE))

@@ -1,17 +1,13 @@
 """Cuts an upload into sectors; encrypts, hashes and writes them as they fill."""
 
-import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
 import trio
 
-from skymount import file_permissions
-from skymount.server.storage.disk_errors import disk_errors
-from skymount.server.storage.skyfile_store import PAYLOAD, SkyfileStore
-from skymount.storage.atomic_file import write_all_at
+from skymount.server.storage.interfaces import ContentStore, Upload
+from skymount.server.storage.stored_skyfile import BuiltSkyfile
 from skymount.wire import merkle
 from skymount.wire.base_sector import LAYOUT_SIZE, build_fanned_out, build_inline, fits_inline
 from skymount.wire.skyfile_encryption import SkyfileKey
@@ -21,7 +17,6 @@ _Args = TypeVarTuple("_Args")
 _Result = TypeVar("_Result")
 
 _IN_FLIGHT = 2  # sectors being hashed and written while the next one fills
-_WRITE = "write an upload"
 
 
 class SectorWriter:
@@ -29,7 +24,7 @@ class SectorWriter:
 
     def __init__(
         self,
-        store: SkyfileStore,
+        store: ContentStore,
         hashing: trio.CapacityLimiter,
         nursery: trio.Nursery,
         *,
@@ -44,8 +39,7 @@ class SectorWriter:
         self._in_flight = trio.Semaphore(_IN_FLIGHT)
         self._buffer = bytearray()
         self._roots: list[bytes] = []
-        self._directory: Path | None = None
-        self._file: int | None = None
+        self._upload: Upload | None = None
         self.size = 0
 
     async def write(self, data: bytes) -> None:
@@ -60,31 +54,26 @@ class SectorWriter:
         index = len(self._roots)
         self._roots.append(b"")
         await self._in_flight.acquire()
-        if self._keep and self._file is None:
-            await trio.to_thread.run_sync(self._open_payload)
+        if self._keep and self._upload is None:
+            self._upload = await trio.to_thread.run_sync(self._store.begin)
         self._nursery.start_soon(self._write_sector, index, sector)
 
     async def _write_sector(self, index: int, sector: bytes) -> None:
         try:
-            self._roots[index] = await self._in_thread(self._write_and_hash, index, sector)
+            self._roots[index] = await self._in_thread(self._hash_and_write, index, sector)
         finally:
             self._in_flight.release()
 
     async def _in_thread(self, work: Callable[[*_Args], _Result], *args: *_Args) -> _Result:
         return await trio.to_thread.run_sync(work, *args, limiter=self._hashing)
 
-    def _write_and_hash(self, index: int, sector: bytes) -> bytes:
+    def _hash_and_write(self, index: int, sector: bytes) -> bytes:
         if self._key is not None:
             sector = self._key.seal_sector(index, sector)
-        if self._file is not None:
-            with disk_errors(_WRITE):
-                write_all_at(self._file, sector, index * SECTOR_SIZE)
-        return merkle.sector_root(sector)
-
-    def _open_payload(self) -> None:
-        self._directory = self._store.begin()
-        with disk_errors(_WRITE):
-            self._file = file_permissions.create_file(self._directory / PAYLOAD)
+        root = merkle.sector_root(sector)
+        if self._upload is not None:
+            self._upload.put_sector(index, root, sector)
+        return root
 
     async def finish(self, metadata: bytes) -> Skylink:
         """Return the skylink of content and metadata; store both unless it is a dry run."""
@@ -99,7 +88,7 @@ class SectorWriter:
     def _finish_small(self, metadata: bytes, payload: bytes) -> Skylink:
         used = LAYOUT_SIZE + len(metadata) + len(payload)
         build = build_inline if self._key is None else self._key.build_inline
-        return self._publish(build(metadata, payload), used, [])
+        return self._publish(BuiltSkyfile(build(metadata, payload)), used)
 
     def _finish_large(self, metadata: bytes) -> Skylink:
         roots = b"".join(self._roots) if self.size else b""
@@ -109,32 +98,25 @@ class SectorWriter:
             used = len(base)
         else:
             base, used = self._key.build_fanned_out(self.size, roots, metadata)
-        if self._file is not None:
-            with disk_errors(_WRITE):
-                os.fsync(self._file)
-        return self._publish(base, used, spilled, roots if self._key is not None else b"")
+        return self._publish(BuiltSkyfile(base, tuple(spilled), roots), used)
 
-    def _publish(self, base: bytes, used: int, spilled: list[bytes], roots: bytes = b"") -> Skylink:
-        skylink = Skylink.v1(merkle.sector_root(base), used)
+    def _publish(self, built: BuiltSkyfile, used: int) -> Skylink:
+        skylink = Skylink.v1(merkle.sector_root(built.base), used)
         if self._keep:
-            if self._directory is None:
-                self._directory = self._store.begin()
-            self._store.commit(self._directory, skylink, base, spilled, roots)
-            self._directory = None
+            if self._upload is None:
+                self._upload = self._store.begin()
+            self._upload.publish(skylink, built)
         return skylink
 
     def close(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-        if self._directory is not None and self._directory.exists():
-            self._store.discard(self._directory)
-            self._directory = None
+        if self._upload is not None:
+            self._upload.close()
+            self._upload = None
 
 
 @asynccontextmanager
 async def open_sector_writer(
-    store: SkyfileStore, hashing: trio.CapacityLimiter, *, keep: bool, key: SkyfileKey | None = None
+    store: ContentStore, hashing: trio.CapacityLimiter, *, keep: bool, key: SkyfileKey | None = None
 ) -> AsyncIterator[SectorWriter]:
     """Receive one upload, encrypted if a key is given. Without `finish` nothing of it is kept."""
     writer: SectorWriter | None = None
