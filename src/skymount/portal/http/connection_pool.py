@@ -30,6 +30,7 @@ def in_background() -> Iterator[None]:
 
 
 def is_in_background() -> bool:
+    """Whether nobody waits for what this task asks for."""
     return _is_background.get()
 
 
