@@ -29,8 +29,12 @@ class Sizes:
     small: Shape
     listed: Shape
     million: Shape
+    looked_at: int
+    """Skylinks that are listed one after the other."""
     blocks: int
     """In a cache on disk, of 1 MiB each."""
+    requests: int
+    """To a server, of one kind."""
 
 
 FULL = Sizes(
@@ -45,7 +49,9 @@ FULL = Sizes(
     small=Shape(100, 100, 4096),
     listed=Shape(100, 1000, 16),
     million=Shape(1000, 1000, 4096),
+    looked_at=100_000,
     blocks=200_000,
+    requests=8_000,
 )
 
 QUICK = Sizes(
@@ -60,7 +66,9 @@ QUICK = Sizes(
     small=Shape(20, 60, 4096),
     listed=Shape(10, 1000, 512),
     million=Shape(20, 1000, 4096),
+    looked_at=500,
     blocks=2_000,
+    requests=2_000,
 )
 """To try whether the benchmarks run; the figures mean nothing."""
 

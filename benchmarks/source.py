@@ -50,7 +50,7 @@ def make_file(directory: Path, name: str, size: int) -> Skyfile:
     payload, metadata = directory / name, directory / f"{name}.json"
     write_random(payload, size)
     metadata.write_text(f'{{"filename":"{name}","length":{size}}}')
-    return Skyfile(_made_up(), size, payload, metadata)
+    return Skyfile(make_up_skylink(), size, payload, metadata)
 
 
 def make_authentic(directory: Path, name: str, size: int) -> Skyfile:
@@ -74,7 +74,7 @@ def make_checkable(plain: Skyfile) -> Skyfile:
     return replace(plain, skylink=skylink, base_sector=base_sector)
 
 
-def _made_up() -> Skylink:
+def make_up_skylink() -> Skylink:
     """Return a skylink that nothing hashes to."""
     return Skylink.v1(os.urandom(ROOT_SIZE), SECTOR_SIZE)
 
@@ -123,7 +123,7 @@ def make_tree(directory: Path, name: str, shape: Shape) -> Skyfile:
         file.write("}}")
     payload.touch()
     os.truncate(payload, shape.total)
-    return Skyfile(_made_up(), shape.total, payload, metadata)
+    return Skyfile(make_up_skylink(), shape.total, payload, metadata)
 
 
 def make_local_tree(root: Path, shape: Shape) -> Path:
@@ -187,16 +187,30 @@ http {{
 """
 
 
+def _locations_of_any(skyfile: Skyfile) -> str:
+    """Return nginx's directives for every skylink that is asked for: it gets this skyfile."""
+    return f"""
+      location ~ "^/[A-Za-z0-9_-]{{46}}" {{ alias {skyfile.payload}; }}
+      location ~ "^/svc/metadata/" {{ alias {skyfile.metadata}; }}"""
+
+
 @contextmanager
 def serve(
-    work: Path, skyfiles: Sequence[Skyfile], tree: Path, certificate: Path | None = None
+    work: Path,
+    skyfiles: Sequence[Skyfile],
+    tree: Path,
+    certificate: Path | None = None,
+    *,
+    any_skylink: Skyfile | None = None,
 ) -> Iterator[Site]:
     """Run nginx over skyfiles, and a directory for the peers, at /; with TLS, if it gets a
-    certificate.
+    certificate. Every other skylink leads to `any_skylink`.
     """
     port = machine.free_port()
     config, log = work / f"nginx-{port}.conf", work / "nginx.log"
     locations = "".join(map(_locations, skyfiles))
+    if any_skylink is not None:
+        locations += _locations_of_any(any_skylink)
     user = "user root;" if machine.IS_ROOT else ""  # else its worker could not read our files
     tls = f" ssl; ssl_certificate {certificate}; ssl_certificate_key {certificate}"
     tls = tls if certificate else ""

@@ -1,15 +1,18 @@
 """Measures skylinks of many files: listing, and memory for each entry."""
 
+import os
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from benchmarks import machine, mounts, source
 from benchmarks.figures import Figure, Group, Round, ratio
 from benchmarks.plan import Plan, make_cold
-from benchmarks.source import Site, Skyfile
+from benchmarks.source import Shape, Site, Skyfile
 
 
 def _find(name: str, directory: Path, count: int) -> Figure:
@@ -84,6 +87,42 @@ def _million(plan: Plan, site: Site, million: Skyfile) -> Iterator[Figure]:
     yield Figure("a million files: memory of the daemon at most", (most,), "MB")
 
 
+_LISTERS = 16  # threads
+_FEW = 5  # skylinks of a million files
+
+
+@contextmanager
+def prepare_memory(plan: Plan) -> Iterator[Round]:
+    shape = Shape(1, 5, 1 << 20)  # more than a sector, as made-up skylinks are those of large files
+    small = source.make_tree(plan.work, "looked-at", shape)
+    million = source.make_tree(plan.work, "memory", plan.sizes.million)
+    few = [replace(million, skylink=source.make_up_skylink()) for _ in range(_FEW)]
+    tree = plan.directory("memory-tree")
+    with source.serve(plan.work, few, tree, any_skylink=small) as site:
+        yield partial(_memory, plan, site, few, shape)
+
+
+def _memory(plan: Plan, site: Site, few: list[Skyfile], shape: Shape) -> Iterator[Figure]:
+    count = plan.sizes.looked_at
+    with mounts.skymount(plan.work, site.url) as mounted, ThreadPoolExecutor(_LISTERS) as threads:
+        before = mounted.memory[0]
+        skylinks = [source.make_up_skylink() for _ in range(count)]
+        tops = [mounted.directory(each) / "dir-0000" for each in skylinks]
+        counts = {len(names) for names in threads.map(os.listdir, tops)}
+        if counts != {shape.files}:
+            raise machine.BenchmarkError(f"listed {counts} files")
+        label = f"memory that {count:,} skylinks took"
+        yield Figure(label, (mounted.memory[0] - before,), "MB", at_most=32)
+    with mounts.skymount(plan.work, site.url) as mounted:
+        before = mounted.memory[0]
+        for each in few:
+            _find("find", mounted.directory(each.skylink), plan.sizes.million.count)
+        now, most = mounted.memory
+    label = f"{_FEW} skylinks of {plan.sizes.million.count:,} files"
+    yield Figure(f"memory that {label} took", (now - before,), "MB", at_most=268)
+    yield Figure(f"memory of the daemon at most, with {label}", (most,), "MB")
+
+
 GROUPS = [
     Group(
         "find",
@@ -99,6 +138,15 @@ GROUPS = [
         "A thousand directories of a thousand. Memory is the daemon's resident memory after the "
         "first listing, less that of the idle mount.",
         prepare_million,
+        ("nginx", "find"),
+    ),
+    Group(
+        "memory",
+        "Memory after many skylinks",
+        "Skylinks of five files each that are listed once, by 16 threads; and skylinks of a "
+        "million files, one after the other. Resident memory of the daemon, less that of the idle "
+        "mount.",
+        prepare_memory,
         ("nginx", "find"),
     ),
 ]

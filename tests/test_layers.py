@@ -13,7 +13,7 @@ from skymount.cli import COMMANDS
 from tests.portal_process import running_portal
 
 ROOT = Path(__file__).resolve().parent.parent
-WEB_STACK = {"hypercorn", "multipart", "python_multipart", "starlette"}
+WEB_STACK = {"multipart", "python_multipart", "starlette"}
 NOT_FOR_CLIENTS = ("skymount.server", "skymount.content.fetch.skyfile_loader", "skymount.fs.fuse")
 HEAVY = WEB_STACK | {"rich", "pygments", "asyncio"}
 

@@ -43,7 +43,7 @@ class PortalTable:
     """One portal, and what its table sets."""
 
     url: str
-    options: ClientOptions = field(default_factory=ClientOptions, repr=False)
+    options: ClientOptions = field(default_factory=ClientOptions, repr=False, hash=False)
     place: Place = field(default=_nowhere, repr=False, compare=False)
     """Where the table's keys stand."""
 

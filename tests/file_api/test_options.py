@@ -14,10 +14,10 @@ def test_what_is_not_said_is_as_configured(home: Path, monkeypatch: pytest.Monke
     file.parent.mkdir(parents=True)
     file.write_text('portals = ["http://file.example"]\nverify = "require"\ndisk_cache = "1 GiB"\n')
     monkeypatch.setenv("SKYMOUNT_VERIFY", "off")
-    config = FileOptions.parse().load()
+    config = FileOptions.parse().settings().config
     assert config.portals == ("http://file.example",)
     assert (config.verify, config.disk_cache) == ("off", 1 << 30)
-    own = FileOptions.parse("http://own.example", "available", "2 GiB", "key").load()
+    own = FileOptions.parse("http://own.example", "available", "2 GiB", "key").settings().config
     assert own.portals == ("http://own.example",)
     assert (own.verify, own.disk_cache, own.api_key) == ("available", 2 << 30, "key")
 
@@ -26,7 +26,7 @@ def test_what_is_not_said_is_as_configured(home: Path, monkeypatch: pytest.Monke
     ("given", "size"), [(True, 2 << 30), (None, 2 << 30), (False, 0), (0, 0), ("off", 0), (9, 9)]
 )
 def test_the_disk_cache(given: bool | int | str | None, size: int) -> None:
-    assert FileOptions.parse(disk_cache=given).load().disk_cache == size
+    assert FileOptions.parse(disk_cache=given).settings().config.disk_cache == size
 
 
 @pytest.mark.parametrize(

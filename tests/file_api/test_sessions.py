@@ -9,16 +9,18 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 import skymount
+from skymount.config import Config
 from skymount.file_api.location import Location
-from skymount.file_api.options import FileOptions
+from skymount.file_api.options import FileOptions, Settings
 from skymount.file_api.session import Session
 from skymount.file_api.sessions import SESSIONS, Sessions
 from tests.fakes import portal as faults
-from tests.fakes.portal import FakePortal
+from tests.fakes.portal import FakePortal, in_thread
 from tests.fakes.skyfiles import FakeSkyfile, noise, of_files
 from tests.file_api.conftest import FILES
 
@@ -37,12 +39,13 @@ def until(so: Callable[[], bool]) -> None:
 
 
 def look(sessions: Sessions, site: FakeSkyfile, options: FileOptions) -> int:
+    settings = options.settings()
     location = Location(site.skylink)
 
     async def count(session: Session) -> int:
         return len((await session.find(location.root)).tree)
 
-    return sessions.call(options, count, location)
+    return sessions.call(settings, count, location)
 
 
 def test_a_session_ends_when_it_is_idle(site: FakeSkyfile) -> None:
@@ -65,7 +68,7 @@ def test_no_more_than_some_stay_open(site: FakeSkyfile) -> None:
         look(sessions, site, options)
         look(sessions, site, sets[0])
         assert threads() <= 2
-    assert list(sessions._slots) == [sets[-1], sets[0]]
+    assert list(sessions._slots) == [sets[-1].settings(), sets[0].settings()]
     sessions.close()
     assert threads() == 0
 
@@ -96,12 +99,75 @@ def test_an_open_file_does_not_notice(fake: FakePortal) -> None:
         assert file.read() == large.payload[1000:]
 
 
-def test_a_session_that_cannot_open(site: FakeSkyfile) -> None:
-    """It is not kept, and what is wrong is said each time."""
-    sessions = Sessions()
+def test_a_changed_environment_counts_at_once(fake: FakePortal, home: Path) -> None:
+    """P6: for what is opened or looked up from then on; what is open stays with its portal."""
+    old, new = of_files({"f": noise(9 << 20)}), of_files({"f": b"new"})
+    fake.add(old)
+    file = home / "config/skymount/config.toml"
+    file.parent.mkdir(parents=True)
+    with in_thread(FakePortal()) as other, pytest.MonkeyPatch.context() as patch:
+        other.add(new)
+        with skymount.open(f"{old.name}/f") as opened:
+            assert opened.read(1000) == old.payload[:1000]
+            patch.setenv("SKYMOUNT_PORTALS", other.url)
+            assert skymount.open(f"{new.name}/f").read() == b"new"
+            assert opened.read() == old.payload[1000:]
+        patch.delenv("SKYMOUNT_PORTALS")
+        for portal, found in ((fake, old), (other, new)):
+            file.write_text(f'portals = ["{portal.url}"]\ndisk_cache = "off"\n')
+            assert skymount.listdir(found.name) == ["f"]
+        with pytest.raises(FileNotFoundError):
+            skymount.listdir(old.name)
+
+
+def test_a_configuration_that_became_wrong_is_said_at_once(site: FakeSkyfile, home: Path) -> None:
+    """P3, P6: also when a session is in use; it counts again once it is right."""
+    assert skymount.listdir(site.name)
+    file = home / "config/skymount/config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text('verify = "perhaps"\n')
     for _ in range(2):
         with pytest.raises(ValueError, match="verify must be one of"):
-            look(sessions, site, FileOptions(verify="perhaps"))
+            skymount.listdir(site.name)
+    file.unlink()
+    assert skymount.listdir(site.name)
+
+
+@pytest.mark.parametrize("name", ["https_proxy", "NO_PROXY", "SSL_CERT_FILE", "XDG_CACHE_HOME"])
+def test_a_changed_variable_needs_a_new_session(name: str, tmp_path: Path) -> None:
+    """P6: also one that is not of the configuration."""
+    before = FileOptions().settings()
+    assert FileOptions().settings() is before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(name, str(tmp_path))
+        assert FileOptions().settings() != before
+    assert FileOptions().settings() == before
+
+
+def test_settings_of_portals_with_tables(home: Path) -> None:
+    """P6: they can be told apart by what a table says."""
+    file = home / "config/skymount/config.toml"
+    file.parent.mkdir(parents=True)
+    found = set()
+    for key in ("a", "b"):
+        file.write_text(f'[[portals]]\nurl = "http://portal.example"\napi_key = "{key}"\n')
+        file.chmod(0o600)
+        found.add(FileOptions().settings())
+    assert len(found) == 2
+    assert '"' not in repr(found)
+
+
+def test_a_session_that_cannot_open() -> None:
+    """It is not kept, and what is wrong is said each time."""
+    sessions = Sessions()
+    wrong = Settings(Config(portals=("nonsense",)))
+
+    async def never(session: Session) -> None:
+        raise AssertionError
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match="nonsense"):
+            sessions.call(wrong, never, "link")
     assert (len(sessions), threads()) == (0, 0)
 
 

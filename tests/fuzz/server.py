@@ -8,6 +8,7 @@ from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import trio
 from starlette.types import ASGIApp, Message
@@ -31,12 +32,14 @@ from skymount.server.http.query_params import boolean, decode_path, number, pars
 from skymount.server.http_error import HttpError
 from skymount.server.routes import build_app
 from skymount.server.storage.entry_store import EntryStore
+from skymount.server.storage.local_catalogue import LocalCatalogue
+from skymount.server.storage.portal_storage import PortalStorage
 from skymount.server.storage.skyfile_index import ParsedSkyfile
-from skymount.server.storage.skyfile_list import SkyfileList
-from skymount.server.storage.skyfile_store import SkyfileStore, StoredSkyfile
+from skymount.server.storage.skyfile_store import SkyfileStore
 from skymount.server.storage.skykey_store import SkykeyStore
-from skymount.server.storage.stored_range import StoredRange
-from skymount.server.storage.zone_file import RECORDS_LIMIT, Zone, parse_value
+from skymount.server.storage.stored_range import InMemory, StoredRange
+from skymount.server.storage.stored_skyfile import StoredSkyfile
+from skymount.server.storage.zone_file import RECORDS_LIMIT, Zone, ZoneFile, parse_value
 from skymount.server.upload.multipart_reader import FormReader
 from skymount.server.upload.rules import PartList, UploadQuery, encode_upload_metadata
 from skymount.wire.base_sector import Layout
@@ -284,9 +287,9 @@ def _stored(raw: bytes) -> ParsedSkyfile | None:
     metadata = attempt(parse_metadata, raw)
     if metadata is None:
         return None
-    nothing = StoredRange(Path("/nonexistent"), 0, 0)
+    nothing = StoredRange(InMemory("nothing", b""), 0, 0)
     layout = Layout(metadata.payload_size or 0, len(raw))
-    skyfile = StoredSkyfile(LINK, layout, nothing, nothing, nothing, nothing)
+    skyfile = StoredSkyfile(LINK, layout, Mock(), nothing, nothing, nothing, nothing)
     return ParsedSkyfile(skyfile, raw, metadata, None)
 
 
@@ -462,12 +465,13 @@ def _portal() -> ASGIApp:
     store, entries = SkyfileStore.open(data), EntryStore.open(data)
     atexit.register(store.close)
     atexit.register(entries.close)
-    listed = SkyfileList.open(data, store)
-    atexit.register(listed.close)
+    catalogue = LocalCatalogue.open(data, store)
+    atexit.register(catalogue.close)
     rules = AccessRules.of(config, on_loopback=True)
     skykeys = SkykeyStore(data / "skykeys.json", tuple(KEYS.values())[:1])
     (data / "hns.zone").write_bytes(_ZONE)
-    return build_app(config, store, skykeys, entries, listed, rules)
+    storage = PortalStorage(store, entries, skykeys, ZoneFile(data), catalogue)
+    return build_app(config, storage, rules)
 
 
 async def _answered(method: str, url: bytes, headers: Any, body: list[bytes]) -> list[Message]:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 IO_MODULES = {
-    *("asyncio", "http.client", "httpcore", "httpx", "hypercorn", "multiprocessing", "pyfuse3"),
+    *("asyncio", "http.client", "httpcore", "httpx", "multiprocessing", "pyfuse3"),
     *("selectors", "socket", "sqlite3", "ssl", "starlette", "subprocess", "trio"),
 }
 

@@ -139,7 +139,12 @@ async def _serve(
         )
         content_trees = _content_trees(config, reader, resolver, reads, nursery, status)
         documents = Documents(
-            registry, reader, portals, config.verify, writes=config.registry_writes
+            registry,
+            reader,
+            portals,
+            config.verify,
+            cache=config.memory_cache // 2,
+            writes=config.registry_writes,
         )
         key_trees = _key_trees(config, keys, registry, documents, nursery)
         retry = SpoolRetry(registry, ledger, keys.latest, sends=config.send_pending)

@@ -1,7 +1,9 @@
-"""Reads many ranges of many files at once: what lies close together is one read."""
+"""Finds many skylinks and reads many ranges of many files at once: what lies close together is one
+read.
+"""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -14,14 +16,17 @@ from skymount.errors import (
     BadContentError,
     NotFoundError,
     PortalError,
+    PortalTimeoutError,
     RequestRefusedError,
     SkymountError,
 )
-from skymount.file_api.session import Extent, Session
+from skymount.file_api.session import Extent, Found, Session
+from skymount.wire.skylink import Skylink
 
 _RUN = 4 << 20  # bytes of one read at most, and of the pieces of a long range
 _GAP = 128 << 10  # bytes between two ranges that are read along
 _AT_ONCE = 8  # reads
+_NAMES_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,35 @@ _OF_ONE_FILE = (BadContentError, NotFoundError, AccessDeniedError, RequestRefuse
 """Failures with which a portal can still send other files."""
 
 
+async def find_many(
+    session: Session, roots: Iterable[Skylink | str]
+) -> dict[Skylink | str, Found | Failure]:
+    """Return what each skylink or domain leads to, or why that is not known.
+
+    Once nothing came in time for one, no further one is asked for.
+    """
+    found: dict[Skylink | str, Found | Failure] = {}
+    left = iter(dict.fromkeys(roots))
+    silence: Failure | None = None
+
+    async def work() -> None:
+        nonlocal silence
+        for root in left:
+            if silence is not None:
+                found[root] = silence
+                continue
+            try:
+                with trio.fail_after(session.config.timeout):
+                    found[root] = await session.find(root)
+            except (SkymountError, OSError, trio.TooSlowError) as error:
+                found[root] = error
+                if isinstance(error, PortalTimeoutError | trio.TooSlowError):
+                    silence = error
+
+    await run_all(*[work] * _NAMES_AT_ONCE)
+    return found
+
+
 async def read_many(
     session: Session, wanted: Sequence[tuple[Extent, int, int]], max_gap: int | None = None
 ) -> list[bytes | Failure]:
@@ -51,7 +85,7 @@ async def read_many(
     A failure that is not of one file alone ends it: what was not read by then has that failure.
     """
     pieces = sorted(_pieces(wanted), key=lambda piece: (piece.skyfile.identity, piece.start))
-    found = _Found([length for _, _, length in wanted], Counter(piece.number for piece in pieces))
+    found = _Ranges([length for _, _, length in wanted], Counter(piece.number for piece in pieces))
     runs = _runs(pieces, _GAP if max_gap is None else max_gap)
     again: list[_Piece] = []
 
@@ -71,7 +105,7 @@ async def read_many(
     return found.result()
 
 
-class _Found:
+class _Ranges:
     """What was read of the wanted ranges so far."""
 
     def __init__(self, lengths: Sequence[int], missing: Counter[int]) -> None:
@@ -118,7 +152,7 @@ def _runs(pieces: Sequence[_Piece], gap: int) -> Iterator[list[_Piece]]:
         yield run
 
 
-async def _read_run(session: Session, run: list[_Piece], found: _Found) -> None:
+async def _read_run(session: Session, run: list[_Piece], found: _Ranges) -> None:
     """Read what belongs together."""
     start, stop = run[0].start, max(piece.stop for piece in run)
     with trio.fail_after(session.config.timeout):
@@ -127,7 +161,7 @@ async def _read_run(session: Session, run: list[_Piece], found: _Found) -> None:
         found.put(piece, data[piece.start - start : piece.stop - start])
 
 
-async def _read_alone(session: Session, pieces: list[_Piece], found: _Found) -> None:
+async def _read_alone(session: Session, pieces: list[_Piece], found: _Ranges) -> None:
     """Read pieces that failed together with others, one by one: only some of them may be bad."""
     for piece in pieces:
         try:

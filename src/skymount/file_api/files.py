@@ -1,18 +1,19 @@
 """Finds and opens files, for `skymount.open`, `skymount.Path` and fsspec alike."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, Any
 
 from skymount.content.cache.memory_cache import Data
+from skymount.file_api.bulk_reads import find_many
 from skymount.file_api.entry import Entry
 from skymount.file_api.location import Location
 from skymount.file_api.open_file import OpenFile
 from skymount.file_api.options import FileOptions
-from skymount.file_api.os_errors import naming
+from skymount.file_api.os_errors import translated
 from skymount.file_api.session import Found
 from skymount.file_api.sessions import SESSIONS
-from skymount.wire.skylink import Skylink
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,37 +37,34 @@ class Files:
         return self._entry(location, self._found(location))
 
     def _found(self, location: Location) -> Found:
-        return SESSIONS.call(self.options, lambda session: session.find(location.root), location)
+        return SESSIONS.call(
+            self.options.settings(), lambda session: session.find(location.root), location
+        )
 
     @staticmethod
     def _entry(location: Location, found: Found) -> Entry:
         return Entry.find(location, found.tree, found.is_proved)
 
-    def find_all(self, locations: Iterable[Location]) -> list[Entry | OSError]:
-        """Find many at once, or return why each one cannot be had.
-
-        Once nothing came in time for one, no further skylink or domain is asked for.
-        """
-        entries: list[Entry | OSError] = []
-        roots: dict[Skylink | str, Found | OSError] = {}
-        silence: TimeoutError | None = None
+    def find_all(self, locations: Sequence[Location]) -> list[Entry | Exception]:
+        """Find many at once, or return why each one cannot be had."""
+        if not locations:
+            return []
+        find = partial(find_many, roots=[location.root for location in locations])
+        roots = SESSIONS.run(self.options.settings(), find, locations[0])
+        entries: list[Entry | Exception] = []
         for location in locations:
+            found = roots[location.root]
+            if isinstance(found, Exception):
+                entries.append(translated(found, location))
+                continue
             try:
-                found = roots.get(location.root, silence)
-                if found is None:
-                    found = roots[location.root] = self._found(location)
-                if isinstance(found, OSError):
-                    raise naming(location, found)
                 entries.append(self._entry(location, found))
             except OSError as error:
-                roots.setdefault(location.root, error)
-                if isinstance(error, TimeoutError):
-                    silence = error
                 entries.append(error)
         return entries
 
     def open_entry(self, entry: Entry) -> OpenFile:
-        return OpenFile(SESSIONS, self.options, entry)
+        return OpenFile(SESSIONS, self.options.settings(), entry)
 
     def read(self, entry: Entry) -> Data:
         """Read a whole file."""

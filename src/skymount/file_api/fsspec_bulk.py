@@ -1,7 +1,9 @@
 """What file systems of fsspec do with whole files: reads of many at once, and copies."""
 
 import os
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from functools import partial
 from glob import has_magic
@@ -9,22 +11,37 @@ from pathlib import Path
 from typing import Any
 
 from fsspec import AbstractFileSystem
-from fsspec.callbacks import DEFAULT_CALLBACK
+from fsspec.callbacks import DEFAULT_CALLBACK, NoOpCallback
 from fsspec.implementations.local import LocalFileSystem, make_path_posix, trailing_sep
 from fsspec.utils import isfilelike
 
 from skymount.errors import MalformedError
-from skymount.file_api.bulk_reads import Failure, read_many
+from skymount.file_api.bulk_reads import read_many
 from skymount.file_api.entry import Entry
 from skymount.file_api.files import Files
 from skymount.file_api.location import SKYLINK, Location
-from skymount.file_api.os_errors import no_change, os_error, translating
+from skymount.file_api.os_errors import no_change, os_error, translated
 from skymount.file_api.saving import replacing, save
 from skymount.file_api.session import Extent
 from skymount.file_api.sessions import SESSIONS
 from skymount.file_api.uploading import upload
 
 Bytes = bytes | Exception
+
+
+_COPIES = 8  # at once
+
+
+class _Plan(NoOpCallback):  # type: ignore[misc] # fsspec has no types
+    """Takes down what fsspec's `get` is about to copy; `get_file` does nothing with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copies: list[tuple[str, Any]] = []
+
+    def branched(self, path_1: str, path_2: Any, **kwargs: Any) -> "_Plan":
+        self.copies.append((path_1, path_2))
+        return self
 
 
 class BulkOperations(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
@@ -153,10 +170,10 @@ class BulkOperations(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
                 result[number] = error
         if wanted:
             read = partial(read_many, wanted=list(wanted.values()), max_gap=max_gap)
-            found = SESSIONS.run(self.files.options, read, paths[0])
+            found = SESSIONS.run(self.files.options.settings(), read, paths[0])
             for number, each in zip(wanted, found, strict=True):
                 link = self.unstrip_protocol(paths[number])
-                result[number] = each if isinstance(each, bytes) else _os_error(each, link)
+                result[number] = each if isinstance(each, bytes) else translated(each, link)
         return result
 
     # Copies to this machine
@@ -170,6 +187,8 @@ class BulkOperations(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
         **kwargs: Any,
     ) -> None:
         """Copy a file; one that is there already stays until the copy is complete."""
+        if isinstance(callback, _Plan):
+            return
         entry = self.entry(rpath)
         into = lpath if outfile is None and isfilelike(lpath) else outfile
         if entry.is_directory and into is None:
@@ -196,7 +215,7 @@ class BulkOperations(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
         maxdepth: int | None = None,
         **kwargs: Any,
     ) -> None:
-        """Copy files to this machine, as in all file systems of fsspec."""
+        """Copy files to this machine, several at once."""
         is_literal = isinstance(rpath, str) and has_magic(rpath) and self.isfile(rpath)
         if is_literal and isinstance(lpath, str | os.PathLike):
             local = make_path_posix(os.fspath(lpath))
@@ -205,7 +224,35 @@ class BulkOperations(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
             rpath, lpath = [self._strip_protocol(rpath)], [local]
         elif isinstance(lpath, os.PathLike):
             lpath = os.fspath(lpath)
-        super().get(rpath, lpath, recursive, callback, maxdepth, **kwargs)
+        plan = _Plan()
+        super().get(rpath, lpath, recursive, plan, maxdepth, **kwargs)
+        self._copy(plan.copies, callback, **kwargs)
+
+    def _copy(self, copies: Sequence[tuple[str, Any]], callback: Any, **kwargs: Any) -> None:
+        """Copy files, (path, local path). The first failure is raised; no copy begins after it."""
+        left = iter(copies)
+        stopped = threading.Event()
+
+        def work() -> None:
+            try:
+                for path, local in left:
+                    if stopped.is_set():
+                        return
+                    callback.relative_update()
+                    with callback.branched(path, local) as child:
+                        self.get_file(path, local, callback=child, **kwargs)
+            except BaseException:
+                stopped.set()
+                raise
+
+        callback.set_size(len(copies))
+        with ThreadPoolExecutor(_COPIES, "skymount-get") as pool:
+            running = [pool.submit(work) for _ in copies[:_COPIES]]
+            try:
+                for each in as_completed(running):
+                    each.result()
+            finally:
+                stopped.set()
 
     # Uploads
 
@@ -243,12 +290,3 @@ def _report(callback: Any, sent: int, total: int | None) -> None:
     if total is not None:
         callback.set_size(total)
     callback.absolute_update(sent)
-
-
-def _os_error(failure: Failure, link: str) -> OSError:
-    """Return the error that a caller gets of a failure."""
-    try:
-        with translating(link):
-            raise failure
-    except OSError as error:
-        return error

@@ -6,7 +6,7 @@ from itertools import count
 
 from skymount.content.cache.memory_cache import Data
 from skymount.file_api.entry import Entry
-from skymount.file_api.options import FileOptions
+from skymount.file_api.options import Settings
 from skymount.file_api.session import Extent, Session
 from skymount.file_api.sessions import Sessions
 
@@ -25,17 +25,17 @@ _numbers = count(1)
 class OpenFile:
     """A file that is open; not for several threads at once.
 
-    It keeps to the version that was opened, also when its session closes in between, or the name
-    moves.
+    It keeps to the version that was opened and to the settings of that moment, also when its
+    session closes in between, or the name moves.
     """
 
-    def __init__(self, sessions: Sessions, options: FileOptions, entry: Entry) -> None:
+    def __init__(self, sessions: Sessions, settings: Settings, entry: Entry) -> None:
         node = entry.file
         self.entry = entry
         self.size = node.size
         self._extent = Extent(entry.tree.skyfile, node.offset, node.size)
         self._sessions = sessions
-        self._options = options
+        self._settings = settings
         self._number = next(_numbers)
         self._window = _Window(self._fetch, node.size, node.offset)
 
@@ -66,11 +66,11 @@ class OpenFile:
             offset=start,
             length=stop - start,
         )
-        return self._sessions.call(self._options, read, self.entry.location)
+        return self._sessions.call(self._settings, read, self.entry.location)
 
     def close(self) -> None:
         self._window.drop()
-        self._sessions.close_file(self._options, self._number)
+        self._sessions.close_file(self._settings, self._number)
 
 
 class _Window:

@@ -3,10 +3,28 @@
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
 
 from skymount import config, default_portal
 from skymount.config import Config
+from skymount.config_file import default_path
 from skymount.errors import AccessDeniedError, ConfigError, MalformedError, WrongTypeError
+
+_OTHER_VARIABLES = frozenset(
+    {"HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "SSL_CERT_FILE", "SSL_CERT_DIR"}
+)
+_PROXY = "_proxy"  # how variables of proxies end, in small or capital letters
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What counts for an operation: the configuration with a caller's options, and variables that
+    are no part of it.
+    """
+
+    config: Config
+    environment: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +53,49 @@ class FileOptions:
                 raise WrongTypeError(f"{name} must be a text (str), not {type(value).__name__}")
         size = {True: None, False: 0}[disk_cache] if isinstance(disk_cache, bool) else disk_cache
         made = cls(named, verify, size, api_key)
-        made.load()
+        made.settings()
         return made
 
-    def load(self) -> Config:
-        """Read the configuration, with these options before all else; MalformedError if it cannot
-        be used.
+    def settings(self) -> Settings:
+        """Read configuration and environment, with these options before all else; MalformedError
+        if they cannot be used.
         """
-        flags = {
-            "portals": self.portals,
-            "verify": self.verify,
-            "disk_cache": self.disk_cache,
-            "api_key": self.api_key,
-        }
+        file = default_path()
         try:
-            return config.load(flags, environ=os.environ)
+            return _settings(self, tuple(os.environ.items()), file, _signature(file))
         except ConfigError as error:
             raise MalformedError(str(error)) from None
+
+
+@lru_cache(maxsize=16)
+def _settings(
+    options: FileOptions,
+    environment: tuple[tuple[str, str], ...],
+    file: Path,
+    signature: tuple[int, ...],
+) -> Settings:
+    """Read the configuration once, as long as nothing of it changes."""
+    flags = {
+        "portals": options.portals,
+        "verify": options.verify,
+        "disk_cache": options.disk_cache,
+        "api_key": options.api_key,
+    }
+    kept = tuple(
+        (name, value)
+        for name, value in environment
+        if name in _OTHER_VARIABLES or name.lower().endswith(_PROXY)
+    )
+    return Settings(config.load(flags, environ=dict(environment)), kept)
+
+
+def _signature(file: Path) -> tuple[int, ...]:
+    """Return what changes with a file; () if there is none."""
+    try:
+        found = file.stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def with_default_portal(settings: Config) -> Config:

@@ -31,13 +31,6 @@ def os_error(number: int, link: object, reason: str = "") -> OSError:
     return OSError(number, f"{text}: {reason}" if reason else text, str(link))
 
 
-def naming(link: object, error: OSError) -> OSError:
-    """Return the same error for another link."""
-    made = OSError(error.errno, error.strerror, str(link))
-    made.__cause__ = error.__cause__
-    return made
-
-
 def no_change(link: object) -> OSError:
     """Return the error of whatever would change something."""
     return os_error(errno.EROFS, link, "content of a skylink never changes; put makes a new one")
@@ -51,13 +44,23 @@ def translating(link: object) -> Iterator[None]:
     """
     try:
         yield
-    except trio.TooSlowError:
-        raise os_error(errno.ETIMEDOUT, link, "no portal sent it in time") from None
-    except SkymountError as error:
-        if isinstance(error, ValueError | TypeError):
+    except (SkymountError, trio.TooSlowError) as error:
+        made = translated(error, link)
+        if made is error:
             raise
-        number = next(number for kind, number in _ERRNO if isinstance(error, kind))
-        raise os_error(number, link, _reason(error)) from error
+        raise made from made.__cause__
+
+
+def translated(error: Exception, link: object) -> Exception:
+    """Return what a caller gets of a failure."""
+    if isinstance(error, trio.TooSlowError):
+        return os_error(errno.ETIMEDOUT, link, "no portal sent it in time")
+    if not isinstance(error, SkymountError) or isinstance(error, ValueError | TypeError):
+        return error
+    number = next(number for kind, number in _ERRNO if isinstance(error, kind))
+    made = os_error(number, link, _reason(error))
+    made.__cause__ = error
+    return made
 
 
 def _reason(error: SkymountError) -> str:

@@ -1,4 +1,4 @@
-"""What reads files for one set of options, in trio: portals, caches, and the trees used last."""
+"""What reads files with the same settings, in trio: portals, caches, and the trees used last."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -18,7 +18,7 @@ from skymount.content.fetch.reader import ContentFile, ContentReader, open_reade
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.model.skyfile import Skyfile
 from skymount.errors import CacheError
-from skymount.file_api.options import FileOptions, with_default_portal
+from skymount.file_api.options import Settings, with_default_portal
 from skymount.fs.skylinks.tree import Tree
 from skymount.portal.failover.portals import Portals, open_portals
 from skymount.portal.registry.lazy_registry import LazyRegistry
@@ -144,9 +144,9 @@ def _weight(tree: Tree) -> int:
 
 
 @asynccontextmanager
-async def open_session(options: FileOptions) -> AsyncIterator[Session]:
-    """Open what the options say; what runs in it ends with the block."""
-    config = with_default_portal(options.load())
+async def open_session(settings: Settings) -> AsyncIterator[Session]:
+    """Open what the settings say; what runs in it ends with the block."""
+    config = with_default_portal(settings.config)
     async with AsyncExitStack() as stack:
         portals = await stack.enter_async_context(
             open_portals(config.portal_options, config.timeout / _SILENT_PORTALS)

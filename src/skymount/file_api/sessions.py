@@ -1,4 +1,4 @@
-"""The sessions of this process: one for each set of options, in a thread of its own.
+"""The sessions of this process: one for each set of settings, in a thread of its own.
 
 One that was not used for some time is closed, and so is the one used longest ago if there are too
 many. They open again when they are used. A forked process begins with none.
@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import trio
 
-from skymount.file_api.options import FileOptions
+from skymount.file_api.options import Settings
 from skymount.file_api.os_errors import translating
 from skymount.file_api.session import Session, open_session
 from skymount.trio_thread import TrioThread
@@ -53,31 +53,31 @@ class Sessions:
 
     def _begin(self) -> None:
         self._lock = threading.RLock()  # `close_file` may interrupt its holder, from `__del__`
-        self._slots: OrderedDict[FileOptions, _Slot] = OrderedDict()
+        self._slots: OrderedDict[Settings, _Slot] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._slots)
 
     def call(
-        self, options: FileOptions, function: Callable[[Session], Awaitable[T]], link: object
+        self, settings: Settings, function: Callable[[Session], Awaitable[T]], link: object
     ) -> T:
-        """Run a function in the session of these options; OSError names the link."""
-        with translating(link), self._used(options) as thread:
+        """Run a function in the session of these settings; OSError names the link."""
+        with translating(link), self._used(settings) as thread:
             session = thread.opened
             return thread.call(partial(_in_time, session, function))
 
     def run(
-        self, options: FileOptions, function: Callable[[Session], Awaitable[T]], link: object
+        self, settings: Settings, function: Callable[[Session], Awaitable[T]], link: object
     ) -> T:
         """Run a function that bounds its time itself."""
-        with translating(link), self._used(options) as thread:
+        with translating(link), self._used(settings) as thread:
             return thread.call(partial(function, thread.opened))
 
     @contextmanager
-    def _used(self, options: FileOptions) -> Iterator[TrioThread[Session]]:
+    def _used(self, settings: Settings) -> Iterator[TrioThread[Session]]:
         with self._lock:
-            slot = self._slots.setdefault(options, _Slot())
-            self._slots.move_to_end(options)
+            slot = self._slots.setdefault(settings, _Slot())
+            self._slots.move_to_end(settings)
             slot.users += 1
             surplus = self._take_surplus()
         try:
@@ -85,42 +85,42 @@ class Sessions:
                 each.stop(_EXIT)
             with slot.lock:
                 if slot.thread is None or not slot.thread.is_alive:
-                    until = partial(self._until_idle, options, slot)
-                    slot.thread = TrioThread(open_session(options), "session", until)
+                    until = partial(self._until_idle, settings, slot)
+                    slot.thread = TrioThread(open_session(settings), "session", until)
             yield slot.thread
         finally:
             with self._lock:
                 slot.users -= 1
                 slot.used_at = time.monotonic()
-                if slot.thread is None and not slot.users and self._slots.get(options) is slot:
-                    del self._slots[options]  # it could not be opened
+                if slot.thread is None and not slot.users and self._slots.get(settings) is slot:
+                    del self._slots[settings]  # it could not be opened
 
     def _take_surplus(self) -> list[TrioThread[Session]]:
         """Take out sessions that nobody uses, the ones used longest ago, if there are too many."""
         found = []
-        for options, slot in list(self._slots.items()):
+        for settings, slot in list(self._slots.items()):
             if len(self._slots) <= self._most:
                 break
             if not slot.users:
-                del self._slots[options]
+                del self._slots[settings]
                 if slot.thread is not None:
                     found.append(slot.thread)
         return found
 
-    async def _until_idle(self, options: FileOptions, slot: _Slot) -> None:
+    async def _until_idle(self, settings: Settings, slot: _Slot) -> None:
         """Return once nobody has used a session for long enough; it is taken out then."""
         while True:
             await trio.sleep(self._idle / _LOOKS)
             with self._lock:
                 is_idle = not slot.users and time.monotonic() >= slot.used_at + self._idle
                 if is_idle:
-                    if self._slots.get(options) is slot:
-                        del self._slots[options]
+                    if self._slots.get(settings) is slot:
+                        del self._slots[settings]
                     return
 
-    def close_file(self, options: FileOptions, number: int) -> None:
+    def close_file(self, settings: Settings, number: int) -> None:
         """Close an open file and do not wait, also from `__del__`."""
-        slot = self._slots.get(options)
+        slot = self._slots.get(settings)
         if slot is not None and slot.thread is not None:
             thread = slot.thread
             thread.call_soon(partial(thread.opened.close_file, number))

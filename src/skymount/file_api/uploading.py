@@ -39,4 +39,4 @@ def upload(
         _, result = await upload_to_first(session.portals, body, warn_of_fallback)
         return result.skylink
 
-    return SESSIONS.run(files.options, send, path)
+    return SESSIONS.run(files.options.settings(), send, path)

@@ -13,7 +13,7 @@ import trio
 from skymount import process_hardening
 from skymount.errors import SkymountError
 from skymount.server.config import PortalConfig
-from skymount.server.hypercorn_server import serve
+from skymount.server.http_server import serve
 
 _SWITCH_INTERVAL = 0.0005  # seconds that hashing threads may keep the event loop waiting
 

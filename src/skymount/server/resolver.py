@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from skymount.server.http import responses
 from skymount.server.http_error import HttpError, refuse_malformed
-from skymount.server.storage.entry_store import EntryStore
+from skymount.server.storage.interfaces import Entries
 from skymount.wire.dialect import PRESETS
 from skymount.wire.registry_entry import SignedEntry, linked_skylink
 from skymount.wire.registry_proof import HOPS, encode_proof
@@ -50,7 +50,7 @@ def _next_skylink(signed: SignedEntry) -> Skylink:
 class SkylinkResolver:
     """Resolves the skylinks of one portal."""
 
-    entry_store: EntryStore
+    entry_store: Entries
 
     async def resolve(self, link: str) -> ResolvedSkylink:
         """Parse the skylink of a URL and follow it; HttpError 400, 404 or 500."""

@@ -4,18 +4,12 @@ Paths are matched as sent, still percent-encoded; endpoints decode what they nee
 """
 
 import logging
-import os
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 
-import trio
-from starlette.applications import Starlette
-from starlette.convertors import StringConvertor, register_url_convertor
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from skymount.errors import StorageError
@@ -29,7 +23,7 @@ from skymount.server.endpoints.stats import StatsEndpoints
 from skymount.server.http import responses
 from skymount.server.http.access_rules import AccessMiddleware, AccessRules
 from skymount.server.http.page_requests import wants_page
-from skymount.server.http.request_body import DrainBodyMiddleware
+from skymount.server.http.router import Handler, Route, Router
 from skymount.server.http_error import HttpError
 from skymount.server.pages.assets import get_asset
 from skymount.server.pages.content_hosts import ContentHosts
@@ -40,70 +34,32 @@ from skymount.server.pages.registry_page import RegistryPage
 from skymount.server.pages.sessions import Sessions
 from skymount.server.pages.upload_form import UploadForm
 from skymount.server.resolver import SkylinkResolver
-from skymount.server.storage.entry_store import EntryStore
+from skymount.server.storage.portal_storage import PortalStorage
 from skymount.server.storage.skyfile_index import SkyfileIndex
-from skymount.server.storage.skyfile_list import SkyfileList
-from skymount.server.storage.skyfile_store import SkyfileStore
-from skymount.server.storage.skykey_store import SkykeyStore
-from skymount.server.storage.zone_file import ZoneFile
 from skymount.server.upload.endpoint import UploadEndpoint
-from skymount.wire import merkle
+from skymount.server.upload.sector_writer import UploadLimits
 from skymount.wire.dialect import PRESETS
 
 _log = logging.getLogger(__name__)
 
-Handler = Callable[[Request], Awaitable[Response]]
-
-
-class _SkylinkConvertor(StringConvertor):
-    """A path segment that has the length of a skylink (wire notes 4.1)."""
-
-    regex = "[A-Za-z0-9_-]{46}|[A-Za-z0-9]{55}"
-
-
-register_url_convertor("skylink", _SkylinkConvertor())
-
-
-@dataclass(frozen=True, slots=True)
-class MethodRouter:
-    """An ASGI application that picks a handler by the method; 405 for any other."""
-
-    handlers: Mapping[str, Handler]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        handler = self.handlers.get(method)
-        if handler is None:
-            allowed = [*self.handlers, *(["HEAD"] if "GET" in self.handlers else [])]
-            raise HTTPException(405, headers={"Allow": ", ".join(allowed)})
-        response = await handler(Request(scope, receive))
-        await response(scope, receive, send)
-
 
 def _route(path: str, **handlers: Handler) -> Route:
-    return Route(path, MethodRouter(handlers))
+    return path, handlers
 
 
-def build_routes(
-    config: PortalConfig,
-    store: SkyfileStore,
-    skykeys: SkykeyStore,
-    entries: EntryStore,
-    listed: SkyfileList,
-) -> Iterator[Route]:
+def build_routes(config: PortalConfig, storage: PortalStorage) -> Iterator[Route]:
     """Yield every route. The first that matches a path answers it."""
-    index = SkyfileIndex(store, skykeys, config.header_limit)
-    threads = (os.cpu_count() or 1) if merkle.COMPILED else 1  # else it holds the interpreter lock
-    hashing = trio.CapacityLimiter(threads)
+    store, skykeys, entries = storage.content, storage.skykeys, storage.entries
+    catalogue, zone = storage.catalogue, storage.names
+    index = SkyfileIndex(store, catalogue, skykeys, config.header_limit)
     resolver = SkylinkResolver(entries)
-    uploading = UploadEndpoint(config, store, index, skykeys, hashing, listed)
+    uploading = UploadEndpoint(config, store, skykeys, UploadLimits(), catalogue)
     upload = uploading.post
     download = DownloadEndpoint(config, index, resolver)
     content = ContentPages(download, ContentHosts(config.content_host))
-    zone = ZoneFile(config.data)
     hns = HnsEndpoints(zone, content.get)
     sessions = Sessions(config.password)
-    home = HomePage(config, sessions, store, listed)
+    home = HomePage(config, sessions, store, catalogue)
     registry_page = RegistryPage(home, entries, zone)
     registry = RegistryEndpoints(config, entries, resolver)
     sectors = SectorEndpoints(index, resolver)
@@ -148,67 +104,51 @@ def build_routes(
 
 
 async def _not_found(request: Request) -> Response:
-    raise HTTPException(404)
+    raise HttpError(404, "Not Found")
 
 
-async def _on_http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HttpError)
+async def _on_http_error(request: Request, error: HttpError) -> Response:
     if wants_page(request):
         return await error_page(request, error.status, error.message, [*error.headers])
     return responses.of_http_error(error)
 
 
-async def _on_routing_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    headers: responses.HeaderList = list((error.headers or {}).items())
-    return await _error(request, error.status_code, error.detail, headers)
-
-
-async def _on_storage_error(request: Request, error: Exception) -> Response:
-    _log.error("%s %r: %s", request.method, request.scope["path"], error)
-    return await _error(request, 500, str(error))
-
-
-async def _on_bug(request: Request, error: Exception) -> Response:
-    return await _error(request, 500, "internal error")
-
-
-async def _error(
-    request: Request, status: int, message: str, headers: responses.HeaderList | None = None
-) -> Response:
+async def _on_failure(request: Request, message: str) -> Response:
     if wants_page(request):
-        return await error_page(request, status, message, headers)
-    return responses.error(status, message, headers)
+        return await error_page(request, 500, message)
+    return responses.error(500, message)
 
 
-def build_app(
-    config: PortalConfig,
-    store: SkyfileStore,
-    skykeys: SkykeyStore,
-    entries: EntryStore,
-    listed: SkyfileList,
-    rules: AccessRules,
-) -> ASGIApp:
+async def _respond(router: Router, request: Request) -> Response:
+    """Return what a request is answered with; ClientDisconnect when its client has gone."""
+    try:
+        handler, path_params = router.find(request.method, request.scope["path"])
+        request.scope["path_params"] = path_params
+        return await handler(request)
+    except HttpError as error:
+        return await _on_http_error(request, error)
+    except (StorageError, OSError) as error:
+        _log.error("%s %r: %s", request.method, request.scope["path"], error)
+        return await _on_failure(request, str(error))
+    except ClientDisconnect:
+        raise
+    except Exception:  # noqa: BLE001  # a bug in one endpoint must not end the connection
+        _log.exception("%s %r failed", request.method, request.scope["path"])
+        return await _on_failure(request, "internal error")
+
+
+def build_app(config: PortalConfig, storage: PortalStorage, rules: AccessRules) -> ASGIApp:
     """Return the ASGI application of one portal."""
-    app = Starlette(
-        routes=list(build_routes(config, store, skykeys, entries, listed)),
-        exception_handlers={
-            HttpError: _on_http_error,
-            HTTPException: _on_routing_error,
-            StorageError: _on_storage_error,
-            OSError: _on_storage_error,
-            Exception: _on_bug,
-        },
-    )
-    app.router.redirect_slashes = False
-    portal = DrainBodyMiddleware(AccessMiddleware(app, rules, _on_http_error))
+    router = Router(build_routes(config, storage))
+
+    async def respond(scope: Scope, receive: Receive, send: Send) -> None:
+        response = await _respond(router, Request(scope, receive))
+        await response(scope, receive, send)
+
+    portal = AccessMiddleware(respond, rules, _on_http_error)
 
     async def entry(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            scope["path"] = scope["raw_path"].decode("latin-1")
-        try:
+        with suppress(ClientDisconnect):
             await portal(scope, receive, send)
-        except ClientDisconnect:
-            pass
 
     return entry

@@ -111,7 +111,7 @@ async def open_kit(
         ledger = Ledger.open(path / "ledger.sqlite3")
         stack.callback(ledger.close)
         entries = VerifiedRegistry(portals, ledger, policy=writes)
-        documents = Documents(entries, reader, portals, policy, cache, writes)
+        documents = Documents(entries, reader, portals, policy, cache=cache, writes=writes)
         replicator = Replicator(portals, reader, loader)
         yield Kit(documents, entries, loader.loads, ledger, replicator)
 

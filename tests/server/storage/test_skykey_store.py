@@ -36,7 +36,7 @@ async def test_a_file_that_others_may_read_stops_the_portal(tmp_path: Path) -> N
     said = await trio.to_thread.run_sync(start)
     assert f"chmod 600 {tmp_path / SKYKEYS_FILE}" in said
     (tmp_path / SKYKEYS_FILE).chmod(0o600)
-    assert SkykeyStore.open(tmp_path).all() == (MADE,)
+    assert await SkykeyStore.open(tmp_path).all() == (MADE,)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ async def test_a_write_that_was_broken_off(tmp_path: Path) -> None:
     (tmp_path / f"{SKYKEYS_FILE}.new").write_bytes(b"{half of")
     reopened = SkykeyStore.open(tmp_path)
     await reopened.create("b", Kind.PUBLIC)
-    assert len(SkykeyStore.open(tmp_path).all()) == 2
+    assert len(await SkykeyStore.open(tmp_path).all()) == 2
     assert [path.name for path in tmp_path.iterdir()] == [SKYKEYS_FILE]
 
 
@@ -79,10 +79,10 @@ async def test_a_disk_that_fails_changes_nothing(tmp_path: Path) -> None:
     obstacle.mkdir()
     with pytest.raises(StorageError, match="cannot write skykeys"):
         await skykeys.delete(name=MADE.name)
-    assert skykeys.all() == (MADE,)
+    assert await skykeys.all() == (MADE,)
     obstacle.rmdir()
     await skykeys.delete(name=MADE.name)
-    assert SkykeyStore.open(tmp_path).all() == ()
+    assert await SkykeyStore.open(tmp_path).all() == ()
 
 
 async def test_changes_at_once(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ async def test_changes_at_once(tmp_path: Path) -> None:
         for number in range(20):
             nursery.start_soon(create, f"key {number // 2}")
     assert len(refused) == 10
-    names = {key.name for key in SkykeyStore.open(tmp_path).all()}
+    names = {key.name for key in await SkykeyStore.open(tmp_path).all()}
     assert names == {f"key {number}" for number in range(10)}
 
 
@@ -114,4 +114,4 @@ async def test_there_is_an_end_to_keys(tmp_path: Path) -> None:
         await skykeys.add(MADE)
     await skykeys.delete(key_id=Skykey(Kind.PUBLIC, bytes(32), bytes(24)).id)
     await skykeys.add(MADE)
-    assert len(SkykeyStore.open(tmp_path).all()) == SKYKEYS_LIMIT
+    assert len(await SkykeyStore.open(tmp_path).all()) == SKYKEYS_LIMIT

@@ -56,7 +56,6 @@ to a worker process, whose start takes 0.1 s.
 _PATIENCE = 2.0
 """Seconds after which a portal that takes nothing is left, once enough others have a document."""
 
-_CACHE = 64 << 20  # bytes of documents' text kept in memory, with what each takes besides
 _TEXT_OVERHEAD = 512  # bytes that a cached text takes besides its characters
 
 Text = bytes | LongText
@@ -78,9 +77,9 @@ class Document:
         return self.entry.revision
 
     @property
-    def requested_at(self) -> float:
-        """When the request for the entry started, by trio's clock."""
-        return self.entry.requested_at
+    def answered_at(self) -> float:
+        """When the answer about the entry came, by trio's clock."""
+        return self.entry.answered_at
 
     @property
     def seen_at(self) -> float:
@@ -106,10 +105,13 @@ class Documents:
         reader: ContentReader,
         portals: Portals,
         policy: VerifyPolicy = VerifyPolicy.AVAILABLE,
-        cache: int = _CACHE,
+        *,
+        cache: int,
         writes: WritePolicy = WritePolicy.ANY,
     ) -> None:
-        """`writes` says how many portals must have a document that is written."""
+        """`cache` bounds the texts kept in memory, in bytes, with what each takes besides; `writes`
+        says how many portals must have a document that is written.
+        """
         self._entries = entries
         self._reader = reader
         self._portals = portals
@@ -153,13 +155,15 @@ class Documents:
         text = self._known(skylink)
         return None if text is None else Document(state, *text)
 
-    async def read(self, ref: EntryId, max_age: float = 0.0) -> Document:
-        """Return a document as it is now, or as it was at most `max_age` seconds ago.
+    async def read(
+        self, ref: EntryId, max_age: float = 0.0, *, since: float = -math.inf
+    ) -> Document:
+        """Return a document; the arguments are those of `EntryReader.read`.
 
         BadContentError when the entry's skylink leads to something else. An entry without a skylink
         is no document.
         """
-        state = await self._entries.read(ref, max_age)
+        state = await self._entries.read(ref, max_age, since=since)
         skylink = _skylink_in(state)
         if skylink is None:
             return Document(state, None)
@@ -171,13 +175,13 @@ class Documents:
             text = self._read_back(skylink)
         return Document(state, *(text or await self._fetch(skylink, ref)))
 
-    async def fetch_ahead(self, ref: EntryId, max_age: float) -> None:
+    async def fetch_ahead(self, ref: EntryId, max_age: float, since: float = -math.inf) -> None:
         """Fetch a document that will be read, unless it is a large one."""
         with in_background():
-            await self._fetch_ahead(ref, max_age)
+            await self._fetch_ahead(ref, max_age, since)
 
-    async def _fetch_ahead(self, ref: EntryId, max_age: float) -> None:
-        skylink = _skylink_in(await self._entries.read(ref, max_age))
+    async def _fetch_ahead(self, ref: EntryId, max_age: float, since: float) -> None:
+        skylink = _skylink_in(await self._entries.read(ref, max_age, since=since))
         if skylink is None or skylink.version != 1 or skylink in self._ahead:
             return
         if self._read_back(skylink) is None:

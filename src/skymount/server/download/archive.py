@@ -9,6 +9,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 
 from skymount.server.storage.stored_range import STREAM_CHUNK_SIZE, StoredRange, read_open
 from skymount.wire.metadata import Subfile
@@ -23,10 +24,10 @@ def archive_chunks(
     archive: str, members: Sequence[Member], payload: StoredRange
 ) -> Generator[bytes]:
     """Yield an archive of the members in chunks of about 1 MiB."""
-    with open(payload.file, "rb", buffering=0) as file:
+    with closing(payload.source.open()) as opened:
 
         def content(sub: Subfile) -> Iterator[bytes]:
-            return read_open(file.fileno(), payload, sub.offset, sub.len)
+            return read_open(opened, payload, sub.offset, sub.len)
 
         if archive == "zip":
             small = _zip(members, content)

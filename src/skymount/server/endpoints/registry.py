@@ -12,12 +12,11 @@ from skymount.server.http.query_params import Params, form_params, number
 from skymount.server.http.request_body import read_body
 from skymount.server.http_error import HttpError, refuse_malformed
 from skymount.server.resolver import SkylinkResolver
-from skymount.server.storage.entry_store import EntryStore
+from skymount.server.storage.interfaces import Entries
 from skymount.wire.http.responses import encode_resolved
 from skymount.wire.registry_entry import (
     UPDATE_LIMIT,
     SignedEntry,
-    entry_id,
     parse_public_key,
     parse_tweak,
 )
@@ -32,14 +31,14 @@ class RegistryEndpoints:
     """The registry endpoints of one portal."""
 
     config: PortalConfig
-    entries: EntryStore
+    entries: Entries
     resolver: SkylinkResolver
 
     async def get(self, request: Request) -> Response:
-        """Answer with a signed entry. ``timeout`` has no effect: no other server is asked."""
+        """Answer with a signed entry. ``timeout`` has no effect."""
         body = await read_body(request, UPDATE_LIMIT, self.config.body_timeout)
         public_key, tweak = parse_entry_key(form_params(request, body))
-        found = await self.entries.find(entry_id(public_key, tweak))
+        found = await self.entries.read(public_key, tweak)
         if found is None:
             raise HttpError(404, "registry entry not found")
         return responses.json_body(found.encode_answer())

@@ -10,7 +10,7 @@ from skymount.server.http import responses
 from skymount.server.http.query_params import Params, form_params
 from skymount.server.http.request_body import read_body
 from skymount.server.http_error import HttpError, refuse_malformed
-from skymount.server.storage.skykey_store import SkykeyStore
+from skymount.server.storage.interfaces import Skykeys
 from skymount.wire.skykey import Kind, Skykey, check_id, check_name, encode_list
 
 _BODY_LIMIT = 64 << 10  # bytes of a form; the text of a skykey has at most 4 KiB
@@ -24,7 +24,7 @@ class SkykeyEndpoints:
     """The endpoints of one portal's skykeys. Most errors have status 500, as on other portals."""
 
     config: PortalConfig
-    skykeys: SkykeyStore
+    skykeys: Skykeys
 
     async def create(self, request: Request) -> Response:
         params = await self._params(request)
@@ -36,7 +36,7 @@ class SkykeyEndpoints:
         with refuse_malformed(500):
             parsed = Kind.parse(kind)
         with refuse_malformed(500, "failed to create skykey: "):
-            return _secret((await self.skykeys.create(name, parsed)).encode_record())
+            return responses.json_body((await self.skykeys.create(name, parsed)).encode_record())
 
     async def add(self, request: Request) -> Response:
         text = (await self._params(request)).get("skykey", "")
@@ -49,10 +49,12 @@ class SkykeyEndpoints:
     async def get(self, request: Request) -> Response:
         name, key_id = await self._name_and_id(request, 500)
         with refuse_malformed(500, "failed to retrieve skykey: "):
-            return _secret(self.skykeys.find(name=name, key_id=key_id).encode_record())
+            return responses.json_body(
+                (await self.skykeys.find(name=name, key_id=key_id)).encode_record()
+            )
 
     async def list(self, request: Request) -> Response:
-        return _secret(encode_list(self.skykeys.all()))
+        return responses.json_body(encode_list(await self.skykeys.all()))
 
     async def delete(self, request: Request) -> Response:
         name, key_id = await self._name_and_id(request, 400)
@@ -72,8 +74,3 @@ class SkykeyEndpoints:
     async def _params(self, request: Request) -> Params:
         body = await read_body(request, _BODY_LIMIT, self.config.body_timeout)
         return form_params(request, body)
-
-
-def _secret(body: bytes) -> Response:
-    """Answer with keys, which no cache may store."""
-    return responses.json_body(body, headers=[("Cache-Control", "no-store")])

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from skymount import __version__
 from skymount.server.http import responses
 from skymount.server.resolver import SkylinkResolver
-from skymount.server.storage.entry_store import EntryStore
+from skymount.server.storage.interfaces import Entries
 from skymount.server.storage.skyfile_index import SkyfileIndex
 
 
@@ -29,7 +29,7 @@ class StatsEndpoints:
 
     index: SkyfileIndex
     resolver: SkylinkResolver
-    entries: EntryStore
+    entries: Entries
     started: float = field(default_factory=time.monotonic)
 
     async def stats(self, request: Request) -> Response:

@@ -16,8 +16,11 @@ class StrictConnection(h11.Connection):
     """The server's side; RemoteProtocolError 400 for ambiguous bytes that are not content."""
 
     _half_line_end = b""  # a carriage return whose line feed is yet to come
+    _has_length = False  # the body is content alone, without framing
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        if self._has_length and self.their_state is h11.SEND_BODY:
+            return super().next_event()
         before = self.trailing_data[0]
         try:
             event = super().next_event()
@@ -32,14 +35,15 @@ class StrictConnection(h11.Connection):
         if _AMBIGUOUS.search(framing.removesuffix(b"\r")):
             raise h11.RemoteProtocolError("a line of doubtful end", _BAD_REQUEST)
         if isinstance(event, h11.Request):
-            _check_framing(event)
+            self._has_length = not _is_chunked(event)
         return event
 
 
-def _check_framing(request: h11.Request) -> None:
-    """Refuse a request that states the length of its body in two ways."""
+def _is_chunked(request: h11.Request) -> bool:
+    """Return how the end of a body is found; refuse a request that states it in two ways."""
     names = {name for name, _ in request.headers}
     if b"transfer-encoding" not in names:
-        return
+        return False
     if b"content-length" in names or request.http_version < b"1.1":
         raise h11.RemoteProtocolError("a body of doubtful end", _BAD_REQUEST)
+    return True

@@ -62,11 +62,7 @@ class StreamedResponse(Response):
         self._is_sent = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it; stop reading as soon as the client has gone.
-
-        Not while the last message is sent: hypercorn then announces a disconnect, and cancelling
-        would leave its connection half reset.
-        """
+        """Send it; stop reading as soon as the client has gone."""
         start = {"type": "http.response.start", "status": self.status_code}
         await send({**start, "headers": self.raw_headers})
         if self._chunks is not None and scope["method"] != "HEAD":

@@ -15,8 +15,8 @@ from skymount.server.http_error import HttpError, refuse_malformed
 from skymount.server.pages.home import HomePage
 from skymount.server.pages.listing import page_number
 from skymount.server.pages.rendering import render_page
-from skymount.server.storage.entry_store import EntryStore
-from skymount.server.storage.zone_file import Zone, ZoneFile
+from skymount.server.storage.interfaces import Entries, Names
+from skymount.server.storage.zone_file import Zone
 from skymount.wire.hns import RegistryRecord, SkylinkRecord
 from skymount.wire.registry_entry import (
     ALGORITHM,
@@ -76,8 +76,8 @@ class RegistryPage:
     """The page of one portal."""
 
     home: HomePage
-    entries: EntryStore
-    zone: ZoneFile
+    entries: Entries
+    zone: Names
 
     async def get(self, request: Request) -> Response:
         if not takes_page(request):

@@ -18,39 +18,25 @@ import fcntl
 import os
 import secrets
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from skymount import file_permissions
 from skymount.errors import MalformedError, StorageError
 from skymount.server.storage.disk_errors import disk_errors
-from skymount.server.storage.stored_range import StoredRange, read_range
+from skymount.server.storage.stored_range import StoredFile, StoredRange
+from skymount.server.storage.stored_skyfile import SMALL_SIZE, BuiltSkyfile, StoredSkyfile
 from skymount.storage import atomic_file
-from skymount.wire.base_sector import LAYOUT_SIZE, Layout, spill_sizes
-from skymount.wire.metadata import INTEGER_LIMIT
-from skymount.wire.skyfile_encryption import SkyfileKey, is_encrypted
-from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE, Skylink
+from skymount.wire.base_sector import Layout
+from skymount.wire.skylink import SECTOR_SIZE, Skylink
 
 FORMAT = "v1"
 BASE, PAYLOAD, EXTENSION, ROOTS = "base", "payload", "extension", "roots"
-
-
-@dataclass(frozen=True, slots=True)
-class StoredSkyfile:
-    """Where the parts of a skyfile are; of an encrypted one only `base` before `decrypt_layout`."""
-
-    skylink: Skylink
-    layout: Layout
-    base: StoredRange
-    metadata: StoredRange
-    fanout: StoredRange
-    payload: StoredRange
-
-    @property
-    def is_encrypted(self) -> bool:
-        return is_encrypted(self.layout)
+SHARDS = range(256)
+"""The directories of skyfiles, by the first byte of the Merkle root."""
 
 
 def _check_own(path: Path) -> None:
@@ -61,6 +47,8 @@ def _check_own(path: Path) -> None:
 
 class SkyfileStore:
     """The directory of one portal. Use `open`, and `close` it."""
+
+    takes_parts = True
 
     def __init__(self, root: Path, lock: int) -> None:
         self._lock = lock
@@ -93,8 +81,8 @@ class SkyfileStore:
             file_permissions.make_directory(directory)
             _check_own(directory)
             file_permissions.restrict_directory(directory)
-        for first_byte in range(256):
-            (self._skyfiles / f"{first_byte:02x}").mkdir(mode=0o700, exist_ok=True)
+        for shard in SHARDS:
+            self._shard(shard).mkdir(mode=0o700, exist_ok=True)
         for directory in (self._skyfiles, self._skyfiles.parent, root):
             atomic_file.sync_directory(directory)
         for leftover in self._incoming.iterdir():
@@ -103,46 +91,38 @@ class SkyfileStore:
     def close(self) -> None:
         os.close(self._lock)
 
-    def begin(self) -> Path:
-        """Return a new directory for an upload in progress; `commit` or `discard` ends it."""
+    def begin(self) -> "LocalUpload":
         with disk_errors("begin an upload"):
             path = self._incoming / secrets.token_hex(16)
             path.mkdir(mode=0o700)
-            return path
+            return LocalUpload(self, path)
 
-    def discard(self, upload: Path) -> None:
-        with disk_errors("remove an upload"):
-            shutil.rmtree(upload)
-
-    def commit(
-        self,
-        upload: Path,
-        skylink: Skylink,
-        base: bytes,
-        spilled: list[bytes],
-        roots: bytes = b"",
-    ) -> None:
-        """Publish an upload. A payload file must be in its directory already, and synced.
-
-        The skyfile appears in one step and survives a power cut once this returns. If it is stored
-        already, the upload is dropped. `roots` are those of an encrypted payload's sectors.
+    def publish(self, directory: Path, skylink: Skylink) -> None:
+        """Give a directory that is complete the name of its skyfile, for good. If that is stored
+        already, the directory is dropped, and the time of what is stored renewed.
         """
-        with disk_errors("store an upload"):
-            atomic_file.create(upload / BASE, base)
-            if roots:
-                atomic_file.create(upload / ROOTS, roots)
-            if spilled:
-                padded = (sector.ljust(SECTOR_SIZE, b"\0") for sector in spilled)
-                atomic_file.create(upload / EXTENSION, b"".join(padded))
-            atomic_file.sync_directory(upload)
-            target = self._directory(skylink)
+        target = self._directory(skylink)
+        try:
+            os.rename(directory, target)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            os.utime(target / BASE)
+            shutil.rmtree(directory)
+        atomic_file.sync_directory(target.parent)
+
+    def remove(self, skylink: Skylink) -> bool:
+        """Remove a skyfile in one step; return whether it was here."""
+        with disk_errors("remove stored content"):
+            source = self._directory(skylink)
+            removed = self._incoming / secrets.token_hex(16)
             try:
-                os.rename(upload, target)
-            except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                    raise
-                shutil.rmtree(upload)
-            atomic_file.sync_directory(target.parent)
+                os.rename(source, removed)
+            except FileNotFoundError:
+                return False
+            atomic_file.sync_directory(source.parent)
+            shutil.rmtree(removed)
+            return True
 
     def find(self, skylink: Skylink) -> StoredSkyfile | None:
         directory = self._directory(skylink)
@@ -150,108 +130,127 @@ class SkyfileStore:
             try:
                 with open(directory / BASE, "rb") as file:
                     size = os.fstat(file.fileno()).st_size
-                    layout = Layout.parse(file.read(LAYOUT_SIZE))
+                    start = file.read(SMALL_SIZE)
             except FileNotFoundError:
                 return None
-            except MalformedError as error:
-                raise StorageError(f"stored skyfile {skylink} is damaged: {error}") from None
-        base = StoredRange(directory / BASE, 0, size)
-        nothing = replace(base, length=0)
-        skyfile = StoredSkyfile(skylink, layout, base, nothing, nothing, nothing)
-        return skyfile if is_encrypted(layout) else _with_ranges(skyfile, layout)
+        return StoredSkyfile.of(skylink, start, size, _Directory(directory))
 
-    def skylinks(self) -> Iterator[Skylink]:
-        """Yield the skylinks of all skyfiles, in no order. Other names on disk are skipped."""
+    def find_sector(self, root: bytes) -> StoredRange | None:
+        """Return nothing: all sectors here are of skyfiles."""
+
+    def skylinks(self, shard: int) -> Iterator[Skylink]:
+        """Yield the skylinks of a shard, in no order. Other names on disk are skipped."""
         with disk_errors("list stored content"):
-            names = [name for shard in self._skyfiles.iterdir() for name in os.listdir(shard)]
+            names = os.listdir(self._shard(shard))
         for name in names:
             with suppress(MalformedError):
                 yield Skylink.parse(name)
 
-    def totals(self) -> tuple[int, int]:
-        count = size = 0
-        with disk_errors("count stored content"):
-            for shard in self._skyfiles.iterdir():
-                for directory in shard.iterdir():
-                    with suppress(FileNotFoundError, NotADirectoryError):
-                        sizes = [entry.stat().st_size for entry in os.scandir(directory)]
-                        count, size = count + 1, size + sum(sizes)
-        return count, size
+    def shard_times(self) -> list[int]:
+        """Return for each shard when a skyfile was added or removed last, in nanoseconds."""
+        with disk_errors("list stored content"):
+            return [self._shard(shard).stat().st_mtime_ns for shard in SHARDS]
+
+    def sizes(self, skylink: Skylink) -> tuple[int, float] | None:
+        """Return a skyfile's bytes on disk and when it was stored; None if it is not here."""
+        with disk_errors("read stored content"):
+            try:
+                found = {entry.name: entry.stat() for entry in os.scandir(self._directory(skylink))}
+                return sum(stat.st_size for stat in found.values()), found[BASE].st_mtime
+            except (FileNotFoundError, NotADirectoryError, KeyError):
+                return None
+
+    def _shard(self, shard: int) -> Path:
+        return self._skyfiles / f"{shard:02x}"
 
     def _directory(self, skylink: Skylink) -> Path:
-        return self._skyfiles / f"{skylink.root[0]:02x}" / str(skylink)
+        return self._shard(skylink.root[0]) / str(skylink)
 
 
-def _with_ranges(
-    skyfile: StoredSkyfile, layout: Layout, key: SkyfileKey | None = None
-) -> StoredSkyfile:
-    """Return a skyfile with the ranges that its layout describes (wire notes 2.1, 2.2)."""
-    if LAYOUT_SIZE + layout.body_size + layout.filesize >= INTEGER_LIMIT:
-        raise StorageError(f"stored skyfile {skyfile.skylink} is damaged: its sizes are too large")
-    base = skyfile.base.file
-    decrypt, decrypt_payload = (key.base.apply, key.open_payload) if key else (None, None)
-    if layout.is_inline:
-        start = LAYOUT_SIZE + layout.metadata_size
-        payload = StoredRange(base, start, layout.filesize, decrypt)
-    else:
-        payload = StoredRange(base.with_name(PAYLOAD), 0, layout.filesize, decrypt_payload)
-    body, start = (base.with_name(EXTENSION), 0) if layout.is_extended else (base, LAYOUT_SIZE)
-    return replace(
-        skyfile,
-        layout=layout,
-        metadata=StoredRange(body, start + layout.fanout_size, layout.metadata_size, decrypt),
-        fanout=StoredRange(body, start, layout.fanout_size, decrypt),
-        payload=payload,
-    )
+class LocalUpload:
+    """An upload in progress: a directory that nobody else uses."""
+
+    def __init__(self, store: SkyfileStore, directory: Path) -> None:
+        self._store = store
+        self._directory: Path | None = directory
+        self._payload: int | None = None
+        self._opening = threading.Lock()
+
+    def put_sector(self, index: int, root: bytes, sector: bytes) -> None:
+        self.put_part(index * SECTOR_SIZE, sector)
+
+    def put_part(self, offset: int, part: bytes | bytearray) -> None:
+        with disk_errors("write an upload"):
+            atomic_file.write_all_at(self._open_payload(), part, offset)
+
+    def take_parts(self) -> bytes:
+        payload = self._payload
+        assert self._directory is not None
+        assert payload is not None
+        with disk_errors("write an upload"):
+            content = os.pread(payload, SECTOR_SIZE, 0)
+            (self._directory / PAYLOAD).unlink()
+            self._payload = None
+            os.close(payload)
+        return content
+
+    def _open_payload(self) -> int:
+        with self._opening:
+            if self._payload is None:
+                assert self._directory is not None
+                self._payload = file_permissions.create_file(self._directory / PAYLOAD)
+            return self._payload
+
+    def publish(self, skylink: Skylink, built: BuiltSkyfile) -> None:
+        """Publish the upload in one step. It survives a power cut once this returns."""
+        directory = self._directory
+        assert directory is not None
+        with disk_errors("store an upload"):
+            if self._payload is not None:
+                os.fsync(self._payload)
+            atomic_file.create(directory / BASE, built.base)
+            if built.roots and built.is_encrypted:
+                atomic_file.create(directory / ROOTS, built.roots)
+            if built.spilled:
+                padded = (sector.ljust(SECTOR_SIZE, b"\0") for sector in built.spilled)
+                atomic_file.create(directory / EXTENSION, b"".join(padded))
+            atomic_file.sync_directory(directory)
+            self._store.publish(directory, skylink)
+            self._directory = None
+
+    def close(self) -> None:
+        """Drop what was not published."""
+        if self._payload is not None:
+            os.close(self._payload)
+            self._payload = None
+        if self._directory is not None:
+            with disk_errors("remove an upload"), suppress(FileNotFoundError):
+                shutil.rmtree(self._directory)
+            self._directory = None
 
 
-def decrypt_layout(skyfile: StoredSkyfile, key: SkyfileKey) -> StoredSkyfile:
-    """Return an encrypted skyfile with its layout decrypted and all its ranges known."""
-    try:
-        layout = key.open_layout(read_range(replace(skyfile.base, length=LAYOUT_SIZE)))
-    except MalformedError as error:
-        raise StorageError(f"stored skyfile {skyfile.skylink} is damaged: {error}") from None
-    return _with_ranges(skyfile, layout, key)
+@dataclass(frozen=True, slots=True)
+class _Directory:
+    """The parts of a skyfile in its directory."""
 
+    path: Path
 
-Sector = tuple[bytes, StoredRange]  # its Merkle root, and its bytes without padding
+    @property
+    def base(self) -> StoredFile:
+        return StoredFile(self.path / BASE)
 
+    @property
+    def payload(self) -> StoredFile:
+        return StoredFile(self.path / PAYLOAD)
 
-def list_sectors(skyfile: StoredSkyfile) -> Iterator[Sector]:
-    """Yield every sector of a skyfile. The Merkle roots are read from disk, not computed."""
-    yield skyfile.skylink.root, skyfile.base
-    if skyfile.is_encrypted:
-        roots = skyfile.base.file.with_name(ROOTS)
+    @property
+    def extension(self) -> StoredFile:
+        return StoredFile(self.path / EXTENSION)
+
+    def encrypted_payload(self, fanout: StoredRange, layout: Layout) -> StoredFile:
+        return self.payload
+
+    def encrypted_roots(self) -> bytes:
         with disk_errors("read stored content"):
-            joined = roots.read_bytes() if roots.exists() else b""
-        yield from _consecutive_sectors(joined, roots.with_name(PAYLOAD))
-    elif not skyfile.layout.is_inline:
-        payload = skyfile.payload
-        yield from _consecutive_sectors(read_range(skyfile.fanout), payload.file, payload.length)
-        if skyfile.layout.is_extended:
-            yield from _spilled_sectors(skyfile)
-
-
-def _consecutive_sectors(
-    roots: bytes, file: Path, length: int | None = None, *, start: int = 0
-) -> Iterator[Sector]:
-    """Yield the sectors of a file from `start` on. With a `length` the last one is shorter."""
-    for index in range(len(roots) // ROOT_SIZE):
-        offset = index * SECTOR_SIZE
-        size = SECTOR_SIZE if length is None else min(SECTOR_SIZE, length - offset)
-        root = roots[index * ROOT_SIZE : (index + 1) * ROOT_SIZE]
-        yield root, StoredRange(file, start + offset, size)
-
-
-def _spilled_sectors(skyfile: StoredSkyfile) -> Iterator[Sector]:
-    """Yield the sectors of the extension. The bytes of each level are the roots of the next."""
-    file = skyfile.metadata.file
-    levels = spill_sizes(skyfile.layout.body_size)
-    roots = read_range(StoredRange(skyfile.base.file, LAYOUT_SIZE, levels[0]))
-    starts, offset = {}, 0
-    for depth in range(len(levels) - 1, 0, -1):  # the lowest level comes first in the file
-        starts[depth] = offset
-        offset += -(-levels[depth] // SECTOR_SIZE) * SECTOR_SIZE
-    for depth in range(1, len(levels)):
-        yield from _consecutive_sectors(roots, file, start=starts[depth])
-        roots = read_range(StoredRange(file, starts[depth], levels[depth]))
+            roots = self.path / ROOTS
+            return roots.read_bytes() if roots.exists() else b""

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -57,6 +58,28 @@ def _save(path: Path, keys: tuple[Skykey, ...]) -> None:
         atomic_file.replace(path, raw + b"\n")
 
 
+def pick_skykey(keys: Iterable[Skykey], *, name: str = "", key_id: str = "") -> Skykey:
+    """Return the key of that id, or else of that name; MalformedError when there is none."""
+    if key_id:
+        key_id = check_id(key_id)
+    for key in keys:
+        if key.id == key_id if key_id else key.name == name:
+            return key
+    raise MalformedError(
+        "No Skykey is associated with that ID" if key_id else "No Skykey with that name"
+    )
+
+
+def check_new_skykey(keys: Sequence[Skykey], new: Skykey) -> None:
+    """MalformedError if a key may not be added to these."""
+    if new.name and any(key.name == new.name for key in keys):
+        raise MalformedError("Skykey name already used by another key")
+    if any(key.id == new.id for key in keys):
+        raise MalformedError("Skykey ID already exists")
+    if len(keys) >= SKYKEYS_LIMIT:
+        raise MalformedError(f"there are {SKYKEYS_LIMIT} skykeys already")
+
+
 class SkykeyStore:
     """The skykeys of one portal. Only one may be open for a data directory."""
 
@@ -76,19 +99,12 @@ class SkykeyStore:
         except MalformedError as error:
             raise StorageError(f"{path} is damaged: {error}") from None
 
-    def all(self) -> tuple[Skykey, ...]:
+    async def all(self) -> tuple[Skykey, ...]:
         return self._keys
 
-    def find(self, *, name: str = "", key_id: str = "") -> Skykey:
+    async def find(self, *, name: str = "", key_id: str = "") -> Skykey:
         """Return the key of that id, or else of that name; MalformedError when there is none."""
-        if key_id:
-            key_id = check_id(key_id)
-        for key in self._keys:
-            if key.id == key_id if key_id else key.name == name:
-                return key
-        raise MalformedError(
-            "No Skykey is associated with that ID" if key_id else "No Skykey with that name"
-        )
+        return pick_skykey(self._keys, name=name, key_id=key_id)
 
     async def create(self, name: str, kind: Kind) -> Skykey:
         """Make a new key and store it; MalformedError for a bad name or one that is taken."""
@@ -99,17 +115,12 @@ class SkykeyStore:
     async def add(self, skykey: Skykey) -> None:
         """Store a key; MalformedError when its name or id is taken. Many may have no name."""
         async with self._write_lock:
-            if skykey.name and any(key.name == skykey.name for key in self._keys):
-                raise MalformedError("Skykey name already used by another key")
-            if any(key.id == skykey.id for key in self._keys):
-                raise MalformedError("Skykey ID already exists")
-            if len(self._keys) >= SKYKEYS_LIMIT:
-                raise MalformedError(f"there are {SKYKEYS_LIMIT} skykeys already")
+            check_new_skykey(self._keys, skykey)
             await self._replace((*self._keys, skykey))
 
     async def delete(self, *, name: str = "", key_id: str = "") -> None:
         async with self._write_lock:
-            deleted = self.find(name=name, key_id=key_id)
+            deleted = pick_skykey(self._keys, name=name, key_id=key_id)
             await self._replace(tuple(key for key in self._keys if key is not deleted))
 
     async def _replace(self, keys: tuple[Skykey, ...]) -> None:

@@ -7,6 +7,7 @@ follow after the last byte; then all of it is published in one step.
 import logging
 import secrets
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 from starlette.requests import Request
@@ -18,14 +19,13 @@ from skymount.server.http import responses
 from skymount.server.http.query_params import parse_query
 from skymount.server.http.request_body import stream_body
 from skymount.server.http_error import HttpError, refuse_malformed
+from skymount.server.storage.catalogue_rows import NewSkyfile
 from skymount.server.storage.disk_errors import DiskFullError
-from skymount.server.storage.skyfile_index import SkyfileIndex
-from skymount.server.storage.skyfile_list import SkyfileList
-from skymount.server.storage.skyfile_store import SkyfileStore
-from skymount.server.storage.skykey_store import SkykeyStore
+from skymount.server.storage.interfaces import Catalogue, ContentStore, Skykeys
 from skymount.server.upload.multipart_reader import FormReader
 from skymount.server.upload.rules import PartList, UploadQuery, encode_upload_metadata
-from skymount.server.upload.sector_writer import open_sector_writer
+from skymount.server.upload.sector_writer import UploadLimits, open_sector_writer
+from skymount.wire.base_sector import fits_inline
 from skymount.wire.dialect import PRESETS
 from skymount.wire.http.responses import UploadResult
 from skymount.wire.skyfile_encryption import SkyfileKey
@@ -42,11 +42,10 @@ class UploadEndpoint:
     """The upload endpoint of one portal."""
 
     config: PortalConfig
-    store: SkyfileStore
-    index: SkyfileIndex
-    skykeys: SkykeyStore
-    hashing: trio.CapacityLimiter  # threads, over all uploads
-    listed: SkyfileList
+    store: ContentStore
+    skykeys: Skykeys
+    limits: UploadLimits
+    catalogue: Catalogue
 
     async def post(self, request: Request) -> Response:
         content_type = dict(request.scope["headers"]).get(b"content-type", b"").strip()
@@ -71,14 +70,10 @@ class UploadEndpoint:
     ) -> Skylink:
         """Store the body of a request; MalformedError, or HttpError 507 when the disk is full."""
         try:
-            skylink = await self._receive(request, query, content_type, parts)
+            return await self._receive(request, query, content_type, parts)
         except DiskFullError as error:
             _log.error("%s", error)
             raise HttpError(507, f"{_FAILED}the disk of this portal is full ({error})") from None
-        if not query.dryrun:
-            await self.index.add(skylink)
-            await self.listed.add(skylink)
-        return skylink
 
     async def _receive(
         self, request: Request, query: UploadQuery, content_type: bytes, parts: PartList
@@ -86,8 +81,8 @@ class UploadEndpoint:
         config = self.config
         form = FormReader(content_type, parts) if query.is_form else None
         body = stream_body(request, config.max_upload, config.body_timeout, failed=_FAILED)
-        keep, key = not query.dryrun, self._key(query)
-        async with open_sector_writer(self.store, self.hashing, keep=keep, key=key) as writer:
+        keep, key = not query.dryrun, await self._key(query)
+        async with open_sector_writer(self.store, self.limits, keep=keep, key=key) as writer:
             async for data in body:
                 if form is None:
                     await writer.write(data)
@@ -98,16 +93,23 @@ class UploadEndpoint:
                     await writer.write(content)
             if form is not None:
                 form.finish()
-            metadata = await trio.to_thread.run_sync(
-                encode_upload_metadata, query, parts, writer.size
-            )
-            return await writer.finish(metadata)
+            encode = partial(encode_upload_metadata, query, parts, writer.size)
+            metadata = encode() if parts.is_short else await trio.to_thread.run_sync(encode)
+            built, skylink = await writer.build(metadata)
+            if keep:
+                name, files = parts.summary(query)
+                is_small = fits_inline(len(metadata), writer.size)
+                new = NewSkyfile(skylink, name, files, writer.size, query.is_encrypted, is_small)
+                with trio.CancelScope(shield=True):  # what is published is recorded, too
+                    await writer.publish(built, skylink)
+                    await self.catalogue.add(new)
+        return skylink
 
-    def _key(self, query: UploadQuery) -> SkyfileKey | None:
+    async def _key(self, query: UploadQuery) -> SkyfileKey | None:
         if not query.is_encrypted:
             return None
         try:
-            skykey = self.skykeys.find(name=query.skykey_name, key_id=query.skykey_id)
+            skykey = await self.skykeys.find(name=query.skykey_name, key_id=query.skykey_id)
         except MalformedError as error:
             raise MalformedError(f"unable to get skykey: {error}") from None
         return SkyfileKey.of(skykey, secrets.token_bytes(NONCE_SIZE))

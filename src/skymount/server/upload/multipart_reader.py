@@ -16,7 +16,7 @@ logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
 
 _MANY_EVENTS = 16  # in one slice: the parts are tiny
 _SLICE_MIN = 4 << 10  # bytes parsed at once while parts are tiny: about 2 ms of the event loop
-_SLICE_MAX = 64 << 10  # otherwise; hypercorn hands over as many at once
+_SLICE_MAX = 64 << 10  # otherwise; as many are received at once
 
 _HEADER_LINES_LIMIT = 32  # of one part; browsers send two or three
 _FIELD_LIMIT = 4 << 10  # bytes of a part that is no file

@@ -19,6 +19,7 @@ DEFAULT_TRYFILES = ("index.html",)
 
 _T = TypeVar("_T")
 
+_FEW = 100  # files
 _MODE_LIMIT = 1 << 32  # of a file mode, as in Go
 _REDUNDANCY_LIMIT = 256
 _SUBFILE_OVERHEAD = 80  # bytes of its JSON besides the name (twice) and the content type
@@ -143,6 +144,11 @@ class PartList:
         self._weight = 0
         self._is_directory = False
 
+    @property
+    def is_short(self) -> bool:
+        """Whether their metadata is encoded in no time."""
+        return self._count <= _FEW
+
     def begin(self, part: PartHeader, offset: int) -> bytearray | None:
         """Add the next part, whose content begins at `offset` of the whole content.
 
@@ -179,6 +185,14 @@ class PartList:
                 offset=self._start,
                 len=offset - self._start,
             )
+
+    def summary(self, query: UploadQuery) -> tuple[str, int]:
+        """Return the name of the upload and its number of files; 0 if it is no directory."""
+        if not query.is_form:
+            return query.filename, 0
+        first = next(iter(self._subfiles), "")
+        name = query.filename or first
+        return name, 0 if len(self._subfiles) == 1 and first == name else len(self._subfiles)
 
     def metadata(self, query: UploadQuery, length: int) -> Metadata:
         """Return the metadata of the whole form; MalformedError when it breaks a rule."""

@@ -13,7 +13,7 @@ import trio
 from skymount.errors import ConfigError, StorageError
 from skymount.server.config import PortalConfig
 from skymount.server.http.framing import StrictConnection
-from skymount.server.hypercorn_server import serve
+from skymount.server.http_server import serve
 from tests.server.http_client import message_of
 
 _RAW = {"Content-Type": "application/octet-stream"}
@@ -140,7 +140,7 @@ async def test_an_idle_connection_is_closed(
     ):
         await stream.send_all(sent)
         nursery.start_soon(trickle, stream)
-        with trio.fail_after(4), suppress(trio.BrokenResourceError):  # hypercorn's own are 5 s
+        with trio.fail_after(20), suppress(trio.BrokenResourceError):
             while await stream.receive_some():
                 pass
         nursery.cancel_scope.cancel()
@@ -190,6 +190,17 @@ async def test_a_stop_lets_requests_end(config: PortalConfig) -> None:
                 await trio.sleep(0.05)
                 await stream.send_all(bytes(4 << 20))
                 assert (await stream.receive_some()).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_stop_does_not_wait_for_idle_connections(config: PortalConfig) -> None:
+    """Neither for new ones, nor for those whose request is answered."""
+    with trio.fail_after(30):
+        async with _serving(replace(config, grace=1000)) as url:
+            new, used = await _connected(url), await _connected(url)
+            await used.send_all(b"GET /svc/portals HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert (await used.receive_some()).startswith(b"HTTP/1.1 200 ")
+    for stream in (new, used):
+        await stream.aclose()
 
 
 async def test_a_bug_ends_one_connection(

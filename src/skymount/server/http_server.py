@@ -1,0 +1,135 @@
+"""Opens the data directory, listens, accepts connections and stops."""
+
+import logging
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from functools import partial
+
+import trio
+from starlette.types import ASGIApp
+
+from skymount.errors import ConfigError
+from skymount.server.config import PortalConfig
+from skymount.server.http.access_rules import AccessRules
+from skymount.server.http.connection import Connection
+from skymount.server.routes import build_app
+from skymount.server.storage.local_storage import open_local
+from skymount.server.storage.portal_storage import PortalStorage
+from skymount.wire.http.host import is_loopback
+
+_log = logging.getLogger(__name__)
+
+_BACKLOG = 128  # connections waiting to be accepted
+
+
+async def serve(
+    config: PortalConfig,
+    *,
+    on_listening: Callable[[str], None],
+    shutdown: trio.Event | None = None,
+    listener: socket.socket | None = None,
+) -> None:
+    """Run a portal until `shutdown` is set or the task is cancelled.
+
+    `listener` is a socket to accept connections from, in place of one at the address of `config`.
+    `on_listening` is called with its URL once it accepts connections. StorageError when the data
+    directory cannot be used, ConfigError when the address cannot.
+    """
+    async with open_local(config.data) as stored:
+        with await trio.to_thread.run_sync(_listen, config, listener) as listening:
+            # Accepted connections inherit it. It also ends one whose client reads nothing.
+            timeout_ms = round(config.send_timeout * 1000)
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
+            stop = trio.Event() if shutdown is None else shutdown
+            rules = AccessRules.of(config, on_loopback=is_loopback(listening.getsockname()[0]))
+            async with _with_upstream(config, stored) as (storage, guard):
+                app = guard(build_app(config, storage, rules))
+                await _run(config, app, listening, on_listening, stop, storage.background)
+
+
+@asynccontextmanager
+async def _with_upstream(
+    config: PortalConfig, storage: PortalStorage
+) -> AsyncIterator[tuple[PortalStorage, Callable[[ASGIApp], ASGIApp]]]:
+    """Put upstream portals behind what is stored here, if there are any."""
+    if not config.upstream:
+        yield storage, lambda app: app
+        return
+    from skymount.server.upstream.opening import open_upstream
+
+    async with open_upstream(config, storage) as upstream:
+        yield upstream
+
+
+def _listen(config: PortalConfig, listener: socket.socket | None) -> socket.socket:
+    host, port = config.host, config.port
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, *_, address = found[0]
+        if not (config.password or config.insecure or is_loopback(str(address[0]))):
+            raise ConfigError(
+                f"refusing to listen on {host}:{port} without a password, as others may reach it: "
+                "give one with --password-file FILE, or allow this with --insecure"
+            )
+        return listener or socket.create_server(address, family=family, backlog=_BACKLOG)
+    except (OSError, OverflowError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        reason = str(reason or error).partition(" (while")[0]  # what create_server adds
+        raise ConfigError(f"cannot listen on {host}:{port}: {reason}") from error
+
+
+def _url(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def _run(
+    config: PortalConfig,
+    app: ASGIApp,
+    listening: socket.socket,
+    on_listening: Callable[[str], None],
+    shutdown: trio.Event,
+    background: Iterable[Callable[[], Awaitable[None]]],
+) -> None:
+    """Accept connections, and run `background` meanwhile.
+
+    At `shutdown` running requests get `grace`; then their connections are closed.
+    """
+    connections: set[Connection] = set()
+    none_left = trio.Event()
+
+    async def handle(stream: trio.SocketStream) -> None:
+        connection = Connection(stream, app, config.idle_timeout)
+        connections.add(connection)
+        try:
+            await connection.serve()
+        except Exception:  # noqa: BLE001  # a bug in one must not end the portal
+            _log.exception("a connection failed")
+        finally:
+            connections.discard(connection)
+            if not connections:
+                none_left.set()
+
+    async with trio.open_nursery() as handlers:
+        try:
+            async with trio.open_nursery() as accepting:
+                listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
+                start = partial(trio.serve_listeners, handle, [listener])
+                await accepting.start(partial(start, handler_nursery=handlers))
+                on_listening(_url(listening))
+                for task in background:
+                    handlers.start_soon(task)
+                await shutdown.wait()
+                accepting.cancel_scope.cancel()
+        finally:
+            for connection in connections:
+                connection.stop()
+            with trio.CancelScope(shield=True):
+                if connections:
+                    none_left = trio.Event()
+                    with trio.move_on_after(config.grace):
+                        await none_left.wait()
+                for connection in list(connections):
+                    await connection.stream.aclose()
+            handlers.cancel_scope.cancel()

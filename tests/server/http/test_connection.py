@@ -1,0 +1,78 @@
+"""What clients send and get on one connection, byte by byte."""
+
+import socket
+
+import pytest
+
+from tests.portal_process import PortalProcess
+from tests.server.raw_connection import connect
+
+_UPLOAD = (
+    b"POST /svc/skyfile?filename=a&dryrun=1 HTTP/1.1\r\nHost: localhost\r\nContent-Type: a/b\r\n"
+)
+_PORTALS = b"GET /svc/portals HTTP/1.1\r\nHost: localhost\r\n"
+_CLOSE = b"Connection: close\r\n\r\n"
+
+
+def _read_to_end(connection: socket.socket) -> bytes:
+    found = bytearray()
+    while piece := connection.recv(65536):
+        found += piece
+    return bytes(found)
+
+
+def _talk(portal: PortalProcess, *pieces: bytes) -> bytes:
+    """Return all that comes back until the portal closes the connection."""
+    with connect(portal.url) as connection:
+        for piece in pieces:
+            connection.sendall(piece)
+        return _read_to_end(connection)
+
+
+def test_requests_behind_each_other(portal: PortalProcess) -> None:
+    """They are answered in order, also behind a body."""
+    body = b"Content-Length: 5\r\n\r\nhello"
+    sent = _PORTALS + b"\r\n" + _UPLOAD + body + b"GET /x HTTP/1.1\r\nHost: localhost\r\n" + _CLOSE
+    found = _talk(portal, sent)
+    assert [part[:3] for part in found.split(b"HTTP/1.1 ")[1:]] == [b"200", b"200", b"404"]
+
+
+@pytest.mark.parametrize("more", [b"", b"Connection: keep-alive\r\n"])
+def test_http_1_0(portal: PortalProcess, more: bytes) -> None:
+    """The connection is closed, and the body is not chunked."""
+    found = _talk(portal, b"GET /svc/portals HTTP/1.0\r\nHost: localhost\r\n" + more + b"\r\n")
+    head, _, body = found.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert b"connection: close" in head.lower()
+    assert body == b'{"portals":[]}\n'
+
+
+def test_a_body_that_waits_to_be_asked_for(portal: PortalProcess) -> None:
+    """With `Expect: 100-continue` the body is asked for once it is wanted."""
+    with connect(portal.url) as connection:
+        connection.sendall(_UPLOAD + b"Content-Length: 5\r\nExpect: 100-continue\r\n" + _CLOSE)
+        assert connection.recv(1000).startswith(b"HTTP/1.1 100 ")
+        connection.sendall(b"hello")
+        assert _read_to_end(connection).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_body_that_is_not_wanted(portal: PortalProcess) -> None:
+    """It is not asked for, and the connection is closed: nobody knows whether it comes."""
+    refused = b"POST /svc/portals HTTP/1.1\r\nHost: localhost\r\n"
+    found = _talk(portal, refused + b"Content-Length: 5\r\nExpect: 100-continue\r\n\r\n")
+    assert found.startswith(b"HTTP/1.1 405 ")
+    assert b"connection: close" in found.lower()
+
+
+def test_a_body_that_nobody_reads(portal: PortalProcess) -> None:
+    """It is dropped, and the next request is answered."""
+    refused = b"POST /svc/portals HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3000000\r\n\r\n"
+    found = _talk(portal, refused, bytes(3_000_000), _PORTALS + _CLOSE)
+    assert [part[:3] for part in found.split(b"HTTP/1.1 ")[1:]] == [b"405", b"200"]
+
+
+def test_a_head_that_is_too_long(portal: PortalProcess) -> None:
+    """431 instead of ever more memory; the answer arrives although more was sent."""
+    found = _talk(portal, _PORTALS, b"A: " + b"x" * 200_000)
+    assert found.startswith(b"HTTP/1.1 431 ")
+    assert b"content-length: 0" in found.lower()
