@@ -8,20 +8,31 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from skymount.server.storage.catalogue_rows import CatalogueRow, ListPage, NewSkyfile
+from skymount.server.storage.stored_range import StoredRange
 from skymount.server.storage.stored_skyfile import BuiltSkyfile, StoredSkyfile
 from skymount.server.storage.zone_file import Zone
+from skymount.wire.hns import DomainRecord
 from skymount.wire.registry_entry import SignedEntry
 from skymount.wire.skykey import Kind, Skykey
 from skymount.wire.skylink import Skylink
 
 
 class Upload(Protocol):
-    """A skyfile on its way into a store. Nobody finds any of it before `publish`."""
+    """A skyfile on its way into a store. Nobody finds any of it before `publish`.
+
+    The payload comes in sectors, or in parts where the store takes these.
+    """
 
     def put_sector(self, index: int, root: bytes, sector: bytes) -> None:
         """Store a sector of the payload, the last one without padding. Any thread may call, and
         several at once; StorageError, DiskFullError.
         """
+
+    def put_part(self, offset: int, part: bytes | bytearray) -> None:
+        """Store a part of the payload, as `put_sector` does."""
+
+    def take_parts(self) -> bytes:
+        """Return the payload so far, and drop it: it is part of the base sector after all."""
 
     def publish(self, skylink: Skylink, built: BuiltSkyfile) -> None:
         """Make the skyfile visible in one step, durable once this returns; errors as above."""
@@ -33,10 +44,17 @@ class Upload(Protocol):
 class ContentStore(Protocol):
     """The skyfiles of a portal: each complete or absent. StorageError from every method."""
 
+    @property
+    def takes_parts(self) -> bool:
+        """Whether uploads take parts of a sector; then less of it is in memory."""
+
     def begin(self) -> Upload:
         """Begin an upload, to be closed."""
 
     def find(self, skylink: Skylink) -> StoredSkyfile | None: ...
+
+    def find_sector(self, root: bytes) -> StoredRange | None:
+        """Return a sector that the catalogue does not have, by its Merkle root."""
 
     def remove(self, skylink: Skylink, stored_before: float | None = None) -> bool:
         """Remove a skyfile; return whether it was here. With a time only if it was stored before,
@@ -87,6 +105,9 @@ class Entries(Protocol):
     async def find(self, entry: bytes) -> SignedEntry | None:
         """Return the entry of a 32-byte id, as in a v2 skylink; None when there is none."""
 
+    async def read(self, public_key: bytes, tweak: bytes) -> SignedEntry | None:
+        """Return the entry of a public key and a hashed data key; None when there is none."""
+
     async def update(self, signed: SignedEntry) -> None:
         """Store an entry, durable once this returns; BadSignatureError, MalformedError, or
         RevisionError when it must not replace the stored one.
@@ -123,4 +144,9 @@ class Names(Protocol):
     """The names of a portal."""
 
     def current(self) -> Zone:
-        """Return the zone as it is now; StorageError."""
+        """Return the zone as it is now; blocks; StorageError."""
+
+    async def find(self, domain: str) -> DomainRecord | None:
+        """Return the record of a domain in canonical form, None if there is none; StorageError, or
+        MalformedError if it cannot be used.
+        """

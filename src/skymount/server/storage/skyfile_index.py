@@ -134,6 +134,8 @@ class SkyfileIndex:
                     (("Retry-After", str(round(_REPAIR_WAIT))),),
                 )
         if found is None:
+            found = await trio.to_thread.run_sync(self._store.find_sector, root)
+        if found is None:
             raise HttpError(404, "failed to fetch root: root not found")
         return found
 

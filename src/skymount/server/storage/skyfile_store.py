@@ -27,9 +27,10 @@ from pathlib import Path
 from skymount import file_permissions
 from skymount.errors import MalformedError, StorageError
 from skymount.server.storage.disk_errors import disk_errors
-from skymount.server.storage.stored_range import StoredFile
+from skymount.server.storage.stored_range import StoredFile, StoredRange
 from skymount.server.storage.stored_skyfile import SMALL_SIZE, BuiltSkyfile, StoredSkyfile
 from skymount.storage import atomic_file
+from skymount.wire.base_sector import Layout
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 
 FORMAT = "v1"
@@ -50,6 +51,8 @@ def _check_own(path: Path) -> None:
 
 class SkyfileStore:
     """The directory of one portal. Use `open`, and `close` it."""
+
+    takes_parts = True
 
     def __init__(self, root: Path, lock: int) -> None:
         self._lock = lock
@@ -155,6 +158,9 @@ class SkyfileStore:
                 return None
         return StoredSkyfile.of(skylink, start, size, _Directory(directory))
 
+    def find_sector(self, root: bytes) -> StoredRange | None:
+        """Return nothing: all sectors here are of skyfiles."""
+
     def skylinks(self, shard: int) -> Iterator[Skylink]:
         """Yield the skylinks of a shard, in no order. Other names on disk are skipped."""
         with disk_errors("list stored content"):
@@ -195,8 +201,22 @@ class LocalUpload:
         self._opening = threading.Lock()
 
     def put_sector(self, index: int, root: bytes, sector: bytes) -> None:
+        self.put_part(index * SECTOR_SIZE, sector)
+
+    def put_part(self, offset: int, part: bytes | bytearray) -> None:
         with disk_errors("write an upload"):
-            atomic_file.write_all_at(self._open_payload(), sector, index * SECTOR_SIZE)
+            atomic_file.write_all_at(self._open_payload(), part, offset)
+
+    def take_parts(self) -> bytes:
+        payload = self._payload
+        assert self._directory is not None
+        assert payload is not None
+        with disk_errors("write an upload"):
+            content = os.pread(payload, SECTOR_SIZE, 0)
+            (self._directory / PAYLOAD).unlink()
+            self._payload = None
+            os.close(payload)
+        return content
 
     def _open_payload(self) -> int:
         with self._opening:
@@ -250,6 +270,9 @@ class _Directory:
     @property
     def extension(self) -> StoredFile:
         return StoredFile(self.path / EXTENSION)
+
+    def encrypted_payload(self, fanout: StoredRange, layout: Layout) -> StoredFile:
+        return self.payload
 
     def encrypted_roots(self) -> bytes:
         with disk_errors("read stored content"):

@@ -30,6 +30,9 @@ class SkyfileParts(Protocol):
     def extension(self) -> StoredBytes:
         """Spilled sectors, padded, when metadata did not fit the base."""
 
+    def encrypted_payload(self, fanout: StoredRange, layout: Layout) -> StoredBytes:
+        """Return the sectors of an encrypted payload; what the arguments say is decrypted."""
+
     def encrypted_roots(self) -> bytes:
         """Return the roots of the payload's sectors if it is encrypted: the fan-out is secret."""
 
@@ -91,17 +94,18 @@ def _with_ranges(
         raise StorageError(f"stored skyfile {skyfile.skylink} is damaged: its sizes are too large")
     parts, base = skyfile.parts, skyfile.base.source
     decrypt, decrypt_payload = (key.base.apply, key.open_payload) if key else (None, None)
-    if layout.is_inline:
-        start = LAYOUT_SIZE + layout.metadata_size
-        payload = StoredRange(base, start, layout.filesize, decrypt)
-    else:
-        payload = StoredRange(parts.payload, 0, layout.filesize, decrypt_payload)
     body, start = (parts.extension, 0) if layout.is_extended else (base, LAYOUT_SIZE)
+    fanout = StoredRange(body, start, layout.fanout_size, decrypt)
+    if layout.is_inline:
+        payload = StoredRange(base, LAYOUT_SIZE + layout.metadata_size, layout.filesize, decrypt)
+    else:
+        source = parts.payload if key is None else parts.encrypted_payload(fanout, layout)
+        payload = StoredRange(source, 0, layout.filesize, decrypt_payload)
     return replace(
         skyfile,
         layout=layout,
         metadata=StoredRange(body, start + layout.fanout_size, layout.metadata_size, decrypt),
-        fanout=StoredRange(body, start, layout.fanout_size, decrypt),
+        fanout=fanout,
         payload=payload,
     )
 
@@ -120,7 +124,7 @@ Sector = tuple[bytes, StoredRange]  # its Merkle root, and its bytes without pad
 
 def list_sectors(skyfile: StoredSkyfile) -> Iterator[Sector]:
     """Yield every sector of a skyfile. The Merkle roots are read, not computed."""
-    yield skyfile.skylink.root, replace(skyfile.base, source=skyfile.parts.base)
+    yield skyfile.skylink.root, skyfile.base
     if skyfile.is_encrypted:
         yield from _consecutive_sectors(skyfile.parts.encrypted_roots(), skyfile.parts.payload)
     elif not skyfile.layout.is_inline:
