@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
 
 from benchmarks import (
+    caches,
     daemon,
     distant,
     files,
@@ -44,6 +45,7 @@ GROUPS = {
         *lists.GROUPS,
         *portals.GROUPS,
         *portal_speed.GROUPS,
+        *caches.GROUPS,
         *trees.GROUPS,
         *files.GROUPS,
         *daemon.GROUPS,
