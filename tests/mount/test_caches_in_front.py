@@ -55,7 +55,7 @@ def test_many_mounts_read_what_one_would(tmp_path: Path) -> None:
         assert content <= origin.received <= content * _OVERHEAD
         origin.requests.clear()
         read_by(1)
-        assert origin.requests == []
+        assert set(origin.requests) <= {f"/{link}?format=concat" for link in (large, many)}  # HEAD
         origin.close()
         portal.kill()
         read_by(1, clean=False)  # the portal's absence is logged
