@@ -10,7 +10,10 @@ from tests.portal_process import portal_process
 from tests.server.http_client import Client
 from tests.skymount_process import Sandbox
 
-COMMANDS = [f"portal {name}" for name in ("list", "show", "remove", "pin", "unpin", "gc", "verify")]
+COMMANDS = [
+    f"portal {name}"
+    for name in ("list", "show", "remove", "pin", "unpin", "gc", "verify", "export", "import")
+]
 ABSENT = str(Skylink.v1(b"\7" * 32, 4096))
 
 
@@ -102,3 +105,19 @@ def test_without_a_portals_data(sandbox: Sandbox, tmp_path: Path, command: str) 
 def test_bad_options(sandbox: Sandbox, given: str) -> None:
     """RT3: wrong usage."""
     assert sandbox.skymount("portal", "serve", *given.split()).returncode == 2
+
+
+def test_export_and_import(sandbox: Sandbox, tmp_path: Path) -> None:
+    """RT6: beside a portal that runs, into a new directory; no file is written over."""
+    data, other, archive = tmp_path / "data", tmp_path / "other", tmp_path / "portal.tar"
+    with portal_process(data) as portal, Client(base_url=portal.url) as client:
+        (link, *_) = _upload(client)
+        said = sandbox.succeed("portal", "export", archive, "--json", "--data", data)
+        assert json.loads(said)["skyfiles"] == 3
+        assert archive.stat().st_mode & 0o777 == 0o600
+        again = sandbox.skymount("portal", "export", archive, "--data", data)
+        assert again.returncode == 1
+    done = json.loads(sandbox.succeed("portal", "import", archive, "--json", "--data", other))
+    assert (done["skyfiles"], done["problems"]) == (3, [])
+    rows = json.loads(sandbox.succeed("portal", "list", "--json", "--data", other))
+    assert link in [row["skylink"] for row in rows]

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from skymount.cli.commands import portal_storage
+from skymount.cli.commands import portal_backup, portal_storage
 from skymount.cli.commands.portal_hns import hns
 from skymount.cli.options import data_option, load_settings
 from skymount.errors import SkymountError
@@ -63,6 +63,8 @@ def portal() -> None:
 portal.add_command(hns)
 for command in portal_storage.COMMANDS:
     portal.add_command(command)
+portal.add_command(portal_backup.export)
+portal.add_command(portal_backup.import_)
 
 
 @portal.command()

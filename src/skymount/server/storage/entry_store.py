@@ -7,7 +7,9 @@
 
 import os
 import sqlite3
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +99,23 @@ def _write(connection: sqlite3.Connection, signed: SignedEntry) -> bool:
     row = (signed.public_key, entry.tweak, entry.data, revision, entry.kind, signed.signature)
     connection.execute(_REPLACE, (signed.id, *row))
     return stored is None
+
+
+def peek_entries(root: Path) -> Iterator[SignedEntry]:
+    """Yield all entries, read beside a portal that writes; StorageError."""
+    after = b""
+    while True:
+        asked = partial(_page, after=after)
+        found = sqlite.Database.peek(root / ENTRIES_FILE, sqlite.Format(0, _FORMAT, ""), asked)
+        if not found:
+            return
+        yield from found
+        after = found[-1].id
+
+
+def _page(connection: sqlite3.Connection, after: bytes) -> list[SignedEntry]:
+    asked = f"{_SELECT.partition(' WHERE ')[0]} WHERE id > ? ORDER BY id LIMIT 1000"
+    return [_parse(row) for row in connection.execute(asked, (after,))]
 
 
 class _Batch:

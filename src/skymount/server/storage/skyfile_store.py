@@ -113,7 +113,7 @@ class SkyfileStore:
         """Give a directory that is complete the name of its skyfile, for good. If that is stored
         already, the directory is dropped, and the time of what is stored renewed.
         """
-        target = self._directory(skylink)
+        target = self.directory(skylink)
         with self._changing:
             try:
                 os.rename(directory, target)
@@ -132,7 +132,7 @@ class SkyfileStore:
         stored before, and not stored again meanwhile.
         """
         with disk_errors("remove stored content"):
-            source = self._directory(skylink)
+            source = self.directory(skylink)
             removed = self._incoming / secrets.token_hex(16)
             with self._changing:
                 try:
@@ -148,7 +148,7 @@ class SkyfileStore:
             return True
 
     def find(self, skylink: Skylink) -> StoredSkyfile | None:
-        directory = self._directory(skylink)
+        directory = self.directory(skylink)
         with disk_errors("read stored content"):
             try:
                 with open(directory / BASE, "rb") as file:
@@ -178,7 +178,7 @@ class SkyfileStore:
         """Return a skyfile's bytes on disk and when it was stored; None if it is not here."""
         with disk_errors("read stored content"):
             try:
-                found = {entry.name: entry.stat() for entry in os.scandir(self._directory(skylink))}
+                found = {entry.name: entry.stat() for entry in os.scandir(self.directory(skylink))}
             except (FileNotFoundError, NotADirectoryError):
                 return None
         stored = found[BASE].st_mtime if BASE in found else 0.0
@@ -187,7 +187,8 @@ class SkyfileStore:
     def _shard(self, shard: int) -> Path:
         return self._skyfiles / f"{shard:02x}"
 
-    def _directory(self, skylink: Skylink) -> Path:
+    def directory(self, skylink: Skylink) -> Path:
+        """Return where the files of a skyfile are."""
         return self._shard(skylink.root[0]) / str(skylink)
 
 

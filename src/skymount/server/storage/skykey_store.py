@@ -99,6 +99,11 @@ class SkykeyStore:
         except MalformedError as error:
             raise StorageError(f"{path} is damaged: {error}") from None
 
+    @property
+    def current(self) -> tuple[Skykey, ...]:
+        """The keys as they are now."""
+        return self._keys
+
     async def all(self) -> tuple[Skykey, ...]:
         return self._keys
 

@@ -41,13 +41,13 @@ class Retention:
         """Have a function called with each skyfile that was removed."""
         self._watchers.append(forget)
 
-    async def pin(self, skylink: Skylink, reason: str = "") -> bool:
+    async def pin(self, skylink: Skylink, reason: str = "", pinned: float | None = None) -> bool:
         """Pin a skyfile; False if it is not here. Durable once this returns."""
 
         def pin() -> bool:
             if self._store.find(skylink) is None:
                 return False
-            self._pins.pin(skylink, reason)
+            self._pins.pin(skylink, reason, pinned)
             return True
 
         async with self._deciding:

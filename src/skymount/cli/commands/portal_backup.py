@@ -1,0 +1,113 @@
+"""``skymount portal export`` and ``import``: a portal as one tar archive."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+import click
+
+from skymount.cli import completion
+from skymount.cli.options import data_option
+from skymount.cli.output import emit, json_option, progress, readable_size, warn
+from skymount.errors import StorageError
+
+_file = click.argument(
+    "file", type=click.Path(path_type=Path, allow_dash=True), shell_complete=completion.files
+)
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file that others cannot read; it is removed if it does not become whole."""
+    if str(path) == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(descriptor)
+    except BaseException:
+        with suppress(OSError):
+            path.unlink()
+        raise
+
+
+@click.command("export")
+@_file
+@data_option
+@click.option(
+    "--with-skykeys",
+    is_flag=True,
+    help="Add the skykeys. Whoever has the archive can then decrypt the content.",
+)
+@json_option
+def export(file: Path, data: Path, with_skykeys: bool, as_json: bool) -> None:
+    """Write all that a portal keeps into a tar archive.
+
+    FILE is a new file, or - for standard output. A portal may run meanwhile.
+
+    \b
+    Examples:
+      skymount portal export portal.tar
+      skymount portal export - | ssh backup 'cat > portal.tar'
+    """
+    from skymount.server.backup import exporting
+
+    if not (data / "v1").is_dir():
+        raise StorageError(f"{data}: no portal keeps its data there")
+    if with_skykeys:
+        warn("the archive has the skykeys: keep it as secret as they are")
+    with _new_file(file) as opened, progress() as bar:
+        done = exporting.export(
+            data,
+            opened,
+            with_skykeys=with_skykeys,
+            progress=lambda size: bar(size, None) if bar else None,
+        )
+    if str(file) == "-":
+        return
+    report = {name: getattr(done, name) for name in done.__slots__}
+    line = f"{done.skyfiles:,} skyfiles, {readable_size(done.bytes)}; {done.entries:,} entries"
+    emit(report, as_json, [line])
+
+
+@click.command("import")
+@_file
+@data_option
+@click.option("--with-skykeys", is_flag=True, help="Take the skykeys, too, if there are any.")
+@json_option
+def import_(file: Path, data: Path, with_skykeys: bool, as_json: bool) -> None:
+    """Bring what is in an archive into a data directory.
+
+    FILE is an archive of `skymount portal export`, or - for standard input. No portal may run there
+    meanwhile. All of it is verified. What is there already stays, and so does a newer entry, so an
+    import that was ended can be run again. If something is damaged, it is printed, and the exit
+    code is 1.
+
+    \b
+    Example:
+      skymount portal import portal.tar
+    """
+    from skymount.server.backup import importing
+
+    with (
+        open(0 if str(file) == "-" else file, "rb", closefd=str(file) != "-") as opened,
+        progress() as bar,
+    ):
+        done = importing.import_archive(
+            data,
+            opened,
+            with_skykeys=with_skykeys,
+            progress=lambda size: bar(size, None) if bar else None,
+        )
+    report = {name: getattr(done, name) for name in done.__slots__}
+    line = f"{done.skyfiles:,} skyfiles, {done.entries:,} entries; {done.present:,} were there"
+    emit(report, as_json, [*done.problems, line])
+    if done.problems:
+        sys.exit(1)

@@ -1,0 +1,1 @@
+"""A portal as one tar archive, and back."""

@@ -1,0 +1,276 @@
+"""Brings what is in an archive into a data directory that no portal uses.
+
+The archive is not trusted: each skyfile is compared with its skylink, each entry with its signature
+and with the entry that is there. What is there already is passed over, so an import that was ended
+is begun again.
+"""
+
+import re
+import tarfile
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import msgspec
+import trio
+
+from skymount.errors import MalformedError, RevisionError, StorageError
+from skymount.server.backup import archive_format
+from skymount.server.storage import zone_file
+from skymount.server.storage.local_storage import open_local
+from skymount.server.storage.portal_storage import PortalStorage
+from skymount.server.storage.retention.pin_store import check_reason
+from skymount.server.storage.skyfile_store import BASE, EXTENSION, PAYLOAD, ROOTS
+from skymount.server.storage.stored_range import InMemory, StoredBytes, StoredRange, read_range
+from skymount.server.storage.stored_skyfile import BuiltSkyfile, StoredSkyfile, list_sectors
+from skymount.wire import merkle
+from skymount.wire.base_sector import LAYOUT_SIZE, Layout
+from skymount.wire.skykey import Skykey
+from skymount.wire.skylink import SECTOR_SIZE, Skylink
+
+_PART = re.compile(
+    rf"{archive_format.SKYFILES}([A-Za-z0-9_-]{{46}})/({BASE}|{EXTENSION}|{ROOTS}|{PAYLOAD})"
+)
+_TEXT_LIMIT = 16 << 20  # bytes of a member that is not content
+_EXTENSION_LIMIT = 256 << 20  # bytes: the metadata of an upload has 128 MiB
+_PROBLEMS = 1000  # of which are told
+
+
+@dataclass(slots=True)
+class Imported:
+    """What was brought."""
+
+    skyfiles: int = 0
+    entries: int = 0
+    pins: int = 0
+    names: int = 0
+    skykeys: int = 0
+    present: int = 0
+    """Skyfiles and entries that were there already, entries also in a newer revision."""
+    problems: list[str] = field(default_factory=list)
+
+    def refuse(self, what: str) -> None:
+        """Note what was not brought."""
+        if len(self.problems) < _PROBLEMS:
+            self.problems.append(what)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The parts of a skyfile without its payload."""
+
+    base: StoredBytes
+    extension: StoredBytes
+    payload: StoredBytes
+    roots: bytes
+
+    def encrypted_payload(self, fanout: StoredRange, layout: Layout) -> StoredBytes:
+        return self.payload
+
+    def encrypted_roots(self) -> bytes:
+        return self.roots
+
+
+def import_archive(
+    data: Path, file: IO[bytes], *, with_skykeys: bool, progress: Callable[[int], None]
+) -> Imported:
+    """Bring an archive; StorageError if the directory is in use, MalformedError if it is none."""
+    return trio.run(_import, data, file, with_skykeys, progress)
+
+
+async def _import(
+    data: Path, file: IO[bytes], with_skykeys: bool, progress: Callable[[int], None]
+) -> Imported:
+    done = Imported()
+    async with open_local(data) as storage:
+        try:
+            with tarfile.open(fileobj=file, mode="r|") as tar:
+                await _Import(data, storage, tar, done, with_skykeys, progress).run()
+        except tarfile.TarError as error:
+            raise MalformedError(f"the archive is damaged: {error}") from None
+        finally:
+            await storage.catalogue.repair()
+    return done
+
+
+class _Import:
+    def __init__(
+        self,
+        data: Path,
+        storage: PortalStorage,
+        tar: tarfile.TarFile,
+        done: Imported,
+        with_skykeys: bool,
+        progress: Callable[[int], None],
+    ) -> None:
+        self._data, self._storage, self._tar, self._done = data, storage, tar, done
+        self._with_skykeys, self._progress = with_skykeys, progress
+        self._skyfile: tuple[Skylink, dict[str, bytes]] | None = None
+        self._pins: list[archive_format.PinLine] = []
+        self._read = 0
+
+    async def run(self) -> None:
+        is_first = True
+        while (member := self._tar.next()) is not None:
+            if is_first and member.name != archive_format.HEAD:
+                raise MalformedError("this is no archive of a portal")
+            is_first = False
+            if not member.isreg():
+                raise MalformedError(f"the archive has {member.name[:100]!r}, which is no file")
+            await self._take(member)
+            self._read += member.size
+            self._progress(self._read)
+        if is_first:
+            raise MalformedError("the archive is empty")
+        self._finish_skyfile()
+        for pin in self._pins:
+            skylink = Skylink.parse(pin.skylink)
+            if await self._storage.retention.pin(skylink, pin.reason, pin.pinned):
+                self._done.pins += 1
+
+    async def _take(self, member: tarfile.TarInfo) -> None:
+        part = _PART.fullmatch(member.name)
+        if part is not None:
+            self._take_part(Skylink.parse(part[1]), part[2], member)
+            return
+        try:
+            if member.name == archive_format.HEAD:
+                head = msgspec.json.decode(self._content(member), type=archive_format.Head)
+                if head.portal_archive != archive_format.VERSION:
+                    raise MalformedError(f"the archive is of version {head.portal_archive}")
+            elif member.name.startswith(archive_format.ENTRIES):
+                await self._take_entries(self._content(member))
+            elif member.name == archive_format.PINS:
+                decoder = msgspec.json.Decoder(archive_format.PinLine)
+                for pin in decoder.decode_lines(self._content(member)):
+                    check_reason(pin.reason)
+                    Skylink.parse(pin.skylink)
+                    self._pins.append(pin)
+            elif member.name == archive_format.ZONE:
+                self._take_names(zone_file.Zone.parse(self._content(member)))
+            elif member.name == archive_format.SKYKEYS and self._with_skykeys:
+                await self._take_skykeys(self._content(member))
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise MalformedError(f"the archive is damaged: {member.name}: {error}") from None
+
+    def _content(self, member: tarfile.TarInfo, limit: int = _TEXT_LIMIT) -> bytes:
+        if member.size > limit:
+            raise MalformedError(f"the archive is damaged: {member.name} has {member.size} bytes")
+        file = self._tar.extractfile(member)
+        content = file.read() if file else b""
+        if len(content) != member.size:
+            raise MalformedError("the archive is cut off")
+        return content
+
+    async def _take_entries(self, lines: bytes) -> None:
+        for line in msgspec.json.Decoder(archive_format.EntryLine).decode_lines(lines):
+            try:
+                signed = line.parse()
+                await self._storage.entries.update(signed)
+                self._done.entries += 1
+            except RevisionError:
+                self._done.present += 1
+            except MalformedError as error:
+                self._done.refuse(f"an entry of {line.public_key.hex()}: {error}")
+
+    def _take_names(self, brought: zone_file.Zone) -> None:
+        def edit(found: zone_file.Zone) -> zone_file.Zone:
+            for domain in brought.domains:
+                if domain not in found.domains:
+                    found = found.with_record(domain, brought.value(domain))
+                    self._done.names += 1
+            return found
+
+        zone_file.change(self._data, edit)
+
+    async def _take_skykeys(self, content: bytes) -> None:
+        listed = msgspec.json.decode(content, type=archive_format.SkykeyList)
+        known = {key.id for key in await self._storage.skykeys.all()}
+        for key in map(Skykey.parse, listed.skykeys):
+            if key.id not in known:
+                try:
+                    await self._storage.skykeys.add(key)
+                    self._done.skykeys += 1
+                except MalformedError as error:
+                    self._done.refuse(f"skykey {key.id}: {error}")
+
+    def _take_part(self, skylink: Skylink, name: str, member: tarfile.TarInfo) -> None:
+        """Take a part. A payload is the last one of a skyfile; without one the next one tells."""
+        if name == BASE:
+            self._finish_skyfile()
+            self._skyfile = (skylink, {BASE: self._content(member, SECTOR_SIZE)})
+            return
+        if self._skyfile is None or self._skyfile[0] != skylink or name in self._skyfile[1]:
+            return  # it was refused, or it has no base
+        if name != PAYLOAD:
+            self._skyfile[1][name] = self._content(member, _EXTENSION_LIMIT)
+        else:
+            file = self._tar.extractfile(member)
+            assert file is not None
+            self._finish_skyfile(file, member.size)
+
+    def _finish_skyfile(self, payload: IO[bytes] | None = None, size: int = 0) -> None:
+        if self._skyfile is None:
+            return
+        (skylink, parts), self._skyfile = self._skyfile, None
+        try:
+            if self._storage.content.find(skylink) is not None:
+                self._done.present += 1
+                return
+            self._store(skylink, parts, payload, size)
+            self._done.skyfiles += 1
+        except (MalformedError, _DamagedError) as error:
+            self._done.refuse(f"{skylink}: {error}")
+
+    def _store(
+        self, skylink: Skylink, parts: dict[str, bytes], payload: IO[bytes] | None, size: int
+    ) -> None:
+        base, extension, roots = parts[BASE], parts.get(EXTENSION, b""), parts.get(ROOTS, b"")
+        if len(base) < LAYOUT_SIZE or merkle.sector_root(base) != skylink.root:
+            raise _DamagedError("its base sector does not have its root")
+        expected = self._expected(skylink, base, extension, roots)
+        found = list[bytes]()
+        with closing(self._storage.content.begin()) as upload:
+            while payload is not None and (sector := payload.read(SECTOR_SIZE)):
+                found.append(merkle.sector_root(sector))
+                size -= len(sector)
+                if found != expected[: len(found)]:
+                    raise _DamagedError(f"sector {len(found)} does not have its root")
+                upload.put_sector(len(found) - 1, found[-1], sector)
+            if size:
+                raise MalformedError("the archive is cut off")
+            if found != expected:
+                raise _DamagedError("its payload is not whole")
+            spilled = [
+                extension[at : at + SECTOR_SIZE] for at in range(0, len(extension), SECTOR_SIZE)
+            ]
+            upload.publish(skylink, BuiltSkyfile(base, tuple(spilled), b"".join(found)))
+        self._storage.catalogue.note_missing(skylink.root[0])
+
+    def _expected(
+        self, skylink: Skylink, base: bytes, extension: bytes, roots: bytes
+    ) -> list[bytes]:
+        """Return the roots that the payload must have, once the extension was checked."""
+        held = _Parts(
+            InMemory("base", base),
+            InMemory("extension", extension),
+            InMemory("payload", b""),
+            roots,
+        )
+        expected = list[bytes]()
+        try:
+            skyfile = StoredSkyfile.of(skylink, base[:LAYOUT_SIZE], len(base), held)
+            for root, stored in list_sectors(skyfile):
+                if stored.source is held.payload:
+                    expected.append(root)
+                elif merkle.sector_root(read_range(stored)) != root:
+                    raise _DamagedError("its extension does not have its root")
+        except StorageError as error:
+            raise _DamagedError(str(error)) from None
+        return expected
+
+
+class _DamagedError(StorageError):
+    """A skyfile of the archive is not what its skylink says."""

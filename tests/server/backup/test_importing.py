@@ -1,0 +1,128 @@
+"""An archive brings everything into another directory, and nothing that is not proved."""
+
+import io
+import os
+import tarfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from skymount.errors import MalformedError, StorageError
+from skymount.server.backup.exporting import export
+from skymount.server.backup.importing import Imported, import_archive
+from skymount.server.storage.retention.pin_store import PinStore, peek_pins
+from skymount.server.storage.retention.verification import verify
+from skymount.server.storage.skyfile_store import SkyfileStore
+from skymount.wire.skylink import SECTOR_SIZE, Skylink
+from tests.portal_process import portal_process
+from tests.server.http_client import Client
+from tests.server.registry_entries import put, signed
+
+
+def _archive(data: Path, *, with_skykeys: bool = False) -> bytes:
+    file = io.BytesIO()
+    export(data, file, with_skykeys=with_skykeys, progress=lambda _: None)
+    return file.getvalue()
+
+
+def _import(data: Path, archive: bytes, *, with_skykeys: bool = False) -> Imported:
+    return import_archive(
+        data, io.BytesIO(archive), with_skykeys=with_skykeys, progress=lambda _: None
+    )
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data of a portal with one of each kind."""
+    data = tmp_path_factory.mktemp("source")
+    with portal_process(data) as portal, Client(base_url=portal.url, timeout=60) as client:
+        client.post("/svc/createskykey", params={"name": "key", "type": "public-id"})
+        links = {
+            "small": client.upload_file("small", b"small"),
+            "large": client.upload_file("large", os.urandom(SECTOR_SIZE + 5)),
+            "locked": client.upload_file("locked", b"secret" * SECTOR_SIZE, skykeyname="key"),
+            "many": client.upload({f"{'n' * 100}/{n}": b"" for n in range(20_000)}, filename="m"),
+        }
+        put(client, signed("entry", b"data", 5))
+    with closing(PinStore.open(data)) as pins:
+        pins.pin(Skylink.parse(links["small"]), "why", 7.0)
+    (data / "hns.zone").write_text(f"example sia://{links['small']}\n")
+    (data / "links").write_text(" ".join(links.values()))
+    return data
+
+
+def test_everything_is_brought(source: Path, tmp_path: Path) -> None:
+    """RT6: twice is the same; the archive has no skykeys unless asked for."""
+    small, large, locked, many = (source / "links").read_text().split()
+    archive = _archive(source, with_skykeys=True)
+    assert b"skykeys.json" not in _archive(source)
+    done = _import(tmp_path, archive, with_skykeys=True)
+    assert done == Imported(skyfiles=4, entries=1, pins=1, names=1, skykeys=1)
+    again = _import(tmp_path, archive)
+    assert (again.skyfiles, again.entries, again.present, again.problems) == (0, 0, 5, [])
+    assert not [found for found in verify(SkyfileStore.beside(tmp_path)) if found.problem]
+    (pin,) = peek_pins(tmp_path, [Skylink.parse(small)]).values()
+    assert (pin.reason, pin.pinned) == ("why", 7.0)
+    with portal_process(tmp_path) as portal, Client(base_url=portal.url, timeout=60) as client:
+        assert client.get("/hns/example").content == b"small"
+        assert len(client.get(f"/{large}").content) == SECTOR_SIZE + 5
+        assert client.get(f"/{locked}").content == b"secret" * SECTOR_SIZE
+        assert len(client.get(f"/svc/metadata/{many}").json()["subfiles"]) == 20_000
+        assert client.get("/svc/stats").json()["numfiles"] == 4
+        put(client, signed("entry", b"newer", 6))
+        with pytest.raises(StorageError, match="another portal is running"):
+            _import(tmp_path, archive)
+    assert _import(tmp_path, archive).entries == 0
+
+
+def test_what_is_not_proved_is_not_brought(source: Path, tmp_path: Path) -> None:
+    """RT6: a bit anywhere is found; the rest is brought."""
+    small, large, locked, many = (source / "links").read_text().split()
+    bad = io.BytesIO()
+    with (
+        tarfile.open(fileobj=io.BytesIO(_archive(source))) as old,
+        tarfile.open(fileobj=bad, mode="w") as new,
+    ):
+        for member in old:
+            file = old.extractfile(member)
+            assert file is not None
+            content = bytearray(file.read())
+            if member.name in (
+                f"skyfiles/{small}/base",
+                f"skyfiles/{large}/payload",
+                f"skyfiles/{many}/extension",
+            ):
+                content[-1 if "base" in member.name else 200] ^= 1
+            if member.name.startswith("entries"):
+                content = bytearray(content.replace(b'"revision":5', b'"revision":9'))
+            new.addfile(member, io.BytesIO(content))
+    done = _import(tmp_path, bad.getvalue())
+    assert done.skyfiles == 1
+    assert sorted(problem.partition(":")[0] for problem in done.problems if "entry" not in problem)
+    assert len(done.problems) == 4
+    store = SkyfileStore.beside(tmp_path)
+    assert [store.find(Skylink.parse(link)) is None for link in (small, large, locked, many)] == [
+        *(True, True, False, True)
+    ]
+    assert not list((tmp_path / "v1/incoming").iterdir())
+
+
+@pytest.mark.parametrize(
+    "archive", [b"", b"no archive" * 1000, b"\0" * 10240], ids=["empty", "noise", "zeros"]
+)
+def test_what_is_no_archive(tmp_path: Path, archive: bytes) -> None:
+    """RT6: one line."""
+    with pytest.raises(MalformedError):
+        _import(tmp_path, archive)
+
+
+def test_an_archive_that_is_cut_off(source: Path, tmp_path: Path) -> None:
+    """RT6: nothing of it is half there; it can be begun again."""
+    archive = _archive(source)
+    with pytest.raises(MalformedError):
+        _import(tmp_path, archive[: len(archive) // 2])
+    assert not [found for found in verify(SkyfileStore.beside(tmp_path)) if found.problem]
+    assert not list((tmp_path / "v1/incoming").iterdir())
+    _import(tmp_path, archive)
+    assert len(list(verify(SkyfileStore.beside(tmp_path)))) == 4
