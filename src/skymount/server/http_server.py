@@ -10,6 +10,7 @@ import trio
 from starlette.types import ASGIApp
 
 from skymount.errors import ConfigError
+from skymount.server import control
 from skymount.server.config import PortalConfig
 from skymount.server.http.access_rules import AccessRules
 from skymount.server.http.connection import Connection
@@ -36,7 +37,7 @@ async def serve(
     `on_listening` is called with its URL once it accepts connections. StorageError when the data
     directory cannot be used, ConfigError when the address cannot.
     """
-    async with open_local(config.data) as stored:
+    async with open_local(config.data, config.keep) as stored:
         with await trio.to_thread.run_sync(_listen, config, listener) as listening:
             # Accepted connections inherit it. It also ends one whose client reads nothing.
             timeout_ms = round(config.send_timeout * 1000)
@@ -45,7 +46,10 @@ async def serve(
             rules = AccessRules.of(config, on_loopback=is_loopback(listening.getsockname()[0]))
             async with _with_upstream(config, stored) as (storage, guard):
                 app = guard(build_app(config, storage, rules))
-                await _run(config, app, listening, on_listening, stop, storage.background)
+                with control.listening(config.data) as commands:
+                    taking: Callable[[], Awaitable[None]] = partial(control.serve, commands, stored)
+                    background = (*storage.background, taking)
+                    await _run(config, app, listening, on_listening, stop, background)
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from skymount.cli.commands import portal_storage
 from skymount.cli.commands.portal_hns import hns
 from skymount.cli.options import data_option, load_settings
 from skymount.errors import SkymountError
@@ -60,6 +61,8 @@ def portal() -> None:
 
 
 portal.add_command(hns)
+for command in portal_storage.COMMANDS:
+    portal.add_command(command)
 
 
 @portal.command()
@@ -86,6 +89,18 @@ portal.add_command(hns)
     show_default=True,
     metavar="BYTES",
     help="Refuse a request body longer than this.",
+)
+@click.option(
+    "--max-storage",
+    callback=portal_storage.size,
+    metavar="SIZE",
+    help="Refuse uploads beyond this, like 100G, on disk. Default: no limit.",
+)
+@click.option(
+    "--keep",
+    callback=portal_storage.duration,
+    metavar="DURATION",
+    help="Remove what was stored longer ago, like 30d, and is not pinned. Default: never.",
 )
 @click.option(
     "--password-file",
