@@ -212,8 +212,9 @@ class LocalUpload:
         assert self._directory is not None
         assert payload is not None
         with disk_errors("write an upload"):
-            content = os.pread(payload, SECTOR_SIZE, 0)
-            (self._directory / PAYLOAD).unlink()
+            path = self._directory / PAYLOAD
+            content = path.read_bytes()
+            path.unlink()
             self._payload = None
             os.close(payload)
         return content
