@@ -13,7 +13,7 @@ from skymount.server.config import PortalConfig
 from skymount.server.http.access_rules import AccessRules
 from skymount.server.http.connection import Connection
 from skymount.server.routes import build_app
-from skymount.server.storage.local_storage import open_local
+from skymount.server.storage.opening import open_storage
 from skymount.wire.http.host import is_loopback
 
 _log = logging.getLogger(__name__)
@@ -34,8 +34,8 @@ async def serve(
     `on_listening` is called with its URL once it accepts connections. StorageError when the data
     directory cannot be used, ConfigError when the address cannot.
     """
-    async with open_local(config.data) as storage:
-        with await trio.to_thread.run_sync(_listen, config, listener) as listening:
+    async with open_storage(config) as storage:
+        with await trio.to_thread.run_sync(listen, config, listener) as listening:
             # Accepted connections inherit it. It also ends one whose client reads nothing.
             timeout_ms = round(config.send_timeout * 1000)
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
@@ -45,7 +45,8 @@ async def serve(
             await _run(config, app, listening, on_listening, stop, storage.background)
 
 
-def _listen(config: PortalConfig, listener: socket.socket | None) -> socket.socket:
+def listen(config: PortalConfig, listener: socket.socket | None) -> socket.socket:
+    """Return the socket to accept connections from; ConfigError."""
     host, port = config.host, config.port
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
