@@ -60,6 +60,30 @@ async def test_an_entry_is_found_by_its_id(entries: EntryStore) -> None:
     assert await entries.find(entry_id(bytes(32), entry.entry.tweak)) is None
 
 
+async def test_an_entry_that_is_read_again_is_in_memory(
+    tmp_path: Path, entries: EntryStore
+) -> None:
+    """Until an update replaces it."""
+    for revision in (1, 2):
+        await entries.update(signed("a", b"x", revision))
+        assert await entries.find(signed("a").id) == signed("a", b"x", revision)
+    with _database(tmp_path) as database:
+        database.execute("DELETE FROM entries")
+    assert await entries.find(signed("a").id) == signed("a", b"x", 2)
+
+
+async def test_an_entry_that_is_replaced_while_it_is_read(entries: EntryStore) -> None:
+    """The old one is not kept in memory, whichever comes first."""
+    for revision in range(20):
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(entries.find, signed("a").id)
+            nursery.start_soon(entries.update, signed("a", b"x", revision))
+            for _ in range(3):
+                nursery.start_soon(entries.find, signed("a").id)
+        assert await entries.find(signed("a").id) == signed("a", b"x", revision)
+
+
 async def test_a_higher_revision_replaces_and_a_lower_one_does_not(entries: EntryStore) -> None:
     """Up to the highest of 64 bits, which nothing replaces."""
     for revision in (5, 6, 2**63, MAX_REVISION):

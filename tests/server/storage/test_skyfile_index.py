@@ -10,7 +10,7 @@ from skymount.server.http_error import HttpError
 from skymount.server.storage.skyfile_index import SkyfileIndex
 from skymount.server.storage.skyfile_store import SkyfileStore
 from skymount.server.storage.skykey_store import SkykeyStore
-from skymount.server.storage.stored_range import read_range
+from skymount.server.storage.stored_range import fetch_range, read_range
 from skymount.wire import merkle
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 from tests.server.storage.stored import METADATA, put
@@ -43,6 +43,29 @@ async def test_skyfile(store: SkyfileStore, index: SkyfileIndex) -> None:
     assert found.metadata.filename == "a"
     assert read_range(found.stored.payload) == b"hi"
     assert await index.load(link) is found
+
+
+async def test_small_skyfiles_are_kept_in_memory(
+    tmp_path: Path, store: SkyfileStore, index: SkyfileIndex
+) -> None:
+    """They are read once; larger ones are read each time."""
+    small, large = put(store, b"hi"), put(store, bytes(100_000))
+    assert (await index.find(small)).payload.is_in_memory
+    assert not (await index.find(large)).payload.is_in_memory
+    for link in (small, large):
+        base_of(tmp_path, link).unlink()
+    assert await fetch_range((await index.find(small)).payload) == b"hi"
+    with pytest.raises(HttpError, match="root not found"):
+        await index.find(large)
+
+
+async def test_the_index_of_sectors_holds_no_content(
+    store: SkyfileStore, index: SkyfileIndex
+) -> None:
+    """It has all skyfiles, so it would grow with the store."""
+    link = put(store, b"hi")
+    await index.find(link)
+    assert not (await index.sector(link.root)).is_in_memory
 
 
 async def test_metadata_that_is_too_long_for_a_header(

@@ -157,6 +157,8 @@ async def _serve(
     headers += [("Accept-Ranges", "bytes"), *plan.headers]
     status = content.status if is_error_page else plan.status
     chunks = _body_chunks(payload, content.extents, plan.segments)
+    if payload.is_in_memory:
+        return responses.BytesResponse(status, headers, b"".join(chunks))
     return responses.StreamedResponse(status, headers, chunks, plan.length)
 
 
@@ -167,6 +169,8 @@ async def read_content_type(skyfile: ParsedSkyfile, content: SelectedContent) ->
     if known or not content.size:
         return known or media_type.sniff(b"")
     start = payload_ranges(content.extents, ByteRange(0, min(content.size, media_type.SNIFF_SIZE)))
+    if payload.is_in_memory:
+        return media_type.sniff(b"".join(read_chunks(payload, start)))
     return media_type.sniff(
         await trio.to_thread.run_sync(lambda: b"".join(read_chunks(payload, start)))
     )

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 
-import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -11,7 +10,12 @@ from skymount.server.http.query_params import check_timeout, number, parse_query
 from skymount.server.http_error import HttpError
 from skymount.server.resolver import SkylinkResolver
 from skymount.server.storage.skyfile_index import SkyfileIndex
-from skymount.server.storage.stored_range import StoredRange, read_chunks, read_range
+from skymount.server.storage.stored_range import (
+    StoredRange,
+    fetch_range,
+    read_chunks,
+    read_range,
+)
 from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE
 
 _BINARY_TYPE = ("Content-Type", "application/octet-stream")
@@ -30,6 +34,8 @@ class SectorEndpoints:
         if skyfile.is_encrypted:
             skyfile = (await self.index.load(resolved.skylink)).stored
         headers = [*resolved.headers(), ("Content-Type", responses.JSON_TYPE)]
+        if skyfile.metadata.is_in_memory:
+            return responses.BytesResponse(200, headers, read_range(skyfile.metadata))
         chunks = read_chunks(skyfile.metadata)
         return responses.StreamedResponse(200, headers, chunks, skyfile.metadata.length)
 
@@ -40,7 +46,7 @@ class SectorEndpoints:
         skyfile = await self.index.find(resolved.skylink)
         size = skyfile.skylink.fetch_size
         used = replace(skyfile.base, length=min(size, skyfile.base.length))
-        base = await trio.to_thread.run_sync(read_range, used)
+        base = await fetch_range(used)
         headers = [*resolved.headers(), _BINARY_TYPE]
         return responses.BytesResponse(200, headers, base.ljust(size, b"\0"))
 
@@ -61,5 +67,5 @@ class SectorEndpoints:
         stored = await self.index.sector(root)
         used = max(0, min(length, stored.length - offset))
         wanted = StoredRange(stored.source, stored.offset + offset, used)
-        data = await trio.to_thread.run_sync(read_range, wanted) if used else b""
+        data = await fetch_range(wanted) if used else b""
         return responses.BytesResponse(200, [_BINARY_TYPE], data.ljust(length, b"\0"))

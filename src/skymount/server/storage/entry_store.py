@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import trio
+from cachetools import LRUCache
 
 from skymount import file_permissions
 from skymount.errors import MalformedError, RevisionError, StorageError
@@ -23,6 +24,7 @@ ENTRIES_FILE = "entries.sqlite3"
 
 _FORMAT = 1  # the database's user_version
 _BUSY_TIMEOUT = 5.0  # seconds to wait for another program that has the file open
+_CACHED = 8192  # entries in memory
 _WAL_LIMIT = 16 << 20  # bytes of the log that stay on disk after a burst
 
 _SCHEMA = """
@@ -120,6 +122,8 @@ class EntryStore:
         self._commit_lock = trio.Lock()
         self._next_batch = _Batch()
         self._count: int | None = None
+        self._cache: LRUCache[bytes, SignedEntry] = LRUCache(_CACHED)
+        self._commits = 0
 
     @classmethod
     def open(cls, root: Path) -> "EntryStore":
@@ -146,7 +150,13 @@ class EntryStore:
             with disk_errors("read the registry"):
                 return _read(self._reader, entry)
 
-        return await trio.to_thread.run_sync(find, limiter=self._reader_thread)
+        found = self._cache.get(entry)
+        if found is None:
+            commits = self._commits
+            found = await trio.to_thread.run_sync(find, limiter=self._reader_thread)
+            if found is not None and commits == self._commits:  # else it may be replaced by now
+                self._cache[entry] = found
+        return found
 
     async def keys(self, after: bytes, count: int) -> list[bytes]:
         """Return the next public keys that have entries, in order."""
@@ -195,6 +205,9 @@ class EntryStore:
                     self._write_all, batch.updates, limiter=self._writer_thread
                 )
         finally:
+            self._commits += 1
+            for signed in batch.updates:
+                self._cache.pop(signed.id, None)
             batch.done.set()
 
     def _write_all(self, updates: list[SignedEntry]) -> list[RevisionError | StorageError | None]:

@@ -25,6 +25,7 @@ from skymount.wire.skylink import Skylink
 _log = logging.getLogger(__name__)
 
 _CACHE_SIZE = 16 << 20  # bytes of JSON that is kept parsed; about five times that in memory
+_SMALL_CACHE_SIZE = 16 << 20  # bytes of small skyfiles that are kept whole
 _CACHE_ENTRY_OVERHEAD = 2 << 10  # bytes
 _NO_SKYKEY = (
     "failed to fetch skylink: unable to decrypt skyfile base sector: unable to find associated"
@@ -53,6 +54,9 @@ class SkyfileIndex:
         self._cache: LRUCache[Skylink, ParsedSkyfile] = LRUCache(
             _CACHE_SIZE, getsizeof=lambda parsed: len(parsed.raw) + _CACHE_ENTRY_OVERHEAD
         )
+        self._small: LRUCache[Skylink, StoredSkyfile] = LRUCache(
+            _SMALL_CACHE_SIZE, getsizeof=lambda stored: stored.base.length + _CACHE_ENTRY_OVERHEAD
+        )
         self._roots: dict[bytes, StoredRange] | None = None
         self._indexing = trio.Lock()
         self._totals: tuple[int, int] | None = None
@@ -60,9 +64,13 @@ class SkyfileIndex:
 
     async def find(self, skylink: Skylink) -> StoredSkyfile:
         """Return where the skyfile of a v1 skylink is stored; HttpError 404 when it is not here."""
-        found = await trio.to_thread.run_sync(self._store.find, skylink)
+        found = self._small.get(skylink)
         if found is None:
-            raise HttpError(404, "failed to fetch skylink: root not found")
+            found = await trio.to_thread.run_sync(self._store.find, skylink)
+            if found is None:
+                raise HttpError(404, "failed to fetch skylink: root not found")
+            if found.base.is_in_memory:
+                self._small[skylink] = found
         return found
 
     async def load(self, skylink: Skylink) -> ParsedSkyfile:
@@ -75,7 +83,10 @@ class SkyfileIndex:
         if cached is not None:
             return cached
         stored = await self.find(skylink)
-        parsed = await trio.to_thread.run_sync(self._read, stored, keys)
+        if stored.metadata.is_in_memory:
+            parsed = self._read(stored, keys)
+        else:
+            parsed = await trio.to_thread.run_sync(self._read, stored, keys)
         if len(parsed.raw) + _CACHE_ENTRY_OVERHEAD <= self._cache.maxsize and keys is self._keys:
             self._cache[skylink] = parsed
         return parsed

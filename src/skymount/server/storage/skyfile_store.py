@@ -28,9 +28,8 @@ from skymount import file_permissions
 from skymount.errors import MalformedError, StorageError
 from skymount.server.storage.disk_errors import disk_errors
 from skymount.server.storage.stored_range import StoredFile
-from skymount.server.storage.stored_skyfile import BuiltSkyfile, StoredSkyfile
+from skymount.server.storage.stored_skyfile import SMALL_SIZE, BuiltSkyfile, StoredSkyfile
 from skymount.storage import atomic_file
-from skymount.wire.base_sector import LAYOUT_SIZE
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 
 FORMAT = "v1"
@@ -125,7 +124,7 @@ class SkyfileStore:
             try:
                 with open(directory / BASE, "rb") as file:
                     size = os.fstat(file.fileno()).st_size
-                    start = file.read(LAYOUT_SIZE)
+                    start = file.read(SMALL_SIZE)
             except FileNotFoundError:
                 return None
         return StoredSkyfile.of(skylink, start, size, _Directory(directory))

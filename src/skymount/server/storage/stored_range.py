@@ -1,7 +1,8 @@
 """Ranges of stored bytes: how every byte that the portal keeps is read, and decrypted if need be.
 
 Where the bytes are is behind `StoredBytes`: a file of this disk here, objects or another portal
-elsewhere. Every function blocks: async code calls it in a thread.
+elsewhere. Functions that are not async block, unless a range is in memory: async code calls them
+in a thread.
 """
 
 import os
@@ -11,6 +12,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+import trio
 
 from skymount.errors import StorageError
 from skymount.server.storage.disk_errors import disk_errors
@@ -99,6 +102,18 @@ class StoredRange:
     offset: int
     length: int
     decrypt: Decrypt | None = None
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether reading it does not block."""
+        return self.decrypt is None and isinstance(self.source, InMemory)
+
+
+async def fetch_range(stored: StoredRange) -> bytes:
+    """Return all bytes of a range, read in a thread if need be; errors as of `read_range`."""
+    if stored.is_in_memory:
+        return read_range(stored)
+    return await trio.to_thread.run_sync(read_range, stored)
 
 
 def read_range(stored: StoredRange) -> bytes:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from skymount.errors import MalformedError, StorageError
-from skymount.server.storage.stored_range import StoredBytes, StoredRange, read_range
+from skymount.server.storage.stored_range import InMemory, StoredBytes, StoredRange, read_range
 from skymount.wire.base_sector import LAYOUT_SIZE, Layout, spill_sizes
 from skymount.wire.metadata import INTEGER_LIMIT
 from skymount.wire.skyfile_encryption import SkyfileKey, is_encrypted
@@ -55,6 +55,10 @@ class BuiltSkyfile:
         return is_encrypted(Layout.parse(self.base))
 
 
+SMALL_SIZE = 32 << 10
+"""Bytes of a base sector that a store reads with its layout: a smaller one is then in memory."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoredSkyfile:
     """Where the parts of a skyfile are; of an encrypted one only `base` before `decrypt_layout`."""
@@ -74,7 +78,8 @@ class StoredSkyfile:
             layout = Layout.parse(start[:LAYOUT_SIZE])
         except MalformedError as error:
             raise StorageError(f"stored skyfile {skylink} is damaged: {error}") from None
-        base = StoredRange(parts.base, 0, size)
+        source = InMemory("base", start) if len(start) == size else parts.base
+        base = StoredRange(source, 0, size)
         nothing = replace(base, length=0)
         skyfile = cls(skylink, layout, parts, base, nothing, nothing, nothing)
         return skyfile if is_encrypted(layout) else _with_ranges(skyfile, layout)
@@ -90,14 +95,14 @@ def _with_ranges(
     """Return a skyfile with the ranges that its layout describes (wire notes 2.1, 2.2)."""
     if LAYOUT_SIZE + layout.body_size + layout.filesize >= INTEGER_LIMIT:
         raise StorageError(f"stored skyfile {skyfile.skylink} is damaged: its sizes are too large")
-    parts = skyfile.parts
+    parts, base = skyfile.parts, skyfile.base.source
     decrypt, decrypt_payload = (key.base.apply, key.open_payload) if key else (None, None)
     if layout.is_inline:
         start = LAYOUT_SIZE + layout.metadata_size
-        payload = StoredRange(parts.base, start, layout.filesize, decrypt)
+        payload = StoredRange(base, start, layout.filesize, decrypt)
     else:
         payload = StoredRange(parts.payload, 0, layout.filesize, decrypt_payload)
-    body, start = (parts.extension, 0) if layout.is_extended else (parts.base, LAYOUT_SIZE)
+    body, start = (parts.extension, 0) if layout.is_extended else (base, LAYOUT_SIZE)
     return replace(
         skyfile,
         layout=layout,
@@ -121,7 +126,7 @@ Sector = tuple[bytes, StoredRange]  # its Merkle root, and its bytes without pad
 
 def list_sectors(skyfile: StoredSkyfile) -> Iterator[Sector]:
     """Yield every sector of a skyfile. The Merkle roots are read, not computed."""
-    yield skyfile.skylink.root, skyfile.base
+    yield skyfile.skylink.root, replace(skyfile.base, source=skyfile.parts.base)
     if skyfile.is_encrypted:
         yield from _consecutive_sectors(skyfile.parts.encrypted_roots(), skyfile.parts.payload)
     elif not skyfile.layout.is_inline:
