@@ -14,6 +14,7 @@ from skymount import process_hardening
 from skymount.errors import SkymountError
 from skymount.server.config import PortalConfig
 from skymount.server.http_server import listen, serve
+from skymount.server.storage.opening import open_storage
 from skymount.server.workers import Workers
 
 _SWITCH_INTERVAL = 0.0005  # seconds that hashing threads may keep the event loop waiting
@@ -55,6 +56,7 @@ def run_workers(
             return 1
         return 0
 
+    open_storage(config)  # imports what all processes need, which they then share
     with listen(config, listener) as listening:
         return Workers(count, listening, work, on_listening).run()
 

@@ -30,7 +30,7 @@ from skymount.server.storage.cluster.sector_reader import (
 from skymount.server.storage.cluster.skyfile_object import SkyfileObject
 from skymount.server.storage.cluster.skyfile_rows import SkyfileRow, describe
 from skymount.server.storage.stored_range import InMemory, OpenBytes, StoredBytes
-from skymount.server.storage.stored_skyfile import BuiltSkyfile, StoredSkyfile
+from skymount.server.storage.stored_skyfile import SMALL_SIZE, BuiltSkyfile, StoredSkyfile
 from skymount.wire import merkle
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 
@@ -73,7 +73,8 @@ class SharedContent:
         found = self.load(skylink)
         if found is None:
             return None
-        return StoredSkyfile.of(skylink, found.base, len(found.base), _Parts(self, skylink))
+        start = found.base[:SMALL_SIZE]  # a larger one does not stay in memory with the skyfile
+        return StoredSkyfile.of(skylink, start, len(found.base), _Parts(self, skylink))
 
     def load(self, skylink: Skylink) -> SkyfileObject | None:
         """Return the object of a skyfile, None when there is none."""
@@ -160,7 +161,7 @@ class SharedUpload:
         found = SkyfileObject(built.base, tuple(roots), tuple(root for root, _ in spilled))
         raw = bytes(found)
         extension = b"".join(sector.ljust(SECTOR_SIZE, b"\0") for sector in built.spilled)
-        row = describe(skylink, built.base, extension, time.time(), len(roots) * SECTOR_SIZE)
+        row = describe(skylink, built.base, extension, time.time(), len(roots))
         skyfile_rows.put(self._content.database, row, found.roots, self._began)
         self._content.objects.put(skyfile_name(skylink), raw)
 

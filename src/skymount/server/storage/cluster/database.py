@@ -22,7 +22,7 @@ CONNECTIONS = 8  # of one process
 PUBLISH_LOCK, SWEEP_LOCK, _MIGRATION_LOCK = 0x736B0001, 0x736B0002, 0x736B0003
 
 _CONNECT_TIME = 5  # seconds
-_WAIT = 10.0  # seconds for a free connection
+_WAIT = 5.0  # seconds for a free connection
 _STATEMENT_TIME = 60_000  # milliseconds
 
 logging.getLogger("psycopg.pool").setLevel(logging.ERROR)

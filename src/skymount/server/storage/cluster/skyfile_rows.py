@@ -15,7 +15,7 @@ from skymount.server.storage.cluster.database import PUBLISH_LOCK, Connection, D
 from skymount.wire.base_sector import LAYOUT_SIZE, Layout
 from skymount.wire.metadata import INTEGER_LIMIT, parse_metadata
 from skymount.wire.skyfile_encryption import is_encrypted
-from skymount.wire.skylink import Skylink
+from skymount.wire.skylink import SECTOR_SIZE, Skylink
 
 _NAME_LIMIT = 256  # characters
 _COLUMNS = "skylink, name, size, kept, files, is_encrypted, stored"
@@ -54,10 +54,16 @@ class _Names(msgspec.Struct, gc=False):
 _decode_names = msgspec.json.Decoder(_Names).decode
 
 
-def describe(skylink: Skylink, base: bytes, extension: bytes, now: float, kept: int) -> SkyfileRow:
-    """Return the row of a skyfile. Names of encrypted ones are not known. No IO."""
+def describe(
+    skylink: Skylink, base: bytes, extension: bytes, now: float, sectors: int
+) -> SkyfileRow:
+    """Return the row of a skyfile whose payload has so many sectors. Names of encrypted ones
+    are not known. No IO.
+    """
     layout = Layout.parse(base)
-    kept += len(base) + len(extension)
+    kept = len(base) + len(extension) + sectors * SECTOR_SIZE
+    if not (is_encrypted(layout) or layout.is_inline):
+        kept = len(base) + len(extension) + layout.filesize
     row = SkyfileRow(str(skylink), "", min(kept, INTEGER_LIMIT - 1), kept, 0, True, now)
     if is_encrypted(layout):
         return row

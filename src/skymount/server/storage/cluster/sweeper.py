@@ -87,8 +87,8 @@ def _add_row(content: SharedContent, name: str, stored: float) -> None:
     spilled = content.open_sectors(found.spilled_roots)
     size = len(found.spilled_roots) * SECTOR_SIZE
     extension = b"".join(spilled.read(at, SECTOR_SIZE) for at in range(0, size, SECTOR_SIZE))
-    kept = len(found.payload_roots) * SECTOR_SIZE
-    row = skyfile_rows.describe(skylink, found.base, extension, stored, kept)
+    sectors = len(found.payload_roots)
+    row = skyfile_rows.describe(skylink, found.base, extension, stored, sectors)
     skyfile_rows.put(content.database, row, found.roots, None)
 
 
