@@ -23,6 +23,7 @@ from skymount.wire.skylink import SECTOR_SIZE, Skylink
 from tests.fakes.skyfiles import noise
 from tests.portal_process import PortalProcess
 from tests.server.http_client import Client, message_of
+from tests.server.raw_connection import eventually
 from tests.server.storage.cluster.conftest import running
 from tests.server.storage.cluster.servers import BUCKET, CREDENTIALS, Postgres, Shared
 from tests.server.storage.stored import METADATA, put
@@ -38,9 +39,11 @@ def content(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> Iterator[SharedC
         monkeypatch.setenv(name, value)
     url = shared.postgres.url(shared.database)
     objects = Objects(ClusterSettings(BUCKET, shared.prefix, url, shared.endpoint))
-    with closing(Database.open(url)) as database:
-        with closing(SharedContent(objects, database)) as opened:
-            yield opened
+    with (
+        closing(Database.open(url)) as database,
+        closing(SharedContent(objects, database)) as opened,
+    ):
+        yield opened
 
 
 def sectors(content: SharedContent) -> set[str]:
@@ -71,7 +74,7 @@ def test_only_unused_sectors_are_swept(content: SharedContent) -> None:
     removed = put(content, shared_sector + b"other")
     with closing(content.begin()) as upload:
         upload.put_sector(0, merkle.sector_root(b"half"), b"half")
-    assert len(sectors(content)) == 4
+        eventually(lambda: len(sectors(content)) == 4)
     assert sweep(content) == 0, "too young"
     assert sweep(content, NO_AGE) == 1
     assert content.remove(removed)
@@ -93,7 +96,7 @@ def test_an_upload_whose_sector_was_swept_is_refused(content: SharedContent) -> 
     built = BuiltSkyfile(base, (), root)
     with closing(content.begin()) as upload:
         upload.put_sector(0, root, sector)
-        upload.close()  # waits for it
+        eventually(lambda: len(sectors(content)) == 1)
         assert sweep(content, NO_AGE) == 1
         with pytest.raises(StorageError, match="upload it again"):
             upload.publish(skylink, built)
