@@ -12,22 +12,26 @@ import pytest
 
 from tests.skymount_process import end
 
+ROOT = Path(__file__).parent.parent
 _STARTING = 20.0  # seconds
 
 needs_nginx = pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
 
-_CONFIG = """\
+_PROCESS = """\
 daemon off; master_process off; error_log {root}/error.log; pid {root}/pid;
 events {{ }}
 http {{
     access_log off;
     client_body_temp_path {root}/body; proxy_temp_path {root}/proxy; fastcgi_temp_path {root}/f;
     uwsgi_temp_path {root}/u; scgi_temp_path {root}/s;
-    server {{
-        listen 127.0.0.1:{port};
-        location / {{ proxy_pass {upstream}; proxy_http_version 1.1; }}
-        {more}
-    }}
+    {config}
+}}
+"""
+_SERVER = """\
+server {{
+    listen {address};
+    location / {{ proxy_pass {upstream}; proxy_http_version 1.1; }}
+    {more}
 }}
 """
 
@@ -38,22 +42,50 @@ def nginx_before(upstream: str, root: Path, more: str = "") -> Iterator[str]:
 
     `more` is put into the server's block.
     """
-    root.mkdir()
+    address = _free_address()
+    with _nginx(root, _SERVER.format(address=address, upstream=upstream, more=more), address):
+        yield f"http://{address}"
+
+
+@contextmanager
+def cache_before(upstream: str, root: Path) -> Iterator[str]:
+    """Run nginx as a cache, as the documentation says; yields its URL."""
+    address = _free_address()
+    page = (ROOT / "docs/scaling.md").read_text()
+    config = page.partition("```nginx\n")[2].partition("```")[0]
+    for placeholder, value in (
+        ("/var/cache/nginx/skymount", str(root / "cache")),
+        ("server 127.0.0.1:4280;", f"server {upstream.removeprefix('http://')};"),
+        ("listen 80;", f"listen {address};"),
+    ):
+        assert config.count(placeholder) == 1
+        config = config.replace(placeholder, value)
+    with _nginx(root, config, address):
+        yield f"http://{address}"
+
+
+def _free_address() -> str:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    config = root / "nginx.conf"
-    config.write_text(_CONFIG.format(root=root, port=port, upstream=upstream, more=more))
-    process = subprocess.Popen(["nginx", "-e", root / "error.log", "-c", config])
+        return f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+@contextmanager
+def _nginx(root: Path, config: str, address: str) -> Iterator[None]:
+    root.mkdir()
+    file = root / "nginx.conf"
+    file.write_text(_PROCESS.format(root=root, config=config))
+    host, port = address.split(":")
+    process = subprocess.Popen(["nginx", "-e", root / "error.log", "-c", file])
     try:
         deadline = time.monotonic() + _STARTING
         while True:
             try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
+                socket.create_connection((host, int(port)), 1).close()
                 break
             except OSError:
                 assert process.poll() is None, (root / "error.log").read_text()
                 assert time.monotonic() < deadline, "nginx did not start"
                 time.sleep(0.05)
-        yield f"http://127.0.0.1:{port}"
+        yield
     finally:
         end(process)

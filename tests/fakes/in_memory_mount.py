@@ -162,7 +162,9 @@ class FakeNames(NameResolver):
     def move(self, goal: ResolvableName, target: Skylink) -> None:
         """Let a name lead elsewhere, and notice that, as when an entry turns out to be another."""
         self.leads[goal] = target
-        self.entries.changed(entry_of(goal), EntryState(None, trio.current_time(), 0.0))
+        self.entries.changed(
+            entry_of(goal), EntryState(None, trio.current_time(), 0.0, trio.current_time())
+        )
 
     async def find(self, goal: ResolvableName, path: ResolutionPath) -> Resolution:
         """Return what the test says; each name has an entry of its own on its path."""

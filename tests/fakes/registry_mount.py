@@ -1,6 +1,7 @@
 """`/registry` over a store in memory, used as the kernel does it, without a kernel."""
 
 import errno
+import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,7 @@ class Held:
     data: bytes | None = None
     revision: int = -1
     requested_at: float = 0.0
+    answered_at: float = 0.0
     seen_at: float = 0.0
 
 
@@ -39,6 +41,7 @@ class FakeStore:
 
     limit: int = 113
     delay: float = 0.0
+    connections: float = math.inf
     error: Exception | None = None
     held: dict[EntryId, Held] = field(default_factory=dict)
     remembered: dict[EntryId, Held] = field(default_factory=dict)
@@ -51,34 +54,41 @@ class FakeStore:
     pending: set[EntryId] = field(default_factory=set)
     doubtful: bytes = b"doubtful"
     """Content from which nothing is to be made."""
+    _limiters: dict[float, trio.CapacityLimiter] = field(default_factory=dict)
     _locks: dict[EntryId, trio.Lock] = field(default_factory=dict)
     """Those that ask for an entry at once share an answer."""
 
     def recall(self, ref: EntryId) -> Held | None:
         return self.remembered.get(ref)
 
-    async def read(self, ref: EntryId, max_age: float = 0.0) -> Held:
-        old = self.remembered.get(ref)
-        if old is not None and max_age and old.requested_at + max_age >= trio.current_time():
-            return old
+    async def read(self, ref: EntryId, max_age: float = 0.0, *, since: float = -math.inf) -> Held:
         if not max_age:
             return await self._ask(ref)
-        begun = trio.current_time()
+        answered = trio.current_time() - max_age
+        if (old := self._remembered_since(ref, answered, since)) is not None:
+            return old
         async with self._locks.setdefault(ref, trio.Lock()):
-            old = self.remembered.get(ref)
-            if old is not None and old.requested_at + max_age >= begun:
-                return old
-            return await self._ask(ref)
+            return self._remembered_since(ref, answered, since) or await self._ask(ref)
+
+    def _remembered_since(self, ref: EntryId, answered: float, requested: float) -> Held | None:
+        old = self.remembered.get(ref)
+        if old is None or old.answered_at < answered or old.requested_at < requested:
+            return None
+        return old
 
     async def _ask(self, ref: EntryId) -> Held:
         self.asked.append(ref)
         asked = trio.current_time()
-        await self._work()
-        self.remembered[ref] = replace(self.held.get(ref, Held()), requested_at=asked)
+        async with self._limiters.setdefault(
+            self.connections, trio.CapacityLimiter(self.connections)
+        ):
+            await self._work()
+        held, now = self.held.get(ref, Held()), trio.current_time()
+        self.remembered[ref] = replace(held, requested_at=asked, answered_at=now)
         return self.remembered[ref]
 
-    async def fetch_ahead(self, ref: EntryId, max_age: float) -> None:
-        await self.read(ref, max_age)
+    async def fetch_ahead(self, ref: EntryId, max_age: float, since: float = -math.inf) -> None:
+        await self.read(ref, max_age, since=since)
 
     async def _work(self) -> None:
         await trio.sleep(self.delay)
@@ -114,7 +124,8 @@ class FakeStore:
         self.posts.append((ref, data))
         self.pending.discard(ref)
         self.put(ref, data)
-        self.remembered[ref] = replace(self.held[ref], requested_at=trio.current_time())
+        now = trio.current_time()
+        self.remembered[ref] = replace(self.held[ref], requested_at=now, answered_at=now)
         return self.remembered[ref]
 
     def put(self, ref: EntryId, data: bytes | None) -> None:

@@ -32,9 +32,9 @@ from skymount.server.http.query_params import boolean, decode_path, number, pars
 from skymount.server.http_error import HttpError
 from skymount.server.routes import build_app
 from skymount.server.storage.entry_store import EntryStore
+from skymount.server.storage.local_catalogue import LocalCatalogue
 from skymount.server.storage.portal_storage import PortalStorage
 from skymount.server.storage.skyfile_index import ParsedSkyfile
-from skymount.server.storage.skyfile_list import SkyfileList
 from skymount.server.storage.skyfile_store import SkyfileStore
 from skymount.server.storage.skykey_store import SkykeyStore
 from skymount.server.storage.stored_range import InMemory, StoredRange
@@ -465,12 +465,13 @@ def _portal() -> ASGIApp:
     store, entries = SkyfileStore.open(data), EntryStore.open(data)
     atexit.register(store.close)
     atexit.register(entries.close)
-    listed = SkyfileList.open(data, store)
-    atexit.register(listed.close)
+    catalogue = LocalCatalogue.open(data, store)
+    atexit.register(catalogue.close)
     rules = AccessRules.of(config, on_loopback=True)
     skykeys = SkykeyStore(data / "skykeys.json", tuple(KEYS.values())[:1])
     (data / "hns.zone").write_bytes(_ZONE)
-    return build_app(config, PortalStorage(store, entries, skykeys, ZoneFile(data), listed), rules)
+    storage = PortalStorage(store, entries, skykeys, ZoneFile(data), catalogue)
+    return build_app(config, storage, rules)
 
 
 async def _answered(method: str, url: bytes, headers: Any, body: list[bytes]) -> list[Message]:

@@ -27,6 +27,8 @@ class Proxy:
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.requests: list[str] = []
         """The targets of the requests so far, without the one that a new mount sends (M3)."""
+        self.received = 0
+        """Bytes that the portal has sent."""
         self.delay = 0.0
         """Seconds by which each request is delayed."""
         self.stalling = False
@@ -35,6 +37,7 @@ class Proxy:
         """Set once such a request came."""
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
+        self._counting = threading.Lock()
         self._closing = False
 
     def open(self) -> None:
@@ -83,6 +86,9 @@ class Proxy:
                         self.stalled.set()
                         continue
                     time.sleep(self.delay)
+                else:
+                    with self._counting:
+                        self.received += len(piece)
                 target.sendall(piece)
         for each in (source, target):
             with suppress(OSError):

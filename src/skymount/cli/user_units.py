@@ -1,5 +1,6 @@
 """The units of systemd for a user: where they come from, where they go, and what is enabled."""
 
+import hashlib
 import os
 import re
 import shutil
@@ -9,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import skymount
+from skymount.default_portal import listener_uid
 from skymount.errors import ConfigError, SkymountError
 
-MARK = "# Written by `skymount service install`, which writes it again.\n"
-"""The first line of a file of ours, as opposed to one that the user has changed."""
+_MARK = "# Written by `skymount service install`, which writes it again unless it is changed: {}\n"
+"""The first line of a file of ours, with a digest of the rest."""
 
 _PACKAGED = ("/etc/systemd/user", "/usr/local/lib/systemd/user", "/usr/lib/systemd/user")
 _COMMAND = "/usr/bin/env skymount"  # in the units: whatever their PATH has
@@ -78,7 +80,7 @@ class UserUnits:
                     return directory / file
         if not own.exists() or self._is_ours(own, file):
             own.parent.mkdir(parents=True, exist_ok=True)
-            own.write_text(MARK + text)
+            own.write_text(_marked(text))
         return own
 
     def enable(self, service: Service, unit: Path) -> None:
@@ -87,6 +89,13 @@ class UserUnits:
         link.parent.mkdir(parents=True, exist_ok=True)
         link.unlink(missing_ok=True)
         link.symlink_to(unit)
+
+    def taken_address(self, service: Service) -> str:
+        """Return the address of a service's socket if some program listens there, or else ""."""
+        path = self.place(service.unit)
+        text = path.read_text(errors="replace") if path is not None else ""
+        found = re.search(r"^ListenStream=(([0-9.]+):([0-9]{1,5}))$", text, re.MULTILINE)
+        return found[1] if found and listener_uid(found[2], int(found[3])) is not None else ""
 
     def disable(self, service: Service) -> None:
         self.link(service).unlink(missing_ok=True)
@@ -104,8 +113,13 @@ class UserUnits:
 
     @staticmethod
     def _is_ours(path: Path, file: str) -> bool:
+        """Whether a file is as it was written or copied, not changed by the user."""
         text = path.read_text(errors="replace")
-        return text.startswith(MARK) or text == _source(file)
+        return text in (_source(file), _marked(text.partition("\n")[2]))
+
+
+def _marked(text: str) -> str:
+    return _MARK.format(hashlib.sha256(text.encode()).hexdigest()[:16]) + text
 
 
 def unit_text(file: str) -> str:
@@ -150,4 +164,5 @@ def systemctl(*words: str) -> "subprocess.CompletedProcess[str]":
 def reason_of(done: "subprocess.CompletedProcess[str]") -> str:
     """Return why a systemctl failed, on one line."""
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith("Created symlink")]
     return lines[0] if lines else f"exit code {done.returncode}"

@@ -1,8 +1,9 @@
 """The settings of the embedded portal."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 MIB = 1 << 20
 
@@ -54,5 +55,9 @@ class PortalConfig:
     """The name below which each skylink has a host of its own, for browsers."""
     cluster: ClusterSettings | None = None
     """What is used in place of `data`, if portals share their data."""
+    upstream: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """The portals that are asked for what is not stored here, and the options of each client."""
+    upstream_cache: int = 16 << 30
+    """Bytes that are kept of what they have."""
     find_mounts: Callable[[], Iterable[str]] = tuple
     """Returns where the user that runs the portal has mounted skymount; may block."""

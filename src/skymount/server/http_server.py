@@ -2,7 +2,8 @@
 
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from functools import partial
 
 import trio
@@ -14,6 +15,7 @@ from skymount.server.http.access_rules import AccessRules
 from skymount.server.http.connection import Connection
 from skymount.server.routes import build_app
 from skymount.server.storage.opening import open_storage
+from skymount.server.storage.portal_storage import PortalStorage
 from skymount.wire.http.host import is_loopback
 
 _log = logging.getLogger(__name__)
@@ -34,15 +36,30 @@ async def serve(
     `on_listening` is called with its URL once it accepts connections. StorageError when the data
     directory cannot be used, ConfigError when the address cannot.
     """
-    async with open_storage(config) as storage:
+    async with open_storage(config) as stored:
         with await trio.to_thread.run_sync(listen, config, listener) as listening:
             # Accepted connections inherit it. It also ends one whose client reads nothing.
             timeout_ms = round(config.send_timeout * 1000)
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
             stop = trio.Event() if shutdown is None else shutdown
             rules = AccessRules.of(config, on_loopback=is_loopback(listening.getsockname()[0]))
-            app = build_app(config, storage, rules)
-            await _run(config, app, listening, on_listening, stop, storage.background)
+            async with _with_upstream(config, stored) as (storage, guard):
+                app = guard(build_app(config, storage, rules))
+                await _run(config, app, listening, on_listening, stop, storage.background)
+
+
+@asynccontextmanager
+async def _with_upstream(
+    config: PortalConfig, storage: PortalStorage
+) -> AsyncIterator[tuple[PortalStorage, Callable[[ASGIApp], ASGIApp]]]:
+    """Put upstream portals behind what is stored here, if there are any."""
+    if not config.upstream:
+        yield storage, lambda app: app
+        return
+    from skymount.server.upstream.opening import open_upstream
+
+    async with open_upstream(config, storage) as upstream:
+        yield upstream
 
 
 def listen(config: PortalConfig, listener: socket.socket | None) -> socket.socket:

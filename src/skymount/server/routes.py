@@ -52,18 +52,18 @@ def _route(path: str, **handlers: Handler) -> Route:
 def build_routes(config: PortalConfig, storage: PortalStorage) -> Iterator[Route]:
     """Yield every route. The first that matches a path answers it."""
     store, skykeys, entries = storage.content, storage.skykeys, storage.entries
-    listed, zone = storage.listed, storage.names
-    index = SkyfileIndex(store, skykeys, config.header_limit)
+    catalogue, zone = storage.catalogue, storage.names
+    index = SkyfileIndex(store, catalogue, skykeys, config.header_limit)
     threads = (os.cpu_count() or 1) if merkle.COMPILED else 1  # else it holds the interpreter lock
     hashing = trio.CapacityLimiter(threads)
     resolver = SkylinkResolver(entries)
-    uploading = UploadEndpoint(config, store, index, skykeys, hashing, listed)
+    uploading = UploadEndpoint(config, store, skykeys, hashing, catalogue)
     upload = uploading.post
     download = DownloadEndpoint(config, index, resolver)
     content = ContentPages(download, ContentHosts(config.content_host))
     hns = HnsEndpoints(zone, content.get)
     sessions = Sessions(config.password)
-    home = HomePage(config, sessions, store, listed)
+    home = HomePage(config, sessions, store, catalogue)
     registry_page = RegistryPage(home, entries, zone)
     registry = RegistryEndpoints(config, entries, resolver)
     sectors = SectorEndpoints(index, resolver)

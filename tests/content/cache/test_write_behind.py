@@ -109,6 +109,18 @@ async def test_many_blocks_are_read_at_once(tmp_path: Path) -> None:
         ]
 
 
+async def test_what_is_not_written_yet_can_be_read(held: HeldStore) -> None:
+    """Another reader may want it before the disk has it."""
+    async with open_write_behind(held) as queue:
+        queue.offer(key(1), b"one")
+        queue.offer(key(2), bytearray(b"two"))
+        found = await queue.read([key(2), key(1)])
+        assert [bytes(block) for block in found if block is not None] == [b"two", b"one"]
+        assert queue.counts.hits == 2
+        held.may_go.set()
+        await until(held.left)
+
+
 async def test_nothing_is_fetched(store: BlockStore) -> None:
     async with open_write_behind(store) as queue:
         assert await queue.read([]) == []

@@ -19,7 +19,7 @@ from tests.portal.registry.entries import signed
 
 
 def state(entry: SignedEntry | None, asked: float = 0.0) -> EntryState:
-    return EntryState(entry, asked, 0.0)
+    return EntryState(entry, asked, 0.0, asked)
 
 
 def test_next_revision_is_above_everything():

@@ -255,7 +255,7 @@ async def test_what_is_posted_supersedes_what_was_kept_before(
     """G12: that leaves the list, and the log says so; a conflict stays, and what came later."""
     one.set(signed(b"theirs", 0))
     with pytest.raises(StaleEntryError):
-        await alone.write(ref(), PAIR, b"edit", EntryState(None, 0.0, 0.0))
+        await alone.write(ref(), PAIR, b"edit", EntryState(None, 0.0, 0.0, 0.0))
     await held(alone, one, ledger, b"first")
     await spooled(alone, one, ledger, b"second")
     now = await held(alone, one, ledger, b"third")
@@ -325,8 +325,8 @@ async def test_conflict_needs_no_post(
     """G12: what is never sent by itself, nor superseded, is no reason to post."""
     one.set(signed(b"theirs", 0))
     with pytest.raises(StaleEntryError):
-        await alone.write(ref(), PAIR, b"edit", EntryState(None, 0.0, 0.0))
-    await alone.write(ref(), PAIR, b"theirs", EntryState(None, 0.0, 0.0))
+        await alone.write(ref(), PAIR, b"edit", EntryState(None, 0.0, 0.0, 0.0))
+    await alone.write(ref(), PAIR, b"theirs", EntryState(None, 0.0, 0.0, 0.0))
     assert one.posts == []
     assert pending(ledger) == [(b"edit", None)]
 

@@ -183,6 +183,8 @@ def test_it_answers_as_the_skylink_does(client: Client, domain: Domain, file: st
     assert (named.status_code, named.content) == (200, b"0123456789")
     for answer in (direct, named):
         del answer.headers["date"]
+    assert direct.headers.pop("cache-control") == "public, max-age=31536000, immutable"
+    assert named.headers.pop("cache-control") == "no-cache"  # the name may lead elsewhere
     assert named.headers == direct.headers
     assert named.headers["svc-skylink"] == file
 

@@ -300,7 +300,7 @@ def test_pages_cannot_read_by_default(client: Client) -> None:
     answer = client.get(f"/{link}", headers={"Origin": _FOREIGN})
     assert answer.content == b"x"
     assert not [name for name in answer.headers if name.startswith("access-control-")]
-    assert answer.headers["vary"] == "Origin, Accept"
+    assert "Origin" in answer.headers["vary"]
     ask = {"Origin": _FOREIGN, "Access-Control-Request-Method": "GET"}
     answer = client.options(f"/{link}", headers=ask)
     assert answer.status_code == 403

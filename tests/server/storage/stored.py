@@ -3,6 +3,7 @@
 from contextlib import closing
 
 from skymount.server.storage.interfaces import ContentStore
+from skymount.server.storage.skyfile_store import SHARDS, SkyfileStore
 from skymount.server.storage.stored_skyfile import BuiltSkyfile
 from skymount.wire import merkle
 from skymount.wire.base_sector import build_fanned_out, build_inline
@@ -26,3 +27,7 @@ def put(store: ContentStore, payload: bytes, metadata: bytes = METADATA) -> Skyl
         skylink = Skylink.v1(merkle.sector_root(built.base), len(built.base))
         upload.publish(skylink, built)
     return skylink
+
+
+def skylinks_of(store: SkyfileStore) -> list[Skylink]:
+    return [skylink for shard in SHARDS for skylink in store.skylinks(shard)]

@@ -4,9 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trio
+import trio.testing
 
 from skymount.errors import StorageError
 from skymount.server.http_error import HttpError
+from skymount.server.storage.catalogue_rows import NewSkyfile
+from skymount.server.storage.local_catalogue import LocalCatalogue
 from skymount.server.storage.skyfile_index import SkyfileIndex
 from skymount.server.storage.skyfile_store import SkyfileStore
 from skymount.server.storage.skykey_store import SkykeyStore
@@ -26,8 +30,15 @@ def store(tmp_path: Path) -> Iterator[SkyfileStore]:
 
 
 @pytest.fixture
-def index(tmp_path: Path, store: SkyfileStore) -> SkyfileIndex:
-    return SkyfileIndex(store, SkykeyStore.open(tmp_path), header_limit=len(METADATA))
+def catalogue(tmp_path: Path, store: SkyfileStore) -> Iterator[LocalCatalogue]:
+    opened = LocalCatalogue.open(tmp_path, store)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def index(tmp_path: Path, store: SkyfileStore, catalogue: LocalCatalogue) -> SkyfileIndex:
+    return SkyfileIndex(store, catalogue, SkykeyStore.open(tmp_path), header_limit=len(METADATA))
 
 
 def base_of(data: Path, link: Skylink) -> Path:
@@ -77,47 +88,76 @@ async def test_metadata_that_is_too_long_for_a_header(
     assert (found.raw, found.header) == (longer, None)
 
 
-async def test_what_is_not_there(index: SkyfileIndex) -> None:
+async def test_what_is_not_there(index: SkyfileIndex, catalogue: LocalCatalogue) -> None:
     """It is a 404, whatever it is asked for by."""
+    await catalogue.repair()
     for asked in (index.find(ABSENT), index.load(ABSENT), index.sector(ABSENT.root)):
         with pytest.raises(HttpError, match="root not found") as refused:
             await asked
         assert refused.value.status == 404
 
 
-async def test_sectors(store: SkyfileStore, index: SkyfileIndex) -> None:
-    """Those that were there at the first question, and those that are added later."""
+async def test_sectors(store: SkyfileStore, catalogue: LocalCatalogue, index: SkyfileIndex) -> None:
+    """Those that were there at the start, and those that are added later."""
     content = b"z" * (SECTOR_SIZE + 5)
     first = put(store, content)
+    await catalogue.repair()
     assert read_range(await index.sector(merkle.sector_root(content[:SECTOR_SIZE])))
     second = put(store, b"second")
     with pytest.raises(HttpError):
         await index.sector(second.root)
-    await index.add(second)
-    for link in (first, second):
+    await catalogue.add(NewSkyfile(second, "a", 0, 6, False, is_small=True))
+    third = put(store, b"y" + content)
+    await catalogue.add(NewSkyfile(third, "a", 0, len(content) + 1, False, is_small=False))
+    assert read_range(await index.sector(merkle.sector_root((b"y" + content)[:SECTOR_SIZE])))
+    for link in (first, second, third):
         assert merkle.sector_root(read_range(await index.sector(link.root))) == link.root
 
 
-async def test_totals_follow_what_is_added(store: SkyfileStore, index: SkyfileIndex) -> None:
-    """The number of skyfiles and their bytes are counted again after an upload."""
+async def test_a_sector_is_asked_for_while_the_catalogue_is_made(
+    store: SkyfileStore, catalogue: LocalCatalogue, index: SkyfileIndex
+) -> None:
+    """The answer waits until it is known: 404 would be wrong."""
+    link = put(store, b"hi")
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def ask() -> None:
+            assert read_range(await index.sector(link.root))
+
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(catalogue.repair)
+
+
+async def test_totals_follow_what_is_added(
+    store: SkyfileStore, catalogue: LocalCatalogue, index: SkyfileIndex
+) -> None:
+    """The number of skyfiles and their bytes, each counted once."""
+    await catalogue.repair()
     assert await index.totals() == (0, 0)
     link = put(store, b"hi")
-    assert await index.totals() == (0, 0)
-    await index.add(link)
-    assert await index.totals() == store.totals()
-    assert (await index.totals())[0] == 1
+    for _ in range(2):
+        await catalogue.add(NewSkyfile(link, "a", 0, 2, False, is_small=True))
+        assert await index.totals() == (1, 99 + len(METADATA) + 2)
 
 
 async def test_damaged_skyfile(
-    tmp_path: Path, store: SkyfileStore, index: SkyfileIndex, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    store: SkyfileStore,
+    catalogue: LocalCatalogue,
+    index: SkyfileIndex,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Its sectors are left out with a word in the log; the others are found."""
+    """It is found damaged, with a word in the log; the others are found."""
     bad, good = put(store, b"bad"), put(store, b"good")
     base_of(tmp_path, bad).write_bytes(b"\x09" * 200)
+    await catalogue.repair()
     assert merkle.sector_root(read_range(await index.sector(good.root))) == good.root
-    assert f"skyfile {bad} is left out of the index" in caplog.text
+    assert f"skyfile {bad} is damaged" in caplog.text
     with pytest.raises(StorageError):
         await index.load(bad)
+    with pytest.raises(StorageError):
+        await index.sector(bad.root)
 
 
 async def test_metadata_that_is_none(store: SkyfileStore, index: SkyfileIndex) -> None:

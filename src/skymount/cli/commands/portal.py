@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from skymount.cli.commands.portal_hns import hns
-from skymount.cli.options import data_option
+from skymount.cli.options import data_option, load_settings
 from skymount.errors import SkymountError
 
 if TYPE_CHECKING:
@@ -29,6 +29,26 @@ class _Address(click.ParamType[tuple[str, int]]):
         if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
             self.fail(f"{value!r} is not HOST:PORT", param, ctx)
         return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+class _Size(click.ParamType[int]):
+    """A number of bytes, as in the configuration."""
+
+    name = "size"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        from skymount.config_values import parse_size
+        from skymount.content.cache.block_store import MIN_SIZE
+
+        try:
+            size = parse_size(value)
+        except SkymountError as error:
+            self.fail(str(error), param, ctx)
+        if size < MIN_SIZE:
+            self.fail(f"{value!r} is too little, give it {MIN_SIZE >> 20} MiB", param, ctx)
+        return size
 
 
 @click.group()
@@ -155,10 +175,26 @@ def _cluster(
     metavar="NUMBER",
     help="Serve by so many processes; needs --store and --database.",
 )
+@click.option(
+    "--upstream",
+    multiple=True,
+    metavar="URL",
+    help="Fetch what is not here from this portal, and keep it; repeat it to name further ones to "
+    "fall back on.",
+)
+@click.option(
+    "--upstream-cache",
+    type=_Size(),
+    default="16 GiB",
+    show_default=True,
+    metavar="SIZE",
+    help="Keep at most so much of what was fetched from upstream.",
+)
 @click.option("--until-eof", is_flag=True, hidden=True)
 def serve(
     listen: tuple[str, int],
     password_file: Path | None,
+    upstream: tuple[str, ...],
     until_eof: bool,
     workers: int,
     **settings: Any,
@@ -172,6 +208,7 @@ def serve(
     Examples:
       skymount portal serve --listen 127.0.0.1:0 --data ./portal-data
       skymount portal serve --listen 0.0.0.0:4280 --password-file ./password
+      skymount portal serve --upstream https://portal.example
       skymount portal serve --store s3://bucket/portal --database postgresql://db/portal
     """
     from skymount import systemd
@@ -201,10 +238,13 @@ def serve(
         )
         if workers > 1 and settings["cluster"] is None:
             raise click.UsageError("--workers needs --store: processes cannot share --data")
+        if upstream and settings["cluster"] is not None:
+            raise click.UsageError("--upstream keeps what it fetches in --data: not with --store")
         config = PortalConfig(
             host=host,
             port=port,
             password=password,
+            upstream=load_settings(portals=upstream).portal_options if upstream else {},
             find_mounts=partial(mounts_of, os.getuid()),
             **settings,
         )

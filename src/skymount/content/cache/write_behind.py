@@ -61,6 +61,7 @@ class WriteBehindQueue:
         self._config = config
         self._readers = trio.CapacityLimiter(config.readers)
         self._queue: SimpleQueue[_Item | None] = SimpleQueue()
+        self._unwritten: dict[BlockKey, bytes | memoryview] = {}
         self._write_scope = trio.CancelScope(shield=True)
         self._is_closed = self._is_given_up = False
         self._hits = self._misses = self._refused = 0
@@ -85,17 +86,25 @@ class WriteBehindQueue:
         return self._offered_bytes - self._done_bytes
 
     async def read(self, keys: Sequence[BlockKey]) -> list[memoryview | None]:
-        """Read blocks, many of them in several threads; None for each that is not there."""
-        found: list[memoryview | None] = [None] * len(keys)
-        step = max(1, -(-len(keys) // self._config.readers))
+        """Read blocks, many of them in several threads; None for each that is not there.
+
+        Those that are still to be written are there, too.
+        """
+        queued = map(self._unwritten.get, keys)
+        found = [None if data is None else memoryview(data).toreadonly() for data in queued]
+        on_disk = [at for at, data in enumerate(found) if data is None]
+        step = max(1, -(-len(on_disk) // self._config.readers))
 
         async def read_some(first: int) -> None:
-            some = keys[first : first + step]
-            found[first : first + step] = await trio.to_thread.run_sync(
-                partial(_read_all, self._store, some), abandon_on_cancel=True, limiter=self._readers
+            some = on_disk[first : first + step]
+            read = partial(_read_all, self._store, [keys[at] for at in some])
+            blocks = await trio.to_thread.run_sync(
+                read, abandon_on_cancel=True, limiter=self._readers
             )
+            for at, data in zip(some, blocks, strict=True):
+                found[at] = data
 
-        await run_all(*(partial(read_some, first) for first in range(0, len(keys), step)))
+        await run_all(*(partial(read_some, first) for first in range(0, len(on_disk), step)))
         hits = sum(block is not None for block in found)
         self._hits += hits
         self._misses += len(found) - hits
@@ -110,6 +119,7 @@ class WriteBehindQueue:
             self._refused += 1
             return
         self._offered_bytes += len(data)
+        self._unwritten[key] = data
         self._queue.put((key, data))
 
     def touch(self, key: BlockKey) -> None:
@@ -156,6 +166,7 @@ class WriteBehindQueue:
                 self._stored += is_stored
                 self._not_stored += not is_stored
                 self._done_bytes += len(data)
+            self._unwritten.pop(key, None)
             del item, data  # do not hold the memory while the queue is empty
             if self._queue.empty():
                 self._store.trim_buffers()

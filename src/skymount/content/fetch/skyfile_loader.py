@@ -39,6 +39,7 @@ from skymount.errors import (
 )
 from skymount.portal.client.base import ContentHead, PortalReader
 from skymount.portal.failover.portals import Portals
+from skymount.portal.http.connection_pool import is_in_background
 from skymount.wire import base_sector as sector
 from skymount.wire import merkle
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
@@ -182,7 +183,7 @@ class SkyfileLoader:
         self, client: PortalReader, skylink: Skylink
     ) -> "tuple[_Base | None, ContentHead | None]":
         """Fetch the base sector and, from a portal that never sent one, the headers at the same
-        time, to save a round trip.
+        time, to save a round trip that somebody waits for.
         """
         base: _Base | None = None
         head: ContentHead | None = None
@@ -198,7 +199,7 @@ class SkyfileLoader:
             if base is not None:
                 scope.cancel()
 
-        if client in self._with_base_sectors:
+        if client in self._with_base_sectors or is_in_background():
             return await self._base_sector(client, skylink), None
         with trio.CancelScope() as scope:
             await run_all(fetch_head, fetch_base)

@@ -77,9 +77,9 @@ class Document:
         return self.entry.revision
 
     @property
-    def requested_at(self) -> float:
-        """When the request for the entry started, by trio's clock."""
-        return self.entry.requested_at
+    def answered_at(self) -> float:
+        """When the answer about the entry came, by trio's clock."""
+        return self.entry.answered_at
 
     @property
     def seen_at(self) -> float:
@@ -155,13 +155,15 @@ class Documents:
         text = self._known(skylink)
         return None if text is None else Document(state, *text)
 
-    async def read(self, ref: EntryId, max_age: float = 0.0) -> Document:
-        """Return a document as it is now, or as it was at most `max_age` seconds ago.
+    async def read(
+        self, ref: EntryId, max_age: float = 0.0, *, since: float = -math.inf
+    ) -> Document:
+        """Return a document; the arguments are those of `EntryReader.read`.
 
         BadContentError when the entry's skylink leads to something else. An entry without a skylink
         is no document.
         """
-        state = await self._entries.read(ref, max_age)
+        state = await self._entries.read(ref, max_age, since=since)
         skylink = _skylink_in(state)
         if skylink is None:
             return Document(state, None)
@@ -173,13 +175,13 @@ class Documents:
             text = self._read_back(skylink)
         return Document(state, *(text or await self._fetch(skylink, ref)))
 
-    async def fetch_ahead(self, ref: EntryId, max_age: float) -> None:
+    async def fetch_ahead(self, ref: EntryId, max_age: float, since: float = -math.inf) -> None:
         """Fetch a document that will be read, unless it is a large one."""
         with in_background():
-            await self._fetch_ahead(ref, max_age)
+            await self._fetch_ahead(ref, max_age, since)
 
-    async def _fetch_ahead(self, ref: EntryId, max_age: float) -> None:
-        skylink = _skylink_in(await self._entries.read(ref, max_age))
+    async def _fetch_ahead(self, ref: EntryId, max_age: float, since: float) -> None:
+        skylink = _skylink_in(await self._entries.read(ref, max_age, since=since))
         if skylink is None or skylink.version != 1 or skylink in self._ahead:
             return
         if self._read_back(skylink) is None:

@@ -34,7 +34,7 @@ class KeyTreeEdit(KeyTreeLookup[S]):
         if flags & _WRITING:
             await self._check_key(node)
             return await self._open_for_writing(node, flags)
-        data, _ = await self._content(node, self._open_in_turn(node))
+        data, _ = await self._content(node, *self._open_in_turn(node))
         return ReadHandle(data, partial(self._latest, node))
 
     async def _open_for_writing(self, node: EntryFile, flags: int) -> WriteHandle:

@@ -2,12 +2,14 @@
 
 import errno
 import logging
+import math
 import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Generic
 
 import trio
@@ -16,7 +18,7 @@ from skymount.errors import MalformedError, PortalError, SkymountError
 from skymount.fs.inode_space import DIRECTORY_INODES, PATHS, InodeSpace
 from skymount.fs.registry.file_names import VIM_PROBE, KeyFileNames, is_scratch
 from skymount.fs.registry.keyring_cache import KeyringCache
-from skymount.fs.registry.listing_readahead import AHEAD
+from skymount.fs.registry.listing_readahead import AHEAD, Walk
 from skymount.fs.registry.nodes import (
     SCRATCH_MODE,
     EntryFile,
@@ -54,6 +56,21 @@ class RegistryDirectoryConfig:
     ttl: float = 2.0  # how old what stat says may be
     grace: float = 0.5  # how long a lookup waits for a portal
     timeout: float = 30.0  # how long anything may take
+
+
+@dataclass(slots=True)
+class _Answer(Generic[S]):
+    """What a lookup waits for, but not for long."""
+
+    came: trio.Event = field(default_factory=trio.Event)
+    state: S | None = None
+    error: Exception | None = None
+
+    async def wait(self) -> S | None:
+        await self.came.wait()
+        if self.error is not None:
+            raise self.error
+        return self.state
 
 
 class KeyTreeLookup(Subtree, Generic[S]):
@@ -217,11 +234,11 @@ class KeyTreeLookup(Subtree, Generic[S]):
         return self.attributes(node)
 
     def _time_left(self, state: S) -> float:
-        return max(0.0, state.requested_at + self._config.ttl - trio.current_time())
+        return max(0.0, state.answered_at + self._config.ttl - trio.current_time())
 
-    async def _present(self, node: EntryFile, max_age: float = 0.0) -> S:
-        """Return an entry's state, at most `max_age` seconds old; ENOENT when it is absent."""
-        state = await self._store.read(node.entry_id, max_age)
+    async def _present(self, node: EntryFile, max_age: float = 0.0, since: float = -math.inf) -> S:
+        """Return an entry's state, as `KeyFileStore.read`; ENOENT when it is absent."""
+        state = await self._store.read(node.entry_id, max_age, since=since)
         return state if state.data is not None else refuse(errno.ENOENT)
 
     async def _check_present(self, node: EntryFile) -> None:
@@ -268,50 +285,85 @@ class KeyTreeLookup(Subtree, Generic[S]):
             return None
         found: S | None = None
         with trio.move_on_after(grace) as scope, suppress(SkymountError):
-            found = await self._store.read(node.entry_id, self._config.ttl)
+            if self._nursery is None:
+                found = await self._store.read(node.entry_id, self._config.ttl)
+            else:
+                answer = _Answer[S]()
+                self._nursery.start_soon(self._ask, node.entry_id, answer)
+                found = await answer.wait()
         if scope.cancelled_caught:
             directory.silent_until = trio.current_time() + grace
         return found
+
+    async def _ask(self, entry_id: EntryId, answer: "_Answer[S]") -> None:
+        """Go on after the lookup has ended: the next operation on the file waits for the same."""
+        try:
+            with trio.move_on_after(self._config.timeout):
+                answer.state = await self._store.read(entry_id, self._config.ttl)
+        except Exception as error:  # noqa: BLE001  # the lookup raises it
+            answer.error = error
+        finally:
+            answer.came.set()
 
     # Fetching ahead
 
     def _look_up_in_turn(self, directory: KeyDirectory, name: bytes) -> None:
         """Note a lookup; a program that goes through a listing has the next names fetched."""
-        now = trio.current_time()
-        if directory.readahead is not None and now >= directory.silent_until:
-            names = directory.readahead.looked_up(name, now)
-            self._start_fetching(directory, names, self._config.ttl)
+        if directory.readahead is not None and trio.current_time() >= directory.silent_until:
+            self._start_fetching(directory, directory.readahead.lookups, name, -math.inf)
 
-    def _open_in_turn(self, node: EntryFile) -> float:
-        """Note an open, in the same way; return how old the content may be that it sees."""
-        ahead, now = node.directory.readahead, trio.current_time()
+    def _open_in_turn(self, node: EntryFile) -> tuple[float, float]:
+        """Note an open, in the same way; return how old the answer may be that it sees, and since
+        when it must have been asked for.
+        """
+        ahead = node.directory.readahead
         if ahead is None:
-            return 0.0
-        max_age = ahead.max_age(node.name, now)
-        names = ahead.opened(node.name, now)
-        self._start_fetching(node.directory, names, ahead.since_opened(now))
-        return max_age
+            return 0.0, -math.inf
+        max_age = self._config.ttl if ahead.opens.has_fetched(node.name) else 0.0
+        self._start_fetching(node.directory, ahead.opens, node.name, ahead.opened_at)
+        return max_age, ahead.opened_at
 
     def _start_fetching(
-        self, directory: KeyDirectory, names: Iterable[bytes], max_age: float
+        self, directory: KeyDirectory, walk: Walk, name: bytes, since: float
     ) -> None:
-        if self._nursery is None or not self._config.ttl:
+        if self._nursery is None or not self._config.ttl or directory.readahead is None:
             return
+        now = trio.current_time()
+        names = walk.passed(name, now)
+        if names:
+            directory.readahead.used_at = now
+            self._nursery.start_soon(self._fetch_all, self._nursery, directory, walk, names, since)
+
+    async def _fetch_all(
+        self,
+        nursery: trio.Nursery,
+        directory: KeyDirectory,
+        walk: Walk,
+        names: Iterable[bytes],
+        since: float,
+    ) -> None:
+        """Begin in order: the next name is waited for, and connections may be too few for all."""
         for name in names:
             with suppress(MalformedError):  # a scratch file's name may be
                 key = self._names.parse(name)
                 entry_id = EntryId(directory.public_key, key.tweak, key.data_key)
-                self._nursery.start_soon(self._fetch, entry_id, max_age)
+                arrived = partial(walk.arrived, name)
+                await self._fetching.acquire_on_behalf_of(arrived)
+                nursery.start_soon(self._fetch, entry_id, since, arrived)
 
-    async def _fetch(self, entry_id: EntryId, max_age: float) -> None:
-        async with self._fetching:
-            try:
-                with trio.move_on_after(self._config.timeout):  # operations wait for its answer
-                    await self._store.fetch_ahead(entry_id, max_age)
-            except SkymountError as error:  # reported when the file is used
-                log.debug("%s: not fetched ahead: %s", entry_id, error)
-            except Exception:  # a bug that one entry brings out must not end the mount
-                log.exception("%s: fetching ahead failed", entry_id)
+    async def _fetch(
+        self, entry_id: EntryId, since: float, arrived: Callable[[float], None]
+    ) -> None:
+        try:
+            with trio.move_on_after(self._config.timeout):  # operations wait for its answer
+                await self._store.fetch_ahead(entry_id, self._config.ttl / 2, since)
+        except SkymountError as error:  # reported when the file is used
+            log.debug("%s: not fetched ahead: %s", entry_id, error)
+        except Exception:  # a bug that one entry brings out must not end the mount
+            log.exception("%s: fetching ahead failed", entry_id)
+        finally:
+            self._fetching.release_on_behalf_of(arrived)
+            arrived(trio.current_time())
 
     def _latest(self, node: EntryFile) -> FileData | None:
         if node.buffer is not None:
@@ -319,11 +371,13 @@ class KeyTreeLookup(Subtree, Generic[S]):
         state = self._store.recall(node.entry_id)
         return None if state is None else state.data
 
-    async def _content(self, node: EntryFile, max_age: float = 0.0) -> tuple[FileData, S | None]:
+    async def _content(
+        self, node: EntryFile, max_age: float = 0.0, since: float = -math.inf
+    ) -> tuple[FileData, S | None]:
         """Return (content, its state); ENOENT when the entry is absent."""
         if node.buffer is not None:
             return node.buffer.lend(), node.buffer.base
         if await self._is_local(node):
             return b"", None
-        state = await self._present(node, max_age)
+        state = await self._present(node, max_age, since)
         return state.data or b"", state

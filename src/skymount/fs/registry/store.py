@@ -1,5 +1,6 @@
 """What `/registry` and `/skydb` need of the store of their files."""
 
+import math
 import time
 from typing import Protocol, TypeVar
 
@@ -17,7 +18,7 @@ class KeyFileState(Protocol):
     @property
     def revision(self) -> int: ...
     @property
-    def requested_at(self) -> float: ...  # by trio's clock
+    def answered_at(self) -> float: ...  # when a portal's answer came, by trio's clock
     @property
     def seen_at(self) -> float: ...  # when it changed, in seconds since 1970
 
@@ -34,10 +35,14 @@ class KeyFileStore(Protocol[S]):
     def recall(self, entry_id: EntryId, /) -> S | None:
         """Return what is remembered of a file, however old."""
 
-    async def read(self, entry_id: EntryId, /, max_age: float = 0.0) -> S:
-        """Return a file's state, asked for now or at most `max_age` seconds ago."""
+    async def read(
+        self, entry_id: EntryId, /, max_age: float = 0.0, *, since: float = -math.inf
+    ) -> S:
+        """Return a file's state: by a new answer, or one that came at most `max_age` seconds ago,
+        to a request that began at `since` or later, by trio's clock.
+        """
 
-    async def fetch_ahead(self, entry_id: EntryId, /, max_age: float) -> None:
+    async def fetch_ahead(self, entry_id: EntryId, /, max_age: float, since: float) -> None:
         """Ask for a file that `read` will be asked for, unless that takes much memory."""
 
     async def write(

@@ -140,6 +140,10 @@ class PortalReader:
         """Ask for the headers of a whole skylink, as the function `head`."""
         return await head(self.http, skylink, self.options)
 
+    async def resolve(self, skylink: Skylink) -> ContentHead:
+        """Ask where a v2 skylink leads, and for the proof (wire notes 4.7)."""
+        return await _resolve(self.http, skylink, self.options)
+
     async def raw_metadata(self, skylink: Skylink, **options: Unpack[CommonOptions]) -> bytes:
         """Fetch the stored metadata JSON from its endpoint (wire notes 4.7)."""
         call = self.options.overridden(**options)
@@ -236,6 +240,10 @@ async def _without_headers(
 ) -> ContentHead:
     if skylink.version == 1:
         return ContentHead(None, None, None, failure=failure)
+    return await _resolve(http, skylink, call)
+
+
+async def _resolve(http: HttpClient, skylink: Skylink, call: PortalOptions) -> ContentHead:
     request = requests.resolve(call.dialect, skylink)
     answer = await http.fetch(request, responses.RESPONSE_LIMIT, call)
     with http.parsing(request, call, answer.status):

@@ -29,6 +29,11 @@ def in_background() -> Iterator[None]:
         _is_background.reset(before)
 
 
+def is_in_background() -> bool:
+    """Whether nobody waits for what this task asks for."""
+    return _is_background.get()
+
+
 @dataclass(slots=True, eq=False)
 class _Waiting:
     """A request that waits for a connection."""
@@ -94,7 +99,7 @@ class ConnectionPool:
         httpx.PoolTimeout after `limit` seconds, and httpx.NetworkError if all connections are
         closed meanwhile.
         """
-        is_background = _is_background.get()
+        is_background = is_in_background()
         if self._free and self._may_have_one(is_background=is_background):
             self._take_place(is_background=is_background)
         else:

@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -113,8 +114,11 @@ class EntryReader:
     def recall(self, ref: EntryId) -> EntryState | None:
         return self._cache.get(ref)
 
-    async def read(self, ref: EntryId, max_age: float = 0.0, *, named: bool = True) -> EntryState:
-        """Return what the registry holds, or held at most `max_age` seconds ago.
+    async def read(
+        self, ref: EntryId, max_age: float = 0.0, *, since: float = -math.inf, named: bool = True
+    ) -> EntryState:
+        """Return what the registry holds, or held by an answer that came `max_age` seconds ago or
+        later, to a request that began at `since` or later, by trio's clock.
 
         Absent and deleted entries are states too. With 0 a new request is sent; otherwise those
         that ask at the same time share an answer. If `named` an existing entry is listed by
@@ -123,11 +127,11 @@ class EntryReader:
         if max_age <= 0:
             return await self.ask(ref, named)
         shared = self._requests.setdefault(ref, _SharedRequest())
-        since, failures = trio.current_time() - max_age, shared.failures
-        if (state := self._cached_since(ref, since)) is not None:
+        answered, failures = trio.current_time() - max_age, shared.failures
+        if (state := self._cached_since(ref, answered, since)) is not None:
             return state
         async with shared.lock:
-            if (state := self._cached_since(ref, since)) is not None:
+            if (state := self._cached_since(ref, answered, since)) is not None:
                 return state
             if shared.error is not None and shared.failures > failures:
                 raise copy.copy(shared.error)
@@ -137,14 +141,16 @@ class EntryReader:
                 shared.failures, shared.error = shared.failures + 1, copy.copy(error)
                 raise
 
-    async def fetch_ahead(self, ref: EntryId, max_age: float) -> None:
+    async def fetch_ahead(self, ref: EntryId, max_age: float, since: float = -math.inf) -> None:
         """Ask for what `read` will be asked for."""
         with in_background():
-            await self.read(ref, max_age)
+            await self.read(ref, max_age, since=since)
 
-    def _cached_since(self, ref: EntryId, since: float) -> EntryState | None:
+    def _cached_since(self, ref: EntryId, answered: float, requested: float) -> EntryState | None:
         state = self._cache.get(ref)
-        return state if state is not None and state.requested_at >= since else None
+        if state is None or state.answered_at < answered or state.requested_at < requested:
+            return None
+        return state
 
     async def accept(self, signed: SignedEntry, requested_at: float, portal: str = "") -> None:
         """Verify and cache an entry that `portal` sent with something else, such as a proof.
@@ -157,7 +163,7 @@ class EntryReader:
         except BadContentError as error:
             self._log_rejected(ref, error)
             raise
-        self.store(ref, EntryState(signed, requested_at, mark.seen_at))
+        self.store(ref, EntryState(signed, requested_at, mark.seen_at, trio.current_time()))
 
     async def ask(
         self,
@@ -187,7 +193,7 @@ class EntryReader:
             old = self._cache.get(ref)
             was_absent = old is not None and old.signed is None
             seen_at = old.seen_at if old and was_absent else self._clock()
-            return self.store(ref, EntryState(None, begun, seen_at))
+            return self.store(ref, EntryState(None, begun, seen_at, trio.current_time()))
 
     async def _lost(self, ref: EntryId, since: float) -> SignedEntry | None:
         """Return what was seen before of an entry that none of several portals has; None if its
@@ -214,7 +220,7 @@ class EntryReader:
         try:
             return await self._ask_all(ref, to_replace=True, enough=enough)
         except NotFoundError:
-            return EntryState(None, begun, self._clock())
+            return EntryState(None, begun, self._clock(), trio.current_time())
 
     async def _ask_all(
         self,
@@ -272,7 +278,8 @@ class EntryReader:
             raise
         if found is None:
             return None
-        return EntryState(found.signed, found.requested_at, found.mark.seen_at)
+        seen_at = found.mark.seen_at
+        return EntryState(found.signed, found.requested_at, seen_at, trio.current_time())
 
     def _take_late(self, ref: EntryId, answers: Mapping[str, EntryState | None]) -> None:
         states = [state for state in answers.values() if state is not None]

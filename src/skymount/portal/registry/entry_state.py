@@ -18,6 +18,7 @@ class EntryState:
     signed: SignedEntry | None  # verified; None when there was no such entry
     requested_at: float  # when the request for this began, by trio's clock
     seen_at: float  # when this machine first saw this revision, in seconds since 1970
+    answered_at: float  # when the answer came, by trio's clock
 
     @property
     def data(self) -> bytes | None:

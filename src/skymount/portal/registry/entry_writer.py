@@ -113,7 +113,8 @@ class EntryWriter:
                 )
         finally:
             posted.recorded.set()
-        return self.entries.store(ref, EntryState(signed, requested_at, mark.seen_at))
+        now = trio.current_time()
+        return self.entries.store(ref, EntryState(signed, requested_at, mark.seen_at, now))
 
     def _claim(
         self,

@@ -1,4 +1,4 @@
-"""Conditional requests and ranges (RFC 9110, 13 and 14). HEAD is treated like GET."""
+"""Ranges, and the condition on them (RFC 9110, 13.1.5 and 14). HEAD is treated like GET."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,19 +21,6 @@ class ResponsePlan:
     @property
     def length(self) -> int:
         return sum(map(len, self.segments))
-
-
-def _matches(header: str, etag: str) -> bool:
-    """Whether a list of ETags has this one, by weak comparison."""
-    tags = (tag.strip().removeprefix("W/") for tag in header.split(","))
-    return any(tag in ("*", etag) for tag in tags)
-
-
-def is_unchanged(headers: Mapping[str, str], etag: str) -> bool:
-    """Whether the client has the content already (304); HttpError 412 when If-Match fails."""
-    if "if-match" in headers and not _matches(headers["if-match"], etag):
-        raise HttpError(412, "the content does not match the If-Match header")
-    return "if-none-match" in headers and _matches(headers["if-none-match"], etag)
 
 
 def plan_response(

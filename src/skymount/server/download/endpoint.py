@@ -16,7 +16,7 @@ from skymount.server.download.path_selection import (
     SelectedContent,
     select_content,
 )
-from skymount.server.http import responses
+from skymount.server.http import caching, responses
 from skymount.server.http.query_params import decode_path, parse_query
 from skymount.server.http_error import HttpError
 from skymount.server.resolver import ResolvedSkylink, SkylinkResolver
@@ -79,18 +79,26 @@ class DownloadEndpoint:
 
     async def serve(self, request: Request, opened: OpenDownload) -> Response:
         if opened.content is None:
-            return _redirect(request.scope["path"], request.scope["query_string"])
+            return _redirect(opened, request.scope["path"], request.scope["query_string"])
         return await _serve(
             opened.resolved, opened.skyfile, opened.content, opened.request, request.headers
         )
 
 
-def _redirect(url: str, query: bytes) -> Response:
+def _redirect(opened: OpenDownload, url: str, query: bytes) -> Response:
     last = url.rpartition("/")[2]
     target = f"./{last}/" if ":" in last else f"{last}/"
     if query:
         target += f"?{query.decode('latin-1')}"
-    return responses.BytesResponse(308, [("Location", target)])
+    [_, *control] = _cache_headers(opened.resolved, opened.skyfile, "")
+    return responses.BytesResponse(308, [("Location", target), *control])
+
+
+def _cache_headers(
+    resolved: ResolvedSkylink, skyfile: ParsedSkyfile, tag: str
+) -> responses.HeaderList:
+    is_decrypted = skyfile.stored.is_encrypted
+    return caching.cache_headers(tag, may_move=bool(resolved.entries), is_decrypted=is_decrypted)
 
 
 def _common_headers(
@@ -103,6 +111,7 @@ def _common_headers(
     headers = resolved.headers()
     if query.with_metadata and content.metadata_header is not None:
         headers += metadata_headers(content.metadata_header, user_agent)
+        headers.append(("Vary", "User-Agent"))
     for dialect in PRESETS.values():
         if query.with_layout:
             headers.append((dialect.layout_header, bytes(skyfile.stored.layout).hex()))
@@ -135,8 +144,8 @@ async def _serve(
     tag = etag(resolved.skylink, f"/{download.path}", query.archive)
     is_error_page = content.status != 200
     if not is_error_page:
-        headers.append(("ETag", tag))
-        if conditional.is_unchanged(request_headers, tag):
+        headers += _cache_headers(resolved, skyfile, tag)
+        if caching.is_unchanged(request_headers, tag):
             return responses.StreamedResponse(304, headers, None, None)
     attachment = query.attachment or bool(content.archive)
     headers.append(

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from functools import partial
 from urllib.parse import unquote
 
-import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
 from skymount.errors import MalformedError, StorageError
-from skymount.server.http import responses
+from skymount.server.http import caching, responses
 from skymount.server.http_error import HttpError
 from skymount.server.storage.interfaces import Names
 from skymount.wire.hns import DomainRecord, SkylinkRecord, encode_resolution, parse_domain
@@ -39,7 +38,7 @@ class HnsEndpoints:
             path = record.path.removeprefix("/")
         path_params = {"link": str(record.skylink), "path": path}
         scope = {**request.scope, "path_params": path_params}
-        return await self.download(Request(scope, request.receive))
+        return caching.revalidated(await self.download(Request(scope, request.receive)))
 
     async def _find(self, request: Request) -> DomainRecord:
         try:
@@ -48,8 +47,7 @@ class HnsEndpoints:
             reason = error if isinstance(error, MalformedError) else "not valid UTF-8"
             raise _name_error(400, f"Handshake error: {reason}") from None
         try:
-            zone = await trio.to_thread.run_sync(self.zone.current)
-            record = zone.find(domain)
+            record = await self.zone.find(domain)
         except StorageError as error:
             _log.error("%s", error)
             raise _name_error(500, "Handshake error: the zone cannot be used") from None

@@ -17,7 +17,6 @@ from skymount.wire.http.responses import encode_resolved
 from skymount.wire.registry_entry import (
     UPDATE_LIMIT,
     SignedEntry,
-    entry_id,
     parse_public_key,
     parse_tweak,
 )
@@ -36,10 +35,10 @@ class RegistryEndpoints:
     resolver: SkylinkResolver
 
     async def get(self, request: Request) -> Response:
-        """Answer with a signed entry. ``timeout`` has no effect: no other server is asked."""
+        """Answer with a signed entry. ``timeout`` has no effect."""
         body = await read_body(request, UPDATE_LIMIT, self.config.body_timeout)
         public_key, tweak = parse_entry_key(form_params(request, body))
-        found = await self.entries.find(entry_id(public_key, tweak))
+        found = await self.entries.read(public_key, tweak)
         if found is None:
             raise HttpError(404, "registry entry not found")
         return responses.json_body(found.encode_answer())

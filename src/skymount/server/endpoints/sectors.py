@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from skymount.server.http import responses
+from skymount.server.http import caching, responses
 from skymount.server.http.query_params import check_timeout, number, parse_query
 from skymount.server.http_error import HttpError
 from skymount.server.resolver import SkylinkResolver
@@ -16,6 +16,7 @@ from skymount.server.storage.stored_range import (
     read_chunks,
     read_range,
 )
+from skymount.wire.http.responses import etag
 from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE
 
 _BINARY_TYPE = ("Content-Type", "application/octet-stream")
@@ -33,7 +34,16 @@ class SectorEndpoints:
         skyfile = await self.index.find(resolved.skylink)
         if skyfile.is_encrypted:
             skyfile = (await self.index.load(resolved.skylink)).stored
-        headers = [*resolved.headers(), ("Content-Type", responses.JSON_TYPE)]
+        tag = etag(resolved.skylink, "metadata", "")
+        headers = [
+            *resolved.headers(),
+            *caching.cache_headers(
+                tag, may_move=bool(resolved.entries), is_decrypted=skyfile.is_encrypted
+            ),
+        ]
+        if caching.is_unchanged(request.headers, tag):
+            return responses.StreamedResponse(304, headers, None, None)
+        headers.append(("Content-Type", responses.JSON_TYPE))
         if skyfile.metadata.is_in_memory:
             return responses.BytesResponse(200, headers, read_range(skyfile.metadata))
         chunks = read_chunks(skyfile.metadata)
@@ -44,11 +54,14 @@ class SectorEndpoints:
         check_timeout(parse_query(request.scope["query_string"]))
         resolved = await self.resolver.resolve(request.path_params["link"])
         skyfile = await self.index.find(resolved.skylink)
+        tag = etag(resolved.skylink, "basesector", "")
+        headers = [*resolved.headers(), *_as_stored(tag, may_move=bool(resolved.entries))]
+        if caching.is_unchanged(request.headers, tag):
+            return responses.StreamedResponse(304, headers, None, None)
         size = skyfile.skylink.fetch_size
         used = replace(skyfile.base, length=min(size, skyfile.base.length))
         base = await fetch_range(used)
-        headers = [*resolved.headers(), _BINARY_TYPE]
-        return responses.BytesResponse(200, headers, base.ljust(size, b"\0"))
+        return responses.BytesResponse(200, [*headers, _BINARY_TYPE], base.ljust(size, b"\0"))
 
     async def root(self, request: Request) -> Response:
         params = parse_query(request.scope["query_string"])
@@ -65,7 +78,16 @@ class SectorEndpoints:
         if offset + length > SECTOR_SIZE:
             raise HttpError(400, f"offset and length go beyond the sector of {SECTOR_SIZE} bytes")
         stored = await self.index.sector(root)
+        tag = f'"{root.hex()}-{offset}-{length}"'
+        headers = _as_stored(tag, may_move=False)
+        if caching.is_unchanged(request.headers, tag):
+            return responses.StreamedResponse(304, headers, None, None)
         used = max(0, min(length, stored.length - offset))
         wanted = StoredRange(stored.source, stored.offset + offset, used)
         data = await fetch_range(wanted) if used else b""
-        return responses.BytesResponse(200, [_BINARY_TYPE], data.ljust(length, b"\0"))
+        return responses.BytesResponse(200, [*headers, _BINARY_TYPE], data.ljust(length, b"\0"))
+
+
+def _as_stored(tag: str, *, may_move: bool) -> responses.HeaderList:
+    """Return the headers of a sector, which is sent without decrypting it."""
+    return caching.cache_headers(tag, may_move=may_move, is_decrypted=False)

@@ -36,7 +36,7 @@ class SkykeyEndpoints:
         with refuse_malformed(500):
             parsed = Kind.parse(kind)
         with refuse_malformed(500, "failed to create skykey: "):
-            return _secret((await self.skykeys.create(name, parsed)).encode_record())
+            return responses.json_body((await self.skykeys.create(name, parsed)).encode_record())
 
     async def add(self, request: Request) -> Response:
         text = (await self._params(request)).get("skykey", "")
@@ -49,10 +49,12 @@ class SkykeyEndpoints:
     async def get(self, request: Request) -> Response:
         name, key_id = await self._name_and_id(request, 500)
         with refuse_malformed(500, "failed to retrieve skykey: "):
-            return _secret((await self.skykeys.find(name=name, key_id=key_id)).encode_record())
+            return responses.json_body(
+                (await self.skykeys.find(name=name, key_id=key_id)).encode_record()
+            )
 
     async def list(self, request: Request) -> Response:
-        return _secret(encode_list(await self.skykeys.all()))
+        return responses.json_body(encode_list(await self.skykeys.all()))
 
     async def delete(self, request: Request) -> Response:
         name, key_id = await self._name_and_id(request, 400)
@@ -72,8 +74,3 @@ class SkykeyEndpoints:
     async def _params(self, request: Request) -> Params:
         body = await read_body(request, _BODY_LIMIT, self.config.body_timeout)
         return form_params(request, body)
-
-
-def _secret(body: bytes) -> Response:
-    """Answer with keys, which no cache may store."""
-    return responses.json_body(body, headers=[("Cache-Control", "no-store")])

@@ -1,6 +1,6 @@
 """Who may use the portal (contract «Authentication», wire notes 9)."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self
@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from skymount.errors import ConfigError, MalformedError
 from skymount.server.config import PortalConfig
-from skymount.server.http import responses
+from skymount.server.http import caching, responses
 from skymount.server.http.basic_auth import has_password
 from skymount.server.http.cors import PageOrigin, page_origin, parse_origin
 from skymount.server.http.host_header import RequestHost, is_address, parse_name
@@ -167,14 +167,15 @@ class AccessMiddleware:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        is_read = scope["method"] in ("GET", "HEAD")
-        added: responses.HeaderList = [("Vary", vary(headers) if is_read else "Origin")]
+        added: responses.HeaderList = []
         scope = {**scope, HAS_PAGES: not self._rules.require_agent}
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 raw = [*message["headers"], *responses.encode_headers(added)]
-                message = {**message, "headers": raw}
+                status = message["status"]
+                names = self._depends_on(status, scope, headers)
+                message = {**message, "headers": caching.complete(status, raw, names)}
             await send(message)
 
         try:
@@ -186,7 +187,7 @@ class AccessMiddleware:
             is_isolated = own_origin not in self._rules.origins
             scope = {**_select_content(scope, host), HOST: host, IS_ISOLATED: is_isolated}
             method, path = _intended_method(scope, headers), scope["path"]
-            if is_page_path(path) or page is None:
+            if is_page_path(path) or page is None or "origin" not in headers:
                 cors: responses.HeaderList = []
             else:
                 cors = page.cors(reading=not _needs_trust(method, path))
@@ -203,6 +204,20 @@ class AccessMiddleware:
             return
         app = Response(status_code=204) if scope["method"] == "OPTIONS" else self._app
         await app(scope, receive, send_with_headers)
+
+    def _depends_on(self, status: int, scope: Scope, headers: Mapping[str, str]) -> Iterator[str]:
+        """Yield the request headers that decide an answer, besides those its endpoint names."""
+        path = scope["path"]
+        if not is_page_path(path):
+            yield "Origin"
+        if (
+            status >= caching.FIRST_ERROR
+            and scope[HAS_PAGES]
+            and scope["method"] in ("GET", "HEAD")
+        ):
+            yield from vary(headers).split(", ")
+        if self._rules.require_agent and needs_agent(path):
+            yield "User-Agent"
 
 
 def _portal_address(own_origin: str) -> responses.HeaderList:

@@ -19,21 +19,9 @@ _REFUSED = re.compile(
     r"(?:^|,)\s*text/html\s*;(?:[^,]*;)?\s*q=0(?:\.0*)?\s*(?:[;,]|$)", re.IGNORECASE
 )
 
-_DOCUMENTS = frozenset({"document", "iframe", "frame", "fencedframe", "object", "embed"})
 _JAVA = "Java/"  # programs that accept HTML unless they are told otherwise
 BROWSER = "Mozilla/"
 """The User-Agent of every browser begins with it."""
-
-
-def may_show_document(headers: Mapping[str, str]) -> bool:
-    """Whether a browser may show the answer as a document, whatever it accepts.
-
-    Browsers that do not send `Sec-Fetch-Dest`, or not over plain HTTP, may always do so.
-    """
-    destination = headers.get("sec-fetch-dest")
-    if destination is None:
-        return headers.get("user-agent", "").startswith(BROWSER)
-    return destination in _DOCUMENTS
 
 
 def accepts_html(headers: Mapping[str, str]) -> bool:
@@ -43,8 +31,8 @@ def accepts_html(headers: Mapping[str, str]) -> bool:
 
 
 def vary(headers: Mapping[str, str]) -> str:
-    """Return what the answer to GET and HEAD depends on."""
-    return "Origin, Accept, User-Agent" if accepts_html(headers) else "Origin, Accept"
+    """Return what decides whether an answer is a page."""
+    return "Accept, User-Agent" if accepts_html(headers) else "Accept"
 
 
 def is_page_path(path: str) -> bool:

@@ -8,7 +8,7 @@ import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from skymount.server.http import responses
+from skymount.server.http import caching, responses
 from skymount.server.http.page_requests import ASSETS
 from skymount.server.http_error import HttpError
 
@@ -38,7 +38,7 @@ async def get_asset(request: Request) -> Response:
     content = await trio.to_thread.run_sync(_content, name)
     headers: responses.HeaderList = [
         ("Content-Type", _TYPES[name]),
-        ("Cache-Control", "max-age=31536000, immutable"),
+        ("Cache-Control", caching.IMMUTABLE),
         ("X-Content-Type-Options", "nosniff"),
         ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; sandbox"),
     ]

@@ -17,8 +17,8 @@ from skymount.server.http_error import HttpError
 from skymount.server.pages.listing import page_number
 from skymount.server.pages.rendering import render_page
 from skymount.server.pages.sessions import TOKEN_FIELD, Sessions
-from skymount.server.storage.interfaces import ContentStore
-from skymount.server.storage.skyfile_list import ListPage, SkyfileList
+from skymount.server.storage.catalogue_rows import ListPage
+from skymount.server.storage.interfaces import Catalogue, ContentStore
 from skymount.wire.skylink import Skylink
 
 ROWS = 50
@@ -48,7 +48,7 @@ class HomePage:
     config: PortalConfig
     sessions: Sessions
     store: ContentStore
-    listed: SkyfileList
+    catalogue: Catalogue
 
     async def get(self, request: Request) -> Response:
         if not takes_page(request):
@@ -76,9 +76,9 @@ class HomePage:
     async def _listed(self, search: str, start: int) -> ListPage | None:
         """Return rows of the list; None if it cannot be read, as one can upload without it."""
         try:
-            return await self.listed.page(search, start, ROWS)
+            return await self.catalogue.page(search, start, ROWS)
         except StorageError as error:
-            _log.warning("the list of skyfiles cannot be shown: %s", error)
+            _log.warning("the list cannot be shown: %s", error)
             return None
 
     async def _stored(self, query: Params) -> Stored | None:
@@ -96,7 +96,7 @@ class HomePage:
         paths = tuple(f"{path}/skylinks/{link}" for path in sorted(mounts))
         page = await self._listed(link, 0)
         for row in page.rows if page else ():
-            if row.skylink == link:
+            if row.skylink == skylink:
                 return Stored(link, True, row.name, row.size, row.files, paths)
         return Stored(link, is_here=True, mount_paths=paths)
 

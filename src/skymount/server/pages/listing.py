@@ -17,10 +17,11 @@ from skymount.server.download.path_selection import index_of
 from skymount.server.http import responses
 from skymount.server.http.host_header import RequestHost
 from skymount.server.http.page_requests import (
+    HAS_PAGES,
     HOST,
     IS_ISOLATED,
-    may_show_document,
     takes_page,
+    vary,
 )
 from skymount.server.http.query_params import parse_query
 from skymount.server.http_error import HttpError
@@ -52,8 +53,17 @@ class ContentPages:
 
     async def get(self, request: Request, *, attachment: bool = False) -> Response:
         """Answer GET and HEAD of a skylink or a path inside, or of a name."""
-        if not takes_page(request):
-            return await self._without_pages(request, attachment=attachment)
+        if takes_page(request):
+            response = await self._for_browser(request, attachment=attachment)
+        else:
+            response = await self._without_pages(request, attachment=attachment)
+        names = [] if request.scope[HOST].content else ["Service-Worker"]  # refused there
+        if request.scope[HAS_PAGES]:
+            names.append(vary(request.headers))
+        _add(response, [("Vary", ", ".join(names))] if names else [])
+        return response
+
+    async def _for_browser(self, request: Request, *, attachment: bool) -> Response:
         opened = await self.download.load(request, attachment=attachment)
         query, portal = opened.request.query, portal_url(request)
         if not portal and _is_directory(opened):
@@ -69,14 +79,16 @@ class ContentPages:
         return await self._content(request, opened)
 
     async def _without_pages(self, request: Request, *, attachment: bool) -> Response:
-        """Answer as the contract says; a browser that shows it as a document has to sandbox it."""
+        """Answer as the contract says; a browser has to sandbox what could run.
+
+        Whoever asks is told so, as a cache may give the answer to a browser.
+        """
         opened = await self.download.open(request, attachment=attachment)
         response = await self.download.serve(request, opened)
         if opened.content is None or not _is_isolated(request):
             return response
         if not is_inert(response.headers.get("content-type", "")):  # 304 has none
-            vary: responses.HeaderList = [("Vary", "Sec-Fetch-Dest, User-Agent")]
-            _add(response, [*SANDBOX, *vary] if may_show_document(request.headers) else vary)
+            _add(response, SANDBOX)
         return response
 
     async def _content(self, request: Request, opened: OpenDownload) -> Response:
@@ -239,6 +251,4 @@ def _base(request: Request) -> str:
 
 
 def _redirect(target: str) -> Response:
-    return responses.BytesResponse(
-        307, [("Location", target.encode("ascii", "replace")), ("Cache-Control", "no-store")]
-    )
+    return responses.BytesResponse(307, [("Location", target.encode("ascii", "replace"))])

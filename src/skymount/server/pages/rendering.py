@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from skymount.server.http import responses
 from skymount.server.http.host_header import RequestHost
-from skymount.server.http.page_requests import ASSETS, HOST
+from skymount.server.http.page_requests import ASSETS, HOST, vary
 from skymount.server.pages.assets import asset_url
 from skymount.server.pages.content_hosts import portal_url
 
@@ -36,7 +36,6 @@ _UNITS = ("bytes", "KB", "MB", "GB", "TB", "PB", "EB")
 _LAST_TIME = 253402300799  # of the year 9999; files may have later ones
 _COMMON: responses.HeaderList = [
     ("Content-Type", "text/html; charset=utf-8"),
-    ("Cache-Control", "no-store"),
     ("X-Content-Type-Options", "nosniff"),
     ("X-Frame-Options", "DENY"),
     ("Referrer-Policy", "same-origin"),
@@ -59,7 +58,8 @@ async def render_page(
     values |= {"portal": portal, "asset": lambda name: portal + asset_url(name)}
     body = await trio.to_thread.run_sync(_render, template, values)
     policy = ("Content-Security-Policy", _policy(request, portal, frames))
-    return responses.BytesResponse(status, [*(headers or []), *_COMMON, policy], body)
+    negotiated = ("Vary", vary(request.headers))
+    return responses.BytesResponse(status, [*(headers or []), *_COMMON, policy, negotiated], body)
 
 
 def _render(template: str, values: dict[str, Any]) -> bytes:

@@ -112,4 +112,4 @@ class UploadForm:
         if takes_page(request):
             return responses.BytesResponse(303, [("Location", target)])
         body = msgspec.json.encode({"skylink": str(skylink), "page": target})
-        return responses.json_body(body, headers=[("Cache-Control", "no-store")])
+        return responses.json_body(body)

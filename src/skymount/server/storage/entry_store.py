@@ -18,7 +18,7 @@ from skymount import file_permissions
 from skymount.errors import MalformedError, RevisionError, StorageError
 from skymount.server.storage.disk_errors import disk_errors
 from skymount.storage import atomic_file, sqlite
-from skymount.wire.registry_entry import Entry, SignedEntry, check_update
+from skymount.wire.registry_entry import Entry, SignedEntry, check_update, entry_id
 
 ENTRIES_FILE = "entries.sqlite3"
 
@@ -157,6 +157,10 @@ class EntryStore:
             if found is not None and commits == self._commits:  # else it may be replaced by now
                 self._cache[entry] = found
         return found
+
+    async def read(self, public_key: bytes, tweak: bytes) -> SignedEntry | None:
+        """Return the entry of a public key and a hashed data key; None when there is none."""
+        return await self.find(entry_id(public_key, tweak))
 
     async def keys(self, after: bytes, count: int) -> list[bytes]:
         """Return the next public keys that have entries, in order."""

@@ -1,14 +1,17 @@
 """What the portal needs of whatever keeps its data: content, entries, skykeys, names.
 
-`skyfile_store`, `entry_store`, `skykey_store` and `zone_file` keep them on this disk. Functions
-that are not async block: async code calls them in a thread.
+`skyfile_store`, `local_catalogue`, `entry_store`, `skykey_store` and `zone_file` keep them on this
+disk. Functions that are not async block: async code calls them in a thread.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
+from skymount.server.storage.catalogue_rows import CatalogueRow, ListPage, NewSkyfile
+from skymount.server.storage.stored_range import StoredRange
 from skymount.server.storage.stored_skyfile import BuiltSkyfile, StoredSkyfile
 from skymount.server.storage.zone_file import Zone
+from skymount.wire.hns import DomainRecord
 from skymount.wire.registry_entry import SignedEntry
 from skymount.wire.skykey import Kind, Skykey
 from skymount.wire.skylink import Skylink
@@ -37,14 +40,37 @@ class ContentStore(Protocol):
 
     def find(self, skylink: Skylink) -> StoredSkyfile | None: ...
 
+    def find_sector(self, root: bytes) -> StoredRange | None:
+        """Return a sector that the catalogue does not have, by its Merkle root."""
+
     def remove(self, skylink: Skylink) -> bool:
         """Remove a skyfile; return whether it was here."""
 
-    def skylinks(self) -> Iterator[Skylink]:
-        """Yield all skyfiles, in no order."""
 
-    def totals(self) -> tuple[int, int]:
-        """Return the number of skyfiles, and their bytes."""
+class Catalogue(Protocol):
+    """What is stored. StorageError from every method but `add`."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it has all that is stored; else what it does not have may be stored."""
+
+    async def wait_complete(self) -> None: ...
+
+    async def add(self, new: NewSkyfile) -> None:
+        """Record a skyfile that was stored just now. A failure is logged, and repaired later."""
+
+    async def find(self, skylink: Skylink) -> CatalogueRow | None: ...
+
+    async def skylinks_with(self, root: bytes) -> list[Skylink]:
+        """Return some skyfiles that have the sector of a Merkle root."""
+
+    async def totals(self) -> tuple[int, int]:
+        """Return the number of skyfiles, and their bytes on disk."""
+
+    async def page(self, search: str, start: int, count: int) -> ListPage:
+        """Return rows from `start` on, newest first, whose name contains a text, or whose skylink
+        it is.
+        """
 
 
 class Entries(Protocol):
@@ -52,6 +78,9 @@ class Entries(Protocol):
 
     async def find(self, entry: bytes) -> SignedEntry | None:
         """Return the entry of a 32-byte id, as in a v2 skylink; None when there is none."""
+
+    async def read(self, public_key: bytes, tweak: bytes) -> SignedEntry | None:
+        """Return the entry of a public key and a hashed data key; None when there is none."""
 
     async def update(self, signed: SignedEntry) -> None:
         """Store an entry, durable once this returns; BadSignatureError, MalformedError, or
@@ -89,4 +118,9 @@ class Names(Protocol):
     """The names of a portal."""
 
     def current(self) -> Zone:
-        """Return the zone as it is now; StorageError."""
+        """Return the zone as it is now; blocks; StorageError."""
+
+    async def find(self, domain: str) -> DomainRecord | None:
+        """Return the record of a domain in canonical form, None if there is none; StorageError, or
+        MalformedError if it cannot be used.
+        """

@@ -7,8 +7,8 @@ from pathlib import Path
 import trio
 
 from skymount.server.storage.entry_store import EntryStore
+from skymount.server.storage.local_catalogue import LocalCatalogue
 from skymount.server.storage.portal_storage import PortalStorage
-from skymount.server.storage.skyfile_list import SkyfileList
 from skymount.server.storage.skyfile_store import SkyfileStore
 from skymount.server.storage.skykey_store import SkykeyStore
 from skymount.server.storage.zone_file import ZoneFile
@@ -22,8 +22,8 @@ async def open_local(data: Path) -> AsyncIterator[PortalStorage]:
         skykeys = await trio.to_thread.run_sync(SkykeyStore.open, data)
         entries = await trio.to_thread.run_sync(EntryStore.open, data)
         with closing(entries):
-            listed = await trio.to_thread.run_sync(SkyfileList.open, data, content)
-            with closing(listed):
+            catalogue = await trio.to_thread.run_sync(LocalCatalogue.open, data, content)
+            with closing(catalogue):
                 yield PortalStorage(
-                    content, entries, skykeys, ZoneFile(data), listed, (listed.repair,)
+                    content, entries, skykeys, ZoneFile(data), catalogue, (catalogue.maintain,)
                 )

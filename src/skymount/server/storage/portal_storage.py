@@ -3,8 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from skymount.server.storage.interfaces import ContentStore, Entries, Names, Skykeys
-from skymount.server.storage.skyfile_list import SkyfileList
+from skymount.server.storage.interfaces import Catalogue, ContentStore, Entries, Names, Skykeys
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +14,6 @@ class PortalStorage:
     entries: Entries
     skykeys: Skykeys
     names: Names
-    listed: SkyfileList
+    catalogue: Catalogue
     background: tuple[Callable[[], Awaitable[None]], ...] = ()
     """Run while the portal does."""

@@ -1,6 +1,5 @@
 """Finds what is stored: skyfiles by skylink, with their metadata cached, and sectors by root."""
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,10 +8,9 @@ from cachetools import LRUCache
 
 from skymount.errors import MalformedError, StorageError
 from skymount.server.http_error import HttpError
-from skymount.server.storage.interfaces import ContentStore, Skykeys
+from skymount.server.storage.interfaces import Catalogue, ContentStore, Skykeys
 from skymount.server.storage.stored_range import StoredRange, read_range
 from skymount.server.storage.stored_skyfile import (
-    Sector,
     StoredSkyfile,
     decrypt_layout,
     list_sectors,
@@ -22,11 +20,10 @@ from skymount.wire.skyfile_encryption import pick_key
 from skymount.wire.skykey import Skykey
 from skymount.wire.skylink import Skylink
 
-_log = logging.getLogger(__name__)
-
 _CACHE_SIZE = 16 << 20  # bytes of JSON that is kept parsed; about five times that in memory
 _SMALL_CACHE_SIZE = 16 << 20  # bytes of small skyfiles that are kept whole
 _CACHE_ENTRY_OVERHEAD = 2 << 10  # bytes
+_REPAIR_WAIT = 20.0  # seconds to wait for a catalogue that is not complete
 _NO_SKYKEY = (
     "failed to fetch skylink: unable to decrypt skyfile base sector: unable to find associated"
     " skykey"
@@ -46,8 +43,11 @@ class ParsedSkyfile:
 class SkyfileIndex:
     """The index of one portal."""
 
-    def __init__(self, store: ContentStore, skykeys: Skykeys, header_limit: int) -> None:
+    def __init__(
+        self, store: ContentStore, catalogue: Catalogue, skykeys: Skykeys, header_limit: int
+    ) -> None:
         self._store = store
+        self._catalogue = catalogue
         self._skykeys = skykeys
         self._keys: Sequence[Skykey] = ()
         self._header_limit = header_limit
@@ -57,10 +57,6 @@ class SkyfileIndex:
         self._small: LRUCache[Skylink, StoredSkyfile] = LRUCache(
             _SMALL_CACHE_SIZE, getsizeof=lambda stored: stored.base.length + _CACHE_ENTRY_OVERHEAD
         )
-        self._roots: dict[bytes, StoredRange] | None = None
-        self._indexing = trio.Lock()
-        self._totals: tuple[int, int] | None = None
-        self._counting = trio.Lock()
 
     async def find(self, skylink: Skylink) -> StoredSkyfile:
         """Return where the skyfile of a v1 skylink is stored; HttpError 404 when it is not here."""
@@ -76,13 +72,15 @@ class SkyfileIndex:
     async def load(self, skylink: Skylink) -> ParsedSkyfile:
         """Return a skyfile with its metadata; HttpError 404, or 500 when its skykey is missing."""
         cached = self._cache.get(skylink)
-        stored = await self.find(skylink) if cached is None else cached.stored
-        if stored.is_encrypted:  # another portal may have deleted its skykey just now
-            await self._refresh_keys()
+        if cached is not None and cached.stored.is_encrypted:
+            await self._refresh_keys()  # another portal may have deleted its skykey just now
             cached = self._cache.get(skylink)
         if cached is not None:
             return cached
-        stored, keys = await self.find(skylink), self._keys
+        stored = await self.find(skylink)
+        if stored.is_encrypted:
+            await self._refresh_keys()
+        keys = self._keys
         if stored.metadata.is_in_memory:
             parsed = self._read(stored, keys)
         else:
@@ -114,37 +112,50 @@ class SkyfileIndex:
         return ParsedSkyfile(stored, raw, metadata, header)
 
     async def sector(self, root: bytes) -> StoredRange:
-        """Return where the sector of a Merkle root is stored; HttpError 404 when it is not here."""
-        async with self._indexing:
-            if self._roots is None:
-                self._roots = await trio.to_thread.run_sync(self._index)
-        found = self._roots.get(root)
+        """Return where the sector of a Merkle root is stored.
+
+        HttpError 404 when it is not here, 503 while the catalogue does not know yet.
+        """
+        found = await self._sector(root)
+        if found is None and not self._catalogue.is_complete:
+            with trio.move_on_after(_REPAIR_WAIT):
+                await self._catalogue.wait_complete()
+            found = await self._sector(root)
+            if found is None and not self._catalogue.is_complete:
+                raise HttpError(
+                    503,
+                    "failed to fetch root: the catalogue of this portal is being repaired",
+                    (("Retry-After", str(round(_REPAIR_WAIT))),),
+                )
+        if found is None:
+            found = await trio.to_thread.run_sync(self._store.find_sector, root)
         if found is None:
             raise HttpError(404, "failed to fetch root: root not found")
         return found
 
-    def _index(self) -> dict[bytes, StoredRange]:
-        found: dict[bytes, StoredRange] = {}
-        for skylink in self._store.skylinks():
+    async def _sector(self, root: bytes) -> StoredRange | None:
+        try:
+            skylinks = await self._catalogue.skylinks_with(root)
+        except StorageError:
+            if self._catalogue.is_complete:
+                raise
+            return None
+        return await trio.to_thread.run_sync(self._find_sector, root, skylinks)
+
+    def _find_sector(self, root: bytes, skylinks: list[Skylink]) -> StoredRange | None:
+        failure: StorageError | None = None
+        for skylink in skylinks:
             try:
-                found.update(self._sectors_of(skylink))
-            except StorageError as error:  # the others can still be served
-                _log.warning("skyfile %s is left out of the index: %s", skylink, error)
-        return found
+                skyfile = self._store.find(skylink)
+                for known, stored in list_sectors(skyfile) if skyfile else ():
+                    if known == root:
+                        return stored
+            except StorageError as error:  # another skyfile may have the same sector
+                failure = error
+        if failure is not None:
+            raise failure
+        return None
 
     async def totals(self) -> tuple[int, int]:
-        async with self._counting:
-            if self._totals is None:
-                self._totals = await trio.to_thread.run_sync(self._store.totals)
-            return self._totals
-
-    async def add(self, skylink: Skylink) -> None:
-        async with self._counting:
-            self._totals = None
-        async with self._indexing:
-            if self._roots is not None:
-                self._roots.update(await trio.to_thread.run_sync(self._sectors_of, skylink))
-
-    def _sectors_of(self, skylink: Skylink) -> list[Sector]:
-        skyfile = self._store.find(skylink)
-        return list(list_sectors(skyfile)) if skyfile is not None else []
+        """Return the number of skyfiles, and their bytes on disk."""
+        return await self._catalogue.totals()

@@ -27,13 +27,16 @@ from pathlib import Path
 from skymount import file_permissions
 from skymount.errors import MalformedError, StorageError
 from skymount.server.storage.disk_errors import disk_errors
-from skymount.server.storage.stored_range import StoredFile
+from skymount.server.storage.stored_range import StoredFile, StoredRange
 from skymount.server.storage.stored_skyfile import SMALL_SIZE, BuiltSkyfile, StoredSkyfile
 from skymount.storage import atomic_file
+from skymount.wire.base_sector import Layout
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 
 FORMAT = "v1"
 BASE, PAYLOAD, EXTENSION, ROOTS = "base", "payload", "extension", "roots"
+SHARDS = range(256)
+"""The directories of skyfiles, by the first byte of the Merkle root."""
 
 
 def _check_own(path: Path) -> None:
@@ -76,8 +79,8 @@ class SkyfileStore:
             file_permissions.make_directory(directory)
             _check_own(directory)
             file_permissions.restrict_directory(directory)
-        for first_byte in range(256):
-            (self._skyfiles / f"{first_byte:02x}").mkdir(mode=0o700, exist_ok=True)
+        for shard in SHARDS:
+            self._shard(shard).mkdir(mode=0o700, exist_ok=True)
         for directory in (self._skyfiles, self._skyfiles.parent, root):
             atomic_file.sync_directory(directory)
         for leftover in self._incoming.iterdir():
@@ -94,7 +97,7 @@ class SkyfileStore:
 
     def publish(self, directory: Path, skylink: Skylink) -> None:
         """Give a directory that is complete the name of its skyfile, for good. If that is stored
-        already, the directory is dropped.
+        already, the directory is dropped, and the time of what is stored renewed.
         """
         target = self._directory(skylink)
         try:
@@ -102,6 +105,7 @@ class SkyfileStore:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
+            os.utime(target / BASE)
             shutil.rmtree(directory)
         atomic_file.sync_directory(target.parent)
 
@@ -129,26 +133,36 @@ class SkyfileStore:
                 return None
         return StoredSkyfile.of(skylink, start, size, _Directory(directory))
 
-    def skylinks(self) -> Iterator[Skylink]:
-        """Yield the skylinks of all skyfiles, in no order. Other names on disk are skipped."""
+    def find_sector(self, root: bytes) -> StoredRange | None:
+        """Return nothing: all sectors here are of skyfiles."""
+
+    def skylinks(self, shard: int) -> Iterator[Skylink]:
+        """Yield the skylinks of a shard, in no order. Other names on disk are skipped."""
         with disk_errors("list stored content"):
-            names = [name for shard in self._skyfiles.iterdir() for name in os.listdir(shard)]
+            names = os.listdir(self._shard(shard))
         for name in names:
             with suppress(MalformedError):
                 yield Skylink.parse(name)
 
-    def totals(self) -> tuple[int, int]:
-        count = size = 0
-        with disk_errors("count stored content"):
-            for shard in self._skyfiles.iterdir():
-                for directory in shard.iterdir():
-                    with suppress(FileNotFoundError, NotADirectoryError):
-                        sizes = [entry.stat().st_size for entry in os.scandir(directory)]
-                        count, size = count + 1, size + sum(sizes)
-        return count, size
+    def shard_times(self) -> list[int]:
+        """Return for each shard when a skyfile was added or removed last, in nanoseconds."""
+        with disk_errors("list stored content"):
+            return [self._shard(shard).stat().st_mtime_ns for shard in SHARDS]
+
+    def sizes(self, skylink: Skylink) -> tuple[int, float] | None:
+        """Return a skyfile's bytes on disk and when it was stored; None if it is not here."""
+        with disk_errors("read stored content"):
+            try:
+                found = {entry.name: entry.stat() for entry in os.scandir(self._directory(skylink))}
+                return sum(stat.st_size for stat in found.values()), found[BASE].st_mtime
+            except (FileNotFoundError, NotADirectoryError, KeyError):
+                return None
+
+    def _shard(self, shard: int) -> Path:
+        return self._skyfiles / f"{shard:02x}"
 
     def _directory(self, skylink: Skylink) -> Path:
-        return self._skyfiles / f"{skylink.root[0]:02x}" / str(skylink)
+        return self._shard(skylink.root[0]) / str(skylink)
 
 
 class LocalUpload:
@@ -217,15 +231,10 @@ class _Directory:
     def extension(self) -> StoredFile:
         return StoredFile(self.path / EXTENSION)
 
+    def encrypted_payload(self, fanout: StoredRange, layout: Layout) -> StoredFile:
+        return self.payload
+
     def encrypted_roots(self) -> bytes:
         with disk_errors("read stored content"):
             roots = self.path / ROOTS
             return roots.read_bytes() if roots.exists() else b""
-
-    def size(self) -> int:
-        with disk_errors("read stored content"):
-            return sum(entry.stat().st_size for entry in os.scandir(self.path))
-
-    def stored_at(self) -> float:
-        with disk_errors("read stored content"):
-            return (self.path / BASE).stat().st_mtime

@@ -30,14 +30,11 @@ class SkyfileParts(Protocol):
     def extension(self) -> StoredBytes:
         """Spilled sectors, padded, when metadata did not fit the base."""
 
+    def encrypted_payload(self, fanout: StoredRange, layout: Layout) -> StoredBytes:
+        """Return the sectors of an encrypted payload; what the arguments say is decrypted."""
+
     def encrypted_roots(self) -> bytes:
         """Return the roots of the payload's sectors if it is encrypted: the fan-out is secret."""
-
-    def size(self) -> int:
-        """Return how many bytes are kept in all."""
-
-    def stored_at(self) -> float:
-        """Return when it was stored, in seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +94,18 @@ def _with_ranges(
         raise StorageError(f"stored skyfile {skyfile.skylink} is damaged: its sizes are too large")
     parts, base = skyfile.parts, skyfile.base.source
     decrypt, decrypt_payload = (key.base.apply, key.open_payload) if key else (None, None)
-    if layout.is_inline:
-        start = LAYOUT_SIZE + layout.metadata_size
-        payload = StoredRange(base, start, layout.filesize, decrypt)
-    else:
-        payload = StoredRange(parts.payload, 0, layout.filesize, decrypt_payload)
     body, start = (parts.extension, 0) if layout.is_extended else (base, LAYOUT_SIZE)
+    fanout = StoredRange(body, start, layout.fanout_size, decrypt)
+    if layout.is_inline:
+        payload = StoredRange(base, LAYOUT_SIZE + layout.metadata_size, layout.filesize, decrypt)
+    else:
+        source = parts.payload if key is None else parts.encrypted_payload(fanout, layout)
+        payload = StoredRange(source, 0, layout.filesize, decrypt_payload)
     return replace(
         skyfile,
         layout=layout,
         metadata=StoredRange(body, start + layout.fanout_size, layout.metadata_size, decrypt),
-        fanout=StoredRange(body, start, layout.fanout_size, decrypt),
+        fanout=fanout,
         payload=payload,
     )
 

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import unquote
 
+import trio
+
 from skymount import file_permissions
 from skymount.errors import MalformedError, StorageError
 from skymount.server.storage.disk_errors import disk_errors
@@ -235,3 +237,7 @@ class ZoneFile:
                     _log.warning("%s %s", self._path, problem)
                 self._problems = problems
             return self._zone
+
+    async def find(self, domain: str) -> DomainRecord | None:
+        """Return the record of a domain; StorageError, MalformedError."""
+        return (await trio.to_thread.run_sync(self.current)).find(domain)

@@ -18,13 +18,13 @@ from skymount.server.http import responses
 from skymount.server.http.query_params import parse_query
 from skymount.server.http.request_body import stream_body
 from skymount.server.http_error import HttpError, refuse_malformed
+from skymount.server.storage.catalogue_rows import NewSkyfile
 from skymount.server.storage.disk_errors import DiskFullError
-from skymount.server.storage.interfaces import ContentStore, Skykeys
-from skymount.server.storage.skyfile_index import SkyfileIndex
-from skymount.server.storage.skyfile_list import SkyfileList
+from skymount.server.storage.interfaces import Catalogue, ContentStore, Skykeys
 from skymount.server.upload.multipart_reader import FormReader
 from skymount.server.upload.rules import PartList, UploadQuery, encode_upload_metadata
-from skymount.server.upload.sector_writer import open_sector_writer
+from skymount.server.upload.sector_writer import SectorWriter, open_sector_writer
+from skymount.wire.base_sector import fits_inline
 from skymount.wire.dialect import PRESETS
 from skymount.wire.http.responses import UploadResult
 from skymount.wire.skyfile_encryption import SkyfileKey
@@ -42,10 +42,9 @@ class UploadEndpoint:
 
     config: PortalConfig
     store: ContentStore
-    index: SkyfileIndex
     skykeys: Skykeys
     hashing: trio.CapacityLimiter  # threads, over all uploads
-    listed: SkyfileList
+    catalogue: Catalogue
 
     async def post(self, request: Request) -> Response:
         content_type = dict(request.scope["headers"]).get(b"content-type", b"").strip()
@@ -70,14 +69,10 @@ class UploadEndpoint:
     ) -> Skylink:
         """Store the body of a request; MalformedError, or HttpError 507 when the disk is full."""
         try:
-            skylink = await self._receive(request, query, content_type, parts)
+            return await self._receive(request, query, content_type, parts)
         except DiskFullError as error:
             _log.error("%s", error)
             raise HttpError(507, f"{_FAILED}the disk of this portal is full ({error})") from None
-        if not query.dryrun:
-            await self.index.add(skylink)
-            await self.listed.add(skylink)
-        return skylink
 
     async def _receive(
         self, request: Request, query: UploadQuery, content_type: bytes, parts: PartList
@@ -100,7 +95,21 @@ class UploadEndpoint:
             metadata = await trio.to_thread.run_sync(
                 encode_upload_metadata, query, parts, writer.size
             )
-            return await writer.finish(metadata)
+            with trio.CancelScope(shield=True):  # what is published is recorded, too
+                skylink = await self._publish(writer, metadata, query, parts)
+        return skylink
+
+    async def _publish(
+        self, writer: SectorWriter, metadata: bytes, query: UploadQuery, parts: PartList
+    ) -> Skylink:
+        skylink = await writer.finish(metadata)
+        if not query.dryrun:
+            name, files = parts.summary(query)
+            is_small = fits_inline(len(metadata), writer.size)
+            await self.catalogue.add(
+                NewSkyfile(skylink, name, files, writer.size, query.is_encrypted, is_small)
+            )
+        return skylink
 
     async def _key(self, query: UploadQuery) -> SkyfileKey | None:
         if not query.is_encrypted:

@@ -180,6 +180,14 @@ class PartList:
                 len=offset - self._start,
             )
 
+    def summary(self, query: UploadQuery) -> tuple[str, int]:
+        """Return the name of the upload and its number of files; 0 if it is no directory."""
+        if not query.is_form:
+            return query.filename, 0
+        first = next(iter(self._subfiles), "")
+        name = query.filename or first
+        return name, 0 if len(self._subfiles) == 1 and first == name else len(self._subfiles)
+
     def metadata(self, query: UploadQuery, length: int) -> Metadata:
         """Return the metadata of the whole form; MalformedError when it breaks a rule."""
         self._end(length)

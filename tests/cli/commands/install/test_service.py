@@ -1,6 +1,7 @@
 """`skymount service`, with a systemctl that only writes down what it is told."""
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ def test_the_unit_runs_this_very_installation(home: Sandbox) -> None:
     with_systemctl(home)
     home.succeed("service", "install", "home")
     lines = (units(home) / "skymount@.service").read_text().splitlines()
-    assert lines[0] == "# Written by `skymount service install`, which writes it again."
+    assert lines[0].startswith("# Written by `skymount service install`, which writes it again ")
     (command,) = [line for line in lines if line.startswith("ExecStart=")]
     program = Path(command.removeprefix("ExecStart=").split()[0])
     assert program.is_absolute()
@@ -97,6 +98,22 @@ def test_a_start_that_fails(home: Sandbox) -> None:
     assert said.startswith("skymount@home.service: Job failed.; see `journalctl --user -u ")
 
 
+def test_a_socket_whose_address_is_taken(home: Sandbox) -> None:
+    """By the portal of a mount, most likely."""
+    failure = "echo Created symlink. >&2; echo Job failed. >&2; exit 1"
+    with_systemctl(home, f'case "$*" in *enable*) {failure}; esac')
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        socket_unit = units(home) / "skymount-portal.socket"
+        socket_unit.parent.mkdir(parents=True)
+        socket_unit.write_text(f"[Socket]\nListenStream={address}\n")
+        done = home.skymount("service", "install", "--portal", "--now")
+        assert done.returncode == 1
+        assert f"not started: another program listens at {address}. If that is a" in done.stderr
+    done = home.skymount("service", "install", "--portal", "--now")
+    assert "skymount-portal.socket: Job failed.; see `journalctl" in done.stderr
+
+
 def test_remove_leaves_the_unit_to_other_mounts(home: Sandbox) -> None:
     home.configure('[mounts.home]\nmountpoint = "/"\n[mounts.work]\nmountpoint = "/"\n')
     for name in ("home", "work"):
@@ -118,6 +135,17 @@ def test_a_unit_that_the_user_changed_stays(home: Sandbox) -> None:
     home.succeed("service", "install", "home")
     home.succeed("service", "remove", "home")
     assert unit.read_text() == "[Service]\nExecStart=/bin/true\n"
+
+
+def test_a_line_that_the_user_added_stays(home: Sandbox) -> None:
+    with_systemctl(home)
+    home.succeed("service", "install", "home")
+    unit = units(home) / "skymount@.service"
+    changed = unit.read_text() + "MemoryMax=3G\n"
+    unit.write_text(changed)
+    home.succeed("service", "install", "home")
+    home.succeed("service", "remove", "home")
+    assert unit.read_text() == changed
 
 
 def test_a_copy_of_the_unit_from_the_checkout_is_not_a_change(home: Sandbox) -> None:

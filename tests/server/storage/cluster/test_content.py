@@ -119,7 +119,7 @@ def test_rows_follow_the_objects(content: SharedContent) -> None:
     after = skyfile_rows.find(content.database, link)
     assert before is not None
     assert after is not None
-    assert (after.name, after.size, after.kept) == (before.name, before.size, before.kept)
+    assert (after.name, after.size, after.disk) == (before.name, before.size, before.disk)
     content.objects.delete([f"skyfiles/{link}"])
     assert sweep(content, NO_AGE) == 2
     assert skyfile_rows.totals(content.database) == (0, 0)

@@ -75,6 +75,11 @@ def install(name: str | None, is_portal: bool, now: bool) -> None:
         warn(f"{_OUT_OF_REACH}: {reason_of(reached)}; {chosen.unit} starts at the next login")
         return
     done = systemctl("enable", *(["--now"] if now else []), chosen.unit)
+    if done.returncode and (address := units.taken_address(chosen)):
+        raise SkymountError(
+            f"{chosen.unit} is enabled, but not started: another program listens at {address}. If "
+            "that is a mount's own portal, unmount it, repeat this command, and mount again"
+        )
     if done.returncode:
         raise SkymountError(
             f"{chosen.unit}: {reason_of(done)}; see `journalctl --user -u {chosen.unit}`"

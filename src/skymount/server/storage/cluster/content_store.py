@@ -28,10 +28,11 @@ from skymount.server.storage.cluster.sector_reader import (
     without_padding,
 )
 from skymount.server.storage.cluster.skyfile_object import SkyfileObject
-from skymount.server.storage.cluster.skyfile_rows import SkyfileRow, describe
-from skymount.server.storage.stored_range import InMemory, OpenBytes, StoredBytes
+from skymount.server.storage.cluster.skyfile_rows import describe
+from skymount.server.storage.stored_range import InMemory, OpenBytes, StoredBytes, StoredRange
 from skymount.server.storage.stored_skyfile import SMALL_SIZE, BuiltSkyfile, StoredSkyfile
 from skymount.wire import merkle
+from skymount.wire.base_sector import Layout
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 
 SKYFILES, SECTORS = "skyfiles", "sectors"
@@ -117,8 +118,9 @@ class SharedContent:
             with suppress(MalformedError):
                 yield Skylink.parse(found.name)
 
-    def totals(self) -> tuple[int, int]:
-        return skyfile_rows.totals(self.database)
+    def find_sector(self, root: bytes) -> StoredRange | None:
+        """Return nothing: the database has them all."""
+        return None
 
 
 class SharedUpload:
@@ -225,17 +227,8 @@ class _Parts:
     def extension(self) -> StoredBytes:
         return _Sectors(self.content, self.skylink, False)
 
+    def encrypted_payload(self, fanout: StoredRange, layout: Layout) -> StoredBytes:
+        return self.payload
+
     def encrypted_roots(self) -> bytes:
         return b"".join(self.content.load_known(self.skylink).payload_roots)
-
-    def size(self) -> int:
-        return self._row().kept
-
-    def stored_at(self) -> float:
-        return self._row().stored
-
-    def _row(self) -> SkyfileRow:
-        found = skyfile_rows.find(self.content.database, self.skylink)
-        if found is None:
-            raise StorageError(f"stored skyfile {self.skylink} is gone")
-        return found

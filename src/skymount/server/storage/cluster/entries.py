@@ -6,7 +6,7 @@ import trio
 
 from skymount.errors import MalformedError, RevisionError, StorageError
 from skymount.server.storage.cluster.database import CONNECTIONS, Connection, Database
-from skymount.wire.registry_entry import Entry, SignedEntry, check_update
+from skymount.wire.registry_entry import Entry, SignedEntry, check_update, entry_id
 
 _SELECT = "SELECT public_key, tweak, data, revision, kind, signature FROM entries"
 # The rule of `check_update`. Revisions are 8 bytes, which are ordered like the numbers.
@@ -43,6 +43,9 @@ class SharedEntries:
     async def find(self, entry: bytes) -> SignedEntry | None:
         rows = await self._rows(f"{_SELECT} WHERE id = %s", entry)
         return _parse(rows[0]) if rows else None
+
+    async def read(self, public_key: bytes, tweak: bytes) -> SignedEntry | None:
+        return await self.find(entry_id(public_key, tweak))
 
     async def keys(self, after: bytes, count: int) -> list[bytes]:
         return [key for (key,) in await self._rows(_KEYS, after, count)]

@@ -3,9 +3,12 @@
 import threading
 from collections.abc import Callable
 
+import trio
+
 from skymount.errors import MalformedError, StorageError
 from skymount.server.storage.cluster.database import Connection, Database
 from skymount.server.storage.zone_file import Zone
+from skymount.wire.hns import DomainRecord
 
 
 class SharedNames:
@@ -23,6 +26,9 @@ class SharedNames:
             if raw != self._raw:
                 self._zone, self._raw = _parse(raw), raw
             return self._zone
+
+    async def find(self, domain: str) -> DomainRecord | None:
+        return (await trio.to_thread.run_sync(self.current)).find(domain)
 
     def change(self, edit: Callable[[Zone], Zone]) -> None:
         """Replace the zone by an edited one, in one step; errors of `edit` pass through."""

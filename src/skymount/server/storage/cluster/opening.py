@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from functools import partial
-from typing import Any, cast
 
 import trio
 
@@ -33,6 +32,6 @@ async def open_cluster(settings: ClusterSettings) -> AsyncIterator[PortalStorage
             SharedEntries(database),
             skykeys,
             SharedNames(database),
-            cast(Any, SharedCatalogue(database)),
+            SharedCatalogue(database),
             (partial(keep_sweeping, content),),
         )

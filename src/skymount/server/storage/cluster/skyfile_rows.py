@@ -4,16 +4,17 @@ Everything blocks; StorageError.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-import msgspec
-
 from skymount.errors import MalformedError, StorageError
+from skymount.server.storage.catalogue_reading import describe_metadata
+from skymount.server.storage.catalogue_rows import CatalogueRow
 from skymount.server.storage.cluster.database import PUBLISH_LOCK, Connection, Database
 from skymount.wire.base_sector import LAYOUT_SIZE, Layout
-from skymount.wire.metadata import INTEGER_LIMIT, parse_metadata
+from skymount.wire.metadata import INTEGER_LIMIT
 from skymount.wire.skyfile_encryption import is_encrypted
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 
@@ -33,30 +34,9 @@ SELECT count(*) FROM swept WHERE root = ANY(%s) AND (removed IS NULL OR removed 
 _MATCHES = " WHERE folded LIKE %s OR skylink = %s"
 
 
-@dataclass(frozen=True, slots=True)
-class SkyfileRow:
-    """What the database has of a skyfile."""
-
-    skylink: str
-    name: str  # its beginning if it is long; empty when it is not known
-    size: int
-    kept: int  # bytes in the store
-    files: int  # 0 for a single file that is no directory
-    is_encrypted: bool
-    stored: float  # seconds since 1970
-
-
-class _Names(msgspec.Struct, gc=False):
-    filename: str = ""
-    subfiles: dict[str, msgspec.Raw] | None = None
-
-
-_decode_names = msgspec.json.Decoder(_Names).decode
-
-
 def describe(
     skylink: Skylink, base: bytes, extension: bytes, now: float, sectors: int
-) -> SkyfileRow:
+) -> CatalogueRow:
     """Return the row of a skyfile whose payload has so many sectors. Names of encrypted ones
     are not known. No IO.
     """
@@ -64,22 +44,14 @@ def describe(
     kept = len(base) + len(extension) + sectors * SECTOR_SIZE
     if not (is_encrypted(layout) or layout.is_inline):
         kept = len(base) + len(extension) + layout.filesize
-    row = SkyfileRow(str(skylink), "", min(kept, INTEGER_LIMIT - 1), kept, 0, True, now)
+    row = CatalogueRow(skylink, "", min(kept, INTEGER_LIMIT - 1), kept, 0, True, now)
     if is_encrypted(layout):
         return row
     body = extension if layout.is_extended else base[LAYOUT_SIZE:]
     raw = body[layout.fanout_size : layout.body_size]
     name, files = "", 0
-    try:
-        names = _decode_names(raw)
-        name, found = names.filename, [*(names.subfiles or ())]
-        files = 0 if found == [name] else len(found)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        try:
-            metadata = parse_metadata(raw)
-            name, files = metadata.filename, len(metadata.subfiles)
-        except MalformedError:
-            pass
+    with suppress(MalformedError):
+        name, files = describe_metadata(raw)
     shown = name[:_NAME_LIMIT].replace("\0", "\ufffd").encode(errors="replace").decode()
     return replace(row, name=shown, files=files, size=layout.filesize, is_encrypted=False)
 
@@ -92,14 +64,14 @@ def now(database: Database) -> datetime:
 
 
 def put(
-    database: Database, row: SkyfileRow, roots: Sequence[bytes], began: datetime | None
+    database: Database, row: CatalogueRow, roots: Sequence[bytes], began: datetime | None
 ) -> None:
     """Record a skyfile, and protect its sectors from the sweeper; StorageError if that removed one
     of them since the upload began.
     """
-    root = Skylink.parse(row.skylink).root
+    skylink = str(row.skylink)
     values = (
-        *(row.skylink, root, row.name, row.name.casefold(), row.size, row.kept),
+        *(skylink, row.skylink.root, row.name, row.name.casefold(), row.size, row.disk),
         *(row.files, row.is_encrypted, row.stored),
     )
 
@@ -113,7 +85,7 @@ def put(
             if began is not None and swept and swept[0]:
                 raise StorageError("sectors of the upload were removed meanwhile: upload it again")
             connection.execute(_PUT, values)
-            connection.execute(_PUT_SECTORS, (list(roots), row.skylink))
+            connection.execute(_PUT_SECTORS, (list(roots), skylink))
 
     database.write("store an upload", work)
 
@@ -127,11 +99,16 @@ def remove(database: Database, skylinks: list[str]) -> None:
     database.write("remove stored content", work)
 
 
-def find(database: Database, skylink: Skylink) -> SkyfileRow | None:
+def find(database: Database, skylink: Skylink) -> CatalogueRow | None:
     """Return the row of a skyfile."""
     query = f"SELECT {_COLUMNS} FROM skyfiles WHERE skylink = %s"
     rows = database.rows("read the list of skyfiles", query, (str(skylink),))
-    return SkyfileRow(*rows[0]) if rows else None
+    return _row(rows[0]) if rows else None
+
+
+def _row(found: tuple[Any, ...]) -> CatalogueRow:
+    skylink, *others = found
+    return CatalogueRow(Skylink.parse(skylink), *others)
 
 
 def with_sector(database: Database, root: bytes) -> list[Skylink]:
@@ -149,7 +126,7 @@ def totals(database: Database) -> tuple[int, int]:
     return int(count), int(size)
 
 
-def page(database: Database, search: str, start: int, count: int) -> tuple[list[SkyfileRow], int]:
+def page(database: Database, search: str, start: int, count: int) -> tuple[list[CatalogueRow], int]:
     """Return rows from `start` on, newest first, and how many match in all."""
     where, values = "", tuple[Any, ...]()
     if search:
@@ -158,14 +135,14 @@ def page(database: Database, search: str, start: int, count: int) -> tuple[list[
             escaped = escaped.replace(special, f"\\{special}")
         where, values = _MATCHES, (f"%{escaped}%", escaped and search.replace("\0", ""))
 
-    def read(connection: Connection) -> tuple[list[SkyfileRow], int]:
+    def read(connection: Connection) -> tuple[list[CatalogueRow], int]:
         counted = connection.execute(f"SELECT count(*) FROM skyfiles{where}", values).fetchone()
         rows = connection.execute(
             f"SELECT {_COLUMNS} FROM skyfiles{where}"
             " ORDER BY stored DESC, skylink LIMIT %s OFFSET %s",
             (*values, count, start),
         )
-        return [SkyfileRow(*row) for row in rows], counted[0] if counted else 0
+        return [_row(row) for row in rows], counted[0] if counted else 0
 
     return database.read("read the list of skyfiles", read)
 

@@ -1,4 +1,4 @@
-"""The list of skyfiles: repaired after a start, made anew when damaged."""
+"""The catalogue: complete after a clean end, repaired after any other, made anew when damaged."""
 
 import os
 import shutil
@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from skymount.server.storage.skyfile_list import LIST_FILE, SkyfileList
+from skymount.errors import StorageError
+from skymount.server.storage.catalogue_mark import MARK_FILE
+from skymount.server.storage.catalogue_rows import NewSkyfile
+from skymount.server.storage.local_catalogue import CATALOGUE_FILE, LocalCatalogue
 from skymount.server.storage.skyfile_store import SkyfileStore
 from skymount.server.storage.stored_skyfile import StoredSkyfile
 from skymount.wire.skylink import Skylink
@@ -28,9 +31,14 @@ def links(tmp_path: Path) -> list[str]:
         return [client.upload_file(f"file {number}", bytes(number)) for number in range(4)]
 
 
-def remove_list(data: Path) -> None:
-    for file in (data / "v1").glob(f"{LIST_FILE}*"):
+def remove_catalogue(data: Path) -> None:
+    for file in (data / "v1").glob(f"{CATALOGUE_FILE}*"):
         file.unlink()
+
+
+def end_uncleanly(data: Path) -> None:
+    """As a portal that was killed."""
+    (data / "v1" / MARK_FILE).unlink()
 
 
 def directory_of(data: Path, link: str) -> Path:
@@ -39,10 +47,10 @@ def directory_of(data: Path, link: str) -> Path:
 
 
 @contextmanager
-def opened(data: Path, store_type: type[SkyfileStore] = SkyfileStore) -> Iterator[SkyfileList]:
+def opened(data: Path, store_type: type[SkyfileStore] = SkyfileStore) -> Iterator[LocalCatalogue]:
     store = store_type.open(data)
     try:
-        found = SkyfileList.open(data, store)
+        found = LocalCatalogue.open(data, store)
         try:
             yield found
         finally:
@@ -56,15 +64,16 @@ async def listed(data: Path) -> list[tuple[str, str, int]]:
     with opened(data) as found:
         await found.repair()
         page = await found.page("", 0, 100)
+        assert page.is_complete
         assert page.unread == 0
-        return [(row.skylink, row.name, row.size) for row in page.rows]
+        return [(str(row.skylink), row.name, row.size) for row in page.rows]
 
 
 async def test_what_the_list_lacks_is_read(tmp_path: Path, links: list[str]) -> None:
     """B2: with the time of the file; so is everything if there is no list."""
     before = await listed(tmp_path)
     assert [link for link, _, _ in before] == links[::-1]
-    remove_list(tmp_path)
+    remove_catalogue(tmp_path)
     for at, link in enumerate(links):
         os.utime(directory_of(tmp_path, link) / "base", (at, at))
     assert await listed(tmp_path) == before
@@ -81,8 +90,8 @@ async def test_a_damaged_list_is_made_anew(
     tmp_path: Path, links: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """B2: nothing is lost with it."""
-    remove_list(tmp_path)
-    (tmp_path / "v1" / LIST_FILE).write_bytes(b"no database" * 1000)
+    remove_catalogue(tmp_path)
+    (tmp_path / "v1" / CATALOGUE_FILE).write_bytes(b"no database" * 1000)
     assert sorted(link for link, _, _ in await listed(tmp_path)) == sorted(links)
     assert "made anew" in caplog.text
 
@@ -91,7 +100,7 @@ async def test_a_damaged_skyfile_is_listed_without_its_name(
     tmp_path: Path, links: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """B2: the others are listed as ever."""
-    remove_list(tmp_path)
+    remove_catalogue(tmp_path)
     path = directory_of(tmp_path, links[2]) / "base"
     path.write_bytes(path.read_bytes()[:99] + b"{broken")
     found = {link: name for link, name, _ in await listed(tmp_path)}
@@ -104,7 +113,7 @@ def test_a_damaged_layout_does_not_end_the_portal(
     tmp_path: Path, links: list[str], place: int
 ) -> None:
     """B2: sizes beyond those of files; it starts and lists the others. This one is a 500."""
-    remove_list(tmp_path)
+    remove_catalogue(tmp_path)
     path = directory_of(tmp_path, links[1]) / "base"
     content = path.read_bytes()
     path.write_bytes(content[:place] + struct.pack("<Q", (1 << 64) - 1) + content[place + 8 :])
@@ -127,7 +136,7 @@ async def test_a_bug_while_it_is_repaired_is_logged(
     tmp_path: Path, links: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """B2: a list for display never ends the portal, whatever goes wrong."""
-    remove_list(tmp_path)
+    remove_catalogue(tmp_path)
     with opened(tmp_path, _BrokenStore) as found:
         with trio.move_on_after(60):
             async with trio.open_nursery() as nursery:
@@ -136,8 +145,8 @@ async def test_a_bug_while_it_is_repaired_is_logged(
                     await trio.sleep(0.01)
                 nursery.cancel_scope.cancel()
         assert (await found.page("", 0, 9)).unread == len(links)
-        await found.add(Skylink.parse(links[0]))
-    assert "is missing in the list" in caplog.text
+        await found.add(NewSkyfile(Skylink.parse(links[0]), "a", 0, 1, False, is_small=False))
+    assert "is missing in the catalogue" in caplog.text
 
 
 class _StoreThatFailsOnce(SkyfileStore):
@@ -154,7 +163,7 @@ async def test_a_repair_that_failed_is_tried_again(
     tmp_path: Path, links: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """B2: after a pause."""
-    remove_list(tmp_path)
+    remove_catalogue(tmp_path)
     with opened(tmp_path, _StoreThatFailsOnce) as found:
         await found.repair(pause=0.01)
         page = await found.page("", 0, 9)
@@ -166,10 +175,15 @@ async def test_a_list_with_a_damaged_page_is_made_anew(
     tmp_path: Path, links: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """B2: not only one whose beginning is damaged."""
-    path = tmp_path / "v1" / LIST_FILE
+    path = tmp_path / "v1" / CATALOGUE_FILE
     with closing(sqlite3.connect(path)) as database, database:
-        rows = [(f"no skylink {number}", "name" * 25) for number in range(2000)]
-        database.executemany("INSERT INTO skyfiles VALUES (?, ?, 'name', 0, 0, 0, 0)", rows)
+        rows = [(b"%34d" % number, "name" * 25) for number in range(2000)]
+        database.executemany(
+            "INSERT INTO skyfiles (skylink, name, folded, size, disk, files, is_encrypted, stored)"
+            " VALUES (?, ?, 'name', 0, 0, 0, 0, 0)",
+            rows,
+        )
+    end_uncleanly(tmp_path)
     with open(path, "r+b") as file:
         file.seek(4096 * 5)
         file.write(b"damaged!" * 512 * 20)
@@ -181,23 +195,111 @@ async def test_a_list_from_which_nothing_can_be_removed_is_shown(
     tmp_path: Path, links: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """B2: as on a full disk."""
-    with closing(sqlite3.connect(tmp_path / "v1" / LIST_FILE)) as database:
+    with closing(sqlite3.connect(tmp_path / "v1" / CATALOGUE_FILE)) as database:
         database.execute(
             "CREATE TRIGGER full BEFORE DELETE ON skyfiles"
             " BEGIN SELECT RAISE(FAIL, 'database or disk is full'); END"
         )
     shutil.rmtree(directory_of(tmp_path, links[1]))
-    assert [link for link, _, _ in await listed(tmp_path)] == links[::-1]
-    assert "disk is full" in caplog.text
+    with opened(tmp_path) as found:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(found.repair)
+            with trio.fail_after(60):
+                while "disk is full" not in caplog.text:
+                    await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
+        page = await found.page("", 0, 9)
+    assert [str(row.skylink) for row in page.rows] == links[::-1]
+    assert not page.is_complete
+    assert not (tmp_path / "v1" / MARK_FILE).exists()
 
 
 def test_a_list_that_cannot_be_read_is_a_note(tmp_path: Path) -> None:
     """B2: the rest of the page is as ever, and uploads are stored."""
     with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
-        with closing(sqlite3.connect(tmp_path / "v1" / LIST_FILE)) as database:
+        with closing(sqlite3.connect(tmp_path / "v1" / CATALOGUE_FILE)) as database:
             database.execute("DROP TABLE skyfiles")
         link = client.upload_file("a", b"x")
         assert client.get(f"/{link}").content == b"x"
         shown = page(client, f"/?stored={link}").text
         assert "The list cannot be read" in shown
         assert f"skymount download {link}" in shown
+
+
+async def test_after_a_clean_end_nothing_is_walked(tmp_path: Path, links: list[str]) -> None:
+    """B2: it is complete at once, but for the directories that were changed meanwhile."""
+    size = sum((directory_of(tmp_path, link) / "base").stat().st_size for link in links)
+    with opened(tmp_path) as found:
+        assert found.is_complete
+        assert await found.totals() == (4, size)
+    shutil.rmtree(directory_of(tmp_path, links[1]))
+    with opened(tmp_path) as found:
+        assert not found.is_complete
+        await found.repair()
+        assert found.is_complete
+        assert (await found.totals())[0] == 3
+
+
+async def test_after_a_kill_everything_is_compared(tmp_path: Path) -> None:
+    """B2: what was acknowledged is there, and nothing is twice."""
+    with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
+        link = client.upload_file("a", b"x")
+        portal.process.kill()
+        portal.process.wait()
+    assert not (tmp_path / "v1" / MARK_FILE).exists()
+    with opened(tmp_path) as found:
+        assert not found.is_complete
+        assert await found.find(Skylink.parse(link))
+        await found.repair()
+        assert (await found.totals())[0] == 1
+
+
+async def test_a_mark_of_another_catalogue_does_not_count(tmp_path: Path, links: list[str]) -> None:
+    """B2: as after a backup was put back in part."""
+    with closing(sqlite3.connect(tmp_path / "v1" / CATALOGUE_FILE)) as database, database:
+        database.execute("DELETE FROM skyfiles WHERE name = 'file 2'")
+    assert sorted(link for link, _, _ in await listed(tmp_path)) == sorted(links)
+
+
+async def test_a_portal_starts_without_a_catalogue(
+    tmp_path: Path, links: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """B2: where it cannot be made, as on a full disk; it is made once that is possible."""
+    remove_catalogue(tmp_path)
+    (tmp_path / "v1" / f"{CATALOGUE_FILE}.new").mkdir()
+    with opened(tmp_path) as found:
+        assert "runs without its catalogue" in caplog.text
+        with pytest.raises(StorageError):
+            await found.totals()
+        (tmp_path / "v1" / f"{CATALOGUE_FILE}.new").rmdir()
+        await found.repair()
+        assert (await found.totals())[0] == len(links)
+
+
+async def test_what_could_not_be_recorded_is_read_later(
+    tmp_path: Path, links: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """B2: an upload is stored whether the catalogue takes it or not."""
+    with opened(tmp_path) as found:
+        found.note_missing(Skylink.parse(links[0]).root[0])
+        assert not found.is_complete
+        await found.repair()
+        assert found.is_complete
+
+
+async def test_names_are_searched_within_their_bound(tmp_path: Path) -> None:
+    """B2: beyond what is shown, up to 4,096 characters."""
+    name = "a" * 4000 + "Needle" + "b" * 100 + "beyond"
+    with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
+        link = client.upload_file(name, b"x")
+        client.upload_file("other", b"x")
+    with opened(tmp_path) as found:
+        assert [str(row.skylink) for row in (await found.page("nEEDLE", 0, 9)).rows] == [link]
+        assert (await found.page("beyond", 0, 9)).total == 0
+
+
+def test_the_former_list_is_removed(tmp_path: Path, links: list[str]) -> None:
+    """B2: the catalogue took its place."""
+    (tmp_path / "v1" / "list.sqlite3").write_bytes(b"old")
+    with opened(tmp_path):
+        assert not (tmp_path / "v1" / "list.sqlite3").exists()

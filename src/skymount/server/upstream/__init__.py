@@ -1,0 +1,1 @@
+"""Other portals that this one fetches from what it does not have."""

@@ -1,0 +1,70 @@
+"""Keeps portals from being upstream of themselves.
+
+Each portal with upstreams has an identity, which is new at each start. Its requests to upstream
+carry it, and those of all portals whose requests it has seen: all that depend on it. A portal
+refuses requests that carry its own identity.
+"""
+
+import secrets
+from collections.abc import Callable
+
+from cachetools import LRUCache
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from skymount.server.http import responses
+from skymount.server.http_error import HttpError
+
+HEADER = "Skymount-Downstream"
+
+_IDENTITY = 16  # characters
+_REMEMBERED = 64  # portals downstream
+_TEXT = f"this portal is upstream of itself ({HEADER})"
+
+
+class Loops:
+    """Which portals depend on this one."""
+
+    def __init__(self, changed: Callable[[str], None]) -> None:
+        """`changed` is called with the value of the header whenever it is another one."""
+        self._own = secrets.token_hex(_IDENTITY // 2)
+        self._downstream: LRUCache[str, None] = LRUCache(_REMEMBERED)
+        self._changed = changed
+        changed(self.header)
+
+    @property
+    def header(self) -> str:
+        return ",".join((self._own, *self._downstream))
+
+    def note(self, text: str) -> None:
+        """Remember what a request carries; HttpError if it comes from this very portal."""
+        given = [each.strip() for each in text.split(",")][: _REMEMBERED + 1]
+        if self._own in given:
+            raise HttpError(508, _TEXT)
+        new = [each for each in given if _is_identity(each) and each not in self._downstream]
+        for each in new:
+            self._downstream[each] = None
+        if new:
+            self._changed(self.header)
+
+
+def _is_identity(text: str) -> bool:
+    return len(text) == _IDENTITY and text.isascii() and text.isalnum()
+
+
+class LoopMiddleware:
+    """ASGI middleware that refuses requests which this portal has caused itself."""
+
+    def __init__(self, app: ASGIApp, loops: Loops) -> None:
+        self._app = app
+        self._loops = loops
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            try:
+                for text in Headers(scope=scope).getlist(HEADER):
+                    self._loops.note(text)
+            except HttpError as error:
+                await responses.of_http_error(error)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)

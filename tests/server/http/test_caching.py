@@ -1,0 +1,148 @@
+"""What caches are told about answers."""
+
+import pytest
+
+from skymount.server.http.caching import complete
+from skymount.wire.dialect import PRESETS
+from skymount.wire.skylink import Skylink
+from tests.portal_process import PortalProcess
+from tests.server.http_client import Client
+from tests.server.registry_entries import link_of, put, question, signed
+
+_IMMUTABLE = "public, max-age=31536000, immutable"
+_FILES = {"a": b"1", "b": b"2"}
+
+
+@pytest.fixture(scope="module")
+def link(client: Client) -> str:
+    """The skylink of a directory."""
+    return client.upload(_FILES)
+
+
+@pytest.fixture(scope="module")
+def root(link: str) -> str:
+    """A request for bytes of its base sector."""
+    return f"/svc/root?root={Skylink.parse(link).root.hex()}&offset=0&length=99"
+
+
+def _urls(link: str) -> list[str]:
+    return [
+        f"/{link}?format=concat",
+        f"/{link}/a",
+        f"/file/{link}/a",
+        f"/svc/metadata/{link}",
+        f"/svc/basesector/{link}",
+    ]
+
+
+def test_what_never_changes_is_kept(client: Client, link: str, root: str) -> None:
+    """In full, in part, and when it has not changed."""
+    for url in [*_urls(link), root]:
+        for answer in (
+            client.get(url),
+            client.head(url),
+            client.get(url, headers={"Range": "bytes=0-0"}),
+            client.get(url, headers={"Authorization": "Basic Onh4"}),
+        ):
+            assert answer.status_code in (200, 206)
+            assert answer.headers["cache-control"] == _IMMUTABLE
+            assert int(answer.headers["content-length"]) > 0
+        tag = answer.headers["etag"]
+        for same in (tag, f"W/{tag}", f'"x",{tag}', "*"):
+            answer = client.get(url, headers={"If-None-Match": same, "Range": "bytes=0-0"})
+            assert (answer.status_code, answer.content) == (304, b"")
+            assert answer.headers["cache-control"] == _IMMUTABLE
+            assert answer.headers["etag"] == tag
+        for other in ('"x"', '"x,*"', tag[:-1]):
+            assert client.get(url, headers={"If-None-Match": other}).status_code == 200
+        assert client.get(url, headers={"If-Match": f'"x", {tag}'}).status_code == 200
+        for wrong in (f"W/{tag}", '"*,"'):  # strong comparison
+            answer = client.get(url, headers={"If-Match": wrong, "If-None-Match": tag})
+            assert (answer.status_code, answer.headers["cache-control"]) == (412, "no-store")
+
+
+def test_what_leads_elsewhere_is_asked_about(client: Client, link: str) -> None:
+    """The tag of a v2 skylink is that of what it leads to."""
+    put(client, signed("caching", link.encode()))
+    moving, tags = link_of("caching"), list[str]()
+    for url, fixed in zip(_urls(str(moving)), _urls(link), strict=True):
+        answer = client.get(url)
+        assert answer.headers["cache-control"] == "no-cache"
+        tags.append(answer.headers["etag"])
+        assert client.get(fixed).headers["etag"] == tags[-1]
+        assert client.get(url, headers={"If-None-Match": tags[-1]}).status_code == 304
+    other = client.upload({"a": b"3", "b": b"4"})
+    put(client, signed("caching", other.encode(), 1))
+    for url, tag in zip(_urls(str(moving)), tags, strict=True):
+        assert client.get(url, headers={"If-None-Match": tag}).status_code == 200
+
+
+def test_each_variant_has_a_tag_of_its_own(client: Client, link: str, root: str) -> None:
+    urls = [
+        *_urls(link),
+        f"/{link}/b",
+        f"/{link}?format=tar",
+        f"/{link}?format=zip",
+        root,
+        f"{root}0",
+    ]
+    tags = {client.get(url).headers["etag"] for url in urls}
+    assert len(tags) == len(urls) - 1  # an attachment has the same content
+
+
+def test_what_changes_is_not_stored(client: Client, portal: PortalProcess, link: str) -> None:
+    """Nor are errors, and error pages of sites."""
+    put(client, signed("stored", link.encode()))
+    page = client.upload({"404.html": b"gone", "x": b""}, errorpages='{"404":"/404.html"}')
+    for url, status in [
+        ("/svc/stats", 200),
+        ("/svc/portals", 200),
+        (f"/svc/registry?publickey={question('stored')['publickey']}&datakey=" + "0" * 64, 404),
+        (f"/svc/resolve/{link_of('stored')}", 200),
+        (f"/{page}/nothing", 404),
+        (f"/{link}/nothing", 404),
+        ("/" + "A" * 46, 404),
+        ("/hnsres/nobody.example", 404),
+        ("/nonsense", 404),
+    ]:
+        answer = client.get(url)
+        assert (answer.status_code, answer.headers["cache-control"]) == (status, "no-store"), url
+    params = question("stored")
+    assert client.get("/svc/registry", params=params).headers["cache-control"] == "no-store"
+    beyond = client.get(f"/{link}/a", headers={"Range": "bytes=9-"})
+    assert (beyond.status_code, beyond.headers["cache-control"]) == (416, "no-store")
+
+
+def test_decrypted_content_is_not_stored(client: Client) -> None:
+    """Its skykey may be deleted. Its sectors are sent as they are stored, and stay the same."""
+    made = client.post("/svc/createskykey", data={"name": "caching", "type": "public-id"})
+    assert made.headers["cache-control"] == "no-store"
+    link = client.upload(_FILES, skykeyname="caching")
+    *decrypted, base = _urls(link)
+    for url in decrypted:
+        answer = client.get(url)
+        assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store")
+    assert client.get(base).headers["cache-control"] == _IMMUTABLE
+
+
+def test_vary_names_what_an_answer_depends_on(client: Client, link: str, root: str) -> None:
+    html = {"Accept": "text/html", "User-Agent": "x"}
+    agents = [{"User-Agent": dialect.agent} for dialect in PRESETS.values()]
+    for headers in ({}, html, *agents):
+        for url in (f"/svc/metadata/{link}", root, "/svc/stats"):
+            assert client.get(url, headers=headers).headers["vary"] == "Origin"
+        content = client.get(f"/{link}/a", headers=headers)
+        assert content.headers["vary"] == "Accept, Origin, Service-Worker, User-Agent"
+    bare = f"/{link}/a?no-response-metadata=true"
+    assert client.get(bare).headers["vary"] == "Accept, Origin, Service-Worker"
+    assert "User-Agent" in client.get(bare, headers=html).headers["vary"]
+    assert client.get("/nonsense").headers["vary"] == "Accept, Origin"
+
+
+def test_one_line_of_each() -> None:
+    """nginx reads one `Vary` only; an endpoint's word counts, but not in an error."""
+    given = [(b"vary", b"b, a"), (b"x", b"y"), (b"vary", b"c"), (b"cache-control", b"no-cache")]
+    rest = [(b"vary", b"a, b, c, d")]
+    assert complete(200, given, ["d"]) == [(b"x", b"y"), (b"cache-control", b"no-cache"), *rest]
+    assert complete(400, given, ["d"])[1] == (b"cache-control", b"no-store")
+    assert complete(200, [], []) == [(b"cache-control", b"no-store")]

@@ -1,0 +1,276 @@
+"""Portals with `--upstream`, as processes: what they fetch, keep, serve and refuse."""
+
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+import httpx
+import pytest
+
+from skymount.wire.skylink import Skylink
+from tests.portal_process import PortalProcess, portal_command, portal_environment, portal_process
+from tests.recording_proxy import RecordingProxy, recording_proxy
+from tests.server.http_client import Client, message_of
+from tests.server.registry_entries import get, link_of, post, put, question, signed
+
+MIB = 1 << 20
+READERS = 8
+LARGE = Random(15).randbytes(10 * MIB + 12_345)
+SMALL = b"a small file"
+ABSENT = str(Skylink.v1(bytes(range(32)), 4096))
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PortalProcess]:
+    with portal_process(tmp_path_factory.mktemp("origin") / "data") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def at_origin(origin: PortalProcess) -> Iterator[Client]:
+    with Client(base_url=origin.url, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def large(at_origin: Client) -> str:
+    """Content of several sectors."""
+    return at_origin.upload({"large.bin": LARGE, "small.txt": SMALL})
+
+
+@pytest.fixture
+def proxy(origin: PortalProcess) -> Iterator[RecordingProxy]:
+    with recording_proxy(origin.url) as running:
+        yield running
+
+
+@contextmanager
+def mirror_of(data: Path, *urls: str, size: str = "1 GiB") -> Iterator[Client]:
+    flags = [flag for url in urls for flag in ("--upstream", url)]
+    with (
+        portal_process(data, *flags, "--upstream-cache", size) as running,
+        Client(base_url=running.url, timeout=60) as client,
+    ):
+        yield client
+
+
+def test_readers_share_what_is_fetched(large: str, proxy: RecordingProxy, tmp_path: Path) -> None:
+    """U2: all who read the same at once share one fetch of each unit."""
+    with mirror_of(tmp_path / "mirror", proxy.url) as mirror:
+
+        def read(_: int) -> bytes:
+            with httpx.Client(base_url=mirror.base_url, timeout=60) as client:
+                return client.get(f"/{large}/large.bin").content
+
+        with ThreadPoolExecutor(READERS) as readers:
+            found = list(readers.map(read, range(READERS)))
+        assert all(each == LARGE for each in found)
+        assert mirror.get(f"/{large}/small.txt").content == SMALL
+        assert proxy.sent < 1.05 * len(LARGE)
+        base = [each for each in proxy.requests if "basesector" in each[1]]
+        assert len(base) == 1
+
+
+def test_what_was_seen_reads_without_upstream(
+    large: str, at_origin: Client, proxy: RecordingProxy, tmp_path: Path
+) -> None:
+    """U3: also after a restart of the mirror; what was not seen is no 404 then."""
+    unseen = at_origin.upload_file("unseen.txt", b"never read through the mirror")
+    put(at_origin, signed("seen", bytes(34), 3))
+    with mirror_of(tmp_path / "mirror", proxy.url) as mirror:
+        assert mirror.get(f"/{large}/large.bin").content == LARGE
+        assert get(mirror, "seen") == signed("seen", bytes(34), 3)
+        proxy.is_gone = True
+        assert mirror.get(f"/{large}/large.bin").content == LARGE
+    with mirror_of(tmp_path / "mirror", proxy.url) as mirror:
+        assert mirror.get(f"/{large}/large.bin").content == LARGE
+        assert mirror.get(f"/{large}/small.txt").content == SMALL
+        assert mirror.get(f"/svc/metadata/{large}").content
+        assert get(mirror, "seen") == signed("seen", bytes(34), 3)
+        answer = mirror.get(f"/{unseen}")
+        assert answer.status_code == 502
+        assert "upstream cannot be asked" in message_of(answer)
+        assert mirror.get("/svc/registry", params=question("unseen")).status_code == 502
+
+
+def test_nothing_of_a_lie_is_served(large: str, proxy: RecordingProxy, tmp_path: Path) -> None:
+    """U1, U7: neither of a base sector nor of a payload; nor is it kept."""
+
+    def flip(target: str, body: bytes) -> bytes:
+        middle = len(body) // 2
+        return body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :] if body else body
+
+    def flip_payload(target: str, body: bytes) -> bytes:
+        return body if "/svc/" in target else flip(target, body)
+
+    with mirror_of(tmp_path / "mirror", proxy.url) as mirror:
+        proxy.change = flip
+        answer = mirror.get(f"/{large}/large.bin")
+        assert answer.status_code == 502
+        assert "upstream sent something else" in message_of(answer)
+        proxy.change = flip_payload
+        with pytest.raises(httpx.RemoteProtocolError):
+            mirror.get(f"/{large}/large.bin")
+        proxy.change = lambda target, body: body
+        assert mirror.get(f"/{large}/large.bin").content == LARGE
+
+
+def test_entries_are_never_rolled_back(
+    origin: PortalProcess, at_origin: Client, proxy: RecordingProxy, tmp_path: Path
+) -> None:
+    """U4: a revision that was served is the least that is served later, whatever upstream has."""
+    old, new = signed("shared", b"through the mirror", 5), signed("shared", b"at upstream", 7)
+    with mirror_of(tmp_path / "mirror", proxy.url) as mirror:
+        put(mirror, old)
+        assert get(at_origin, "shared") == old
+        put(at_origin, new)
+        assert get(mirror, "shared") == new
+        assert post(mirror, signed("shared", b"too old", 6)).status_code == 400
+    with (
+        portal_process(tmp_path / "behind") as behind,
+        Client(base_url=behind.url, timeout=60) as at_behind,
+        mirror_of(tmp_path / "mirror", proxy.url) as mirror,
+    ):
+        proxy.target = behind.url
+        assert get(mirror, "shared") == new
+        put(at_behind, old)
+        assert get(mirror, "shared") == new
+        refused = post(mirror, signed("shared", b"too old", 6))
+        assert refused.status_code == 400
+        assert "provided revision number is invalid" in message_of(refused)
+        newest = signed("shared", b"newest", 8)
+        put(mirror, newest)
+        assert get(at_behind, "shared") == newest
+
+
+def test_names_that_move_are_followed(
+    large: str,
+    origin: PortalProcess,
+    at_origin: Client,
+    proxy: RecordingProxy,
+    tmp_path: Path,
+) -> None:
+    small = at_origin.upload_file("moved.txt", b"moved")
+    (origin.data / "hns.zone").write_text(f"named sia://{small}\n")
+    put(at_origin, signed("moving", large.encode(), 1))
+    with mirror_of(tmp_path / "mirror", proxy.url) as mirror:
+        link = link_of("moving")
+        assert mirror.get(f"/{link}/small.txt").content == SMALL
+        put(at_origin, signed("moving", small.encode(), 2))
+        assert mirror.get(f"/{link}").content == b"moved"
+        assert mirror.get("/hns/named").content == b"moved"
+        proxy.is_gone = True
+        assert mirror.get("/hns/named").content == b"moved"
+        assert mirror.get(f"/{link}").content == b"moved"
+        assert mirror.get(f"/svc/resolve/{link}").json() == {"skylink": small}
+
+
+def test_encrypted_content_is_passed_on(
+    at_origin: Client, proxy: RecordingProxy, tmp_path: Path
+) -> None:
+    """U5: its sectors are, and a mirror that has the skykey decrypts them."""
+    key = at_origin.post("/svc/createskykey", data={"name": "mirrored", "type": "public-id"})
+    content = LARGE[: 5 * MIB]
+    link = at_origin.upload_file("secret.bin", content, skykeyname="mirrored")
+    with mirror_of(tmp_path / "mirror", proxy.url) as mirror:
+        for path in (
+            f"/svc/basesector/{link}",
+            f"/svc/root?root={Skylink.parse(link).root.hex()}&offset=0&length=64",
+        ):
+            assert mirror.get(path).content == at_origin.get(path).content
+        assert mirror.get(f"/{link}").status_code == 500
+        mirror.post("/svc/addskykey", data={"skykey": key.json()["skykey"]})
+        assert mirror.get(f"/{link}").content == content
+        proxy.is_gone = True
+        assert mirror.get(f"/{link}").content == content
+
+
+def test_what_is_kept_is_bounded(at_origin: Client, origin: PortalProcess, tmp_path: Path) -> None:
+    """U3: the size that is given holds."""
+    links = [at_origin.upload_file(f"{n}.bin", LARGE[n:]) for n in range(4)]
+    with mirror_of(tmp_path / "mirror", origin.url, size="32 MiB") as mirror:
+        for n, link in enumerate(links):
+            assert mirror.get(f"/{link}").content == LARGE[n:]
+    kept = [
+        path.stat().st_size
+        for path in (tmp_path / "mirror/v1/upstream").rglob("*")
+        if path.is_file()
+    ]
+    assert 8 * MIB < sum(kept) <= 33 * MIB
+
+
+def test_damage_on_disk_is_fetched_again(large: str, proxy: RecordingProxy, tmp_path: Path) -> None:
+    with mirror_of(tmp_path / "mirror", proxy.url) as mirror:
+        assert mirror.get(f"/{large}/large.bin").content == LARGE
+    for path in (tmp_path / "mirror/v1/upstream/content/v1").glob("*/*"):
+        with path.open("r+b") as file:
+            file.seek(path.stat().st_size // 2)
+            file.write(b"damage")
+    proxy.requests.clear()
+    with mirror_of(tmp_path / "mirror", proxy.url) as mirror:
+        assert mirror.get(f"/{large}/large.bin").content == LARGE
+    assert proxy.sent >= len(LARGE)
+
+
+def test_a_portal_upstream_of_itself_says_so(proxy: RecordingProxy, tmp_path: Path) -> None:
+    """U6: at once, also where another portal is between."""
+    with mirror_of(tmp_path / "first", proxy.url) as first:
+        proxy.target = str(first.base_url).rstrip("/")
+        assert_loop(first, ABSENT)
+        with mirror_of(tmp_path / "second", proxy.target) as second:
+            proxy.target = str(second.base_url).rstrip("/")
+            assert_loop(first, ABSENT)
+            assert_loop(second, ABSENT)
+
+
+def assert_loop(client: Client, link: str) -> None:
+    answer = client.get(f"/{link}")
+    assert answer.status_code == 502
+    assert "upstream of itself" in message_of(answer)
+
+
+def test_what_no_upstream_has_is_absent(
+    origin: PortalProcess, proxy: RecordingProxy, tmp_path: Path
+) -> None:
+    """U7: only if all of them say so."""
+    with mirror_of(tmp_path / "mirror", origin.url, proxy.url) as mirror:
+        for expected in (404, 502):
+            assert mirror.get(f"/{ABSENT}").status_code == expected
+            assert mirror.get("/svc/registry", params=question("nowhere")).status_code == expected
+            root = f"/svc/root?root={'ab' * 32}&offset=0&length=64"
+            assert mirror.get(root).status_code == expected
+            assert mirror.get("/hnsres/nowhere").status_code == expected
+            assert mirror.get(f"/{link_of('nowhere')}").status_code == expected
+            proxy.is_gone = True
+
+
+def test_uploads_stay_here(at_origin: Client, origin: PortalProcess, tmp_path: Path) -> None:
+    with mirror_of(tmp_path / "mirror", origin.url) as mirror:
+        link = mirror.upload_file("local.txt", b"stays here")
+        assert mirror.get(f"/{link}").content == b"stays here"
+        assert at_origin.get(f"/{link}").status_code == 404
+
+
+def test_wrong_options(tmp_path: Path) -> None:
+    data = ("--data", str(tmp_path))
+    assert "bad portal URL" in refused_start(*data, "--upstream", "http://user@x")
+    assert "32 MiB" in refused_start(*data, "--upstream-cache", "1 MiB")
+    assert "not a size" in refused_start(*data, "--upstream-cache", "much")
+
+
+def refused_start(*args: str) -> str:
+    """Run a portal that must not start; return what it says."""
+    done = subprocess.run(
+        portal_command("serve", "--listen", "127.0.0.1:0", *args),
+        capture_output=True,
+        text=True,
+        env=portal_environment(),
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode in (1, 2)
+    assert "Traceback" not in done.stderr
+    return done.stderr
