@@ -103,7 +103,7 @@ def test_password_in_the_environment() -> None:
         ("s3://bucket", "http://key:secret@host", DATABASE, "--s3-endpoint is not"),
         ("s3://bucket", "http://host:99999", DATABASE, "--s3-endpoint is not"),
         ("s3://bucket", "http://host/path", DATABASE, "--s3-endpoint is not"),
-        ("s3://bucket", "", "", "needs a database"),
+        ("s3://bucket", "", "", "no database is named"),
         ("s3://bucket", "", "mysql://db/portals", "is not named by a URL"),
     ],
 )

@@ -327,3 +327,27 @@ def test_forms_are_as_ever(pair: Pair) -> None:
         assert client.get(f"/{dry}").status_code == 404
         assert client.get(f"/AA{'B' * 44}").status_code == 404
     assert objects_of(pair.shared, "skyfiles") == before
+
+
+def test_names_are_those_of_all(pair: Pair) -> None:
+    """SP1: set from any machine that reaches the database."""
+    database = ("--database", pair.shared.postgres.url(pair.shared.database))
+
+    def hns(*arguments: str) -> str:
+        done = subprocess.run(
+            portal_command("hns", *arguments, *database),
+            capture_output=True,
+            text=True,
+            env=portal_environment(),
+            check=True,
+        )
+        return done.stdout
+
+    with connected(pair.one.url) as first, connected(pair.two.url) as second:
+        link = first.upload_file("named", b"named")
+        hns("set", "example", link)
+        for client in (first, second):
+            assert client.get("/hns/example").content == b"named"
+        assert hns("list").split()[0] == "example"
+        hns("remove", "example")
+        assert second.get("/hns/example").status_code == 404

@@ -24,6 +24,13 @@ def parse_settings(
 ) -> ClusterSettings:
     """Parse what was given on the command line; ConfigError."""
     bucket, prefix = _parse_store(store)
+    url = parse_database(database, environ)
+    key = _read_key(key_file) if key_file else b""
+    return ClusterSettings(bucket, prefix, url, _parse_endpoint(endpoint), key)
+
+
+def parse_database(database: str, environ: Mapping[str, str]) -> str:
+    """Return the URL of the database that was given, or that is in the environment; ConfigError."""
     if _secrets_in(database):
         raise ConfigError(
             "--database has a password, which other users of this machine can see: give it in "
@@ -31,16 +38,10 @@ def parse_settings(
         )
     database = database or environ.get(DATABASE_VARIABLE, "")
     if not database:
-        raise ConfigError(f"--store needs a database: name it by --database or {DATABASE_VARIABLE}")
+        raise ConfigError(f"no database is named: do it by --database or {DATABASE_VARIABLE}")
     if urlsplit(database).scheme not in ("postgresql", "postgres") or len(database) > _URL_LIMIT:
         raise ConfigError("the database is not named by a URL postgresql://[USER@]HOST/NAME")
-    return ClusterSettings(
-        bucket,
-        prefix,
-        database,
-        _parse_endpoint(endpoint),
-        _read_key(key_file) if key_file else b"",
-    )
+    return database
 
 
 def _parse_store(url: str) -> tuple[str, str]:
