@@ -9,6 +9,15 @@ import pytest
 from tests.skymount_process import Sandbox, clear_mounts
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name a long parameter by its length: names of tests go to every worker, and into its
+    environment.
+    """
+    if isinstance(val, (str, bytes)) and len(val) > 200:
+        return f"{argname}-of-{len(val)}"
+    return None
+
+
 @pytest.fixture(scope="session", autouse=True)
 def default_signals() -> None:
     """Let the programs that tests start get their signals, also where ours are ignored: SIGHUP

@@ -2,6 +2,7 @@
 
 import json
 import random
+import struct
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -168,10 +169,10 @@ def _spread(metadata: bytes, payload: bytes, pieces: int) -> bytes:
     """
     roots = []
     for chunk in _chunks(payload, pieces * SECTOR_SIZE):
-        for piece in range(pieces):
-            segments = range(piece * SEGMENT, len(chunk), pieces * SEGMENT)
-            data = b"".join(chunk[at : at + SEGMENT].ljust(SEGMENT, b"\0") for at in segments)
-            roots.append(sector_root(data))
+        row = struct.Struct(f"{SEGMENT}s" * pieces)
+        padded = chunk + bytes(-len(chunk) % row.size)
+        columns = zip(*row.iter_unpack(padded), strict=True)
+        roots += [sector_root(b"".join(segments)) for segments in columns]
         roots += [noise(32, 100 + parity) for parity in range(2 * pieces)]
     fanout = b"".join(roots)
     layout = base_sector.Layout(len(payload), len(metadata), len(fanout), pieces, 2 * pieces)

@@ -16,9 +16,9 @@ from tests.skymount_process import Sandbox, output
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test of this directory, and skip them all where nothing can be mounted."""
-    here = Path(__file__).parent
+    here = f"{Path(__file__).parent}/"
     for item in items:
-        if here in item.path.parents:
+        if str(item.path).startswith(here):
             for mark in NEEDS_MOUNTS:
                 item.add_marker(mark)
 

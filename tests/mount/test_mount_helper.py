@@ -3,6 +3,7 @@
 import os
 import shlex
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +92,37 @@ def test_a_line_of_fstab(machine: Machine, site: Site) -> None:
     assert '"size": 9437184' in status
 
 
+# Mounts autofs as systemd does, then what a line of fstab says, in the process group that may.
+_AUTOMOUNT = """
+import ctypes, os, subprocess, sys
+_, pipe = os.pipe()
+options = f"fd={pipe},pgrp={os.getpgrp()},minproto=5,maxproto=5,direct"
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.mount(b"systemd-1", os.fsencode(sys.argv[1]), b"autofs", 0, options.encode()):
+    sys.exit(f"autofs: {os.strerror(ctypes.get_errno())}")
+sys.exit(subprocess.call(["mount", *sys.argv[2:]], timeout=60))
+"""
+
+
+@pytest.mark.skipif("autofs" not in Path("/proc/filesystems").read_text(), reason="no autofs")
+@pytest.mark.parametrize("user", ["", ",setuid=nobody"])
+def test_over_an_automount(machine: Machine, site: Site, user: str) -> None:
+    """x-systemd.automount: at the first access systemd mounts over autofs, which is root's."""
+    namespace, box = machine.namespace, machine.box
+    nobody = namespace.as_nobody(box.root)
+    machine.link("mount.skymount")
+    home, users = box.directory_of(NOBODY, "home of nobody"), box.root / "passwd"
+    users.write_text(f"root:x:0:0::/root:/bin/sh\nnobody:x:{NOBODY}:{NOBODY}::{home}:/bin/sh\n")
+    namespace.do("mount", "--bind", users, "/etc/passwd")
+    path = box.directory_of(NOBODY)
+    words = [sys.executable, "-c", _AUTOMOUNT, path, "-t", "skymount", site.portal, path, "-o"]
+    done = run([*namespace.prefix, *words, f"x-systemd.automount{user}"], env=box.env)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert mounts_at(path, namespace.prefix)[-1:] == ["fuse.skymount"]
+    reader = nobody if user else namespace.prefix
+    assert output([*reader, "cat", path / "skylinks" / site.skylink / "one byte"]) == b"x"
+
+
 def test_an_unknown_option_in_fstab(machine: Machine) -> None:
     machine.link("mount.skymount")
     path = machine.box.directory()
@@ -118,3 +150,6 @@ def test_a_mount_for_a_user(machine: Machine, site: Site) -> None:
     assert output([*nobody, "cat", path / "skylinks" / site.skylink / "one byte"]) == b"x"
     assert (home / ".local/state/skymount").stat().st_uid == NOBODY
     assert run([*namespace.prefix, "ls", path]).returncode != 0  # not even root
+    words = ["umount", path]
+    done = run([*nobody, *SKYMOUNT, *words], env=box.env | {"HOME": str(home)}, cwd=home)
+    assert (done.returncode, done.stderr) == (0, "")  # it finds the daemon, and waits for it

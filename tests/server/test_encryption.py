@@ -2,6 +2,7 @@
 
 import io
 import zipfile
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from tests.portal_process import PortalProcess, portal_process
 from tests.server.http_client import Client, message_of
 
 SMALL = b"a secret of some length " * 50
-LARGE = b"".join(n.to_bytes(4, "big") for n in range((2 * SECTOR_SIZE + 4000) // 4))
+LARGE = array("I", range((2 * SECTOR_SIZE + 4000) // 4)).tobytes()
 KINDS = ["public-id", "private-id"]
 _UNKNOWN = "unable to decrypt skyfile base sector"
 

@@ -10,6 +10,7 @@ from skymount.config import Config
 from skymount.daemon.mount_service import run
 from skymount.daemon.readiness import Report
 from skymount.errors import MountError
+from skymount.fs.mountpoint import mounted_at
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,8 @@ def _become_daemon(
     reread: Callable[[], Config] | None,
 ) -> None:
     """Run the mount. A line in the pipe is R for ready, or W or E with a warning or an error."""
+    mounted = mounted_at(config.mountpoint)
+    is_automount = mounted is not None and mounted.is_automount
     is_open = True
 
     def tell(kind: str, text: str = "") -> None:
@@ -57,13 +60,16 @@ def _become_daemon(
 
     def ready() -> None:
         nonlocal is_open
+        if is_automount:
+            os.setsid()
         tell("R")
         is_open = False
         os.close(pipe)
 
     status = 1
     try:
-        os.setsid()
+        if not is_automount:  # the process group of systemd may enter it, others wait for the mount
+            os.setsid()
         os.chdir("/")
         log_to()
         run(config, Report(ready=ready, warning=partial(tell, "W")), reread)

@@ -49,6 +49,11 @@ class MountInfo:
     def is_ours(self) -> bool:
         return self.kind == FUSE_TYPE
 
+    @property
+    def is_automount(self) -> bool:
+        """Whether it waits for what is to be mounted over it (x-systemd.automount)."""
+        return self.kind == "autofs"
+
     def check_owner(self, path: str) -> None:
         """MountError when it is another user's, unless we are root."""
         if self.user_id is not None and os.geteuid() not in (0, self.user_id):
@@ -173,7 +178,7 @@ def check(path: str, *, allow_other: bool = False, system: FuseSystem = _SYSTEM)
     _check_fuse(allow_other, system)
     mounted = mounted_at(path, system)
     cleared = False
-    if mounted is not None:
+    if mounted is not None and not mounted.is_automount:
         if not mounted.is_ours:
             raise MountError(
                 f"{path}: {mounted.kind} ({mounted.source}) is mounted there; "

@@ -4,12 +4,10 @@ Paths are matched as sent, still percent-encoded; endpoints decode what they nee
 """
 
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 
-import trio
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -39,7 +37,7 @@ from skymount.server.resolver import SkylinkResolver
 from skymount.server.storage.portal_storage import PortalStorage
 from skymount.server.storage.skyfile_index import SkyfileIndex
 from skymount.server.upload.endpoint import UploadEndpoint
-from skymount.wire import merkle
+from skymount.server.upload.sector_writer import UploadLimits
 from skymount.wire.dialect import PRESETS
 
 _log = logging.getLogger(__name__)
@@ -54,10 +52,8 @@ def build_routes(config: PortalConfig, storage: PortalStorage) -> Iterator[Route
     store, skykeys, entries = storage.content, storage.skykeys, storage.entries
     catalogue, zone = storage.catalogue, storage.names
     index = SkyfileIndex(store, catalogue, skykeys, config.header_limit)
-    threads = (os.cpu_count() or 1) if merkle.COMPILED else 1  # else it holds the interpreter lock
-    hashing = trio.CapacityLimiter(threads)
     resolver = SkylinkResolver(entries)
-    uploading = UploadEndpoint(config, store, skykeys, hashing, catalogue)
+    uploading = UploadEndpoint(config, store, skykeys, UploadLimits(), catalogue)
     upload = uploading.post
     download = DownloadEndpoint(config, index, resolver)
     content = ContentPages(download, ContentHosts(config.content_host))

@@ -70,15 +70,6 @@ async def test_small_skyfiles_are_kept_in_memory(
         await index.find(large)
 
 
-async def test_the_index_of_sectors_holds_no_content(
-    store: SkyfileStore, index: SkyfileIndex
-) -> None:
-    """It has all skyfiles, so it would grow with the store."""
-    link = put(store, b"hi")
-    await index.find(link)
-    assert not (await index.sector(link.root)).is_in_memory
-
-
 async def test_metadata_that_is_too_long_for_a_header(
     store: SkyfileStore, index: SkyfileIndex
 ) -> None:

@@ -4,12 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import trio
 
 from skymount.errors import StorageError
 from skymount.server.storage.skyfile_store import SkyfileStore
 from skymount.server.storage.stored_range import read_range
-from skymount.server.upload.sector_writer import open_sector_writer
+from skymount.server.upload.sector_writer import UploadLimits, open_sector_writer
 from skymount.wire import merkle
 from skymount.wire.base_sector import build_fanned_out, build_inline
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
@@ -28,12 +27,15 @@ def store(tmp_path: Path) -> Iterator[SkyfileStore]:
 
 async def written(store: SkyfileStore, content: bytes, piece: int, *, keep: bool = True) -> Skylink:
     """Write content in pieces of so many bytes; return its skylink."""
-    hashing = trio.CapacityLimiter(2)
-    async with open_sector_writer(store, hashing, keep=keep) as writer:
+    limits = UploadLimits()
+    async with open_sector_writer(store, limits, keep=keep) as writer:
         for at in range(0, len(content), piece):
             await writer.write(content[at : at + piece])
         assert writer.size == len(content)
-        return await writer.finish(METADATA)
+        built, skylink = await writer.build(METADATA)
+        if keep:
+            await writer.publish(built, skylink)
+        return skylink
 
 
 def skylink_of(content: bytes) -> Skylink:
@@ -82,7 +84,7 @@ async def test_upload_that_is_broken_off(tmp_path: Path, store: SkyfileStore, si
     before = stored_files(tmp_path)
 
     async def broken_off(error: Exception) -> None:
-        async with open_sector_writer(store, trio.CapacityLimiter(2), keep=True) as writer:
+        async with open_sector_writer(store, UploadLimits(), keep=True) as writer:
             await writer.write(noise(size))
             raise error
 

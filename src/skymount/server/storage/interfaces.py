@@ -18,12 +18,21 @@ from skymount.wire.skylink import Skylink
 
 
 class Upload(Protocol):
-    """A skyfile on its way into a store. Nobody finds any of it before `publish`."""
+    """A skyfile on its way into a store. Nobody finds any of it before `publish`.
+
+    The payload comes in sectors, or in parts where the store takes these.
+    """
 
     def put_sector(self, index: int, root: bytes, sector: bytes) -> None:
         """Store a sector of the payload, the last one without padding. Any thread may call, and
         several at once; StorageError, DiskFullError.
         """
+
+    def put_part(self, offset: int, part: bytes | bytearray) -> None:
+        """Store a part of the payload, as `put_sector` does."""
+
+    def take_parts(self) -> bytes:
+        """Return the payload so far, and drop it: it is part of the base sector after all."""
 
     def publish(self, skylink: Skylink, built: BuiltSkyfile) -> None:
         """Make the skyfile visible in one step, durable once this returns; errors as above."""
@@ -34,6 +43,10 @@ class Upload(Protocol):
 
 class ContentStore(Protocol):
     """The skyfiles of a portal: each complete or absent. StorageError from every method."""
+
+    @property
+    def takes_parts(self) -> bool:
+        """Whether uploads take parts of a sector; then less of it is in memory."""
 
     def begin(self) -> Upload:
         """Begin an upload, to be closed."""

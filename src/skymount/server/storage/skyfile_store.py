@@ -48,6 +48,8 @@ def _check_own(path: Path) -> None:
 class SkyfileStore:
     """The directory of one portal. Use `open`, and `close` it."""
 
+    takes_parts = True
+
     def __init__(self, root: Path, lock: int) -> None:
         self._lock = lock
         self._incoming = root / FORMAT / "incoming"
@@ -175,8 +177,22 @@ class LocalUpload:
         self._opening = threading.Lock()
 
     def put_sector(self, index: int, root: bytes, sector: bytes) -> None:
+        self.put_part(index * SECTOR_SIZE, sector)
+
+    def put_part(self, offset: int, part: bytes | bytearray) -> None:
         with disk_errors("write an upload"):
-            atomic_file.write_all_at(self._open_payload(), sector, index * SECTOR_SIZE)
+            atomic_file.write_all_at(self._open_payload(), part, offset)
+
+    def take_parts(self) -> bytes:
+        payload = self._payload
+        assert self._directory is not None
+        assert payload is not None
+        with disk_errors("write an upload"):
+            content = os.pread(payload, SECTOR_SIZE, 0)
+            (self._directory / PAYLOAD).unlink()
+            self._payload = None
+            os.close(payload)
+        return content
 
     def _open_payload(self) -> int:
         with self._opening:

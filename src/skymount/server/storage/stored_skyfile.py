@@ -124,7 +124,7 @@ Sector = tuple[bytes, StoredRange]  # its Merkle root, and its bytes without pad
 
 def list_sectors(skyfile: StoredSkyfile) -> Iterator[Sector]:
     """Yield every sector of a skyfile. The Merkle roots are read, not computed."""
-    yield skyfile.skylink.root, replace(skyfile.base, source=skyfile.parts.base)
+    yield skyfile.skylink.root, skyfile.base
     if skyfile.is_encrypted:
         yield from _consecutive_sectors(skyfile.parts.encrypted_roots(), skyfile.parts.payload)
     elif not skyfile.layout.is_inline:

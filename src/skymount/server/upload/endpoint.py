@@ -7,6 +7,7 @@ follow after the last byte; then all of it is published in one step.
 import logging
 import secrets
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 from starlette.requests import Request
@@ -23,7 +24,7 @@ from skymount.server.storage.disk_errors import DiskFullError
 from skymount.server.storage.interfaces import Catalogue, ContentStore, Skykeys
 from skymount.server.upload.multipart_reader import FormReader
 from skymount.server.upload.rules import PartList, UploadQuery, encode_upload_metadata
-from skymount.server.upload.sector_writer import SectorWriter, open_sector_writer
+from skymount.server.upload.sector_writer import UploadLimits, open_sector_writer
 from skymount.wire.base_sector import fits_inline
 from skymount.wire.dialect import PRESETS
 from skymount.wire.http.responses import UploadResult
@@ -43,7 +44,7 @@ class UploadEndpoint:
     config: PortalConfig
     store: ContentStore
     skykeys: Skykeys
-    hashing: trio.CapacityLimiter  # threads, over all uploads
+    limits: UploadLimits
     catalogue: Catalogue
 
     async def post(self, request: Request) -> Response:
@@ -81,7 +82,7 @@ class UploadEndpoint:
         form = FormReader(content_type, parts) if query.is_form else None
         body = stream_body(request, config.max_upload, config.body_timeout, failed=_FAILED)
         keep, key = not query.dryrun, await self._key(query)
-        async with open_sector_writer(self.store, self.hashing, keep=keep, key=key) as writer:
+        async with open_sector_writer(self.store, self.limits, keep=keep, key=key) as writer:
             async for data in body:
                 if form is None:
                     await writer.write(data)
@@ -92,23 +93,16 @@ class UploadEndpoint:
                     await writer.write(content)
             if form is not None:
                 form.finish()
-            metadata = await trio.to_thread.run_sync(
-                encode_upload_metadata, query, parts, writer.size
-            )
-            with trio.CancelScope(shield=True):  # what is published is recorded, too
-                skylink = await self._publish(writer, metadata, query, parts)
-        return skylink
-
-    async def _publish(
-        self, writer: SectorWriter, metadata: bytes, query: UploadQuery, parts: PartList
-    ) -> Skylink:
-        skylink = await writer.finish(metadata)
-        if not query.dryrun:
-            name, files = parts.summary(query)
-            is_small = fits_inline(len(metadata), writer.size)
-            await self.catalogue.add(
-                NewSkyfile(skylink, name, files, writer.size, query.is_encrypted, is_small)
-            )
+            encode = partial(encode_upload_metadata, query, parts, writer.size)
+            metadata = encode() if parts.is_short else await trio.to_thread.run_sync(encode)
+            built, skylink = await writer.build(metadata)
+            if keep:
+                name, files = parts.summary(query)
+                is_small = fits_inline(len(metadata), writer.size)
+                new = NewSkyfile(skylink, name, files, writer.size, query.is_encrypted, is_small)
+                with trio.CancelScope(shield=True):  # what is published is recorded, too
+                    await writer.publish(built, skylink)
+                    await self.catalogue.add(new)
         return skylink
 
     async def _key(self, query: UploadQuery) -> SkyfileKey | None:

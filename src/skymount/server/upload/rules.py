@@ -19,6 +19,7 @@ DEFAULT_TRYFILES = ("index.html",)
 
 _T = TypeVar("_T")
 
+_FEW = 100  # files
 _MODE_LIMIT = 1 << 32  # of a file mode, as in Go
 _REDUNDANCY_LIMIT = 256
 _SUBFILE_OVERHEAD = 80  # bytes of its JSON besides the name (twice) and the content type
@@ -142,6 +143,11 @@ class PartList:
         self._count = 0
         self._weight = 0
         self._is_directory = False
+
+    @property
+    def is_short(self) -> bool:
+        """Whether their metadata is encoded in no time."""
+        return self._count <= _FEW
 
     def begin(self, part: PartHeader, offset: int) -> bytearray | None:
         """Add the next part, whose content begins at `offset` of the whole content.

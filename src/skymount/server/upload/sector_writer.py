@@ -1,7 +1,12 @@
-"""Cuts an upload into sectors; encrypts, hashes and writes them as they fill."""
+"""Cuts an upload into sectors; encrypts, hashes and writes them as they fill.
 
+Where the store takes parts of a sector, and nothing is encrypted, they are parts of one.
+"""
+
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import TypeVar, TypeVarTuple
 
 import trio
@@ -16,97 +21,149 @@ from skymount.wire.skylink import SECTOR_SIZE, Skylink
 _Args = TypeVarTuple("_Args")
 _Result = TypeVar("_Result")
 
-_IN_FLIGHT = 2  # sectors being hashed and written while the next one fills
+PART_SIZE = 1 << 20
+"""Bytes of a part. It is all that an upload holds while its client is slow."""
+
+_IN_FLIGHT = 3  # parts of one upload being hashed and written while the next one fills
+_IN_FLIGHT_IN_ALL = 12
+_PUBLISHING = 32  # uploads that wait for the disk at once, which makes them durable together
+_QUICK_SIZE = 64 << 10  # bytes that are hashed in no time
+
+
+def _hashing_threads() -> int:
+    """Return how many threads hash; one where hashing holds the interpreter lock."""
+    return (os.cpu_count() or 1) if merkle.COMPILED else 1
+
+
+@dataclass(frozen=True, slots=True)
+class UploadLimits:
+    """What all uploads of a portal share."""
+
+    hashing: trio.CapacityLimiter = field(
+        default_factory=lambda: trio.CapacityLimiter(_hashing_threads())
+    )
+    publishing: trio.CapacityLimiter = field(
+        default_factory=lambda: trio.CapacityLimiter(_PUBLISHING)
+    )
+    in_flight: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(_IN_FLIGHT_IN_ALL))
 
 
 class SectorWriter:
-    """The content of one upload. Call `write`, and `finish` at the end."""
+    """The content of one upload. Call `write`; at the end `build`, and `publish` to keep it."""
 
     def __init__(
         self,
         store: ContentStore,
-        hashing: trio.CapacityLimiter,
+        limits: UploadLimits,
         nursery: trio.Nursery,
         *,
         keep: bool,
         key: SkyfileKey | None,
     ) -> None:
         self._store = store
-        self._hashing = hashing
+        self._limits = limits
         self._nursery = nursery
         self._keep = keep
         self._key = key
+        self._in_parts = keep and key is None and store.takes_parts
+        self._part_size = PART_SIZE if self._in_parts else SECTOR_SIZE
         self._in_flight = trio.Semaphore(_IN_FLIGHT)
         self._buffer = bytearray()
-        self._roots: list[bytes] = []
+        self._groups: list[bytes] = []  # of each part, in order
         self._upload: Upload | None = None
         self.size = 0
 
-    async def write(self, data: bytes) -> None:
-        self._buffer += data
-        self.size += len(data)
-        while len(self._buffer) >= SECTOR_SIZE:
-            sector = bytes(memoryview(self._buffer)[:SECTOR_SIZE])
-            del self._buffer[:SECTOR_SIZE]
-            await self._start_sector(sector)
+    @property
+    def is_open(self) -> bool:
+        """Whether there is something to `close`."""
+        return self._upload is not None
 
-    async def _start_sector(self, sector: bytes) -> None:
-        index = len(self._roots)
-        self._roots.append(b"")
+    async def write(self, data: bytes) -> None:
+        self.size += len(data)
+        rest = memoryview(data)
+        while len(self._buffer) + len(rest) >= self._part_size:
+            room = self._part_size - len(self._buffer)
+            self._buffer += rest[:room]
+            rest = rest[room:]
+            await self._start_part()
+        self._buffer += rest
+
+    async def _start_part(self) -> None:
+        index, part = len(self._groups), self._buffer
+        self._buffer = bytearray()
+        self._groups.append(b"")
         await self._in_flight.acquire()
         if self._keep and self._upload is None:
             self._upload = await trio.to_thread.run_sync(self._store.begin)
-        self._nursery.start_soon(self._write_sector, index, sector)
+        await self._limits.in_flight.acquire()
+        self._nursery.start_soon(self._write_part, index, part)
 
-    async def _write_sector(self, index: int, sector: bytes) -> None:
+    async def _write_part(self, index: int, part: bytearray) -> None:
         try:
-            self._roots[index] = await self._in_thread(self._hash_and_write, index, sector)
+            self._groups[index] = await self._in_thread(self._hash_and_write, index, part)
         finally:
+            self._limits.in_flight.release()
             self._in_flight.release()
 
     async def _in_thread(self, work: Callable[[*_Args], _Result], *args: *_Args) -> _Result:
-        return await trio.to_thread.run_sync(work, *args, limiter=self._hashing)
+        return await trio.to_thread.run_sync(work, *args, limiter=self._limits.hashing)
 
-    def _hash_and_write(self, index: int, sector: bytes) -> bytes:
+    def _hash_and_write(self, index: int, part: bytearray) -> bytes:
         if self._key is not None:
-            sector = self._key.seal_sector(index, sector)
-        root = merkle.sector_root(sector)
-        if self._upload is not None:
-            self._upload.put_sector(index, root, sector)
-        return root
+            part = bytearray(self._key.seal_sector(index, bytes(part)))
+        groups = merkle.piece_groups(part, 0, 1)
+        if self._in_parts:
+            assert self._upload is not None
+            self._upload.put_part(index * PART_SIZE, part)
+        elif self._upload is not None:
+            self._upload.put_sector(index, merkle.joined_root([groups]), bytes(part))
+        return groups
 
-    async def finish(self, metadata: bytes) -> Skylink:
-        """Return the skylink of content and metadata; store both unless it is a dry run."""
-        if not self._roots and fits_inline(len(metadata), len(self._buffer)):
-            return await self._in_thread(self._finish_small, metadata, bytes(self._buffer))
-        if self._buffer or not self._roots:
-            await self._start_sector(bytes(self._buffer))
+    async def build(self, metadata: bytes) -> tuple[BuiltSkyfile, Skylink]:
+        """Return what to `publish`, once all of the content is written."""
+        is_small = fits_inline(len(metadata), self.size)
+        if not is_small and (self._buffer or not self._groups):
+            await self._start_part()
         for _ in range(_IN_FLIGHT):
             await self._in_flight.acquire()
-        return await self._in_thread(self._finish_large, metadata)
+        if is_small and self._key is None and self.size <= _QUICK_SIZE:
+            return self._build_small(metadata)
+        build = self._build_small if is_small else self._build_large
+        return await self._in_thread(build, metadata)
 
-    def _finish_small(self, metadata: bytes, payload: bytes) -> Skylink:
+    async def publish(self, built: BuiltSkyfile, skylink: Skylink) -> None:
+        """Make the skyfile visible and durable."""
+        await trio.to_thread.run_sync(
+            self._publish, built, skylink, limiter=self._limits.publishing
+        )
+
+    def _build_small(self, metadata: bytes) -> tuple[BuiltSkyfile, Skylink]:
+        payload = bytes(self._buffer)
+        if self._groups and self._upload is not None:
+            payload = self._upload.take_parts() + payload
         used = LAYOUT_SIZE + len(metadata) + len(payload)
         build = build_inline if self._key is None else self._key.build_inline
-        return self._publish(BuiltSkyfile(build(metadata, payload)), used)
+        base = build(metadata, payload)
+        return BuiltSkyfile(base), Skylink.v1(merkle.sector_root(base), used)
 
-    def _finish_large(self, metadata: bytes) -> Skylink:
-        roots = b"".join(self._roots) if self.size else b""
+    def _build_large(self, metadata: bytes) -> tuple[BuiltSkyfile, Skylink]:
+        count = SECTOR_SIZE // self._part_size
+        sectors = range(0, len(self._groups), count) if self.size else ()
+        roots = b"".join(merkle.joined_root(self._groups[at : at + count]) for at in sectors)
         spilled: list[bytes] = []
         if self._key is None:
             base, spilled = build_fanned_out(self.size, roots, metadata)
             used = len(base)
         else:
             base, used = self._key.build_fanned_out(self.size, roots, metadata)
-        return self._publish(BuiltSkyfile(base, tuple(spilled), roots), used)
+        built = BuiltSkyfile(base, tuple(spilled), roots)
+        return built, Skylink.v1(merkle.sector_root(base), used)
 
-    def _publish(self, built: BuiltSkyfile, used: int) -> Skylink:
-        skylink = Skylink.v1(merkle.sector_root(built.base), used)
-        if self._keep:
-            if self._upload is None:
-                self._upload = self._store.begin()
-            self._upload.publish(skylink, built)
-        return skylink
+    def _publish(self, built: BuiltSkyfile, skylink: Skylink) -> None:
+        if self._upload is None:
+            self._upload = self._store.begin()
+        self._upload.publish(skylink, built)
+        self.close()
 
     def close(self) -> None:
         if self._upload is not None:
@@ -116,18 +173,18 @@ class SectorWriter:
 
 @asynccontextmanager
 async def open_sector_writer(
-    store: ContentStore, hashing: trio.CapacityLimiter, *, keep: bool, key: SkyfileKey | None = None
+    store: ContentStore, limits: UploadLimits, *, keep: bool, key: SkyfileKey | None = None
 ) -> AsyncIterator[SectorWriter]:
-    """Receive one upload, encrypted if a key is given. Without `finish` nothing of it is kept."""
+    """Receive one upload, encrypted if a key is given. Without `publish` nothing of it is kept."""
     writer: SectorWriter | None = None
     try:
         async with trio.open_nursery() as nursery:
-            writer = SectorWriter(store, hashing, nursery, keep=keep, key=key)
+            writer = SectorWriter(store, limits, nursery, keep=keep, key=key)
             yield writer
     except BaseExceptionGroup as group:  # the nursery wraps even a single exception
         raise _first(group) from None
     finally:
-        if writer is not None:
+        if writer is not None and writer.is_open:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(writer.close)
 

@@ -25,6 +25,10 @@ class UpstreamContent:
         self._store = store
         self._remote = remote
 
+    @property
+    def takes_parts(self) -> bool:
+        return self._store.takes_parts
+
     def begin(self) -> Upload:
         return self._store.begin()
 

@@ -2,6 +2,7 @@
 
 import os
 import pwd
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,24 +117,35 @@ def mount_helper(
     from skymount.cli.commands.mount import mount
 
     call = parse_call(source, directory, ",".join(options), is_sloppy=sloppy)
-    if call.user:
-        _become(call.user)
+    is_changed = bool(call.user) and _become(call.user, directory)
+    if is_changed and not fake:  # a new program, so that the user may see which files it has open
+        words = [sys.executable, "-P", "-m", "skymount", "mount", *call.arguments]
+        os.execv(sys.executable, words)
     if not fake:
         mount.main(list(call.arguments), prog_name="skymount mount", standalone_mode=False)
 
 
-def _become(name: str) -> None:
-    """Take on the identity and the home of a user."""
+def _become(name: str, directory: str) -> bool:
+    """Take on the identity and the home of a user, who may mount over an automount of root's;
+    return whether we were another one.
+    """
+    from skymount.fs.mountpoint import mounted_at, resolve
+
     try:
         user = pwd.getpwnam(name)
     except KeyError:
         raise ConfigError(f"setuid={name}: there is no such user") from None
-    if os.geteuid() != user.pw_uid:
+    is_other = os.geteuid() != user.pw_uid
+    if is_other:
         if os.geteuid() != 0:
             raise ConfigError(f"setuid={name}: only root may mount for another user")
+        mounted = mounted_at(resolve(directory))
+        if mounted is not None and mounted.is_automount:
+            os.chown(directory, user.pw_uid, user.pw_gid)
         os.initgroups(name, user.pw_gid)
         os.setgid(user.pw_gid)
         os.setuid(user.pw_uid)
     for variable in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
         os.environ.pop(variable, None)
     os.environ |= {"HOME": user.pw_dir, "USER": name, "LOGNAME": name}
+    return is_other
