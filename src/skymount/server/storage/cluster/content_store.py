@@ -52,6 +52,8 @@ def skyfile_name(skylink: Skylink) -> str:
 class SharedContent:
     """The skyfiles. Use `close`."""
 
+    takes_parts = False  # the name of a sector is its root
+
     def __init__(self, objects: Objects, database: Database) -> None:
         self.objects = objects
         self.database = database
@@ -148,6 +150,12 @@ class SharedUpload:
         putting.add_done_callback(self._release)
         with self._lock:
             self._putting.append(putting)
+
+    def put_part(self, offset: int, part: bytes | bytearray) -> None:
+        raise NotImplementedError
+
+    def take_parts(self) -> bytes:
+        raise NotImplementedError
 
     def _release(self, _: Future[None]) -> None:
         self._content.room.release()

@@ -4,6 +4,7 @@ Everything blocks. Each statement is a transaction of its own unless `transactio
 """
 
 import logging
+import select
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, LiteralString, TypeAlias, TypeVar
@@ -40,6 +41,14 @@ def _errors(action: str) -> Iterator[None]:
         raise kind(f"cannot {action}: {reason}") from None
 
 
+def _check_idle(connection: Connection) -> None:
+    """Refuse a connection that the database closed meanwhile, without a request to it."""
+    waiting = select.poll()
+    waiting.register(connection.fileno(), select.POLLIN)
+    if waiting.poll(0):
+        raise psycopg.OperationalError("the database closed the connection")
+
+
 class Database:
     """The database of some portals. Use `open` and `close`; every method raises StorageError."""
 
@@ -52,6 +61,7 @@ class Database:
             timeout=_WAIT,
             reconnect_timeout=_WAIT,
             kwargs=_SETTINGS,
+            check=_check_idle,
             open=False,
         )
 
