@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
 
 from benchmarks import (
+    caches,
     daemon,
     distant,
     files,
@@ -46,6 +47,7 @@ GROUPS = {
         *portals.GROUPS,
         *mirror.GROUPS,
         *portal_speed.GROUPS,
+        *caches.GROUPS,
         *trees.GROUPS,
         *files.GROUPS,
         *daemon.GROUPS,

@@ -33,6 +33,10 @@ class PortalConfig:
     """Longer metadata is left out of the response header; the metadata endpoint has it."""
     max_upload: int = 5000 * MIB
     """The body cap of a deployed portal (wire notes 3.4)."""
+    max_storage: int = 0
+    """What the skyfiles may take on disk; 0 for no limit."""
+    keep: float = 0
+    """How long what is not pinned is kept; 0 keeps it for good."""
     max_parts: int = 1_000_000
     metadata_limit: int = 128 * MIB
     """Metadata of one upload; a million files of ordinary names take about 120 MB."""

@@ -3,18 +3,19 @@
 import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from functools import partial
 
 import trio
 from starlette.types import ASGIApp
 
 from skymount.errors import ConfigError
+from skymount.server import control
 from skymount.server.config import PortalConfig
 from skymount.server.http.access_rules import AccessRules
 from skymount.server.http.connection import Connection
 from skymount.server.routes import build_app
-from skymount.server.storage.opening import open_storage
+from skymount.server.storage.cluster.choice import open_storage
 from skymount.server.storage.portal_storage import PortalStorage
 from skymount.wire.http.host import is_loopback
 
@@ -45,7 +46,15 @@ async def serve(
             rules = AccessRules.of(config, on_loopback=is_loopback(listening.getsockname()[0]))
             async with _with_upstream(config, stored) as (storage, guard):
                 app = guard(build_app(config, storage, rules))
-                await _run(config, app, listening, on_listening, stop, storage.background)
+                with _control(config) as commands:
+                    taking: Callable[[], Awaitable[None]] = partial(control.serve, commands, stored)
+                    background = (*storage.background, taking)
+                    await _run(config, app, listening, on_listening, stop, background)
+
+
+def _control(config: PortalConfig) -> AbstractContextManager[socket.socket | None]:
+    """Return the socket for commands on the data directory; none if that is not used."""
+    return nullcontext() if config.cluster else control.listening(config.data)
 
 
 @asynccontextmanager

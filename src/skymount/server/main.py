@@ -14,7 +14,7 @@ from skymount import process_hardening
 from skymount.errors import SkymountError
 from skymount.server.config import PortalConfig
 from skymount.server.http_server import listen, serve
-from skymount.server.storage.opening import open_storage
+from skymount.server.storage.cluster.choice import open_storage
 from skymount.server.workers import Workers
 
 _SWITCH_INTERVAL = 0.0005  # seconds that hashing threads may keep the event loop waiting

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from skymount.cli.commands import portal_storage
 from skymount.cli.commands.portal_hns import hns
 from skymount.cli.options import data_option, load_settings
 from skymount.errors import SkymountError
@@ -63,6 +64,8 @@ def portal() -> None:
 
 
 portal.add_command(hns)
+for command in portal_storage.COMMANDS:
+    portal.add_command(command)
 
 
 def _cluster(
@@ -102,6 +105,18 @@ def _cluster(
     show_default=True,
     metavar="BYTES",
     help="Refuse a request body longer than this.",
+)
+@click.option(
+    "--max-storage",
+    callback=portal_storage.size,
+    metavar="SIZE",
+    help="Refuse uploads beyond this, like 100G, on disk. Default: no limit.",
+)
+@click.option(
+    "--keep",
+    callback=portal_storage.duration,
+    metavar="DURATION",
+    help="Remove what was stored longer ago, like 30d, and is not pinned. Default: never.",
 )
 @click.option(
     "--password-file",
@@ -238,8 +253,15 @@ def serve(
         )
         if workers > 1 and settings["cluster"] is None:
             raise click.UsageError("--workers needs --store: processes cannot share --data")
-        if upstream and settings["cluster"] is not None:
-            raise click.UsageError("--upstream keeps what it fetches in --data: not with --store")
+        if settings["cluster"] is not None:
+            if upstream:
+                raise click.UsageError(
+                    "--upstream keeps what it fetches in --data: not with --store"
+                )
+            if settings["keep"] or settings["max_storage"]:
+                raise click.UsageError(
+                    "--keep and --max-storage are about --data: not with --store"
+                )
         config = PortalConfig(
             host=host,
             port=port,

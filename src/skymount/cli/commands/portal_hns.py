@@ -25,7 +25,7 @@ database_option = click.option(
 
 def _change(data: Path, database: str, edit: "Callable[[Zone], Zone]") -> None:
     from skymount.server.storage import zone_file
-    from skymount.server.storage.opening import open_names
+    from skymount.server.storage.cluster.choice import open_names
 
     if not database:
         zone_file.change(data, edit)
@@ -36,7 +36,7 @@ def _change(data: Path, database: str, edit: "Callable[[Zone], Zone]") -> None:
 
 def _load(data: Path, database: str) -> "Zone":
     from skymount.server.storage import zone_file
-    from skymount.server.storage.opening import open_names
+    from skymount.server.storage.cluster.choice import open_names
 
     if not database:
         return zone_file.load(data)

@@ -134,7 +134,7 @@ def test_a_portal_on_a_disk_imports_no_engine(tmp_path: Path) -> None:
 import sys, trio
 from pathlib import Path
 from skymount.server.config import PortalConfig
-from skymount.server.storage.opening import open_storage
+from skymount.server.storage.cluster.choice import open_storage
 import skymount.server.main
 async def main():
     async with open_storage(PortalConfig(Path(sys.argv[1]))):

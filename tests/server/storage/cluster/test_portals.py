@@ -80,7 +80,8 @@ def test_all_portals_have_what_one_stores(
         for path in (f"/svc/metadata/{link}", f"/svc/basesector/{links['large']}"):
             assert second.get(path).content == client.get(path).content
         assert second.get(f"/{link}/f7").content == site["f7"]
-        assert second.get("/svc/stats").json()["numfiles"] == 5
+        eventually(lambda: second.get("/svc/stats").json()["numfiles"] == 5)
+        assert second.post(f"/svc/pin/{link}").status_code == 204
         page = second.get("/", headers={"Accept": "text/html"})
         assert page.status_code == 200
         assert "large" in page.text

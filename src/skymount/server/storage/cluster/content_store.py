@@ -106,8 +106,12 @@ class SharedContent:
     def open_sectors(self, roots: tuple[bytes, ...]) -> OpenBytes:
         return SectorReader(self.objects, self._readers, roots)
 
-    def remove(self, skylink: Skylink) -> bool:
+    def remove(self, skylink: Skylink, stored_before: float | None = None) -> bool:
         """Remove a skyfile in one step. The sweeper removes its sectors."""
+        if stored_before is not None:
+            row = skyfile_rows.find(self.database, skylink)
+            if row is not None and row.stored >= stored_before:
+                return False
         was_here = self.objects.get(skyfile_name(skylink)) is not None
         self.objects.delete([skyfile_name(skylink)])
         with self._cache_lock:

@@ -44,8 +44,9 @@ def _errors(action: str) -> Iterator[None]:
 def _check_idle(connection: Connection) -> None:
     """Refuse a connection that the database closed meanwhile, without a request to it."""
     waiting = select.poll()
-    waiting.register(connection.fileno(), select.POLLIN)
+    waiting.register(connection.fileno(), select.POLLRDHUP)
     if waiting.poll(0):
+        connection.close()  # else the pool takes it for good
         raise psycopg.OperationalError("the database closed the connection")
 
 

@@ -7,7 +7,7 @@ from functools import partial
 import trio
 
 from skymount.server.config import ClusterSettings
-from skymount.server.storage.cluster.catalogue import SharedCatalogue
+from skymount.server.storage.cluster.catalogue import KeepsAll, SharedCatalogue
 from skymount.server.storage.cluster.content_store import SharedContent
 from skymount.server.storage.cluster.database import Database
 from skymount.server.storage.cluster.entries import SharedEntries
@@ -16,6 +16,7 @@ from skymount.server.storage.cluster.objects import Objects
 from skymount.server.storage.cluster.skykeys import SharedSkykeys
 from skymount.server.storage.cluster.sweeper import keep_sweeping
 from skymount.server.storage.portal_storage import PortalStorage
+from skymount.server.storage.retention.retention import Retention
 
 
 @asynccontextmanager
@@ -25,6 +26,7 @@ async def open_cluster(settings: ClusterSettings) -> AsyncIterator[PortalStorage
     await trio.to_thread.run_sync(objects.check)
     database = await trio.to_thread.run_sync(Database.open, settings.database)
     with closing(database), closing(SharedContent(objects, database)) as content:
+        catalogue = SharedCatalogue(database, content)
         skykeys = SharedSkykeys(database, settings.key)
         await trio.to_thread.run_sync(skykeys.check)
         yield PortalStorage(
@@ -32,6 +34,7 @@ async def open_cluster(settings: ClusterSettings) -> AsyncIterator[PortalStorage
             SharedEntries(database),
             skykeys,
             SharedNames(database),
-            SharedCatalogue(database),
-            (partial(keep_sweeping, content),),
+            catalogue,
+            Retention(content, catalogue, KeepsAll()),
+            (partial(keep_sweeping, content), catalogue.keep_counting),
         )

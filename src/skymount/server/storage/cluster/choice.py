@@ -1,49 +1,26 @@
 """Opens what a portal keeps, wherever its configuration says that is."""
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
-    asynccontextmanager,
     closing,
     contextmanager,
 )
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-import trio
 
 from skymount.errors import ConfigError
 from skymount.server.config import PortalConfig
-from skymount.server.storage.entry_store import EntryStore
-from skymount.server.storage.local_catalogue import LocalCatalogue
+from skymount.server.storage.local_storage import open_local
 from skymount.server.storage.portal_storage import PortalStorage
-from skymount.server.storage.skyfile_store import SkyfileStore
-from skymount.server.storage.skykey_store import SkykeyStore
-from skymount.server.storage.zone_file import ZoneFile
 
 if TYPE_CHECKING:
     from skymount.server.storage.cluster.names import SharedNames
 
 
-@asynccontextmanager
-async def open_local(data: Path) -> AsyncIterator[PortalStorage]:
-    """Lock the data directory and open what is in it; StorageError."""
-    content = await trio.to_thread.run_sync(SkyfileStore.open, data)
-    with closing(content):
-        skykeys = await trio.to_thread.run_sync(SkykeyStore.open, data)
-        entries = await trio.to_thread.run_sync(EntryStore.open, data)
-        with closing(entries):
-            catalogue = await trio.to_thread.run_sync(LocalCatalogue.open, data, content)
-            with closing(catalogue):
-                yield PortalStorage(
-                    content, entries, skykeys, ZoneFile(data), catalogue, (catalogue.maintain,)
-                )
-
-
 def open_storage(config: PortalConfig) -> AbstractAsyncContextManager[PortalStorage]:
     """Return what opens it; StorageError then, ConfigError at once if a library is missing."""
     if config.cluster is None:
-        return open_local(config.data)
+        return open_local(config.data, config.keep)
     with _libraries("--store"):
         from skymount.server.storage.cluster.opening import open_cluster
     return open_cluster(config.cluster)
