@@ -254,13 +254,9 @@ def serve(
         if workers > 1 and settings["cluster"] is None:
             raise click.UsageError("--workers needs --store: processes cannot share --data")
         if settings["cluster"] is not None:
-            if upstream:
+            if upstream or settings["keep"] or settings["max_storage"]:
                 raise click.UsageError(
-                    "--upstream keeps what it fetches in --data: not with --store"
-                )
-            if settings["keep"] or settings["max_storage"]:
-                raise click.UsageError(
-                    "--keep and --max-storage are about --data: not with --store"
+                    "--upstream, --keep and --max-storage are about --data: not with --store"
                 )
         config = PortalConfig(
             host=host,
