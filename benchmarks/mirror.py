@@ -18,6 +18,7 @@ from tests.portal_process import PortalProcess, portal_process
 
 _MOUNTS = 8
 _SMALL = 4096  # bytes of a small file
+_PIECE = 8 << 20  # bytes of the large file that are made at once
 _RTT = 0.02  # seconds to the origin and back
 _MORE = 1.05  # times the content that the origin may send: metadata, and heads of answers
 
@@ -25,7 +26,9 @@ _MORE = 1.05  # times the content that the origin may send: metadata, and heads 
 @contextmanager
 def prepare_mirror(plan: Plan) -> Iterator[Round]:
     site = plan.directory("mirror-site")
-    (site / "big.bin").write_bytes(noise(plan.sizes.upload))
+    with (site / "big.bin").open("wb") as file:
+        for number in range(plan.sizes.upload // _PIECE):
+            file.write(noise(_PIECE, number))
     count = plan.sizes.upload >> 16
     for number in range(count):
         path = site / "files" / f"{number % 50:02}" / f"{number:05}"

@@ -1,5 +1,6 @@
 """Portals with `--upstream`, as processes: what they fetch, keep, serve and refuse."""
 
+import signal
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -144,6 +145,11 @@ def test_entries_are_never_rolled_back(
         newest = signed("shared", b"newest", 8)
         put(mirror, newest)
         assert get(at_behind, "shared") == newest
+        behind.process.send_signal(signal.SIGSTOP)
+        try:
+            assert get(mirror, "shared") == newest
+        finally:
+            behind.process.send_signal(signal.SIGCONT)
 
 
 def test_names_that_move_are_followed(
