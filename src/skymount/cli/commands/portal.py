@@ -253,11 +253,11 @@ def serve(
         )
         if workers > 1 and settings["cluster"] is None:
             raise click.UsageError("--workers needs --store: processes cannot share --data")
-        if settings["cluster"] is not None:
-            if upstream or settings["keep"] or settings["max_storage"]:
-                raise click.UsageError(
-                    "--upstream, --keep and --max-storage are about --data: not with --store"
-                )
+        on_disk = upstream or settings["keep"] or settings["max_storage"]
+        if on_disk and settings["cluster"] is not None:
+            raise click.UsageError(
+                "--upstream, --keep and --max-storage are about --data: not with --store"
+            )
         config = PortalConfig(
             host=host,
             port=port,
