@@ -212,8 +212,9 @@ class LocalUpload:
         assert self._directory is not None
         assert payload is not None
         with disk_errors("write an upload"):
-            content = os.pread(payload, SECTOR_SIZE, 0)
-            (self._directory / PAYLOAD).unlink()
+            path = self._directory / PAYLOAD
+            content = path.read_bytes()
+            path.unlink()
             self._payload = None
             os.close(payload)
         return content
@@ -222,7 +223,8 @@ class LocalUpload:
         with self._opening:
             if self._payload is None:
                 assert self._directory is not None
-                self._payload = file_permissions.create_file(self._directory / PAYLOAD)
+                path = self._directory / PAYLOAD
+                self._payload = file_permissions.open_or_create_file(path)
             return self._payload
 
     def publish(self, skylink: Skylink, built: BuiltSkyfile) -> None:
