@@ -19,6 +19,7 @@ import trio
 from skymount.errors import MalformedError, RevisionError, StorageError
 from skymount.server.backup import archive_format
 from skymount.server.storage import zone_file
+from skymount.server.storage.local_catalogue import LocalCatalogue
 from skymount.server.storage.local_storage import open_local
 from skymount.server.storage.portal_storage import PortalStorage
 from skymount.server.storage.retention.pin_store import check_reason
@@ -247,7 +248,9 @@ class _Import:
                 extension[at : at + SECTOR_SIZE] for at in range(0, len(extension), SECTOR_SIZE)
             ]
             upload.publish(skylink, BuiltSkyfile(base, tuple(spilled), b"".join(found)))
-        self._storage.catalogue.note_missing(skylink.root[0])
+        catalogue = self._storage.catalogue
+        assert isinstance(catalogue, LocalCatalogue)
+        catalogue.note_missing(skylink.root[0])
 
     def _expected(
         self, skylink: Skylink, base: bytes, extension: bytes, roots: bytes

@@ -74,9 +74,6 @@ class Catalogue(Protocol):
     async def repair(self) -> None:
         """Make it complete."""
 
-    def note_missing(self, shard: int) -> None:
-        """Have what begins with a byte compared with the store: something may lack its row."""
-
     async def add(self, new: NewSkyfile) -> None:
         """Record a skyfile that was stored just now. A failure is logged, and repaired later."""
 
