@@ -17,11 +17,13 @@ from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
 
 from benchmarks import (
+    caches,
     daemon,
     distant,
     files,
     lists,
     machine,
+    mirror,
     mounts,
     portal_speed,
     portals,
@@ -43,7 +45,9 @@ GROUPS = {
         *distant.GROUPS,
         *lists.GROUPS,
         *portals.GROUPS,
+        *mirror.GROUPS,
         *portal_speed.GROUPS,
+        *caches.GROUPS,
         *trees.GROUPS,
         *files.GROUPS,
         *daemon.GROUPS,

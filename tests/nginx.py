@@ -15,7 +15,16 @@ from tests.skymount_process import end
 ROOT = Path(__file__).parent.parent
 _STARTING = 20.0  # seconds
 
+
+def _has_slices() -> bool:
+    if shutil.which("nginx") is None:
+        return False
+    told = subprocess.run(["nginx", "-V"], capture_output=True, check=False).stderr
+    return b"http_slice_module" in told
+
+
 needs_nginx = pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
+needs_nginx_cache = pytest.mark.skipif(not _has_slices(), reason="no nginx with slices")
 
 _PROCESS = """\
 daemon off; master_process off; error_log {root}/error.log; pid {root}/pid;

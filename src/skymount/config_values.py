@@ -15,6 +15,8 @@ from skymount.wire.dialect import dialect_named
 from skymount.wire.http.host import parse_loopback
 
 _SIZE = re.compile(r"(\d{1,15})(?:\.(\d{1,3}))?\s*([a-z]*)", re.ASCII | re.IGNORECASE)
+_DURATION_UNITS = {"": 1, "s": 1, "min": 60, "h": 3600, "d": 86400, "w": 604800}
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s*(|s|min|h|d|w)", re.ASCII | re.IGNORECASE)
 _SECONDS_LIMIT = 3600
 _MOUNT_OPTIONS = ("ro", "noexec")  # nosuid, nodev and noatime always hold
 
@@ -51,6 +53,14 @@ def format_size(size: int) -> str:
         if size and not size % 1024**power:
             return f"{size // 1024**power} {unit}"
     return str(size)
+
+
+def parse_duration(value: str) -> float:
+    """Parse a time in seconds, or text like ``30d``, ``12h`` or ``90 min``."""
+    match = _DURATION.fullmatch(value.strip())
+    if match is None or float(match[1]) <= 0:
+        raise ConfigError(f"not a duration: {shown(repr(value))}; write it like 30d, 12h or 90min")
+    return float(match[1]) * _DURATION_UNITS[match[2].lower()]
 
 
 def _size_or_off(value: object) -> int:

@@ -123,7 +123,7 @@ def test_a_question_ends_with_its_mark(sandbox: Sandbox) -> None:
     [
         (["mont"], "mount"),
         (["unmount", "/x"], "umount"),
-        (["portal", "srve"], "serve"),
+        (["portal", "serv"], "serve"),
         (["portal", "serve", "--port", "80"], "--listen"),
         (["portal", "serve", "--bind", "::1"], "--listen"),
         (["portal", "serve", "--lisen", "::1"], "--listen"),

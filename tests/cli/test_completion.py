@@ -14,6 +14,8 @@ NOTHING_TO_OFFER = {
     "domain",
     "name",
     "numbers",
+    "skylink",
+    "skylinks",
     "value",
 }
 """Arguments whose values only the user knows: numbers, new names, domains and data."""

@@ -29,7 +29,7 @@ ASKING = {
     "cat": [A],
     "metadata": [A],
     "hns resolve": ["example"],
-    "hns download": ["example/x"],
+    "hns download": ["example/x", "{root}/x"],
     "registry get": ["home", "key"],
     "registry set": ["home", "key", "text"],
     "db get": ["home", "key"],

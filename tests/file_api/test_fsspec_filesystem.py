@@ -214,7 +214,15 @@ def test_domains(
         assert fs.info("example/a.csv")["name"] == "example/a.csv"
         assert fs.info("example/a.csv")["verified"] == "no"
         assert fs.checksum("example") == skylinks.checksum(link)
-        assert fs.open("skyhns://example/a.csv").read() == FILES["a.csv"]
+        monkeypatch.setenv("SKYMOUNT_HNS_TTL", "0.001")
+        with fs.open("skyhns://example/a.csv") as opened:  # P5: it keeps to its version
+            assert opened.read(1) == FILES["a.csv"][:1]
+            new = skylinks.put(tree({"a.csv": b"moved"}, "new"), recursive=True)[
+                len("skylink://") :
+            ]
+            output([*SKYMOUNT, "portal", "hns", "set", "example", new, "--data", portal.data])
+            assert fs.cat("skyhns://example/a.csv") == b"moved"
+            assert opened.read() == FILES["a.csv"][1:]
         with pytest.raises(FileNotFoundError, match="skyhns://nobody"):
             fs.ls("nobody")
         with pytest.raises(OSError, match="never changes"):

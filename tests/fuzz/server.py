@@ -34,6 +34,8 @@ from skymount.server.routes import build_app
 from skymount.server.storage.entry_store import EntryStore
 from skymount.server.storage.local_catalogue import LocalCatalogue
 from skymount.server.storage.portal_storage import PortalStorage
+from skymount.server.storage.retention.pin_store import PinStore
+from skymount.server.storage.retention.retention import Retention
 from skymount.server.storage.skyfile_index import ParsedSkyfile
 from skymount.server.storage.skyfile_store import SkyfileStore
 from skymount.server.storage.skykey_store import SkykeyStore
@@ -470,7 +472,9 @@ def _portal() -> ASGIApp:
     rules = AccessRules.of(config, on_loopback=True)
     skykeys = SkykeyStore(data / "skykeys.json", tuple(KEYS.values())[:1])
     (data / "hns.zone").write_bytes(_ZONE)
-    storage = PortalStorage(store, entries, skykeys, ZoneFile(data), catalogue)
+    retention = Retention(store, catalogue, PinStore.open(data))
+    names = ZoneFile(data)
+    storage = PortalStorage(store, entries, skykeys, names, catalogue, retention)
     return build_app(config, storage, rules)
 
 

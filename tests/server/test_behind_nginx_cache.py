@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.nginx import cache_before, needs_nginx
+from tests.nginx import cache_before, needs_nginx_cache
 from tests.portal_process import PortalProcess
 from tests.server.http_client import Client
 from tests.server.pages.page_client import page
 from tests.server.registry_entries import get, link_of, put, question, signed
 
-pytestmark = needs_nginx
+pytestmark = needs_nginx_cache
 
 _SLICE = 1 << 20
 _HIT = "x-cache-status"

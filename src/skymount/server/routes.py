@@ -37,6 +37,7 @@ from skymount.server.resolver import SkylinkResolver
 from skymount.server.storage.portal_storage import PortalStorage
 from skymount.server.storage.skyfile_index import SkyfileIndex
 from skymount.server.upload.endpoint import UploadEndpoint
+from skymount.server.upload.quota import Quota
 from skymount.server.upload.sector_writer import UploadLimits
 from skymount.wire.dialect import PRESETS
 
@@ -52,8 +53,10 @@ def build_routes(config: PortalConfig, storage: PortalStorage) -> Iterator[Route
     store, skykeys, entries = storage.content, storage.skykeys, storage.entries
     catalogue, zone = storage.catalogue, storage.names
     index = SkyfileIndex(store, catalogue, skykeys, config.header_limit)
+    storage.retention.on_removal(index.forget)
     resolver = SkylinkResolver(entries)
-    uploading = UploadEndpoint(config, store, skykeys, UploadLimits(), catalogue)
+    quota = Quota(config.max_storage, catalogue)
+    uploading = UploadEndpoint(config, store, skykeys, UploadLimits(), catalogue, quota)
     upload = uploading.post
     download = DownloadEndpoint(config, index, resolver)
     content = ContentPages(download, ContentHosts(config.content_host))
@@ -64,7 +67,7 @@ def build_routes(config: PortalConfig, storage: PortalStorage) -> Iterator[Route
     registry = RegistryEndpoints(config, entries, resolver)
     sectors = SectorEndpoints(index, resolver)
     skykey = SkykeyEndpoints(config, skykeys)
-    stats = StatsEndpoints(index, resolver, entries)
+    stats = StatsEndpoints(index, resolver, entries, storage.retention)
     yield _route("/", GET=home.get)
     yield _route("/-/registry", GET=registry_page.get)
     yield _route("/-/upload", POST=UploadForm(uploading, sessions).post)

@@ -41,6 +41,14 @@ async def test_later_operations_fail_at_once(clock: trio.testing.MockClock):
         assert await seconds(fails) < 0.5
 
 
+async def test_after_an_operation_that_ran_out_of_time(clock: trio.testing.MockClock):
+    """R12: An operation waits for 0.25 s if others waited in vain in the last 5 s."""
+    async with net(fake.stalls_after(-1), idle_timeout=10) as made:
+        with trio.move_on_after(30):
+            await made.portals.first(small)
+        assert await seconds(failing(made)) < 0.5
+
+
 async def test_portal_that_is_back_is_used(clock: trio.testing.MockClock):
     """R12: it is asked for a sign of life before an operation fails."""
     async with net(fake.stalls_after(-1), idle_timeout=10) as made:

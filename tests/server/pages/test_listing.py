@@ -376,6 +376,7 @@ def test_a_portal_that_requires_an_agent_has_no_pages(tmp_path: Path) -> None:
                 answer = client.get(missing, headers=head)
                 assert answer.status_code == 404
                 message_of(answer)
+        assert client.get(f"/svc/metadata/{link}").headers["vary"] == "Origin, User-Agent"
         for path in ("/", "/-/registry", f"/-/view/{link}"):
             assert message_of(client.get(path, headers=browser)).startswith("Browser access")
             assert client.get(path, headers=_HTML).status_code == 404

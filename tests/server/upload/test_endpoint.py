@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -135,3 +136,28 @@ def test_uploads_at_the_same_time(tmp_path: Path) -> None:
     with portal_process(tmp_path) as portal:
         trio.run(main, portal.url)
     assert not incoming_uploads(tmp_path)
+
+
+def test_memory_of_slow_uploads(tmp_path: Path) -> None:
+    """Each holds a part of what it sent; when they have ended, the memory is free for others."""
+    count, size = 24, (4 << 20) - 1000
+    with portal_process(tmp_path) as portal, ExitStack() as stack:
+        httpx.get(f"{portal.url}/svc/stats", timeout=60).raise_for_status()
+        before = portal.rss()
+        for _ in range(count):
+            stack.enter_context(begin_upload(portal.url, size, 9 << 20))
+        payloads = [path / "payload" for path in _when_begun(tmp_path, count)]
+        eventually(lambda: all(path.stat().st_size == 3 << 20 for path in payloads))
+        assert portal.rss() - before < count * (2 << 20) + (20 << 20)
+        stack.close()
+        eventually(lambda: not incoming_uploads(tmp_path))
+
+
+def _when_begun(data: Path, count: int) -> list[Path]:
+    """Wait until so many uploads have written something; return their directories."""
+
+    def begun() -> list[Path]:
+        return [path for path in incoming_uploads(data) if (path / "payload").exists()]
+
+    eventually(lambda: len(begun()) == count)
+    return begun()

@@ -8,7 +8,7 @@ import pytest
 from skymount.errors import StorageError
 from skymount.server.storage.skyfile_store import SkyfileStore
 from skymount.server.storage.stored_range import read_range
-from skymount.server.upload.sector_writer import UploadLimits, open_sector_writer
+from skymount.server.upload.sector_writer import PART_SIZE, UploadLimits, open_sector_writer
 from skymount.wire import merkle
 from skymount.wire.base_sector import build_fanned_out, build_inline
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
@@ -54,6 +54,8 @@ def skylink_of(content: bytes) -> Skylink:
     [
         (0, 1),
         (1000, 7),
+        (2 * PART_SIZE, PART_SIZE),
+        (3 * PART_SIZE + 5, 700_000),
         (SECTOR_SIZE, 100_000),
         (SECTOR_SIZE + 1, SECTOR_SIZE),
         (3 * SECTOR_SIZE, 2 * SECTOR_SIZE + 5),

@@ -37,6 +37,8 @@ from skymount.portal.ledger.revision_marks import EntryId
 log = logging.getLogger(__name__)
 
 _MIN_SCRATCH_LIMIT = 1 << 20  # bytes
+_USABLE = 0.75
+"""Part of `ttl` after which what is fetched ahead is asked for again: it has to last a while."""
 
 _PUBLIC_KEY = re.compile(rb"[0-9a-f]{64}")
 
@@ -356,7 +358,7 @@ class KeyTreeLookup(Subtree, Generic[S]):
     ) -> None:
         try:
             with trio.move_on_after(self._config.timeout):  # operations wait for its answer
-                await self._store.fetch_ahead(entry_id, self._config.ttl / 2, since)
+                await self._store.fetch_ahead(entry_id, self._config.ttl * _USABLE, since)
         except SkymountError as error:  # reported when the file is used
             log.debug("%s: not fetched ahead: %s", entry_id, error)
         except Exception:  # a bug that one entry brings out must not end the mount

@@ -188,6 +188,12 @@ class PortalHealth:
         """Record that it lives, whatever it does with requests."""
         self._sign_at = now
 
+    def record_cancelled(self, now: float, begun: float) -> None:
+        """Record an attempt that somebody gave up. It may have been one more that was in vain."""
+        waited_long = now - begun >= self.config.longest_delay
+        if self._is_silent and waited_long and not self.showed_signs(begun):
+            self._unanswered_at = now
+
     def record_no_sign(self, now: float) -> None:
         """Record that it was asked for a sign of life, and gave none."""
         self._unanswered_at = now

@@ -48,6 +48,9 @@ class RecordedAttempts:
         except PortalError:
             health.record_answer(trio.current_time(), begun)
             raise
+        except trio.Cancelled:
+            health.record_cancelled(trio.current_time(), begun)
+            raise
         health.record_success(trio.current_time(), begun)
         return answer
 

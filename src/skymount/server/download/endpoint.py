@@ -1,9 +1,10 @@
 """The download endpoints (contract 3 and 4)."""
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import trio
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -136,7 +137,7 @@ async def _serve(
     skyfile: ParsedSkyfile,
     content: SelectedContent,
     download: DownloadRequest,
-    request_headers: Mapping[str, str],
+    request_headers: Headers,
 ) -> Response:
     query, payload = download.query, skyfile.stored.payload
     user_agent = request_headers.get("user-agent", "")

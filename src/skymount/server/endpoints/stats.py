@@ -10,8 +10,10 @@ from starlette.responses import Response
 
 from skymount import __version__
 from skymount.server.http import responses
+from skymount.server.http_error import HttpError
 from skymount.server.resolver import SkylinkResolver
 from skymount.server.storage.interfaces import Entries
+from skymount.server.storage.retention.retention import Retention
 from skymount.server.storage.skyfile_index import SkyfileIndex
 
 
@@ -30,18 +32,20 @@ class StatsEndpoints:
     index: SkyfileIndex
     resolver: SkylinkResolver
     entries: Entries
+    retention: Retention
     started: float = field(default_factory=time.monotonic)
 
     async def stats(self, request: Request) -> Response:
-        files, size = await self.index.totals()
+        files, size = self.index.totals()
         entries = await self.entries.count()
         uptime = int(time.monotonic() - self.started)
         return _json(_Stats(__version__, uptime, files, size, entries))
 
     async def pin(self, request: Request) -> Response:
-        """Answer 204 for a skyfile that is stored here: nothing is ever deleted."""
+        """Pin a skyfile that is stored here: it is not swept away."""
         resolved = await self.resolver.resolve(request.path_params["link"])
-        await self.index.find(resolved.skylink)
+        if not await self.retention.pin(resolved.skylink):
+            raise HttpError(404, "failed to fetch skylink: root not found")
         return responses.BytesResponse(204, resolved.headers())
 
     async def blocklist(self, request: Request) -> Response:

@@ -3,8 +3,9 @@
 Answers are not stored unless an endpoint says otherwise, and errors never are.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
+from starlette.datastructures import Headers
 from starlette.responses import Response
 
 from skymount.server.http.responses import HeaderList, encode_headers
@@ -60,15 +61,15 @@ def complete(status: int, headers: RawHeaders, depends_on: Iterable[str]) -> Raw
     return kept
 
 
-def is_unchanged(headers: Mapping[str, str], tag: str) -> bool:
+def is_unchanged(headers: Headers, tag: str) -> bool:
     """Whether the client has the content already (304); HttpError 412 when If-Match fails.
 
     Nothing here has a time of change, so conditions by time are ignored (RFC 9110 13.1.3, 13.1.4).
     """
-    if "if-match" in headers and not _matches(headers["if-match"], tag):
+    wanted, known = (", ".join(headers.getlist(name)) for name in ("if-match", "if-none-match"))
+    if wanted and not _matches(wanted, tag):
         raise HttpError(412, "the content does not match the If-Match header")
-    given = headers.get("if-none-match")
-    return given is not None and _matches(given.replace("W/", ""), tag)  # weak comparison
+    return _matches(known.replace("W/", ""), tag)  # weak comparison
 
 
 def _matches(header: str, tag: str) -> bool:

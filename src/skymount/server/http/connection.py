@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Scope
 from skymount.server.http.framing import StrictConnection
 
 _HEADERS_LIMIT = 64 << 10  # bytes of a request line and its headers
-_RECEIVE_SIZE = 64 << 10  # bytes received at once
+_RECEIVE_SIZE = 256 << 10  # bytes received at once
 _AHEAD_LIMIT = 64 << 10  # bytes of later requests that are received during a response
 _DRAIN_LIMIT = 64 << 20  # bytes read and dropped after an early response
 _DRAIN_TIME = 5.0  # seconds; then the connection is closed

@@ -1,8 +1,8 @@
 """The tables of the catalogue, and every statement on them. Everything blocks."""
 
 import sqlite3
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Self
 
@@ -91,15 +91,19 @@ class CatalogueDatabase:
     def __init__(self, database: Database, searches: Database) -> None:
         self._database = database
         self._searches = searches  # whose reader may be busy for long
+        self.totals = database.read(_totals)
+        """The number of skyfiles, and their bytes on disk."""
 
     @classmethod
     def open(cls, path: Path) -> Self:
         database = Database.open(path, _FORMAT)
-        try:
-            return cls(database, Database.open(path, _FORMAT))
-        except BaseException:
-            database.close()
-            raise
+        with ExitStack() as opened:
+            opened.callback(database.close)
+            searches = Database.open(path, _FORMAT)
+            opened.callback(searches.close)
+            found = cls(database, searches)
+            opened.pop_all()
+        return found
 
     def close(self) -> None:
         self._searches.close()
@@ -134,7 +138,7 @@ class CatalogueDatabase:
                 database.execute(_PUT, (key, name, name.casefold(), *values))
                 database.executemany(_PUT_SECTOR, ((root, key) for root in one.roots))
 
-        self._database.write(write, durable=False)
+        self._write(write)
 
     def remove(self, skylinks: Iterable[Skylink]) -> None:
         keys = [(_key(skylink),) for skylink in skylinks]
@@ -143,14 +147,17 @@ class CatalogueDatabase:
             database.executemany("DELETE FROM skyfiles WHERE skylink = ?", keys)
             database.executemany("DELETE FROM sectors WHERE skylink = ?", keys)
 
-        self._database.write(write, durable=False)
+        self._write(write)
+
+    def _write(self, action: Callable[[sqlite3.Connection], None]) -> None:
+        def write(database: sqlite3.Connection) -> tuple[int, int]:
+            action(database)
+            return _totals(database)
+
+        self.totals = self._database.write(write, durable=False)
 
     def find(self, skylink: Skylink) -> CatalogueRow | None:
-        def read(database: sqlite3.Connection) -> CatalogueRow | None:
-            found = database.execute(f"{_SELECT} WHERE skylink = ?", (_key(skylink),)).fetchone()
-            return None if found is None else _row(found)
-
-        return self._database.read(read)
+        return self._database.read(lambda database: _find(database, skylink))
 
     def skylinks_with(self, root: bytes) -> list[Skylink]:
         """Return the skyfiles that have a sector, by its Merkle root."""
@@ -175,10 +182,6 @@ class CatalogueDatabase:
 
         return self._database.read(read)
 
-    def totals(self) -> tuple[int, int]:
-        """Return the number of skyfiles, and their bytes on disk."""
-        return self._database.read(_totals)
-
     def page(self, search: str, start: int, count: int) -> tuple[tuple[CatalogueRow, ...], int]:
         """Return rows from `start` on, newest first, and how many match in all."""
         return self._searches.read(lambda database: _page(database, search, start, count))
@@ -201,6 +204,16 @@ def peek_page(
 ) -> tuple[tuple[CatalogueRow, ...], int] | None:
     """Read rows as `CatalogueDatabase.page` does, beside a portal that writes; None without one."""
     return Database.peek(path, _FORMAT, lambda database: _page(database, search, start, count))
+
+
+def peek_row(path: Path, skylink: Skylink) -> CatalogueRow | None:
+    """Read the row of a skyfile, beside a portal that writes."""
+    return Database.peek(path, _FORMAT, lambda database: _find(database, skylink))
+
+
+def _find(database: sqlite3.Connection, skylink: Skylink) -> CatalogueRow | None:
+    found = database.execute(f"{_SELECT} WHERE skylink = ?", (_key(skylink),)).fetchone()
+    return None if found is None else _row(found)
 
 
 def _page(

@@ -56,8 +56,10 @@ class ContentStore(Protocol):
     def find_sector(self, root: bytes) -> StoredRange | None:
         """Return a sector that the catalogue does not have, by its Merkle root."""
 
-    def remove(self, skylink: Skylink) -> bool:
-        """Remove a skyfile; return whether it was here."""
+    def remove(self, skylink: Skylink, stored_before: float | None = None) -> bool:
+        """Remove a skyfile; return whether it was here. With a time only if it was stored before,
+        and not stored again meanwhile.
+        """
 
 
 class Catalogue(Protocol):
@@ -69,6 +71,9 @@ class Catalogue(Protocol):
 
     async def wait_complete(self) -> None: ...
 
+    async def repair(self) -> None:
+        """Make it complete."""
+
     async def add(self, new: NewSkyfile) -> None:
         """Record a skyfile that was stored just now. A failure is logged, and repaired later."""
 
@@ -77,7 +82,15 @@ class Catalogue(Protocol):
     async def skylinks_with(self, root: bytes) -> list[Skylink]:
         """Return some skyfiles that have the sector of a Merkle root."""
 
-    async def totals(self) -> tuple[int, int]:
+    async def remove(self, skylink: Skylink, stored_before: float | None = None) -> bool:
+        """Remove a skyfile from the store, by the rules there, and its row."""
+
+    async def older(
+        self, before: float, after: tuple[float, Skylink] | None, count: int
+    ) -> list[CatalogueRow]:
+        """Return the next rows stored before a time, the oldest first: those after a row."""
+
+    def totals(self) -> tuple[int, int]:
         """Return the number of skyfiles, and their bytes on disk."""
 
     async def page(self, search: str, start: int, count: int) -> ListPage:

@@ -11,7 +11,6 @@ and tries again. Names of encrypted skyfiles are not in it: they would be readab
 import logging
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -35,6 +34,11 @@ _log = logging.getLogger(__name__)
 _FORMER_FILE = "list.sqlite3"  # of earlier versions
 _PAUSE = 600.0  # seconds after which a repair that failed is tried again
 _BATCH = 50  # skyfiles that are read and written down together
+
+
+def catalogue_path(root: Path) -> Path:
+    """Return where the catalogue of a data directory is."""
+    return root / FORMAT / CATALOGUE_FILE
 
 
 class _Batch:
@@ -62,7 +66,7 @@ class LocalCatalogue:
     @classmethod
     def open(cls, root: Path, store: SkyfileStore) -> "LocalCatalogue":
         """Open the catalogue in a locked data directory. Never fails. Blocks."""
-        catalogue = cls(root / FORMAT / CATALOGUE_FILE, store)
+        catalogue = cls(catalogue_path(root), store)
         catalogue_database.discard(root / FORMAT / _FORMER_FILE)
         try:
             catalogue._reopen()
@@ -74,7 +78,7 @@ class LocalCatalogue:
         """Open the database, and note what has to be compared; StorageError."""
         try:
             database = CatalogueDatabase.open(self._path)
-            totals = database.totals()
+            totals = database.totals
         except StorageError as error:
             catalogue_mark.remove(self._mark)
             if not catalogue_database.is_damage(error):
@@ -82,7 +86,7 @@ class LocalCatalogue:
             _log.warning("%s; it is made anew", error)
             catalogue_database.discard(self._path)
             database = CatalogueDatabase.open(self._path)
-            totals = database.totals()
+            totals = database.totals
         changed = catalogue_mark.take(self._mark, totals, self._store.shard_times())
         self._stale = set(SHARDS) if changed is None else changed
         self._is_checked = changed is not None or totals == (0, 0)
@@ -95,14 +99,11 @@ class LocalCatalogue:
         database = self._database
         if database is None:
             return
-        totals: tuple[int, int] | None = None
-        with suppress(StorageError):
-            totals = database.totals()
         database.close()
-        if totals is None or self._stale or self._noted:
+        if self._stale or self._noted:
             return
         try:
-            catalogue_mark.write(self._mark, totals, self._store.shard_times())
+            catalogue_mark.write(self._mark, database.totals, self._store.shard_times())
         except (OSError, StorageError) as error:
             _log.warning("the next start compares the catalogue with the disk: %s", error)
 
@@ -161,9 +162,30 @@ class LocalCatalogue:
         """Return skyfiles that have the sector of a Merkle root; StorageError."""
         return await self._ask(lambda database: database.skylinks_with(root))
 
-    async def totals(self) -> tuple[int, int]:
-        """Return the number of skyfiles, and their bytes on disk; StorageError."""
-        return await self._ask(CatalogueDatabase.totals)
+    async def remove(self, skylink: Skylink, stored_before: float | None = None) -> bool:
+        """Remove a skyfile from the disk, and its row; StorageError."""
+
+        def remove() -> bool:
+            is_removed = self._store.remove(skylink, stored_before)
+            if is_removed or stored_before is None:
+                self._opened().remove([skylink])
+            return is_removed
+
+        try:
+            return await self._changing(remove)
+        except StorageError:
+            self.note_missing(skylink.root[0])
+            raise
+
+    async def older(
+        self, before: float, after: tuple[float, Skylink] | None, count: int
+    ) -> list[CatalogueRow]:
+        """Return the next rows stored before a time, the oldest first: those after a row."""
+        return await self._ask(lambda database: database.older(before, after, count))
+
+    def totals(self) -> tuple[int, int]:
+        """Return the number of skyfiles, and their bytes on disk; StorageError. Does not block."""
+        return self._opened().totals
 
     async def page(self, search: str, start: int, count: int) -> ListPage:
         """Return rows from `start` on, newest first, whose name contains a text, or whose skylink

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from skymount.server.storage.interfaces import Catalogue, ContentStore, Entries, Names, Skykeys
+from skymount.server.storage.retention.retention import Retention
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,5 +16,6 @@ class PortalStorage:
     skykeys: Skykeys
     names: Names
     catalogue: Catalogue
+    retention: Retention
     background: tuple[Callable[[], Awaitable[None]], ...] = ()
     """Run while the portal does."""

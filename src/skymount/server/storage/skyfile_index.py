@@ -49,6 +49,7 @@ class SkyfileIndex:
         self._store = store
         self._catalogue = catalogue
         self._skykeys = skykeys
+        self._removals = 0
         self._keys: Sequence[Skykey] = ()
         self._header_limit = header_limit
         self._cache: LRUCache[Skylink, ParsedSkyfile] = LRUCache(
@@ -62,35 +63,50 @@ class SkyfileIndex:
         """Return where the skyfile of a v1 skylink is stored; HttpError 404 when it is not here."""
         found = self._small.get(skylink)
         if found is None:
+            removals = self._removals
             found = await trio.to_thread.run_sync(self._store.find, skylink)
             if found is None:
                 raise HttpError(404, "failed to fetch skylink: root not found")
-            if found.base.is_in_memory:
+            if found.base.is_in_memory and removals == self._removals:
                 self._small[skylink] = found
         return found
 
+    def forget(self, skylink: Skylink) -> None:
+        """Drop a skyfile that was removed from memory."""
+        self._removals += 1
+        self._small.pop(skylink, None)
+        self._cache.pop(skylink, None)
+
     async def load(self, skylink: Skylink) -> ParsedSkyfile:
         """Return a skyfile with its metadata; HttpError 404, or 500 when its skykey is missing."""
-        keys = await self._skykeys.all()
-        if keys is not self._keys:
-            self._forget_encrypted()
-            self._keys = keys
         cached = self._cache.get(skylink)
+        if cached is not None and cached.stored.is_encrypted:
+            await self._refresh_keys()  # another portal may have deleted its skykey just now
+            cached = self._cache.get(skylink)
         if cached is not None:
             return cached
+        removals = self._removals
         stored = await self.find(skylink)
+        if stored.is_encrypted:
+            await self._refresh_keys()
+        keys = self._keys
         if stored.metadata.is_in_memory:
             parsed = self._read(stored, keys)
         else:
             parsed = await trio.to_thread.run_sync(self._read, stored, keys)
-        if len(parsed.raw) + _CACHE_ENTRY_OVERHEAD <= self._cache.maxsize and keys is self._keys:
+        if len(parsed.raw) + _CACHE_ENTRY_OVERHEAD <= self._cache.maxsize and (
+            keys is self._keys and removals == self._removals
+        ):
             self._cache[skylink] = parsed
         return parsed
 
-    def _forget_encrypted(self) -> None:
-        """Drop decrypted metadata from the cache: the skykey may have been deleted."""
-        for skylink in [link for link, item in self._cache.items() if item.stored.is_encrypted]:
-            del self._cache[skylink]
+    async def _refresh_keys(self) -> None:
+        """Drop decrypted metadata from the cache if a skykey may have been deleted."""
+        keys = await self._skykeys.all()
+        if keys is not self._keys:
+            for skylink in [link for link, item in self._cache.items() if item.stored.is_encrypted]:
+                del self._cache[skylink]
+            self._keys = keys
 
     def _read(self, stored: StoredSkyfile, keys: Sequence[Skykey]) -> ParsedSkyfile:
         if stored.is_encrypted:
@@ -151,6 +167,6 @@ class SkyfileIndex:
             raise failure
         return None
 
-    async def totals(self) -> tuple[int, int]:
+    def totals(self) -> tuple[int, int]:
         """Return the number of skyfiles, and their bytes on disk."""
-        return await self._catalogue.totals()
+        return self._catalogue.totals()

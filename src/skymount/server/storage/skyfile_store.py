@@ -39,6 +39,10 @@ SHARDS = range(256)
 """The directories of skyfiles, by the first byte of the Merkle root."""
 
 
+class InUseError(StorageError):
+    """Another process has locked the data directory."""
+
+
 def _check_own(path: Path) -> None:
     """StorageError if another user can change what is in a directory, or replace it."""
     if problem := file_permissions.directory_problem(path):
@@ -52,6 +56,7 @@ class SkyfileStore:
 
     def __init__(self, root: Path, lock: int) -> None:
         self._lock = lock
+        self._changing = threading.Lock()  # what is stored again is not removed as old
         self._incoming = root / FORMAT / "incoming"
         self._skyfiles = root / FORMAT / "skyfiles"
 
@@ -66,7 +71,7 @@ class SkyfileStore:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(lock)
-            raise StorageError(f"another portal is running on the data directory {root}") from None
+            raise InUseError(f"another portal is running on the data directory {root}") from None
         try:
             store = cls(root, lock)
             with disk_errors(f"use the data directory {root}"):
@@ -88,6 +93,13 @@ class SkyfileStore:
         for leftover in self._incoming.iterdir():
             shutil.rmtree(leftover)
 
+    @classmethod
+    def beside(cls, root: Path) -> "SkyfileStore":
+        """Return the store of a data directory that may be in use, to read from. Do not close
+        it.
+        """
+        return cls(root, -1)
+
     def close(self) -> None:
         os.close(self._lock)
 
@@ -102,24 +114,35 @@ class SkyfileStore:
         already, the directory is dropped, and the time of what is stored renewed.
         """
         target = self._directory(skylink)
-        try:
-            os.rename(directory, target)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-            os.utime(target / BASE)
+        with self._changing:
+            try:
+                os.rename(directory, target)
+                is_new = True
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                os.utime(target / BASE)
+                is_new = False
+        if not is_new:
             shutil.rmtree(directory)
         atomic_file.sync_directory(target.parent)
 
-    def remove(self, skylink: Skylink) -> bool:
-        """Remove a skyfile in one step; return whether it was here."""
+    def remove(self, skylink: Skylink, stored_before: float | None = None) -> bool:
+        """Remove a skyfile in one step; return whether it was here. With a time only if it was
+        stored before, and not stored again meanwhile.
+        """
         with disk_errors("remove stored content"):
             source = self._directory(skylink)
             removed = self._incoming / secrets.token_hex(16)
-            try:
-                os.rename(source, removed)
-            except FileNotFoundError:
-                return False
+            with self._changing:
+                try:
+                    if stored_before is not None and (
+                        (source / BASE).stat().st_mtime >= stored_before
+                    ):
+                        return False
+                    os.rename(source, removed)
+                except FileNotFoundError:
+                    return False
             atomic_file.sync_directory(source.parent)
             shutil.rmtree(removed)
             return True
@@ -156,9 +179,10 @@ class SkyfileStore:
         with disk_errors("read stored content"):
             try:
                 found = {entry.name: entry.stat() for entry in os.scandir(self._directory(skylink))}
-                return sum(stat.st_size for stat in found.values()), found[BASE].st_mtime
-            except (FileNotFoundError, NotADirectoryError, KeyError):
+            except (FileNotFoundError, NotADirectoryError):
                 return None
+        stored = found[BASE].st_mtime if BASE in found else 0.0
+        return sum(stat.st_size for stat in found.values()), stored
 
     def _shard(self, shard: int) -> Path:
         return self._skyfiles / f"{shard:02x}"
@@ -188,8 +212,9 @@ class LocalUpload:
         assert self._directory is not None
         assert payload is not None
         with disk_errors("write an upload"):
-            content = os.pread(payload, SECTOR_SIZE, 0)
-            (self._directory / PAYLOAD).unlink()
+            path = self._directory / PAYLOAD
+            content = path.read_bytes()
+            path.unlink()
             self._payload = None
             os.close(payload)
         return content
@@ -198,7 +223,8 @@ class LocalUpload:
         with self._opening:
             if self._payload is None:
                 assert self._directory is not None
-                self._payload = file_permissions.create_file(self._directory / PAYLOAD)
+                path = self._directory / PAYLOAD
+                self._payload = file_permissions.open_or_create_file(path)
             return self._payload
 
     def publish(self, skylink: Skylink, built: BuiltSkyfile) -> None:

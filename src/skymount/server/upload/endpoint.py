@@ -23,6 +23,7 @@ from skymount.server.storage.catalogue_rows import NewSkyfile
 from skymount.server.storage.disk_errors import DiskFullError
 from skymount.server.storage.interfaces import Catalogue, ContentStore, Skykeys
 from skymount.server.upload.multipart_reader import FormReader
+from skymount.server.upload.quota import Quota, QuotaError, Reservation
 from skymount.server.upload.rules import PartList, UploadQuery, encode_upload_metadata
 from skymount.server.upload.sector_writer import UploadLimits, open_sector_writer
 from skymount.wire.base_sector import fits_inline
@@ -46,6 +47,7 @@ class UploadEndpoint:
     skykeys: Skykeys
     limits: UploadLimits
     catalogue: Catalogue
+    quota: Quota
 
     async def post(self, request: Request) -> Response:
         content_type = dict(request.scope["headers"]).get(b"content-type", b"").strip()
@@ -70,20 +72,33 @@ class UploadEndpoint:
     ) -> Skylink:
         """Store the body of a request; MalformedError, or HttpError 507 when the disk is full."""
         try:
-            return await self._receive(request, query, content_type, parts)
+            with self.quota.reserving() as room:
+                return await self._receive(request, query, content_type, parts, room)
+        except QuotaError as error:
+            raise HttpError(507, f"{_FAILED}{error}") from None
         except DiskFullError as error:
             _log.error("%s", error)
             raise HttpError(507, f"{_FAILED}the disk of this portal is full ({error})") from None
 
     async def _receive(
-        self, request: Request, query: UploadQuery, content_type: bytes, parts: PartList
+        self,
+        request: Request,
+        query: UploadQuery,
+        content_type: bytes,
+        parts: PartList,
+        room: Reservation,
     ) -> Skylink:
         config = self.config
         form = FormReader(content_type, parts) if query.is_form else None
         body = stream_body(request, config.max_upload, config.body_timeout, failed=_FAILED)
         keep, key = not query.dryrun, await self._key(query)
+        stated = request.headers.get("content-length", "")
+        if keep and stated.isdecimal() and int(stated) <= config.max_upload:
+            room.need(int(stated), is_encrypted=query.is_encrypted)
         async with open_sector_writer(self.store, self.limits, keep=keep, key=key) as writer:
             async for data in body:
+                if keep:
+                    room.need(writer.size + len(data), is_encrypted=query.is_encrypted)
                 if form is None:
                     await writer.write(data)
                     continue
@@ -97,6 +112,7 @@ class UploadEndpoint:
             metadata = encode() if parts.is_short else await trio.to_thread.run_sync(encode)
             built, skylink = await writer.build(metadata)
             if keep:
+                room.need(len(metadata) + writer.size, is_encrypted=query.is_encrypted)
                 name, files = parts.summary(query)
                 is_small = fits_inline(len(metadata), writer.size)
                 new = NewSkyfile(skylink, name, files, writer.size, query.is_encrypted, is_small)

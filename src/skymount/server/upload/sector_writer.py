@@ -11,6 +11,7 @@ from typing import TypeVar, TypeVarTuple
 
 import trio
 
+from skymount.large_buffers import return_free_memory
 from skymount.server.storage.interfaces import ContentStore, Upload
 from skymount.server.storage.stored_skyfile import BuiltSkyfile
 from skymount.wire import merkle
@@ -27,6 +28,7 @@ PART_SIZE = 1 << 20
 _IN_FLIGHT = 3  # parts of one upload being hashed and written while the next one fills
 _IN_FLIGHT_IN_ALL = 12
 _PUBLISHING = 32  # uploads that wait for the disk at once, which makes them durable together
+_TRIM_AFTER = 64 << 20  # bytes of uploads after which memory is given back
 _QUICK_SIZE = 64 << 10  # bytes that are hashed in no time
 
 
@@ -35,7 +37,7 @@ def _hashing_threads() -> int:
     return (os.cpu_count() or 1) if merkle.COMPILED else 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class UploadLimits:
     """What all uploads of a portal share."""
 
@@ -46,6 +48,17 @@ class UploadLimits:
         default_factory=lambda: trio.CapacityLimiter(_PUBLISHING)
     )
     in_flight: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(_IN_FLIGHT_IN_ALL))
+    under_way: int = 0
+    received: int = 0
+    """Bytes of the uploads that ended since memory was given back."""
+
+    async def end_upload(self, size: int) -> None:
+        """Count an upload that ended; give memory back after many bytes, once none is under way."""
+        self.under_way -= 1
+        self.received += size
+        if self.received >= _TRIM_AFTER and not self.under_way:
+            self.received = 0
+            await trio.to_thread.run_sync(return_free_memory)
 
 
 class SectorWriter:
@@ -177,6 +190,7 @@ async def open_sector_writer(
 ) -> AsyncIterator[SectorWriter]:
     """Receive one upload, encrypted if a key is given. Without `publish` nothing of it is kept."""
     writer: SectorWriter | None = None
+    limits.under_way += 1
     try:
         async with trio.open_nursery() as nursery:
             writer = SectorWriter(store, limits, nursery, keep=keep, key=key)
@@ -184,9 +198,12 @@ async def open_sector_writer(
     except BaseExceptionGroup as group:  # the nursery wraps even a single exception
         raise _first(group) from None
     finally:
-        if writer is not None and writer.is_open:
-            with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(writer.close)
+        with trio.CancelScope(shield=True):
+            try:
+                if writer is not None and writer.is_open:
+                    await trio.to_thread.run_sync(writer.close)
+            finally:
+                await limits.end_upload(writer.size if writer is not None else 0)
 
 
 def _first(group: BaseExceptionGroup) -> BaseException:

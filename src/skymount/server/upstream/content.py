@@ -32,8 +32,8 @@ class UpstreamContent:
     def begin(self) -> Upload:
         return self._store.begin()
 
-    def remove(self, skylink: Skylink) -> bool:
-        return self._store.remove(skylink)
+    def remove(self, skylink: Skylink, stored_before: float | None = None) -> bool:
+        return self._store.remove(skylink, stored_before)
 
     def find(self, skylink: Skylink) -> StoredSkyfile | None:
         """Return a skyfile; None if upstream has none, HttpError if that cannot be told."""

@@ -21,12 +21,15 @@ from skymount.portal.registry.entry_reader import EntryReader
 from skymount.portal.registry.posting import Posting
 from skymount.server.http_error import HttpError
 from skymount.server.storage.interfaces import Entries
-from skymount.server.upstream.failures import upstream_errors
+from skymount.server.upstream.failures import LONGEST_WAIT, upstream_errors
 from skymount.wire.registry_entry import SignedEntry, check_update, entry_id
 from skymount.wire.registry_proof import verified_hops
 from skymount.wire.skylink import Skylink
 
 _ABSENT = "registry entry not found"
+_KEPT_WAIT = 5.0
+"""Seconds until what was seen of an entry is served, if upstream does not answer."""
+
 _NOW = 1e-6
 """Seconds: readers share only an answer that was asked for after they came."""
 
@@ -48,11 +51,17 @@ class UpstreamEntries:
         If no upstream answers, it is that of the store; HttpError without one.
         """
         entry = entry_id(public_key, tweak)
+        kept = await self._store.find(entry)
+        longest = LONGEST_WAIT if kept is None else _KEPT_WAIT
         try:
-            with upstream_errors(_ABSENT):
+            with upstream_errors(_ABSENT, longest):
                 state = await self._reader.read(EntryId(public_key, tweak), _NOW, named=False)
         except HttpError as error:
-            return await self._kept(entry, error)
+            if kept is None:
+                raise
+            text = "registry entry %s: what was seen is served: %s"
+            _log.warning(text, kept.link, error.message)
+            return await self._store.find(entry)
         await self._keep([state.signed] if state.signed else [])
         return await self._store.find(entry)
 
@@ -116,13 +125,6 @@ class UpstreamEntries:
                     await self._store.update(signed)
                 except RevisionError as error:
                     _log.info("upstream: %s is behind: %s", signed.link, error)
-
-    async def _kept(self, entry: bytes, error: HttpError) -> SignedEntry:
-        kept = await self._store.find(entry)
-        if kept is None:
-            raise error
-        _log.warning("registry entry %s: what was seen is served: %s", kept.link, error.message)
-        return kept
 
 
 async def _hops(client: PortalReader, link: Skylink) -> Sequence[SignedEntry]:

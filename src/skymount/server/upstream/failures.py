@@ -27,13 +27,13 @@ def http_error(error: PortalError, *, absent: str) -> HttpError:
 
 
 @contextmanager
-def upstream_errors(absent: str) -> Iterator[None]:
+def upstream_errors(absent: str, longest_wait: float = LONGEST_WAIT) -> Iterator[None]:
     """HttpError for a failure of upstream, also for a wait that is too long."""
     try:
-        with trio.fail_after(LONGEST_WAIT):
+        with trio.fail_after(longest_wait):
             yield
     except PortalError as error:
         raise http_error(error, absent=absent) from None
     except trio.TooSlowError:
-        text = f"upstream did not answer within {LONGEST_WAIT:.0f} s"
+        text = f"it did not answer within {longest_wait:.0f} s"
         raise HttpError(504, f"upstream cannot be asked: {text}") from None

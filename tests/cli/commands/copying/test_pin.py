@@ -89,6 +89,9 @@ def test_a_small_file(
         "sent": False,
         "verified": "yes",
     }
+    again = box.skymount("pin", *args)
+    assert again.returncode == 0
+    assert again.stderr == f"everything was at {target} already; nothing was sent\n"
 
 
 def test_directories_and_large_files(

@@ -85,6 +85,8 @@ def pin(
         raise click.ClickException(f"{done.failed} of {done.tried} were not brought, see above")
     if done.is_cut:
         raise click.ClickException("not all that is linked in documents was brought, see above")
+    if not (done.sent or as_json):
+        click.echo(f"everything was at {url} already; nothing was sent", err=True)
 
 
 def _target_url(source: "Config", target: "Config") -> str:
@@ -126,6 +128,7 @@ class _Task:
 class _Summary:
     tried: int = 0
     failed: int = 0
+    sent: int = 0
     is_cut: bool = False
     """Whether a limit kept links from being followed."""
 
@@ -206,6 +209,7 @@ class _Run:
         with naming_absent_content(skylink):
             pinned = await self._pinner.pin(skylink, self._bar)
         self._brought.add(skylink)
+        self._summary.sent += not pinned.was_there
         found = {
             "link": task.text,
             "skylink": str(skylink),

@@ -1,0 +1,296 @@
+"""``skymount portal list``, ``show``, ``remove``, ``pin``, ``unpin``, ``gc`` and ``verify``."""
+
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from skymount.cli.options import data_option
+from skymount.cli.output import emit, json_option, progress, readable_size, warn
+from skymount.errors import NotFoundError, StorageError
+
+if TYPE_CHECKING:
+    from skymount.server.control import Outcome
+    from skymount.server.storage.catalogue_rows import CatalogueRow
+    from skymount.server.storage.retention.pin_store import Pin
+    from skymount.wire.skylink import Skylink
+
+_links = click.argument("skylinks", metavar="SKYLINK...", nargs=-1, required=True)
+
+
+def duration(context: click.Context, parameter: click.Parameter, value: str | None) -> float:
+    """Parse an option; 0 without it."""
+    from skymount.config_values import parse_duration
+    from skymount.errors import ConfigError
+
+    try:
+        return parse_duration(value) if value else 0
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def size(context: click.Context, parameter: click.Parameter, value: str | None) -> int:
+    """Parse an option; 0 without it."""
+    from skymount.config_values import parse_size
+    from skymount.errors import ConfigError
+
+    try:
+        found = parse_size(value) if value else 0
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from None
+    if value and not found:
+        raise click.BadParameter("it must be more than 0")
+    return found
+
+
+@click.command("list")
+@data_option
+@click.option("--search", default="", metavar="TEXT", help="Only what has this in its name.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1_000_000),
+    default=1000,
+    show_default=True,
+    help="Print at most so many, the newest.",
+)
+@json_option
+def list_(data: Path, search: str, limit: int, as_json: bool) -> None:
+    """List what a portal stores, newest first.
+
+    It may run meanwhile.
+
+    \b
+    Examples:
+      skymount portal list
+      skymount portal list --search report --json | jq -r '.[].skylink'
+    """
+    from skymount.server.storage import catalogue_database
+    from skymount.server.storage.local_catalogue import catalogue_path
+    from skymount.server.storage.retention import pin_store
+
+    found = catalogue_database.peek_page(catalogue_path(data), search, 0, limit)
+    if found is None:
+        raise StorageError(f"{data}: no portal keeps its data there")
+    rows, total = found
+    pins = pin_store.peek_pins(data, [row.skylink for row in rows])
+    emit(
+        [_described(row, pins.get(row.skylink)) for row in rows],
+        as_json,
+        (_line(row, pins.get(row.skylink)) for row in rows),
+    )
+    if total > len(rows):
+        warn(f"{total - len(rows):,} more are not listed: see --limit")
+
+
+def _line(row: "CatalogueRow", pin: "Pin | None") -> str:
+    name = row.name or ("(encrypted)" if row.is_encrypted else "(no name)")
+    marked = "pinned" if pin else "-"
+    return f"{row.skylink}  {readable_size(row.size):>10}  {_time(row.stored)}  {marked:6}  {name}"
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def _described(row: "CatalogueRow", pin: "Pin | None") -> dict[str, Any]:
+    return {
+        "skylink": str(row.skylink),
+        "name": row.name,
+        "size": row.size,
+        "disk": row.disk,
+        "files": row.files,
+        "encrypted": row.is_encrypted,
+        "stored": row.stored,
+        "pinned": pin.pinned if pin else None,
+        "reason": pin.reason if pin else None,
+    }
+
+
+@click.command()
+@click.argument("skylink", metavar="SKYLINK")
+@data_option
+@json_option
+def show(skylink: str, data: Path, as_json: bool) -> None:
+    """Show what a portal stores of one skylink.
+
+    It may run meanwhile.
+
+    \b
+    Example:
+      skymount portal show SKYLINK
+    """
+    from skymount.server.storage import catalogue_database
+    from skymount.server.storage.local_catalogue import catalogue_path
+    from skymount.server.storage.retention import pin_store
+
+    (parsed,) = _skylinks([skylink])
+    row = catalogue_database.peek_row(catalogue_path(data), parsed)
+    if row is None:
+        raise NotFoundError(f"{parsed} is not stored in {data}")
+    pin = pin_store.peek_pins(data, [parsed]).get(parsed)
+    shown = _described(row, pin)
+    lines = [
+        f"skylink: {parsed}",
+        f"name: {row.name or '(not known)'}",
+        f"content: {readable_size(row.size)}" + (f", {row.files:,} files" if row.files else ""),
+        f"on disk: {readable_size(row.disk)}" + (", encrypted" if row.is_encrypted else ""),
+        f"stored: {_time(row.stored)} UTC",
+        "pinned: " + (f"{_time(pin.pinned)} UTC {pin.reason}".rstrip() if pin else "no"),
+    ]
+    emit(shown, as_json, lines)
+
+
+def _skylinks(links: Sequence[str]) -> "list[Skylink]":
+    from skymount.errors import MalformedError
+    from skymount.wire.skylink import parse_skylink
+
+    found = [parse_skylink(link) for link in links]
+    for skylink in found:
+        if skylink.version != 1:
+            raise MalformedError(f"{skylink} names a registry entry; content has a v1 skylink")
+    return found
+
+
+def _send(data: Path, action: str, links: Sequence[str] = (), **given: Any) -> "Outcome":
+    from skymount.server import control
+
+    names = [str(skylink) for skylink in _skylinks(links)]
+    return control.send(data, control.Command(action, names, **given))  # type: ignore[arg-type]
+
+
+def _report(outcome: "Outcome", as_json: bool) -> None:
+    """Print what became of each skylink; exit 1 if one was not here, or kept."""
+    rows = [{"skylink": link, "result": said} for link, said in outcome.skylinks.items()]
+    emit(rows, as_json, (f"{row['skylink']} {row['result']}" for row in rows))
+
+
+@click.command()
+@_links
+@data_option
+@click.option("--even-pinned", is_flag=True, help="Remove what is pinned, with its pin.")
+@json_option
+def remove(skylinks: tuple[str, ...], data: Path, even_pinned: bool, as_json: bool) -> None:
+    """Remove content from a portal.
+
+    What is pinned stays. A running portal does it itself. Other portals and caches may have the
+    content still.
+
+    \b
+    Examples:
+      skymount portal remove SKYLINK
+      skymount portal remove --even-pinned SKYLINK
+    """
+    outcome = _send(data, "remove", skylinks, even_pinned=even_pinned)
+    _report(outcome, as_json)
+    if set(outcome.skylinks.values()) != {"removed"}:
+        sys.exit(1)
+
+
+@click.command()
+@_links
+@data_option
+@click.option("--reason", default="", metavar="TEXT", help="Why it is kept.")
+@json_option
+def pin(skylinks: tuple[str, ...], data: Path, reason: str, as_json: bool) -> None:
+    """Keep content, whatever --keep says.
+
+    \b
+    Example:
+      skymount portal pin SKYLINK --reason "release 1.2"
+    """
+    outcome = _send(data, "pin", skylinks, reason=reason)
+    _report(outcome, as_json)
+    if set(outcome.skylinks.values()) != {"pinned"}:
+        sys.exit(1)
+
+
+@click.command()
+@_links
+@data_option
+@json_option
+def unpin(skylinks: tuple[str, ...], data: Path, as_json: bool) -> None:
+    """Let content go when it is old.
+
+    It is not removed now.
+
+    \b
+    Example:
+      skymount portal unpin SKYLINK
+    """
+    outcome = _send(data, "unpin", skylinks)
+    _report(outcome, as_json)
+    if set(outcome.skylinks.values()) != {"unpinned"}:
+        sys.exit(1)
+
+
+@click.command()
+@data_option
+@click.option(
+    "--keep",
+    required=True,
+    callback=duration,
+    metavar="DURATION",
+    help="Remove what was stored longer ago, like 30d or 12h, and is not pinned.",
+)
+@json_option
+def gc(data: Path, keep: float, as_json: bool) -> None:
+    """Remove old content that is not pinned.
+
+    A running portal does it itself.
+
+    \b
+    Example:
+      skymount portal gc --keep 30d
+    """
+    import time
+
+    outcome = _send(data, "sweep", before=time.time() - keep)
+    line = f"{outcome.skyfiles:,} skyfiles removed, {readable_size(outcome.bytes)}"
+    emit({"skyfiles": outcome.skyfiles, "bytes": outcome.bytes}, as_json, [line])
+
+
+@click.command()
+@click.argument("skylinks", metavar="[SKYLINK]...", nargs=-1)
+@data_option
+@json_option
+def verify(skylinks: tuple[str, ...], data: Path, as_json: bool) -> None:
+    """Compare what a portal stores with its skylinks.
+
+    All of it is read, or what is named. A portal may run meanwhile. If something is damaged, it is
+    printed, and the exit code is 1.
+
+    \b
+    Examples:
+      skymount portal verify
+      skymount portal verify SKYLINK
+    """
+    from skymount.server.storage.retention import verification
+    from skymount.server.storage.skyfile_store import SkyfileStore
+
+    if not (data / "v1").is_dir():
+        raise StorageError(f"{data}: no portal keeps its data there")
+    asked = _skylinks(skylinks) if skylinks else None
+    damaged: list[dict[str, str]] = []
+    skyfiles = read = 0
+    seen = set[str]()
+    with progress() as show_progress:
+        for found in verification.verify(SkyfileStore.beside(data), asked):
+            skyfiles, read = skyfiles + 1, read + found.size
+            seen.update([str(found.skylink)] if asked else [])
+            if found.problem:
+                damaged.append({"skylink": str(found.skylink), "problem": found.problem})
+            if show_progress:
+                show_progress(read, None)
+    absent = [str(link) for link in asked or () if str(link) not in seen]
+    damaged += [{"skylink": link, "problem": "it is not stored"} for link in absent]
+    lines = [f"{one['skylink']}: {one['problem']}" for one in damaged]
+    lines.append(f"{skyfiles:,} skyfiles, {readable_size(read)}: {len(damaged):,} damaged")
+    emit({"skyfiles": skyfiles, "bytes": read, "damaged": damaged}, as_json, lines)
+    if damaged:
+        sys.exit(1)
+
+
+COMMANDS = (list_, show, remove, pin, unpin, gc, verify)

@@ -1,0 +1,1 @@
+"""What leaves a portal, what must stay, and whether it is whole."""

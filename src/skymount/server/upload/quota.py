@@ -1,0 +1,56 @@
+"""The limit of what a portal stores, with the uploads that are in progress."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from skymount.server.storage.disk_errors import DiskFullError
+from skymount.server.storage.interfaces import Catalogue
+from skymount.wire.skylink import SECTOR_SIZE
+
+
+class QuotaError(DiskFullError):
+    """An upload would take the portal over its limit."""
+
+
+class Quota:
+    """The limit of one portal, in bytes on disk; 0 for none."""
+
+    def __init__(self, limit: int, catalogue: Catalogue) -> None:
+        self._limit = limit
+        self._catalogue = catalogue
+        self._reserved = 0
+
+    @contextmanager
+    def reserving(self) -> Iterator["Reservation"]:
+        """Count an upload until it is recorded, or has failed."""
+        reservation = Reservation(self)
+        try:
+            yield reservation
+        finally:
+            self._reserved -= reservation.size
+
+    def grow(self, reservation: "Reservation", size: int) -> None:
+        """Count an upload as `size` bytes; QuotaError if there is no room."""
+        further = size - reservation.size
+        if not self._limit or further <= 0:
+            return
+        if self._catalogue.totals()[1] + self._reserved + further > self._limit:
+            raise QuotaError(f"this portal stores at most {self._limit} bytes")
+        reservation.size = size
+        self._reserved += further
+
+
+class Reservation:
+    """The room of one upload."""
+
+    def __init__(self, quota: Quota) -> None:
+        self._quota = quota
+        self.size = 0
+
+    def need(self, content: int, *, is_encrypted: bool) -> None:
+        """Take the room of that many bytes in all; QuotaError. Encrypted sectors are whole ones,
+        and there is a base sector.
+        """
+        if is_encrypted:
+            content = (-(-content // SECTOR_SIZE) + 1) * SECTOR_SIZE
+        self._quota.grow(self, content)

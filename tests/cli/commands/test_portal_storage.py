@@ -1,0 +1,104 @@
+"""``skymount portal list`` and its siblings, while a portal runs and while not."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from skymount.wire.skylink import Skylink
+from tests.portal_process import portal_process
+from tests.server.http_client import Client
+from tests.skymount_process import Sandbox
+
+COMMANDS = [f"portal {name}" for name in ("list", "show", "remove", "pin", "unpin", "gc", "verify")]
+ABSENT = str(Skylink.v1(b"\7" * 32, 4096))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example(sandbox: Sandbox, command: str) -> None:
+    said = sandbox.succeed(*command.split(), "--help")
+    lines = [line.strip() for line in said.splitlines()]
+    heading = next(i for i, line in enumerate(lines) if line in ("Example:", "Examples:"))
+    assert lines[heading + 1].startswith(f"skymount {command}")
+
+
+def _use(sandbox: Sandbox, data: Path, links: list[str]) -> None:
+    """Run every command; the first skyfile is pinned, the second removed, the third swept."""
+    given = ("--data", str(data))
+    rows = json.loads(sandbox.succeed("portal", "list", "--json", *given))
+    assert {row["skylink"] for row in rows} >= set(links)
+    assert links[0] in sandbox.succeed("portal", "list", "--search", "ONE", *given)
+    pinned = sandbox.succeed("portal", "pin", links[0], "--reason", "for good", *given)
+    assert pinned == f"{links[0]} pinned\n"
+    shown = json.loads(sandbox.succeed("portal", "show", links[0], "--json", *given))
+    assert (shown["name"], shown["size"], shown["reason"]) == ("one", 3, "for good")
+    assert "for good" in sandbox.succeed("portal", "show", links[0], *given)
+    refused = sandbox.skymount("portal", "remove", links[0], ABSENT, *given)
+    assert refused.returncode == 1
+    assert refused.stdout == f"{links[0]} pinned\n{ABSENT} absent\n"
+    assert sandbox.succeed("portal", "remove", links[1], *given) == f"{links[1]} removed\n"
+    assert "0 skyfiles removed" in sandbox.succeed("portal", "gc", "--keep", "1h", *given)
+    swept = json.loads(sandbox.succeed("portal", "gc", "--keep", "0.001s", "--json", *given))
+    assert swept["skyfiles"] == 1
+    left = json.loads(sandbox.succeed("portal", "list", "--json", *given))
+    assert [row["skylink"] for row in left] == [links[0]]
+    assert sandbox.succeed("portal", "unpin", links[0], *given) == f"{links[0]} unpinned\n"
+    assert "0 damaged" in sandbox.succeed("portal", "verify", *given)
+    absent = sandbox.skymount("portal", "verify", ABSENT, *given)
+    assert absent.returncode == 1
+    assert f"{ABSENT}: it is not stored" in absent.stdout
+
+
+def _upload(client: Client) -> list[str]:
+    return [client.upload_file(name, name.encode()) for name in ("one", "two", "three")]
+
+
+def test_while_a_portal_runs(sandbox: Sandbox, tmp_path: Path) -> None:
+    """RT5: it makes the changes itself, and knows of them at once."""
+    data = tmp_path / ("deep" * 30) / "data"
+    with portal_process(data) as portal, Client(base_url=portal.url) as client:
+        links = _upload(client)
+        _use(sandbox, data, links)
+        assert client.get(f"/{links[0]}").content == b"one"
+        assert [client.get(f"/{link}").status_code for link in links[1:]] == [404, 404]
+        assert client.get("/svc/stats").json()["numfiles"] == 1
+    assert not (data / "control").exists()
+
+
+def test_while_no_portal_runs(sandbox: Sandbox, tmp_path: Path) -> None:
+    """RT5: the command takes the lock."""
+    with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
+        links = _upload(client)
+    _use(sandbox, tmp_path, links)
+    with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
+        assert [client.get(f"/{link}").status_code for link in links] == [200, 404, 404]
+
+
+def test_a_portal_that_cannot_be_asked(sandbox: Sandbox, tmp_path: Path) -> None:
+    """RT5: two never write; what is damaged is named."""
+    with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
+        link = client.upload_file("a", b"x")
+        (tmp_path / "control").unlink()
+        refused = sandbox.skymount("portal", "remove", link, "--data", str(tmp_path))
+        assert refused.returncode == 1
+        assert "cannot be asked" in refused.stderr
+        base = tmp_path / "v1/skyfiles" / f"{Skylink.parse(link).root[0]:02x}" / link / "base"
+        base.write_bytes(base.read_bytes()[:-1] + b"y")
+        damaged = sandbox.skymount("portal", "verify", "--json", "--data", str(tmp_path))
+        assert damaged.returncode == 1
+        assert [one["skylink"] for one in json.loads(damaged.stdout)["damaged"]] == [link]
+
+
+@pytest.mark.parametrize("command", ["list", "verify", "gc --keep 1d", f"remove {ABSENT}"])
+def test_without_a_portals_data(sandbox: Sandbox, tmp_path: Path, command: str) -> None:
+    """RT5: nothing is made there."""
+    refused = sandbox.skymount("portal", *command.split(), "--data", str(tmp_path / "none"))
+    assert refused.returncode == 1
+    assert "no portal keeps its data there" in refused.stderr
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("given", ["--keep never", "--keep 0", "--max-storage lots"])
+def test_bad_options(sandbox: Sandbox, given: str) -> None:
+    """RT3: wrong usage."""
+    assert sandbox.skymount("portal", "serve", *given.split()).returncode == 2
