@@ -157,3 +157,15 @@ def test_what_is_removed_is_gone_at_once(tmp_path: Path) -> None:
     assert list(skylinks_of(store)) == [kept]
     assert not list((tmp_path / "v1" / "incoming").iterdir())
     store.close()
+
+
+def test_parts_are_taken_back(tmp_path: Path) -> None:
+    """The content of a small upload, which goes into its base sector."""
+    store = SkyfileStore.open(tmp_path)
+    upload = store.begin()
+    for offset, part in ((4, b"more"), (0, b"some")):
+        upload.put_part(offset, part)
+    assert upload.take_parts() == b"somemore"
+    upload.close()
+    assert not list((tmp_path / "v1" / "incoming").iterdir())
+    store.close()

@@ -223,7 +223,8 @@ class LocalUpload:
         with self._opening:
             if self._payload is None:
                 assert self._directory is not None
-                self._payload = file_permissions.create_file(self._directory / PAYLOAD)
+                path = self._directory / PAYLOAD
+                self._payload = file_permissions.open_or_create_file(path)
             return self._payload
 
     def publish(self, skylink: Skylink, built: BuiltSkyfile) -> None:
