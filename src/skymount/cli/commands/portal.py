@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from skymount.cli.commands import portal_backup, portal_storage
+from skymount.cli.commands.portal_data import backup, storage
 from skymount.cli.commands.portal_hns import hns
 from skymount.cli.options import data_option, load_settings
 from skymount.errors import SkymountError
@@ -64,10 +64,10 @@ def portal() -> None:
 
 
 portal.add_command(hns)
-for command in portal_storage.COMMANDS:
+for command in storage.COMMANDS:
     portal.add_command(command)
-portal.add_command(portal_backup.export)
-portal.add_command(portal_backup.import_)
+portal.add_command(backup.export)
+portal.add_command(backup.import_)
 
 
 def _cluster(
@@ -110,13 +110,13 @@ def _cluster(
 )
 @click.option(
     "--max-storage",
-    callback=portal_storage.size,
+    callback=storage.size,
     metavar="SIZE",
     help="Refuse uploads beyond this, like 100G, on disk. Default: no limit.",
 )
 @click.option(
     "--keep",
-    callback=portal_storage.duration,
+    callback=storage.duration,
     metavar="DURATION",
     help="Remove what was stored longer ago, like 30d, and is not pinned. Default: never.",
 )

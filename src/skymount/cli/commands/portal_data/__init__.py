@@ -1,0 +1,1 @@
+"""Commands on the data of a portal on this machine."""
